@@ -1,0 +1,47 @@
+"""Settings: a TOML recipe and `a.b=c` overrides become frozen, validated objects. Imports no torch."""
+
+from penwright.config.model import (
+    LearnedPositions,
+    ModelSettings,
+    NoPositions,
+    NormSettings,
+    Positions,
+    RotaryPositions,
+    SinusoidalPositions,
+)
+from penwright.config.recipe import DataSettings, DecodingSettings, Recipe, Task, TokenizerSettings
+from penwright.config.schedules import Constant, Cosine, InverseSquareRoot, Linear, Schedule, WarmupStableDecay
+from penwright.config.settings import Settings, Table, merge, parse_override, read_toml, validate, write_toml
+from penwright.config.training import AdamW, Muon, Optimizer, TrainingSettings
+
+__all__ = [
+    "AdamW",
+    "Constant",
+    "Cosine",
+    "DataSettings",
+    "DecodingSettings",
+    "InverseSquareRoot",
+    "LearnedPositions",
+    "Linear",
+    "ModelSettings",
+    "Muon",
+    "NoPositions",
+    "NormSettings",
+    "Optimizer",
+    "Positions",
+    "Recipe",
+    "RotaryPositions",
+    "Schedule",
+    "Settings",
+    "SinusoidalPositions",
+    "Table",
+    "Task",
+    "TokenizerSettings",
+    "TrainingSettings",
+    "WarmupStableDecay",
+    "merge",
+    "parse_override",
+    "read_toml",
+    "validate",
+    "write_toml",
+]

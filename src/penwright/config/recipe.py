@@ -1,0 +1,65 @@
+"""A recipe: everything that, beside the text itself, decides what a training run does."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from penwright.config.model import ModelSettings
+from penwright.config.schedules import Constant, Schedule
+from penwright.config.settings import Settings
+from penwright.config.training import AdamW, Optimizer, TrainingSettings
+
+Task = Literal["generate", "translate", "classify"]
+Column = str | int  # of a table, by its name or its number from 1
+
+
+class DataSettings(Settings):
+    """Where the examples come from, how a table is read, and what is held out."""
+
+    train: Annotated[tuple[str, ...], Field(min_length=1)]  # files, folders, or hub:name/config
+    validation: tuple[str, ...] = ()  # held-out files of one's own; without them a part of train is held out
+    held_out: Annotated[float, Field(gt=0, lt=1)] | None = None  # that part; None: chosen from the size
+    source: Column | None = None
+    target: Column | None = None
+    text: tuple[Column, ...] = ()  # of a labelled table; several are joined by a space
+    label: Column | None = None
+    encoding: str | None = None  # None: found out
+    max_characters: PositiveInt = 5000  # of one side of a pair, or of a labelled text
+    max_ratio: PositiveFloat | None = 9.0  # between the lengths of the sides of a pair
+    deduplicate: bool = True
+
+
+class TokenizerSettings(Settings):
+    """What the pieces of the text are."""
+
+    type: Literal["characters", "bytes", "bpe", "unigram"] = "bpe"
+    vocab_size: PositiveInt | None = None  # with special tokens; of no account for characters and bytes
+
+
+class DecodingSettings(Settings):
+    """How a trained model is read out, unless a command says otherwise."""
+
+    max_new_tokens: PositiveInt | None = None  # None: 400 in writing; what the source's length allows in translation
+    temperature: NonNegativeFloat = 0.8  # 0: always the likeliest token
+    top_k: PositiveInt | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: PositiveFloat = 1.0
+    stop: tuple[str, ...] = ()
+    seed: NonNegativeInt = 0
+    beam_size: PositiveInt = 5
+    length_penalty: float = 1.0  # hypotheses are ranked by log-probability / length ** length_penalty
+
+
+class Recipe(Settings):
+    """All settings of one run. `penwright config` prints it; a run folder keeps it as recipe.toml."""
+
+    task: Task
+    seed: NonNegativeInt = 1
+    data: DataSettings
+    tokenizer: TokenizerSettings = TokenizerSettings()
+    model: ModelSettings
+    optimizer: Optimizer = AdamW()
+    schedule: Schedule = Constant()
+    training: TrainingSettings
+    decoding: DecodingSettings = DecodingSettings()

@@ -1,0 +1,86 @@
+"""Learning-rate schedules: each a frozen object whose factor(step, total) scales the peak rate."""
+
+from math import cos, pi, sqrt
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from penwright.config.settings import Settings
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class _Warmup(Settings):
+    """Linear warm-up over the first steps, which all schedules share."""
+
+    settles_at: ClassVar[float] = 0.1  # the part of a budget in minutes after which the total must be known
+    warmup_steps: NonNegativeInt = 0
+
+    def factor(self, step: int, total_steps: int | None) -> float:
+        """The factor in [0, 1] of the given step, counted from 0; a total of None is not known yet."""
+        if step < self.warmup_steps:
+            return (step + 1) / self.warmup_steps
+        if total_steps is None:
+            return 1.0
+        length = max(1, total_steps - self.warmup_steps)
+        return self._after_warmup(min(1.0, (step - self.warmup_steps) / length), step)
+
+    def _after_warmup(self, progress: float, step: int) -> float:
+        raise NotImplementedError  # each schedule's own
+
+
+class InverseSquareRoot(_Warmup):
+    """Falls as 1 / sqrt(step) after the warm-up, not below a floor (Vaswani et al. 2017, section 5.3)."""
+
+    type: Literal["inverse_sqrt"] = "inverse_sqrt"
+    warmup_steps: PositiveInt = 400
+    final_fraction: Fraction = 0.0
+
+    def _after_warmup(self, progress: float, step: int) -> float:
+        return max(self.final_fraction, sqrt(self.warmup_steps / (step + 1)))
+
+
+class Cosine(_Warmup):
+    """Half a cosine wave down to final_fraction of the peak (Loshchilov and Hutter 2017)."""
+
+    type: Literal["cosine"] = "cosine"
+    final_fraction: Fraction = 0.1
+
+    def _after_warmup(self, progress: float, step: int) -> float:
+        return self.final_fraction + (1 - self.final_fraction) * (1 + cos(pi * progress)) / 2
+
+
+class Linear(_Warmup):
+    """A straight line down to final_fraction of the peak."""
+
+    type: Literal["linear"] = "linear"
+    final_fraction: Fraction = 0.0
+
+    def _after_warmup(self, progress: float, step: int) -> float:
+        return 1 - (1 - self.final_fraction) * progress
+
+
+class WarmupStableDecay(_Warmup):
+    """The peak for most of the run, then a straight cooldown (Hu et al. 2024, MiniCPM, section 4)."""
+
+    type: Literal["wsd"] = "wsd"
+    cooldown_fraction: Fraction = 0.5  # of the steps
+    final_fraction: Fraction = 0.0
+
+    def _after_warmup(self, progress: float, step: int) -> float:
+        if self.cooldown_fraction == 0:
+            return 1.0
+        into_cooldown = max(0.0, (progress - (1 - self.cooldown_fraction)) / self.cooldown_fraction)
+        return 1 - (1 - self.final_fraction) * into_cooldown
+
+
+class Constant(_Warmup):
+    """The peak from the warm-up to the end."""
+
+    type: Literal["constant"] = "constant"
+
+    def _after_warmup(self, progress: float, step: int) -> float:
+        return 1.0
+
+
+Schedule = Annotated[InverseSquareRoot | Cosine | Linear | WarmupStableDecay | Constant, Field(discriminator="type")]

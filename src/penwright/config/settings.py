@@ -1,0 +1,107 @@
+"""What all settings share: frozen objects, TOML in and out, overrides, and errors that name the nearest key."""
+
+import tomllib
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from penwright.errors import PenwrightError, UsageError
+
+Table = dict[str, Any]  # what a TOML table is in Python: only pydantic knows the types inside
+
+
+class Settings(BaseModel):
+    """Base of all settings: they cannot be changed once made, and unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+AnySettings = TypeVar("AnySettings", bound=Settings)
+
+
+def read_toml(path: Path) -> Table:
+    """The tables of a recipe file; raises PenwrightError with the place of a mistake in it."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        raise PenwrightError(f"there is no recipe {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise PenwrightError(f"{path} cannot be read as a recipe: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise PenwrightError(f"{path} is not valid TOML: {error}") from None
+
+
+def write_toml(settings: Settings) -> str:
+    """The settings as TOML; what is None is left out, since TOML has no word for it."""
+    return tomli_w.dumps(settings.model_dump(mode="json", exclude_none=True))
+
+
+def parse_override(text: str) -> Table:
+    """`model.d_model=256` as nested tables; the value is TOML where it parses as TOML, else a string."""
+    key, separator, value = text.partition("=")
+    if not separator or not key.strip():
+        raise UsageError(f"'{text}' is not a setting: write it as table.key=value, for example model.d_model=256")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value
+    for part in reversed(key.strip().split(".")):
+        parsed = {part: parsed}
+    return dict(parsed)
+
+
+def merge(*tables: Mapping[str, Any]) -> Table:
+    """The tables laid over each other, later ones winning; a new `type` replaces the whole variant beneath it."""
+    merged: Table = {}
+    for table in tables:
+        for key, value in table.items():
+            below = merged.get(key)
+            if isinstance(value, Mapping) and isinstance(below, Mapping):
+                other_variant = "type" in value and value["type"] != below.get("type")
+                merged[key] = dict(value) if other_variant else merge(below, value)
+            else:
+                merged[key] = value
+    return merged
+
+
+def validate(kind: type[AnySettings], table: Mapping[str, Any], where: str) -> AnySettings:
+    """Settings of this kind from tables; raises UsageError that names the place and, for a typo, the nearest key."""
+    try:
+        return kind.model_validate(table)
+    except ValidationError as error:
+        problems = [_explain(kind, problem["loc"], problem) for problem in error.errors()]
+        raise UsageError("\n".join(f"{where}: {problem}" for problem in problems)) from None
+
+
+def _explain(kind: type[BaseModel], location: tuple[int | str, ...], problem: Mapping[str, Any]) -> str:
+    *tables, key = location or ("",)
+    names, keys = _walk(kind, tables)
+    table = f"[{'.'.join(names)}] " if names else ""
+    if problem["type"] != "extra_forbidden":
+        reason = problem["msg"].removeprefix("Value error, ")
+        return f"{table}{key}: {reason}" if key != "" else reason
+    nearest = get_close_matches(str(key), keys, n=1, cutoff=0.5)
+    hint = f"; did you mean '{nearest[0]}'?" if nearest else f". Its keys are: {', '.join(keys)}"
+    return f"{table}has no key '{key}'{hint}"
+
+
+def _walk(kind: type[BaseModel], location: list[int | str]) -> tuple[list[str], list[str]]:
+    """The names of the tables on the way to this location, and the keys there; a variant's type is no table."""
+    names, kinds = [], [kind]
+    for step in map(str, location):
+        inner = [k.model_fields[step].annotation for k in kinds if step in k.model_fields]
+        if inner:
+            names.append(step)
+            kinds = [found for annotation in inner for found in _settings_in(annotation)] or kinds
+    return names, sorted({key for k in kinds for key in k.model_fields})
+
+
+def _settings_in(annotation: object) -> list[type[BaseModel]]:
+    if get_origin(annotation) in (Union, UnionType, Annotated):
+        return [found for argument in get_args(annotation) for found in _settings_in(argument)]
+    return [annotation] if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []

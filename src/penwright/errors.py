@@ -1,0 +1,19 @@
+"""The errors a person can cause, and the exit code each ends with."""
+
+
+class PenwrightError(Exception):
+    """Something a person can put right: the message says what is wrong, where, and what to do."""
+
+    exit_code = 1
+
+
+class UsageError(PenwrightError):
+    """A command was given settings or arguments that cannot be: unknown keys, contradictions, a wrong kind of run."""
+
+    exit_code = 2
+
+
+class Interrupted(PenwrightError):
+    """Work was stopped by Ctrl+C or SIGTERM after its state was saved; the message says how to go on."""
+
+    exit_code = 130

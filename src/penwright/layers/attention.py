@@ -1,0 +1,78 @@
+"""Attention, which receives its keys and values: from its own input, from a cache, or from an encoder."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from penwright.config import ModelSettings
+from penwright.layers.mask import KernelMask
+from penwright.layers.norm import make_norm
+from penwright.layers.positions import Rotation
+
+
+class KeysValues(NamedTuple):
+    """What a layer attends to: made from its own input, kept in a cache, or made from the encoder."""
+
+    keys: Float[Tensor, "batch n_kv_heads sources d_head"]
+    values: Float[Tensor, "batch n_kv_heads sources d_head"]
+
+    def select(self, rows: Int[Tensor, " selected"]) -> "KeysValues":
+        """These rows of the batch, in this order, repeated where a row is named twice."""
+        return KeysValues(self.keys[rows], self.values[rows])
+
+
+Kernel = Callable[[Tensor, Tensor, Tensor, KernelMask, float], Tensor]
+
+
+def fused_attention(
+    queries: Float[Tensor, "batch n_heads targets d_head"],
+    keys: Float[Tensor, "batch n_kv_heads sources d_head"],
+    values: Float[Tensor, "batch n_kv_heads sources d_head"],
+    mask: KernelMask,
+    dropout: float,
+) -> Float[Tensor, "batch n_heads targets d_head"]:
+    """softmax(Q K^T / sqrt(d_head)) V without ever holding the whole matrix of weights."""
+    grouped = queries.shape[1] != keys.shape[1]
+    return F.scaled_dot_product_attention(
+        queries, keys, values, mask.allowed, dropout, is_causal=mask.is_causal, enable_gqa=grouped
+    )
+
+
+class Attention(nn.Module):
+    """Multi-head attention; with n_kv_heads < n_heads, query heads share keys and values (Ainslie et al. 2023)."""
+
+    def __init__(self, settings: ModelSettings, *, qk_norm: bool = False):
+        super().__init__()
+        width, d_head, bias = settings.d_model, settings.d_head, settings.bias
+        self.d_head = d_head
+        self.dropout = settings.attention_dropout
+        self.query = nn.Linear(width, settings.n_heads * d_head, bias=bias)
+        self.key = nn.Linear(width, settings.n_kv_heads * d_head, bias=bias)
+        self.value = nn.Linear(width, settings.n_kv_heads * d_head, bias=bias)
+        self.output = nn.Linear(settings.n_heads * d_head, width, bias=bias)
+        self.query_norm = make_norm(d_head, settings.norm, bias=bias) if qk_norm else nn.Identity()
+        self.key_norm = make_norm(d_head, settings.norm, bias=bias) if qk_norm else nn.Identity()
+        self.kernel: Kernel = fused_attention  # inspection swaps in one that keeps its weights
+
+    def keys_values(self, x: Float[Tensor, "batch sources d_model"], rotation: Rotation | None = None) -> KeysValues:
+        """What others, or this layer itself, may attend to in x."""
+        keys = self.key_norm(self._split_heads(self.key(x)))
+        return KeysValues(rotation.apply(keys) if rotation else keys, self._split_heads(self.value(x)))
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch targets d_model"],
+        source: KeysValues,
+        mask: KernelMask,
+        rotation: Rotation | None = None,
+    ) -> Float[Tensor, "batch targets d_model"]:
+        queries = self.query_norm(self._split_heads(self.query(x)))
+        queries = rotation.apply(queries) if rotation else queries
+        heads = self.kernel(queries, *source, mask, self.dropout if self.training else 0.0)
+        return self.output(heads.transpose(1, 2).flatten(2))  # put the heads side by side again
+
+    def _split_heads(self, x: Float[Tensor, "batch length width"]) -> Float[Tensor, "batch heads length d_head"]:
+        return x.unflatten(-1, (-1, self.d_head)).transpose(1, 2)

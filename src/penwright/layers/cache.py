@@ -1,0 +1,66 @@
+"""The keys and values of the tokens already read, so that each new token is computed once."""
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from penwright.config import ModelSettings
+from penwright.layers.attention import KeysValues
+
+
+class LayerCache:
+    """One layer's keys and values, allocated once for a given number of tokens."""
+
+    def __init__(self, kept: KeysValues):
+        self.kept = kept
+
+    def append(self, new: KeysValues, positions: Int[Tensor, "rows targets"], end: int) -> KeysValues:
+        """Write the new tokens at their positions; return everything up to `end`.
+
+        Rows of different lengths leave stale entries behind their end. No mask but causality is needed for those:
+        a target sees nothing beyond its own position, and each entry is overwritten before its position is reached.
+        """
+        if positions.shape[0] == 1:
+            self.kept.keys[:, :, positions[0]] = new.keys
+            self.kept.values[:, :, positions[0]] = new.values
+        else:
+            rows = torch.arange(positions.shape[0], device=positions.device)[:, None]
+            self.kept.keys[rows, :, positions] = new.keys.transpose(1, 2)
+            self.kept.values[rows, :, positions] = new.values.transpose(1, 2)
+        return KeysValues(self.kept.keys[:, :, :end], self.kept.values[:, :, :end])
+
+
+class Cache:
+    """The caches of all layers of a decoder, and how many tokens of each row they hold."""
+
+    def __init__(self, settings: ModelSettings, n_layers: int, batch: int, capacity: int, like: Tensor):
+        """`like` gives the device and the precision."""
+        shape = (batch, settings.n_kv_heads, capacity, settings.d_head)
+        self.capacity = capacity
+        self.layers = [LayerCache(KeysValues(like.new_zeros(shape), like.new_zeros(shape))) for _ in range(n_layers)]
+        self.lengths = torch.zeros(batch, dtype=torch.long, device=like.device)
+        self.longest = 0  # of lengths, known without asking the device
+        self.ragged = False  # whether lengths differ
+
+    def advance(self, n_tokens: int | Int[Tensor, " batch"]) -> None:
+        """Count tokens as read: as many in every row, or of right-padded rows only the real ones."""
+        self.lengths = self.lengths + n_tokens
+        if isinstance(n_tokens, int):
+            self.longest += n_tokens
+        else:
+            self.longest = int(self.lengths.max())
+            self.ragged = bool((self.lengths != self.longest).any())
+
+    def select(self, rows: Int[Tensor, " selected"]) -> None:
+        """Keep these rows of the batch, in this order: to follow beams, or to let finished rows go."""
+        for layer in self.layers:
+            layer.kept = layer.kept.select(rows)
+        self.lengths = self.lengths[rows]
+
+
+def positions_of(tokens: Int[Tensor, "batch length"], cache: Cache | None) -> Int[Tensor, "rows length"]:
+    """Where tokens stand that follow what the cache holds; one row where it is the same for the whole batch."""
+    new = torch.arange(tokens.shape[1], device=tokens.device)[None]
+    if cache is None:
+        return new
+    return cache.lengths[:, None] + new if cache.ragged else new + cache.longest
