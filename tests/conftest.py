@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pytest
+import torch
 from jaxtyping import install_import_hook
 
 install_import_hook("penwright", "beartype.beartype")
+torch.set_num_threads(1)  # the models of the tests are too small to share out
 
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 

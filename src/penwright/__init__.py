@@ -1,3 +1,54 @@
-"""Penwright: make a Transformer of your own."""
+"""Penwright: make a Transformer of your own.
+
+    import penwright
+
+    run = penwright.train("novel.txt", minutes=5)   # a Generator, from the text alone
+    model = penwright.load("runs/novel")            # the same, later
+    print(model.generate("Once upon a time")[0].text)
+
+What is asked for is imported only then, so that `penwright --help` need not wait for torch.
+"""
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penwright.tasks import Application
 
 __version__ = "0.1.0"
+__all__ = ["__version__", "load", "train"]
+
+
+def train(
+    data: str | PathLike[str] | Sequence[str | PathLike[str]],
+    *,
+    minutes: float | None = None,
+    run: str | PathLike[str] | None = None,
+    recipe: str | PathLike[str] | None = None,
+    settings: dict[str, Any] | None = None,
+    quiet: bool = False,
+) -> "Application":
+    """Train on files, folders or hub:NAME; returns a Generator, a Translator or a Classifier.
+
+    `settings` are tables of a recipe, such as {"model": {"size": "small"}}, and win over the `recipe` file;
+    `run` is the folder to keep the run in (runs/NAME if not given). Progress goes to standard error unless `quiet`.
+    """
+    from penwright import api
+    from penwright.cli.progress import progress_observer
+    from penwright.config import merge
+
+    paths = [data] if isinstance(data, str | PathLike) else data
+    given = {"data": {"train": [str(path) for path in paths]}, "training": {"minutes": minutes} if minutes else {}}
+    below = api.read_recipe(Path(recipe), given) if recipe is not None else {}
+    prepared = api.prepare(merge(below, given, settings or {}))
+    folder = Path(run) if run is not None else api.new_run_folder(prepared.plan.recipe)
+    return api.train(prepared, folder, [] if quiet else [progress_observer()])
+
+
+def load(run: str | PathLike[str], device: str = "cpu") -> "Application":
+    """The best model of a run folder, ready to use: a Generator, a Translator or a Classifier."""
+    from penwright import api
+
+    return api.load(Path(run), device)

@@ -1,6 +1,7 @@
 """Settings: a TOML recipe and `a.b=c` overrides become frozen, validated objects. Imports no torch."""
 
 from penwright.config.model import (
+    SIZES,
     LearnedPositions,
     ModelSettings,
     NoPositions,
@@ -11,10 +12,12 @@ from penwright.config.model import (
 )
 from penwright.config.recipe import DataSettings, DecodingSettings, Recipe, Task, TokenizerSettings
 from penwright.config.schedules import Constant, Cosine, InverseSquareRoot, Linear, Schedule, WarmupStableDecay
-from penwright.config.settings import Settings, Table, merge, parse_override, read_toml, validate, write_toml
-from penwright.config.training import AdamW, Muon, Optimizer, TrainingSettings
+from penwright.config.settings import Settings, Table, explain, merge, parse_override, read_toml, validate, write_toml
+from penwright.config.training import BUDGETS, AdamW, Muon, Optimizer, TrainingSettings
 
 __all__ = [
+    "BUDGETS",
+    "SIZES",
     "AdamW",
     "Constant",
     "Cosine",
@@ -39,6 +42,7 @@ __all__ = [
     "TokenizerSettings",
     "TrainingSettings",
     "WarmupStableDecay",
+    "explain",
     "merge",
     "parse_override",
     "read_toml",

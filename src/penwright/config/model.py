@@ -1,13 +1,13 @@
 """The settings of a Transformer: its sizes, and for each part which variant it is."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from penwright.config.settings import Settings, Table, merge
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
-FeedForwardKind = Literal["relu", "gelu", "gelu_tanh", "relu_squared", "swiglu", "geglu"]
+FeedForwardKind = Literal["relu", "gelu", "gelu_tanh", "silu", "relu_squared", "swiglu", "geglu"]
 
 
 class SinusoidalPositions(Settings):
@@ -131,7 +131,7 @@ class ModelSettings(Settings):
         return table
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check(self) -> "ModelSettings":
         if self.n_heads % self.n_kv_heads:
             raise ValueError(f"n_heads ({self.n_heads}) must be a multiple of n_kv_heads ({self.n_kv_heads})")
         if self.positions.type == "rotary" and self.d_head % 2:

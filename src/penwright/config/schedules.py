@@ -1,6 +1,6 @@
 """Learning-rate schedules: each a frozen object whose factor(step, total) scales the peak rate."""
 
-from math import cos, pi, sqrt
+from math import cos, inf, pi, sqrt
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -20,9 +20,7 @@ class _Warmup(Settings):
         """The factor in [0, 1] of the given step, counted from 0; a total of None is not known yet."""
         if step < self.warmup_steps:
             return (step + 1) / self.warmup_steps
-        if total_steps is None:
-            return 1.0
-        length = max(1, total_steps - self.warmup_steps)
+        length = max(1, total_steps - self.warmup_steps) if total_steps is not None else inf
         return self._after_warmup(min(1.0, (step - self.warmup_steps) / length), step)
 
     def _after_warmup(self, progress: float, step: int) -> float:

@@ -8,7 +8,7 @@ from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from penwright.errors import PenwrightError, UsageError
 
@@ -19,6 +19,16 @@ class Settings(BaseModel):
     """Base of all settings: they cannot be changed once made, and unknown keys are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keep_variant(cls, given: Any) -> Any:
+        """A table that does not say which variant it is about is about the default one."""
+        if not isinstance(given, Mapping):
+            return given
+        kinds = {name: field.default.type for name, field in cls.model_fields.items() if field.discriminator}
+        untyped = [name for name in kinds if isinstance(given.get(name), Mapping) and "type" not in given[name]]
+        return {**given, **{name: {"type": kinds[name], **given[name]} for name in untyped}}
 
 
 AnySettings = TypeVar("AnySettings", bound=Settings)
@@ -84,6 +94,8 @@ def _explain(kind: type[BaseModel], location: tuple[int | str, ...], problem: Ma
     table = f"[{'.'.join(names)}] " if names else ""
     if problem["type"] != "extra_forbidden":
         reason = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] in ("model_type", "model_attributes_type", "dict_type"):
+            reason = "must be a table of settings"
         return f"{table}{key}: {reason}" if key != "" else reason
     nearest = get_close_matches(str(key), keys, n=1, cutoff=0.5)
     hint = f"; did you mean '{nearest[0]}'?" if nearest else f". Its keys are: {', '.join(keys)}"
@@ -94,6 +106,10 @@ def _walk(kind: type[BaseModel], location: list[int | str]) -> tuple[list[str], 
     """The names of the tables on the way to this location, and the keys there; a variant's type is no table."""
     names, kinds = [], [kind]
     for step in map(str, location):
+        variant = [k for k in kinds if len(kinds) > 1 and k.model_fields["type"].default == step]
+        if variant:
+            kinds = variant
+            continue
         inner = [k.model_fields[step].annotation for k in kinds if step in k.model_fields]
         if inner:
             names.append(step)
@@ -105,3 +121,18 @@ def _settings_in(annotation: object) -> list[type[BaseModel]]:
     if get_origin(annotation) in (Union, UnionType, Annotated):
         return [found for argument in get_args(annotation) for found in _settings_in(argument)]
     return [annotation] if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
+
+
+def explain(kind: type[BaseModel], table: str = "") -> str:
+    """Every key of these settings, table by table, with its type and default."""
+    lines, tables = [], []
+    for name, field in kind.model_fields.items():
+        inner = _settings_in(field.annotation)
+        if inner:
+            variants = [k for k in inner]
+            tables += [explain(k, f"{table}.{name}".strip(".")) for k in variants]
+            continue
+        default = "needed" if field.is_required() else f"default {field.default!r}"
+        lines.append(f"{name:22} {default}")
+    title = f"[{table}]" if table else "# a recipe"
+    return "\n".join([f"{title}  {kind.__doc__}", *lines, ""]) + "\n" + "\n".join(tables)

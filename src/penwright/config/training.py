@@ -1,6 +1,6 @@
 """The settings of training: the optimizer, the budget, and what is done on the way."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -55,7 +55,7 @@ class TrainingSettings(Settings):
     threads: NonNegativeInt = 0  # of the CPU; 0: as many as there are
 
     @model_validator(mode="after")
-    def _one_budget(self) -> Self:
+    def _one_budget(self) -> "TrainingSettings":
         given = [name for name in BUDGETS if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError(

@@ -5,6 +5,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from penwright.config import ModelSettings
+from penwright.errors import PenwrightError
 from penwright.layers.attention import KeysValues
 
 
@@ -58,8 +59,15 @@ class Cache:
         self.lengths = self.lengths[rows]
 
 
-def positions_of(tokens: Int[Tensor, "batch length"], cache: Cache | None) -> Int[Tensor, "rows length"]:
+def positions_of(
+    tokens: Int[Tensor, "batch length"], cache: Cache | None, settings: ModelSettings
+) -> Int[Tensor, "rows length"]:
     """Where tokens stand that follow what the cache holds; one row where it is the same for the whole batch."""
+    end = tokens.shape[1] + (cache.longest if cache else 0)
+    if settings.positions.type == "learned" and end > settings.context_length:
+        raise PenwrightError(
+            f"a text of {end} tokens is too long: this model has learned positions for {settings.context_length}"
+        )
     new = torch.arange(tokens.shape[1], device=tokens.device)[None]
     if cache is None:
         return new

@@ -38,7 +38,7 @@ class DecoderOnly(nn.Module):
         cache: Cache | None = None,
     ) -> Float[Tensor, "batch length d_model"]:
         """What the output layer reads. Tokens see only their own segment; with a cache, they follow what it holds."""
-        positions = positions_of(tokens, cache)
+        positions = positions_of(tokens, cache, self.settings)
         mask = Mask(causal=True, window=self.settings.window, segments=segments)
         return self.decoder(self.embedding(tokens, positions), positions, mask, cache)
 

@@ -37,7 +37,7 @@ class EncoderDecoder(nn.Module):
 
     def encode(self, source: Int[Tensor, "batch sources"], padding: Bool[Tensor, "batch sources"]) -> Encoded:
         """Read the sources (padding: True at real tokens) and make the keys and values of every decoder layer."""
-        positions = positions_of(source, None)
+        positions = positions_of(source, None, self.settings)
         mask = Mask(window=self.settings.window, padding=padding)
         return self.decoder.encode(self.encoder(self.source_embedding(source, positions), positions, mask), padding)
 
@@ -45,7 +45,7 @@ class EncoderDecoder(nn.Module):
         self, target: Int[Tensor, "batch targets"], encoded: Encoded, cache: Cache | None = None
     ) -> Float[Tensor, "batch targets d_model"]:
         """What the output layer reads at each target token; with a cache, the tokens follow what it holds."""
-        positions = positions_of(target, cache)
+        positions = positions_of(target, cache, self.settings)
         mask = Mask(causal=True, window=self.settings.window)
         return self.decoder(self.target_embedding(target, positions), positions, mask, cache, encoded)
 

@@ -37,7 +37,7 @@ class EncoderOnly(nn.Module):
         self, tokens: Int[Tensor, "batch length"], padding: Bool[Tensor, "batch length"]
     ) -> Float[Tensor, "batch length d_model"]:
         """Each token in the light of all others."""
-        positions = positions_of(tokens, None)
+        positions = positions_of(tokens, None, self.settings)
         mask = Mask(window=self.settings.window, padding=padding)
         return self.encoder(self.embedding(tokens, positions), positions, mask)
 

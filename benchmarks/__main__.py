@@ -1,0 +1,8 @@
+"""`python -m benchmarks`: what can be measured here, and how."""
+
+from importlib import import_module
+from pathlib import Path
+
+for path in sorted(Path(__file__).parent.glob("[a-z]*.py")):
+    module = import_module(f"benchmarks.{path.stem}")
+    print(f"python -m benchmarks.{path.stem:24} {(module.__doc__ or '').splitlines()[0]}")

@@ -1,0 +1,52 @@
+"""How results are kept: dated, with the machine, the versions and the command, medians and spreads."""
+
+import platform
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import torch
+
+RESULTS = Path(__file__).parent / "results"
+
+
+class Result(NamedTuple):
+    """One row: what was measured, and the figures of each round."""
+
+    name: str
+    figures: dict[str, list[float]]
+
+
+def machine() -> str:
+    """The processor, its width, threads and versions."""
+    model = "unknown processor"
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        lines = cpuinfo.read_text(encoding="utf-8").split("\n")
+        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
+    capability = torch.backends.cpu.get_cpu_capability()
+    threads = torch.get_num_threads()
+    return f"{model}, {capability}, {threads} threads; Python {platform.python_version()}, torch {torch.__version__}"
+
+
+def write_result(name: str, command: str, results: Sequence[Result]) -> Path:
+    """A Markdown table named after the benchmark and the day; also printed."""
+    columns = list(results[0].figures)
+    lines = [f"# {name}, {date.today()}", "", f"Machine: {machine()}", "", f"Command: `{command}`", ""]
+    lines += [f"| what | {' | '.join(columns)} |", f"|---|{'---|' * len(columns)}"]
+    for result in results:
+        cells = [_spread(result.figures[column]) for column in columns]
+        lines.append(f"| {result.name} | {' | '.join(cells)} |")
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}-{date.today()}.md"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print("\n".join(lines))
+    return path
+
+
+def _spread(values: Sequence[float]) -> str:
+    """The median, and the range where there is one."""
+    shown = f"{median(values):.4g}"
+    return shown if len(values) == 1 else f"{shown} ({min(values):.4g} to {max(values):.4g})"

@@ -1,0 +1,56 @@
+"""Two corpora made on the spot: the help texts that every Python carries, and German dates and numbers in English.
+
+The pairs come from locale data, so every answer is exact: word order, number words and month names all differ between
+the languages, and there are more of them than a model can learn by heart.
+"""
+
+import random
+import sys
+from collections.abc import Callable
+from datetime import date, timedelta
+from pathlib import Path
+from pydoc_data.topics import topics
+
+from babel.dates import format_date
+from num2words import num2words
+
+PAIRS = 20_000
+FIRST_DAY, LAST_DAY = date(1900, 1, 1), date(2099, 12, 31)
+
+
+def a_day(random: random.Random) -> tuple[str, str]:
+    """Sonntag, 9. Februar 1986 -> Sunday, February 9, 1986, sometimes inside a phrase."""
+    day = FIRST_DAY + timedelta(random.randrange((LAST_DAY - FIRST_DAY).days))
+    if random.random() < 0.5:
+        return format_date(day, "full", "de"), format_date(day, "full", "en")
+    german = f"am {format_date(day, 'EEEE', 'de')}, dem {format_date(day, 'long', 'de')}"
+    return german, f"on {format_date(day, 'EEEE', 'en')}, {format_date(day, 'long', 'en')}"
+
+
+def a_number(random: random.Random) -> tuple[str, str]:
+    """siebenhundertdreiundvierzig -> seven hundred and forty-three: tens and units change places."""
+    number = random.randrange(10 ** random.randint(2, 6))
+    return num2words(number, lang="de"), num2words(number, lang="en")
+
+
+def an_ordinal(random: random.Random) -> tuple[str, str]:
+    """der vierundzwanzigste März -> the twenty-fourth of March."""
+    day = date(2024, 1, 1) + timedelta(random.randrange(366))
+    german = f"der {num2words(day.day, lang='de', to='ordinal')} {format_date(day, 'MMMM', 'de')}"
+    return german, f"the {num2words(day.day, lang='en', to='ordinal')} of {format_date(day, 'MMMM', 'en')}"
+
+
+def main(folder: Path) -> None:
+    """Write both corpora into the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "python-topics.txt").write_text("\n\n".join(topics.values()), encoding="utf-8")
+    chance = random.Random(1)
+    kinds: list[Callable[[random.Random], tuple[str, str]]] = [a_day, a_number, an_ordinal]
+    pairs = {chance.choice(kinds)(chance) for _ in range(PAIRS)}
+    lines = "".join(f"{german}\t{english}\n" for german, english in sorted(pairs))
+    (folder / "german-english.tsv").write_text(f"de\ten\n{lines}", encoding="utf-8")
+    print(f"{folder}: {len(topics)} help texts of Python, {len(pairs):,} pairs of German and English")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

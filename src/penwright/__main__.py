@@ -1,0 +1,5 @@
+"""`python -m penwright` is the `penwright` command."""
+
+from penwright.cli.main import main
+
+main()

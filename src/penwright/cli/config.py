@@ -1,0 +1,33 @@
+"""penwright config: every setting of a recipe, with its meaning."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penwright.cli.options import Json, print_json
+
+NAME = "config"
+
+
+def command(
+    recipe: Annotated[Path | None, typer.Argument(help="A recipe or a run; without one, all keys.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Any setting: table.key=value.")] = None,
+    json: Json = False,
+) -> None:
+    """Check a recipe and print it whole, defaults included; without one, explain every key."""
+    from penwright.config import Recipe, explain, merge, parse_override, read_toml, validate, write_toml
+
+    if recipe is None:
+        print(explain(Recipe))
+        return
+    path = recipe / "recipe.toml" if recipe.is_dir() else recipe
+    blank = {"data": {"train": ["YOUR_TEXT"]}, "model": {}}
+    table = merge(blank, read_toml(path), *(parse_override(text) for text in set_ or []))
+    if "training" not in table:
+        table["training"] = {"minutes": 10}
+    settings = validate(Recipe, table, str(path))
+    if json:
+        print_json(settings.model_dump(mode="json"))
+    else:
+        print(write_toml(settings), end="")

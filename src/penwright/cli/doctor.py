@@ -1,0 +1,49 @@
+"""penwright doctor: what this machine has, and what would make it faster."""
+
+import platform
+import shutil
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from penwright import __version__
+from penwright.cli.options import Json, print_json
+
+NAME = "doctor"
+EXTRAS = {"datasets": "hub", "tensorboard": "tensorboard", "babel": "demo", "num2words": "demo"}
+
+
+def command(json: Json = False) -> None:
+    """Check the installation and say what training would run on here, and why."""
+    import torch
+
+    from penwright.config import TrainingSettings
+    from penwright.training.machine import choose_machine
+    from penwright.training.planning import measure_speed
+
+    machine = choose_machine(TrainingSettings(minutes=10))
+    facts: dict[str, object] = {
+        "penwright": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "device": str(machine.device),
+        "precision": str(machine.precision).removeprefix("torch."),
+        "compile": machine.compile,
+        "matrix products": f"{measure_speed(machine.device, machine.precision) / 1e9:.0f} GFLOP/s",
+        "C++ compiler": shutil.which("g++") or shutil.which("clang++") or "none: torch.compile cannot work on the CPU",
+        "free disk": f"{shutil.disk_usage(Path.cwd()).free / 1e9:.1f} GB",
+        **{name: _installed(name, extra) for name, extra in EXTRAS.items()},
+    }
+    if json:
+        print_json({**facts, "reasons": machine.reasons})
+        return
+    for name, value in facts.items():
+        print(f"{name:16} {value}")
+    for reason in machine.reasons:
+        print(f"  {reason}")
+
+
+def _installed(name: str, extra: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return f"not installed (pip install penwright[{extra}])"

@@ -1,0 +1,34 @@
+"""penwright evaluate: the scores of a run."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penwright.cli.options import Device, Json, RunFolder, print_json, without_none
+
+NAME = "evaluate"
+
+
+def command(
+    run: RunFolder,
+    data: Annotated[
+        list[str] | None, typer.Argument(help="Files of your own, instead of the held-out part.", metavar="DATA")
+    ] = None,
+    beam: Annotated[int | None, typer.Option(help="For translation; 1 is greedy.", min=1)] = None,
+    output: Annotated[Path | None, typer.Option(help="Keep the translations in this file.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="How the files are read: data.key=value.")] = None,
+    device: Device = "cpu",
+    json: Json = False,
+) -> None:
+    """Score the best model of a run on its whole held-out part, or on files of your own."""
+    from penwright import api
+    from penwright.config import merge, parse_override
+
+    changes = merge({"data": without_none({"validation": data})}, *(parse_override(text) for text in set_ or []))
+    scores = api.evaluate(run, changes, device, beam_size=beam, output=output)
+    if json:
+        print_json([score._asdict() for score in scores])
+        return
+    for score in scores:
+        print(f"{score.name}\t{score.value:.4f}\t{score.note}".rstrip())

@@ -1,0 +1,50 @@
+"""The `penwright` command: its table of contents, and how errors end."""
+
+import os
+import signal
+import sys
+from types import FrameType
+from typing import NoReturn
+
+import typer
+
+from penwright import __version__
+from penwright.cli import classify, config, doctor, evaluate, generate, runs, train, translate
+from penwright.errors import PenwrightError
+
+app = typer.Typer(
+    name="penwright",
+    help="Make a Transformer of your own: from your text to a model that writes, translates or classifies.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help answers in a tenth of a second
+)
+for module in (train, generate, translate, classify, evaluate, runs, config, doctor):
+    app.command(module.NAME)(module.command)
+
+
+@app.callback(invoke_without_command=True)
+def version(show: bool = typer.Option(False, "--version", help="Print the version and stop.")) -> None:
+    if show:
+        print(f"penwright {__version__}")
+        raise typer.Exit
+
+
+def main() -> NoReturn:
+    """Run the command; exit with 0, 1 (it failed), 2 (it was asked wrongly) or 130 (it was interrupted)."""
+    signal.signal(signal.SIGINT, _interrupted)
+    try:
+        app()
+    except PenwrightError as error:
+        print(f"penwright: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:  # whoever read our output has gone, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    sys.exit(0)
+
+
+def _interrupted(number: int, frame: FrameType | None) -> NoReturn:
+    print("penwright: interrupted", file=sys.stderr)
+    sys.exit(130)

@@ -1,0 +1,147 @@
+"""A training run as it goes: a live display on a terminal, clean lines in a log. All of it on standard error."""
+
+import sys
+from collections.abc import Sequence
+from time import monotonic
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from penwright.evaluation.scores import Score
+from penwright.training.session import Observer, Sample
+from penwright.training.trainer import StepReport, Trainer
+
+SPARKS = "▁▂▃▄▅▆▇█"
+LOG_EVERY = 15.0  # seconds between the lines of a log
+SHOWN = 400  # characters of a sample
+
+
+def err(text: str) -> None:
+    """A line for people."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def progress_observer() -> Observer:
+    """What fits standard error: a live display for a terminal, else lines."""
+    console = Console(stderr=True, highlight=False)
+    return LiveProgress(console) if console.is_terminal else LineProgress()
+
+
+class _Progress(Observer):
+    """Keeps the figures that both kinds show."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+        self.mean_loss: float | None = None
+        self.began: tuple[float, int] | None = None  # second and targets at the first step seen
+
+    def note(self, trainer: Trainer, report: StepReport) -> None:
+        if self.began is None:
+            self.began = (trainer.state.seconds, trainer.state.targets)
+        self.mean_loss = report.loss if self.mean_loss is None else 0.95 * self.mean_loss + 0.05 * report.loss
+
+    def line(self, trainer: Trainer) -> str:
+        """Step, loss, speed and time left."""
+        state = trainer.state
+        of_total = f"/{state.total_steps:,}" if state.total_steps else ""
+        began_second, began_targets = self.began or (0.0, 0)
+        speed = (state.targets - began_targets) / max(1e-9, state.seconds - began_second)
+        left = (state.seconds - state.first_second) * (1 / max(1e-9, trainer.progress) - 1)
+        skipped = f"  {state.skipped} steps skipped (not finite)" if state.skipped else ""
+        return (
+            f"step {state.step:,}{of_total}  epoch {trainer.epoch:.2f}  loss {self.mean_loss or 0.0:.3f}  "
+            f"{speed:,.0f} tokens/s  {clock(state.seconds)} gone, {clock(left)} left{skipped}"
+        )
+
+
+class LineProgress(_Progress):
+    """One line now and then, for logs and files."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = monotonic()
+
+    def said(self, text: str) -> None:
+        err(text)
+
+    def stepped(self, trainer: Trainer, report: StepReport) -> None:
+        self.note(trainer, report)
+        if monotonic() - self.last > LOG_EVERY:
+            self.last = monotonic()
+            err(self.line(trainer))
+
+    def evaluated(self, trainer: Trainer, scores: Sequence[Score], samples: Sequence[Sample], best: bool) -> None:
+        err(f"{self.line(trainer)}\n  held out: {scores_in_words(scores)}{' (best so far)' if best else ''}")
+        for sample in samples:
+            err(sample_in_words(sample))
+
+
+class LiveProgress(_Progress):
+    """A display that is drawn anew in place, with what was said and sampled scrolling by above it."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self.console = console
+        self.live = Live(console=console, refresh_per_second=4, transient=False)
+        self.history: list[tuple[int, Sequence[Score]]] = []
+
+    def said(self, text: str) -> None:
+        self.console.print(text, markup=False)
+
+    def stepped(self, trainer: Trainer, report: StepReport) -> None:
+        self.note(trainer, report)
+        self.losses.append(self.mean_loss or 0.0)
+        if not self.live.is_started:
+            self.live.start()
+        self.live.update(self._display(trainer))
+
+    def evaluated(self, trainer: Trainer, scores: Sequence[Score], samples: Sequence[Sample], best: bool) -> None:
+        self.history.append((trainer.state.step, scores))
+        for sample in samples:
+            self.console.print(Text(sample_in_words(sample), style="cyan"))
+        self.live.update(self._display(trainer))
+
+    def finished(self, trainer: Trainer) -> None:
+        if self.live.is_started:
+            self.live.stop()
+
+    def _display(self, trainer: Trainer) -> Group:
+        done = round(40 * trainer.progress)
+        bar = Text("━" * done, style="green") + Text("━" * (40 - done), style="dim")
+        table = Table(box=None, padding=(0, 2, 0, 0))
+        for column in ["step", *[score.name for score in self.history[-1][1]]] if self.history else []:
+            table.add_column(column, justify="right")
+        for step, scores in self.history[-6:]:
+            table.add_row(f"{step:,}", *[f"{score.value:.3f}" for score in scores])
+        return Group(Text(self.line(trainer)), bar, Text(f"loss {sparkline(self.losses, 60)}"), table)
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """The values as a row of bars, the highest full."""
+    if not values:
+        return ""
+    step = max(1, len(values) // width)
+    shown = values[::step][-width:]
+    low, high = min(shown), max(shown)
+    return "".join(SPARKS[round((value - low) / (high - low) * 7) if high > low else 0] for value in shown)
+
+
+def clock(seconds: float) -> str:
+    """1:02:03, or 02:03."""
+    minutes, second = divmod(int(min(seconds, 1e8)), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute:02}:{second:02}"
+
+
+def scores_in_words(scores: Sequence[Score]) -> str:
+    return ", ".join(f"{score.name} {score.value:.4g}" for score in scores)
+
+
+def sample_in_words(sample: Sample) -> str:
+    """Indented, with what it was to be where that is known."""
+    prompt = sample.prompt.strip()[:SHOWN]
+    lines = [f"  > {prompt}"] if prompt else []
+    lines += [f"  {line}" for line in sample.completion.strip("\n")[:SHOWN].split("\n")]
+    return "\n".join(lines + ([f"  (reference: {sample.reference[:SHOWN]})"] if sample.reference else []))

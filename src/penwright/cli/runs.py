@@ -1,0 +1,34 @@
+"""penwright runs: what was trained here, and how well."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penwright.cli.options import Json, print_json
+
+NAME = "runs"
+
+
+def command(
+    folder: Annotated[Path, typer.Argument(help="Where runs are kept.")] = Path("runs"), json: Json = False
+) -> None:
+    """List the runs in a folder with their last evaluation."""
+    from penwright.errors import PenwrightError
+    from penwright.runs import Run
+
+    found = sorted(path.parent for path in [*folder.glob("recipe.toml"), *folder.glob("*/recipe.toml")])
+    if not found:
+        raise PenwrightError(f"there are no runs in {folder}. Train one with: penwright train YOUR_TEXT")
+    for place in found:
+        run = Run.open(place)
+        metrics = run.records("metrics.jsonl")
+        last = metrics[-1] if metrics else {"step": 0}
+        best = run.best_step()
+        if json:
+            print_json({"run": place, "task": run.recipe.task, "best_step": best, "last": last})
+            continue
+        shown = next((m for m in metrics if m["step"] == best), last)
+        counters = ("step", "seconds", "epoch", "targets", "skipped")
+        scores = "  ".join(f"{key} {value:.4g}" for key, value in shown.items() if key not in counters)
+        print(f"{place}\t{run.recipe.task}\tstep {shown['step']:,} of {last['step']:,}\t{scores}")

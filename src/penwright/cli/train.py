@@ -1,0 +1,127 @@
+"""penwright train: from a text to a trained model."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penwright.cli.options import Json, print_json, without_none
+from penwright.errors import UsageError
+
+if TYPE_CHECKING:
+    from penwright.api import Prepared
+    from penwright.config import Table
+    from penwright.training.session import Observer
+
+NAME = "train"
+OF_THE_RUN = "The run"
+OF_THE_BUDGET = "How long"
+
+
+def command(
+    data: Annotated[list[str] | None, typer.Argument(help="Files, folders or hub:NAME.", metavar="DATA")] = None,
+    task: Annotated[str | None, typer.Option(help="generate, translate or classify; found out if not given.")] = None,
+    run: Annotated[Path | None, typer.Option(help="Where to keep the run; runs/NAME if not given.")] = None,
+    recipe: Annotated[Path | None, typer.Option(help="A TOML file of settings.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Train for so many minutes of this machine.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Train for so many steps.")] = None,
+    epochs: Annotated[float | None, typer.Option(help="Train for so many passes over the text.")] = None,
+    size: Annotated[str | None, typer.Option(help="Of the model: nano, tiny, mini, small, medium, base, ...")] = None,
+    validation: Annotated[list[str] | None, typer.Option(help="Held-out files of your own.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of everything random.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Any setting: table.key=value.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with this run; a budget given is a further one.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan with its reasons, and stop.")] = False,
+    json: Json = False,
+) -> None:
+    """Train a model on your own text.
+
+    Everything not asked for is chosen from the text and the machine, and printed with its reason.
+    Ctrl+C saves; --resume goes on from there, bit for bit.
+    """
+    budget = without_none({"minutes": minutes, "steps": steps, "epochs": epochs})
+    flags: Table = {
+        "data": without_none({"train": data, "validation": validation}),
+        "training": budget,
+        "model": without_none({"size": size}),
+        **without_none({"task": task, "seed": seed}),
+    }
+    settings = _settings(recipe, flags, set_ or [])
+    if resume is not None:
+        _resume(resume, settings, json)
+        return
+
+    from penwright import api
+
+    prepared = api.prepare(settings)
+    folder = run or api.new_run_folder(prepared.plan.recipe)
+    _print_plan(prepared, folder, json, dry_run)
+    if not dry_run:
+        api.train(prepared, folder, _observers(folder, json))
+        _finish(folder, prepared.plan.recipe.task, json)
+
+
+def _settings(recipe: Path | None, flags: "Table", overrides: Sequence[str]) -> "Table":
+    """The recipe, then flags, then --set, each laid over what comes before; a budget given replaces another."""
+    from penwright.api import read_recipe
+    from penwright.config import merge, parse_override
+
+    above = merge(flags, *(parse_override(text) for text in overrides))
+    settings = merge(read_recipe(recipe, above) if recipe is not None else {}, above)
+    return {key: value for key, value in settings.items() if value != {}}
+
+
+def _resume(folder: Path, changes: "Table", json: bool) -> None:
+    from penwright import api
+    from penwright.runs import Run
+
+    if set(changes) - {"training", "data", "decoding"}:
+        raise UsageError("--resume goes on with the same model: only [training], [data] and [decoding] can change")
+    api.resume(folder, changes, _observers(folder, json))
+    _finish(folder, Run.open(folder).recipe.task, json)
+
+
+def _observers(folder: Path, json: bool) -> "list[Observer]":
+    from penwright.cli.progress import progress_observer
+    from penwright.training.tensorboard import tensorboard_observer
+
+    board = tensorboard_observer(folder)
+    return [progress_observer(), *([board] if board else [])]
+
+
+def _print_plan(prepared: "Prepared", folder: Path, json: bool, dry_run: bool) -> None:
+    from penwright.cli.progress import err
+    from penwright.config import write_toml
+
+    plan = prepared.plan
+    if json:
+        choices = [choice._asdict() for choice in plan.choices]
+        record = {"run": folder, "recipe": plan.recipe.model_dump(mode="json"), "choices": choices}
+        print_json({**record, "size": plan.size._asdict(), "data": prepared.corpus.report.as_dict()})
+        return
+    err(f"task: {plan.recipe.task} ({prepared.reason})")
+    for line in prepared.corpus.report.lines():
+        err(f"  {line}")
+    for choice in plan.choices:
+        err(f"{choice.key} = {choice.value} ({choice.reason})")
+    for reason in prepared.machine.reasons:
+        err(f"machine: {reason}")
+    size = plan.size
+    err(
+        f"model: {size.parameters:,} parameters, {size.flops_per_token / 1e6:.1f} MFLOP a token, "
+        f"about {size.training_bytes / 1e9:.2g} GB to train"
+    )
+    err(f"run: {folder}")
+    if dry_run:
+        print(write_toml(plan.recipe), end="")
+
+
+def _finish(folder: Path, task: str, json: bool) -> None:
+    from penwright.cli.progress import err
+
+    if json:
+        print_json({"run": folder, "task": task, "finished": True})
+        return
+    example = {"generate": '"Once upon a time"', "translate": '"..."', "classify": '"..."'}[task]
+    err(f"\nDone. Try next:\n  penwright {task} {folder} {example}\n  penwright evaluate {folder}")

@@ -1,0 +1,55 @@
+"""What a model is shown in one go: tensors, with the number of targets that the loss counts."""
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+IGNORED = -100  # a target that does not count: padding, or where there is nothing to predict
+
+
+AnyBatch = TypeVar("AnyBatch", bound="_Batch")
+
+
+@dataclass(frozen=True)
+class _Batch:
+    n_targets: int  # those that count
+
+    def to(self: AnyBatch, device: torch.device) -> AnyBatch:
+        """The same batch on this device."""
+        parts: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        moved = {k: v.to(device, non_blocking=True) for k, v in parts.items() if isinstance(v, Tensor)}
+        return replace(self, **moved)  # type: ignore[arg-type]  # n_targets is no tensor, so it is not in there
+
+
+@dataclass(frozen=True)
+class TextBatch(_Batch):
+    """Windows of running text, each token with the one after it."""
+
+    tokens: Int[Tensor, "batch length"]
+    targets: Int[Tensor, "batch length"]
+    segments: Int[Tensor, "batch length"] | None  # which document each token belongs to; None: all to the same
+
+
+@dataclass(frozen=True)
+class PairBatch(_Batch):
+    """Sources with their targets, right-padded."""
+
+    source: Int[Tensor, "batch sources"]
+    source_padding: Bool[Tensor, "batch sources"]  # True at real tokens
+    target: Int[Tensor, "batch length"]  # what the decoder reads: the start token, then the target
+    targets: Int[Tensor, "batch length"]  # what it is to say: the target, then the end token
+
+
+@dataclass(frozen=True)
+class LabelledBatch(_Batch):
+    """Texts with their labels, right-padded."""
+
+    tokens: Int[Tensor, "batch length"]
+    padding: Bool[Tensor, "batch length"]  # True at real tokens
+    targets: Int[Tensor, " batch"]  # numbers of labels
+
+
+Batch = TextBatch | PairBatch | LabelledBatch

@@ -1,0 +1,204 @@
+"""Which examples stand in which batch: a pure function of (seed, step), so that resuming and many ranks need no state.
+
+Text is cut into windows, anew for each epoch; pairs and labelled texts are put beside others of their length.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Generic
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from penwright.data.batches import IGNORED, AnyBatch, LabelledBatch, PairBatch, TextBatch
+from penwright.data.store import Column
+
+Indices = NDArray[np.int64]
+Labels = NDArray[np.int32]
+LENGTH_STEP = 4  # lengths are padded to multiples of this, for few distinct shapes
+
+
+@dataclass(frozen=True)
+class Markers:
+    """The special tokens that batches need."""
+
+    pad: int
+    start: int
+    end: int
+
+
+class Batches(ABC, Generic[AnyBatch]):
+    """The batches of one part of a corpus, by their number since the start of training."""
+
+    per_epoch: float  # batches in one pass over the part
+
+    @abstractmethod
+    def batch(self, number: int) -> AnyBatch:
+        """The batch with this number, counted over all epochs."""
+
+    @abstractmethod
+    def in_order(self) -> Iterator[AnyBatch]:
+        """Every example once, in an order that never changes: for evaluation."""
+
+    def for_step(self, step: int, accumulate: int) -> list[AnyBatch]:
+        """The batches of one optimizer step, counted from 0."""
+        return [self.batch(step * accumulate + k) for k in range(accumulate)]
+
+
+class TextBatches(Batches[TextBatch]):
+    """Windows of `context_length` tokens over the documents laid end to end, each between a start and an end token.
+
+    Every epoch cuts at other places and in another order. Windows that cross from one document into the next tell so
+    by their segments, and no window is asked to predict a start token.
+    """
+
+    def __init__(self, text: Column, context_length: int, batch_tokens: int, markers: Markers, seed: int = 0):
+        self.text, self.markers, self.seed = text, markers, seed
+        self.begins = text.offsets + 2 * np.arange(len(text.offsets))  # of the documents with their two markers
+        self.total = int(self.begins[-1])
+        self.length = max(1, min(context_length, self.total - 1))
+        self.rows = max(1, batch_tokens // self.length)
+        self.n_windows = max(1, self.total // self.length)
+        self.per_epoch = self.n_windows / self.rows
+
+    def batch(self, number: int) -> TextBatch:
+        wanted = np.arange(number * self.rows, (number + 1) * self.rows)
+        epochs = range(wanted[0] // self.n_windows, wanted[-1] // self.n_windows + 1)
+        starts = [
+            _window_starts(self.seed, epoch, self.n_windows, self.length)[
+                wanted[wanted // self.n_windows == epoch] % self.n_windows
+            ]
+            for epoch in epochs
+        ]
+        return self._windows(np.concatenate(starts)[:, None] + np.arange(self.length + 1))
+
+    def in_order(self) -> Iterator[TextBatch]:
+        last = self.total - 1  # every token but the first is predicted once
+        whole = np.arange(0, last - self.length + 1, self.length)
+        for begin in range(0, len(whole), self.rows):
+            yield self._windows(whole[begin : begin + self.rows, None] + np.arange(self.length + 1))
+        rest = last - len(whole) * self.length
+        if rest:
+            yield self._windows((last - rest + np.arange(rest + 1))[None])
+
+    def _windows(self, places: Indices) -> TextBatch:
+        """The tokens at these places, which run on from the end of the last document to the first."""
+        places = places % self.total
+        documents = np.searchsorted(self.begins, places, side="right") - 1
+        inside = places - self.begins[documents] - 1  # -1 at the start token, the length at the end token
+        lengths = self.text.lengths[documents]
+        at = np.clip(self.text.offsets[documents] + inside, 0, max(0, len(self.text.tokens) - 1))
+        tokens = self.text.tokens[at].astype(np.int64)
+        tokens = np.where(inside < 0, self.markers.start, np.where(inside == lengths, self.markers.end, tokens))
+        targets = np.where(inside[:, 1:] < 0, IGNORED, tokens[:, 1:])
+        crossing = bool((documents[:, :-1] != documents[:, :1]).any())
+        return TextBatch(
+            int((targets != IGNORED).sum()),
+            torch.from_numpy(tokens[:, :-1].copy()),
+            torch.from_numpy(targets),
+            torch.from_numpy(documents[:, :-1].copy()) if crossing else None,
+        )
+
+
+class _Bucketed(Batches[AnyBatch]):
+    """Examples of like lengths side by side; which lengths share a batch is the same in every epoch, who is not."""
+
+    def __init__(self, lengths: Sequence[Indices], batch_tokens: int, seed: int):
+        """`lengths` of each side of every example; `batch_tokens` bounds rows times the longest side."""
+        self.seed = seed
+        rounded = [-(-side // LENGTH_STEP) * LENGTH_STEP for side in lengths]
+        self.order = np.lexsort(rounded[::-1])  # by the first side, then by the next
+        self.cells = np.cumsum(np.any([np.diff(side[self.order], prepend=-1) != 0 for side in rounded], axis=0))
+        self.borders = _borders(np.max(rounded, axis=0)[self.order], batch_tokens)
+        self.per_epoch = len(self.borders) - 1
+
+    def batch(self, number: int) -> AnyBatch:
+        epoch, place = divmod(number, int(self.per_epoch))
+        batches, order = self._epoch(epoch)
+        return self.examples(order[self.borders[batches[place]] : self.borders[batches[place] + 1]])
+
+    def in_order(self) -> Iterator[AnyBatch]:
+        for begin, end in zip(self.borders[:-1], self.borders[1:], strict=True):
+            yield self.examples(self.order[begin:end])
+
+    @lru_cache(maxsize=2)  # noqa: B019 - the two epochs that a step may touch; batches live as long as the process
+    def _epoch(self, epoch: int) -> tuple[Indices, Indices]:
+        random = np.random.default_rng((self.seed, epoch))
+        mixed = np.lexsort((random.random(len(self.order)), self.cells))  # places change only within a cell
+        return random.permutation(len(self.borders) - 1), self.order[mixed]
+
+    @abstractmethod
+    def examples(self, rows: Indices) -> AnyBatch:
+        """These examples as a batch."""
+
+
+class PairBatches(_Bucketed[PairBatch]):
+    """Sentence pairs: the source ends with an end token, the target begins with a start token."""
+
+    def __init__(self, source: Column, target: Column, batch_tokens: int, markers: Markers, seed: int = 0):
+        self.source, self.target, self.markers = source, target, markers
+        super().__init__([target.lengths + 1, source.lengths + 1], batch_tokens, seed)
+
+    def examples(self, rows: Indices) -> PairBatch:
+        end = self.markers.end
+        source, source_lengths = _padded([self.source[row] for row in rows.tolist()], self.markers.pad, after=end)
+        target, _ = _padded([self.target[row] for row in rows.tolist()], self.markers.pad, before=self.markers.start)
+        targets, target_lengths = _padded([self.target[row] for row in rows.tolist()], IGNORED, after=end)
+        padding = torch.arange(source.shape[1]) < source_lengths[:, None]
+        return PairBatch(int(target_lengths.sum()), source, padding, target, targets)
+
+
+class LabelledBatches(_Bucketed[LabelledBatch]):
+    """Texts between a start and an end token, cut at the context; what is cut off is the reader's to report."""
+
+    def __init__(
+        self, text: Column, labels: Labels, context_length: int, batch_tokens: int, markers: Markers, seed: int = 0
+    ):
+        self.text, self.labels, self.markers, self.longest = text, labels, markers, max(1, context_length - 2)
+        super().__init__([np.minimum(text.lengths, self.longest) + 2], batch_tokens, seed)
+
+    def examples(self, rows: Indices) -> LabelledBatch:
+        texts = [self.text[row][: self.longest] for row in rows.tolist()]
+        tokens, lengths = _padded(texts, self.markers.pad, before=self.markers.start, after=self.markers.end)
+        labels = torch.from_numpy(self.labels[rows].astype(np.int64))
+        return LabelledBatch(len(rows), tokens, torch.arange(tokens.shape[1]) < lengths[:, None], labels)
+
+
+AnyBatches = TextBatches | PairBatches | LabelledBatches
+
+
+@lru_cache(maxsize=2)
+def _window_starts(seed: int, epoch: int, n_windows: int, length: int) -> Indices:
+    random = np.random.default_rng((seed, epoch))
+    return random.integers(length) + random.permutation(n_windows) * length
+
+
+def _borders(lengths: Indices, batch_tokens: int) -> list[int]:
+    """Where batches begin and end among examples in order, so that rows times the longest stays within the budget."""
+    borders, longest = [0], 0
+    for place, length in enumerate(lengths.tolist()):
+        longest = max(longest, length)
+        if place > borders[-1] and (place - borders[-1] + 1) * longest > batch_tokens:
+            borders.append(place)
+            longest = length
+    return [*borders, len(lengths)]
+
+
+def _padded(
+    rows: Sequence[NDArray[np.integer]], pad: int, *, before: int | None = None, after: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """The rows as one right-padded tensor, with a token before or after each, and their lengths."""
+    head, tail = int(before is not None), int(after is not None)
+    lengths = np.array([len(row) + head + tail for row in rows])
+    filled = np.full((len(rows), -(-int(lengths.max()) // LENGTH_STEP) * LENGTH_STEP), pad, dtype=np.int64)
+    for line, row, length in zip(filled, rows, lengths, strict=True):
+        line[head : head + len(row)] = row
+        if before is not None:
+            line[0] = before
+        if after is not None:
+            line[length - 1] = after
+    return torch.from_numpy(filled), torch.from_numpy(lengths)

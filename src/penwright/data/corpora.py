@@ -1,0 +1,24 @@
+"""The door to all corpora: files in, examples in a training and a held-out part out."""
+
+from penwright.data.detection import detect_task
+from penwright.data.examples import Cleaning, Columns, Corpus, Document, Labelled, Pair, Part
+from penwright.data.labelled import open_labelled
+from penwright.data.parallel import open_pairs
+from penwright.data.report import Dropped, Report
+from penwright.data.text import open_text
+
+__all__ = [
+    "Cleaning",
+    "Columns",
+    "Corpus",
+    "Document",
+    "Dropped",
+    "Labelled",
+    "Pair",
+    "Part",
+    "Report",
+    "detect_task",
+    "open_labelled",
+    "open_pairs",
+    "open_text",
+]

@@ -1,0 +1,76 @@
+"""Which task a person's files are meant for, told from their names and looks."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from penwright.data.columns import label_column, named_label_column, named_pair
+from penwright.data.files import SourceFile, examine_text
+from penwright.data.hub import is_hub, open_hub
+from penwright.data.paths import suffix_of
+from penwright.data.tables import (
+    LANGUAGE_NAMES,
+    TEXT_NAMES,
+    Table,
+    delimited_table,
+    has_tabs,
+    is_table,
+    open_table,
+    sample_of,
+)
+from penwright.errors import PenwrightError
+
+DOCUMENTS = (".txt", ".md", ".text")
+
+
+def detect_task(paths: Sequence[str | Path], *, encoding: str | None = None) -> tuple[str, str]:
+    """`generate`, `translate` or `classify`, and why, in a sentence; the first file speaks for all tables."""
+    if not paths:
+        raise PenwrightError("no files were given to learn from")
+    first, *others = map(str, paths)
+    if is_hub(first):
+        return _task_of_table(open_hub(first))
+    if Path(first).is_dir():
+        return "generate", f"{first} is a folder, whose files are read as running text"
+    return _task_of_file(examine_text(first, encoding), others, encoding)
+
+
+def _task_of_file(first: SourceFile, others: Sequence[str], encoding: str | None) -> tuple[str, str]:
+    if suffix_of(first.path) == ".tmx":
+        return "translate", f"{first.path} is a translation memory"
+    if is_table(first.path):
+        return _task_of_table(open_table(first))
+    if has_tabs(first):
+        return _task_of_table(delimited_table(first, "\t"))
+    if not others:
+        return "generate", f"{first.path} is running text"
+    return _task_of_files(first, others, encoding)
+
+
+def _task_of_files(first: SourceFile, others: Sequence[str], encoding: str | None) -> tuple[str, str]:
+    """Translation for two aligned files: a.en and a.de, or en.txt and de.txt, with as many lines."""
+    endings = suffix_of(first.path), suffix_of(others[0])
+    stems = [Path(name).name.split(".")[0].lower().replace("_", "-") for name in (first.path, others[0])]
+    unlike = endings[0] != endings[1] and not {*endings} & {*DOCUMENTS, ""}
+    languages = stems[0] != stems[1] and all(stem.split("-")[-1] in LANGUAGE_NAMES for stem in stems)
+    if (unlike or languages) and Path(others[0]).is_file():
+        second = examine_text(others[0], encoding)
+        if first.n_lines == second.n_lines:
+            return "translate", f"{first.path} and {second.path} have the same number of lines, {first.n_lines:,}"
+    return "generate", f"{first.path} and the others are running text"
+
+
+def _task_of_table(table: Table) -> tuple[str, str]:
+    if len(table.columns) < 2:
+        return "generate", f"{table.name} has one column, of running text"
+    named = named_label_column(table)
+    if named is not None:
+        return "classify", f"{table.name} has a column '{table.columns[named]}'"
+    pair = named_pair(table)
+    if pair is not None:
+        return "translate", f"{table.name} has the columns '{table.columns[pair[0]]}' and '{table.columns[pair[1]]}'"
+    if len(table.columns) > 2 and any(name.lower() in TEXT_NAMES for name in table.columns):
+        return "generate", f"{table.name} has rows of text, and neither labels nor translations by name"
+    label = label_column(table, sample_of(table))
+    if label is not None:
+        return "classify", f"column {table.columns[label]} of {table.name} has few different short values"
+    return "translate", f"{table.name} has two columns of text"

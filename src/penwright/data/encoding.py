@@ -1,0 +1,99 @@
+"""Which encoding the bytes of a file are in, and whether they are text at all."""
+
+import codecs
+from difflib import get_close_matches
+from encodings.aliases import aliases
+
+from charset_normalizer import from_bytes
+
+from penwright.errors import PenwrightError
+
+BYTE_ORDER_MARKS = {
+    codecs.BOM_UTF8: "utf-8",
+    codecs.BOM_UTF32_LE: "utf-32-le",  # before UTF-16, whose mark it begins with
+    codecs.BOM_UTF32_BE: "utf-32-be",
+    codecs.BOM_UTF16_LE: "utf-16-le",
+    codecs.BOM_UTF16_BE: "utf-16-be",
+}
+SIGNATURES = {
+    b"\x89PNG": "a PNG image",
+    b"\xff\xd8\xff": "a JPEG image",
+    b"GIF8": "a GIF image",
+    b"%PDF-": "a PDF document; save its text as a .txt file first",
+    b"PK\x03\x04": "a zip archive or an office document; unpack it, or save its text as a .txt file first",
+    b"\x7fELF": "a program",
+    b"BZh": "a bzip2 archive; unpack it first",
+    b"\xfd7zXZ": "an xz archive; unpack it first",
+    b"\x28\xb5\x2f\xfd": "a zstd archive; unpack it first",
+    b"7z\xbc\xaf": "a 7z archive; unpack it first",
+    b"Rar!": "a RAR archive; unpack it first",
+    b"PAR1": "a Parquet file; give its folder as hub:<folder>",
+    b"SQLite format 3": "a database",
+    b"\x80\x02": "a pickle",
+    b"\x80\x03": "a pickle",
+    b"\x80\x04": "a pickle",
+    b"\x80\x05": "a pickle",
+}
+CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b"))
+MAX_CONTROLS = 0.05  # of the bytes of a text, NUL counted in
+CANDIDATES = [
+    *("cp1252", "cp1250", "iso8859_2", "cp1251", "koi8_r", "cp1253", "cp1254"),
+    *("shift_jis", "euc_jp", "gb18030", "big5", "euc_kr"),
+]
+CARONS = b"\x8a\x8e\x9a\x9e"  # Š, Ž, š, ž in Windows-1250 and -1252, rare in the languages of the latter
+MAX_STRANGENESS = 0.4  # of the letters of a text, as charset_normalizer counts it; even a pangram must pass
+MAX_INVALID = 0.001  # of the bytes of a damaged UTF-8 file
+STRAY_BYTES = 3  # so many invalid ones say nothing of another encoding
+
+
+def check_encoding(name: str) -> str:
+    """The name as Python's codecs know it; raises PenwrightError with the nearest one."""
+    try:
+        return codecs.lookup(name).name
+    except LookupError:
+        nearest = get_close_matches(name.lower(), sorted({*aliases, *aliases.values()}), n=1)
+        hint = f"did you mean '{nearest[0]}'?" if nearest else "Examples: utf-8, cp1250, latin-1."
+        raise PenwrightError(f"there is no encoding '{name}'; {hint}") from None
+
+
+def first_guess(head: bytes) -> str:
+    """The encoding that a byte-order mark or the places of NUL bytes tell, else UTF-8."""
+    for mark, encoding in BYTE_ORDER_MARKS.items():
+        if head.startswith(mark):
+            return encoding
+    even, odd = head[0:4096:2].count(0), head[1:4096:2].count(0)
+    if max(even, odd) > 0.3 * min(len(head), 4096) / 2 and min(even, odd) == 0:
+        return "utf-16-le" if odd else "utf-16-be"
+    return "utf-8"
+
+
+def what_else(head: bytes, encoding: str) -> str | None:
+    """What these bytes are when they are no text in this encoding, else None."""
+    for signature, what in SIGNATURES.items():
+        if head.startswith(signature):
+            return what
+    if encoding.startswith(("utf-16", "utf-32")):
+        return None
+    controls = len(head) - len(head.translate(None, CONTROLS))
+    return "binary data" if controls > max(1, MAX_CONTROLS * len(head)) else None
+
+
+def is_damaged_utf8(n_invalid: int, n_multibyte: int, n_bytes: int) -> bool:
+    """Whether a file with invalid bytes is UTF-8 all the same: they are few, beside many valid sequences."""
+    few = n_invalid <= STRAY_BYTES or n_multibyte > n_invalid
+    return few and n_invalid <= max(1, MAX_INVALID * n_bytes) and n_invalid * 20 <= n_bytes
+
+
+def guess_encoding(sample: bytes) -> str:
+    """The likeliest encoding of lines that are not UTF-8."""
+    matches = from_bytes(sample, cp_isolation=CANDIDATES, enable_fallback=False, threshold=MAX_STRANGENESS)
+    best = matches.best()
+    if best is None:
+        return "cp1252"
+    as_good = [match for match in matches if match.chaos <= best.chaos and match.coherence >= best.coherence]
+    alike = {name for match in as_good for name in match.could_be_from_charset}
+    if "cp1252" in alike and not any(byte in sample for byte in CARONS):
+        return "cp1252"  # the commonest of those that read alike
+    if "iso8859_2" in alike and not any(0x80 <= byte < 0xA0 for byte in sample):
+        return "iso8859_2"  # its letters leave 0x80 to 0x9F free, where Windows-1250 has some of its commonest
+    return best.encoding

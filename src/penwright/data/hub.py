@@ -1,0 +1,126 @@
+"""Data sets of the Hugging Face hub, or folders in its formats, as tables; needs the extra `hub`."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penwright.data.files import SourceFile
+from penwright.data.paths import HUB
+from penwright.data.tables import Records
+from penwright.errors import PenwrightError
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+
+ROWS = 1000  # read at a time
+
+
+def is_hub(path: str | Path) -> bool:
+    """Whether this names a data set: `hub:name`, `hub:user/name/config`, `hub:/a/folder`, each perhaps with @split."""
+    return str(path).startswith(HUB)
+
+
+def open_hub(path: str) -> Records:
+    """The rows of one split, `train` unless another is named; class numbers become the names of the classes."""
+    name, _, split = path.removeprefix(HUB).partition("@")
+    if not name:
+        raise PenwrightError("hub: needs a name after it, for example hub:wmt14/de-en or hub:/my/folder@train")
+    rows = _choose_split(_load(name), name, split)
+
+    def read() -> Iterator[Mapping[str, object]]:
+        return _records(rows)
+
+    table = Records(path, (), read)
+    if not table.columns:
+        raise PenwrightError(f"{path} has no rows")
+    return replace(table, files=(_as_file(path, read()),))
+
+
+def _load(name: str) -> "Dataset | DatasetDict":
+    try:
+        import datasets  # noqa: PLC0415 - an extra, and slow to import
+    except ImportError:
+        raise PenwrightError(f"{HUB}{name} needs the data sets of the hub: pip install 'penwright[hub]'") from None
+    folder = Path(name).expanduser()
+    if not folder.is_dir() and name.startswith((".", "/", "~")):
+        raise PenwrightError(f"there is no folder {folder}")
+    saved = any((folder / mark).exists() for mark in ("state.json", "dataset_dict.json"))
+    try:
+        with _quiet():
+            if saved:
+                return datasets.load_from_disk(str(folder))
+            if folder.is_dir():
+                return datasets.load_dataset(str(folder))
+            return _download(name)
+    except Exception as error:  # the many libraries below raise errors of many kinds, none of them ours
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        raise PenwrightError(
+            f"the data set {HUB}{name} cannot be loaded: {reason}. Is the name right (hub:name/config or "
+            f"hub:user/name/config), and is there a connection?"
+        ) from None
+
+
+def _download(name: str) -> "DatasetDict":
+    import datasets  # noqa: PLC0415
+
+    *parts, last = name.split("/")
+    if len(parts) == 2:
+        return datasets.load_dataset("/".join(parts), last)
+    try:
+        return datasets.load_dataset(name)
+    except datasets.exceptions.DatasetNotFoundError:
+        if not parts:
+            raise
+        return datasets.load_dataset(parts[0], last)  # name/config, not user/name
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the progress bars and warnings of the libraries below."""
+    import datasets  # noqa: PLC0415
+
+    shown = not datasets.are_progress_bars_disabled()
+    level = datasets.logging.get_verbosity()
+    datasets.disable_progress_bars()
+    datasets.logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        datasets.logging.set_verbosity(level)
+        if shown:
+            datasets.enable_progress_bars()
+
+
+def _choose_split(loaded: "Dataset | DatasetDict", name: str, split: str) -> "Dataset":
+    if not isinstance(loaded, dict):
+        if split and split != str(loaded.split):
+            raise PenwrightError(f"{HUB}{name} is a single split; leave out @{split}")
+        return loaded
+    chosen = split or ("train" if "train" in loaded or len(loaded) > 1 else next(iter(loaded)))
+    if chosen not in loaded:
+        raise PenwrightError(f"{HUB}{name} has no split '{chosen}'; it has: {', '.join(map(str, loaded))}")
+    return loaded[chosen]
+
+
+def _records(rows: "Dataset") -> Iterator[Mapping[str, object]]:
+    names = {key: feature.names for key, feature in rows.features.items() if hasattr(feature, "names")}
+    for batch in rows.iter(batch_size=ROWS):
+        for key, classes in names.items():
+            # -1 stands for a class that is kept secret
+            batch[key] = [classes[value] if value is not None and value >= 0 else "" for value in batch[key]]
+        yield from (dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True))
+
+
+def _as_file(path: str, records: Iterator[Mapping[str, object]]) -> SourceFile:
+    """The content of a data set as though it were a file of JSON lines."""
+    digest, n_bytes, n_lines = hashlib.sha256(), 0, 0
+    for record in records:
+        line = json.dumps(record, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass")
+        digest.update(line)
+        n_bytes += len(line)
+        n_lines += 1
+    return SourceFile(path, n_bytes, digest.hexdigest(), n_lines=n_lines)

@@ -1,0 +1,151 @@
+"""Labelled texts: tables with a text and a label in each row, from files or a hub data set."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from penwright.data.columns import labelled_columns, names_in
+from penwright.data.examples import STANDARD, Cleaning, Columns, Corpus, Labelled, Part, fingerprint_of
+from penwright.data.files import examine_text
+from penwright.data.hub import is_hub, open_hub
+from penwright.data.report import Report, count
+from penwright.data.rows import Rows, RowSource, Rule, clean, common_rules, measure
+from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_of_classes
+from penwright.data.tables import Table, delimited_table, is_table, open_table, select
+from penwright.errors import PenwrightError
+
+MOST_HELD_OUT = 2000  # rows, unless a fraction is asked for
+MOST_LABELS = 1000
+ALL_COLUMNS = Columns()
+
+
+def open_labelled(
+    paths: Sequence[str | Path],
+    *,
+    columns: Columns = ALL_COLUMNS,
+    validation: Sequence[str | Path] = (),
+    held_out: float | None = None,
+    seed: int = 0,
+    encoding: str | None = None,
+    cleaning: Cleaning = STANDARD,
+) -> Corpus[Labelled]:
+    """Texts to learn classes from; no text of the held-out part stands in the training part."""
+    rows = measure(labelled_sources(paths, columns, encoding))
+    keep, dropped = clean(rows, common_rules(rows, cleaning))
+    _check_number_of_labels(rows, keep)
+    if validation:
+        where = measure(labelled_sources(validation, columns, encoding))
+        chosen, _ = clean(where, common_rules(where, cleaning))
+        how = "the validation files"
+    else:
+        where, chosen = rows, _hold_out(rows, keep, held_out, seed)
+        how = f"chosen by the hashes of the texts and seed {seed}"
+    apart = keep if validation else keep & ~chosen
+    training, leaked = clean(rows, [_leak_rule(rows, where, chosen)], apart)
+    parts = _part(rows, training), _part(where, chosen)
+    label_counts = _count_labels(parts[0], parts[1], rows.files[0].path)
+    files = rows.files + (where.files if validation else ())
+    report = Report(
+        unit="labelled text",
+        files=files,
+        n_read=len(rows),
+        n_kept=int(training.sum()) + (0 if validation else len(parts[1])),
+        dropped=(*dropped, *leaked),
+        split=f"held out: {count(len(parts[1]), 'text')}, {how}; training: {count(len(parts[0]), 'text')}",
+        notes=(*(source.note for source in rows.sources), _labels_note(label_counts), *_ambiguous(rows, keep)),
+    )
+    choices = [source.choice for source in rows.sources]
+    settings = {"columns": choices, "cleaning": cleaning, "held_out": held_out, "seed": seed}
+    fingerprint = fingerprint_of(files, task="labelled", n_own=len(validation), **settings)
+    return Corpus(*parts, files, fingerprint, report, label_counts)
+
+
+def labelled_sources(paths: Sequence[str | Path], columns: Columns, encoding: str | None) -> list[RowSource]:
+    """The tables in these files."""
+    if not paths:
+        raise PenwrightError("no files were given to learn from")
+    return [_from_table(_open(path, columns, encoding), columns) for path in dict.fromkeys(map(str, paths))]
+
+
+def _open(path: str, columns: Columns, encoding: str | None) -> Table:
+    if is_hub(path):
+        return open_hub(path)
+    file = examine_text(path, encoding)
+    return open_table(file, names_in(columns)) if is_table(path) else delimited_table(file, "\t", names_in(columns))
+
+
+def _from_table(table: Table, columns: Columns) -> RowSource:
+    texts, label = labelled_columns(table, columns)
+    names = " + ".join(table.columns[text] for text in texts)
+    choice = f"text = column {names}, label = column {table.columns[label]}"
+    return RowSource(table.files, partial(select, table, texts, label), table.place, choice)
+
+
+def _check_number_of_labels(rows: Rows, keep: Mask) -> None:
+    n_labels = len(np.unique(rows.second_hashes[keep]))
+    if n_labels > MOST_LABELS:
+        _, label = next(rows.read(keep))
+        raise PenwrightError(
+            f"{rows.files[0].path}: {n_labels:,} different labels, such as '{label[:40]}', are too many; is that the "
+            "column of the labels? Say which with label=..."
+        )
+
+
+def _hold_out(rows: Rows, keep: Mask, fraction: float | None, seed: int) -> Mask:
+    kept = int(keep.sum())
+    wanted = kept * fraction if fraction is not None else min(kept * DEFAULT_FRACTION, MOST_HELD_OUT)
+    chosen = held_out_of_classes(rows.first_hashes, rows.second_hashes, keep, round(wanted), seed)
+    if not chosen.any():
+        raise PenwrightError(
+            f"{rows.files[0].path} has {count(kept, 'labelled text')} and no class with two different texts, so that "
+            "one could be held out; give more, or files of your own as validation"
+        )
+    return chosen
+
+
+def _leak_rule(rows: Rows, where: Rows, chosen: Mask) -> Rule:
+    return "text also held out", lambda _: np.isin(rows.first_hashes, where.first_hashes[chosen])
+
+
+def _count_labels(training: Part[Labelled], held_out: Part[Labelled], path: str) -> dict[str, int]:
+    """The classes of the training part in order, which must be two or more and hold all those held out."""
+    counts = Counter(example.label for example in training)
+    labels = sorted(counts, key=_label_order)
+    if len(labels) == 1:
+        raise PenwrightError(f"{path}: all texts have the label '{labels[0]}'; classes need two different ones or more")
+    unknown = sorted({example.label for example in held_out} - set(labels), key=_label_order)
+    if unknown:
+        raise PenwrightError(
+            f"the held-out texts have labels that no text to learn from has: {', '.join(unknown[:5])}; "
+            f"known are: {', '.join(labels[:10])}. Write the labels alike in all files."
+        )
+    return {label: counts[label] for label in labels}
+
+
+def _label_order(label: str) -> tuple[bool, float, str]:
+    try:
+        return False, float(label), label
+    except ValueError:
+        return True, 0.0, label
+
+
+def _labels_note(counts: dict[str, int]) -> str:
+    shown = [f"{label} ({n:,})" for label, n in counts.items()]
+    more = f" and {len(shown) - 20} more" if len(shown) > 20 else ""
+    return f"{len(counts)} labels to learn: {', '.join(shown[:20])}{more}"
+
+
+def _ambiguous(rows: Rows, keep: Mask) -> list[str]:
+    n_texts, n_rows = len(np.unique(rows.first_hashes[keep])), len(np.unique(rows.hashes[keep]))
+    return [f"{count(n_rows - n_texts, 'text')} with more than one label"] if n_rows > n_texts else []
+
+
+def _part(rows: Rows, chosen: Mask) -> Part[Labelled]:
+    def read() -> Iterator[Labelled]:
+        return map(Labelled._make, rows.read(chosen))
+
+    n_characters, n_bytes = int(rows.first_sizes[chosen].sum()), int(rows.first_bytes[chosen].sum())
+    return Part(read, int(chosen.sum()), n_characters, n_bytes)

@@ -1,0 +1,74 @@
+"""Which files are meant: given paths, folders with text in them, and near misses by name."""
+
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+from penwright.errors import PenwrightError
+
+TEXT_SUFFIXES = (".txt", ".md", ".text")
+HUB = "hub:"
+
+
+def suffix_of(path: str | Path) -> str:
+    """The last suffix in lower case, not counting .gz: '.tsv' of train.TSV.gz."""
+    name = Path(path).name.lower().removesuffix(".gz")
+    return Path(name).suffix
+
+
+def existing_file(path: str | Path) -> Path:
+    """The path, when a file stands there; else PenwrightError with the nearest name beside it."""
+    path = Path(path)
+    try:
+        if path.is_file():
+            return path
+        if path.is_dir():
+            raise PenwrightError(f"{path} is a folder; give the files in it that are meant")
+        raise PenwrightError(f"there is no file {path}{_near_miss(path)}")
+    except OSError as error:  # a name too long for the system, a folder that may not be entered
+        raise PenwrightError(f"{str(path)[:200]} cannot be read: {error.strerror}") from None
+
+
+def text_files(paths: Sequence[str | Path]) -> list[Path]:
+    """The files named, and those with text in the folders named, each once."""
+    found = [file for path in paths for file in (_text_in(Path(path)) if _is_folder(path) else [existing_file(path)])]
+    return list(dict.fromkeys(found))
+
+
+def _is_folder(path: str | Path) -> bool:
+    try:
+        return Path(path).is_dir()
+    except OSError:
+        return False
+
+
+def _text_in(folder: Path) -> list[Path]:
+    files = sorted(_visible_files(folder), key=lambda file: file.relative_to(folder).as_posix())
+    chosen = [file for file in files if suffix_of(file) in TEXT_SUFFIXES]
+    if not chosen:
+        kinds = ", ".join(f"*{suffix}" for suffix in TEXT_SUFFIXES)
+        others = f"; it has {len(files)} other files, for example {files[0].name}" if files else "; it is empty"
+        raise PenwrightError(f"there is no text ({kinds}, or these as .gz) in the folder {folder}{others}")
+    return chosen
+
+
+def _visible_files(folder: Path) -> Iterator[Path]:
+    try:
+        entries = list(folder.iterdir())
+    except OSError as error:
+        raise PenwrightError(f"the folder {folder} cannot be read: {error.strerror}") from None
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir() and not entry.is_symlink():  # a link may lead back to where we came from
+            yield from _visible_files(entry)
+        elif entry.is_file():
+            yield entry
+
+
+def _near_miss(path: Path) -> str:
+    if not path.parent.is_dir():
+        return f": there is no folder {path.parent}"
+    names = [entry.name for entry in path.parent.iterdir()]
+    nearest = get_close_matches(path.name, names, n=1, cutoff=0.5)
+    return f"; did you mean {path.parent / nearest[0]}?" if nearest else ""

@@ -1,0 +1,84 @@
+"""What was read, left out and held out, in words for a person and as a table for a program."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from penwright.data.files import SourceFile
+
+SHOWN = 8  # files that are described one by one
+NAMES = {"utf-8": "UTF-8", "ascii": "ASCII", "cp1252": "Windows-1252", "cp1250": "Windows-1250"}
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """Examples left out for one reason."""
+
+    reason: str
+    count: int
+    first: str = ""  # where the first of them stands
+
+
+@dataclass(frozen=True)
+class Report:
+    """What became of the files of a corpus."""
+
+    unit: str  # what an example is called: "pair"
+    files: tuple[SourceFile, ...]
+    n_read: int
+    n_kept: int
+    dropped: tuple[Dropped, ...]
+    split: str  # what was held out, and how
+    notes: tuple[str, ...] = ()
+
+    def lines(self) -> list[str]:
+        """A few sentences that say it all."""
+        shown = [describe(file) for file in self.files[:SHOWN]]
+        if len(self.files) > SHOWN:
+            rest = self.files[SHOWN:]
+            shown.append(f"and {count(len(rest), 'more file')}, {sum(file.n_bytes for file in rest):,} bytes")
+            shown += [describe(file) for file in rest if oddities(file)][:SHOWN]
+        kept = f"{count(self.n_kept, self.unit)} kept of {self.n_read:,}"
+        left_out = [f"{each.count:,} dropped: {each.reason}{_place(each)}" for each in self.dropped]
+        return [*shown, "; ".join([kept, *left_out]), *self.notes, self.split]
+
+    def as_dict(self) -> dict[str, object]:
+        """All of it, ready for JSON."""
+        return asdict(self) | {"text": self.lines()}
+
+
+def describe(file: SourceFile) -> str:
+    """A file in a line: its size, encoding, and what had to be put right."""
+    encoding = NAMES.get(file.encoding, file.encoding)
+    facts = [f"{file.n_bytes:,} bytes"]
+    if file.encoding:
+        facts.append(f"{encoding} by the look of its letters (else set the encoding)" if file.guessed else encoding)
+    if file.n_lines:
+        facts.append(count(file.n_lines, "line"))
+    return f"{file.path}: {', '.join([*facts, *oddities(file)])}"
+
+
+def oddities(file: SourceFile) -> list[str]:
+    """What reading a file had to put right."""
+    found = []
+    if file.n_replaced:
+        place = "" if file.first_replaced is None else f", the first at byte {file.first_replaced:,}"
+        found.append(f"{count(file.n_replaced, 'invalid byte sequence')} replaced by U+FFFD{place}")
+    if file.n_nul:
+        found.append(f"{count(file.n_nul, 'NUL character')} removed")
+    if file.n_crlf:
+        found.append(f"{count(file.n_crlf, 'line')} ended in CRLF")
+    return found
+
+
+def count(number: int, noun: str) -> str:
+    """A number with its noun: '1 pair', '29,000 pairs'."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def reasons(dropped: Sequence[Dropped]) -> str:
+    """Why nothing is left, for an error."""
+    return "; ".join(f"{each.count:,} {each.reason}{_place(each)}" for each in dropped) or "there were none"
+
+
+def _place(dropped: Dropped) -> str:
+    return f" (first: {dropped.first})" if dropped.first else ""

@@ -1,0 +1,139 @@
+"""Corpora of two-sided rows, which pairs and labelled texts both are: measured once, then chosen from with numpy."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from itertools import chain, compress, islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penwright.data.examples import Cleaning
+from penwright.data.files import SourceFile
+from penwright.data.report import Dropped, reasons
+from penwright.data.splits import Hashes, Mask, repeats
+from penwright.errors import PenwrightError
+
+TwoSides = tuple[str, str]
+Sizes = NDArray[np.uint32]
+SHORT = 30  # characters of a side whose ratio to the other says nothing
+BATCH = 8192  # rows measured at a time
+
+
+@dataclass(frozen=True)
+class RowSource:
+    """Rows of one table or of two aligned files; a row that could not be read is None."""
+
+    files: tuple[SourceFile, ...]
+    read: Callable[[], Iterator[TwoSides | None]]
+    place: Callable[[int], str]
+    choice: str  # of the columns, in words
+
+    @property
+    def note(self) -> str:
+        return f"{self.files[0].path}: {self.choice}"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """All rows of some sources with their lengths and hashes: 41 bytes a row, whatever its text."""
+
+    sources: tuple[RowSource, ...]
+    n_of_source: tuple[int, ...]
+    first_hashes: Hashes
+    second_hashes: Hashes
+    first_sizes: Sizes  # characters
+    second_sizes: Sizes
+    first_bytes: Sizes  # in UTF-8
+    second_bytes: Sizes
+    broken: Mask  # could not be read
+
+    def __len__(self) -> int:
+        return len(self.first_hashes)
+
+    @property
+    def files(self) -> tuple[SourceFile, ...]:
+        return tuple(file for source in self.sources for file in source.files)
+
+    @cached_property
+    def hashes(self) -> Hashes:
+        """Of both sides together."""
+        with np.errstate(over="ignore"):
+            return self.first_hashes * np.uint64(0x9E3779B97F4A7C15) + self.second_hashes
+
+    def read(self, chosen: Mask) -> Iterator[TwoSides]:
+        """The chosen rows, in order."""
+        every = chain.from_iterable(source.read() for source in self.sources)
+        return (row for row in compress(every, chosen.tobytes()) if row is not None)
+
+    def place(self, number: int) -> str:
+        """Where the row with this number stands."""
+        for source, n in zip(self.sources, self.n_of_source, strict=True):
+            if number < n:
+                return source.place(number)
+            number -= n
+        raise IndexError(number)
+
+
+def measure(sources: Sequence[RowSource]) -> Rows:
+    """Read all rows once."""
+    batches, counts = [], []
+    for source in sources:
+        rows, n = source.read(), 0
+        while batch := list(islice(rows, BATCH)):
+            batches.append(_measure(batch))
+            n += len(batch)
+        counts.append(n)
+    if not batches:
+        raise PenwrightError(
+            f"{', '.join(file.path for source in sources for file in source.files)}: there are no rows"
+        )
+    return Rows(tuple(sources), tuple(counts), *map(np.concatenate, zip(*batches, strict=True)))
+
+
+def _measure(batch: Sequence[TwoSides | None]) -> tuple[NDArray[np.generic], ...]:
+    first, second = zip(*(row or ("", "") for row in batch), strict=True)
+    encoded = [[text.encode() for text in side] for side in (first, second)]
+    return (
+        *(_hashes(side) for side in encoded),
+        *(_sizes(side) for side in (first, second)),
+        *(_sizes(side) for side in encoded),
+        np.fromiter((row is None for row in batch), dtype=np.bool_, count=len(batch)),
+    )
+
+
+def _hashes(side: Sequence[bytes]) -> Hashes:
+    return np.frombuffer(b"".join([blake2b(text, digest_size=8).digest() for text in side]), dtype="<u8")
+
+
+def _sizes(side: Iterable[str] | Iterable[bytes]) -> Sizes:
+    return np.fromiter(map(len, side), dtype=np.uint32)
+
+
+Rule = tuple[str, Callable[[Mask], Mask]]  # why rows are left out, and which, given those still kept
+
+
+def clean(rows: Rows, rules: Sequence[Rule], keep: Mask | None = None) -> tuple[Mask, list[Dropped]]:
+    """The rows that no rule leaves out, and what the rules, in their order, leave out."""
+    keep = np.ones(len(rows), dtype=np.bool_) if keep is None else keep.copy()
+    before, dropped = int(keep.sum()), []
+    for reason, rule in rules:
+        fails = rule(keep) & keep
+        if fails.any():
+            dropped.append(Dropped(reason, int(fails.sum()), rows.place(int(np.argmax(fails)))))
+            keep &= ~fails
+    if not keep.any():
+        raise PenwrightError(f"{rows.files[0].path}: nothing is left of {before:,} rows: {reasons(dropped)}")
+    return keep, dropped
+
+
+def common_rules(rows: Rows, cleaning: Cleaning) -> list[Rule]:
+    """What pairs and labelled texts both must be."""
+    most = cleaning.max_characters
+    rules: list[Rule] = [
+        ("broken rows (too few fields, or bad JSON)", lambda _: rows.broken),
+        ("blank on a side", lambda _: (rows.first_sizes == 0) | (rows.second_sizes == 0)),
+        (f"longer than {most:,} characters", lambda _: np.maximum(rows.first_sizes, rows.second_sizes) > most),
+    ]
+    return [*rules, ("exact duplicates", lambda keep: repeats(rows.hashes, keep))] if cleaning.deduplicate else rules

@@ -1,0 +1,93 @@
+"""Which part of a corpus is held out: chosen by hashes of the content, so that it never depends on the order."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Hashes = NDArray[np.uint64]
+Mask = NDArray[np.bool_]
+
+DEFAULT_FRACTION = 0.1
+
+
+def shuffled(hashes: Hashes, seed: int) -> Hashes:
+    """Another hash of each hash, different for every seed (the finalizer of splitmix64)."""
+    with np.errstate(over="ignore"):
+        mixed = hashes + np.uint64((seed * 0x9E3779B97F4A7C15 + 0x632BE59BD9B4E019) % 2**64)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+def repeats(hashes: Hashes, keep: Mask) -> Mask:
+    """All kept ones but the first of each hash."""
+    kept = np.flatnonzero(keep)
+    found = keep.copy()
+    found[kept[np.unique(hashes[kept], return_index=True)[1]]] = False
+    return found
+
+
+def held_out_rows(keys: Hashes, keep: Mask, wanted: int, seed: int) -> Mask:
+    """About this many kept rows, at least one; rows with the same key go together."""
+    order = shuffled(keys, seed)
+    among = order[keep]
+    wanted = min(max(1, wanted), len(among))
+    last: np.uint64 = np.partition(among, wanted - 1)[wanted - 1]
+    return np.logical_and(keep, order <= last)
+
+
+def held_out_of_classes(keys: Hashes, classes: Hashes, keep: Mask, wanted: int, seed: int) -> Mask:
+    """The same, but no class loses its last row: those of one key stay in training, and so does one of each class."""
+    _, first = np.unique(np.stack([classes[keep], keys[keep]]), axis=1, return_index=True)
+    among = np.flatnonzero(keep)[first]  # each text of each class once
+    found, n_texts = np.unique(classes[among], return_counts=True)
+    rare = np.isin(keys, keys[among][np.isin(classes[among], found[n_texts < 2])])
+    if not (keep & ~rare).any():
+        return np.zeros_like(keep)
+    chosen = held_out_rows(keys, keep & ~rare, wanted, seed)
+    lost = np.setdiff1d(classes[chosen], classes[keep & ~chosen])
+    returned = np.isin(keys, keys[chosen & np.isin(classes, lost)])
+    return chosen & ~returned if (chosen & ~returned).any() else held_out_rows(keys, keep & ~rare, 1, seed)
+
+
+def held_out_documents(hashes: Hashes, sizes: NDArray[np.int64], wanted: int, seed: int) -> Mask:
+    """Whole documents in the order of their hashes until these many characters; at least one, and never all."""
+    chosen, total = np.zeros(len(hashes), dtype=bool), 0
+    for document in np.argsort(shuffled(hashes, seed), kind="stable")[:-1].tolist():
+        if total + sizes[document] <= wanted:
+            chosen[document], total = True, total + int(sizes[document])
+        elif total:
+            break  # going on to smaller ones would hold out no long ones
+    if not total:
+        chosen[np.argmin(sizes)] = True
+    return chosen
+
+
+class Cut(NamedTuple):
+    """A place in a text."""
+
+    characters: int
+    n_bytes: int  # in UTF-8
+
+
+def tail_start(chunks: Iterable[str], n_characters: int, fraction: float) -> Cut:
+    """Where the last part of a document begins: at the first line start at or after its share of the characters.
+
+    Without one before the middle of that part, in the middle of a line.
+    """
+    position = min(max(1, int(n_characters * (1 - fraction))), n_characters)
+    latest = position + (n_characters - position) // 2
+    before, n_bytes, inside = 0, 0, None
+    for chunk in chunks:
+        end = before + len(chunk)
+        if end >= position:
+            inside = inside or Cut(position, n_bytes + len(chunk[: position - before].encode()))
+            newline = chunk.find("\n", max(0, position - 1 - before))
+            if newline >= 0 and before + newline + 1 <= latest:
+                return Cut(before + newline + 1, n_bytes + len(chunk[: newline + 1].encode()))
+            if newline >= 0 or end > latest:
+                return inside
+        before, n_bytes = end, n_bytes + len(chunk.encode())
+    return inside or Cut(before, n_bytes)

@@ -1,0 +1,131 @@
+"""Running text as a corpus: which documents stay, and which of them, or which end of each, is held out."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import compress
+from pathlib import Path
+
+import numpy as np
+
+from penwright.data.documents import Documents, Span, open_documents
+from penwright.data.examples import STANDARD, Cleaning, Corpus, Document, Part, fingerprint_of
+from penwright.data.report import Dropped, Report, count, reasons
+from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_documents, repeats, tail_start
+from penwright.errors import PenwrightError
+
+MANY = 20  # documents of which whole ones are held out; of fewer, the end of each
+MOST_HELD_OUT = 500_000  # characters, unless a fraction is asked for
+Parts = tuple[Part[Document], Part[Document]]
+
+
+def open_text(
+    paths: Sequence[str | Path],
+    *,
+    validation: Sequence[str | Path] = (),
+    held_out: float | None = None,
+    seed: int = 0,
+    encoding: str | None = None,
+    cleaning: Cleaning = STANDARD,
+) -> Corpus[Document]:
+    """Documents to learn writing from; held out are those of `validation`, else a part chosen by size and seed."""
+    training = open_documents(paths, encoding)
+    own = open_documents(validation, encoding) if validation else None
+    keep, dropped = _clean(training, own, cleaning)
+    if own is not None:
+        valid, _ = _clean(own, None, cleaning)
+        parts, split = (training.part(keep), own.part(valid)), _own_files(own.part(valid))
+    elif int(keep.sum()) >= MANY:
+        parts, split = _whole_documents(training, keep, held_out, seed)
+    else:
+        parts, split = _tails(training, keep, held_out)
+    files = training.files + (own.files if own else ())
+    report = Report(
+        unit="document",
+        files=files,
+        n_read=len(keep),
+        n_kept=int(keep.sum()),
+        dropped=tuple(dropped),
+        split=split,
+        notes=training.notes,
+    )
+    fingerprint = fingerprint_of(
+        files, task="text", n_own=len(validation), held_out=held_out, seed=seed, deduplicate=cleaning.deduplicate
+    )
+    return Corpus(*parts, files, fingerprint, report)
+
+
+def _clean(documents: Documents, held_out: Documents | None, cleaning: Cleaning) -> tuple[Mask, list[Dropped]]:
+    """Which documents stay, and how many do not for which reason; those also held out do not."""
+    keep = np.ones(len(documents.hashes), dtype=bool)
+    rules: list[tuple[str, Callable[[], Mask]]] = [
+        ("broken rows (bad JSON, or no text in them)", lambda: documents.characters < 0),
+        ("blank", lambda: documents.characters == 0),
+        ("exact duplicates", lambda: repeats(documents.hashes, keep) if cleaning.deduplicate else ~keep),
+        ("also in the validation files", lambda: _also_in(documents, held_out)),
+    ]
+    dropped = []
+    for reason, rule in rules:
+        fails = rule() & keep
+        if fails.any():
+            dropped.append(Dropped(reason, int(fails.sum()), documents.place(int(np.argmax(fails)))))
+            keep &= ~fails
+    if not keep.any():
+        raise PenwrightError(f"no document is left of {len(keep):,}: {reasons(dropped)}")
+    return keep, dropped
+
+
+def _also_in(documents: Documents, held_out: Documents | None) -> Mask:
+    return np.isin(documents.hashes, np.zeros(0, dtype=np.uint64) if held_out is None else held_out.hashes)
+
+
+def _whole_documents(documents: Documents, keep: Mask, fraction: float | None, seed: int) -> tuple[Parts, str]:
+    kept = np.flatnonzero(keep)
+    sizes = documents.characters[kept]
+    wanted = _wanted(int(sizes.sum()), fraction)
+    chosen = np.zeros_like(keep)
+    chosen[kept[held_out_documents(documents.hashes[kept], sizes, wanted, seed)]] = True
+    parts = documents.part(keep & ~chosen), documents.part(chosen)
+    split = f"held out: {count(len(parts[1]), 'whole document')} of {len(kept):,}, {_size(*parts)}, by seed {seed}"
+    return parts, split
+
+
+def _tails(documents: Documents, keep: Mask, fraction: float | None) -> tuple[Parts, str]:
+    total = int(documents.characters[keep].sum())
+    share = _wanted(total, fraction) / total if fraction is None else fraction
+    sizes = documents.characters[keep].tolist()
+    cuts = [
+        tail_start(document.chunks, size, share) for document, size in zip(documents.read(keep), sizes, strict=True)
+    ]
+    tails = [cut.characters < size for cut, size in zip(cuts, sizes, strict=True)]
+    if not any(tails):
+        raise PenwrightError("the text has a single character, too little to learn from and to hold some out")
+
+    def heads() -> Iterator[Document]:
+        for (name, chunks), cut in zip(documents.read(keep), cuts, strict=True):
+            yield Document(name, Span(chunks.__iter__, 0, cut.characters))
+
+    def ends() -> Iterator[Document]:
+        for (name, chunks), cut in compress(zip(documents.read(keep), cuts, strict=True), tails):
+            yield Document(name, Span(chunks.__iter__, cut.characters))
+
+    in_heads, bytes_in_heads = (sum(column) for column in zip(*cuts, strict=True))
+    training = Part(heads, len(cuts), in_heads, bytes_in_heads)
+    held_out = Part(ends, sum(tails), total - in_heads, int(documents.n_bytes[keep].sum()) - bytes_in_heads)
+    which = "the document" if len(sizes) == 1 else f"each of {len(sizes)} documents"
+    return (
+        training,
+        held_out,
+    ), f"held out: the end of {which}, {_size(training, held_out)}, cut at a line start where there is one"
+
+
+def _wanted(total: int, fraction: float | None) -> int:
+    """Characters to hold out: a tenth, but no more than are needed to measure well, unless told."""
+    return int(total * fraction) if fraction is not None else min(int(total * DEFAULT_FRACTION), MOST_HELD_OUT)
+
+
+def _own_files(part: Part[Document]) -> str:
+    return f"held out: the validation files, {count(len(part), 'document')} of {part.n_characters:,} characters"
+
+
+def _size(training: Part[Document], held_out: Part[Document]) -> str:
+    share = held_out.n_characters / (training.n_characters + held_out.n_characters)
+    return f"{held_out.n_characters:,} characters ({100 * share:.3g} %)"

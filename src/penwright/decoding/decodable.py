@@ -1,0 +1,150 @@
+"""What search needs of a model: the scores of the next token of each row. One adapter for each kind of model."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from penwright.decoding.padding import right_padded
+from penwright.errors import PenwrightError
+from penwright.models import DecoderOnly, EncoderDecoder
+
+
+@runtime_checkable
+class Decodable(Protocol):
+    """Rows of unfinished text, whatever model writes them."""
+
+    def first(self) -> Float[Tensor, "rows vocab_size"]:
+        """The logits of each row's first token."""
+
+    def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
+        """Append a token to each row; the logits of the one after it."""
+
+    def select(self, rows: Int[Tensor, " selected"]) -> None:
+        """Keep these rows, in this order, repeated where a row is named twice."""
+
+    def reorder(self, rows: Int[Tensor, " rows"]) -> None:
+        """What select does, when each row becomes one of the same source: beams that change places."""
+
+
+def diverged() -> PenwrightError:
+    """The error of search when there is nothing to choose from."""
+    return PenwrightError("the model's scores are not numbers: its training diverged. Use an earlier checkpoint.")
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[torch.device]:
+    """No dropout inside, and the mode it had before afterwards; gives the device the model is on."""
+    training = model.training
+    model.eval()
+    try:
+        yield next(model.parameters()).device
+    finally:
+        model.train(training)
+
+
+def newest_half(context_length: int) -> int:
+    """How many tokens stay in view when there are more than context_length."""
+    return context_length - context_length // 2
+
+
+class Continuing:
+    """Prompts that a decoder-only model goes on with.
+
+    When a row has more than context_length tokens, its newest half context is read again from position 0, and the rest
+    is out of view from then on. So no position is one that training has not shown, and what is written depends on the
+    tokens alone, not on the batch.
+    """
+
+    def __init__(self, model: DecoderOnly, prompts: Sequence[Sequence[int]], max_new_tokens: int):
+        """Prompts are token ids, at least one each; of those that do not fit, the newest half context is read."""
+        self._model = model
+        self._context = model.settings.context_length
+        self._half = newest_half(self._context)
+        seen = [prompt if len(prompt) <= self._context else prompt[-self._half :] for prompt in prompts]
+        self._lengths = np.array([len(tokens) for tokens in seen])  # known without asking the device
+        capacity = min(self._context, int(self._lengths.max()) + max_new_tokens)
+        self._tokens = right_padded(seen, model.embedding.tokens.weight.device, capacity).tokens
+        self._cache = model.new_cache(len(seen), capacity)
+
+    def first(self) -> Float[Tensor, "rows vocab_size"]:
+        """One pass over all prompts; only the last token of each goes through the output layer."""
+        hidden = self._model.hidden(self._tokens[:, : self._lengths.max()], cache=self._cache)
+        self._tell_cache()
+        rows = torch.arange(len(self._lengths), device=hidden.device)
+        return self._model.output(hidden[rows, self._cache.lengths - 1])
+
+    def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
+        """Append a token to each row; the logits of the one after it."""
+        if (self._lengths == self._context).any():
+            self._make_room()
+        self._tokens.scatter_(1, self._cache.lengths[:, None], tokens[:, None])
+        hidden = self._model.hidden(tokens[:, None], cache=self._cache)
+        self._cache.advance(1)
+        self._lengths += 1
+        return self._model.output(hidden[:, -1])
+
+    def select(self, rows: Int[Tensor, " selected"]) -> None:
+        """Keep these rows."""
+        self._tokens = self._tokens[rows]
+        self._lengths = self._lengths[rows.cpu().numpy()]
+        self._cache.select(rows)
+        self._tell_cache()
+
+    def reorder(self, rows: Int[Tensor, " rows"]) -> None:
+        """A prompt has no source that could stay in place."""
+        self.select(rows)
+
+    def _make_room(self) -> None:
+        """Read the newest tokens of full rows again, one less than stay in view, since one more is about to come."""
+        full, n_kept = np.flatnonzero(self._lengths == self._context), self._half - 1
+        rows = torch.from_numpy(full).to(self._tokens.device)
+        if n_kept:
+            kept = self._tokens[rows, self._context - n_kept :]
+            self._tokens[rows, :n_kept] = kept
+            reread = self._model.new_cache(len(full), n_kept)
+            self._model.hidden(kept, cache=reread)
+            for layer, new in zip(self._cache.layers, reread.layers, strict=True):
+                layer.kept.keys[rows, :, :n_kept] = new.kept.keys
+                layer.kept.values[rows, :, :n_kept] = new.kept.values
+        self._lengths[full] = n_kept
+        self._tell_cache()
+
+    def _tell_cache(self) -> None:
+        self._cache.lengths = torch.from_numpy(self._lengths).to(self._tokens.device, copy=True)
+        self._cache.longest = int(self._lengths.max(initial=0))
+        self._cache.ragged = bool((self._lengths != self._cache.longest).any())
+
+
+class Translating:
+    """Targets that an encoder-decoder writes, each beside its source."""
+
+    def __init__(self, model: EncoderDecoder, sources: Sequence[Sequence[int]], *, start_id: int, max_new_tokens: int):
+        """Sources are token ids with the end token; max_new_tokens is at most the model's context_length."""
+        self._model, self._start_id = model, start_id
+        self._encoded = model.encode(*right_padded(sources, model.source_embedding.tokens.weight.device))
+        self._cache = model.new_cache(len(sources), max_new_tokens)
+
+    def first(self) -> Float[Tensor, "rows vocab_size"]:
+        """The logits after the start token."""
+        padding = self._encoded.padding
+        return self.step(torch.full(padding.shape[:1], self._start_id, device=padding.device))
+
+    def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
+        """Append a token to each row; the logits of the one after it."""
+        hidden = self._model.hidden(tokens[:, None], self._encoded, self._cache)
+        self._cache.advance(1)
+        return self._model.output(hidden[:, -1])
+
+    def select(self, rows: Int[Tensor, " selected"]) -> None:
+        """Keep these rows."""
+        self._encoded = self._encoded.select(rows)
+        self._cache.select(rows)
+
+    def reorder(self, rows: Int[Tensor, " rows"]) -> None:
+        """The sources stay as they are."""
+        self._cache.select(rows)

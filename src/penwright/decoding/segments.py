@@ -1,0 +1,39 @@
+"""Cuts a text that is too long for a model where it hurts least: between sentences, clauses, words, characters."""
+
+import re
+from collections.abc import Callable
+
+import sentencex
+
+_CLAUSE = re.compile(r"[,;:،؛]\s+|[、，；：]\s*|\s+(?=[-–—]\s)")
+_WORD = re.compile(r"\s+")
+
+
+def segments(text: str, fits: Callable[[str], bool], language: str) -> list[str]:
+    """Parts that fit and together give the text again; the white space between two parts ends the first.
+
+    `language` is a code such as "en", for what is known about its sentences; other codes do no harm. A single character
+    is never cut, even when it does not fit.
+    """
+    if fits(text):
+        return [text]
+    sentences: list[str] = list(sentencex.segment(language, text))
+    if "".join(sentences) != text:
+        sentences = [text]
+    return [part for sentence in sentences for part in _cut(sentence, fits)]
+
+
+def _cut(text: str, fits: Callable[[str], bool]) -> list[str]:
+    if len(text) < 2 or fits(text):
+        return [text]
+    middle = _border(text)
+    return _cut(text[:middle], fits) + _cut(text[middle:], fits)
+
+
+def _border(text: str) -> int:
+    """The best border nearest to the middle."""
+    for pattern in (_CLAUSE, _WORD):
+        places = [match.end() for match in pattern.finditer(text) if match.end() < len(text)]
+        if places:
+            return min(places, key=lambda place: abs(place - len(text) // 2))
+    return len(text) // 2

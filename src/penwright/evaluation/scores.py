@@ -1,0 +1,19 @@
+"""A score with its name, and which way is better."""
+
+from math import isfinite
+from typing import NamedTuple
+
+
+class Score(NamedTuple):
+    """One figure of an evaluation."""
+
+    name: str
+    value: float
+    higher_is_better: bool = False
+    note: str = ""  # what must be known to compare it: a signature, a unit
+
+    def beats(self, other: float | None) -> bool:
+        """Whether this is a better value; one that is not finite beats nothing."""
+        if not isfinite(self.value):
+            return False
+        return other is None or (self.value > other if self.higher_is_better else self.value < other)

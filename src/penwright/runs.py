@@ -1,0 +1,237 @@
+"""A run folder: the recipe, the tokenizer, checkpoints that are whole or not there, metrics and samples.
+
+recipe.toml  tokenizer.json  corpus.json  metrics.jsonl  samples.jsonl  best.json
+checkpoints/step-00001200/{model.safetensors, training.safetensors, state.json, manifest.json}
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from penwright.config import Recipe, read_toml, validate, write_toml
+from penwright.errors import PenwrightError
+
+Tensors = dict[str, Tensor]
+Record = dict[str, Any]  # one JSON object
+WEIGHTS, TRAINING = "model.safetensors", "training.safetensors"
+
+
+class DamagedCheckpoint(PenwrightError):
+    """A checkpoint whose files are not those that were saved."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One saved moment of training."""
+
+    folder: Path
+    step: int
+
+    def verify(self) -> None:
+        """Raise DamagedCheckpoint, naming the file, unless every file is as it was when it was saved."""
+        try:
+            manifest = json.loads((self.folder / "manifest.json").read_text(encoding="utf-8"))
+            files: dict[str, Record] = manifest["files"]
+        except (OSError, ValueError, KeyError, TypeError):
+            raise DamagedCheckpoint(f"{self.folder} has no readable manifest.json") from None
+        for name, expected in files.items():
+            path = self.folder / name
+            if not path.is_file():
+                raise DamagedCheckpoint(f"{path} is missing")
+            if path.stat().st_size != expected["bytes"] or _sha256(path) != expected["sha256"]:
+                raise DamagedCheckpoint(f"{path} is damaged: its content is not what was saved")
+
+    def weights(self) -> Tensors:
+        """The weights to use the model with."""
+        return _load(self.folder / WEIGHTS)
+
+    def training(self) -> Tensors:
+        """What only training needs: raw weights, the optimizer's moments, random states."""
+        return _load(self.folder / TRAINING)
+
+    def state(self) -> Record:
+        """Counters and scores of the training run."""
+        return dict(json.loads((self.folder / "state.json").read_text(encoding="utf-8")))
+
+
+class Run:
+    """A run folder, opened."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.tokenizer_path = folder / "tokenizer.json"
+
+    @classmethod
+    def create(cls, folder: Path) -> "Run":
+        """A new, empty run; refuses a folder that already holds one, or anything else."""
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise PenwrightError(f"{folder} is not empty: choose another --run, or --resume the run in it")
+        (folder / "checkpoints").mkdir(parents=True)
+        return cls(folder)
+
+    @classmethod
+    def open(cls, folder: Path) -> "Run":
+        """An existing run; says which runs there are nearby when there is none here."""
+        if (folder / "recipe.toml").is_file():
+            return cls(folder)
+        place = folder.parent if folder.parent.is_dir() else Path()
+        near = sorted(f"{path.parent}" for path in place.glob("*/recipe.toml"))
+        hint = f" Runs here: {', '.join(near)}." if near else " Train one with: penwright train YOUR_TEXT"
+        raise PenwrightError(f"there is no run in {folder}.{hint}")
+
+    @property
+    def recipe(self) -> Recipe:
+        path = self.folder / "recipe.toml"
+        return validate(Recipe, read_toml(path), str(path))
+
+    def save_recipe(self, recipe: Recipe) -> None:
+        """Keep the settings that training goes by."""
+        write_atomically(self.folder / "recipe.toml", write_toml(recipe))
+
+    def write_json(self, name: str, record: Record) -> None:
+        """Keep a JSON object beside the recipe."""
+        write_atomically(self.folder / name, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
+
+    def read_json(self, name: str) -> Record:
+        """That JSON object; raises PenwrightError where it is missing or damaged."""
+        try:
+            return dict(json.loads((self.folder / name).read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise PenwrightError(f"{self.folder / name} cannot be read: {error}") from None
+
+    def append(self, name: str, record: Record) -> None:
+        """Add a line to metrics.jsonl or samples.jsonl."""
+        with (self.folder / name).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+    def records(self, name: str) -> list[Record]:
+        """The lines of such a file; a last line that a kill cut short is left out."""
+        path = self.folder / name
+        found: list[Record] = []
+        for line in path.read_text(encoding="utf-8").split("\n") if path.is_file() else []:
+            try:
+                found.append(json.loads(line))
+            except ValueError:
+                continue
+        return found
+
+    def forget_after(self, step: int) -> None:
+        """Drop the records of steps that a resumed run will take again."""
+        for name in ("metrics.jsonl", "samples.jsonl"):
+            kept = [json.dumps(r, ensure_ascii=False) + "\n" for r in self.records(name) if r["step"] <= step]
+            write_atomically(self.folder / name, "".join(kept))
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """Those that were saved whole, oldest first."""
+        folders = (self.folder / "checkpoints").glob("step-*")
+        found = [Checkpoint(f, int(f.name.removeprefix("step-"))) for f in folders if f.suffix == ""]
+        return sorted(found, key=lambda checkpoint: checkpoint.step)
+
+    def best_step(self) -> int | None:
+        """The step with the best score on held-out examples, once there was an evaluation."""
+        path = self.folder / "best.json"
+        return int(self.read_json("best.json")["step"]) if path.is_file() else None
+
+    def newest(self) -> tuple[Checkpoint, list[str]]:
+        """The newest undamaged checkpoint, and a warning for every damaged one passed over."""
+        return self._first_undamaged(self.checkpoints()[::-1])
+
+    def best(self) -> tuple[Checkpoint, list[str]]:
+        """The best undamaged checkpoint, or the newest when there is no best yet; with warnings as in newest()."""
+        step, newest_first = self.best_step(), self.checkpoints()[::-1]
+        return self._first_undamaged(sorted(newest_first, key=lambda checkpoint: checkpoint.step != step))
+
+    def _first_undamaged(self, candidates: list[Checkpoint]) -> tuple[Checkpoint, list[str]]:
+        warnings: list[str] = []
+        for checkpoint in candidates:
+            try:
+                checkpoint.verify()
+                return checkpoint, warnings
+            except DamagedCheckpoint as damage:
+                warnings.append(f"{damage}; passed over {checkpoint.folder.name}")
+        detail = "; ".join(warnings) or "none was saved yet"
+        raise PenwrightError(f"{self.folder} has no checkpoint to load: {detail}")
+
+    def save_checkpoint(self, step: int, weights: Tensors, training: Tensors, state: Record, *, best: bool) -> None:
+        """Save beside, flush to the disk, rename: whoever looks finds a whole checkpoint or none."""
+        final = self.folder / "checkpoints" / f"step-{step:08d}"
+        with saving(final) as folder:
+            save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+            save_file(training, folder / TRAINING)
+            (folder / "state.json").write_text(json.dumps(state), encoding="utf-8")
+            files = {p.name: {"bytes": p.stat().st_size, "sha256": _sha256(p)} for p in sorted(folder.iterdir())}
+            (folder / "manifest.json").write_text(json.dumps({"step": step, "files": files}), encoding="utf-8")
+        if best:
+            self.write_json("best.json", {"step": step})
+
+    def prune(self, keep: int) -> None:
+        """Delete all checkpoints but the last `keep` and the best."""
+        best = self.best_step()
+        for checkpoint in self.checkpoints()[:-keep]:
+            if checkpoint.step != best:
+                shutil.rmtree(checkpoint.folder)
+
+
+@contextmanager
+def saving(final: Path) -> Iterator[Path]:
+    """A temporary folder that becomes `final` when the block ends well, and leaves nothing behind when it does not."""
+    for left_over in final.parent.glob(f"{final.name}.tmp-*"):
+        shutil.rmtree(left_over)
+    folder = final.with_name(f"{final.name}.tmp-{os.getpid()}")
+    try:
+        folder.mkdir(parents=True)
+        yield folder
+        for path in folder.iterdir():
+            _flush(path)
+        _flush(folder)
+        if final.exists():
+            shutil.rmtree(final)
+        folder.replace(final)
+        _flush(final.parent)
+    except (OSError, SafetensorError) as error:
+        raise PenwrightError(f"{final} could not be saved: {error}. What was saved before is intact.") from None
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file's content as a whole: after a kill or on a full disk the old content is still there."""
+    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        _flush(temporary)
+        temporary.replace(path)
+    except OSError as error:
+        raise PenwrightError(f"{path} could not be written: {error}") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _load(path: Path) -> Tensors:
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise DamagedCheckpoint(f"{path} cannot be read: {error}") from None
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

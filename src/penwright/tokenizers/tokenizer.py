@@ -1,0 +1,145 @@
+"""One tokenizer for all kinds, saved as one tokenizer.json that other engines read too."""
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import SupportsIndex
+
+import numpy as np
+from tokenizers import Tokenizer as LibraryTokenizer
+
+from penwright.errors import PenwrightError
+from penwright.tokenizers.bytelevel import bytes_of
+from penwright.tokenizers.encoders import (
+    Encoder,
+    Ragged,
+    TokenIds,
+    WordEncoder,
+    byte_encoder,
+    character_encoder,
+    ids_type,
+)
+from penwright.tokenizers.kinds import END, PAD, START, UNKNOWN, kind_of
+
+
+class Tokenizer:
+    """Text to token ids and back: decode(encode(text)) == text, with characters as far as training saw them.
+
+    Special tokens stand at the end of the vocabulary. No text encodes to them, not even "</s>", and they decode to
+    nothing. (`transformers` wants `split_special_tokens=True` for the same; the file cannot say it.)
+    """
+
+    def __init__(self, library: LibraryTokenizer, notes: tuple[str, ...] = ()) -> None:
+        """`notes` says in words where training could not do what was asked."""
+        library.encode_special_tokens = True
+        self.kind = kind_of(library)
+        self.notes = notes
+        self.vocab_size = library.get_vocab_size(with_added_tokens=True)
+        self.dtype = ids_type(self.vocab_size)
+        self._library = library
+        self._specials = {token_id: token.content for token_id, token in library.get_added_tokens_decoder().items()}
+        ids = {name: token_id for token_id, name in self._specials.items()}
+        self.pad_id, self.start_id, self.end_id = ids[PAD], ids[START], ids[END]
+        self.unknown_id = ids.get(UNKNOWN)
+        pieces = {token_id: piece for piece, token_id in library.get_vocab().items() if token_id not in self._specials}
+        self._bytes = self._bytes_of_all(pieces)
+        self._encoder = self._make_encoder(pieces)
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of the text alone, without special tokens. Half of a surrogate pair counts as U+FFFD."""
+        ids: list[int] = self.encode_ragged([text]).tokens.tolist()
+        return ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[TokenIds]:
+        """What encode gives for each text, as arrays of `dtype`; much faster than one by one."""
+        tokens, lengths = self.encode_ragged(texts)
+        return np.split(tokens, np.cumsum(lengths)[:-1]) if texts else []
+
+    def encode_ragged(self, texts: Sequence[str]) -> Ragged:
+        """What encode gives for all the texts, in one array."""
+        return self._encoder(texts if _is_well_formed("".join(texts)) else [well_formed(text) for text in texts])
+
+    def decode(self, ids: Iterable[SupportsIndex]) -> str:
+        """Unknown characters and bytes that are no UTF-8 become U+FFFD."""
+        return b"".join(map(self._bytes.__getitem__, ids)).decode("utf-8", errors="replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What the token adds to a text, in UTF-8: perhaps only a part of a character, nothing for special tokens."""
+        return self._bytes[token_id]
+
+    def token_text(self, token_id: int) -> str:
+        """The token for people to read: special tokens by name, parts of characters like `\\xc5`."""
+        return self._specials.get(token_id) or self._bytes[token_id].decode("utf-8", errors="backslashreplace")
+
+    def unknown_characters(self, text: str) -> list[str]:
+        """The distinct characters of the text that become <unk>, in order of appearance."""
+        if self.unknown_id is None:
+            return []
+        distinct = "".join(dict.fromkeys(well_formed(text)))
+        return [
+            character
+            for character, token_id in zip(distinct, self.encode(distinct), strict=True)
+            if token_id == self.unknown_id
+        ]
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the file that `save` writes."""
+        return hashlib.sha256(self._file_content()).hexdigest()
+
+    def save(self, path: Path) -> None:
+        """Write the whole file or none of it, also when interrupted."""
+        unfinished = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+        try:
+            unfinished.write_bytes(self._file_content())
+            unfinished.replace(path)
+        except OSError as error:
+            raise PenwrightError(f"The tokenizer cannot be saved as {path}: {error.strerror}.") from error
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, path: Path) -> "Tokenizer":
+        """Read what `save` wrote; raises PenwrightError when the file is missing, damaged or of another program."""
+        try:
+            content = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise PenwrightError(f"The tokenizer {path} cannot be read: {error}.") from error
+        try:
+            return cls(LibraryTokenizer.from_str(content))
+        except Exception as error:  # the library raises plain Exception
+            raise PenwrightError(f"{path} is damaged or was not made by Penwright: {error!r}.") from error
+
+    def _file_content(self) -> bytes:
+        return self._library.to_str(pretty=True).encode("utf-8")
+
+    def _bytes_of_all(self, pieces: Mapping[int, str]) -> list[bytes]:
+        table = [b""] * self.vocab_size
+        for token_id, piece in pieces.items():
+            table[token_id] = piece.encode("utf-8") if self.kind == "characters" else bytes_of(piece)
+        if self.unknown_id is not None:
+            table[self.unknown_id] = "\N{REPLACEMENT CHARACTER}".encode()
+        return table
+
+    def _make_encoder(self, pieces: Mapping[int, str]) -> Encoder:
+        if self.unknown_id is not None:
+            return character_encoder(pieces, self.unknown_id, self.dtype)
+        if self.kind == "bytes":
+            return byte_encoder(self.dtype)
+        return WordEncoder(self._library, self.dtype)
+
+
+def well_formed(text: str) -> str:
+    """The text with U+FFFD for each half of a surrogate pair, which no encoding can hold."""
+    if _is_well_formed(text):
+        return text
+    return text.encode("utf-16", errors="surrogatepass").decode("utf-16", errors="replace")
+
+
+def _is_well_formed(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,86 @@
+"""What this machine can do for training: device, precision and compilation, each chosen with a reason."""
+
+import os
+import shutil
+from time import perf_counter
+from typing import NamedTuple
+
+import torch
+
+from penwright.config import TrainingSettings
+from penwright.errors import UsageError
+
+
+class Machine(NamedTuple):
+    """What training runs on, and why."""
+
+    device: torch.device
+    precision: torch.dtype  # of matrix products; weights stay in float32
+    compile: bool
+    reasons: tuple[str, ...]
+
+
+def choose_machine(settings: TrainingSettings, *, expected_minutes: float | None = None) -> Machine:
+    """The fastest that is safe, unless the settings say otherwise; `expected_minutes` decides if compiling pays."""
+    torch.set_num_threads(settings.threads or os.cpu_count() or 1)
+    device, device_reason = _device(settings.device)
+    precision, precision_reason = _precision(settings.precision, device)
+    compiled, compile_reason = _compile(settings.compile, device, expected_minutes)
+    return Machine(device, precision, compiled, (device_reason, precision_reason, compile_reason))
+
+
+def _device(wanted: str) -> tuple[torch.device, str]:
+    if wanted != "auto":
+        try:
+            device = torch.device(wanted)
+            torch.empty(1, device=device)
+        except (RuntimeError, AssertionError) as error:
+            raise UsageError(
+                f"[training] device: '{wanted}' cannot be used here: {str(error).splitlines()[0]}"
+            ) from None
+        return device, f"{wanted}, as asked"
+    if torch.cuda.is_available():
+        return torch.device("cuda"), f"GPU {torch.cuda.get_device_name()}"
+    if torch.backends.mps.is_available():
+        return torch.device("mps"), "Apple GPU"
+    return torch.device("cpu"), f"CPU with {torch.get_num_threads()} threads: no GPU was found"
+
+
+def _precision(wanted: str, device: torch.device) -> tuple[torch.dtype, str]:
+    if wanted != "auto":
+        return getattr(torch, wanted), f"{wanted}, as asked"
+    if device.type == "cuda":
+        supported = torch.cuda.is_bf16_supported(including_emulation=False)
+        return (torch.bfloat16, "bfloat16: this GPU has it") if supported else (torch.float32, "float32: no bfloat16")
+    if device.type == "mps":
+        return torch.float32, "float32: the safe choice on an Apple GPU"
+    ratio = _seconds(torch.float32) / _seconds(torch.bfloat16)
+    if ratio > 1.3:
+        return torch.bfloat16, f"bfloat16: products are {ratio:.1f} times as fast as in float32 here (measured)"
+    return torch.float32, f"float32: bfloat16 products are only {ratio:.2g} times as fast here (measured)"
+
+
+def _seconds(precision: torch.dtype) -> float:
+    """The best of a few products of the size that training does, small enough for a CPU that emulates bfloat16."""
+    matrix = torch.ones(192, 192, dtype=precision)
+    times = []
+    for _ in range(4):
+        begin = perf_counter()
+        matrix @ matrix
+        times.append(perf_counter() - begin)
+    return min(times)
+
+
+def _compile(wanted: str, device: torch.device, expected_minutes: float | None) -> tuple[bool, str]:
+    if wanted != "auto":
+        return wanted == "on", f"compilation {wanted}, as asked"
+    if device.type == "cuda":
+        return True, "compiled: it pays on a GPU"
+    if device.type == "cpu" and shutil.which("g++") is None and shutil.which("clang++") is None:
+        return False, "not compiled: no C++ compiler was found"
+    if device.type == "cpu" and expected_minutes is not None and expected_minutes >= COMPILE_PAYS_AFTER:
+        return True, f"compiled: it pays in runs over {COMPILE_PAYS_AFTER:g} minutes"
+    return False, "not compiled: it would cost more time than it saves in a run this short"
+
+
+COMPILE_PAYS_AFTER = 8.0  # minutes, see benchmarks/LOG.md

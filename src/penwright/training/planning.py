@@ -1,0 +1,212 @@
+"""The recipe that suits a corpus, a machine and a budget: every choice with its reason, and each can be overruled."""
+
+from math import log2
+from time import perf_counter
+from typing import NamedTuple
+
+import torch
+
+from penwright.config import BUDGETS, SIZES, ModelSettings, Recipe, Table, Task, merge, validate
+from penwright.models.size import Size, size_of
+
+DEFAULT_MINUTES = 10.0
+LADDER = ("nano", "tiny", "mini", "small", "medium", "base", "large")
+TOKENS_PER_PARAMETER = 2.0  # that training should see: fewer, and a smaller model gets further in the time
+PARAMETERS_PER_TOKEN = 12.0  # of the corpus: more only learns it by heart
+EFFICIENCY = 0.4  # of the speed of a bare matrix product that training reaches
+
+
+class Facts(NamedTuple):
+    """What the plan needs to know of a corpus."""
+
+    task: Task
+    n_examples: int  # of the training part: documents, pairs or labelled texts
+    n_bytes: int  # of their text (of pairs: of the target side)
+    n_characters: int  # distinct ones
+    n_labels: int = 0
+
+
+class Choice(NamedTuple):
+    """One setting that was chosen, and why."""
+
+    key: str
+    value: object
+    reason: str
+
+
+class Plan(NamedTuple):
+    """A recipe, the choices behind it, and the size of its model."""
+
+    recipe: Recipe
+    choices: tuple[Choice, ...]
+    size: Size
+
+
+def make_plan(facts: Facts, given: Table, speed: float) -> Plan:
+    """The recipe for these facts; what is `given` stands, the rest is chosen to suit it.
+
+    `speed` is that of matrix products on this machine, in FLOP a second (see measure_speed).
+    """
+    planner = _Planner(facts, given, speed)
+    recipe = planner.recipe()
+    size = size_of(
+        facts.task, planner.vocab_size, recipe.model, recipe.training.batch_tokens, n_labels=max(1, facts.n_labels)
+    )
+    return Plan(recipe, tuple(planner.choices), size)
+
+
+def measure_speed(device: torch.device, precision: torch.dtype = torch.float32) -> float:
+    """FLOP a second of a product of two matrices of a size that training has."""
+    matrix = torch.ones(512, 512, device=device, dtype=precision)
+    best = 0.0
+    for _ in range(5):
+        begin = perf_counter()
+        float((matrix @ matrix)[0, 0])  # reading a number waits for the device
+        best = max(best, 2 * 512**3 / (perf_counter() - begin))
+    return best
+
+
+class _Planner:
+    """Lays suggestions under what is given, one table after the other, and writes down why."""
+
+    def __init__(self, facts: Facts, given: Table, speed: float):
+        self.facts, self.given, self.speed = facts, given, speed
+        self.table: Table = merge({"task": facts.task}, given)
+        self.choices: list[Choice] = []
+
+    def recipe(self) -> Recipe:
+        self._choose_budget()
+        self._choose_tokenizer()
+        self._choose_batch()
+        self._choose_model()
+        self._choose_regularisation()
+        self._choose_optimizer()
+        return validate(Recipe, self.table, "the settings")
+
+    def _suggest(self, key: str, value: object, reason: str) -> None:
+        """Take this value unless one is given; keys are table.key."""
+        table, _, name = key.partition(".")
+        if name in self.table.get(table, {}):
+            return
+        self.table = merge(self.table, {table: {name: value}})
+        self.choices.append(Choice(key, value, reason))
+
+    def _get(self, key: str, default: float = 0.0) -> float:
+        table, _, name = key.partition(".")
+        value = self.table.get(table, {}).get(name, default)
+        return float(value) if isinstance(value, int | float) else default
+
+    def _choose_budget(self) -> None:
+        if not any(name in self.table.get("training", {}) for name in BUDGETS):
+            self._suggest("training.minutes", DEFAULT_MINUTES, "a first good look; more minutes give a better model")
+
+    def _choose_tokenizer(self) -> None:
+        facts = self.facts
+        if facts.task == "generate" and facts.n_bytes < 3_000_000 and facts.n_characters <= 400:
+            reason = f"{facts.n_bytes / 1e6:.2g} MB with {facts.n_characters} characters teach spelling, not many words"
+            self._suggest("tokenizer.type", "characters", reason)
+        else:
+            self._suggest("tokenizer.type", "bpe", "pieces of words; nothing is unknown to it")
+        if self.table["tokenizer"]["type"] in ("bpe", "unigram"):
+            vocabulary, reason = self._vocabulary()
+            self._suggest("tokenizer.vocab_size", vocabulary, reason)
+
+    def _vocabulary(self) -> tuple[int, str]:
+        """Twice as many pieces for every fourfold text (after Gowda and May 2020), in powers of two."""
+        text = self.facts.n_bytes * (2 if self.facts.task == "translate" else 1)  # one vocabulary for both sides
+        pieces = 2 ** round(log2(max(256.0, 4000 * (text / 4e6) ** 0.5)))
+        return min(32_000, max(512, pieces)), f"for {text / 1e6:.2g} MB of text, so that most pieces are seen often"
+
+    @property
+    def vocab_size(self) -> int:
+        """As far as it can be known before the tokenizer is trained."""
+        kind = self.table["tokenizer"]["type"]
+        if kind == "characters":
+            return self.facts.n_characters + 4
+        return 259 if kind == "bytes" else int(self._get("tokenizer.vocab_size"))
+
+    @property
+    def corpus_tokens(self) -> float:
+        """Of the training part, roughly."""
+        letters = {"characters": 1.0, "bytes": 1.0}.get(self.table["tokenizer"]["type"], 3.5)
+        return max(1.0, self.facts.n_bytes / letters)
+
+    def _choose_batch(self) -> None:
+        minutes = self._get("training.minutes", DEFAULT_MINUTES)
+        if self.facts.task == "generate":
+            context = 128 if minutes < 2 else 256
+            self._suggest("model.context_length", context, "tokens that the model looks back on")
+            self._suggest("training.batch_tokens", 2048 if minutes < 2 else 4096, "many small steps learn fastest here")
+        elif self.facts.task == "translate":
+            self._suggest("model.context_length", 256, "longer texts are split into sentences")
+            tokens = 2048 if self.corpus_tokens < 200_000 else 4096
+            self._suggest("training.batch_tokens", tokens, "padding included")
+        else:
+            self._suggest("model.context_length", 256, "longer texts are read in parts")
+            self._suggest("training.batch_tokens", 4096, "padding included")
+
+    def _choose_model(self) -> None:
+        model = self.table.get("model", {})
+        if "size" not in model and "d_model" not in model:
+            size, reason = self._size()
+            self._suggest("model.size", size, reason)
+        if self.table["model"].get("size") in LADDER or "size" not in self.table["model"]:
+            self._suggest("model.qk_norm", True, "keeps attention steady at high learning rates")
+
+    def _size(self) -> tuple[str, str]:
+        """The largest size that sees enough tokens in the budget and does not dwarf the corpus."""
+        chosen = LADDER[0]
+        for name in LADDER:
+            parameters, tokens = self._parameters(name), self._affordable_tokens(name)
+            if tokens >= TOKENS_PER_PARAMETER * parameters and parameters <= PARAMETERS_PER_TOKEN * self.corpus_tokens:
+                chosen = name
+        tokens = self._affordable_tokens(chosen)
+        return chosen, f"sees about {_rounded(tokens)} tokens in the budget, {tokens / self.corpus_tokens:.2g} epochs"
+
+    def _measure(self, name: str) -> Size:
+        table = merge(SIZES[name], self.table.get("model", {}))
+        settings = validate(ModelSettings, table, "the settings")
+        return size_of(self.facts.task, self.vocab_size, settings, n_labels=max(1, self.facts.n_labels))
+
+    def _parameters(self, name: str) -> int:
+        return self._measure(name).matrix_parameters
+
+    def _affordable_tokens(self, name: str | None) -> float:
+        """Target tokens that the budget allows for."""
+        training = self.table["training"]
+        if "tokens" in training:
+            return self._get("training.tokens")
+        if "epochs" in training:
+            return self._get("training.epochs") * self.corpus_tokens
+        if "steps" in training:
+            batch = self._get("training.batch_tokens") * self._get("training.accumulate", 1.0)
+            return self._get("training.steps") * batch
+        flops = 3 * self._measure(name or LADDER[1]).flops_per_token
+        return 60 * self._get("training.minutes") * self.speed * EFFICIENCY / flops
+
+    def _choose_regularisation(self) -> None:
+        size = self.table["model"].get("size")
+        tokens = self._affordable_tokens(size if size in LADDER else None)
+        epochs = tokens / self.corpus_tokens
+        rates = [(2.5, 0.0), (6.0, 0.1), (20.0, 0.2)]
+        dropout = next((rate for limit, rate in rates if epochs < limit), 0.3)
+        if self.table["model"].get("size", "") not in SIZES or size in LADDER:
+            self._suggest("model.dropout", dropout, f"for about {epochs:.2g} epochs")
+        if self.facts.task == "translate":
+            self._suggest("training.label_smoothing", 0.1, "a sentence has more than one good translation")
+
+    def _choose_optimizer(self) -> None:
+        if "type" not in self.table.get("optimizer", {}):
+            self.table = merge(self.table, {"optimizer": merge({"type": "muon"}, self.table.get("optimizer", {}))})
+            self.choices.append(Choice("optimizer.type", "muon", "needs far fewer steps than AdamW"))
+        if "type" not in self.table.get("schedule", {}):
+            schedule = {"type": "wsd", "warmup_steps": 50, "cooldown_fraction": 0.6}
+            self.table = merge(self.table, {"schedule": merge(schedule, self.table.get("schedule", {}))})
+            self.choices.append(Choice("schedule.type", "wsd", "the end need not be known until the cooldown begins"))
+
+
+def _rounded(count: float) -> str:
+    for limit, unit in ((1e9, "billion"), (1e6, "million"), (1e3, "thousand")):
+        if count >= limit:
+            return f"{count / limit:.2g} {unit}"
+    return f"{count:.0f}"

@@ -1,0 +1,157 @@
+"""A training session: steps, looks at held-out examples, samples, checkpoints, and an orderly end."""
+
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from time import monotonic
+from types import FrameType
+from typing import NamedTuple
+
+from penwright.errors import Interrupted
+from penwright.evaluation.scores import Score
+from penwright.runs import Run
+from penwright.training.trainer import StepReport, Trainer
+
+SAVE_AT_LEAST_EVERY = 300.0  # seconds
+EVALUATIONS = 10  # of a run, unless the settings say otherwise
+
+
+class Sample(NamedTuple):
+    """What the model makes of a fixed prompt, beside what stands in the held-out text, where there is such a thing."""
+
+    prompt: str
+    completion: str
+    reference: str = ""
+
+
+class Observer:
+    """Whoever wants to see a run as it goes; every method may be left as it is."""
+
+    def said(self, text: str) -> None:
+        """Something a person should know: a choice with its reason, a warning."""
+
+    def stepped(self, trainer: Trainer, report: StepReport) -> None:
+        """A step was taken."""
+
+    def evaluated(self, trainer: Trainer, scores: Sequence[Score], samples: Sequence[Sample], best: bool) -> None:
+        """The held-out part was looked at; `best` says that no earlier look was better."""
+
+    def finished(self, trainer: Trainer) -> None:
+        """The session ended, well or not."""
+
+
+class Session:
+    """One run on its way from the first step to the last."""
+
+    def __init__(
+        self,
+        run: Run,
+        trainer: Trainer,
+        evaluate: Callable[[], Sequence[Score]],
+        sample: Callable[[], Sequence[Sample]],
+        observers: Sequence[Observer],
+    ):
+        """`evaluate` gives scores of which the first one ranks; both functions read the trainer's model."""
+        self.run, self.trainer, self.evaluate, self.sample, self.observers = run, trainer, evaluate, sample, observers
+        self.last_evaluated_step, self.last_evaluated_at = trainer.state.step, trainer.state.seconds
+        self.saved_step, self.saved_at = trainer.state.step, monotonic()
+
+    def fit(self) -> None:
+        """Train to the end of the budget or of patience; raises Interrupted after SIGINT or SIGTERM, all saved."""
+        try:
+            with _signals() as received:
+                for report in self.trainer.steps():
+                    for observer in self.observers:
+                        observer.stepped(self.trainer, report)
+                    if self._evaluation_is_due():
+                        self._look_up()
+                    elif monotonic() - self.saved_at > SAVE_AT_LEAST_EVERY:
+                        self._save(best=False)
+                    if received:
+                        self._interrupted()
+                    if self._patience_is_over():
+                        break
+                if self.last_evaluated_step != self.trainer.state.step:
+                    self._look_up()
+        finally:
+            for observer in self.observers:
+                observer.finished(self.trainer)
+
+    def _evaluation_is_due(self) -> bool:
+        state, settings = self.trainer.state, self.trainer.settings
+        if state.step == state.total_steps:
+            return True
+        if settings.evaluate_every is not None:
+            return state.step % settings.evaluate_every == 0
+        if settings.minutes is None and state.total_steps is not None:
+            return state.step % max(1, state.total_steps // EVALUATIONS) == 0
+        cost = self.trainer.reserved_seconds  # no more than a tenth of the time goes into looking
+        between = max(60 * (settings.minutes or 1) / EVALUATIONS, 10 * cost)
+        return state.seconds - self.last_evaluated_at >= between
+
+    def _look_up(self) -> None:
+        """Score the held-out part, write samples, remember which is best, save."""
+        trainer, begin = self.trainer, monotonic()
+        with trainer.average.applied() if trainer.average else nullcontext():
+            scores, samples = self.evaluate(), self.sample()
+        state = trainer.state
+        best = scores[0].beats(state.best)
+        state.best = scores[0].value if best else state.best
+        state.evaluations_since_best = 0 if best else state.evaluations_since_best + 1
+        record = {score.name: score.value for score in scores}
+        counters = {"step": state.step, "seconds": round(state.seconds, 2), "epoch": round(trainer.epoch, 3)}
+        self.run.append("metrics.jsonl", {**counters, "targets": state.targets, "skipped": state.skipped, **record})
+        for sample in samples:
+            self.run.append("samples.jsonl", {"step": state.step, **sample._asdict()})
+        for observer in self.observers:
+            observer.evaluated(trainer, scores, samples, best)
+        self.last_evaluated_step = state.step
+        self._save(best=best)
+        trainer.reserved_seconds = monotonic() - begin
+        self.last_evaluated_at = state.seconds + trainer.reserved_seconds
+
+    def _save(self, *, best: bool) -> None:
+        tensors, record = self.trainer.save()
+        step = self.trainer.state.step
+        self.run.save_checkpoint(step, self.trainer.weights(), tensors, record, best=best)
+        self.run.prune(self.trainer.settings.keep)
+        self.saved_step, self.saved_at = step, monotonic()
+
+    def _interrupted(self) -> None:
+        if self.saved_step != self.trainer.state.step:
+            self._save(best=False)
+        raise Interrupted(
+            f"stopped after step {self.trainer.state.step:,}; everything is saved. "
+            f"Go on with: penwright train --resume {self.run.folder}"
+        )
+
+    def _patience_is_over(self) -> bool:
+        patience, state = self.trainer.settings.patience, self.trainer.state
+        if patience is None or state.evaluations_since_best < patience:
+            return False
+        for observer in self.observers:
+            observer.said(
+                f"stopped early at step {state.step:,}: no better score in {patience} evaluations; the best is kept"
+            )
+        return True
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Collects SIGINT and SIGTERM, so that a step can end in peace; a second one ends the process as usual."""
+    received: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+    try:
+        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not in the main thread: whoever started us takes care of signals
+        before = {}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,186 @@
+"""The training loop: one for every task."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from math import inf, isfinite
+from time import monotonic
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+
+from penwright.config import Recipe
+from penwright.data.batches import Batch
+from penwright.data.batching import AnyBatches
+from penwright.errors import PenwrightError
+from penwright.models import Model
+from penwright.models.weights import load_weights, weights_of
+from penwright.objectives import summed_loss
+from penwright.runs import Checkpoint, Record, Tensors
+from penwright.training.average import WeightAverage
+from penwright.training.budget import Clock, steps_of
+from penwright.training.machine import Machine
+from penwright.training.optimizers import Optimizers
+
+TOO_MANY_SKIPPED = 25  # steps in a row
+
+
+class StepReport(NamedTuple):
+    """What happened in one step."""
+
+    step: int  # counted from 1
+    loss: float  # mean nats a target; not finite when the step was skipped
+    grad_norm: float
+    factor: float  # of the peak learning rate
+    n_targets: int
+
+
+@dataclass
+class TrainState:
+    """The counters of a run, saved whole with every checkpoint."""
+
+    step: int = 0
+    total_steps: int | None = None  # None until a budget in minutes is settled
+    targets: int = 0
+    seconds: float = 0.0  # of training, evaluation included
+    first_step: int = 0  # where the present budget began: 0, or where an earlier one ended
+    first_second: float = 0.0
+    skipped: int = 0
+    skipped_in_a_row: int = 0
+    best: float | None = None  # the best score so far, of the kind that ranks
+    evaluations_since_best: int = 0
+
+
+class Trainer:
+    """Takes optimizer steps until the budget is spent; whoever iterates may stop at any of them."""
+
+    def __init__(self, model: Model, batches: AnyBatches, recipe: Recipe, machine: Machine):
+        self.model, self.batches, self.machine = model.to(machine.device), batches, machine
+        self.settings, self.schedule = recipe.training, recipe.schedule
+        self.optimizers = Optimizers(model, recipe.optimizer, machine.precision)
+        self.average = WeightAverage(model, self.settings.average) if self.settings.average else None
+        self.state = TrainState(total_steps=steps_of(self.settings, batches))
+        minutes = self.settings.minutes
+        self.clock = Clock.of(minutes, self.schedule) if minutes is not None else None
+        self.reserved_seconds = 0.0  # for the last evaluation
+        if machine.compile:
+            model.compile(dynamic=recipe.task != "generate")
+
+    @property
+    def epoch(self) -> float:
+        """Passes over the training part so far."""
+        return self.state.step * self.settings.accumulate / self.batches.per_epoch
+
+    @property
+    def progress(self) -> float:
+        """The part of the budget that is spent, between 0 and 1."""
+        state = self.state
+        if state.total_steps is not None:
+            return (state.step - state.first_step) / max(1, state.total_steps - state.first_step)
+        return min(1.0, (state.seconds - state.first_second) / self.clock.seconds) if self.clock else 0.0
+
+    def steps(self) -> Iterator[StepReport]:
+        """Yield after each optimizer step, until the last."""
+        begin = monotonic() - self.state.seconds
+        while self.state.total_steps is None or self.state.step < self.state.total_steps:
+            report = self._step()
+            self.state.seconds = monotonic() - begin
+            self._settle()
+            yield report
+            self.state.seconds = monotonic() - begin  # what was done between steps counts too
+
+    def _settle(self) -> None:
+        """Say how many steps a budget in minutes allows, once that can be told."""
+        state = self.state
+        if state.total_steps is None and self.clock is not None:
+            elapsed = state.seconds - state.first_second
+            steps = self.clock.settle(state.step - state.first_step, elapsed, self.reserved_seconds)
+            state.total_steps = None if steps is None else state.first_step + steps
+
+    def _step(self) -> StepReport:
+        state = self.state
+        self.model.train()
+        batches = self.batches.for_step(state.step, self.settings.accumulate)
+        n_targets = max(1, sum(batch.n_targets for batch in batches))  # so that every target counts alike
+        loss = sum(self._backward(batch.to(self.machine.device), n_targets) for batch in batches)
+        limit = self.settings.max_grad_norm or inf
+        grad_norm = float(clip_grad_norm_(self.model.parameters(), limit))
+        total = None if state.total_steps is None else state.total_steps - state.first_step
+        factor = self.schedule.factor(state.step - state.first_step, total)
+        state.step += 1
+        state.targets += n_targets
+        if isfinite(grad_norm):
+            state.skipped_in_a_row = 0
+            self.optimizers.step(factor)
+            if self.average is not None:
+                self.average.update(state.step)
+        else:
+            self._skip(grad_norm)
+        return StepReport(state.step, float(loss), grad_norm, factor, n_targets)
+
+    def _backward(self, batch: Batch, n_targets: int) -> float:
+        with torch.autocast(self.machine.device.type, self.machine.precision, enabled=self._mixed):
+            loss = summed_loss(self.model, batch, self.settings.label_smoothing) / n_targets
+        loss.backward()
+        return float(loss.detach())
+
+    @property
+    def _mixed(self) -> bool:
+        return self.machine.precision != torch.float32
+
+    def _skip(self, grad_norm: float) -> None:
+        """Leave the weights as they are: one step on such gradients would spoil them for good."""
+        self.optimizers.zero_grad()
+        self.state.skipped += 1
+        self.state.skipped_in_a_row += 1
+        if self.state.skipped_in_a_row >= TOO_MANY_SKIPPED:
+            raise PenwrightError(
+                f"training diverged: the gradient was {grad_norm} for {TOO_MANY_SKIPPED} steps in a row, up to step "
+                f"{self.state.step}. The last checkpoint is sound. Try a lower optimizer.learning_rate, a longer "
+                f"schedule.warmup_steps, or training.precision=float32."
+            )
+
+    def weights(self) -> Tensors:
+        """The weights to use the model with: the average where there is one."""
+        return self.average.average if self.average is not None else weights_of(self.model)
+
+    def save(self) -> tuple[Tensors, Record]:
+        """What a later process needs to go on bit for bit, beside weights(): tensors and counters."""
+        tensors = {f"optimizer/{name}": tensor for name, tensor in self.optimizers.state().items()}
+        if self.average is not None:
+            tensors |= {f"raw/{name}": tensor for name, tensor in weights_of(self.model).items()}
+        tensors["random/cpu"] = torch.get_rng_state()
+        if self.machine.device.type == "cuda":
+            tensors["random/cuda"] = torch.cuda.get_rng_state(self.machine.device)
+        mark = list(self.clock.mark) if self.clock and self.clock.mark else None
+        return tensors, {**asdict(self.state), "clock_mark": mark}
+
+    def load(self, checkpoint: Checkpoint) -> None:
+        """Go on from there."""
+        record, tensors, weights = checkpoint.state(), checkpoint.training(), checkpoint.weights()
+        mark = record.pop("clock_mark")
+        self.state = TrainState(**record)
+        if self.clock is not None and mark is not None:
+            self.clock.mark = (int(mark[0]), float(mark[1]))
+        raw = _under("raw/", tensors)
+        load_weights(self.model, raw or weights, str(checkpoint.folder))
+        if self.average is not None:
+            self.average.load(weights)
+        self.optimizers.load_state(_under("optimizer/", tensors))
+        torch.set_rng_state(tensors["random/cpu"])
+        if self.machine.device.type == "cuda" and "random/cuda" in tensors:
+            torch.cuda.set_rng_state(tensors["random/cuda"], self.machine.device)
+
+    def extend(self) -> None:
+        """Begin a new budget, and its schedule, where the loaded state ends."""
+        state = self.state
+        state.first_step, state.first_second, state.evaluations_since_best = state.step, state.seconds, 0
+        steps = steps_of(self.settings, self.batches)
+        state.total_steps = None if steps is None else state.step + steps
+        if self.clock is not None:
+            self.clock.mark = None
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> Tensors:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

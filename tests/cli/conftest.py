@@ -1,0 +1,94 @@
+"""The commands as a person types them, small corpora to give them, and a tiny run of each task."""
+
+import io
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from penwright.cli.main import main
+
+SMALL = ["--set", "model.d_model=16", "--set", "model.n_layers=1", "--set", "model.n_heads=2"]
+QUICK = [
+    *SMALL,
+    "--set",
+    "model.context_length=32",
+    "--set",
+    "training.batch_tokens=128",
+    "--set",
+    "training.threads=1",
+]
+
+
+class Done(NamedTuple):
+    """How a command ended, and what it printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Command = Callable[..., Done]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    os.environ["PENWRIGHT_CACHE"] = str(tmp_path_factory.mktemp("cache"))  # commands in other processes see it too
+
+
+@pytest.fixture(scope="session")
+def penwright() -> Command:
+    """Runs a command line in this process, which need not load torch again."""
+
+    def run(*arguments: object, stdin: str = "", cwd: Path | None = None) -> Done:
+        out, err = io.StringIO(), io.StringIO()
+        before = sys.argv, sys.stdin, signal.getsignal(signal.SIGINT), torch.get_num_threads()
+        sys.argv = ["penwright", *map(str, arguments)]
+        sys.stdin = io.TextIOWrapper(io.BytesIO(stdin.encode("utf-8")))
+        try:
+            with redirect_stdout(out), redirect_stderr(err), chdir(cwd or Path.cwd()):
+                main()
+        except SystemExit as end:
+            return Done(int(end.code or 0), out.getvalue(), err.getvalue())
+        finally:
+            sys.argv, sys.stdin = before[:2]
+            signal.signal(signal.SIGINT, before[2])
+            torch.set_num_threads(before[3])
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """novel.txt, pairs.tsv and labels.csv."""
+    folder = tmp_path_factory.mktemp("corpora")
+    lines = [f"It was day {number}, and the rain fell on house {number * 7 % 31}.\n" for number in range(400)]
+    (folder / "novel.txt").write_text("".join(lines), encoding="utf-8")
+    words = ["eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben"]
+    english = ["one", "two", "three", "four", "five", "six", "seven"]
+    pairs = [(a, b, c) for a in range(7) for b in range(7) for c in range(7)]
+    german = [" ".join(words[n] for n in numbers) for numbers in pairs]
+    target = [" ".join(english[n] for n in numbers) for numbers in pairs]
+    table = "".join(f"{a}\t{b}\n" for a, b in zip(german, target, strict=True))
+    (folder / "pairs.tsv").write_text(table, encoding="utf-8")
+    reviews = [
+        (f"a {word} film number {n}", label) for n in range(60) for word, label in (("fine", "good"), ("dull", "bad"))
+    ]
+    (folder / "labels.csv").write_text("text,label\n" + "".join(f"{a},{b}\n" for a, b in reviews), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def runs(penwright: Command, corpora: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny run of each task: writer, translator, classifier."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name, data in (("writer", "novel.txt"), ("translator", "pairs.tsv"), ("classifier", "labels.csv")):
+        made = penwright("train", corpora / data, "--run", folder / name, "--steps", 30, *QUICK)
+        assert made.returncode == 0, made.stderr
+    return folder

@@ -1,0 +1,163 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from penwright.runs import Run
+
+from .conftest import QUICK, Command
+
+
+def test_a_run_folder_holds_all_that_the_model_needs(runs: Path) -> None:
+    for name in ("writer", "translator", "classifier"):
+        kept = {path.name for path in (runs / name).iterdir()}
+        assert {"recipe.toml", "tokenizer.json", "corpus.json", "metrics.jsonl", "samples.jsonl", "checkpoints"} <= kept
+
+
+def test_the_plan_gives_a_reason_for_every_choice(penwright: Command, corpora: Path) -> None:
+    done = penwright("train", corpora / "novel.txt", "--dry-run", "--json", "--minutes", 5)
+    plan = json.loads(done.stdout)
+    assert done.returncode == 0 and all(choice["reason"] for choice in plan["choices"])
+    assert plan["recipe"]["task"] == "generate" and plan["size"]["parameters"] > 0
+
+
+def test_a_dry_run_writes_nothing(penwright: Command, corpora: Path, tmp_path: Path) -> None:
+    penwright("train", corpora / "novel.txt", "--dry-run", cwd=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_recipe_of_a_dry_run_is_a_recipe(penwright: Command, corpora: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "plan.toml"
+    recipe.write_text(penwright("train", corpora / "pairs.tsv", "--dry-run").stdout, encoding="utf-8")
+    again = penwright("train", "--recipe", recipe, "--dry-run")
+    assert again.returncode == 0 and again.stdout == recipe.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("data", "task"), [("novel.txt", "generate"), ("pairs.tsv", "translate"), ("labels.csv", "classify")]
+)
+def test_the_task_is_found_out_from_the_data(penwright: Command, corpora: Path, data: str, task: str) -> None:
+    plan = json.loads(penwright("train", corpora / data, "--dry-run", "--json").stdout)
+    assert plan["recipe"]["task"] == task
+
+
+def wait_for_checkpoint(folder: Path, process: subprocess.Popen[str], step: int) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        if folder.is_dir() and any(checkpoint.step >= step for checkpoint in Run(folder).checkpoints()):
+            return
+        time.sleep(0.02)
+    pytest.fail(f"no checkpoint: {process.communicate()[1]}")
+
+
+def weights_of(folder: Path) -> bytes:
+    return (Run(folder).checkpoints()[-1].folder / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_stopped_run_resumes_to_the_very_same_weights(
+    penwright: Command, corpora: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    options = [*QUICK, "--steps", "120", "--set", "training.evaluate_every=20", "--set", "model.dropout=0.2"]
+    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
+    assert penwright("train", corpora / "novel.txt", "--run", unbroken, *options).returncode == 0
+    command = [sys.executable, "-m", "penwright", "train", str(corpora / "novel.txt"), "--run", str(broken), *options]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    wait_for_checkpoint(broken, process, 20)
+    os.kill(process.pid, number)
+    said = process.communicate()[1]
+    if number != signal.SIGKILL:
+        assert process.returncode == 130 and f"--resume {broken}" in said
+    assert Run(broken).checkpoints()[-1].step < 120
+    resumed = penwright("train", "--resume", broken)
+    assert resumed.returncode == 0, resumed.stderr
+    assert weights_of(broken) == weights_of(unbroken)
+    steps = [record["step"] for record in Run(broken).records("metrics.jsonl")]
+    assert steps == [20, 40, 60, 80, 100, 120]
+
+
+def test_a_finished_run_says_so_and_how_to_go_on(penwright: Command, runs: Path) -> None:
+    done = penwright("train", "--resume", runs / "writer")
+    assert done.returncode == 1
+    assert "already at step 30 of 30" in done.stderr and "--minutes" in done.stderr
+
+
+def test_a_further_budget_goes_on_with_a_finished_run(penwright: Command, corpora: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    penwright("train", corpora / "novel.txt", "--run", run, "--steps", 10, *QUICK)
+    done = penwright("train", "--resume", run, "--steps", 5)
+    assert done.returncode == 0, done.stderr
+    assert Run(run).checkpoints()[-1].step == 15
+
+
+def test_changed_data_is_noticed_at_resuming_and_named(penwright: Command, corpora: Path, tmp_path: Path) -> None:
+    novel = tmp_path / "novel.txt"
+    novel.write_bytes((corpora / "novel.txt").read_bytes())
+    penwright("train", novel, "--run", tmp_path / "run", "--steps", 5, *QUICK)
+    novel.write_text(novel.read_text(encoding="utf-8") + "Another ending.\n", encoding="utf-8")
+    done = penwright("train", "--resume", tmp_path / "run", "--steps", 5)
+    assert done.returncode == 1 and "novel.txt changed" in done.stderr
+
+
+def test_minutes_end_in_time_with_the_cooldown_done(penwright: Command, corpora: Path, tmp_path: Path) -> None:
+    done = penwright("train", corpora / "novel.txt", "--run", tmp_path / "run", "--minutes", 0.1, *QUICK)
+    assert done.returncode == 0, done.stderr
+    state = Run(tmp_path / "run").checkpoints()[-1].state()
+    assert state["step"] == state["total_steps"]
+
+
+def test_a_folder_in_use_is_not_overwritten(penwright: Command, corpora: Path, runs: Path) -> None:
+    done = penwright("train", corpora / "novel.txt", "--run", runs / "writer", "--steps", 5)
+    assert done.returncode == 1 and "is not empty" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["no-such.txt"], 1, "no-such.txt"),
+        ([], 2, "nothing to train on"),
+        (["NOVEL", "--set", "model.d_modl=8"], 2, "did you mean 'd_model'"),
+        (["NOVEL", "--set", "model=8"], 2, "must be a table"),
+        (["NOVEL", "--size", "gigantic"], 2, "sizes are"),
+        (["NOVEL", "--task", "paint"], 2, "generate, translate, classify"),
+        (["NOVEL", "--steps", "5", "--minutes", "5"], 2, "exactly one of"),
+        (["NOVEL", "--set", "training.device=cuda:7"], 2, "cannot be used here"),
+        (["--resume", "no-such-run"], 1, "there is no run in no-such-run"),
+        (["NOVEL", "--recipe", "no-such.toml"], 1, "no-such.toml"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_said_in_a_line(
+    penwright: Command, corpora: Path, arguments: list[str], code: int, said: str
+) -> None:
+    done = penwright("train", *[corpora / "novel.txt" if a == "NOVEL" else a for a in arguments])
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_typo_in_a_recipe_names_the_nearest_key(penwright: Command, corpora: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text('[schedule]\ntype = "cosine"\nwarmup = 5\n', encoding="utf-8")
+    done = penwright("train", corpora / "novel.txt", "--recipe", recipe)
+    assert done.returncode == 2
+    assert "[schedule] has no key 'warmup'; did you mean 'warmup_steps'?" in done.stderr
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n  \n", b"x", bytes(range(256)) * 20])
+def test_a_text_that_is_none_is_refused_by_name(penwright: Command, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "odd.txt").write_bytes(content)
+    done = penwright("train", tmp_path / "odd.txt", "--run", tmp_path / "run", "--steps", 2, *QUICK)
+    assert done.returncode == 1 and "odd.txt" in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_corpus_smaller_than_the_context_still_trains(penwright: Command, tmp_path: Path) -> None:
+    (tmp_path / "haiku.txt").write_text("An old silent pond\nA frog jumps into the pond\nSplash! Silence again.\n")
+    run = tmp_path / "run"
+    done = penwright("train", tmp_path / "haiku.txt", "--run", run, "--steps", 5, "--set", "model.d_model=16")
+    assert done.returncode == 0, done.stderr
+    assert penwright("generate", run, "An").returncode == 0

@@ -1,0 +1,143 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import penwright as package
+from penwright.decoding import Classifier, Generator, Translator
+
+from .conftest import Command
+
+
+def test_generate_continues_the_prompt(penwright: Command, runs: Path) -> None:
+    done = penwright("generate", runs / "writer", "It was", "--max-new-tokens", 20)
+    assert done.returncode == 0 and done.stdout.startswith("It was") and len(done.stdout) > 10
+
+
+def test_the_same_seed_writes_the_same_text(penwright: Command, runs: Path) -> None:
+    texts = [
+        penwright("generate", runs / "writer", "It", "--seed", seed, "--max-new-tokens", 40).stdout
+        for seed in (1, 1, 2)
+    ]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_several_continuations_differ(penwright: Command, runs: Path) -> None:
+    done = penwright("generate", runs / "writer", "It", "--n", 3, "--json", "--max-new-tokens", 40)
+    texts = [json.loads(line)["text"] for line in done.stdout.strip().split("\n")]
+    assert len(set(texts)) == 3
+
+
+def test_a_prompt_longer_than_the_context_is_continued_and_the_cut_is_said(penwright: Command, runs: Path) -> None:
+    done = penwright("generate", runs / "writer", "It was raining. " * 40, "--max-new-tokens", 5)
+    assert done.returncode == 0 and "the last" in done.stderr
+
+
+def test_unseen_characters_are_named(penwright: Command, runs: Path) -> None:
+    done = penwright("generate", runs / "writer", "Łódź", "--max-new-tokens", 5)
+    assert done.returncode == 0 and "Ł" in done.stderr
+
+
+def test_one_line_in_is_one_line_out(penwright: Command, runs: Path) -> None:
+    done = penwright("translate", runs / "translator", stdin="eins zwei drei\n\nvier\u2028fünf\nsechs\n")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.split("\n")[:-1]
+    assert len(lines) == 4 and lines[1] == ""
+
+
+def test_translations_come_with_scores_as_json(penwright: Command, runs: Path) -> None:
+    done = penwright("translate", runs / "translator", "eins zwei", "--n-best", 3, "--json")
+    scores = [candidate["score"] for candidate in json.loads(done.stdout)["candidates"]]
+    assert scores == sorted(scores, reverse=True) and len(scores) == 3
+
+
+def test_classify_gives_label_probability_and_text(penwright: Command, runs: Path) -> None:
+    done = penwright("classify", runs / "classifier", stdin="a fine film\na dull film\n")
+    rows = [line.split("\t") for line in done.stdout.strip().split("\n")]
+    assert [row[2] for row in rows] == ["a fine film", "a dull film"]
+    assert all(row[0] in ("good", "bad") and 0.5 <= float(row[1]) <= 1 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("verb", "run", "right"),
+    [
+        ("classify", "translator", "penwright translate"),
+        ("translate", "writer", "penwright generate"),
+        ("generate", "classifier", "penwright classify"),
+    ],
+)
+def test_the_wrong_kind_of_run_is_told_apart(penwright: Command, runs: Path, verb: str, run: str, right: str) -> None:
+    done = penwright(verb, runs / run, "a text")
+    assert done.returncode == 2 and right in done.stderr
+
+
+@pytest.mark.parametrize("name", ["writer", "translator", "classifier"])
+def test_evaluate_gives_the_best_score_of_training_again(penwright: Command, runs: Path, name: str) -> None:
+    scores = {
+        s["name"]: s["value"] for s in json.loads(penwright("evaluate", runs / name, "--beam", 1, "--json").stdout)
+    }
+    metrics = [json.loads(line) for line in (runs / name / "metrics.jsonl").read_text().strip().split("\n")]
+    best = json.loads((runs / name / "best.json").read_text())["step"]
+    expected = next(record for record in metrics if record["step"] == best)
+    for score, value in scores.items():
+        assert value == pytest.approx(expected[score], rel=1e-4), score
+
+
+def test_evaluate_reads_files_of_ones_own(penwright: Command, runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("It was day 3, and the rain fell.\n", encoding="utf-8")
+    done = penwright("evaluate", runs / "writer", tmp_path / "mine.txt", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "33 bytes" in done.stdout
+
+
+def test_runs_lists_every_run_with_its_task(penwright: Command, runs: Path) -> None:
+    listed = penwright("runs", runs).stdout
+    assert all(word in listed for word in ("writer", "translator", "classifier", "classify", "BLEU"))
+
+
+def test_config_prints_a_recipe_whole(penwright: Command, runs: Path) -> None:
+    done = penwright("config", runs / "writer", "--set", "model.dropout=0.25")
+    assert done.returncode == 0 and "dropout = 0.25" in done.stdout and "[schedule]" in done.stdout
+
+
+def test_config_explains_every_key(penwright: Command) -> None:
+    explained = penwright("config").stdout
+    assert all(key in explained for key in ("d_model", "warmup_steps", "held_out", "repetition_penalty"))
+
+
+def test_doctor_says_what_training_would_run_on(penwright: Command) -> None:
+    facts = json.loads(penwright("doctor", "--json").stdout)
+    assert facts["device"] and facts["reasons"] and "GFLOP/s" in facts["matrix products"]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["--version"]])
+def test_help_needs_no_torch(arguments: list[str]) -> None:
+    code = (
+        f"import sys; sys.argv[1:] = {arguments!r}\n"
+        "from penwright.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_ten_lines_of_python_do_the_same(corpora: Path, tmp_path: Path) -> None:
+    tiny = {
+        "model": {"d_model": 16, "n_layers": 1, "n_heads": 2, "context_length": 32},
+        "training": {"steps": 5, "threads": 1},
+    }
+    writer = package.train(corpora / "novel.txt", run=tmp_path / "writer", settings=tiny, quiet=True)
+    assert isinstance(writer, Generator)
+    again = package.load(tmp_path / "writer")
+    assert isinstance(again, Generator)
+    assert again.generate("It")[0].text == writer.generate("It")[0].text
+    translator = package.train(corpora / "pairs.tsv", run=tmp_path / "translator", settings=tiny, quiet=True)
+    assert isinstance(translator, Translator)
+    assert len(translator.translate(["eins zwei", ""])) == 2
+    classifier = package.train(corpora / "labels.csv", run=tmp_path / "classifier", settings=tiny, quiet=True)
+    assert isinstance(classifier, Classifier)
+    assert classifier.classify(["a fine film"])[0].label in ("good", "bad")

@@ -1,0 +1,154 @@
+"""Tables and overrides become settings; mistakes are named with their place and the nearest key."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penwright.config import Recipe, RotaryPositions, merge, parse_override, read_toml, validate, write_toml
+from penwright.config.settings import Table
+from penwright.errors import PenwrightError, UsageError
+
+RECIPE: Table = {"task": "generate", "data": {"train": ["book.txt"]}, "model": {}, "training": {"steps": 10}}
+FULL: Table = merge(
+    RECIPE,
+    {
+        "task": "translate",
+        "data": {"source": "en", "target": 2, "max_ratio": 4.5},
+        "model": {"size": "transformer-base", "positions": {"type": "sinusoidal", "layout": "halves"}, "window": 9},
+        "optimizer": {"type": "muon", "adamw": {"betas": [0.8, 0.9]}},
+        "schedule": {"type": "wsd", "warmup_steps": 7},
+        "training": {"prompts": ['He said "no"\n', "é ü 字"]},
+    },
+)
+
+
+def recipe_of(*overrides: str) -> Recipe:
+    return validate(Recipe, merge(RECIPE, *map(parse_override, overrides)), "recipe.toml")
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        (
+            "schedule.warmup_step=3",
+            r"recipe.toml: \[schedule\] has no key 'warmup_step'; did you mean 'warmup_steps'\?",
+        ),
+        ("model.d_modell=3", r"\[model\] has no key 'd_modell'; did you mean 'd_model'\?"),
+        ("model.norm.epsilon=1", r"\[model.norm\] has no key 'epsilon'; did you mean 'eps'\?"),
+        ("model.positions.bass=1", r"\[model.positions\] has no key 'bass'; did you mean 'base'\?"),
+        ("modle.d_model=3", r"recipe.toml: has no key 'modle'; did you mean 'model'\?"),
+        ("optimizer.zzz=3", r"\[optimizer\] has no key 'zzz'. Its keys are: .*learning_rate"),
+    ],
+)
+def test_an_unknown_key_names_its_table_and_the_nearest_key(override: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        recipe_of(override)
+
+
+def test_every_mistake_is_told_at_once() -> None:
+    with pytest.raises(UsageError) as raised:
+        recipe_of("model.d_modell=3", "training.step=4", "seed=-1")
+    assert len(str(raised.value).split("\n")) == 3
+
+
+def test_a_wrong_value_is_named_with_its_place() -> None:
+    with pytest.raises(UsageError, match=r"\[training\] batch_tokens: "):
+        recipe_of("training.batch_tokens=many")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("a=3", 3), ("a=3.5", 3.5), ("a=true", True), ("a=[1, 2]", [1, 2]), ("a=two words", "two words"), ('a="3"', "3")],
+)
+def test_the_value_of_an_override_is_read_as_toml_or_else_as_text(text: str, value: object) -> None:
+    assert parse_override(text) == {"a": value}
+
+
+def test_an_override_reaches_into_tables() -> None:
+    assert recipe_of("model.norm.eps=1e-3", "task=classify").model.norm.eps == 1e-3
+
+
+def test_a_table_without_a_type_is_about_the_default_variant() -> None:
+    recipe = recipe_of("optimizer.learning_rate=0.5", "model.positions.base=500")
+    assert (recipe.optimizer.learning_rate, recipe.model.positions) == (0.5, RotaryPositions(base=500))
+
+
+@pytest.mark.parametrize("text", ["model.d_model", "=3", ""])
+def test_an_override_without_key_or_value_shows_how_to_write_one(text: str) -> None:
+    with pytest.raises(UsageError, match=r"write it as table\.key=value"):
+        parse_override(text)
+
+
+def test_tables_are_merged_key_by_key() -> None:
+    assert merge({"a": {"x": 1, "y": 2}, "b": 1}, {"a": {"y": 3}}) == {"a": {"x": 1, "y": 3}, "b": 1}
+
+
+def test_another_type_replaces_the_whole_variant() -> None:
+    below = {"schedule": {"type": "wsd", "cooldown_fraction": 0.3}}
+    assert merge(below, {"schedule": {"type": "linear"}}) == {"schedule": {"type": "linear"}}
+
+
+def test_the_same_type_keeps_the_rest_of_the_variant() -> None:
+    below = {"schedule": {"type": "wsd", "cooldown_fraction": 0.3}}
+    merged = merge(below, {"schedule": {"type": "wsd", "warmup_steps": 5}})
+    assert merged == {"schedule": {"type": "wsd", "cooldown_fraction": 0.3, "warmup_steps": 5}}
+
+
+def test_merging_changes_none_of_the_tables() -> None:
+    below = {"a": {"x": 1}}
+    merge(below, {"a": {"x": 2}})["a"]["x"] = 3
+    assert below == {"a": {"x": 1}}
+
+
+@pytest.mark.parametrize("table", [RECIPE, FULL], ids=["short", "full"])
+def test_a_recipe_written_and_read_again_is_equal(table: Table, tmp_path: Path) -> None:
+    recipe = validate(Recipe, table, "here")
+    path = tmp_path / "recipe.toml"
+    path.write_text(write_toml(recipe), encoding="utf-8")
+    assert validate(Recipe, read_toml(path), str(path)) == recipe
+
+
+@given(st.text(max_size=20), st.floats(1e-6, 1), st.integers(1, 10**6))
+@settings(max_examples=50, deadline=None)
+def test_any_text_and_number_survives_the_way_through_toml(prompt: str, rate: float, steps: int) -> None:
+    import tomllib
+
+    changes = {"optimizer": {"learning_rate": rate}, "training": {"prompts": [prompt], "steps": steps}}
+    table = merge(RECIPE, {"optimizer": {"type": "adamw"}}, changes)
+    recipe = validate(Recipe, table, "here")
+    assert validate(Recipe, tomllib.loads(write_toml(recipe)), "there") == recipe
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "there is no recipe"), (b"a = ", "is not valid TOML"), (b"\xff\xfe\x00", "cannot be read")],
+)
+def test_a_recipe_that_cannot_be_read_is_named(content: bytes | None, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(PenwrightError, match=said):
+        read_toml(path)
+
+
+def test_a_recipe_saved_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_bytes(b"\xef\xbb\xbfseed = 3\n")
+    assert read_toml(path) == {"seed": 3}
+
+
+def test_settings_cannot_be_changed_once_made() -> None:
+    from pydantic import ValidationError
+
+    with pytest.raises(ValidationError, match="frozen"):
+        recipe_of().seed = 4
+
+
+def test_settings_are_read_without_torch() -> None:
+    code = "import sys, penwright.config; print('torch' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
+    assert found.stdout.strip() == "False"

@@ -1,0 +1,138 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from penwright.data.batches import IGNORED
+from penwright.data.batching import LabelledBatches, Markers, PairBatches, TextBatches
+from penwright.data.store import Column
+
+MARKERS = Markers(pad=60000, start=60001, end=60002)
+
+
+def column(rows: list[list[int]]) -> Column:
+    tokens = np.array([token for row in rows for token in row], dtype=np.uint16)
+    return Column(tokens, np.cumsum([0, *map(len, rows)]), n_bytes=len(tokens))
+
+
+def numbered_rows(seed: int, n_rows: int, longest: int) -> list[list[int]]:
+    """Rows of random lengths in which no number occurs twice."""
+    lengths = np.random.default_rng(seed).integers(1, longest, n_rows)
+    ends = np.cumsum(lengths)
+    return [list(range(end - length, end)) for end, length in zip(ends.tolist(), lengths.tolist(), strict=True)]
+
+
+def test_every_token_is_a_target_once_an_epoch() -> None:
+    text = column([list(range(318))])  # with its two markers a multiple of the length
+    batches = TextBatches(text, 8, 32, MARKERS)
+    seen = Counter(int(t) for n in range(int(batches.per_epoch)) for t in batches.batch(n).targets.flatten())
+    assert {seen[token] for token in range(318)} == {1}
+    assert seen[MARKERS.end] == 1
+
+
+def test_epochs_cut_and_order_the_text_anew() -> None:
+    batches = TextBatches(column([list(range(638))]), 8, 64, MARKERS)
+    first, second = batches.batch(0).tokens, batches.batch(int(batches.per_epoch)).tokens
+    assert not torch.equal(first, second)
+    assert set((first[:, 0] % 8).tolist()) != set((second[:, 0] % 8).tolist())
+
+
+def test_the_order_is_a_function_of_seed_and_number() -> None:
+    def batches(seed: int) -> TextBatches:
+        return TextBatches(column([list(range(500))]), 8, 32, MARKERS, seed)
+
+    late = batches(3).batch(40).tokens
+    assert torch.equal(late, batches(3).batch(40).tokens)
+    assert not torch.equal(late, batches(4).batch(40).tokens)
+
+
+def test_documents_do_not_see_each_other_and_no_start_is_predicted() -> None:
+    batches = TextBatches(column([[1, 2, 3], [4, 5], [6, 7, 8, 9]]), 6, 12, MARKERS)
+    batch = next(batches.in_order())
+    assert batch.tokens[0].tolist() == [60001, 1, 2, 3, 60002, 60001]
+    assert batch.targets[0].tolist() == [1, 2, 3, 60002, IGNORED, 4]
+    assert batch.segments is not None and batch.segments[0].tolist() == [0, 0, 0, 0, 0, 1]
+
+
+def test_one_document_needs_no_segments() -> None:
+    batch = TextBatches(column([list(range(100))]), 8, 16, MARKERS).batch(3)
+    assert batch.segments is None
+
+
+def test_evaluation_predicts_every_token_of_the_text_once() -> None:
+    batches = TextBatches(column([list(range(10, 60)), list(range(60, 93))]), 7, 21, MARKERS)
+    targets = [t for batch in batches.in_order() for t in batch.targets.flatten().tolist() if t != IGNORED]
+    assert sorted(targets) == sorted([*range(10, 93), MARKERS.end, MARKERS.end])
+    assert sum(batch.n_targets for batch in batches.in_order()) == len(targets)
+
+
+@pytest.mark.parametrize("n_tokens", [1, 2, 7])
+def test_a_text_smaller_than_the_context_is_one_short_window(n_tokens: int) -> None:
+    batches = TextBatches(column([list(range(n_tokens))]), 256, 4096, MARKERS)
+    assert batches.length == n_tokens + 1
+    assert batches.batch(0).n_targets > 0
+    assert sum(batch.n_targets for batch in batches.in_order()) == n_tokens + 1
+
+
+def test_each_pair_comes_once_an_epoch_and_stays_together() -> None:
+    rows = numbered_rows(0, 200, 30)
+    batches = PairBatches(column(rows), column([row[::-1] for row in rows]), 256, MARKERS)
+    for epoch in range(2):
+        seen = []
+        for number in range(int(batches.per_epoch)):
+            batch = batches.batch(epoch * int(batches.per_epoch) + number)
+            for source, targets in zip(batch.source.tolist(), batch.targets.tolist(), strict=True):
+                tokens = source[: source.index(MARKERS.end)]
+                assert targets[: targets.index(MARKERS.end)] == tokens[::-1]
+                seen.append(tokens[0])
+        assert sorted(seen) == sorted(row[0] for row in rows)
+
+
+def test_pairs_are_shifted_and_padded() -> None:
+    batches = PairBatches(column([[5, 6], [7]]), column([[8], [9, 10, 11]]), 64, MARKERS)
+    batch = next(batches.in_order())
+    rows = {row[0]: n for n, row in enumerate(batch.source.tolist())}
+    two = rows[5]
+    assert batch.source[two].tolist() == [5, 6, 60002, 60000]
+    assert batch.source_padding[two].tolist() == [True, True, True, False]
+    assert batch.target[two].tolist() == [60001, 8, 60000, 60000]
+    assert batch.targets[two].tolist() == [8, 60002, IGNORED, IGNORED]
+    assert batch.n_targets == 6
+
+
+def test_no_batch_of_pairs_exceeds_its_tokens() -> None:
+    rows = numbered_rows(1, 300, 40)
+    batches = PairBatches(column(rows), column(rows[::-1]), 200, MARKERS)
+    for number in range(int(batches.per_epoch)):
+        batch = batches.batch(number)
+        assert batch.source.shape[0] * max(batch.source.shape[1], batch.target.shape[1]) <= 200
+
+
+def test_a_pair_longer_than_a_batch_makes_a_batch_of_its_own() -> None:
+    long = list(range(500))
+    batches = PairBatches(column([long, [1]]), column([[1], [2]]), 64, MARKERS)
+    assert sorted(batch.source.shape[0] for batch in batches.in_order()) == [1, 1]
+
+
+def test_like_lengths_share_a_batch() -> None:
+    rows = numbered_rows(2, 2000, 60)
+    batches = PairBatches(column(rows), column(rows), 1024, MARKERS)
+    real = sum(batch.n_targets for batch in batches.in_order())
+    padded = sum(batch.targets.numel() for batch in batches.in_order())
+    assert real / padded > 0.9
+
+
+def test_labels_stay_with_their_texts_and_long_texts_are_cut() -> None:
+    rows = numbered_rows(3, 50, 40)
+    labels = np.array([row[0] % 7 for row in rows], dtype=np.int32)
+    batches = LabelledBatches(column(rows), labels, 16, 128, MARKERS)
+    seen = 0
+    for batch in batches.in_order():
+        assert batch.tokens.shape[1] <= 16
+        for tokens, padding, label in zip(batch.tokens, batch.padding, batch.targets, strict=True):
+            real = tokens[padding].tolist()
+            assert real[0] == MARKERS.start and real[-1] == MARKERS.end
+            assert label == real[1] % 7
+            seen += 1
+    assert seen == 50

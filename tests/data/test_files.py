@@ -1,0 +1,151 @@
+"""Bytes become text: encodings, damage, line ends."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penwright.data import files
+from penwright.data.files import SourceFile, examine, examine_text
+from penwright.errors import PenwrightError
+
+POLISH = "Zażółć gęślą jaźń.\nPchnąć w tę łódź jeża lub ośm skrzyń fig.\n"
+
+
+def write(folder: Path, content: bytes, name: str = "text.txt") -> Path:
+    path = folder / name
+    path.write_bytes(content)
+    return path
+
+
+def read(path: Path, encoding: str | None = None) -> tuple[SourceFile, str]:
+    file = examine(path, encoding)
+    return file, "".join(file.blocks())
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32", "utf-16-le", "cp1250", "iso8859-2"])
+def test_polish_is_read_in_whatever_encoding_it_comes(tmp_path, encoding):
+    assert read(write(tmp_path, (POLISH * 5).encode(encoding)))[1] == POLISH * 5
+
+
+def test_western_letters_are_read_without_a_mark(tmp_path):
+    french = "Un garçon a mangé à côté du café où l'été est très long.\nDéjà vu, ça va, forêt, œuvre.\n"
+    assert read(write(tmp_path, french.encode("cp1252")))[1] == french
+
+
+def test_a_guessed_encoding_is_reported_as_guessed(tmp_path):
+    file, _ = read(write(tmp_path, POLISH.encode("cp1250")))
+    assert (file.encoding, file.guessed) == ("cp1250", True)
+
+
+def test_a_given_encoding_is_obeyed(tmp_path):
+    assert read(write(tmp_path, "café".encode()), "latin-1")[1] == "cafÃ©"
+
+
+def test_an_unknown_encoding_names_the_nearest(tmp_path):
+    with pytest.raises(PenwrightError, match=r"no encoding 'cp125O'; did you mean 'cp125\d'"):
+        examine(write(tmp_path, b"text"), "cp125O")
+
+
+def test_a_few_invalid_bytes_leave_utf8_what_it_is(tmp_path):
+    content = (POLISH * 100).encode() + b"bad \xff byte\n" + POLISH.encode()
+    file, text = read(write(tmp_path, content))
+    assert (file.encoding, file.n_replaced, text.count("\ufffd")) == ("utf-8", 1, 1)
+    assert file.first_replaced == content.index(b"\xff")
+
+
+def test_replacement_characters_of_the_text_itself_are_not_damage(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "BLOCK", 4)  # so that the three bytes of one are cut apart
+    content = "ab\ufffdcd\ufffd\ufffd" * 20
+    file, text = read(write(tmp_path, content.encode()))
+    assert (text, file.n_replaced) == (content, 0)
+
+
+def test_nuls_are_removed_and_counted(tmp_path):
+    file, text = read(write(tmp_path, b"one\0 two\0\n" + b"a line of text\n" * 20))
+    assert text.startswith("one two\n")
+    assert file.n_nul == 2
+
+
+def test_only_a_mark_at_the_start_is_dropped(tmp_path):
+    assert read(write(tmp_path, "\ufeffone\n\ufefftwo\n".encode()))[1] == "one\n\ufefftwo\n"
+
+
+def test_lines_end_at_newlines_only(tmp_path):
+    lines = ["a\u2028b", "c\u0085d", "e\vf\fg", "h\ri", ""]
+    assert list(examine(write(tmp_path, "\n".join(lines).encode() + b"\nend")).lines()) == [*lines, "end"]
+
+
+@pytest.mark.parametrize("block", [3, 4, 5, 1 << 20])
+def test_crlf_is_a_line_end_wherever_blocks_are_cut(tmp_path, monkeypatch, block):
+    monkeypatch.setattr(files, "BLOCK", block)
+    file = examine(write(tmp_path, b"one\r\ntwo\r\n\r\nlone\rhere\r"))
+    assert list(file.lines()) == ["one", "two", "", "lone\rhere\r"]
+    assert (file.n_crlf, file.n_lines) == (3, 4)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="\ufeff") | st.just("\n"), min_size=1))
+def test_chunks_joined_are_the_text(tmp_path_factory, text):
+    file = examine(write(tmp_path_factory.mktemp("chunks"), text.encode()), "utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "BLOCK", 7)
+        chunks = list(file.chunks())
+    assert "".join(chunks) == text
+    assert file.n_characters == len(text)
+    assert file.n_utf8_bytes == len(text.encode())
+
+
+def test_chunks_are_cut_before_line_starts(tmp_path, monkeypatch):
+    file = examine(write(tmp_path, b"one two\nthree\nfour five\n" * 50))
+    monkeypatch.setattr(files, "BLOCK", 64)
+    assert all(chunk.endswith("\n") for chunk in file.chunks())
+
+
+def test_a_line_longer_than_a_block_comes_in_bounded_pieces(tmp_path, monkeypatch):
+    file = examine(write(tmp_path, b"x" * 100_000))
+    monkeypatch.setattr(files, "BLOCK", 1000)
+    chunks = list(file.chunks())
+    assert sum(map(len, chunks)) == 100_000
+    assert max(map(len, chunks)) <= 2000
+    assert list(file.lines()) == ["x" * 100_000]
+
+
+def test_gzip_is_known_by_its_bytes(tmp_path):
+    file, text = read(write(tmp_path, gzip.compress(POLISH.encode()), "no_suffix"))
+    assert text == POLISH
+    assert file.n_bytes == len(gzip.compress(POLISH.encode()))
+
+
+def test_a_cut_off_gzip_says_so(tmp_path):
+    with pytest.raises(PenwrightError, match="breaks off before its end"):
+        examine(write(tmp_path, gzip.compress(POLISH.encode() * 100)[:-12]))
+
+
+def test_a_damaged_gzip_says_so(tmp_path):
+    with pytest.raises(PenwrightError, match="damaged"):
+        examine(write(tmp_path, gzip.compress(POLISH.encode() * 9)[:12] + b"\xff" * 50))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b" \n\t\r\n \n", "only spaces"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "a PNG image"),
+        (b"\x80\x04\x95\x10\0\0\0\0\0\0\0]\x94(K\x01K\x02e.", "a pickle"),
+        (bytes(range(256)) * 8, "binary data"),
+        (b"PK\x03\x04rest", "unpack it"),
+    ],
+)
+def test_what_is_no_text_is_refused_by_name(tmp_path, content, message):
+    path = write(tmp_path, content)
+    with pytest.raises(PenwrightError, match=message) as error:
+        examine_text(path)
+    assert str(path) in str(error.value)
+
+
+def test_the_hash_is_that_of_the_stored_file(tmp_path):
+    assert examine(write(tmp_path, b"abc")).sha256.startswith("ba7816bf8f01cfea")

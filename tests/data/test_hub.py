@@ -1,0 +1,101 @@
+"""Data sets of the hub, from local folders in its formats."""
+
+import json
+
+import pytest
+
+from penwright.data import hub
+from penwright.data.corpora import detect_task, open_labelled, open_pairs, open_text
+from penwright.errors import PenwrightError
+
+datasets = pytest.importorskip("datasets", reason="the extra `hub` is not installed")
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch, tmp_path):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+
+
+def saved(folder, splits: dict[str, list[dict]], features=None) -> str:
+    data = {name: datasets.Dataset.from_list(rows, features=features) for name, rows in splits.items()}
+    with hub._quiet():
+        datasets.DatasetDict(data).save_to_disk(folder / "saved")
+    return f"hub:{folder / 'saved'}"
+
+
+def test_translations_of_a_saved_data_set_are_pairs(tmp_path):
+    rows = [{"translation": {"de": f"Hund {i}", "en": f"dog {i}"}} for i in range(40)]
+    corpus = open_pairs([saved(tmp_path, {"train": rows})])
+    assert {(pair.source, pair.target) for part in (corpus.training, corpus.held_out) for pair in part} == {
+        (f"Hund {i}", f"dog {i}") for i in range(40)
+    }
+
+
+def test_class_numbers_become_names_and_splits_can_be_named(tmp_path):
+    features = datasets.Features(
+        {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["bad", "good"])}
+    )
+    splits = {name: [{"text": f"{name} text {i}", "label": i % 2} for i in range(20)] for name in ("train", "test")}
+    name = saved(tmp_path, splits, features)
+    corpus = open_labelled([name], validation=[f"{name}@test"])
+    assert corpus.labels == ("bad", "good")
+    assert {example.text[:4] for example in corpus.held_out} == {"test"}
+
+
+def test_a_folder_of_json_lines_is_a_data_set(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    lines = [json.dumps({"text": f"Document number {i}."}) for i in range(30)]
+    (folder / "train.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    corpus = open_text([f"hub:{folder}"])
+    assert corpus.n_training + corpus.n_held_out == 30
+
+
+def test_the_content_is_in_the_fingerprint(tmp_path):
+    prints = [
+        open_text([saved(tmp_path / name, {"train": [{"text": f"{name} {i}"} for i in range(30)]})]).files[0].sha256
+        for name in ("a", "b")
+    ]
+    assert prints[0] != prints[1]
+
+
+def test_an_unknown_split_lists_those_there_are(tmp_path):
+    name = saved(tmp_path, {"train": [{"text": "a"}], "test": [{"text": "b"}]})
+    with pytest.raises(PenwrightError, match="no split 'tset'; it has: train, test"):
+        open_text([f"{name}@tset"])
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(PenwrightError, match=r"there is no folder .*nowhere"):
+        open_text([f"hub:{tmp_path}/nowhere"])
+
+
+def test_a_data_set_out_of_reach_asks_for_name_and_connection():
+    with pytest.raises(PenwrightError, match=r"cannot be loaded.*is there a connection"):
+        open_pairs(["hub:penwright/none/de-en"])
+
+
+def test_without_the_extra_the_message_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "datasets", None)
+    with pytest.raises(PenwrightError, match=r"pip install 'penwright\[hub\]'"):
+        open_text(["hub:some/name"])
+
+
+@pytest.mark.parametrize(("first", "rest"), [("user/name", "name"), ("user/name/config", "config")])
+def test_names_are_tried_as_user_and_name_first(monkeypatch, first, rest):
+    asked = []
+
+    def load(*name: str):
+        asked.append(name)
+        raise datasets.exceptions.DatasetNotFoundError("not found")
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    with pytest.raises(PenwrightError):
+        open_text([f"hub:{first}"])
+    assert asked == ([("user/name",), ("user", "name")] if rest == "name" else [("user/name", "config")])
+
+
+def test_a_data_set_shows_its_task(tmp_path):
+    rows = [{"translation": {"de": f"Hund {i}", "en": f"dog {i}"}} for i in range(4)]
+    assert detect_task([saved(tmp_path, {"train": rows})])[0] == "translate"

@@ -1,0 +1,134 @@
+"""Corpora of labelled texts."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penwright.data.corpora import Columns, Labelled, open_labelled
+from penwright.errors import PenwrightError
+
+ROWS = [(f"this film is number {i} of the year", str(i % 2)) for i in range(60)]
+
+
+def write(folder, name: str, text: str):
+    (folder / name).write_bytes(text.encode())
+    return folder / name
+
+
+def write_rows(folder, rows, name: str = "a.tsv"):
+    return write(folder, name, "\n".join("\t".join(row) for row in rows) + "\n")
+
+
+def every(corpus) -> set:
+    return {*corpus.training, *corpus.held_out}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.tsv", "label\tsentence\r\n" + "".join(f"{label}\t{text}\r\n" for text, label in ROWS)),
+        ("a.tsv", "sentence\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in ROWS)),
+        ("a.csv", "".join(f'"{label}","{text}"\n' for text, label in ROWS)),
+        ("a.txt", "".join(f"{text}\t{label}\n" for text, label in ROWS)),
+        ("a.jsonl", "".join(json.dumps({"text": text, "label": int(label)}) + "\n" for text, label in ROWS)),
+    ],
+)
+def test_text_and_label_are_found_wherever_they_stand(tmp_path, name, text):
+    corpus = open_labelled([write(tmp_path, name, text)])
+    assert every(corpus) == set(map(Labelled._make, ROWS))
+    assert corpus.labels == ("0", "1")
+
+
+def test_several_text_columns_are_joined_by_a_space(tmp_path):
+    path = write(tmp_path, "a.csv", "".join(f'"{i % 3}","Title {i}","And a description."\n' for i in range(30)))
+    corpus = open_labelled([path], columns=Columns(text=(2, 3), label=1))
+    assert Labelled("Title 7 And a description.", "1") in every(corpus)
+
+
+def test_told_columns_are_obeyed(tmp_path):
+    path = write(
+        tmp_path, "a.csv", "one,two,kind\n" + "".join(f"text {i},other {i},{'xyz'[i % 3]}\n" for i in range(30))
+    )
+    corpus = open_labelled([path], columns=Columns(text="two", label="kind"))
+    assert Labelled("other 4", "y") in every(corpus)
+
+
+def test_a_wrong_column_names_the_nearest(tmp_path):
+    path = write(tmp_path, "a.tsv", "label\tsentence\n" + "0\ta text\n1\tanother text\n" * 3)
+    with pytest.raises(PenwrightError, match="no column 'sentnce'; did you mean 'sentence'"):
+        open_labelled([path], columns=Columns(text="sentnce"))
+
+
+def test_numbers_are_ordered_as_numbers_and_counted(tmp_path):
+    rows = [(f"text number {i}", str(label)) for i, label in enumerate([10, 9, 2] * 10)]
+    corpus = open_labelled([write_rows(tmp_path, rows)])
+    assert corpus.labels == ("2", "9", "10")
+    assert sum(corpus.label_counts.values()) == corpus.n_training
+
+
+rows = st.lists(st.tuples(st.text("ab", min_size=1, max_size=3), st.sampled_from("xyz")), min_size=2, max_size=40)
+
+
+@settings(max_examples=50, deadline=None)
+@given(rows, st.integers(0, 3))
+def test_no_held_out_text_is_learned_from_and_every_class_is(tmp_path_factory, rows, seed):
+    path = write_rows(tmp_path_factory.mktemp("rows"), rows)
+    try:
+        corpus = open_labelled([path], columns=Columns(text=1, label=2), seed=seed, held_out=0.3)
+    except PenwrightError:  # too little is left, which the message says
+        return
+    training, held_out = list(corpus.training), list(corpus.held_out)
+    assert not {row.text for row in training} & {row.text for row in held_out}
+    assert {row.label for row in held_out} <= {row.label for row in training} == set(corpus.labels)
+    assert len(training) + len(held_out) == corpus.report.n_kept
+    assert corpus.report.n_kept + sum(each.count for each in corpus.report.dropped) == len(rows)
+
+
+def test_texts_of_the_held_out_file_are_not_learned_from(tmp_path):
+    valid = [ROWS[0], ("a new text", "1")]
+    corpus = open_labelled([write_rows(tmp_path, ROWS)], validation=[write_rows(tmp_path, valid, "valid.tsv")],
+                           columns=Columns(text=1, label=2))  # fmt: skip
+    assert list(corpus.held_out) == list(map(Labelled._make, valid))
+    assert corpus.n_training == 59
+
+
+def test_a_label_that_only_held_out_texts_have_is_refused(tmp_path):
+    valid = write_rows(tmp_path, [("a text", "positive"), ("b text", "negative")], "valid.tsv")
+    with pytest.raises(PenwrightError, match="no text to learn from has: negative, positive; known are: 0, 1"):
+        open_labelled([write_rows(tmp_path, ROWS)], validation=[valid], columns=Columns(text=1, label=2))
+
+
+def test_a_single_label_is_refused(tmp_path):
+    with pytest.raises(PenwrightError, match="all texts have the label '1'"):
+        open_labelled([write_rows(tmp_path, [(text, "1") for text, _ in ROWS])])
+
+
+def test_a_table_without_labels_lists_its_columns(tmp_path):
+    path = write(tmp_path, "a.csv", "first,text\n" + "".join(f"some words {i},more words {i}\n" for i in range(30)))
+    with pytest.raises(PenwrightError, match=r"no column looks like labels.*: first, text"):
+        open_labelled([path])
+
+
+def test_a_text_taken_for_labels_is_refused(tmp_path):
+    path = write_rows(tmp_path, [(str(i % 2), f"a whole sentence {i}") for i in range(1500)])
+    with pytest.raises(PenwrightError, match="are too many"):
+        open_labelled([path], columns=Columns(text=1, label=2))
+
+
+def test_rows_without_label_or_text_are_dropped(tmp_path):
+    corpus = open_labelled([write_rows(tmp_path, [*ROWS, ("no label", " "), (" ", "1")])])
+    assert {each.reason: each.count for each in corpus.report.dropped} == {"blank on a side": 2}
+
+
+def test_texts_with_two_labels_are_noted(tmp_path):
+    corpus = open_labelled([write_rows(tmp_path, [*ROWS, (ROWS[0][0], "1")])])
+    assert "1 text with more than one label" in corpus.report.notes
+
+
+def test_five_rows_can_be_learned_from_and_one_cannot(tmp_path):
+    corpus = open_labelled([write_rows(tmp_path, ROWS[:5])])
+    assert (corpus.n_training, corpus.n_held_out) == (4, 1)
+    with pytest.raises(PenwrightError, match="1 labelled text and no class with two different texts"):
+        open_labelled([write_rows(tmp_path, ROWS[:1])], columns=Columns(text=1, label=2))

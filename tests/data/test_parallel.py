@@ -1,0 +1,251 @@
+"""Corpora of sentence pairs."""
+
+import gzip
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penwright.data.corpora import Cleaning, Columns, Pair, open_pairs
+from penwright.errors import PenwrightError
+
+PAIRS = [(f"The dog number {i} barks.", f"Der Hund Nummer {i} bellt.") for i in range(60)]
+
+
+def write(folder, name: str, text: str):
+    (folder / name).write_bytes(text.encode())
+    return folder / name
+
+
+def write_aligned(folder, pairs, stem: str = "train"):
+    sides = zip(*pairs, strict=True)
+    return [
+        write(folder, f"{stem}.{name}", "\n".join(side) + "\n") for name, side in zip(("en", "de"), sides, strict=True)
+    ]
+
+
+def every(corpus) -> set:
+    return {*corpus.training, *corpus.held_out}
+
+
+def dropped(corpus) -> dict[str, int]:
+    return {each.reason: each.count for each in corpus.report.dropped}
+
+
+def test_two_files_are_paired_line_by_line(tmp_path):
+    corpus = open_pairs(write_aligned(tmp_path, PAIRS))
+    assert every(corpus) == set(map(Pair._make, PAIRS))
+    assert (corpus.n_training, corpus.n_held_out) == (54, 6)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3)])
+def test_several_files_are_paired_in_either_order(tmp_path, order):
+    files = write_aligned(tmp_path, PAIRS[:30], "a") + write_aligned(tmp_path, PAIRS[30:], "b")
+    assert every(open_pairs([files[i] for i in order])) == set(map(Pair._make, PAIRS))
+
+
+def test_a_source_told_by_its_language_is_the_source(tmp_path):
+    corpus = open_pairs(write_aligned(tmp_path, PAIRS), columns=Columns(source="de"))
+    assert next(iter(corpus.training)).source.startswith("Der Hund")
+
+
+def as_json(pairs) -> str:
+    return "\n".join(json.dumps({"translation": {"en": en, "de": de}}) for en, de in pairs)
+
+
+def as_tmx(pairs) -> str:
+    units = "".join(
+        f'<tu><tuv xml:lang="EN-us"><seg>{en}</seg></tuv><tuv lang="de"><seg><b>{de}</b></seg></tuv></tu>'
+        for en, de in pairs
+    )
+    return f'<?xml version="1.0"?><tmx version="1.4"><header srclang="en"/><body>{units}</body></tmx>'
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.tsv", "\n".join("\t".join(pair) for pair in PAIRS)),
+        ("a.txt", "\r\n".join("\t".join(pair) for pair in PAIRS)),
+        ("a.csv", "en,de\n" + "\n".join(",".join(pair) for pair in PAIRS)),
+        ("a.jsonl", as_json(PAIRS)),
+        ("a.tmx", as_tmx(PAIRS)),
+    ],
+)
+def test_tables_of_every_format_give_the_same_pairs(tmp_path, name, text):
+    assert every(open_pairs([write(tmp_path, name, text)])) == set(map(Pair._make, PAIRS))
+    packed = tmp_path / f"{name}.gz"
+    packed.write_bytes(gzip.compress(text.encode()))
+    assert every(open_pairs([packed])) == set(map(Pair._make, PAIRS))
+
+
+@pytest.mark.parametrize(
+    "columns", [Columns(source="de", target="en"), Columns(source=3, target=2), Columns(source="3")]
+)
+def test_columns_are_chosen_by_name_or_number(tmp_path, columns):
+    text = "id,en,de\n" + "\n".join(f"{i},{en},{de}" for i, (en, de) in enumerate(PAIRS))
+    assert next(iter(open_pairs([write(tmp_path, "a.csv", text)], columns=columns).training)).source.startswith("Der")
+
+
+def test_a_wrong_column_names_the_nearest(tmp_path):
+    path = write(tmp_path, "a.csv", "english,german\n" + "\n".join(",".join(pair) for pair in PAIRS))
+    with pytest.raises(PenwrightError, match="no column 'germann'; did you mean 'german'"):
+        open_pairs([path], columns=Columns(target="germann"))
+
+
+def test_a_column_number_too_high_lists_the_columns(tmp_path):
+    with pytest.raises(PenwrightError, match="no column '7'; its columns are: 1, 2"):
+        open_pairs([write(tmp_path, "a.tsv", "a\tb\nc\td\n")], columns=Columns(target=7))
+
+
+def test_missing_partners_are_counted_and_placed(tmp_path):
+    sides = [[f"{'ab ' * (i * 7919 % 40 + 1)}{i}" for i in range(10_003)] for _ in range(2)]
+    del sides[0][4116:4119]
+    files = [write(tmp_path, f"{name}.txt", "\n".join(side)) for name, side in zip(("en", "fr"), sides, strict=True)]
+    with pytest.raises(PenwrightError) as error:
+        open_pairs(files)
+    assert str(error.value) == (
+        f"3 lines of {files[1]} have no partner in {files[0]} (10 003 and 10 000 lines; "
+        "first difference near line 4 117). Nothing was trained."
+    )
+
+
+def test_missing_partners_in_files_of_two_languages_are_counted_by_language(tmp_path):
+    files = [write(tmp_path, "a.en", "one\ntwo\nthree\n"), write(tmp_path, "a.fr", "un\ndeux\n")]
+    with pytest.raises(PenwrightError, match=r"1 line of .* has no partner in .* \(en 3, fr 2\)\. Nothing"):
+        open_pairs(files)
+
+
+def test_unclean_pairs_are_dropped_and_counted(tmp_path):
+    unclean = [
+        ("", "leer"),
+        ("blank", " \u00a0"),
+        PAIRS[0],
+        ("x" * 6000, "y" * 6000),
+        ("word", "y" * 40),
+        ("a", "b" * 9),
+    ]
+    corpus = open_pairs(write_aligned(tmp_path, PAIRS + unclean))
+    assert dropped(corpus) == {
+        "blank on a side": 2,
+        "exact duplicates": 1,
+        "longer than 5,000 characters": 1,
+        "one side more than 9 times as long as the other": 1,
+    }
+    assert every(corpus) == set(map(Pair._make, [*PAIRS, unclean[-1]]))
+
+
+def test_cleaning_can_be_switched_off(tmp_path):
+    corpus = open_pairs(
+        write_aligned(tmp_path, [*PAIRS, ("word", "y" * 40), PAIRS[0]]), cleaning=Cleaning(5000, None, False)
+    )
+    assert dropped(corpus).keys() <= {"source or target also held out"}
+    assert corpus.report.n_read == 62
+
+
+def test_a_broken_row_is_placed(tmp_path):
+    lines = ["\t".join(pair) for pair in PAIRS]
+    corpus = open_pairs([write(tmp_path, "a.tsv", "\n".join([*lines[:40], "no tab", *lines[40:]]))])
+    assert corpus.report.dropped[0].first.endswith("a.tsv line 41")
+
+
+def test_alike_sides_are_kept_and_noted(tmp_path):
+    corpus = open_pairs(write_aligned(tmp_path, [*PAIRS, ("Berlin", "Berlin")]))
+    assert "1 pair with source and target alike" in corpus.report.notes
+
+
+small = st.text("abc", min_size=1, max_size=2)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(small, small), min_size=2, max_size=40), st.integers(0, 3), st.floats(0.05, 0.6))
+def test_no_held_out_sentence_is_learned_from_and_all_pairs_are_accounted_for(tmp_path_factory, pairs, seed, fraction):
+    files = write_aligned(tmp_path_factory.mktemp("pairs"), pairs)
+    try:
+        corpus = open_pairs(files, seed=seed, held_out=fraction)
+    except PenwrightError:  # too little is left, which the message says
+        return
+    training, held_out = list(corpus.training), list(corpus.held_out)
+    assert not {pair.source for pair in training} & {pair.source for pair in held_out}
+    assert not {pair.target for pair in training} & {pair.target for pair in held_out}
+    assert len(training) + len(held_out) == corpus.report.n_kept
+    assert (
+        corpus.report.n_kept + sum(each.count for each in corpus.report.dropped) == corpus.report.n_read == len(pairs)
+    )
+
+
+def test_reading_again_gives_the_same(tmp_path):
+    corpus = open_pairs(write_aligned(tmp_path, PAIRS))
+    assert list(corpus.training) == list(corpus.training)
+    assert list(corpus.held_out) == list(corpus.held_out)
+
+
+def test_what_is_held_out_does_not_depend_on_the_order_of_lines(tmp_path):
+    first = open_pairs(write_aligned(tmp_path, PAIRS, "a"))
+    again = open_pairs(write_aligned(tmp_path, PAIRS[::-1], "b"))
+    assert set(first.held_out) == set(again.held_out)
+
+
+def test_held_out_files_are_kept_whole_and_their_sentences_not_learned(tmp_path):
+    valid = [PAIRS[3], ("Something new.", PAIRS[5][1]), ("Other", "Anderes")]
+    corpus = open_pairs(write_aligned(tmp_path, PAIRS), validation=write_aligned(tmp_path, valid, "valid"))
+    assert list(corpus.held_out) == list(map(Pair._make, valid))
+    assert set(corpus.training) == set(map(Pair._make, PAIRS)) - {PAIRS[3], PAIRS[5]}
+    assert dropped(corpus) == {"source or target also held out": 2}
+
+
+def test_sizes_are_those_of_the_targets(tmp_path):
+    corpus = open_pairs(write_aligned(tmp_path, [(en, f"{de} ż") for en, de in PAIRS]))
+    targets = [pair.target for pair in corpus.held_out]
+    assert corpus.held_out_bytes == sum(len(target.encode()) for target in targets)
+    assert corpus.held_out_characters == sum(map(len, targets))
+
+
+def test_lines_are_not_cut_at_other_line_breaks(tmp_path):
+    odd = [("one\u2028two", "eins\u0085zwei"), ("three\x0bfour", "drei\x0cvier")]
+    assert set(map(Pair._make, odd)) <= every(open_pairs(write_aligned(tmp_path, PAIRS + odd)))
+
+
+def test_five_pairs_can_be_learned_from(tmp_path):
+    corpus = open_pairs(write_aligned(tmp_path, PAIRS[:5]))
+    assert (corpus.n_training, corpus.n_held_out) == (4, 1)
+
+
+@pytest.mark.parametrize("pairs", [PAIRS[:1], [("same", "eins"), ("same", "zwei")]])
+def test_a_single_source_is_too_little(tmp_path, pairs):
+    with pytest.raises(PenwrightError, match="single source"):
+        open_pairs(write_aligned(tmp_path, pairs))
+
+
+def test_when_nothing_is_left_the_reasons_are_given(tmp_path):
+    with pytest.raises(PenwrightError, match="nothing is left of 3 rows: 3 blank on a side"):
+        open_pairs([write(tmp_path, "a.tsv", "a\t\nb\t\nc\t\n")])
+
+
+def test_one_file_without_columns_is_refused(tmp_path):
+    with pytest.raises(PenwrightError, match="has no columns"):
+        open_pairs([write(tmp_path, "a.en", "one\ntwo\n")])
+
+
+def test_the_fingerprint_knows_content_columns_and_settings(tmp_path):
+    files = write_aligned(tmp_path, PAIRS)
+    variants = [{}, {"seed": 1}, {"cleaning": Cleaning(100)}, {"columns": Columns(source="de")}]
+    prints = [open_pairs(files, **variant).fingerprint for variant in variants]
+    assert len(set(prints)) == 4
+    assert open_pairs(files).fingerprint == prints[0]
+
+
+def test_the_fingerprint_does_not_know_where_the_files_lie(tmp_path):
+    (tmp_path / "moved").mkdir()
+    folders = tmp_path, tmp_path / "moved"
+    assert len({open_pairs(write_aligned(folder, PAIRS)).fingerprint for folder in folders}) == 1
+
+
+def test_a_tmx_with_an_unknown_language_lists_those_it_has(tmp_path):
+    with pytest.raises(PenwrightError, match="no language 'fr'; it has: en, de"):
+        open_pairs([write(tmp_path, "a.tmx", as_tmx(PAIRS))], columns=Columns(target="fr"))
+
+
+def test_a_broken_tmx_says_where(tmp_path):
+    with pytest.raises(PenwrightError, match=r"not valid XML: .* line 1"):
+        open_pairs([write(tmp_path, "a.tmx", as_tmx(PAIRS)[:-20])])

@@ -1,0 +1,49 @@
+"""Which files are meant."""
+
+import gzip
+
+import pytest
+
+from penwright.data.paths import existing_file, suffix_of, text_files
+from penwright.errors import PenwrightError
+
+
+def test_a_missing_file_suggests_the_nearest_name(tmp_path):
+    (tmp_path / "train.txt").write_text("a", encoding="utf-8")
+    with pytest.raises(PenwrightError, match=r"no file .*trian\.txt; did you mean .*train\.txt\?"):
+        existing_file(tmp_path / "trian.txt")
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(PenwrightError, match=r"there is no folder .*nowhere"):
+        existing_file(tmp_path / "nowhere" / "a.txt")
+
+
+def test_a_folder_gives_its_visible_texts_in_the_order_of_their_paths(tmp_path):
+    for name in ("b.txt", "a/z.md", "a.text", ".hidden.txt", "picture.png", ".git/x.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x", encoding="utf-8")
+    (tmp_path / "c.txt.gz").write_bytes(gzip.compress(b"x"))
+    found = [path.relative_to(tmp_path).as_posix() for path in text_files([tmp_path])]
+    assert found == ["a.text", "a/z.md", "b.txt", "c.txt.gz"]
+
+
+def test_a_file_named_twice_counts_once(tmp_path):
+    (tmp_path / "a.txt").write_text("x", encoding="utf-8")
+    assert text_files([tmp_path, tmp_path / "a.txt"]) == [tmp_path / "a.txt"]
+
+
+def test_a_folder_without_text_says_what_it_has(tmp_path):
+    (tmp_path / "table.xlsx").write_text("x", encoding="utf-8")
+    with pytest.raises(PenwrightError, match=r"no text .* 1 other files, for example table\.xlsx"):
+        text_files([tmp_path])
+
+
+def test_a_name_too_long_for_the_system_is_no_traceback():
+    with pytest.raises(PenwrightError):
+        existing_file("x" * 5000)
+
+
+@pytest.mark.parametrize(("path", "suffix"), [("a/train.TSV.gz", ".tsv"), ("x.en", ".en"), ("x.gz", ""), ("x", "")])
+def test_the_suffix_is_the_one_before_gz(path, suffix):
+    assert suffix_of(path) == suffix

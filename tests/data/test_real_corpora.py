@@ -1,0 +1,56 @@
+"""Real corpora, with the counts that are published for them."""
+
+import pytest
+
+from penwright.data.corpora import Columns, open_labelled, open_pairs, open_text
+
+
+def test_tiny_shakespeare_is_cut_after_nine_tenths(shared_data):
+    corpus = open_text([shared_data / "tinyshakespeare" / "input.txt"])
+    assert corpus.training.n_characters + corpus.held_out_characters == 1_115_394
+    assert 1_003_854 <= corpus.training.n_characters < 1_003_854 + 80
+
+
+def test_polish_novels_hold_out_at_most_half_a_million_characters(shared_data):
+    corpus = open_text([shared_data / "polish-literature"])
+    assert (corpus.n_training, corpus.n_held_out) == (8, 8)
+    assert 490_000 < corpus.held_out_characters <= 500_000
+
+
+def test_captions_are_paired_and_validated(shared_data):
+    folder = shared_data / "multi30k"
+    corpus = open_pairs(
+        [folder / "train.en.gz", folder / "train.de.gz"], validation=[folder / "val.en", folder / "val.de"]
+    )
+    assert (corpus.report.n_read, corpus.n_held_out) == (29_000, 1_014)
+
+
+def test_every_english_sentence_of_tatoeba_is_on_one_side(shared_data):
+    corpus = open_pairs([shared_data / "spa-eng" / "spa.txt.gz"])
+    assert corpus.report.n_read == 118_964
+    assert not {pair.source for pair in corpus.training} & {pair.source for pair in corpus.held_out}
+
+
+def test_next_line_characters_do_not_end_lines(shared_data):
+    folder = shared_data / "wmt14-en-de" / "dev"
+    assert open_pairs([folder / "newstest2009.en", folder / "newstest2009.de"]).report.n_read == 2_525
+
+
+@pytest.mark.parametrize(("name", "n"), [("train.sentences.tsv", 6_920), ("dev.tsv", 872), ("test.tsv", 1_821)])
+def test_reviews_are_read_whichever_column_is_first(shared_data, name, n):
+    corpus = open_labelled([shared_data / "sst2" / name])
+    assert (corpus.report.n_read, corpus.labels) == (n, ("0", "1"))
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "n", "labels"),
+    [
+        ("test.csv", Columns(text=(2, 3), label=1), 7_600, ("1", "2", "3", "4")),
+        ("test.csv", Columns(), 7_600, ("1", "2", "3", "4")),
+        ("train5k.csv", Columns(), 5_000, ("0", "1", "2", "3")),
+        ("train10k.tsv", Columns(), 9_991, ("Business", "Sci/Tech", "Sports", "World")),
+    ],
+)
+def test_news_are_read_in_every_layout(shared_data, name, columns, n, labels):
+    corpus = open_labelled([shared_data / "ag_news" / name], columns=columns)
+    assert (corpus.report.n_read, corpus.labels) == (n, labels)

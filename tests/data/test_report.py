@@ -1,0 +1,29 @@
+"""A report can be read by people and programs."""
+
+import json
+
+from penwright.data.files import SourceFile
+from penwright.data.report import Dropped, Report
+
+FILE = SourceFile("a.txt", 1234, "00", n_lines=1, n_replaced=2, first_replaced=17, n_nul=1, n_crlf=1)
+REPORT = Report("pair", (FILE,), 1001, 998, (Dropped("exact duplicates", 3, "a.txt line 9"),), "held out: 100 pairs")
+
+
+def test_its_lines_say_what_was_read_dropped_and_held_out():
+    assert REPORT.lines() == [
+        "a.txt: 1,234 bytes, UTF-8, 1 line, 2 invalid byte sequences replaced by U+FFFD, the first at byte 17, "
+        "1 NUL character removed, 1 line ended in CRLF",
+        "998 pairs kept of 1,001; 3 dropped: exact duplicates (first: a.txt line 9)",
+        "held out: 100 pairs",
+    ]
+
+
+def test_of_many_files_only_the_first_and_the_odd_are_described():
+    plain = SourceFile("b.txt", 10, "00", n_lines=1)
+    lines = Report("document", (*[plain] * 20, FILE), 21, 21, (), "").lines()
+    assert lines[8] == "and 13 more files, 1,354 bytes"
+    assert lines[9].startswith("a.txt")
+
+
+def test_it_can_be_written_as_json():
+    assert json.loads(json.dumps(REPORT.as_dict()))["dropped"][0]["count"] == 3

@@ -1,0 +1,73 @@
+"""What is held out."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penwright.data.splits import held_out_documents, held_out_of_classes, held_out_rows, repeats, tail_start
+
+rows = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 3), st.booleans()), min_size=1, max_size=40)
+
+
+def arrays(table):
+    keys, classes, keep = zip(*table, strict=True)
+    return np.array(keys, dtype=np.uint64), np.array(classes, dtype=np.uint64), np.array(keep)
+
+
+@settings(max_examples=50, deadline=None)
+@given(rows.filter(lambda table: any(keep for *_, keep in table)), st.integers(0, 40), st.integers(0, 3))
+def test_rows_of_one_key_go_together_and_only_kept_ones(table, wanted, seed):
+    keys, _, keep = arrays(table)
+    chosen = held_out_rows(keys, keep, wanted, seed)
+    assert chosen.any()
+    assert not (chosen & ~keep).any()
+    assert not np.isin(keys[keep & ~chosen], keys[chosen]).any()
+
+
+def test_about_as_many_rows_as_wanted_are_held_out():
+    keys = np.arange(10_000, dtype=np.uint64)
+    assert held_out_rows(keys, np.ones(10_000, dtype=bool), 100, seed=5).sum() == 100
+
+
+@settings(max_examples=100, deadline=None)
+@given(rows.filter(lambda table: any(keep for *_, keep in table)), st.integers(1, 40))
+def test_no_class_loses_its_last_text(table, wanted):
+    keys, classes, keep = arrays(table)
+    chosen = held_out_of_classes(keys, classes, keep, wanted, seed=0)
+    left = keep & ~np.isin(keys, keys[chosen])
+    assert set(classes[chosen]) <= set(classes[left])
+
+
+def test_documents_fill_the_wanted_size_but_never_all_are_held_out():
+    sizes, hashes = np.full(100, 10), np.arange(100, dtype=np.uint64)
+    assert sizes[held_out_documents(hashes, sizes, 205, seed=0)].sum() == 200
+    assert held_out_documents(hashes, sizes, 5000, seed=0).sum() == 99
+
+
+def test_when_no_document_is_small_enough_the_smallest_is_held_out():
+    sizes = np.array([50, 30, 40])
+    assert held_out_documents(np.arange(3, dtype=np.uint64), sizes, 10, seed=0).tolist() == [False, True, False]
+
+
+def test_a_tail_starts_with_a_line_whatever_the_pieces():
+    text = "".join(f"line {i}\n" for i in range(40))
+    starts = {
+        tail_start([text[i : i + n] for i in range(0, len(text), n)], len(text), 0.3).characters
+        for n in (1, 5, 64, 999)
+    }
+    assert len(starts) == 1
+    assert text[starts.pop() - 1] == "\n"
+
+
+def test_a_tail_knows_its_bytes():
+    cut = tail_start(["żółw\n", "jeż\n", "ryś\n", "ł\n"], 15, 0.4)
+    assert cut == (9, len("żółw\njeż\n".encode()))
+
+
+def test_a_far_line_start_is_not_waited_for():
+    assert tail_start(["x" * 98 + "\n" + "y"], 100, 0.1).characters == 90
+
+
+def test_repeats_are_all_but_the_first_kept():
+    hashes, keep = np.array([7, 7, 8, 7], dtype=np.uint64), np.array([False, True, True, True])
+    assert repeats(hashes, keep).tolist() == [False, False, False, True]

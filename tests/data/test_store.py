@@ -1,0 +1,191 @@
+"""A token store holds exactly the tokens of its texts, and is there completely or not at all."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penwright.data import store_writer
+from penwright.data.store import TokenStore, cached_store, open_store, store_key
+from penwright.data.store_writer import Cell, write_store
+from penwright.errors import PenwrightError
+from penwright.tokenizers import Tokenizer, train_tokenizer
+
+PAIRS = [("a cat", "un chat"), ("", "vide"), ("two dogs\n", ""), ("", "")]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return train_tokenizer("bpe", ["a cat, two cats; un chat, deux chats"] * 3, 270)
+
+
+@pytest.fixture
+def store(tmp_path: Path, tokenizer: Tokenizer) -> TokenStore:
+    return write_store(tmp_path / "pairs", ["source", "target"], PAIRS, tokenizer, "key")
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_every_row_holds_the_tokens_of_its_text(store: TokenStore, tokenizer: Tokenizer):
+    rows = [tuple(tokenizer.decode(store.column(name)[row]) for name in ("source", "target")) for row in range(4)]
+    assert rows == PAIRS
+
+
+def test_empty_texts_are_rows_without_tokens(store: TokenStore):
+    assert len(store) == len(store.column("source")) == 4
+    assert store.column("source").lengths[[1, 3]].tolist() == [0, 0]
+
+
+def test_tokens_and_bytes_are_counted(store: TokenStore, tokenizer: Tokenizer):
+    assert store.n_tokens("target") == len(tokenizer.encode("un chat")) + len(tokenizer.encode("vide"))
+    assert store.n_bytes("target") == len("un chatvide")
+
+
+def test_bytes_are_counted_in_utf_8(tmp_path: Path, tokenizer: Tokenizer):
+    assert write_store(tmp_path / "text", ["text"], [("ż字",)], tokenizer, "key").n_bytes("text") == 5
+
+
+def test_a_row_that_is_not_there_is_an_error(store: TokenStore):
+    with pytest.raises(IndexError):
+        store.column("source")[4]
+
+
+@settings(max_examples=50, deadline=None)
+@given(documents=st.lists(st.lists(st.text(max_size=20))), batch=st.integers(1, 50))
+def test_documents_in_chunks_hold_the_tokens_of_their_chunks(
+    tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer, documents: list[list[str]], batch: int
+):
+    rows = [(iter(chunks),) for chunks in documents]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store_writer, "_BATCH_CHARACTERS", batch)
+        store = write_store(tmp_path_factory.mktemp("stores") / "text", ["text"], rows, tokenizer, "key")
+    column = store.column("text")
+    expected = [[token_id for chunk in chunks for token_id in tokenizer.encode(chunk)] for chunks in documents]
+    assert [column[row].tolist() for row in range(len(column))] == expected
+
+
+def test_labels_stand_beside_the_texts(tmp_path: Path, tokenizer: Tokenizer):
+    rows: list[tuple[Cell, ...]] = [("good", 1), ("bad", 0), ("?", -1)]
+    store = write_store(tmp_path / "labelled", ["text"], rows, tokenizer, "key", labels=["label"])
+    assert store.labels["label"].tolist() == [1, 0, -1]
+
+
+def test_a_store_without_rows_can_be_opened(tmp_path: Path, tokenizer: Tokenizer):
+    store = write_store(tmp_path / "nothing", ["text"], [], tokenizer, "key", labels=["label"])
+    assert (len(store), store.n_tokens("text"), len(store.labels["label"])) == (0, 0, 0)
+
+
+def test_tokens_are_mapped_and_cannot_be_written(store: TokenStore):
+    tokens = store.column("source").tokens
+    assert isinstance(tokens, np.memmap) and not tokens.flags.writeable
+
+
+def test_large_vocabularies_take_four_bytes_per_token(tmp_path: Path):
+    tokenizer = train_tokenizer("characters", ["".join(map(chr, range(0x10000, 0x10000 + 65_533)))])
+    store = write_store(tmp_path / "wide", ["text"], [("\U00010000\U0001fffc",)], tokenizer, "key")
+    assert store.column("text").tokens.dtype == np.uint32
+    assert tokenizer.decode(store.column("text")[0]) == "\U00010000\U0001fffc"
+
+
+@pytest.mark.parametrize("trouble", [KeyboardInterrupt(), OSError(28, "No space left on device"), ValueError()])
+def test_an_interrupted_build_leaves_nothing(tmp_path: Path, tokenizer: Tokenizer, trouble: BaseException):
+    def rows() -> Iterator[tuple[str]]:
+        yield ("a cat",)
+        raise trouble
+
+    with pytest.raises((PenwrightError, type(trouble))):
+        write_store(tmp_path / "text", ["text"], rows(), tokenizer, "key")
+    assert names_in(tmp_path) == []
+
+
+def test_a_full_disk_is_a_clear_error(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch):
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(PenwrightError, match=r"text cannot be written: .*No space left on device"):
+        write_store(tmp_path / "text", ["text"], [("a cat",)], tokenizer, "key")
+
+
+def test_what_a_killed_build_left_a_day_ago_is_removed(tmp_path: Path, tokenizer: Tokenizer):
+    for name in ("text.tmp-1", "text.tmp-2", "other.tmp-1"):
+        (tmp_path / name).mkdir()
+    for name in ("text.tmp-1", "other.tmp-1"):
+        os.utime(tmp_path / name, (0, 0))
+    write_store(tmp_path / "text", ["text"], [], tokenizer, "key")
+    assert names_in(tmp_path) == ["other.tmp-1", "text", "text.tmp-2"]
+
+
+def test_the_second_of_two_equal_builds_uses_the_first(store: TokenStore, tokenizer: Tokenizer):
+    write_store(store.folder, ["source", "target"], PAIRS, tokenizer, "key")
+    assert names_in(store.folder.parent) == ["pairs"]
+
+
+def test_another_store_is_not_overwritten(store: TokenStore, tokenizer: Tokenizer):
+    with pytest.raises(PenwrightError, match="pairs cannot be written"):
+        write_store(store.folder, ["text"], [], tokenizer, "another key")
+    assert open_store(store.folder).key == "key"
+
+
+def test_a_cached_store_is_built_once(tmp_path: Path, tokenizer: Tokenizer):
+    built = []
+
+    def build(folder: Path) -> None:
+        built.append(folder.name)
+        write_store(folder, ["text"], [("a cat",)], tokenizer, folder.name)
+
+    for key in ("one", "one", "two", "one"):
+        assert cached_store(tmp_path / "cache", key, build).key == key
+    assert built == ["one", "two"]
+
+
+@pytest.mark.parametrize("name", ["source.tokens.bin", "target.offsets.bin", "store.json"])
+@pytest.mark.parametrize("damage", ["missing", "cut"])
+def test_a_damaged_store_is_built_anew(store: TokenStore, tokenizer: Tokenizer, name: str, damage: str):
+    path = store.folder / name
+    content = path.read_bytes()
+    path.unlink()
+    if damage == "cut":
+        path.write_bytes(content[:-2])
+    with pytest.raises(PenwrightError):
+        open_store(store.folder)
+    rebuilt = cached_store(
+        store.folder.parent,
+        store.folder.name,
+        lambda folder: write_store(folder, ["source", "target"], PAIRS, tokenizer, "key"),
+    )
+    assert rebuilt.hashes == store.hashes
+
+
+def test_verify_finds_a_changed_byte(store: TokenStore):
+    store.verify()
+    path = store.folder / "source.tokens.bin"
+    content = bytearray(path.read_bytes())
+    content[0] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(PenwrightError, match=r"source\.tokens\.bin is damaged"):
+        store.verify()
+
+
+def test_a_store_of_another_version_is_refused(store: TokenStore):
+    path = store.folder / "store.json"
+    path.write_text(path.read_text(encoding="utf-8").replace('"version": 1', '"version": 0'), encoding="utf-8")
+    with pytest.raises(PenwrightError, match="format 0"):
+        open_store(store.folder)
+
+
+def test_keys_depend_on_each_part():
+    keys = {store_key("ab", "c"), store_key("a", "bc"), store_key("abc"), store_key("c", "ab")}
+    assert len(keys) == 4
+
+
+def test_stores_can_be_moved(store: TokenStore, tmp_path: Path):
+    shutil.move(store.folder, tmp_path / "elsewhere")
+    open_store(tmp_path / "elsewhere").verify()

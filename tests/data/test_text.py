@@ -1,0 +1,160 @@
+"""Corpora of running text."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penwright.data.corpora import Cleaning, Corpus, Document, open_text
+from penwright.errors import PenwrightError
+
+
+def texts(part) -> list[str]:
+    return ["".join(document.chunks) for document in part]
+
+
+def write(folder, name: str, text: str):
+    path = folder / name
+    path.write_bytes(text.encode())
+    return path
+
+
+def numbered_files(folder, n: int) -> None:
+    for i in range(n):
+        write(folder, f"{i:03}.txt", f"This is document {i}.\n" * (1 + i % 7))
+
+
+def open_lines(tmp_path, n: int, **settings) -> Corpus[Document]:
+    return open_text([write(tmp_path, "lines.txt", "".join(f"line {i:04}\n" for i in range(n)))], **settings)
+
+
+def test_the_end_of_a_single_text_is_held_out_from_a_line_start(tmp_path):
+    corpus = open_lines(tmp_path, 100)
+    assert texts(corpus.held_out) == ["".join(f"line {i:04}\n" for i in range(90, 100))]
+
+
+def test_a_cut_inside_a_line_moves_to_the_next_line_start(tmp_path):
+    corpus = open_lines(tmp_path, 100, held_out=0.155)
+    assert texts(corpus.held_out)[0].startswith("line 0085\n")
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text("ab \n", min_size=2, max_size=300).filter(str.strip), st.floats(0.01, 0.9))
+def test_both_parts_joined_are_the_text_and_neither_is_empty(tmp_path_factory, text, fraction):
+    path = write(tmp_path_factory.mktemp("text"), "t.txt", text)
+    corpus = open_text([path], held_out=fraction)
+    training, held_out = texts(corpus.training), texts(corpus.held_out)
+    assert training + held_out == [training[0], held_out[0]]
+    assert training[0] + held_out[0] == text
+    assert (corpus.training_bytes, corpus.held_out_bytes) == (len(training[0]), len(held_out[0]))
+    assert min(len(training[0]), len(held_out[0])) > 0
+
+
+def test_a_text_without_newline_is_cut_at_its_share(tmp_path):
+    corpus = open_text([write(tmp_path, "long.txt", "x" * 100_000)])
+    assert (corpus.training.n_characters, corpus.held_out_characters) == (90_000, 10_000)
+
+
+def test_sizes_count_bytes_and_characters_of_the_parts(tmp_path):
+    corpus = open_text([write(tmp_path, "pl.txt", "żółw\n" * 50)])
+    held_out = texts(corpus.held_out)[0]
+    assert (corpus.held_out_characters, corpus.held_out_bytes) == (len(held_out), len(held_out.encode()))
+
+
+def test_of_few_documents_each_gives_its_end(tmp_path):
+    numbered_files(tmp_path, 7)
+    corpus = open_text([tmp_path], held_out=0.5)
+    assert (corpus.n_training, corpus.n_held_out) == (7, 7)
+
+
+def test_of_many_documents_whole_ones_are_held_out(tmp_path):
+    numbered_files(tmp_path, 60)
+    corpus = open_text([tmp_path])
+    training, held_out = texts(corpus.training), texts(corpus.held_out)
+    everything = [(tmp_path / f"{i:03}.txt").read_text(encoding="utf-8") for i in range(60)]
+    assert sorted(training + held_out) == sorted(everything)
+    assert 1 <= len(held_out) <= 12
+
+
+def test_the_seed_chooses_the_documents(tmp_path):
+    numbered_files(tmp_path, 60)
+    chosen = [texts(open_text([tmp_path], seed=seed).held_out) for seed in (1, 1, 2)]
+    assert chosen[0] == chosen[1] != chosen[2]
+
+
+def test_reading_again_gives_the_same(tmp_path):
+    numbered_files(tmp_path, 30)
+    corpus = open_text([tmp_path])
+    assert texts(corpus.training) == texts(corpus.training)
+
+
+def test_chunks_of_a_document_can_be_read_again(tmp_path):
+    document = next(iter(open_lines(tmp_path, 50).training))
+    assert list(document.chunks) == list(document.chunks)
+
+
+def test_duplicates_and_blank_files_of_a_folder_are_dropped_and_counted(tmp_path):
+    numbered_files(tmp_path, 3)
+    write(tmp_path, "again.txt", "This is document 1.\n" * 2)
+    write(tmp_path, "blank.txt", "\n \n")
+    report = open_text([tmp_path]).report
+    assert (report.n_read, report.n_kept) == (5, 3)
+    assert {each.reason: each.count for each in report.dropped} == {"blank": 1, "exact duplicates": 1}
+
+
+def test_duplicates_stay_when_asked(tmp_path):
+    numbered_files(tmp_path, 3)
+    write(tmp_path, "again.txt", "This is document 1.\n" * 2)
+    assert open_text([tmp_path], cleaning=Cleaning(deduplicate=False)).n_training == 4
+
+
+def test_own_held_out_files_leave_the_training_files_whole(tmp_path):
+    train, valid = write(tmp_path, "a.txt", "one\ntwo\n"), write(tmp_path, "b.txt", "three\n")
+    corpus = open_text([train], validation=[valid])
+    assert (texts(corpus.training), texts(corpus.held_out)) == (["one\ntwo\n"], ["three\n"])
+
+
+def test_a_document_of_the_held_out_files_is_not_learned_from(tmp_path):
+    numbered_files(tmp_path, 3)
+    valid = write(tmp_path, "valid.text", "This is document 0.\n")
+    corpus = open_text([tmp_path / f"{i:03}.txt" for i in range(3)], validation=[valid])
+    assert corpus.n_training == 2
+
+
+def test_rows_of_json_lines_are_documents(tmp_path):
+    rows = [json.dumps({"id": i, "text": f"Dokument {i}\nżółw"}) for i in range(25)]
+    path = write(tmp_path, "rows.jsonl", "\n".join([*rows, "{bad", '{"id": 3}', '{"text": " "}']))
+    corpus = open_text([path])
+    assert sorted(texts(corpus.training) + texts(corpus.held_out)) == sorted(f"Dokument {i}\nżółw" for i in range(25))
+    assert [(each.count, each.first[-7:]) for each in corpus.report.dropped] == [(2, "line 26"), (1, "line 28")]
+
+
+def test_half_a_character_in_json_becomes_a_replacement(tmp_path):
+    path = write(tmp_path, "rows.jsonl", '{"text": "bad \\ud800 half, a longer text"}\n')
+    corpus = open_text([path])
+    assert "".join(texts(corpus.training) + texts(corpus.held_out)) == "bad \ufffd half, a longer text"
+
+
+def test_a_single_character_is_too_little(tmp_path):
+    with pytest.raises(PenwrightError, match="too little"):
+        open_text([write(tmp_path, "x.txt", "x")])
+
+
+def test_a_blank_file_that_is_named_is_refused(tmp_path):
+    numbered_files(tmp_path, 2)
+    with pytest.raises(PenwrightError, match="only spaces"):
+        open_text([tmp_path / "000.txt", write(tmp_path, "blank.txt", "\n")])
+
+
+def test_no_files_are_refused():
+    with pytest.raises(PenwrightError, match="no files"):
+        open_text([])
+
+
+def test_the_fingerprint_knows_content_and_settings(tmp_path):
+    path = write(tmp_path, "a.txt", "one\ntwo\nthree\n")
+    first, other_seed = open_text([path]).fingerprint, open_text([path], held_out=0.5).fingerprint
+    assert open_text([path]).fingerprint == first != other_seed
+    write(tmp_path, "a.txt", "one\ntwo\nthree!\n")
+    assert open_text([path]).fingerprint not in (first, other_seed)

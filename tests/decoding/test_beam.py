@@ -1,0 +1,134 @@
+from collections.abc import Callable, Sequence
+from itertools import product
+
+import pytest
+import torch
+
+from penwright.config import Table
+from penwright.decoding import (
+    BeamSettings,
+    Chances,
+    Hypothesis,
+    Sampling,
+    Translating,
+    beam_search,
+    generate,
+)
+from penwright.errors import PenwrightError
+from penwright.models import EncoderDecoder
+
+START, END = 1, 2
+SOURCES = [[4, 5, 6, 2], [7, 2], [9, 8, 7, 6, 5, 4, 3, 2], [3, 4, 2]]
+LIMITS = [8, 6, 10, 1]
+
+
+def search(
+    model: EncoderDecoder, sources: Sequence[list[int]], limits: Sequence[int], settings: BeamSettings
+) -> list[list[Hypothesis]]:
+    rows = Translating(model, sources, start_id=START, max_new_tokens=max(limits))
+    return beam_search(rows, limits, settings, end_id=END)
+
+
+@torch.inference_mode()
+def log_prob(model: EncoderDecoder, source: list[int], tokens: Sequence[int]) -> float:
+    """Of the tokens after the start token, in one pass."""
+    read = torch.tensor([source])
+    logits = model(read, torch.ones_like(read, dtype=torch.bool), torch.tensor([[START, *tokens]]))[0, :-1]
+    return float(logits.double().log_softmax(-1).gather(1, torch.tensor([*tokens])[:, None]).sum())
+
+
+def whole(hypothesis: Hypothesis) -> list[int]:
+    return [*hypothesis.tokens, END] if hypothesis.finish == "end" else list(hypothesis.tokens)
+
+
+def assert_same(some: list[list[Hypothesis]], others: list[list[Hypothesis]]) -> None:
+    for best, other in zip(some, others, strict=True):
+        assert [whole(hypothesis) for hypothesis in best] == [whole(hypothesis) for hypothesis in other]
+        scores = [hypothesis.score for hypothesis in other]
+        assert [hypothesis.score for hypothesis in best] == pytest.approx(scores, abs=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_beam_is_greedy_search(translating_model: Callable[..., EncoderDecoder], seed: int) -> None:
+    model = translating_model(29, seed)
+    beams = search(model, SOURCES, LIMITS, BeamSettings(beam_size=1, banned=(0, START)))
+    for source, limit, (best,) in zip(SOURCES, LIMITS, beams, strict=True):
+        rows = Translating(model, [source], start_id=START, max_new_tokens=limit)
+        greedy = Sampling(banned=(0, START))
+        steps = list(generate(rows, greedy, Chances(0, [0]), end_id=END, max_new_tokens=limit))
+        assert whole(best) == [step.tokens[0] for step in steps]
+        assert best.finish == steps[-1].finished[0]
+        assert best.log_prob == pytest.approx(sum(step.log_probs[0] for step in steps), abs=1e-3)
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0, 2.0, -1.0])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_beam_as_wide_as_the_search_finds_the_best_there_is(
+    translating_model: Callable[..., EncoderDecoder], length_penalty: float, seed: int
+) -> None:
+    model, source, longest, n_best = translating_model(4, seed), [3, 0, 2], 4, 5
+    settings = BeamSettings(beam_size=108, n_best=n_best, length_penalty=length_penalty)
+    (found,) = search(model, [source], [longest], settings)
+    ended = [(*tokens, END) for n in range(longest) for tokens in product([0, 1, 3], repeat=n)]
+    scores = {tokens: log_prob(model, source, tokens) / len(tokens) ** length_penalty for tokens in ended}
+    best = sorted(scores, key=scores.__getitem__, reverse=True)[:n_best]
+    assert [(*hypothesis.tokens, END) for hypothesis in found] == best
+    assert [hypothesis.score for hypothesis in found] == pytest.approx([scores[tokens] for tokens in best], abs=1e-4)
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 1.0, 2.0])
+def test_stopping_early_loses_nothing(
+    translating_model: Callable[..., EncoderDecoder], length_penalty: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = translating_model(11)
+    settings = BeamSettings(beam_size=4, n_best=2, length_penalty=length_penalty)
+    early = search(model, SOURCES[:3], [16] * 3, settings)
+    monkeypatch.setattr("penwright.decoding.beam._Search.done", lambda self: self.limits <= self.length)
+    assert_same(early, search(model, SOURCES[:3], [16] * 3, settings))
+
+
+def test_a_source_is_translated_alone_as_in_any_batch(
+    translating_model: Callable[..., EncoderDecoder], variant: Table
+) -> None:
+    model = translating_model(**variant).double()  # so that rounding decides no near-tie
+    settings = BeamSettings(beam_size=5, n_best=4)
+    order = [3, 1, 0, 2]
+    together = search(model, [SOURCES[n] for n in order], [LIMITS[n] for n in order], settings)
+    assert_same(together, [search(model, [SOURCES[n]], [LIMITS[n]], settings)[0] for n in order])
+
+
+def test_hypotheses_are_distinct_sorted_and_scored_as_the_model_scores_them(
+    translating_model: Callable[..., EncoderDecoder],
+) -> None:
+    model = translating_model()
+    settings = BeamSettings(beam_size=6, n_best=6, length_penalty=0.7, banned=(0, START))
+    for source, limit, found in zip(SOURCES, LIMITS, search(model, SOURCES, LIMITS, settings), strict=True):
+        assert len({tuple(whole(hypothesis)) for hypothesis in found}) == len(found)
+        assert found == sorted(found, key=lambda h: (h.finish == "end", h.score), reverse=True)
+        for hypothesis in found:
+            tokens = whole(hypothesis)
+            assert len(tokens) <= limit
+            assert not {0, START} & set(tokens)
+            assert hypothesis.log_prob == pytest.approx(log_prob(model, source, tokens), abs=1e-3)
+            assert hypothesis.score == pytest.approx(hypothesis.log_prob / len(tokens) ** 0.7)
+
+
+def test_a_hypothesis_that_never_ends_is_marked(translating_model: Callable[..., EncoderDecoder]) -> None:
+    model = translating_model(output_bias=True)
+    with torch.no_grad():
+        model.output.bias[END] = -1000.0
+    found = search(model, SOURCES, LIMITS, BeamSettings(beam_size=3, n_best=2))
+    assert all(hypothesis.finish == "length" for best in found for hypothesis in best)
+    assert [len(best[0].tokens) for best in found] == LIMITS
+
+
+def test_a_small_vocabulary_limits_the_number_of_hypotheses(translating_model: Callable[..., EncoderDecoder]) -> None:
+    (found,) = search(translating_model(3), [[0, 2]], [1], BeamSettings(beam_size=8, n_best=8))
+    assert {hypothesis.tokens for hypothesis in found} == {(), (0,), (1,)}
+
+
+def test_a_model_that_diverged_is_reported(translating_model: Callable[..., EncoderDecoder]) -> None:
+    model = translating_model()
+    torch.nn.init.constant_(model.output.weight, float("nan"))
+    with pytest.raises(PenwrightError, match="diverged"):
+        search(model, SOURCES, LIMITS, BeamSettings())

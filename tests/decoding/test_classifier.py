@@ -1,0 +1,76 @@
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from penwright.decoding import Classifier
+from penwright.errors import PenwrightError
+from penwright.models import EncoderOnly
+from penwright.tokenizers import Tokenizer
+
+LABELS = ("bad", "fair", "good")
+
+
+@pytest.fixture
+def classifier(classifying_model: Callable[..., EncoderOnly], characters: Tokenizer) -> Classifier:
+    return Classifier(classifying_model(characters.vocab_size), characters, LABELS)
+
+
+def log_probs(classifier: Classifier, text: str) -> torch.Tensor:
+    tokenizer = classifier.tokenizer
+    tokens = torch.tensor([[tokenizer.start_id, *tokenizer.encode(text), tokenizer.end_id]])
+    return classifier.model(tokens, torch.ones_like(tokens, dtype=torch.bool)).log_softmax(-1)[0]
+
+
+@pytest.mark.parametrize("text", ["", "a", "abc de", "j" * 14])
+def test_scores_are_the_models_probabilities(classifier: Classifier, text: str) -> None:
+    (found,) = classifier.classify(text)
+    expected = dict(zip(LABELS, log_probs(classifier, text).exp().tolist(), strict=True))
+    assert found.scores == pytest.approx(expected, abs=1e-5)
+    assert found.label == max(expected, key=lambda label: expected[label]) == next(iter(found.scores))
+    assert found.warnings == ()
+
+
+def test_a_text_is_classified_alone_as_among_others(classifier: Classifier) -> None:
+    texts = ["abc", "", "abcdefghij" * 5, "h, A", "abc"]
+    for text, found in zip(texts, classifier.classify(texts), strict=True):
+        assert found.scores == pytest.approx(classifier.classify([text])[0].scores, abs=1e-5)
+
+
+def test_a_long_text_is_read_in_windows_whose_log_probabilities_are_averaged(classifier: Classifier) -> None:
+    (found,) = classifier.classify("abcdefghij" + "CBA, .jih")
+    average = (log_probs(classifier, "abcdefghij") + log_probs(classifier, "CBA, .jih")) / 2
+    assert list(found.scores.values()) == pytest.approx(average.softmax(-1).sort(descending=True).values.tolist())
+    assert found.warnings == ("the text is longer than the model's context and was read in 2 windows",)
+
+
+def test_unknown_characters_are_named(classifier: Classifier) -> None:
+    assert classifier.classify("aΩ")[0].warnings == ("characters the model does not know: Ω",)
+
+
+@pytest.mark.parametrize("text", ["a\ud800b", "\x00"])
+def test_odd_texts_do_no_harm(classifier: Classifier, text: str) -> None:
+    assert sum(classifier.classify(text)[0].scores.values()) == pytest.approx(1)
+
+
+def test_no_texts_give_no_classifications(classifier: Classifier) -> None:
+    assert classifier.classify([]) == []
+
+
+def test_a_context_without_room_is_refused(
+    classifying_model: Callable[..., EncoderOnly], characters: Tokenizer
+) -> None:
+    with pytest.raises(PenwrightError, match="no room"):
+        Classifier(classifying_model(characters.vocab_size, context_length=2), characters, LABELS)
+
+
+def test_a_model_that_diverged_is_reported(classifier: Classifier) -> None:
+    torch.nn.init.constant_(classifier.model.output.weight, float("nan"))
+    with pytest.raises(PenwrightError, match="diverged"):
+        classifier.classify("a")
+
+
+def test_the_models_mode_is_as_before(classifier: Classifier) -> None:
+    classifier.model.train()
+    classifier.classify("a")
+    assert classifier.model.training

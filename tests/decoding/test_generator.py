@@ -1,0 +1,141 @@
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from penwright.config import DecodingSettings
+from penwright.decoding import Completion, Generator
+from penwright.models import DecoderOnly
+from penwright.tokenizers import Tokenizer
+
+SETTINGS = DecodingSettings(max_new_tokens=20, temperature=1.0)
+
+
+@pytest.fixture
+def generator(writer: Callable[..., DecoderOnly], characters: Tokenizer) -> Generator:
+    model = writer(characters.vocab_size, output_bias=True)
+    with torch.no_grad():
+        model.output.bias[characters.end_id] = -100.0  # no text ends by itself
+    return Generator(model, characters, SETTINGS)
+
+
+@pytest.fixture
+def bytes_generator(writer: Callable[..., DecoderOnly], raw_bytes: Tokenizer) -> Generator:
+    return Generator(writer(raw_bytes.vocab_size), raw_bytes, SETTINGS)
+
+
+def drain(stream: Iterator[str]) -> tuple[list[str], Completion]:
+    pieces = []
+    while True:
+        try:
+            pieces.append(next(stream))
+        except StopIteration as end:
+            return pieces, end.value
+
+
+def test_a_prompt_and_seed_give_the_same_text_alone_in_any_batch_and_streamed(generator: Generator) -> None:
+    prompts = ["abc", "", "ja, a b c d e f g h", "b"]
+    together = {completion.prompt: completion for completion in generator.generate(prompts[::-1])}
+    for prompt in prompts:
+        pieces, streamed = drain(generator.stream(prompt))
+        (alone,) = generator.generate(prompt)
+        assert together[prompt].text == alone.text == streamed.text == "".join(pieces)
+        assert together[prompt].tokens == alone.tokens == streamed.tokens
+
+
+def test_completions_come_in_the_order_of_the_prompts(generator: Generator) -> None:
+    prompts = [letters * n for n in (9, 1, 5) for letters in "abcdefghij, A"]  # more than fit into one batch
+    assert [completion.prompt for completion in generator.generate(prompts)] == prompts
+
+
+def test_the_same_prompt_again_is_another_sample(generator: Generator) -> None:
+    again = [completion.text for completion in generator.generate(["ab"] * 4)]
+    among = [completion.text for completion in generator.generate(["ab", "c", "ab", "ab", "ab"])]
+    assert len(set(again)) == 4
+    assert again == [among[0], *among[2:]]
+
+
+def test_another_seed_writes_another_text(generator: Generator) -> None:
+    other = SETTINGS.model_copy(update={"seed": 9})
+    assert generator.generate("ab")[0].text != generator.generate("ab", other)[0].text
+
+
+def test_a_stop_string_ends_the_text_before_it(generator: Generator) -> None:
+    (free,) = generator.generate("abc")
+    stop = free.text[6:9]
+    (stopped,) = generator.generate("abc", SETTINGS.model_copy(update={"stop": (stop,)}))
+    assert stopped.finish == "stop"
+    assert stopped.text == free.text[: free.text.index(stop)]
+    assert free.tokens[: len(stopped.tokens)] == stopped.tokens
+    assert len(stopped.tokens) == len(stopped.log_probs)
+
+
+def test_a_beginning_of_a_stop_string_is_shown_when_the_text_ends_with_it(generator: Generator) -> None:
+    (free,) = generator.generate("abc")
+    assert free.finish == "length"
+    (same,) = generator.generate("abc", SETTINGS.model_copy(update={"stop": (free.text[-2:] + "no",)}))
+    assert same.text == free.text
+
+
+def test_a_stream_gives_whole_characters(bytes_generator: Generator) -> None:
+    pieces, completion = drain(bytes_generator.stream("é"))
+    assert all(pieces)
+    assert completion.text == bytes_generator.tokenizer.decode(completion.tokens) == "".join(pieces)
+
+
+def test_special_tokens_are_never_written_but_the_end(generator: Generator) -> None:
+    tokenizer = generator.tokenizer
+    written = {token for c in generator.generate(["a"] * 5) for token in c.tokens}
+    assert not written & {tokenizer.pad_id, tokenizer.start_id, tokenizer.unknown_id}
+
+
+def test_an_end_token_ends_the_completion_and_adds_no_text(generator: Generator) -> None:
+    with torch.no_grad():
+        generator.model.output.bias[generator.tokenizer.end_id] = 4.0
+    ended = [c for c in generator.generate(["a", "b", "c", "d"]) if c.finish == "end"]
+    assert ended
+    assert all(c.tokens[-1] == generator.tokenizer.end_id and len(c.text) == len(c.tokens) - 1 for c in ended)
+
+
+def test_a_prompt_longer_than_the_context_is_reported(generator: Generator) -> None:
+    (long,), (short,) = generator.generate("abcdefgh" * 3), generator.generate("abc")
+    assert long.warnings == ("the prompt has 25 tokens and the model reads 16: only the last 8 are read",)
+    assert short.warnings == ()
+
+
+def test_a_long_prompt_is_continued_like_its_last_part(generator: Generator) -> None:
+    greedy = SETTINGS.model_copy(update={"temperature": 0.0})
+    ends = [generator.generate(start + "abcdefgh", greedy)[0].text for start in ("j" * 30, "ab c" * 9)]
+    assert ends[0] == ends[1]
+
+
+def test_unknown_characters_are_named(generator: Generator) -> None:
+    (completion,) = generator.generate("añb\x00Ω")
+    assert completion.warnings == ("characters the model does not know: ñ U+0000 Ω",)
+
+
+@pytest.mark.parametrize("prompt", ["a\ud800b", "\x00", "", "\udfff"])
+def test_odd_prompts_do_no_harm(generator: Generator, bytes_generator: Generator, prompt: str) -> None:
+    assert generator.generate(prompt)[0].tokens
+    assert bytes_generator.generate(prompt)[0].tokens
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_models_mode_is_as_before(generator: Generator, training: bool) -> None:
+    generator.model.train(training)
+    generator.generate("a")
+    stream = generator.stream("a")
+    next(stream)
+    stream.close()
+    assert generator.model.training == training
+
+
+def test_a_stream_leaves_gradients_on_for_its_reader(generator: Generator) -> None:
+    stream = generator.stream("a")
+    next(stream)
+    assert not torch.is_inference_mode_enabled()
+    assert torch.is_grad_enabled()
+
+
+def test_no_prompts_give_no_completions(generator: Generator) -> None:
+    assert generator.generate([]) == []

@@ -1,0 +1,119 @@
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+
+from penwright.config import DecodingSettings
+from penwright.decoding import Translator
+from penwright.errors import UsageError
+from penwright.models import EncoderDecoder
+from penwright.tokenizers import Tokenizer
+
+TEXTS = ["abc", "", "j, a b", "   ", "Aé bc", "abc", "h", "abcdefgh ab. A bcdefgh. C"]
+
+
+@pytest.fixture
+def translator(translating_model: Callable[..., EncoderDecoder], characters: Tokenizer) -> Translator:
+    model = translating_model(characters.vocab_size, context_length=24).double()  # rounding decides no near-tie
+    return Translator(model, characters, DecodingSettings(beam_size=3))
+
+
+def texts_of(translator: Translator, texts: Sequence[str]) -> list[str]:
+    return [translation.text for translation in translator.translate(texts)]
+
+
+def test_translations_come_in_the_order_of_the_texts_and_each_as_alone(translator: Translator) -> None:
+    assert texts_of(translator, TEXTS) == [texts_of(translator, [text])[0] for text in TEXTS]
+
+
+def test_different_texts_have_different_translations(translator: Translator) -> None:
+    assert len(set(texts_of(translator, ["abc", "j, a b", "h", "Aé bc"]))) == 4
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\t\r", "\u2028"])
+def test_a_blank_line_gives_an_empty_one(translator: Translator, blank: str) -> None:
+    assert translator.translate([blank])[0].text == ""
+    assert texts_of(translator, [f"abc\n{blank}\nh\n"]) == ["\n".join([*texts_of(translator, ["abc", "", "h"]), ""])]
+
+
+def test_a_text_longer_than_the_reach_is_translated_sentence_by_sentence(translator: Translator) -> None:
+    (whole,) = translator.translate(["abcdefgh ab.  A bcdefgh. C"])
+    first, second, third = texts_of(translator, ["abcdefgh ab.", "A bcdefgh.", "C"])
+    assert whole.text == f"{first}  {second} {third}"
+    assert "translated in parts, since the model reads 24 tokens at once" in whole.warnings
+
+
+def test_the_longest_source_of_training_is_the_reach(
+    translating_model: Callable[..., EncoderDecoder], characters: Tokenizer
+) -> None:
+    translator = Translator(translating_model(characters.vocab_size), characters, max_source_tokens=6)
+    assert translator.translate(["ab cd ef"])[0].text == " ".join(texts_of(translator, ["ab", "cd ef"])) or (
+        translator.translate(["ab cd ef"])[0].text == " ".join(texts_of(translator, ["ab cd", "ef"]))
+    )
+
+
+def test_one_long_word_is_still_translated(translator: Translator) -> None:
+    halves = texts_of(translator, ["abcdefghij" * 2, "abcdefghij" * 2])
+    assert texts_of(translator, ["abcdefghij" * 4]) == ["".join(halves)]
+
+
+def test_the_n_best_are_distinct_and_sorted_and_begin_with_the_best(translator: Translator) -> None:
+    (several,), (one,) = (
+        translator.translate(["abc"], beam_size=4, n_best=4),
+        translator.translate(["abc"], beam_size=4),
+    )
+    assert several.candidates[0] == one.candidates[0]
+    ended = [candidate for candidate in several.candidates if candidate.finish == "end"]
+    assert [c.score for c in ended] == sorted((c.score for c in ended), reverse=True)
+    assert len({candidate.text for candidate in several.candidates}) == 4
+
+
+def test_the_n_best_of_a_text_in_parts_join_the_parts_of_each_rank(translator: Translator) -> None:
+    whole, first, second = translator.translate(["abc\nh", "abc", "h"], n_best=2)
+    assert [c.text for c in whole.candidates] == [
+        f"{one.text}\n{other.text}" for one, other in zip(first.candidates, second.candidates, strict=True)
+    ]
+    assert whole.candidates[0].log_prob == pytest.approx(first.candidates[0].log_prob + second.candidates[0].log_prob)
+
+
+@pytest.mark.parametrize("n_best", [0, 4])
+def test_no_more_translations_than_beams_can_be_asked_for(translator: Translator, n_best: int) -> None:
+    with pytest.raises(UsageError, match=f"n_best \\({n_best}\\) must be between 1 and beam_size \\(3\\)"):
+        translator.translate(["a"], n_best=n_best)
+
+
+def test_a_translation_that_does_not_end_is_marked(
+    translating_model: Callable[..., EncoderDecoder], characters: Tokenizer
+) -> None:
+    model = translating_model(characters.vocab_size, context_length=64, output_bias=True)
+    with torch.no_grad():
+        model.output.bias[characters.end_id] = -1000.0
+    short, long = Translator(model, characters).translate(["a", "abcdefghij"])
+    assert (short.candidates[0].finish, short.warnings) == (
+        "length",
+        ("the translation did not come to an end and was cut",),
+    )
+    assert (len(short.text), len(long.text)) == (2 * 2 + 20, 2 * 11 + 20)
+
+
+def test_unknown_characters_are_named(translator: Translator) -> None:
+    assert "characters the model does not know: ñ" in translator.translate(["añb"])[0].warnings
+
+
+@pytest.mark.parametrize("text", ["a\ud800b", "a\x00b", "\ud800" * 99, "\x00"])
+def test_odd_texts_do_no_harm(translator: Translator, text: str) -> None:
+    assert len(translator.translate([text])) == 1
+
+
+def test_one_text_is_a_list_of_one(translator: Translator) -> None:
+    assert translator.translate("abc") == translator.translate(["abc"])
+
+
+def test_no_texts_give_no_translations(translator: Translator) -> None:
+    assert translator.translate([]) == []
+
+
+def test_the_models_mode_is_as_before(translator: Translator) -> None:
+    translator.model.train()
+    translator.translate(["a"])
+    assert translator.model.training

@@ -1,0 +1,285 @@
+"""Our models compute what transformers' own do, from the files that it saves."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from penwright.errors import PenwrightError
+from penwright.formats.huggingface import load_huggingface, model_from_huggingface, settings_from_huggingface
+from penwright.models import DecoderOnly, EncoderDecoder, EncoderOnly
+
+VOCABULARY = 60
+WRITER = {"vocab_size": VOCABULARY, "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}
+GPT2 = WRITER | {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 32}
+LLAMA = WRITER | {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 32,
+}
+TRANSLATOR = WRITER | {
+    "d_model": 32,
+    "encoder_layers": 3,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 48,
+    "decoder_start_token_id": 2,
+    "max_position_embeddings": 32,
+    "scale_embedding": True,
+}
+BERT = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 32,
+}
+WRITERS = {
+    "gpt2": lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT2)),
+    "gpt2-untied": lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT2, tie_word_embeddings=False)),
+    "gpt2-inner": lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT2, n_inner=40)),
+    "llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA)),
+    "llama-tied": lambda: transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(**LLAMA, tie_word_embeddings=True, rms_norm_eps=1e-3)
+    ),
+    "llama-base": lambda: transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(**LLAMA, rope_parameters={"rope_type": "default", "rope_theta": 500.0})
+    ),
+    "llama-biased": lambda: transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(**LLAMA, attention_bias=True, mlp_bias=True)
+    ),
+    "qwen3": lambda: transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**LLAMA, head_dim=16)),
+    "qwen3-tied": lambda: transformers.Qwen3ForCausalLM(
+        transformers.Qwen3Config(**LLAMA, head_dim=8, tie_word_embeddings=True)
+    ),
+}
+TRANSLATORS = {
+    "marian": lambda: transformers.MarianMTModel(transformers.MarianConfig(**TRANSLATOR)),
+    "marian-swish": lambda: transformers.MarianMTModel(
+        transformers.MarianConfig(**TRANSLATOR, activation_function="swish")
+    ),
+    "m2m100": lambda: transformers.M2M100ForConditionalGeneration(transformers.M2M100Config(**TRANSLATOR)),
+}
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    yield
+    transformers.utils.logging.enable_progress_bar()
+
+
+def randomised(model: nn.Module) -> nn.Module:
+    """Every number moved a little, so that no bias is zero and no norm is one."""
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:  # not the sinusoids
+                parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
+        for name, buffer in model.named_buffers():
+            if name == "final_logits_bias":
+                buffer.add_(torch.randn(buffer.shape, generator=generator))
+    return model.eval()
+
+
+def tokens_of_length(*lengths: int) -> tuple[Tensor, Tensor]:
+    """Rows of tokens padded on the right with 1, and where they are real."""
+    generator = torch.Generator().manual_seed(3)
+    padding = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    tokens = torch.randint(3, VOCABULARY, padding.shape, generator=generator)
+    return tokens.where(padding, torch.tensor(1)), padding
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_writer_gives_the_logits_of_transformers(name: str, tmp_path: Path) -> None:
+    theirs = randomised(WRITERS[name]())
+    theirs.save_pretrained(tmp_path)
+    ours = load_huggingface(tmp_path)
+    assert isinstance(ours, DecoderOnly)
+    tokens, _ = tokens_of_length(9, 9, 9)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(tokens), theirs(tokens).logits, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3"])
+def test_a_cached_writer_gives_the_logits_of_transformers(name: str, tmp_path: Path) -> None:
+    theirs = randomised(WRITERS[name]())
+    theirs.save_pretrained(tmp_path)
+    ours = load_huggingface(tmp_path)
+    assert isinstance(ours, DecoderOnly)
+    tokens, _ = tokens_of_length(9, 9)
+    cache, steps = ours.new_cache(batch=2, capacity=9), []
+    with torch.no_grad():
+        for part in tokens.split([4, 1, 1, 3], dim=1):
+            steps.append(ours(part, cache=cache))
+            cache.advance(part.shape[1])
+        torch.testing.assert_close(torch.cat(steps, 1), theirs(tokens).logits, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", TRANSLATORS)
+def test_a_translator_gives_the_logits_of_transformers_on_padded_sources(name: str, tmp_path: Path) -> None:
+    theirs = randomised(TRANSLATORS[name]())
+    theirs.save_pretrained(tmp_path)
+    ours = load_huggingface(tmp_path)
+    assert isinstance(ours, EncoderDecoder)
+    source, source_padding = tokens_of_length(9, 4, 7)
+    target, target_padding = tokens_of_length(5, 8, 6)
+    with torch.no_grad():
+        expected = theirs(source, attention_mask=source_padding.long(), decoder_input_ids=target).logits
+        found = ours(source, source_padding, target)
+    torch.testing.assert_close(found[target_padding], expected[target_padding], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", TRANSLATORS)
+def test_a_cached_translator_gives_the_logits_of_transformers(name: str, tmp_path: Path) -> None:
+    theirs = randomised(TRANSLATORS[name]())
+    theirs.save_pretrained(tmp_path)
+    ours = load_huggingface(tmp_path)
+    assert isinstance(ours, EncoderDecoder)
+    source, source_padding = tokens_of_length(9, 4)
+    target, _ = tokens_of_length(6, 6)
+    cache, steps = ours.new_cache(batch=2, capacity=6), []
+    with torch.no_grad():
+        encoded = ours.encode(source, source_padding)
+        for part in target.split(1, dim=1):
+            steps.append(ours.output(ours.hidden(part, encoded, cache)))
+            cache.advance(1)
+        expected = theirs(source, attention_mask=source_padding.long(), decoder_input_ids=target).logits
+    torch.testing.assert_close(torch.cat(steps, 1), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("n_labels", [2, 5])
+def test_a_classifier_gives_the_logits_of_transformers_on_padded_texts(n_labels: int, tmp_path: Path) -> None:
+    config = transformers.BertConfig(**BERT, num_labels=n_labels)
+    theirs = randomised(transformers.BertForSequenceClassification(config))
+    theirs.save_pretrained(tmp_path)
+    ours = load_huggingface(tmp_path)
+    assert isinstance(ours, EncoderOnly)
+    tokens, padding = tokens_of_length(9, 4, 7)
+    with torch.no_grad():
+        expected = theirs(tokens, attention_mask=padding.long()).logits
+        torch.testing.assert_close(ours(tokens, padding), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_a_model_in_several_files_is_read_whole(tmp_path: Path) -> None:
+    theirs = randomised(WRITERS["llama"]())
+    theirs.save_pretrained(tmp_path, max_shard_size="20KB")
+    assert not (tmp_path / "model.safetensors").exists()
+    tokens, _ = tokens_of_length(5)
+    with torch.no_grad():
+        torch.testing.assert_close(load_huggingface(tmp_path)(tokens), theirs(tokens).logits, atol=1e-4, rtol=1e-4)
+
+
+def test_weights_of_half_precision_are_read_in_full_precision(tmp_path: Path) -> None:
+    theirs = randomised(WRITERS["gpt2"]()).to(torch.bfloat16)
+    theirs.save_pretrained(tmp_path)
+    ours = load_huggingface(tmp_path)
+    assert all(parameter.dtype == torch.float32 for parameter in ours.parameters())
+
+
+def test_the_first_gpt2_without_prefix_and_with_its_mask_is_read(tmp_path: Path) -> None:
+    theirs = randomised(WRITERS["gpt2"]())
+    theirs.save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    tensors = {name.removeprefix("transformer."): tensor for name, tensor in load_file(path).items()}
+    save_file(tensors | {"h.0.attn.bias": torch.ones(1, 1, 32, 32)}, path)
+    tokens, _ = tokens_of_length(5)
+    with torch.no_grad():
+        torch.testing.assert_close(load_huggingface(tmp_path)(tokens), theirs(tokens).logits, atol=1e-4, rtol=1e-4)
+
+
+def llama_config(**changes: object) -> dict[str, object]:
+    return LLAMA | {"architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "rms_norm_eps": 1e-5} | changes
+
+
+def test_rotary_positions_are_found_where_older_versions_wrote_them() -> None:
+    settings = settings_from_huggingface(llama_config(rope_theta=500_000.0, rope_scaling=None)).settings
+    assert settings.positions.type == "rotary" and settings.positions.base == 500_000.0
+
+
+def test_heads_that_an_old_config_does_not_mention_have_their_usual_sizes() -> None:
+    config = llama_config()
+    del config["num_key_value_heads"]
+    settings = settings_from_huggingface(config).settings
+    assert (settings.n_kv_heads, settings.d_head) == (4, 8)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"architectures": ["MambaForCausalLM"]}, "MambaForCausalLM"),
+        ({"hidden_act": "relu"}, "hidden_act = 'relu'"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type = 'linear'"),
+        ({"attention_bias": True}, "attention_bias = True and mlp_bias = False"),
+        ({"num_attention_heads": 3}, "n_heads"),
+        ({"vocab_size": "many"}, "vocab_size"),
+        ({"hidden_size": "wide"}, "d_model"),
+    ],
+)
+def test_a_config_that_cannot_be_held_is_refused_by_name(change: dict[str, object], named: str) -> None:
+    with pytest.raises(PenwrightError, match=named):
+        settings_from_huggingface(llama_config(**change))
+
+
+def test_a_config_without_a_needed_key_is_refused_by_name() -> None:
+    config = llama_config()
+    del config["hidden_size"]
+    with pytest.raises(PenwrightError, match="has no hidden_size"):
+        settings_from_huggingface(config)
+
+
+def test_heads_that_differ_between_encoder_and_decoder_are_refused() -> None:
+    config = TRANSLATOR | {"architectures": ["MarianMTModel"], "activation_function": "gelu"}
+    with pytest.raises(PenwrightError, match="encoder_attention_heads = 4 and decoder_attention_heads = 2"):
+        settings_from_huggingface(config | {"decoder_attention_heads": 2})
+
+
+def test_missing_and_superfluous_tensors_are_named() -> None:
+    tensors = WRITERS["llama"]().state_dict()
+    tensors["model.layers.0.extra"] = tensors.pop("model.norm.weight")
+    with pytest.raises(PenwrightError, match=r"missing: model\.norm\.weight; .*superfluous: model\.layers\.0\.extra"):
+        model_from_huggingface(llama_config(), tensors)
+
+
+def test_a_tensor_of_the_wrong_shape_is_named_with_both_shapes() -> None:
+    with pytest.raises(PenwrightError, match=r"down_proj\.weight has shape \(32, 48\), .* \(32, 64\)"):
+        model_from_huggingface(llama_config(intermediate_size=64), WRITERS["llama"]().state_dict() | wide_gates())
+
+
+def wide_gates() -> dict[str, Tensor]:
+    names = [f"model.layers.{layer}.mlp.{kind}_proj.weight" for layer in range(2) for kind in ("gate", "up")]
+    return {name: torch.zeros(64, 32) for name in names}
+
+
+def test_a_pickle_is_never_opened(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(llama_config()), encoding="utf-8")
+    torch.save({}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(PenwrightError, match=r"there is no model\.safetensors"):
+        load_huggingface(tmp_path)
+
+
+@pytest.mark.parametrize("content", [None, "{", "[1]", "7"])
+def test_a_folder_without_a_readable_config_is_refused(content: str | None, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "config.json").write_text(content, encoding="utf-8")
+    with pytest.raises(PenwrightError, match=r"config\.json cannot be read"):
+        load_huggingface(tmp_path)
+
+
+def test_a_damaged_file_of_weights_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(llama_config()), encoding="utf-8")
+    (tmp_path / "model.safetensors").write_bytes(b"not a tensor")
+    with pytest.raises(PenwrightError, match="safetensors cannot be read"):
+        load_huggingface(tmp_path)

@@ -1,0 +1,82 @@
+"""Attention in itself: what it averages, how it scales, and which heads share keys and values."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from penwright.config import ModelSettings
+from penwright.layers.attention import Attention, fused_attention
+from penwright.layers.mask import KernelMask, Mask
+
+CAUSAL = Mask(causal=True).resolve(torch.arange(5)[None], 5)
+
+
+def attention_of(**changes: object) -> Attention:
+    torch.manual_seed(4)
+    table = {"d_model": 12, "n_heads": 2, "zero_init_outputs": False} | changes
+    return Attention(ModelSettings.model_validate(table)).double().eval()
+
+
+def random_heads(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(6))
+
+
+def test_scores_that_are_zero_are_not_masked() -> None:
+    values = random_heads(1, 1, 5, 4)
+    found = fused_attention(torch.zeros_like(values), values, values, CAUSAL, 0.0)
+    running_mean = values.cumsum(2) / torch.arange(1, 6)[:, None]
+    torch.testing.assert_close(found, running_mean)
+
+
+@pytest.mark.parametrize("d_head", [4, 16])
+def test_scores_are_divided_by_the_root_of_the_width_of_a_head(d_head: int) -> None:
+    queries, keys, values = (random_heads(2, 3, 5, d_head) for _ in range(3))
+    expected = (queries @ keys.mT / d_head**0.5).softmax(-1) @ values
+    torch.testing.assert_close(fused_attention(queries, keys, values, KernelMask(), 0.0), expected)
+
+
+def test_the_mask_acts_before_the_softmax() -> None:
+    values = torch.ones(1, 1, 5, 4, dtype=torch.float64)
+    found = fused_attention(random_heads(1, 1, 5, 4), random_heads(1, 1, 5, 4), values, CAUSAL, 0.0)
+    torch.testing.assert_close(found, values)  # rows that still sum to one leave ones as they are
+
+
+def test_query_heads_share_the_keys_and_values_of_their_neighbours() -> None:
+    queries, keys, values = random_heads(1, 4, 5, 6), random_heads(1, 2, 5, 6), random_heads(1, 2, 5, 6)
+    repeated = [heads.repeat_interleave(2, dim=1) for heads in (keys, values)]
+    expected = fused_attention(queries, *repeated, CAUSAL, 0.0)
+    torch.testing.assert_close(fused_attention(queries, keys, values, CAUSAL, 0.0), expected)
+
+
+def test_identical_rows_of_a_batch_give_identical_rows() -> None:
+    attention, x = attention_of(), random_heads(1, 5, 12).expand(2, 5, 12)
+    first, second = attention(x, attention.keys_values(x), CAUSAL)
+    torch.testing.assert_close(first, second)
+
+
+def test_keys_and_values_may_come_from_a_text_of_another_length() -> None:
+    attention, x, source = attention_of(), random_heads(2, 5, 12), random_heads(2, 9, 12)
+    assert attention(x, attention.keys_values(source), KernelMask()).shape == x.shape
+
+
+def test_without_a_mask_the_order_of_the_sources_does_not_matter() -> None:
+    attention, x, order = attention_of(), random_heads(2, 5, 12), torch.tensor([3, 1, 4, 0, 2])
+    expected = attention(x, attention.keys_values(x), KernelMask())
+    torch.testing.assert_close(attention(x, attention.keys_values(x[:, order]), KernelMask()), expected)
+
+
+def test_dropout_of_weights_acts_only_in_training() -> None:
+    attention, x = attention_of(attention_dropout=0.5), random_heads(2, 5, 12)
+    used = attention(x, attention.keys_values(x), CAUSAL)
+    torch.testing.assert_close(attention(x, attention.keys_values(x), CAUSAL), used)
+    attention.train()
+    assert not torch.allclose(attention(x, attention.keys_values(x), CAUSAL), used)
+
+
+def test_with_normed_queries_and_keys_the_size_of_a_token_does_not_sharpen_attention() -> None:
+    torch.manual_seed(4)
+    attention = Attention(ModelSettings.model_validate({"d_model": 12, "n_heads": 2}), qk_norm=True).double()
+    torch.nn.init.eye_(attention.output.weight)
+    x, values = random_heads(1, 5, 12), random_heads(1, 5, 12)
+    kept = attention.keys_values(values)
+    torch.testing.assert_close(attention(100 * x, kept, CAUSAL), attention(x, kept, CAUSAL), atol=1e-5, rtol=1e-4)

@@ -1,0 +1,53 @@
+"""A cache knows how many tokens each row holds, and where the next ones go."""
+
+import torch
+from torch import Tensor
+
+from penwright.config import ModelSettings
+from penwright.layers.attention import KeysValues
+from penwright.layers.cache import Cache, LayerCache, positions_of
+
+SETTINGS = ModelSettings.model_validate({"d_model": 8, "n_heads": 2})
+NEW = torch.zeros(3, 2, dtype=torch.long)
+
+
+def cache_of(lengths: list[int]) -> Cache:
+    cache = Cache(SETTINGS, n_layers=1, batch=len(lengths), capacity=8, like=torch.zeros(1))
+    cache.advance(torch.tensor(lengths))
+    return cache
+
+
+def test_without_a_cache_positions_count_from_zero_in_one_row_for_all() -> None:
+    assert positions_of(NEW, None, SETTINGS).tolist() == [[0, 1]]
+
+
+def test_rows_of_one_length_share_their_positions() -> None:
+    assert positions_of(NEW, cache_of([4, 4, 4]), SETTINGS).tolist() == [[4, 5]]
+
+
+def test_rows_of_different_lengths_go_on_each_at_its_own_end() -> None:
+    assert positions_of(NEW, cache_of([4, 1, 3]), SETTINGS).tolist() == [[4, 5], [1, 2], [3, 4]]
+
+
+def test_selected_rows_keep_their_lengths() -> None:
+    cache = cache_of([4, 1, 3])
+    cache.select(torch.tensor([2, 0, 0]))
+    cache.advance(1)
+    assert positions_of(NEW, cache, SETTINGS).tolist() == [[4, 5], [5, 6], [5, 6]]
+
+
+def test_new_keys_and_values_are_kept_at_their_positions() -> None:
+    layer = LayerCache(KeysValues(*torch.zeros(2, 2, 1, 4, 3)))
+    new = KeysValues(torch.ones(2, 1, 1, 3), 2 * torch.ones(2, 1, 1, 3))
+    kept = layer.append(new, torch.tensor([[0], [2]]), end=3)
+    assert filled(kept.keys) == [[1, 0, 0], [0, 0, 1]]
+    assert filled(kept.values) == [[2, 0, 0], [0, 0, 2]]
+
+
+def filled(kept: Tensor) -> list[list[float]]:
+    return [[float(value) for value in row] for row in kept[:, 0, :, 0].tolist()]
+
+
+def test_a_cache_has_the_precision_of_the_model() -> None:
+    cache = Cache(SETTINGS, n_layers=2, batch=1, capacity=4, like=torch.zeros(1, dtype=torch.bfloat16))
+    assert [layer.kept.keys.dtype for layer in cache.layers] == [torch.bfloat16, torch.bfloat16]

@@ -1,0 +1,45 @@
+"""How a new model begins."""
+
+import pytest
+import torch
+
+from penwright.config import ModelSettings, Task
+from penwright.models import make_model
+
+SMALL = {"d_model": 64, "n_layers": 3, "n_heads": 4}
+
+
+@pytest.mark.parametrize("task", ["generate", "translate", "classify"])
+def test_a_new_block_adds_nothing(task: Task) -> None:
+    model = make_model(task, 20, ModelSettings.model_validate(SMALL), n_labels=2)
+    added = [p for name, p in model.named_parameters() if name.endswith(("attention.output.weight", ".down.weight"))]
+    assert added and not any(parameter.any() for parameter in added)
+
+
+def test_without_zeros_what_blocks_add_shrinks_with_their_number() -> None:
+    torch.manual_seed(0)
+    deviations = []
+    for n_layers in (2, 8):
+        settings = ModelSettings.model_validate(SMALL | {"n_layers": n_layers, "zero_init_outputs": False})
+        model = make_model("generate", 20, settings)
+        deviations.append(model.get_parameter("decoder.blocks.0.attention.output.weight").std().item())
+    assert deviations[0] / deviations[1] == pytest.approx(2.0, rel=0.1)
+
+
+@pytest.mark.parametrize("task", ["generate", "translate", "classify"])
+def test_biases_begin_at_zero_and_norms_at_one(task: Task) -> None:
+    settings = ModelSettings.model_validate(SMALL | {"norm": {"type": "layer"}, "bias": True, "output_bias": True})
+    model = make_model(task, 20, settings, n_labels=2)
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            assert not parameter.any(), name
+        elif "norm" in name:
+            assert (parameter == 1).all(), name
+
+
+def test_the_same_seed_makes_the_same_model() -> None:
+    models = []
+    for _ in range(2):
+        torch.manual_seed(11)
+        models.append(make_model("translate", 20, ModelSettings.model_validate(SMALL)))
+    assert all(torch.equal(a, b) for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True))

@@ -1,0 +1,136 @@
+import json
+import resource
+from pathlib import Path
+
+import pytest
+import torch
+
+from penwright.errors import PenwrightError
+from penwright.runs import DamagedCheckpoint, Run, write_atomically
+
+WEIGHTS = {"w": torch.arange(1000.0)}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run.create(tmp_path / "run")
+
+
+def save(run: Run, step: int, *, best: bool = False) -> None:
+    run.save_checkpoint(step, WEIGHTS, {"m": torch.zeros(3)}, {"step": step}, best=best)
+
+
+def test_what_is_saved_is_loaded(run: Run) -> None:
+    save(run, 7)
+    checkpoint, warnings = run.newest()
+    assert (checkpoint.step, checkpoint.state(), warnings) == (7, {"step": 7}, [])
+    torch.testing.assert_close(checkpoint.weights()["w"], WEIGHTS["w"])
+
+
+def test_the_newest_is_so_by_number_not_by_name(run: Run) -> None:
+    save(run, 9_900)
+    save(run, 100_000_000)
+    assert run.newest()[0].step == 100_000_000
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "training.safetensors", "state.json", "manifest.json"])
+@pytest.mark.parametrize("damage", ["flip a bit", "cut", "empty", "delete"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(run: Run, name: str, damage: str) -> None:
+    save(run, 1)
+    save(run, 2)
+    path = run.checkpoints()[-1].folder / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    changed = {"flip a bit": bytes(content), "cut": bytes(content[:-1]), "empty": b""}.get(damage)
+    if changed is None:
+        path.unlink()
+    elif name == "manifest.json" and damage == "flip a bit":
+        path.write_bytes(content.replace(b"{", b"[", 1))
+    else:
+        path.write_bytes(changed)
+    checkpoint, warnings = run.newest()
+    assert checkpoint.step == 1
+    assert "step-00000002" in warnings[0]
+
+
+def test_only_damaged_checkpoints_are_a_clear_error(run: Run) -> None:
+    save(run, 1)
+    (run.checkpoints()[0].folder / "model.safetensors").write_bytes(b"")
+    with pytest.raises(PenwrightError, match=r"model\.safetensors is damaged"):
+        run.newest()
+
+
+def test_files_of_another_checkpoint_are_noticed(run: Run) -> None:
+    save(run, 1)
+    run.save_checkpoint(2, {"w": torch.ones(1000)}, {}, {"step": 2}, best=False)
+    one, two = run.checkpoints()
+    (one.folder / "model.safetensors").write_bytes((two.folder / "model.safetensors").read_bytes())
+    with pytest.raises(DamagedCheckpoint, match=r"step-00000001/model\.safetensors"):
+        one.verify()
+
+
+def test_pruning_spares_the_last_and_the_best(run: Run) -> None:
+    for step in range(1, 7):
+        save(run, step, best=step == 2)
+    run.prune(keep=2)
+    assert [checkpoint.step for checkpoint in run.checkpoints()] == [2, 5, 6]
+    assert run.best()[0].step == 2
+
+
+def test_a_folder_that_a_kill_left_half_written_is_no_checkpoint(run: Run) -> None:
+    save(run, 1)
+    half = run.folder / "checkpoints" / "step-00000002.tmp-123"
+    half.mkdir()
+    (half / "model.safetensors").write_bytes(b"half")
+    assert run.newest()[0].step == 1
+    save(run, 2)
+    assert not half.exists()
+
+
+def test_a_full_disk_is_said_and_what_was_saved_stays(run: Run) -> None:
+    save(run, 1)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(PenwrightError, match="could not be saved"):
+            save(run, 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert run.newest()[0].step == 1
+    assert [path.name for path in (run.folder / "checkpoints").iterdir()] == ["step-00000001"]
+
+
+def test_replacing_a_file_keeps_the_old_one_when_the_disk_is_full(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_atomically(path, "old")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    try:
+        with pytest.raises(PenwrightError, match="could not be written"):
+            write_atomically(path, "new" * 100)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert path.read_text() == "old"
+
+
+def test_a_new_run_refuses_a_folder_that_is_not_empty(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(PenwrightError, match="is not empty"):
+        Run.create(tmp_path)
+
+
+def test_a_missing_run_names_the_runs_nearby(tmp_path: Path) -> None:
+    Run.create(tmp_path / "novels")
+    (tmp_path / "novels" / "recipe.toml").write_text("")
+    with pytest.raises(PenwrightError, match=r"Runs here: .*novels"):
+        Run.open(tmp_path / "novel")
+
+
+def test_records_after_the_resumed_step_are_forgotten(run: Run) -> None:
+    for step in (10, 20, 30):
+        run.append("metrics.jsonl", {"step": step, "loss": 1 / step})
+    with (run.folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 40, "lo')  # a kill in the middle of a line
+    run.forget_after(20)
+    assert [record["step"] for record in run.records("metrics.jsonl")] == [10, 20]
+    assert all(json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().strip().split("\n"))

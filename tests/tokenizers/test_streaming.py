@@ -1,0 +1,41 @@
+"""Text that comes token by token is the text that comes at once."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penwright.tokenizers import TextStream, Tokenizer, train_tokenizer
+
+
+@pytest.fixture(scope="module", params=["characters", "bytes", "bpe", "unigram"])
+def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    return train_tokenizer(request.param, ["ab Zażółć 👨‍👩‍👧 字 ab Zażółć"])
+
+
+@settings(max_examples=50, deadline=None)
+@given(text=st.text())
+def test_pieces_grow_into_the_text_of_all_tokens(tokenizer: Tokenizer, text: str):
+    stream = TextStream(tokenizer)
+    ids = tokenizer.encode(text)
+    assert "".join(map(stream.push, ids)) + stream.finish() == tokenizer.decode(ids)
+
+
+@settings(max_examples=50, deadline=None)
+@given(data=st.data())
+def test_any_ids_at_all_stream_as_they_decode(tokenizer: Tokenizer, data: st.DataObject):
+    ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1)))
+    stream = TextStream(tokenizer)
+    assert "".join(map(stream.push, ids)) + stream.finish() == tokenizer.decode(ids)
+
+
+def test_a_character_waits_for_its_last_byte():
+    tokenizer = train_tokenizer("bytes", ["a"])
+    stream = TextStream(tokenizer)
+    assert [stream.push(token_id) for token_id in tokenizer.encode("字a")] == ["", "", "字", "a"]
+
+
+def test_a_character_that_never_ends_becomes_a_replacement_character():
+    tokenizer = train_tokenizer("bytes", ["a"])
+    stream = TextStream(tokenizer)
+    assert [stream.push(token_id) for token_id in tokenizer.encode("字")[:2]] == ["", ""]
+    assert stream.finish() == "\ufffd"

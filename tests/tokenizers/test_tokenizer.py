@@ -1,0 +1,179 @@
+"""What holds for every kind of tokenizer, and what is special to each."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as LibraryTokenizer
+from transformers import PreTrainedTokenizerFast
+
+from penwright.errors import PenwrightError
+from penwright.tokenizers import Tokenizer, train_tokenizer
+from penwright.tokenizers.encoders import WordEncoder, ids_type
+from penwright.tokenizers.kinds import KINDS
+
+HARD = [
+    "",
+    " ",
+    "  two leading, double  inside, trailing  ",
+    "\ttabs\t\tand\r\nCRLF\n\n\n  indented\n",
+    "don't we'll I'VE 1234567 3.14 _under_ a-b",
+    "family 👨‍👩‍👧‍👦 flag 🇵🇱 skin 👍🏽",
+    "right \u200fto left\u200e \u202eoverride\u202c שלום مرحبا",
+    "nul \0 separator \u2028 paragraph \u2029 bom \ufeff nbsp\u00a0 \u3000wide",
+    "controls \x1b\x1c\x1d .\x1e\x1f\x7f\x85 .\x1c",
+    "</s><pad><s><unk> </s> text",
+    "Zażółć gęślą jaźń",
+    "Zaz\u0307o\u0301łc\u0301 combining",
+    "replacement \ufffd itself, last \U0010ffff",
+    "日本語の文章です。",
+    "Ġ Ċ Ā spelling of bytes",
+]
+TRAINING = ["The cat sat on the mat, and the dog's mat was sat on. " * 20, *HARD]
+
+
+@pytest.fixture(scope="module", params=list(KINDS))
+def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    return train_tokenizer(request.param, TRAINING, 300 if request.param in ("bpe", "unigram") else None)
+
+
+@pytest.fixture(scope="module", params=["bytes", "bpe", "unigram"])
+def byte_tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    return train_tokenizer(request.param, TRAINING, None if request.param == "bytes" else 300)
+
+
+@pytest.fixture(scope="module")
+def letters() -> Tokenizer:
+    return train_tokenizer("characters", ["abc\n"])
+
+
+@pytest.mark.parametrize("text", HARD)
+def test_decoding_gives_the_text_back(tokenizer: Tokenizer, text: str):
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@settings(max_examples=50, deadline=None)
+@given(text=st.text())
+def test_byte_tokenizers_know_every_text(byte_tokenizer: Tokenizer, text: str):
+    assert byte_tokenizer.decode(byte_tokenizer.encode(text)) == text
+
+
+@pytest.mark.parametrize("text", HARD)
+def test_no_text_encodes_to_a_special_token(tokenizer: Tokenizer, text: str):
+    assert max(tokenizer.encode(text), default=0) < tokenizer.vocab_size - (4 if tokenizer.kind == "characters" else 3)
+
+
+def test_special_tokens_stand_at_the_end(tokenizer: Tokenizer):
+    n = tokenizer.vocab_size
+    assert (tokenizer.pad_id, tokenizer.start_id, tokenizer.end_id) == (n - 3, n - 2, n - 1)
+    assert tokenizer.unknown_id == (n - 4 if tokenizer.kind == "characters" else None)
+
+
+def test_special_tokens_decode_to_nothing(tokenizer: Tokenizer):
+    ids = [tokenizer.start_id, *tokenizer.encode("The mat"), tokenizer.end_id, tokenizer.pad_id]
+    assert tokenizer.decode(ids) == "The mat"
+
+
+def test_a_batch_gives_what_single_texts_give(tokenizer: Tokenizer):
+    batch = tokenizer.encode_batch(HARD)
+    assert [ids.tolist() for ids in batch] == [tokenizer.encode(text) for text in HARD]
+    assert {ids.dtype for ids in batch} == {np.dtype(np.uint16)}
+
+
+def test_a_saved_tokenizer_is_the_same(tokenizer: Tokenizer, tmp_path: Path):
+    tokenizer.save(tmp_path / "tokenizer.json")
+    loaded = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert (loaded.kind, loaded.vocab_size, loaded.fingerprint) == (
+        tokenizer.kind,
+        tokenizer.vocab_size,
+        tokenizer.fingerprint,
+    )
+    assert [loaded.encode(text) for text in HARD] == [tokenizer.encode(text) for text in HARD]
+
+
+@pytest.mark.parametrize("text", HARD)
+def test_the_plain_library_gives_the_same_ids(tokenizer: Tokenizer, text: str, tmp_path: Path):
+    tokenizer.save(tmp_path / "tokenizer.json")
+    library = LibraryTokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    library.encode_special_tokens = True
+    assert library.encode(text).ids == tokenizer.encode(text)
+    assert library.decode(tokenizer.encode(text)) == text
+
+
+@settings(max_examples=50, deadline=None)
+@given(text=st.text(st.sampled_from("ab.é'_1 \t\n\x1c\x1f\u00a0\u2028\u3000\u0301字👍")))
+def test_words_are_cut_where_the_plain_library_cuts_them(byte_tokenizer: Tokenizer, text: str):
+    library = LibraryTokenizer.from_str(byte_tokenizer._library.to_str())
+    assert byte_tokenizer.encode(text) == library.encode(text).ids
+
+
+def test_transformers_reads_the_file(tokenizer: Tokenizer, tmp_path: Path):
+    tokenizer.save(tmp_path / "tokenizer.json")
+    reference = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"), split_special_tokens=True)
+    for text in HARD:
+        assert reference.encode(text, add_special_tokens=False) == tokenizer.encode(text)
+
+
+def test_half_a_surrogate_pair_becomes_a_replacement_character(byte_tokenizer: Tokenizer):
+    assert byte_tokenizer.decode(byte_tokenizer.encode("a\ud800b")) == "a\ufffdb"
+
+
+def test_tokens_are_shown_readably(tokenizer: Tokenizer):
+    assert tokenizer.token_text(tokenizer.end_id) == "</s>"
+    assert "".join(map(tokenizer.token_text, tokenizer.encode("the mat"))) == "the mat"
+
+
+def test_a_part_of_a_character_is_shown_as_hexadecimal():
+    tokenizer = train_tokenizer("bytes", ["ó"])
+    assert [tokenizer.token_text(token_id) for token_id in tokenizer.encode("ó")] == [r"\xc3", r"\xb3"]
+
+
+def test_unseen_characters_become_unknown_and_are_named(letters: Tokenizer):
+    ids = letters.encode("aXbYX\ud800")
+    assert letters.decode(ids) == "a\ufffdb\ufffd\ufffd\ufffd"
+    assert ids.count(letters.unknown_id) == 4
+    assert letters.unknown_characters("aXbYX\ud800") == ["X", "Y", "\ufffd"]
+
+
+def test_other_kinds_know_all_characters(byte_tokenizer: Tokenizer):
+    assert byte_tokenizer.unknown_characters("Xé字") == []
+
+
+def test_the_memory_of_words_may_overflow(byte_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(WordEncoder, "max_characters", 5)
+    for _ in range(3):
+        assert [byte_tokenizer.decode(byte_tokenizer.encode(text)) for text in HARD] == HARD
+
+
+def test_ids_are_as_small_as_the_vocabulary_allows():
+    assert (ids_type(65_536), ids_type(65_537)) == (np.uint16, np.uint32)
+
+
+def test_a_missing_file_is_named(tmp_path: Path):
+    with pytest.raises(PenwrightError, match=r"missing\.json"):
+        Tokenizer.load(tmp_path / "missing.json")
+
+
+@pytest.mark.parametrize("damage", ["", "{}", "[]", '{"version": "1.0"', "\x00"])
+def test_a_damaged_file_is_named(tmp_path: Path, damage: str):
+    (tmp_path / "tokenizer.json").write_text(damage, encoding="utf-8")
+    with pytest.raises(PenwrightError, match=r"tokenizer\.json is damaged or was not made by Penwright"):
+        Tokenizer.load(tmp_path / "tokenizer.json")
+
+
+def test_a_file_without_our_special_tokens_is_refused(tmp_path: Path, letters: Tokenizer):
+    letters.save(tmp_path / "tokenizer.json")
+    makeup = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
+    (tmp_path / "tokenizer.json").write_text(json.dumps(makeup | {"added_tokens": []}), encoding="utf-8")
+    with pytest.raises(PenwrightError, match="was not made by Penwright"):
+        Tokenizer.load(tmp_path / "tokenizer.json")
+
+
+def test_a_failed_save_leaves_nothing(tmp_path: Path, letters: Tokenizer):
+    (tmp_path / "tokenizer.json").mkdir()
+    with pytest.raises(PenwrightError, match="cannot be saved"):
+        letters.save(tmp_path / "tokenizer.json")
+    assert [path.name for path in tmp_path.iterdir()] == ["tokenizer.json"]

@@ -1,0 +1,105 @@
+"""Training is deterministic, survives any text and any vocabulary, and says what it could not do."""
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penwright.errors import PenwrightError
+from penwright.tokenizers import Tokenizer, train_tokenizer
+from penwright.tokenizers.kinds import KINDS
+
+STEMS = ["walk", "talk", "jump", "sleep", "wait", "paint", "play", "laugh", "śpiew", "czyt"]
+ENDINGS = ["", "s", "ed", "er", "ers", "ing", "ać", "ający"]
+TEXT = " ".join(stem + ending for stem in STEMS for ending in ENDINGS) + "\n"
+
+kinds = pytest.mark.parametrize("kind", list(KINDS))
+learned = pytest.mark.parametrize("kind", ["bpe", "unigram"])
+
+
+@kinds
+def test_the_same_texts_give_the_same_file(kind: str):
+    assert len({train_tokenizer(kind, [TEXT, TEXT[:40]]).fingerprint for _ in range(4)}) == 1
+
+
+@learned
+def test_frequent_parts_become_tokens(kind: str):
+    tokenizer = train_tokenizer(kind, [TEXT], 300)
+    assert len(tokenizer.encode(TEXT)) < len(TEXT) / 2
+
+
+@learned
+def test_the_vocabulary_counts_special_tokens(kind: str):
+    assert train_tokenizer(kind, [TEXT], 280).vocab_size == 280
+
+
+@learned
+def test_a_small_text_supports_only_a_small_vocabulary(kind: str):
+    tokenizer = train_tokenizer(kind, [TEXT], 100_000)
+    assert tokenizer.notes == (f"The text only supports a vocabulary of {tokenizer.vocab_size} tokens, not 100,000.",)
+
+
+@learned
+def test_a_vocabulary_without_room_for_the_bytes_is_refused(kind: str):
+    with pytest.raises(PenwrightError, match="ask for 259 tokens or more"):
+        train_tokenizer(kind, [TEXT], 258)
+
+
+@learned
+@settings(max_examples=50, deadline=None)
+@given(texts=st.lists(st.text(), min_size=1), vocab_size=st.sampled_from([259, 260, 300, 10_000]))
+def test_any_text_can_be_trained_on(kind: str, texts: list[str], vocab_size: int):
+    text = "".join(texts) + "."
+    tokenizer = train_tokenizer(kind, [*texts, "."], vocab_size)
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@learned
+@pytest.mark.parametrize("run", ["a", " ", "ab"])
+def test_a_line_of_one_endless_word_is_no_trouble(kind: str, run: str):
+    text = run * 100_000
+    tokenizer = train_tokenizer(kind, [text], 300)
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@kinds
+@pytest.mark.parametrize("texts", [[], [""], ["", ""]])
+def test_no_text_is_refused(kind: str, texts: list[str]):
+    with pytest.raises(PenwrightError, match="There is no text"):
+        train_tokenizer(kind, texts)
+
+
+@kinds
+def test_half_a_surrogate_pair_in_the_training_text_is_no_trouble(kind: str):
+    assert isinstance(train_tokenizer(kind, ["a\ud800b"]), Tokenizer)
+
+
+def test_rare_characters_give_way_when_the_vocabulary_is_small():
+    tokenizer = train_tokenizer("characters", ["aaa bbb ccc x y"], 4 + 4)
+    assert tokenizer.decode(tokenizer.encode("abc xy")) == "abc \ufffd\ufffd"
+    assert tokenizer.notes == ("The rarest 2 of the 6 characters of the text become <unk>.",)
+
+
+def test_a_vocabulary_of_bytes_has_its_own_size():
+    assert train_tokenizer("bytes", ["a"]).notes == ()
+    assert train_tokenizer("bytes", ["a"], 8000).notes == ("A vocabulary of bytes always has 259 tokens, not 8000.",)
+
+
+def test_a_sample_holds_all_languages_of_lines_that_alternate():
+    lines = ("strawberries" if number % 2 else "truskawki" for number in range(20_000))
+    tokenizer = train_tokenizer("bpe", lines, 300, max_bytes=10_000)
+    assert len(tokenizer.encode("strawberries")) == len(tokenizer.encode("truskawki")) == 1
+
+
+def test_a_sample_is_bounded_while_the_stream_is_read_to_its_end():
+    read = []
+
+    def lines() -> Iterator[str]:
+        for number in range(5_000):
+            read.append(number)
+            yield f"word{number}"
+
+    tokenizer = train_tokenizer("bpe", lines(), 100_000, max_bytes=1_000)
+    assert len(read) == 5_000
+    assert tokenizer.vocab_size < 600

@@ -1,0 +1,63 @@
+import pytest
+import torch
+from torch import nn
+
+from penwright.config import AdamW, ModelSettings, Muon
+from penwright.models import DecoderOnly
+from penwright.training.muon import MuonOptimizer, orthogonalise
+from penwright.training.optimizers import Optimizers
+
+
+@pytest.mark.parametrize("shape", [(2, 8, 8), (1, 4, 16), (3, 16, 4)])
+def test_orthogonalised_matrices_have_singular_values_near_one(shape: tuple[int, int, int]) -> None:
+    values = torch.linalg.svdvals(orthogonalise(torch.randn(shape), torch.float32))
+    assert values.min() > 0.5 and values.max() < 1.4
+
+
+def test_muon_equals_torch_muon_in_bfloat16() -> None:
+    ours, theirs = nn.Linear(8, 16, bias=False), nn.Linear(8, 16, bias=False)
+    theirs.load_state_dict(ours.state_dict())
+    one = MuonOptimizer(ours.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1, precision=torch.bfloat16)
+    other = torch.optim.Muon(theirs.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+    for _ in range(3):
+        gradient = torch.randn(16, 8)
+        for layer, optimizer in ((ours, one), (theirs, other)):
+            layer.weight.grad = gradient.clone()
+            optimizer.step()
+    torch.testing.assert_close(ours.weight, theirs.weight, rtol=0, atol=0.01)
+
+
+def test_muon_gets_the_matrices_of_the_blocks_and_adamw_all_the_rest() -> None:
+    model = DecoderOnly(11, ModelSettings(d_model=16, n_layers=2, n_heads=2))
+    (_, rest), (_, inner) = Optimizers(model, Muon()).parts
+    assert set(inner) == {n for n, p in model.named_parameters() if n.startswith("decoder.blocks.") and p.ndim == 2}
+    assert set(inner) | set(rest) == {name for name, _ in model.named_parameters()}
+    assert not set(inner) & set(rest)
+
+
+def test_weight_decay_spares_norms_biases_and_embeddings() -> None:
+    model = DecoderOnly(11, ModelSettings(d_model=16, n_layers=1, n_heads=2, bias=True))
+    ((adamw, _),) = Optimizers(model, AdamW(weight_decay=0.5)).parts
+    decayed = {id(p) for group in adamw.param_groups if group["weight_decay"] for p in group["params"]}
+    for name, parameter in model.named_parameters():
+        assert (id(parameter) in decayed) == (parameter.ndim == 2 and "embedding" not in name), name
+
+
+@pytest.mark.parametrize("settings", [AdamW(), Muon()], ids=["adamw", "muon"])
+def test_state_goes_by_names_and_comes_back(settings: AdamW | Muon) -> None:
+    def optimizers_after_a_step() -> Optimizers:
+        torch.manual_seed(0)
+        model = DecoderOnly(11, ModelSettings(d_model=16, n_layers=1, n_heads=2))
+        optimizers = Optimizers(model, settings)
+        model(torch.arange(6)[None]).square().sum().backward()
+        optimizers.step(1.0)
+        return optimizers
+
+    optimizers, fresh = optimizers_after_a_step(), optimizers_after_a_step()
+    for part, _ in fresh.parts:
+        part.state.clear()
+    fresh.load_state(optimizers.state())
+    before, after = optimizers.state(), fresh.state()
+    assert before.keys() == after.keys() and before
+    for name in before:
+        torch.testing.assert_close(before[name], after[name], rtol=0, atol=0)

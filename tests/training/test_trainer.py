@@ -1,0 +1,129 @@
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from penwright.data.batches import TextBatch
+from penwright.errors import PenwrightError
+from penwright.models.weights import weights_of
+from penwright.objectives import summed_loss
+from penwright.runs import Run
+from penwright.training.trainer import TOO_MANY_SKIPPED, Trainer
+
+MakeTrainer = Callable[..., Trainer]
+
+
+def run_through(trainer: Trainer) -> Trainer:
+    for _ in trainer.steps():
+        pass
+    return trainer
+
+
+def assert_same_weights(one: Trainer, other: Trainer, tolerance: float = 0.0) -> None:
+    for name, tensor in weights_of(one.model).items():
+        torch.testing.assert_close(tensor, weights_of(other.model)[name], rtol=0, atol=tolerance, msg=name)
+
+
+def test_training_lowers_the_loss(make_trainer: MakeTrainer) -> None:
+    losses = [report.loss for report in make_trainer(training={"steps": 60}).steps()]
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_the_same_seed_gives_the_same_weights(make_trainer: MakeTrainer) -> None:
+    assert_same_weights(run_through(make_trainer()), run_through(make_trainer()))
+
+
+def test_another_seed_gives_other_weights(make_trainer: MakeTrainer) -> None:
+    with pytest.raises(AssertionError):
+        assert_same_weights(run_through(make_trainer()), run_through(make_trainer(seed=2)))
+
+
+def test_accumulated_batches_equal_one_large_batch(make_trainer: MakeTrainer) -> None:
+    still = {"dropout": 0.0}
+    four = run_through(make_trainer(model=still, training={"batch_tokens": 16, "accumulate": 4}))
+    one = run_through(make_trainer(model=still, training={"batch_tokens": 64}))
+    assert_same_weights(four, one, tolerance=2e-5)
+
+
+def test_uneven_batches_count_by_their_targets(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer(model={"dropout": 0.0})
+    whole = trainer.batches.batch(0)
+    assert isinstance(whole, TextBatch)
+    parts = [
+        TextBatch(3 * 8, whole.tokens[:3], whole.targets[:3], None),
+        TextBatch(1 * 8, whole.tokens[3:], whole.targets[3:], None),
+    ]
+    trainer.batches.for_step = lambda step, accumulate: parts  # type: ignore[method-assign]
+    split = next(trainer.steps())
+    other = make_trainer(model={"dropout": 0.0})
+    other.batches.for_step = lambda step, accumulate: [whole]  # type: ignore[method-assign]
+    together = next(other.steps())
+    assert split.loss == pytest.approx(together.loss, abs=1e-5)
+    assert split.grad_norm == pytest.approx(together.grad_norm, abs=1e-4)
+
+
+def test_resuming_gives_the_weights_of_the_unbroken_run_bit_for_bit(make_trainer: MakeTrainer, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    settings = {"training": {"steps": 6, "average": 0.9}}
+    unbroken = run_through(make_trainer(**settings))
+    broken = make_trainer(**settings)
+    for report in broken.steps():
+        if report.step == 3:
+            break
+    run = Run.create(tmp_path / "run")
+    tensors, state = broken.save()
+    run.save_checkpoint(3, broken.weights(), tensors, state, best=False)
+    torch.manual_seed(99)  # what happens in another process
+    resumed = make_trainer(**settings)
+    resumed.load(run.newest()[0])
+    run_through(resumed)
+    assert_same_weights(resumed, unbroken)
+    for name, tensor in unbroken.weights().items():
+        torch.testing.assert_close(resumed.weights()[name], tensor, rtol=0, atol=0)
+
+
+def test_a_step_that_is_not_finite_leaves_the_weights_alone(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer()
+    before = {name: tensor.clone() for name, tensor in weights_of(trainer.model).items()}
+    trainer.model.embedding.tokens.weight.register_hook(lambda gradient: gradient * float("nan"))
+    report = next(trainer.steps())
+    assert trainer.state.skipped == 1 and report.grad_norm != report.grad_norm
+    for name, tensor in weights_of(trainer.model).items():
+        torch.testing.assert_close(tensor, before[name], rtol=0, atol=0)
+
+
+def test_training_that_diverged_stops_and_says_what_to_try(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer(training={"steps": 100})
+    trainer.model.embedding.tokens.weight.register_hook(lambda gradient: gradient * float("inf"))
+    with pytest.raises(PenwrightError, match="learning_rate"):
+        run_through(trainer)
+    assert trainer.state.skipped == TOO_MANY_SKIPPED
+
+
+def test_a_budget_of_epochs_takes_each_window_that_often(make_trainer: MakeTrainer) -> None:
+    trainer = run_through(make_trainer(training={"steps": None, "epochs": 2.0}))
+    assert trainer.epoch == pytest.approx(2.0, abs=0.1)
+
+
+def test_a_further_budget_begins_where_the_last_one_ended(make_trainer: MakeTrainer) -> None:
+    trainer = run_through(make_trainer())
+    trainer.extend()
+    assert [report.step for report in trainer.steps()] == list(range(7, 13))
+
+
+def test_gradient_clipping_bounds_the_step(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer(
+        training={"steps": 1, "max_grad_norm": 1e-9},
+        optimizer={"type": "adamw", "eps": 1.0, "weight_decay": 0.0},
+        model={"dropout": 0.0},
+    )
+    before = {name: tensor.clone() for name, tensor in weights_of(trainer.model).items()}
+    run_through(trainer)
+    for name, tensor in weights_of(trainer.model).items():
+        torch.testing.assert_close(tensor, before[name], rtol=0, atol=1e-8)
+
+
+def test_label_smoothing_raises_the_loss_of_a_sure_model(make_trainer: MakeTrainer) -> None:
+    trainer = run_through(make_trainer(training={"steps": 60}))
+    trainer.model.eval()
+    batch = trainer.batches.batch(0)
+    assert summed_loss(trainer.model, batch, 0.2) > summed_loss(trainer.model, batch, 0.0)
