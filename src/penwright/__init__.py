@@ -9,6 +9,7 @@
 What is asked for is imported only then, so that `penwright --help` need not wait for torch.
 """
 
+import os
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
@@ -16,6 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penwright.tasks import Application
+
+# How long a thread of torch's (libgomp's) waits awake for the others. By default so long that, on a machine with other
+# work, training can be ten times slower; this costs nothing on a quiet one (benchmarks/LOG.md). Read when torch loads.
+os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "load", "train"]

@@ -44,6 +44,11 @@ def test_a_given_encoding_is_obeyed(tmp_path):
     assert read(write(tmp_path, "café".encode()), "latin-1")[1] == "cafÃ©"
 
 
+def test_replacement_characters_of_a_text_with_a_mark_are_not_damage(tmp_path):
+    file, text = read(write(tmp_path, "\ufeffone \ufffd two".encode()), "utf-8-sig")
+    assert (text, file.n_replaced) == ("one \ufffd two", 0)
+
+
 def test_an_unknown_encoding_names_the_nearest(tmp_path):
     with pytest.raises(PenwrightError, match=r"no encoding 'cp125O'; did you mean 'cp125\d'"):
         examine(write(tmp_path, b"text"), "cp125O")

@@ -98,9 +98,10 @@ def test_duplicates_and_blank_files_of_a_folder_are_dropped_and_counted(tmp_path
     numbered_files(tmp_path, 3)
     write(tmp_path, "again.txt", "This is document 1.\n" * 2)
     write(tmp_path, "blank.txt", "\n \n")
+    write(tmp_path, "empty.txt", "")
     report = open_text([tmp_path]).report
-    assert (report.n_read, report.n_kept) == (5, 3)
-    assert {each.reason: each.count for each in report.dropped} == {"blank": 1, "exact duplicates": 1}
+    assert (report.n_read, report.n_kept) == (6, 3)
+    assert {each.reason: each.count for each in report.dropped} == {"blank": 2, "exact duplicates": 1}
 
 
 def test_duplicates_stay_when_asked(tmp_path):

@@ -33,8 +33,6 @@ VARIANTS: dict[str, Table] = {
     "tied": {"tie_embeddings": "all", "scale_embeddings": True},
 }
 
-MakeModel = Callable[..., Model]
-
 
 def random_model(task: Task, vocab_size: int, changes: Table, seed: int = 0, n_labels: int = 0) -> Model:
     torch.manual_seed(seed)

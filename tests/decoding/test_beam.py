@@ -3,6 +3,7 @@ from itertools import product
 
 import pytest
 import torch
+from torch import Tensor
 
 from penwright.config import Table
 from penwright.decoding import (
@@ -76,15 +77,46 @@ def test_a_beam_as_wide_as_the_search_finds_the_best_there_is(
     assert [hypothesis.score for hypothesis in found] == pytest.approx([scores[tokens] for tokens in best], abs=1e-4)
 
 
-@pytest.mark.parametrize("length_penalty", [0.0, 1.0, 2.0])
-def test_stopping_early_loses_nothing(
-    translating_model: Callable[..., EncoderDecoder], length_penalty: float, monkeypatch: pytest.MonkeyPatch
+class Script:
+    """A model that gives token 0 and the end token these probabilities at each step, whatever came before."""
+
+    def __init__(self, *probabilities: tuple[float, float]):
+        self.steps = iter(probabilities)
+        self.n_rows = 1
+
+    def first(self) -> Tensor:
+        go_on, end = next(self.steps)
+        return torch.tensor([[go_on, 1 - go_on - end, end]]).log().expand(self.n_rows, 3).clone()
+
+    def step(self, tokens: Tensor) -> Tensor:
+        return self.first()
+
+    def select(self, rows: Tensor) -> None:
+        self.n_rows = len(rows)
+
+    def reorder(self, rows: Tensor) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("length_penalty", "script", "best"),
+    [
+        (1.0, [(0.35, 0.6), (0.99, 0.001), (0.99, 0.001), (0.001, 0.99)], (0, 0, 0)),  # length helps in the end
+        (-1.0, [(0.7, 0.2), (0.001, 0.99), *[(0.5, 0.1)] * 6], (0,)),  # being short helps at once
+    ],
+)
+def test_search_goes_on_while_something_better_can_come(
+    length_penalty: float, script: list[tuple[float, float]], best: tuple[int, ...]
 ) -> None:
-    model = translating_model(11)
-    settings = BeamSettings(beam_size=4, n_best=2, length_penalty=length_penalty)
-    early = search(model, SOURCES[:3], [16] * 3, settings)
-    monkeypatch.setattr("penwright.decoding.beam._Search.done", lambda self: self.limits <= self.length)
-    assert_same(early, search(model, SOURCES[:3], [16] * 3, settings))
+    ((found,),) = beam_search(
+        Script(*script), [len(script)], BeamSettings(2, length_penalty=length_penalty), end_id=END
+    )
+    assert found.tokens == best
+
+
+def test_search_stops_when_nothing_better_can_come() -> None:
+    ((found,),) = beam_search(Script((0.1, 0.8)), [4], BeamSettings(2, length_penalty=0.0), end_id=END)
+    assert found.tokens == ()  # the script has no second step
 
 
 def test_a_source_is_translated_alone_as_in_any_batch(

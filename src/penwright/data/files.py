@@ -100,9 +100,7 @@ def examine(path: str | Path, encoding: str | None = None) -> SourceFile:
     path = existing_file(path)
     chosen = check_encoding(encoding) if encoding else None
     head = next(_raw_blocks(path), b"")[: 1 << 16]
-    if not head:
-        raise PenwrightError(f"{path} is empty; give a file with text in it")
-    guess = (chosen or first_guess(head)).replace("_", "-")
+    guess = (chosen or first_guess(head)).removesuffix("-sig")  # a mark at the start is dropped in any case
     if what := what_else(head, guess):
         raise PenwrightError(f"{path} is not text but looks like {what}")
     tally, guessed, first_replaced = _survey(path, guess), False, None
@@ -134,17 +132,9 @@ def examine_text(path: str | Path, encoding: str | None = None) -> SourceFile:
     """The same, and the file must not be blank."""
     file = examine(path, encoding)
     if file.blank:
-        raise PenwrightError(f"{path} holds only spaces and line ends; give a file with text in it")
+        what = "holds only spaces and line ends" if file.n_bytes else "is empty"
+        raise PenwrightError(f"{path} {what}; give a file with text in it")
     return file
-
-
-def raw_lines(path: Path) -> Iterator[bytes]:
-    """The unpacked bytes of a file, cut after newlines."""
-    rest = b""
-    for block in _raw_blocks(path):
-        *lines, rest = (rest + block).split(b"\n")
-        yield from lines
-    yield rest
 
 
 def open_raw(path: str | Path) -> BufferedIOBase:
@@ -244,12 +234,12 @@ def _first_invalid(path: Path) -> int | None:
 
 
 def _unusual_lines(path: Path) -> bytes:
-    """Lines that are not ASCII, where an encoding shows."""
+    """Lines that are not ASCII, where an encoding shows; those at the borders of blocks in two pieces."""
+    every = (line for block in _raw_blocks(path) for line in block.split(b"\n") if not line.isascii())
     lines, size = [], 0
-    for line in raw_lines(path):
-        if not line.isascii():
-            lines.append(line[:SAMPLE])
-            size += len(line)
-            if size > SAMPLE:
-                break
+    for line in every:
+        lines.append(line[:SAMPLE])
+        size += len(line)
+        if size > SAMPLE:
+            break
     return b"\n".join(lines)[:SAMPLE]

@@ -105,7 +105,6 @@ class Continuing:
         rows = torch.from_numpy(full).to(self._tokens.device)
         if n_kept:
             kept = self._tokens[rows, self._context - n_kept :]
-            self._tokens[rows, :n_kept] = kept
             reread = self._model.new_cache(len(full), n_kept)
             self._model.hidden(kept, cache=reread)
             for layer, new in zip(self._cache.layers, reread.layers, strict=True):

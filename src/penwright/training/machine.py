@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from time import perf_counter
 from typing import NamedTuple
 
 import torch
@@ -54,21 +53,14 @@ def _precision(wanted: str, device: torch.device) -> tuple[torch.dtype, str]:
         return (torch.bfloat16, "bfloat16: this GPU has it") if supported else (torch.float32, "float32: no bfloat16")
     if device.type == "mps":
         return torch.float32, "float32: the safe choice on an Apple GPU"
-    ratio = _seconds(torch.float32) / _seconds(torch.bfloat16)
-    if ratio > 1.3:
-        return torch.bfloat16, f"bfloat16: products are {ratio:.1f} times as fast as in float32 here (measured)"
-    return torch.float32, f"float32: bfloat16 products are only {ratio:.2g} times as fast here (measured)"
+    if _cpu_multiplies_bfloat16():
+        return torch.bfloat16, "bfloat16: this CPU multiplies it several times as fast as float32"
+    return torch.float32, "float32: this CPU has no instructions for bfloat16"
 
 
-def _seconds(precision: torch.dtype) -> float:
-    """The best of a few products of the size that training does, small enough for a CPU that emulates bfloat16."""
-    matrix = torch.ones(192, 192, dtype=precision)
-    times = []
-    for _ in range(4):
-        begin = perf_counter()
-        matrix @ matrix
-        times.append(perf_counter() - begin)
-    return min(times)
+def _cpu_multiplies_bfloat16() -> bool:
+    """Asked of the processor, not measured: on a busy machine a short measurement can mislead by a factor of ten."""
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 def _compile(wanted: str, device: torch.device, expected_minutes: float | None) -> tuple[bool, str]:

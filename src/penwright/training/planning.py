@@ -11,7 +11,8 @@ from penwright.models.size import Size, size_of
 
 DEFAULT_MINUTES = 10.0
 LADDER = ("nano", "tiny", "mini", "small", "medium", "base", "large")
-TOKENS_PER_PARAMETER = 2.0  # that training should see: fewer, and a smaller model gets further in the time
+TOKENS_PER_PARAMETER: dict[Task, float] = {"generate": 2.0, "translate": 0.8, "classify": 0.8}
+# ... that training should see: with fewer, a smaller model gets further in the time
 PARAMETERS_PER_TOKEN = 12.0  # of the corpus: more only learns it by heart
 EFFICIENCY = 0.4  # of the speed of a bare matrix product that training reaches
 
@@ -59,7 +60,7 @@ def measure_speed(device: torch.device, precision: torch.dtype = torch.float32) 
     """FLOP a second of a product of two matrices of a size that training has."""
     matrix = torch.ones(512, 512, device=device, dtype=precision)
     best = 0.0
-    for _ in range(5):
+    for _ in range(20):
         begin = perf_counter()
         float((matrix @ matrix)[0, 0])  # reading a number waits for the device
         best = max(best, 2 * 512**3 / (perf_counter() - begin))
@@ -158,7 +159,7 @@ class _Planner:
         chosen = LADDER[0]
         for name in LADDER:
             parameters, tokens = self._parameters(name), self._affordable_tokens(name)
-            if tokens >= TOKENS_PER_PARAMETER * parameters and parameters <= PARAMETERS_PER_TOKEN * self.corpus_tokens:
+            if tokens >= TOKENS_PER_PARAMETER[self.facts.task] * parameters and parameters <= PARAMETERS_PER_TOKEN * self.corpus_tokens:
                 chosen = name
         tokens = self._affordable_tokens(chosen)
         return chosen, f"sees about {_rounded(tokens)} tokens in the budget, {tokens / self.corpus_tokens:.2g} epochs"
