@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from warnings import warn
 
 import torch
 
@@ -22,9 +23,9 @@ from penwright.tasks import (
     AnyCorpus,
     Application,
     Card,
-    TaskParts,
     Workbench,
     make_application,
+    make_card,
     score_translations,
 )
 from penwright.tokenizers import Tokenizer, train_tokenizer
@@ -101,7 +102,7 @@ def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) 
     run.save_recipe(recipe)
     bench = _lay_out(recipe, corpus, tokenizer, machine.device)
     _keep_corpus(run, bench)
-    trainer = Trainer(bench.model, parts.batches(bench, bench.training), recipe, machine)
+    trainer = _trainer(bench, machine)
     for score in parts.baselines(bench):
         _say(observers, f"to beat: {score.name} {score.value:.3f} ({score.note})")
     return _fit(run, bench, trainer, observers)
@@ -120,7 +121,7 @@ def resume(folder: Path, changes: Table, observers: Sequence[Observer] = ()) -> 
     corpus = TASKS[recipe.task].open_corpus(recipe.data, recipe.seed)
     _check_unchanged(run, corpus)
     bench = _lay_out(recipe, corpus, Tokenizer.load(run.tokenizer_path), machine.device)
-    trainer = Trainer(bench.model, TASKS[recipe.task].batches(bench, bench.training), recipe, machine)
+    trainer = _trainer(bench, machine)
     checkpoint, warnings = run.newest()
     for warning in warnings:
         _say(observers, warning)
@@ -143,10 +144,17 @@ def load(folder: str | Path, device: str = "cpu") -> Application:
     """The best model of a run, ready to use: a Generator, a Translator or a Classifier."""
     run = Run.open(Path(folder))
     recipe, tokenizer, card = run.recipe, Tokenizer.load(run.tokenizer_path), _card(run)
-    checkpoint, _ = run.best()
+    model, warnings = _best_model(run, recipe, tokenizer, card)
+    for warning in warnings:
+        warn(warning, stacklevel=2)
+    return make_application(model.to(device).eval(), tokenizer, recipe, card)
+
+
+def _best_model(run: Run, recipe: Recipe, tokenizer: Tokenizer, card: Card) -> tuple[Model, list[str]]:
+    checkpoint, warnings = run.best()
     model = make_model(recipe.task, tokenizer.vocab_size, recipe.model, len(card.labels))
     load_weights(model, checkpoint.weights(), str(checkpoint.folder))
-    return make_application(model.to(device).eval(), tokenizer, recipe, card)
+    return model, warnings
 
 
 def load_generator(folder: Path, device: str = "cpu") -> Generator:
@@ -180,21 +188,28 @@ def _wrong_kind(folder: Path, application: Application, verb: str, need: str) ->
 
 
 def evaluate(
-    folder: Path, changes: Table, device: str = "cpu", *, beam_size: int | None = None, output: Path | None = None
+    folder: Path,
+    paths: Sequence[str] = (),
+    changes: Table | None = None,
+    device: str = "cpu",
+    *,
+    beam_size: int | None = None,
+    output: Path | None = None,
 ) -> Sequence[Score]:
-    """The scores of a run's best model on its held-out part, or on the files that `changes` name as data.validation.
+    """The scores of a run's best model on its held-out part, or on all of these files, read with `changes` of [data].
 
     A translator is scored with its beam, unlike on the way in training; its translations can be kept in `output`.
     """
     run = Run.open(folder)
-    recipe = validate(Recipe, merge(run.recipe.model_dump(exclude_none=True), changes), str(folder))
-    corpus = TASKS[recipe.task].open_corpus(recipe.data, recipe.seed)
-    bench = _lay_out(recipe, corpus, Tokenizer.load(run.tokenizer_path), torch.device(device))
-    checkpoint, _ = run.best()
-    load_weights(bench.model, checkpoint.weights(), str(checkpoint.folder))
+    recipe = validate(Recipe, merge(run.recipe.model_dump(exclude_none=True), changes or {}), str(folder))
+    parts, tokenizer, card = TASKS[recipe.task], Tokenizer.load(run.tokenizer_path), _card(run)
+    corpus = parts.open_measured(recipe.data, paths) if paths else parts.open_corpus(recipe.data, recipe.seed)
+    held_out = _store(recipe, corpus, tokenizer, card.labels, held_out=True)
+    model = _best_model(run, recipe, tokenizer, card)[0].to(device)
+    bench = Workbench(recipe, corpus, tokenizer, None, held_out, model, torch.device(device), card)
     if recipe.task == "translate":
         return score_translations(bench, beam_size or recipe.decoding.beam_size, output)
-    return TASKS[recipe.task].evaluate(bench)
+    return parts.evaluate(bench)
 
 
 def new_run_folder(recipe: Recipe) -> Path:
@@ -216,18 +231,22 @@ def _resolve(recipe: Recipe, machine: Machine) -> Recipe:
 
 
 def _lay_out(recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer, device: torch.device) -> Workbench:
-    parts = TASKS[recipe.task]
-    training, held_out = (_store(parts, corpus, tokenizer, held_out=part) for part in (False, True))
-    model: Model = make_model(recipe.task, tokenizer.vocab_size, recipe.model, len(corpus.labels))
-    return Workbench(recipe, corpus, tokenizer, training, held_out, model.to(device), device)
+    training = _store(recipe, corpus, tokenizer, corpus.labels, held_out=False)
+    held_out = _store(recipe, corpus, tokenizer, corpus.labels, held_out=True)
+    model = make_model(recipe.task, tokenizer.vocab_size, recipe.model, len(corpus.labels))
+    card = make_card(corpus, training)
+    return Workbench(recipe, corpus, tokenizer, training, held_out, model.to(device), device, card)
 
 
-def _store(parts: TaskParts, corpus: AnyCorpus, tokenizer: Tokenizer, *, held_out: bool) -> TokenStore:
+def _store(
+    recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer, labels: Sequence[str], *, held_out: bool
+) -> TokenStore:
     """The tokens of one part of the corpus, from the cache where they were made before."""
-    key = store_key(corpus.fingerprint, tokenizer.fingerprint, "held out" if held_out else "training")
+    parts, part = TASKS[recipe.task], corpus.held_out if held_out else corpus.training
+    key = store_key(corpus.fingerprint, tokenizer.fingerprint, "held out" if held_out else "training", *labels)
 
     def build(folder: Path) -> None:
-        write_store(folder, parts.columns, parts.rows(corpus, held_out), tokenizer, key, parts.labels)
+        write_store(folder, parts.columns, parts.rows(part, labels), tokenizer, key, parts.labels)
 
     return cached_store(_cache_folder(), key, build)
 
@@ -260,6 +279,12 @@ def _check_unchanged(run: Run, corpus: AnyCorpus) -> None:
         f"{run.folder} was trained on other data: {what} changed since. Put the old content back to resume, "
         f"or train anew with another --run."
     )
+
+
+def _trainer(bench: Workbench, machine: Machine) -> Trainer:
+    assert bench.training is not None
+    batches = TASKS[bench.recipe.task].batches(bench, bench.training)
+    return Trainer(bench.model, batches, bench.recipe, machine)
 
 
 def _fit(run: Run, bench: Workbench, trainer: Trainer, observers: Sequence[Observer]) -> Application:

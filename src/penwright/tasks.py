@@ -21,6 +21,10 @@ from penwright.data.corpora import (
     Document,
     Labelled,
     Pair,
+    Part,
+    measured_labelled,
+    measured_pairs,
+    measured_text,
     open_labelled,
     open_pairs,
     open_text,
@@ -28,6 +32,7 @@ from penwright.data.corpora import (
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
 from penwright.decoding import Classifier, Generator, Translator
+from penwright.errors import PenwrightError
 from penwright.evaluation.classification import classification_scores, confusion
 from penwright.evaluation.perplexity import baselines, surprise, text_scores
 from penwright.evaluation.scores import Score
@@ -39,8 +44,10 @@ from penwright.training.session import Sample
 
 Application = Generator | Translator | Classifier
 AnyCorpus = Corpus[Document] | Corpus[Pair] | Corpus[Labelled]
+AnyPart = Part[Document] | Part[Pair] | Part[Labelled]
 N_SAMPLES = 3
 SAMPLE_TOKENS = 150
+N_PROMPTS, WORDS = 2, 3
 
 
 @dataclass
@@ -50,19 +57,15 @@ class Workbench:
     recipe: Recipe
     corpus: AnyCorpus
     tokenizer: Tokenizer
-    training: TokenStore
+    training: TokenStore | None  # None where a model is only measured
     held_out: TokenStore
     model: Model
     device: torch.device
+    card: "Card"
 
     @property
     def markers(self) -> Markers:
         return Markers(self.tokenizer.pad_id, self.tokenizer.start_id, self.tokenizer.end_id)
-
-    @property
-    def card(self) -> "Card":
-        longest = int(self.training.column("source").lengths.max()) + 1 if self.recipe.task == "translate" else None
-        return Card(self.corpus.labels, longest)
 
     @property
     def application(self) -> Application:
@@ -78,6 +81,12 @@ class Card:
     max_source_tokens: int | None = None  # of the longest source seen, with its end token
 
 
+def make_card(corpus: AnyCorpus, training: TokenStore) -> Card:
+    """What is known after the corpus was read."""
+    sources = training.columns.get("source")
+    return Card(corpus.labels, None if sources is None else int(sources.lengths.max()) + 1)
+
+
 @dataclass(frozen=True)
 class TaskParts:
     """What makes up a task."""
@@ -85,9 +94,10 @@ class TaskParts:
     purpose: str
     verb: str  # the command that uses such a model
     open_corpus: Callable[[DataSettings, int], AnyCorpus]
+    open_measured: Callable[[DataSettings, Sequence[str]], AnyCorpus]  # other files, to measure a model on
     columns: tuple[str, ...]  # of texts, in the token store
     labels: tuple[str, ...]  # columns of labels there
-    rows: Callable[[AnyCorpus, bool], Iterator[Sequence[Cell]]]  # what goes into them; of the held-out part, if so
+    rows: Callable[[AnyPart, Sequence[str]], Iterator[Sequence[Cell]]]  # what goes into them, given all labels
     texts: Callable[[AnyCorpus], Iterator[str]]  # what the tokenizer learns from
     batches: Callable[[Workbench, TokenStore], AnyBatches]
     evaluate: Callable[[Workbench], Sequence[Score]]  # the first score ranks
@@ -142,7 +152,9 @@ def _open_labelled(data: DataSettings, seed: int) -> Corpus[Labelled]:
 
 
 def _columns(data: DataSettings) -> Columns:
-    return Columns(source=data.source, target=data.target, text=data.text, label=data.label)
+    return Columns(
+        source=data.source, target=data.target, text=data.text, label=data.label, label_names=data.label_names
+    )
 
 
 def _cleaning(data: DataSettings) -> Cleaning:
@@ -152,8 +164,8 @@ def _cleaning(data: DataSettings) -> Cleaning:
 # To write: a decoder-only model of running text
 
 
-def _text_rows(corpus: AnyCorpus, held_out: bool) -> Iterator[Sequence[Cell]]:
-    for document in corpus.held_out if held_out else corpus.training:
+def _text_rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
+    for document in part:
         assert isinstance(document, Document)
         yield (document.chunks,)
 
@@ -172,6 +184,7 @@ def _text_scores(bench: Workbench) -> Sequence[Score]:
 
 def _text_baselines(bench: Workbench) -> Sequence[Score]:
     most = 20_000_000  # tokens: enough to count pairs of them well, and they fit into memory
+    assert bench.training is not None
     training = bench.training.column("text").tokens[:most]
     nats = baselines(training, bench.held_out.column("text").tokens, bench.tokenizer.vocab_size)
     return [Score("nats per token", value, note=name) for name, value in nats.items()]
@@ -184,7 +197,7 @@ def _text_batches(bench: Workbench, store: TokenStore) -> TextBatches:
 
 
 def _text_samples(bench: Workbench) -> Sequence[Sample]:
-    prompts = bench.recipe.training.prompts or ("\n",)
+    prompts = bench.recipe.training.prompts or _openings(bench.corpus.held_out)
     generator = bench.application
     assert isinstance(generator, Generator)
     length = bench.recipe.decoding.max_new_tokens or SAMPLE_TOKENS
@@ -192,16 +205,22 @@ def _text_samples(bench: Workbench) -> Sequence[Sample]:
     return [Sample(prompt, each.text) for prompt, each in zip(prompts, completions, strict=True)]
 
 
+def _openings(part: AnyPart) -> list[str]:
+    """The first words of the first lines of the held-out text."""
+    chunks = (chunk for document in part if isinstance(document, Document) for chunk in document.chunks)
+    lines = [line for line in next(chunks, "").split("\n") if line.strip()]
+    return [" ".join(line[:200].split(" ")[:WORDS]) for line in lines[:N_PROMPTS]] or ["\n"]
+
+
 # To translate: an encoder-decoder of sentence pairs
 
 
-def _pair_rows(corpus: AnyCorpus, held_out: bool) -> Iterator[Sequence[Cell]]:
-    for pair in _pairs(corpus, held_out=held_out):
-        yield pair.source, pair.target
+def _pair_rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
+    yield from _pairs(part)
 
 
 def _pair_texts(corpus: AnyCorpus) -> Iterator[str]:
-    for pair in _pairs(corpus, held_out=False):
+    for pair in _pairs(corpus.training):
         yield from pair
 
 
@@ -212,7 +231,7 @@ def _pair_batches(bench: Workbench, store: TokenStore) -> PairBatches:
 
 def score_translations(bench: Workbench, beam_size: int, output: Path | None = None) -> Sequence[Score]:
     """BLEU, chrF and nats a token on the whole held-out part; the translations go into `output`, a line each."""
-    pairs = list(_pairs(bench.corpus, held_out=True))
+    pairs = list(_pairs(bench.corpus.held_out))
     translations = _translate(bench, pairs, beam_size)
     if output is not None:
         write_atomically(output, "".join(f"{line}\n" for line in translations))
@@ -226,14 +245,14 @@ def _pair_scores(bench: Workbench) -> Sequence[Score]:
 
 
 def _pair_baselines(bench: Workbench) -> Sequence[Score]:
-    pairs = list(_pairs(bench.corpus, held_out=True))
+    pairs = list(_pairs(bench.corpus.held_out))
     scores = translation_scores([pair.source for pair in pairs], [pair.target for pair in pairs])
     return [Score("BLEU", scores[0].value, True, note="the source, untranslated")]
 
 
 def _pair_samples(bench: Workbench) -> Sequence[Sample]:
     pairs = [Pair(prompt, "") for prompt in bench.recipe.training.prompts]
-    pairs = pairs or list(islice(_pairs(bench.corpus, held_out=True), N_SAMPLES))
+    pairs = pairs or list(islice(_pairs(bench.corpus.held_out), N_SAMPLES))
     translations = _translate(bench, pairs, beam_size=1)
     return [Sample(pair.source, each, pair.target) for pair, each in zip(pairs, translations, strict=True)]
 
@@ -244,8 +263,8 @@ def _translate(bench: Workbench, pairs: Sequence[Pair], beam_size: int) -> list[
     return [each.text for each in translator.translate([pair.source for pair in pairs], beam_size=beam_size)]
 
 
-def _pairs(corpus: AnyCorpus, *, held_out: bool) -> Iterator[Pair]:
-    for example in corpus.held_out if held_out else corpus.training:
+def _pairs(part: AnyPart) -> Iterator[Pair]:
+    for example in part:
         assert isinstance(example, Pair)
         yield example
 
@@ -253,10 +272,12 @@ def _pairs(corpus: AnyCorpus, *, held_out: bool) -> Iterator[Pair]:
 # To classify: an encoder-only model of labelled texts
 
 
-def _labelled_rows(corpus: AnyCorpus, held_out: bool) -> Iterator[Sequence[Cell]]:
-    number = {label: place for place, label in enumerate(corpus.labels)}
-    for example in corpus.held_out if held_out else corpus.training:
+def _labelled_rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
+    number = {label: place for place, label in enumerate(labels)}
+    for example in part:
         assert isinstance(example, Labelled)
+        if example.label not in number:
+            raise PenwrightError(f"no text of training has the label '{example.label}'; it had {', '.join(labels)}")
         yield example.text, number[example.label]
 
 
@@ -275,7 +296,7 @@ def _labelled_batches(bench: Workbench, store: TokenStore) -> LabelledBatches:
 def _label_scores(bench: Workbench) -> Sequence[Score]:
     assert isinstance(bench.model, EncoderOnly)
     batches = _labelled_batches(bench, bench.held_out)
-    counts = confusion(bench.model, batches.in_order(), len(bench.corpus.labels), bench.device)
+    counts = confusion(bench.model, batches.in_order(), len(bench.card.labels), bench.device)
     total = surprise(bench.model, batches.in_order(), bench.device)
     return [*classification_scores(counts), Score("nats per text", total.mean)]
 
@@ -285,7 +306,7 @@ def _label_baselines(bench: Workbench) -> Sequence[Score]:
     frequent = 100 * float(counts.max() / counts.sum())
     return [
         Score("accuracy", frequent, True, note="always the most frequent label"),
-        Score("nats per text", log(len(bench.corpus.labels)), note="all labels equally likely"),
+        Score("nats per text", log(len(bench.card.labels)), note="all labels equally likely"),
     ]
 
 
@@ -302,6 +323,7 @@ TASKS: dict[Task, TaskParts] = {
         purpose="writes on in the manner of a text",
         verb="generate",
         open_corpus=_open_text,
+        open_measured=lambda data, paths: measured_text(paths, data.encoding),
         columns=("text",),
         labels=(),
         rows=_text_rows,
@@ -315,6 +337,7 @@ TASKS: dict[Task, TaskParts] = {
         purpose="translates sentences",
         verb="translate",
         open_corpus=_open_pairs,
+        open_measured=lambda data, paths: measured_pairs(paths, _columns(data), data.encoding),
         columns=("source", "target"),
         labels=(),
         rows=_pair_rows,
@@ -328,6 +351,7 @@ TASKS: dict[Task, TaskParts] = {
         purpose="puts texts into classes",
         verb="classify",
         open_corpus=_open_labelled,
+        open_measured=lambda data, paths: measured_labelled(paths, _columns(data), data.encoding),
         columns=("text",),
         labels=("label",),
         rows=_labelled_rows,

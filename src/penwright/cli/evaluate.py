@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from penwright.cli.options import Device, Json, RunFolder, print_json, without_none
+from penwright.cli.options import Device, Json, RunFolder, print_json
 
 NAME = "evaluate"
 
@@ -25,8 +25,8 @@ def command(
     from penwright import api
     from penwright.config import merge, parse_override
 
-    changes = merge({"data": without_none({"validation": data})}, *(parse_override(text) for text in set_ or []))
-    scores = api.evaluate(run, changes, device, beam_size=beam, output=output)
+    changes = merge(*(parse_override(text) for text in set_ or []))
+    scores = api.evaluate(run, data or [], changes, device, beam_size=beam, output=output)
     if json:
         print_json([score._asdict() for score in scores])
         return

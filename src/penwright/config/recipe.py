@@ -23,6 +23,9 @@ class DataSettings(Settings):
     target: Column | None = None
     text: tuple[Column, ...] = ()  # of a labelled table; several are joined by a space
     label: Column | None = None
+    label_names: dict[str, str] = Field(
+        default_factory=dict
+    )  # what to call labels that files name otherwise, such as {"1" = "World"}
     encoding: str | None = None  # None: found out
     max_characters: PositiveInt = 5000  # of one side of a pair, or of a labelled text
     max_ratio: PositiveFloat | None = 9.0  # between the lengths of the sides of a pair
@@ -48,7 +51,9 @@ class DecodingSettings(Settings):
     stop: tuple[str, ...] = ()
     seed: NonNegativeInt = 0
     beam_size: PositiveInt = 5
-    length_penalty: float = 1.0  # hypotheses are ranked by log-probability / length ** length_penalty
+    length_penalty: Annotated[float, Field(ge=-10, le=10)] = (
+        1.0  # hypotheses are ranked by log-probability / length ** length_penalty
+    )
 
 
 class Recipe(Settings):

@@ -1,5 +1,7 @@
 """What all settings share: frozen objects, TOML in and out, overrides, and errors that name the nearest key."""
 
+import inspect
+import re
 import tomllib
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -124,15 +126,16 @@ def _settings_in(annotation: object) -> list[type[BaseModel]]:
 
 
 def explain(kind: type[BaseModel], table: str = "") -> str:
-    """Every key of these settings, table by table, with its type and default."""
+    """Every key of these settings, table by table, with its default and the comment that stands beside it."""
+    source = inspect.getsource(kind)
     lines, tables = [], []
     for name, field in kind.model_fields.items():
-        inner = _settings_in(field.annotation)
-        if inner:
-            variants = [k for k in inner]
-            tables += [explain(k, f"{table}.{name}".strip(".")) for k in variants]
+        variants = _settings_in(field.annotation)
+        if variants:
+            tables += [explain(variant, f"{table}.{name}".strip(".")) for variant in variants]
             continue
-        default = "needed" if field.is_required() else f"default {field.default!r}"
-        lines.append(f"{name:22} {default}")
-    title = f"[{table}]" if table else "# a recipe"
-    return "\n".join([f"{title}  {kind.__doc__}", *lines, ""]) + "\n" + "\n".join(tables)
+        default = "..." if field.is_required() else repr(field.get_default(call_default_factory=True))
+        comment = re.search(rf"^    {name}: .*?  # (.*)$", source, re.MULTILINE)
+        lines.append(f"{name} = {default}{f'  # {comment[1]}' if comment else ''}")
+    summary = (kind.__doc__ or "").split("\n")[0]
+    return "\n".join([f"[{table}]  # {summary}" if table else f"# {summary}", *lines, "", *tables])

@@ -2,10 +2,10 @@
 
 from penwright.data.detection import detect_task
 from penwright.data.examples import Cleaning, Columns, Corpus, Document, Labelled, Pair, Part
-from penwright.data.labelled import open_labelled
-from penwright.data.parallel import open_pairs
+from penwright.data.labelled import measured_labelled, open_labelled
+from penwright.data.parallel import measured_pairs, open_pairs
 from penwright.data.report import Dropped, Report
-from penwright.data.text import open_text
+from penwright.data.text import measured_text, open_text
 
 __all__ = [
     "Cleaning",
@@ -18,6 +18,9 @@ __all__ = [
     "Part",
     "Report",
     "detect_task",
+    "measured_labelled",
+    "measured_pairs",
+    "measured_text",
     "open_labelled",
     "open_pairs",
     "open_text",

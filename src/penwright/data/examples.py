@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 from penwright.data.files import SourceFile
-from penwright.data.report import Report
+from penwright.data.report import Report, count
 
 FORMAT_VERSION = 1  # of reading: a higher one may read the same files in another way
 
@@ -44,6 +44,7 @@ class Columns:
     target: str | int | None = None
     text: tuple[str | int, ...] | str | int | None = None  # several are joined by a space
     label: str | int | None = None
+    label_names: Mapping[str, str] = field(default_factory=dict)  # what to call labels that files name otherwise
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Cleaning:
 
 
 STANDARD = Cleaning()
+NOTHING_LEFT_OUT = Cleaning(max_characters=10**12, max_ratio=None, deduplicate=False)  # of what scores are measured on
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,13 @@ class Corpus(Generic[Example]):
     @property
     def held_out_characters(self) -> int:
         return self.held_out.n_characters
+
+
+def only_held_out(part: Part[Example], files: tuple[SourceFile, ...], unit: str) -> Corpus[Example]:
+    """A corpus to measure a model on, with nothing to train from."""
+    nothing: Part[Example] = Part(lambda: iter(()), 0, 0, 0)
+    report = Report(unit, files, len(part), len(part), (), f"held out: all of it, {count(len(part), unit)}")
+    return Corpus(nothing, part, files, fingerprint_of(files, task=unit), report)
 
 
 def fingerprint_of(files: Sequence[SourceFile], **settings: object) -> str:

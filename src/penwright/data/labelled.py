@@ -1,18 +1,28 @@
 """Labelled texts: tables with a text and a label in each row, from files or a hub data set."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from penwright.data.columns import labelled_columns, names_in
-from penwright.data.examples import STANDARD, Cleaning, Columns, Corpus, Labelled, Part, fingerprint_of
+from penwright.data.examples import (
+    NOTHING_LEFT_OUT,
+    STANDARD,
+    Cleaning,
+    Columns,
+    Corpus,
+    Labelled,
+    Part,
+    fingerprint_of,
+    only_held_out,
+)
 from penwright.data.files import examine_text
 from penwright.data.hub import is_hub, open_hub
 from penwright.data.report import Report, count
-from penwright.data.rows import Rows, RowSource, Rule, clean, common_rules, measure
+from penwright.data.rows import Rows, RowSource, Rule, TwoSides, clean, common_rules, measure
 from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_of_classes
 from penwright.data.tables import Table, delimited_table, is_table, open_table, select
 from penwright.errors import PenwrightError
@@ -38,7 +48,7 @@ def open_labelled(
     _check_number_of_labels(rows, keep)
     if validation:
         where = measure(labelled_sources(validation, columns, encoding))
-        chosen, _ = clean(where, common_rules(where, cleaning))
+        chosen, _ = clean(where, common_rules(where, NOTHING_LEFT_OUT))
         how = "the validation files"
     else:
         where, chosen = rows, _hold_out(rows, keep, held_out, seed)
@@ -63,6 +73,15 @@ def open_labelled(
     return Corpus(*parts, files, fingerprint, report, label_counts)
 
 
+def measured_labelled(
+    paths: Sequence[str | Path], columns: Columns = ALL_COLUMNS, encoding: str | None = None
+) -> Corpus[Labelled]:
+    """Labelled texts to measure a model on: all of them, as they are, but for blank ones."""
+    rows = measure(labelled_sources(paths, columns, encoding))
+    chosen, _ = clean(rows, common_rules(rows, NOTHING_LEFT_OUT))
+    return only_held_out(_part(rows, chosen), rows.files, "labelled text")
+
+
 def labelled_sources(paths: Sequence[str | Path], columns: Columns, encoding: str | None) -> list[RowSource]:
     """The tables in these files."""
     if not paths:
@@ -81,7 +100,15 @@ def _from_table(table: Table, columns: Columns) -> RowSource:
     texts, label = labelled_columns(table, columns)
     names = " + ".join(table.columns[text] for text in texts)
     choice = f"text = column {names}, label = column {table.columns[label]}"
-    return RowSource(table.files, partial(select, table, texts, label), table.place, choice)
+    if columns.label_names:
+        choice += f" ({', '.join(f'{old} is {new}' for old, new in columns.label_names.items())})"
+    read = partial(_rename, partial(select, table, texts, label), columns.label_names)
+    return RowSource(table.files, read, table.place, choice)
+
+
+def _rename(read: Callable[[], Iterator[TwoSides | None]], names: Mapping[str, str]) -> Iterator[TwoSides | None]:
+    for row in read():
+        yield row if row is None or row[1] not in names else (row[0], names[row[1]])
 
 
 def _check_number_of_labels(rows: Rows, keep: Mask) -> None:

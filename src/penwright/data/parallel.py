@@ -9,7 +9,17 @@ import numpy as np
 
 from penwright.data.alignment import aligned, check_alignment
 from penwright.data.columns import names_in, pair_columns
-from penwright.data.examples import STANDARD, Cleaning, Columns, Corpus, Pair, Part, fingerprint_of
+from penwright.data.examples import (
+    NOTHING_LEFT_OUT,
+    STANDARD,
+    Cleaning,
+    Columns,
+    Corpus,
+    Pair,
+    Part,
+    fingerprint_of,
+    only_held_out,
+)
 from penwright.data.files import SourceFile, examine_text
 from penwright.data.hub import is_hub, open_hub
 from penwright.data.paths import suffix_of
@@ -39,7 +49,7 @@ def open_pairs(
     keep, dropped = clean(rows, _rules(rows, cleaning))
     if validation:
         where = measure(pair_sources(validation, columns, encoding))
-        chosen, _ = clean(where, _rules(where, cleaning))
+        chosen, _ = clean(where, _rules(where, NOTHING_LEFT_OUT))
         how = "the validation files"
     else:
         where, chosen = rows, _hold_out(rows, keep, held_out, seed)
@@ -61,6 +71,15 @@ def open_pairs(
     settings = {"columns": choices, "cleaning": cleaning, "held_out": held_out, "seed": seed}
     fingerprint = fingerprint_of(files, task="pairs", n_own=len(validation), **settings)
     return Corpus(_part(rows, training), _part(where, chosen), files, fingerprint, report)
+
+
+def measured_pairs(
+    paths: Sequence[str | Path], columns: Columns = ALL_COLUMNS, encoding: str | None = None
+) -> Corpus[Pair]:
+    """Pairs to measure a model on: all of them, as they are, but for those with a blank side."""
+    rows = measure(pair_sources(paths, columns, encoding))
+    chosen, _ = clean(rows, _rules(rows, NOTHING_LEFT_OUT))
+    return only_held_out(_part(rows, chosen), rows.files, "pair")
 
 
 def pair_sources(paths: Sequence[str | Path], columns: Columns, encoding: str | None) -> list[RowSource]:

@@ -7,7 +7,16 @@ from pathlib import Path
 import numpy as np
 
 from penwright.data.documents import Documents, Span, open_documents
-from penwright.data.examples import STANDARD, Cleaning, Corpus, Document, Part, fingerprint_of
+from penwright.data.examples import (
+    NOTHING_LEFT_OUT,
+    STANDARD,
+    Cleaning,
+    Corpus,
+    Document,
+    Part,
+    fingerprint_of,
+    only_held_out,
+)
 from penwright.data.report import Dropped, Report, count, reasons
 from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_documents, repeats, tail_start
 from penwright.errors import PenwrightError
@@ -31,7 +40,7 @@ def open_text(
     own = open_documents(validation, encoding) if validation else None
     keep, dropped = _clean(training, own, cleaning)
     if own is not None:
-        valid, _ = _clean(own, None, cleaning)
+        valid, _ = _clean(own, None, NOTHING_LEFT_OUT)
         parts, split = (training.part(keep), own.part(valid)), _own_files(own.part(valid))
     elif int(keep.sum()) >= MANY:
         parts, split = _whole_documents(training, keep, held_out, seed)
@@ -51,6 +60,13 @@ def open_text(
         files, task="text", n_own=len(validation), held_out=held_out, seed=seed, deduplicate=cleaning.deduplicate
     )
     return Corpus(*parts, files, fingerprint, report)
+
+
+def measured_text(paths: Sequence[str | Path], encoding: str | None = None) -> Corpus[Document]:
+    """Documents to measure a model on: all of them, as they are."""
+    documents = open_documents(paths, encoding)
+    keep, _ = _clean(documents, None, NOTHING_LEFT_OUT)
+    return only_held_out(documents.part(keep), documents.files, "document")
 
 
 def _clean(documents: Documents, held_out: Documents | None, cleaning: Cleaning) -> tuple[Mask, list[Dropped]]:

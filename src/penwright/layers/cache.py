@@ -49,14 +49,19 @@ class Cache:
         if isinstance(n_tokens, int):
             self.longest += n_tokens
         else:
-            self.longest = int(self.lengths.max())
-            self.ragged = bool((self.lengths != self.longest).any())
+            self._measure()
 
     def select(self, rows: Int[Tensor, " selected"]) -> None:
         """Keep these rows of the batch, in this order: to follow beams, or to let finished rows go."""
         for layer in self.layers:
             layer.kept = layer.kept.select(rows)
         self.lengths = self.lengths[rows]
+        if self.ragged:
+            self._measure()
+
+    def _measure(self) -> None:
+        self.longest = int(self.lengths.max()) if len(self.lengths) else 0
+        self.ragged = bool((self.lengths != self.longest).any())
 
 
 def positions_of(

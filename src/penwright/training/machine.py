@@ -75,4 +75,4 @@ def _compile(wanted: str, device: torch.device, expected_minutes: float | None) 
     return False, "not compiled: it would cost more time than it saves in a run this short"
 
 
-COMPILE_PAYS_AFTER = 8.0  # minutes, see benchmarks/LOG.md
+COMPILE_PAYS_AFTER = 30.0  # minutes: compiling for the first time takes one to two (benchmarks/LOG.md)

@@ -159,7 +159,10 @@ class _Planner:
         chosen = LADDER[0]
         for name in LADDER:
             parameters, tokens = self._parameters(name), self._affordable_tokens(name)
-            if tokens >= TOKENS_PER_PARAMETER[self.facts.task] * parameters and parameters <= PARAMETERS_PER_TOKEN * self.corpus_tokens:
+            if (
+                tokens >= TOKENS_PER_PARAMETER[self.facts.task] * parameters
+                and parameters <= PARAMETERS_PER_TOKEN * self.corpus_tokens
+            ):
                 chosen = name
         tokens = self._affordable_tokens(chosen)
         return chosen, f"sees about {_rounded(tokens)} tokens in the budget, {tokens / self.corpus_tokens:.2g} epochs"

@@ -1,0 +1,41 @@
+import numpy as np
+import pytest
+import torch
+
+from penwright.config import ModelSettings
+from penwright.data.batches import LabelledBatch
+from penwright.evaluation.classification import classification_scores, confusion
+from penwright.models import EncoderOnly
+
+
+def scores_of(counts: list[list[int]]) -> dict[str, float]:
+    return {score.name: score.value for score in classification_scores(np.array(counts))}
+
+
+def test_accuracy_is_the_share_on_the_diagonal() -> None:
+    assert scores_of([[8, 2], [1, 9]])["accuracy"] == pytest.approx(85.0)
+
+
+def test_macro_f1_is_the_plain_mean_over_labels() -> None:
+    # precision 8/9 and recall 8/10 for the first label, 9/11 and 9/10 for the second
+    first, second = 2 * (8 / 9) * 0.8 / (8 / 9 + 0.8), 2 * (9 / 11) * 0.9 / (9 / 11 + 0.9)
+    assert scores_of([[8, 2], [1, 9]])["macro-F1"] == pytest.approx(50 * (first + second))
+
+
+def test_a_model_that_says_one_label_has_a_low_macro_f1() -> None:
+    scores = scores_of([[90, 0], [10, 0]])
+    assert scores["accuracy"] == 90.0 and scores["macro-F1"] < 50
+
+
+def test_a_label_without_examples_does_not_count() -> None:
+    assert scores_of([[5, 0, 0], [0, 5, 0], [0, 0, 0]])["macro-F1"] == pytest.approx(100.0)
+
+
+def test_confusion_counts_every_example_in_its_row() -> None:
+    torch.manual_seed(0)
+    model = EncoderOnly(10, ModelSettings(d_model=16, n_layers=1, n_heads=2), 3)
+    batch = LabelledBatch(
+        4, torch.randint(0, 10, (4, 5)), torch.ones(4, 5, dtype=torch.bool), torch.tensor([0, 2, 2, 1])
+    )
+    counts = confusion(model, [batch, batch], 3, torch.device("cpu"))
+    assert counts.sum(1).tolist() == [2, 2, 4]

@@ -1,0 +1,81 @@
+from math import log
+
+import numpy as np
+import pytest
+import torch
+
+from penwright.config import ModelSettings
+from penwright.data.batches import IGNORED, TextBatch
+from penwright.data.batching import Markers, TextBatches
+from penwright.data.store import Column
+from penwright.evaluation.perplexity import Surprise, baselines, surprise, text_scores
+from penwright.models import DecoderOnly
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def model() -> DecoderOnly:
+    torch.manual_seed(0)
+    return DecoderOnly(12, ModelSettings(d_model=16, n_layers=1, n_heads=2, dropout=0.5, zero_init_outputs=False))
+
+
+def batches_of(n_tokens: int, rows: int) -> TextBatches:
+    tokens = np.arange(n_tokens, dtype=np.uint16) % 8
+    return TextBatches(Column(tokens, np.array([0, n_tokens]), n_tokens), 8, 8 * rows, Markers(9, 10, 11))
+
+
+def test_surprise_is_the_summed_negative_log_probability(model: DecoderOnly) -> None:
+    tokens, targets = torch.randint(0, 8, (2, 5)), torch.randint(0, 8, (2, 5))
+    with torch.no_grad():
+        expected = -model.eval()(tokens).log_softmax(-1).gather(-1, targets[..., None]).sum()
+    found = surprise(model, [TextBatch(10, tokens, targets, None)], CPU)
+    assert found.nats == pytest.approx(float(expected), rel=1e-5) and found.n_targets == 10
+
+
+def test_surprise_does_not_depend_on_how_the_windows_are_batched(model: DecoderOnly) -> None:
+    one, many = (surprise(model, batches_of(100, rows).in_order(), CPU) for rows in (1, 5))
+    assert one.n_targets == many.n_targets == 101
+    assert one.nats == pytest.approx(many.nats, rel=1e-5)
+
+
+def test_ignored_targets_do_not_count(model: DecoderOnly) -> None:
+    tokens = torch.randint(0, 8, (1, 4))
+    some = torch.tensor([[3, IGNORED, 11, 5]])
+    found = surprise(model, [TextBatch(3, tokens, some, None)], CPU, ignored=11)
+    assert found.n_targets == 2
+
+
+def test_evaluation_leaves_training_mode_as_it_was(model: DecoderOnly) -> None:
+    model.train()
+    surprise(model, batches_of(20, 1).in_order(), CPU)
+    assert model.training
+
+
+def test_bits_per_byte_count_the_bytes_of_the_text_whatever_the_tokens() -> None:
+    scores = {score.name: score.value for score in text_scores(Surprise(nats=8 * log(2), n_targets=4), n_bytes=16)}
+    assert scores == pytest.approx({"nats per token": 2 * log(2), "bits per byte": 0.5})
+
+
+def test_the_unigram_baseline_is_the_entropy_of_the_frequencies() -> None:
+    training = np.array([0] * 3000 + [1] * 1000)
+    held_out = np.array([1] + [0] * 3 * 100 + [1] * 100)
+    expected = -(0.75 * log(0.75) + 0.25 * log(0.25))
+    assert baselines(training, held_out, 2)["unigram"] == pytest.approx(expected, abs=0.01)
+
+
+def test_the_bigram_baseline_knows_what_follows_what() -> None:
+    training, held_out = np.arange(4000) % 5, np.arange(100) % 5
+    found = baselines(training, held_out, 5)
+    assert found["bigram"] < 0.05 < found["unigram"] == pytest.approx(log(5), abs=0.01)
+
+
+def test_pairs_never_seen_have_a_probability_above_zero() -> None:
+    found = baselines(np.array([0, 1, 0, 1]), np.array([2, 2, 1, 1]), 3)
+    assert np.isfinite(found["bigram"]) and found["bigram"] > 0
+
+
+def test_the_bigram_probabilities_of_a_context_sum_to_one() -> None:
+    training = np.random.default_rng(0).integers(0, 4, 300)
+    total = sum(np.exp(-baselines(training, np.array([2, token]), 5)["bigram"]) for token in range(5))
+    assert total == pytest.approx(1.0)

@@ -1,0 +1,33 @@
+"""Every recipe is valid, whole, and of a size that can be named before training."""
+
+from pathlib import Path
+
+import pytest
+
+from penwright.config import Recipe, merge, read_toml, validate
+from penwright.models.size import size_of
+
+RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.toml"))
+
+
+def recipe_of(path: Path) -> Recipe:
+    return validate(Recipe, merge({"model": {}, "data": {"train": ["nowhere"]}}, read_toml(path)), path.name)
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_is_valid_and_says_how_to_run_it(path: Path) -> None:
+    recipe = recipe_of(path)
+    assert size_of(recipe.task, recipe.tokenizer.vocab_size or 256, recipe.model).parameters > 0
+    assert f"--recipe recipes/{path.name}" in path.read_text(encoding="utf-8")
+
+
+def test_the_base_model_of_the_paper_has_its_size() -> None:
+    recipe = recipe_of(next(path for path in RECIPES if path.stem == "transformer-base"))
+    assert size_of("translate", 37_000, recipe.model).parameters == pytest.approx(65e6, rel=0.05)  # table 3
+
+
+def test_the_recipe_of_the_second_article_has_its_sizes() -> None:
+    recipe = recipe_of(next(path for path in RECIPES if path.stem == "shakespeare-char-s2"))
+    model, training = recipe.model, recipe.training
+    assert (model.d_model, model.n_layers, model.n_heads, model.context_length) == (64, 4, 4, 32)
+    assert training.batch_tokens == 16 * 32 and training.steps == 5000 and recipe.data.held_out == 0.2
