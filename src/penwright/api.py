@@ -26,8 +26,8 @@ from penwright.tasks import (
     Workbench,
     make_application,
     make_card,
-    score_translations,
 )
+from penwright.tasks.translating import score_translations
 from penwright.tokenizers import Tokenizer, train_tokenizer
 from penwright.training.machine import Machine, choose_machine
 from penwright.training.planning import Facts, Plan, make_plan, measure_speed

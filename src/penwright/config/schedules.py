@@ -1,5 +1,6 @@
 """Learning-rate schedules: each a frozen object whose factor(step, total) scales the peak rate."""
 
+from abc import abstractmethod
 from math import cos, inf, pi, sqrt
 from typing import Annotated, ClassVar, Literal
 
@@ -23,8 +24,9 @@ class _Warmup(Settings):
         length = max(1, total_steps - self.warmup_steps) if total_steps is not None else inf
         return self._after_warmup(min(1.0, (step - self.warmup_steps) / length), step)
 
+    @abstractmethod
     def _after_warmup(self, progress: float, step: int) -> float:
-        raise NotImplementedError  # each schedule's own
+        """The factor at this part of the steps after the warm-up."""
 
 
 class InverseSquareRoot(_Warmup):

@@ -113,7 +113,9 @@ def _tails(documents: Documents, keep: Mask, fraction: float | None) -> tuple[Pa
     ]
     tails = [cut.characters < size for cut, size in zip(cuts, sizes, strict=True)]
     if not any(tails):
-        raise PenwrightError("the text has a single character, too little to learn from and to hold some out")
+        raise PenwrightError(
+            f"{documents.files[0].path} has a single character, too little to learn from and to hold some out"
+        )
 
     def heads() -> Iterator[Document]:
         for (name, chunks), cut in zip(documents.read(keep), cuts, strict=True):

@@ -85,11 +85,17 @@ class _Planner:
         return validate(Recipe, self.table, "the settings")
 
     def _suggest(self, key: str, value: object, reason: str) -> None:
-        """Take this value unless one is given; keys are table.key."""
-        table, _, name = key.partition(".")
-        if name in self.table.get(table, {}):
+        """Take this value unless one is given; the key is that of an override, such as model.d_model."""
+        *tables, name = key.split(".")
+        below = self.table
+        for table in tables:
+            below = below.get(table, {})
+        if name in below:
             return
-        self.table = merge(self.table, {table: {name: value}})
+        nested: Table = {name: value}
+        for table in reversed(tables):
+            nested = {table: nested}
+        self.table = merge(self.table, nested)
         self.choices.append(Choice(key, value, reason))
 
     def _get(self, key: str, default: float = 0.0) -> float:
@@ -140,8 +146,7 @@ class _Planner:
             self._suggest("training.batch_tokens", 2048 if minutes < 2 else 4096, "many small steps learn fastest here")
         elif self.facts.task == "translate":
             self._suggest("model.context_length", 256, "longer texts are split into sentences")
-            tokens = 2048 if self.corpus_tokens < 200_000 else 4096
-            self._suggest("training.batch_tokens", tokens, "padding included")
+            self._suggest("training.batch_tokens", 2048, "padding included; many small steps learn fastest here")
         else:
             self._suggest("model.context_length", 256, "longer texts are read in parts")
             self._suggest("training.batch_tokens", 4096, "padding included")
@@ -153,6 +158,8 @@ class _Planner:
             self._suggest("model.size", size, reason)
         if self.table["model"].get("size") in LADDER or "size" not in self.table["model"]:
             self._suggest("model.qk_norm", True, "keeps attention steady at high learning rates")
+            if self.facts.task == "translate":
+                self._suggest("model.scale_embeddings", True, "a translator learns faster so (measured)")
 
     def _size(self) -> tuple[str, str]:
         """The largest size that sees enough tokens in the budget and does not dwarf the corpus."""
@@ -203,6 +210,8 @@ class _Planner:
         if "type" not in self.table.get("optimizer", {}):
             self.table = merge(self.table, {"optimizer": merge({"type": "muon"}, self.table.get("optimizer", {}))})
             self.choices.append(Choice("optimizer.type", "muon", "needs far fewer steps than AdamW"))
+        if self.facts.task == "translate" and self.table["optimizer"]["type"] == "muon":
+            self._suggest("optimizer.adamw.learning_rate", 0.015, "of the embeddings; the best of five (measured)")
         if "type" not in self.table.get("schedule", {}):
             schedule = {"type": "wsd", "warmup_steps": 50, "cooldown_fraction": 0.6}
             self.table = merge(self.table, {"schedule": merge(schedule, self.table.get("schedule", {}))})

@@ -1,0 +1,97 @@
+"""START HERE: one row for each task says which corpus, batches, scores and samples make it up.
+
+What happens in a run, whichever its task: `api.train` opens the corpus, plans the recipe, trains the tokenizer, stores
+the tokens, and lets a `Session` step a `Trainer` through the batches, look at held-out examples, and save. Each task's
+functions stand in a page of its own: writing.py, translating.py, classifying.py.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from penwright.config import DataSettings, Task
+from penwright.data.batching import AnyBatches
+from penwright.data.store import TokenStore
+from penwright.data.store_writer import Cell
+from penwright.evaluation.scores import Score
+from penwright.tasks import classifying, translating, writing
+from penwright.tasks.bench import (
+    AnyCorpus,
+    AnyPart,
+    Application,
+    Card,
+    Workbench,
+    make_application,
+    make_card,
+)
+from penwright.training.session import Sample
+
+__all__ = [
+    "TASKS",
+    "AnyCorpus",
+    "Application",
+    "Card",
+    "TaskParts",
+    "Workbench",
+    "make_application",
+    "make_card",
+]
+
+
+@dataclass(frozen=True)
+class TaskParts:
+    """What makes up a task."""
+
+    purpose: str
+    open_corpus: Callable[[DataSettings, int], AnyCorpus]
+    open_measured: Callable[[DataSettings, Sequence[str]], AnyCorpus]  # other files, to measure a model on
+    columns: tuple[str, ...]  # of texts, in the token store
+    labels: tuple[str, ...]  # columns of labels there
+    rows: Callable[[AnyPart, Sequence[str]], Iterator[Sequence[Cell]]]  # what goes into them, given all labels
+    texts: Callable[[AnyCorpus], Iterator[str]]  # what the tokenizer learns from
+    batches: Callable[[Workbench, TokenStore], AnyBatches]
+    evaluate: Callable[[Workbench], Sequence[Score]]  # the first score ranks
+    baselines: Callable[[Workbench], Sequence[Score]]  # what a model must beat, under the name of the score it beats
+    sample: Callable[[Workbench], Sequence[Sample]]
+
+
+TASKS: dict[Task, TaskParts] = {
+    "generate": TaskParts(
+        purpose="writes on in the manner of a text",
+        open_corpus=writing.open_corpus,
+        open_measured=writing.open_measured,
+        columns=("text",),
+        labels=(),
+        rows=writing.rows,
+        texts=writing.texts,
+        batches=writing.batches,
+        evaluate=writing.evaluate,
+        baselines=writing.beaten,
+        sample=writing.sample,
+    ),
+    "translate": TaskParts(
+        purpose="translates sentences",
+        open_corpus=translating.open_corpus,
+        open_measured=translating.open_measured,
+        columns=("source", "target"),
+        labels=(),
+        rows=translating.rows,
+        texts=translating.texts,
+        batches=translating.batches,
+        evaluate=translating.evaluate,
+        baselines=translating.beaten,
+        sample=translating.sample,
+    ),
+    "classify": TaskParts(
+        purpose="puts texts into classes",
+        open_corpus=classifying.open_corpus,
+        open_measured=classifying.open_measured,
+        columns=("text",),
+        labels=("label",),
+        rows=classifying.rows,
+        texts=classifying.texts,
+        batches=classifying.batches,
+        evaluate=classifying.evaluate,
+        baselines=classifying.beaten,
+        sample=classifying.sample,
+    ),
+}

@@ -1,0 +1,77 @@
+"""What all tasks share: a run's parts laid out side by side, and the model as a person uses it."""
+
+from dataclasses import dataclass
+
+import torch
+
+from penwright.config import DataSettings, Recipe
+from penwright.data.batching import Markers
+from penwright.data.corpora import Cleaning, Columns, Corpus, Document, Labelled, Pair, Part
+from penwright.data.store import TokenStore
+from penwright.decoding import Classifier, Generator, Translator
+from penwright.models import DecoderOnly, EncoderDecoder, EncoderOnly, Model
+from penwright.tokenizers import Tokenizer
+
+Application = Generator | Translator | Classifier
+AnyCorpus = Corpus[Document] | Corpus[Pair] | Corpus[Labelled]
+AnyPart = Part[Document] | Part[Pair] | Part[Labelled]
+
+
+@dataclass
+class Workbench:
+    """All parts of one run, laid out."""
+
+    recipe: Recipe
+    corpus: AnyCorpus
+    tokenizer: Tokenizer
+    training: TokenStore | None  # None where a model is only measured
+    held_out: TokenStore
+    model: Model
+    device: torch.device
+    card: "Card"
+
+    @property
+    def markers(self) -> Markers:
+        return Markers(self.tokenizer.pad_id, self.tokenizer.start_id, self.tokenizer.end_id)
+
+    @property
+    def application(self) -> Application:
+        """The model with its tokenizer, as a person uses it."""
+        return make_application(self.model, self.tokenizer, self.recipe, self.card)
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a person's use of a model needs to know of its training."""
+
+    labels: tuple[str, ...] = ()
+    max_source_tokens: int | None = None  # of the longest source seen, with its end token
+
+
+def make_card(corpus: AnyCorpus, training: TokenStore) -> Card:
+    """What is known after the corpus was read."""
+    sources = training.columns.get("source")
+    return Card(corpus.labels, None if sources is None else int(sources.lengths.max()) + 1)
+
+
+def make_application(model: Model, tokenizer: Tokenizer, recipe: Recipe, card: Card) -> Application:
+    """The model with its tokenizer: text in, text or labels out."""
+    match model:
+        case DecoderOnly():
+            return Generator(model, tokenizer, recipe.decoding)
+        case EncoderDecoder():
+            return Translator(model, tokenizer, recipe.decoding, max_source_tokens=card.max_source_tokens)
+        case EncoderOnly():
+            return Classifier(model, tokenizer, card.labels)
+
+
+def columns_of(data: DataSettings) -> Columns:
+    """Which columns of a table are what."""
+    return Columns(
+        source=data.source, target=data.target, text=data.text, label=data.label, label_names=data.label_names
+    )
+
+
+def cleaning_of(data: DataSettings) -> Cleaning:
+    """Which examples are left out."""
+    return Cleaning(max_characters=data.max_characters, max_ratio=data.max_ratio, deduplicate=data.deduplicate)

@@ -1,0 +1,85 @@
+"""To classify: an encoder-only model of labelled texts."""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from math import log
+
+import numpy as np
+
+from penwright.config import DataSettings
+from penwright.data.batching import LabelledBatches
+from penwright.data.corpora import Corpus, Labelled, measured_labelled, open_labelled
+from penwright.data.store import TokenStore
+from penwright.data.store_writer import Cell
+from penwright.decoding import Classifier
+from penwright.errors import PenwrightError
+from penwright.evaluation.classification import classification_scores, confusion
+from penwright.evaluation.perplexity import surprise
+from penwright.evaluation.scores import Score
+from penwright.models import EncoderOnly
+from penwright.tasks.bench import AnyCorpus, AnyPart, Workbench, cleaning_of, columns_of
+from penwright.training.session import Sample
+
+N_SAMPLES = 3
+
+
+def open_corpus(data: DataSettings, seed: int) -> Corpus[Labelled]:
+    return open_labelled(
+        data.train,
+        columns=columns_of(data),
+        validation=data.validation,
+        held_out=data.held_out,
+        seed=seed,
+        encoding=data.encoding,
+        cleaning=cleaning_of(data),
+    )
+
+
+def open_measured(data: DataSettings, paths: Sequence[str]) -> Corpus[Labelled]:
+    return measured_labelled(paths, columns_of(data), data.encoding)
+
+
+def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
+    number = {label: place for place, label in enumerate(labels)}
+    for example in part:
+        assert isinstance(example, Labelled)
+        if example.label not in number:
+            raise PenwrightError(f"no text of training has the label '{example.label}'; it had {', '.join(labels)}")
+        yield example.text, number[example.label]
+
+
+def texts(corpus: AnyCorpus) -> Iterator[str]:
+    for example in corpus.training:
+        assert isinstance(example, Labelled)
+        yield example.text
+
+
+def batches(bench: Workbench, store: TokenStore) -> LabelledBatches:
+    recipe = bench.recipe
+    context, tokens = recipe.model.context_length, recipe.training.batch_tokens
+    return LabelledBatches(store.column("text"), store.labels["label"], context, tokens, bench.markers, recipe.seed)
+
+
+def evaluate(bench: Workbench) -> Sequence[Score]:
+    assert isinstance(bench.model, EncoderOnly)
+    held_out = batches(bench, bench.held_out)
+    counts = confusion(bench.model, held_out.in_order(), len(bench.card.labels), bench.device)
+    total = surprise(bench.model, held_out.in_order(), bench.device)
+    return [*classification_scores(counts), Score("nats per text", total.mean)]
+
+
+def beaten(bench: Workbench) -> Sequence[Score]:
+    counts = np.bincount(bench.held_out.labels["label"])
+    frequent = 100 * float(counts.max() / counts.sum())
+    return [
+        Score("accuracy", frequent, True, note="always the most frequent label"),
+        Score("nats per text", log(len(bench.card.labels)), note="all labels equally likely"),
+    ]
+
+
+def sample(bench: Workbench) -> Sequence[Sample]:
+    examples = [example for example in islice(bench.corpus.held_out, N_SAMPLES) if isinstance(example, Labelled)]
+    classifier = bench.application
+    assert isinstance(classifier, Classifier)
+    given = classifier.classify([example.text for example in examples])
+    return [Sample(example.text, each.label, example.label) for example, each in zip(examples, given, strict=True)]

@@ -1,0 +1,80 @@
+"""To write: a decoder-only model of running text."""
+
+from collections.abc import Iterator, Sequence
+
+from penwright.config import DataSettings
+from penwright.data.batching import TextBatches
+from penwright.data.corpora import Corpus, Document, measured_text, open_text
+from penwright.data.store import TokenStore
+from penwright.data.store_writer import Cell
+from penwright.decoding import Generator
+from penwright.evaluation.perplexity import baselines, surprise, text_scores
+from penwright.evaluation.scores import Score
+from penwright.tasks.bench import AnyCorpus, AnyPart, Workbench, cleaning_of
+from penwright.training.session import Sample
+
+N_PROMPTS, WORDS = 2, 3  # of the samples, unless the settings have prompts
+SAMPLE_TOKENS = 150
+COUNTED = 20_000_000  # tokens for the baselines: enough to count pairs of them well, and they fit into memory
+
+
+def open_corpus(data: DataSettings, seed: int) -> Corpus[Document]:
+    return open_text(
+        data.train,
+        validation=data.validation,
+        held_out=data.held_out,
+        seed=seed,
+        encoding=data.encoding,
+        cleaning=cleaning_of(data),
+    )
+
+
+def open_measured(data: DataSettings, paths: Sequence[str]) -> Corpus[Document]:
+    return measured_text(paths, data.encoding)
+
+
+def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
+    for document in part:
+        assert isinstance(document, Document)
+        yield (document.chunks,)
+
+
+def texts(corpus: AnyCorpus) -> Iterator[str]:
+    for document in corpus.training:
+        assert isinstance(document, Document)
+        yield from document.chunks
+
+
+def evaluate(bench: Workbench) -> Sequence[Score]:
+    windows = batches(bench, bench.held_out).in_order()
+    total = surprise(bench.model, windows, bench.device, ignored=bench.tokenizer.end_id)
+    return text_scores(total, bench.corpus.held_out_bytes)
+
+
+def beaten(bench: Workbench) -> Sequence[Score]:
+    assert bench.training is not None
+    training = bench.training.column("text").tokens[:COUNTED]
+    nats = baselines(training, bench.held_out.column("text").tokens, bench.tokenizer.vocab_size)
+    return [Score("nats per token", value, note=name) for name, value in nats.items()]
+
+
+def batches(bench: Workbench, store: TokenStore) -> TextBatches:
+    recipe = bench.recipe
+    context, tokens = recipe.model.context_length, recipe.training.batch_tokens
+    return TextBatches(store.column("text"), context, tokens, bench.markers, recipe.seed)
+
+
+def sample(bench: Workbench) -> Sequence[Sample]:
+    prompts = bench.recipe.training.prompts or _openings(bench.corpus.held_out)
+    generator = bench.application
+    assert isinstance(generator, Generator)
+    length = bench.recipe.decoding.max_new_tokens or SAMPLE_TOKENS
+    completions = generator.generate(prompts, bench.recipe.decoding.model_copy(update={"max_new_tokens": length}))
+    return [Sample(prompt, each.text) for prompt, each in zip(prompts, completions, strict=True)]
+
+
+def _openings(part: AnyPart) -> list[str]:
+    """The first words of the first lines of the held-out text."""
+    chunks = (chunk for document in part if isinstance(document, Document) for chunk in document.chunks)
+    lines = [line for line in next(chunks, "").split("\n") if line.strip()]
+    return [" ".join(line[:200].split(" ")[:WORDS]) for line in lines[:N_PROMPTS]] or ["\n"]

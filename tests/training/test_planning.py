@@ -1,0 +1,79 @@
+import pytest
+
+from penwright.config import Table, merge
+from penwright.training.planning import LADDER, Facts, Plan, make_plan
+
+SHAKESPEARE = Facts("generate", n_examples=1, n_bytes=1_000_000, n_characters=65)
+NOVELS = Facts("generate", n_examples=8, n_bytes=9_000_000, n_characters=120)
+PAIRS = Facts("translate", n_examples=29_000, n_bytes=2_000_000, n_characters=100)
+REVIEWS = Facts("classify", n_examples=67_000, n_bytes=3_500_000, n_characters=60, n_labels=2)
+SPEED = 1e11
+
+
+def plan_for(facts: Facts, speed: float = SPEED, **given: Table) -> Plan:
+    return make_plan(facts, merge({"data": {"train": ["corpus"]}}, given), speed)
+
+
+@pytest.mark.parametrize("facts", [SHAKESPEARE, NOVELS, PAIRS, REVIEWS], ids=lambda facts: facts.task)
+def test_every_choice_stands_in_the_recipe_and_has_a_reason(facts: Facts) -> None:
+    plan = plan_for(facts)
+    for key, value, reason in plan.choices:
+        found: object = plan.recipe.model_dump()
+        for part in key.split("."):
+            assert isinstance(found, dict)
+            found = found[part]
+        assert found == value and reason
+
+
+def test_what_is_given_is_not_chosen_again() -> None:
+    plan = plan_for(NOVELS, model={"dropout": 0.33, "size": "nano"}, tokenizer={"type": "unigram", "vocab_size": 700})
+    assert plan.recipe.model.dropout == 0.33 and plan.recipe.model.d_model == 64
+    assert plan.recipe.tokenizer.vocab_size == 700
+    assert not {"model.dropout", "model.size", "tokenizer.type"} & {choice.key for choice in plan.choices}
+
+
+def test_a_small_text_is_read_by_characters_and_a_large_one_by_pieces() -> None:
+    assert plan_for(SHAKESPEARE).recipe.tokenizer.type == "characters"
+    assert plan_for(NOVELS).recipe.tokenizer.type == "bpe"
+
+
+def test_the_vocabulary_grows_with_the_text() -> None:
+    sizes = [
+        plan_for(Facts("generate", 1, n_bytes, 500)).recipe.tokenizer.vocab_size or 0
+        for n_bytes in (10_000, 1_000_000, 100_000_000)
+    ]
+    assert sizes == sorted(set(sizes))
+
+
+@pytest.mark.parametrize("facts", [SHAKESPEARE, NOVELS, PAIRS, REVIEWS], ids=lambda facts: facts.task)
+def test_more_minutes_never_mean_a_smaller_model(facts: Facts) -> None:
+    sizes = [plan_for(facts, training={"minutes": minutes}).size.parameters for minutes in (1, 10, 60, 600)]
+    assert sizes == sorted(sizes) and sizes[0] < sizes[-1]
+
+
+def test_a_faster_machine_gets_a_larger_model() -> None:
+    slow, fast = (plan_for(NOVELS, speed).size.parameters for speed in (1e10, 1e14))
+    assert slow < fast
+
+
+def test_a_model_does_not_dwarf_its_corpus() -> None:
+    little = Facts("generate", 1, 20_000, 60)
+    assert plan_for(little, speed=1e16).recipe.model.size == LADDER[0]
+
+
+def test_many_passes_over_the_text_get_more_dropout() -> None:
+    rates = [
+        plan_for(SHAKESPEARE, model={"size": "mini"}, training={"epochs": epochs}).recipe.model.dropout
+        for epochs in (1, 4, 12, 50)
+    ]
+    assert rates == sorted(set(rates)) and rates[0] == 0.0
+
+
+def test_without_a_budget_minutes_are_chosen_and_said() -> None:
+    plan = plan_for(SHAKESPEARE)
+    assert plan.recipe.training.minutes and "training.minutes" in {choice.key for choice in plan.choices}
+
+
+def test_a_named_architecture_is_taken_as_it_is() -> None:
+    model = plan_for(PAIRS, model={"size": "transformer-base"}).recipe.model
+    assert not model.qk_norm and model.dropout == 0.1 and model.norm_position == "post"

@@ -1,0 +1,111 @@
+import signal
+from collections.abc import Callable, Sequence
+from math import nan
+from pathlib import Path
+
+import pytest
+
+from penwright.errors import Interrupted
+from penwright.evaluation.scores import Score
+from penwright.runs import Run
+from penwright.training.session import Observer, Sample, Session
+from penwright.training.trainer import StepReport, Trainer
+
+MakeTrainer = Callable[..., Trainer]
+
+
+class Recorder(Observer):
+    """Notes what a session tells it."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.evaluated_at: list[tuple[int, bool]] = []
+        self.words: list[str] = []
+        self.ended = False
+
+    def said(self, text: str) -> None:
+        self.words.append(text)
+
+    def stepped(self, trainer: Trainer, report: StepReport) -> None:
+        self.steps.append(report.step)
+
+    def evaluated(self, trainer: Trainer, scores: Sequence[Score], samples: Sequence[Sample], best: bool) -> None:
+        self.evaluated_at.append((trainer.state.step, best))
+
+    def finished(self, trainer: Trainer) -> None:
+        self.ended = True
+
+
+def session_of(run: Run, trainer: Trainer, values: Sequence[float], recorder: Observer) -> Session:
+    """A session whose looks at held-out examples give these values of a loss."""
+    looks = iter(values)
+    return Session(run, trainer, lambda: [Score("loss", next(looks))], lambda: [Sample("a", "b")], [recorder])
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run.create(tmp_path / "run")
+
+
+def test_evaluations_come_as_often_as_asked_and_at_the_end(run: Run, make_trainer: MakeTrainer) -> None:
+    recorder = Recorder()
+    trainer = make_trainer(training={"steps": 7, "evaluate_every": 3})
+    session_of(run, trainer, [3.0, 2.0, 1.0], recorder).fit()
+    assert [step for step, _ in recorder.evaluated_at] == [3, 6, 7]
+    assert recorder.steps == list(range(1, 8)) and recorder.ended
+
+
+def test_the_best_is_kept_though_later_ones_are_worse(run: Run, make_trainer: MakeTrainer) -> None:
+    recorder = Recorder()
+    trainer = make_trainer(training={"steps": 10, "evaluate_every": 2, "keep": 1})
+    session_of(run, trainer, [3.0, 1.0, 2.0, 2.5, 2.6], recorder).fit()
+    assert run.best()[0].step == 4
+    assert [checkpoint.step for checkpoint in run.checkpoints()] == [4, 10]
+
+
+def test_a_score_that_is_not_a_number_is_never_the_best(run: Run, make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer(training={"steps": 6, "evaluate_every": 2})
+    session_of(run, trainer, [nan, 5.0, nan], Recorder()).fit()
+    assert run.best_step() == 4
+
+
+def test_patience_ends_a_run_and_says_so(run: Run, make_trainer: MakeTrainer) -> None:
+    recorder = Recorder()
+    trainer = make_trainer(training={"steps": 100, "evaluate_every": 2, "patience": 2})
+    session_of(run, trainer, [1.0, 2.0, 3.0, 4.0], recorder).fit()
+    assert trainer.state.step == 6
+    assert "stopped early" in recorder.words[0]
+
+
+def test_metrics_and_samples_are_written_down(run: Run, make_trainer: MakeTrainer) -> None:
+    session_of(run, make_trainer(training={"steps": 4, "evaluate_every": 2}), [2.0, 1.0], Recorder()).fit()
+    assert [(r["step"], r["loss"]) for r in run.records("metrics.jsonl")] == [(2, 2.0), (4, 1.0)]
+    assert run.records("samples.jsonl")[0] == {"step": 2, "prompt": "a", "completion": "b", "reference": ""}
+
+
+def test_a_signal_ends_the_step_saves_and_says_how_to_go_on(run: Run, make_trainer: MakeTrainer) -> None:
+    class Impatient(Recorder):
+        def stepped(self, trainer: Trainer, report: StepReport) -> None:
+            if report.step == 3:
+                signal.raise_signal(signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Interrupted, match="--resume"):
+        session_of(run, make_trainer(training={"steps": 9, "evaluate_every": 9}), [], Impatient()).fit()
+    assert run.newest()[0].step == 3
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_evaluation_sees_the_averaged_weights(run: Run, make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer(training={"steps": 5, "average": 0.9, "evaluate_every": 5})
+    assert trainer.average is not None
+    seen = []
+
+    def look() -> list[Score]:
+        seen.append(trainer.model.embedding.tokens.weight.clone())
+        return [Score("loss", 1.0)]
+
+    Session(run, trainer, look, list, []).fit()
+    name = "embedding.tokens.weight"
+    assert bool((seen[0] == trainer.average.average[name]).all())
+    assert not bool((seen[0] == trainer.model.embedding.tokens.weight).all())
