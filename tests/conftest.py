@@ -9,6 +9,7 @@ from jaxtyping import install_import_hook
 install_import_hook("penwright", "beartype.beartype")
 torch.set_num_threads(1)  # the models of the tests are too small to share out
 
+
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     """Random weights and inputs are the same in every run, whatever the order of the tests."""
