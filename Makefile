@@ -10,7 +10,7 @@ demo: .venv/.demo
 	$(BIN)/python demo/corpora.py $(RUN)/corpora
 	$(BIN)/penwright train $(RUN)/corpora/python-topics.txt --run $(RUN)/writer --minutes 1 --set training.evaluate_every=150
 	$(BIN)/penwright train $(RUN)/corpora/german-english.tsv --run $(RUN)/translator --recipe demo/translator.toml
-	@echo; echo "The translator on new input:"
+	@echo; echo "The translator at work:"
 	$(BIN)/penwright translate $(RUN)/translator "am Freitag, dem 17. Mai 1991" "siebenhundertdreiundvierzig"
 	@echo; echo "Yours now:"
 	@echo "  source $(BIN)/activate"

@@ -3,7 +3,7 @@
 The tutorial: characters, d 64, 4 heads, 4 layers, context 32, batches of 16, 5,000 steps of Adam at 1e-3, dropout 0.1,
 the first 80 % of the text for training, and every 100 steps an estimate on 200 batches of either part.
 
-Run: python -m benchmarks.shakespeare_article path/to/input.txt
+Run: python -m benchmarks.shakespeare_article path/to/input.txt [ROUNDS]
 """
 
 import subprocess
@@ -142,4 +142,7 @@ def _loss_of(run: Path) -> float:
 
 
 if __name__ == "__main__":
-    (tutorial if sys.argv[2:] == ["tutorial"] else main)(Path(sys.argv[1]))
+    if sys.argv[2:] == ["tutorial"]:
+        tutorial(Path(sys.argv[1]))
+    else:
+        main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

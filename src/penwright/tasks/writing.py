@@ -76,5 +76,5 @@ def sample(bench: Workbench) -> Sequence[Sample]:
 def _openings(part: AnyPart) -> list[str]:
     """The first words of the first lines of the held-out text."""
     chunks = (chunk for document in part if isinstance(document, Document) for chunk in document.chunks)
-    lines = [line for line in next(chunks, "").split("\n") if line.strip()]
-    return [" ".join(line[:200].split(" ")[:WORDS]) for line in lines[:N_PROMPTS]] or ["\n"]
+    lines = [line[:200] for line in next(chunks, "").split("\n") if any(map(str.isalpha, line[:200]))]
+    return [" ".join(line.split()[:WORDS]) for line in lines[:N_PROMPTS]] or ["\n"]
