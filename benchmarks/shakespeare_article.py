@@ -64,7 +64,7 @@ class TutorialModel(nn.Module):
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1]))
         logits = self.output(self.norm(self.blocks(x)))
-        return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 def tutorial(path: Path) -> None:
