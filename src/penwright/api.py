@@ -122,13 +122,15 @@ def resume(folder: Path, changes: Table, observers: Sequence[Observer] = ()) -> 
     _check_unchanged(run, corpus)
     bench = _lay_out(recipe, corpus, Tokenizer.load(run.tokenizer_path), machine.device)
     trainer = _trainer(bench, machine)
-    checkpoint, warnings = run.newest()
-    for warning in warnings:
-        _say(observers, warning)
-    trainer.load(checkpoint)
-    run.forget_after(checkpoint.step)
-    if more:
+    if run.checkpoints():  # else it was stopped before its first one, and the seed gives the same beginning again
+        checkpoint, warnings = run.newest()
+        for warning in warnings:
+            _say(observers, warning)
+        trainer.load(checkpoint)
+    run.forget_after(trainer.state.step)
+    if more and trainer.state.step:
         trainer.extend()
+    if more:
         run.save_recipe(recipe)
     state = trainer.state
     if state.total_steps is not None and state.step >= state.total_steps:

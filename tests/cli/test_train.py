@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -79,6 +80,19 @@ def test_a_stopped_run_resumes_to_the_very_same_weights(
     assert weights_of(broken) == weights_of(unbroken)
     steps = [record["step"] for record in Run(broken).records("metrics.jsonl")]
     assert steps == [20, 40, 60, 80, 100, 120]
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_again(
+    penwright: Command, corpora: Path, tmp_path: Path
+) -> None:
+    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
+    penwright("train", corpora / "novel.txt", "--run", unbroken, "--steps", 8, *QUICK)
+    shutil.copytree(unbroken, broken)
+    shutil.rmtree(broken / "checkpoints")
+    (broken / "best.json").unlink()
+    done = penwright("train", "--resume", broken)
+    assert done.returncode == 0, done.stderr
+    assert weights_of(broken) == weights_of(unbroken)
 
 
 def test_a_finished_run_says_so_and_how_to_go_on(penwright: Command, runs: Path) -> None:
