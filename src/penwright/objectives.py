@@ -1,32 +1,109 @@
 """What training makes small: a sum over all targets of a batch, never a mean, so that each target counts alike."""
 
-from jaxtyping import Float
-from torch import Tensor
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from penwright.data.batches import IGNORED, Batch, LabelledBatch, PairBatch, TextBatch
 from penwright.models import DecoderOnly, EncoderDecoder, EncoderOnly, Model
 
-
-def logits_of(model: Model, batch: Batch) -> Float[Tensor, "*targets n_choices"]:
-    """The model's logits at every target of the batch: of the next token, of the target token, or of the label."""
-    match model, batch:
-        case DecoderOnly(), TextBatch():
-            return model(batch.tokens, batch.segments)
-        case EncoderDecoder(), PairBatch():
-            return model(batch.source, batch.source_padding, batch.target)
-        case EncoderOnly(), LabelledBatch():
-            return model(batch.tokens, batch.padding)
-    raise TypeError(f"a {type(model).__name__} does not read a {type(batch).__name__}")
+CHUNK = {"cpu": 2**21, "cuda": 2**27}  # logits at a time: on a CPU, as many as its cache can hold (benchmarks/LOG.md)
 
 
 def summed_loss(model: Model, batch: Batch, label_smoothing: float = 0.0) -> Float[Tensor, ""]:
     """Cross-entropy in nats, summed over the targets (Szegedy et al. 2016 for the smoothing)."""
-    logits = logits_of(model, batch)
-    return F.cross_entropy(
-        logits.flatten(0, -2).float(),  # sums over a vocabulary need more than 8 bits of mantissa
-        batch.targets.flatten(),
-        ignore_index=IGNORED,
-        reduction="sum",
-        label_smoothing=label_smoothing,
+    match model, batch:
+        case DecoderOnly(), TextBatch():
+            hidden = model.hidden(batch.tokens, batch.segments)
+        case EncoderDecoder(), PairBatch():
+            hidden = model.hidden(batch.target, model.encode(batch.source, batch.source_padding))
+        case EncoderOnly(), LabelledBatch():
+            logits = model(batch.tokens, batch.padding).float()
+            return F.cross_entropy(logits, batch.targets, reduction="sum", label_smoothing=label_smoothing)
+        case _:
+            raise TypeError(f"a {type(model).__name__} does not read a {type(batch).__name__}")
+    return vocabulary_loss(hidden.flatten(0, -2), model.output, batch.targets.flatten(), label_smoothing)
+
+
+def vocabulary_loss(
+    hidden: Float[Tensor, "targets d_model"],
+    output: nn.Linear,
+    targets: Int[Tensor, " targets"],
+    label_smoothing: float = 0.0,
+) -> Float[Tensor, ""]:
+    """The summed cross-entropy of output(hidden), without ever holding all logits; IGNORED targets count nothing."""
+    device = hidden.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+    loss: Float[Tensor, ""] = _VocabularyLoss.apply(  # type: ignore[no-untyped-call]  # torch declares no types
+        hidden, output.weight, output.bias, targets, label_smoothing, dtype, torch.is_grad_enabled()
     )
+    return loss
+
+
+class _VocabularyLoss(torch.autograd.Function):
+    """Makes the gradients on the way forward, while a chunk of logits is at hand (after Wijmans et al. 2024).
+
+    The matrix of all logits is by far the largest tensor of a step, and reading it again takes longer than
+    multiplying.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        smoothing: float,
+        dtype: torch.dtype,
+        with_gradient: bool,
+    ) -> Tensor:
+        with torch.autocast(hidden.device.type, enabled=False):
+            chunk = max(1, CHUNK.get(hidden.device.type, CHUNK["cuda"]) // len(weight))
+            matrix, loss = (
+                weight.to(dtype),
+                hidden.new_zeros((), dtype=torch.promote_types(hidden.dtype, torch.float32)),
+            )
+            d_hidden = torch.empty_like(hidden, dtype=dtype) if with_gradient else None
+            d_weight = torch.zeros_like(weight) if with_gradient else None
+            d_bias = torch.zeros_like(bias) if with_gradient and bias is not None else None
+            for begin in range(0, len(hidden), chunk):
+                here = slice(begin, begin + chunk)
+                real = (targets[here] != IGNORED).to(dtype)[:, None]
+                states = hidden[here].to(dtype) * real
+                logits = (states @ matrix.T).to(loss.dtype)  # sums over a vocabulary need more than 8 bits of mantissa
+                logits = logits if bias is None else logits.add_(bias)
+                losses, gradient = _cross_entropy(logits, targets[here], smoothing)
+                loss += losses @ real[:, 0].to(loss.dtype)
+                if d_hidden is not None and d_weight is not None:
+                    narrow = gradient.to(dtype)
+                    d_hidden[here] = (narrow @ matrix) * real
+                    d_weight += narrow.T @ states
+                    if d_bias is not None:
+                        d_bias += real[:, 0] @ narrow
+        ctx.save_for_backward(d_hidden, d_weight, d_bias)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        scaled = [None if d is None else d * grads[0].to(d.dtype) for d in ctx.saved_tensors]
+        return (*scaled, None, None, None, None)
+
+
+def _cross_entropy(
+    logits: Float[Tensor, "targets vocab_size"], targets: Int[Tensor, " targets"], smoothing: float
+) -> tuple[Float[Tensor, " targets"], Float[Tensor, "targets vocab_size"]]:
+    """The loss of each row, and its gradient."""
+    index = targets.clamp(min=0)[:, None]  # an ignored target can be any: its row is not counted
+    log_probs = F.log_softmax(logits, -1)
+    losses = (smoothing - 1) * log_probs.gather(1, index)
+    if smoothing:
+        losses -= smoothing * log_probs.mean(-1, keepdim=True)
+    gradient = log_probs.exp_()
+    if smoothing:
+        gradient.sub_(smoothing / logits.shape[-1])
+    gradient.scatter_add_(1, index, torch.full_like(losses, smoothing - 1))
+    return losses[:, 0], gradient

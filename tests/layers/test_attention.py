@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from penwright.config import ModelSettings
-from penwright.layers.attention import Attention, fused_attention
+from penwright.layers.attention import Attention, fused_attention, plain_attention
 from penwright.layers.mask import KernelMask, Mask
 
 CAUSAL = Mask(causal=True).resolve(torch.arange(5)[None], 5)
@@ -19,6 +19,29 @@ def attention_of(**changes: object) -> Attention:
 
 def random_heads(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(6))
+
+
+@pytest.mark.parametrize("mask", [KernelMask(), CAUSAL, Mask(causal=True, window=2).resolve(torch.arange(5)[None], 5)])
+@pytest.mark.parametrize("n_kv_heads", [1, 2, 4])
+def test_the_plain_kernel_gives_what_the_fused_one_gives(mask: KernelMask, n_kv_heads: int) -> None:
+    inputs = [random_heads(2, heads, 5, 6).requires_grad_() for heads in (4, n_kv_heads, n_kv_heads)]
+    plain, fused = (kernel(*inputs, mask, 0.0) for kernel in (plain_attention, fused_attention))
+    torch.testing.assert_close(plain, fused)
+    for ours, theirs in zip(
+        torch.autograd.grad(plain.square().sum(), inputs),
+        torch.autograd.grad(fused.square().sum(), inputs),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_training_in_bfloat16_on_a_cpu_stays_close_to_float32() -> None:
+    attention, x = attention_of().float(), random_heads(2, 5, 12).float().requires_grad_()
+    exact = attention(x, attention.keys_values(x), CAUSAL)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = attention(x, attention.keys_values(x), CAUSAL)
+    assert rounded.dtype == torch.bfloat16
+    torch.testing.assert_close(rounded.float(), exact, rtol=0.05, atol=0.01)
 
 
 def test_scores_that_are_zero_are_not_masked() -> None:

@@ -1,17 +1,23 @@
 import pytest
 
-from penwright.config import Table, merge
+from penwright.config import ModelSettings, Table, merge
+from penwright.models.size import size_of
 from penwright.training.planning import LADDER, Facts, Plan, make_plan
 
 SHAKESPEARE = Facts("generate", n_examples=1, n_bytes=1_000_000, n_characters=65)
 NOVELS = Facts("generate", n_examples=8, n_bytes=9_000_000, n_characters=120)
 PAIRS = Facts("translate", n_examples=29_000, n_bytes=2_000_000, n_characters=100)
 REVIEWS = Facts("classify", n_examples=67_000, n_bytes=3_500_000, n_characters=60, n_labels=2)
-SPEED = 1e11
+SPEED = 4e10
 
 
 def plan_for(facts: Facts, speed: float = SPEED, **given: Table) -> Plan:
-    return make_plan(facts, merge({"data": {"train": ["corpus"]}}, given), speed)
+    """On a machine that trains at so many FLOP a second, whatever the model."""
+
+    def pace(settings: ModelSettings, vocab_size: int, batch_tokens: int) -> float:
+        return speed / (3 * size_of(facts.task, vocab_size, settings).flops_per_token)
+
+    return make_plan(facts, merge({"data": {"train": ["corpus"]}}, given), pace)
 
 
 @pytest.mark.parametrize("facts", [SHAKESPEARE, NOVELS, PAIRS, REVIEWS], ids=lambda facts: facts.task)

@@ -17,8 +17,7 @@ def command(json: Json = False) -> None:
     import torch
 
     from penwright.config import TrainingSettings
-    from penwright.training.machine import choose_machine
-    from penwright.training.planning import measure_speed
+    from penwright.training.machine import choose_machine, measure_speed
 
     machine = choose_machine(TrainingSettings(minutes=10))
     facts: dict[str, object] = {

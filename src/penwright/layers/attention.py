@@ -1,8 +1,10 @@
 """Attention, which receives its keys and values: from its own input, from a cache, or from an encoder."""
 
 from collections.abc import Callable
+from math import inf
 from typing import NamedTuple
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -25,6 +27,7 @@ class KeysValues(NamedTuple):
 
 
 Kernel = Callable[[Tensor, Tensor, Tensor, KernelMask, float], Tensor]
+PLAIN_UP_TO = 512  # sources: beyond, the matrix of weights takes more time and memory than it saves
 
 
 def fused_attention(
@@ -41,6 +44,35 @@ def fused_attention(
     )
 
 
+def plain_attention(
+    queries: Float[Tensor, "batch n_heads targets d_head"],
+    keys: Float[Tensor, "batch n_kv_heads sources d_head"],
+    values: Float[Tensor, "batch n_kv_heads sources d_head"],
+    mask: KernelMask,
+    dropout: float,
+) -> Float[Tensor, "batch n_heads targets d_head"]:
+    """The same, step by step, with the whole matrix of weights."""
+    groups = queries.shape[1] // keys.shape[1]
+    keys, values = (keys, values) if groups == 1 else (x.repeat_interleave(groups, 1) for x in (keys, values))
+    scores = (queries * queries.shape[-1] ** -0.5) @ keys.mT
+    allowed = torch.ones_like(scores[0, 0], dtype=torch.bool).tril() if mask.is_causal else mask.allowed
+    scores = scores if allowed is None else scores.masked_fill(~allowed, -inf)
+    return F.dropout(scores.softmax(-1), dropout) @ values
+
+
+def quickest_attention(
+    queries: Float[Tensor, "batch n_heads targets d_head"],
+    keys: Float[Tensor, "batch n_kv_heads sources d_head"],
+    values: Float[Tensor, "batch n_kv_heads sources d_head"],
+    mask: KernelMask,
+    dropout: float,
+) -> Float[Tensor, "batch n_heads targets d_head"]:
+    """The fused kernel, but for training in bfloat16 on a CPU, where its backward pass is up to ten times slower."""
+    slow_backward = queries.device.type == "cpu" and queries.dtype == torch.bfloat16 and queries.requires_grad
+    kernel = plain_attention if slow_backward and keys.shape[2] <= PLAIN_UP_TO else fused_attention
+    return kernel(queries, keys, values, mask, dropout)
+
+
 class Attention(nn.Module):
     """Multi-head attention; with n_kv_heads < n_heads, query heads share keys and values (Ainslie et al. 2023)."""
 
@@ -55,7 +87,7 @@ class Attention(nn.Module):
         self.output = nn.Linear(settings.n_heads * d_head, width, bias=bias)
         self.query_norm = make_norm(d_head, settings.norm, bias=bias) if qk_norm else nn.Identity()
         self.key_norm = make_norm(d_head, settings.norm, bias=bias) if qk_norm else nn.Identity()
-        self.kernel: Kernel = fused_attention  # inspection swaps in one that keeps its weights
+        self.kernel: Kernel = quickest_attention  # inspection swaps in one that keeps its weights
 
     def keys_values(self, x: Float[Tensor, "batch sources d_model"], rotation: Rotation | None = None) -> KeysValues:
         """What others, or this layer itself, may attend to in x."""

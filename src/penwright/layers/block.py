@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from penwright.config import ModelSettings
 from penwright.layers.attention import Attention, KeysValues
 from penwright.layers.cache import Cache, LayerCache
+from penwright.layers.dropout import Dropout
 from penwright.layers.feed_forward import FeedForward
 from penwright.layers.mask import KernelMask, Mask
 from penwright.layers.norm import make_norm
@@ -32,7 +33,7 @@ class Residual(nn.Module):
         super().__init__()
         self.norm = make_norm(settings.d_model, settings.norm, bias=settings.bias)
         self.norm_first = settings.norm_position == "pre"
-        self.dropout = nn.Dropout(settings.dropout)
+        self.dropout = Dropout(settings.dropout)
 
     def forward(
         self, x: Float[Tensor, "batch length d_model"], sublayer: Callable[[Tensor], Tensor]

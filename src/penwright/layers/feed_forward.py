@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from penwright.config import ModelSettings
+from penwright.layers.dropout import Dropout
 
 
 def relu_squared(x: Tensor) -> Tensor:
@@ -37,7 +38,7 @@ class FeedForward(nn.Module):
         self.gate = nn.Linear(width, hidden, bias=bias) if settings.feed_forward in GATED else None
         self.up = nn.Linear(width, hidden, bias=bias)
         self.down = nn.Linear(hidden, width, bias=bias)
-        self.dropout = nn.Dropout(settings.feed_forward_dropout)
+        self.dropout = Dropout(settings.feed_forward_dropout)
 
     def forward(self, x: Float[Tensor, "batch length d_model"]) -> Float[Tensor, "batch length d_model"]:
         hidden = self.activation(self.up(x)) if self.gate is None else self.activation(self.gate(x)) * self.up(x)

@@ -1,12 +1,21 @@
 """LayerNorm and RMSNorm, chosen by the settings."""
 
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from penwright.config import NormSettings
+
+
+class RMSNorm(nn.RMSNorm):
+    """nn.RMSNorm whose weight follows its input to bfloat16, since kernels want the two alike; sums are in float32."""
+
+    def forward(self, x: Float[Tensor, "*rows width"]) -> Float[Tensor, "*rows width"]:
+        return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
 
 def make_norm(width: int, settings: NormSettings, *, bias: bool) -> nn.Module:
     """A norm over the last dimension; only LayerNorm can have a bias."""
     if settings.type == "rms":
-        return nn.RMSNorm(width, eps=settings.eps)
+        return RMSNorm(width, eps=settings.eps)
     return nn.LayerNorm(width, eps=settings.eps, bias=bias)

@@ -6,6 +6,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from penwright.config import ModelSettings
+from penwright.layers.dropout import Dropout
 from penwright.layers.norm import make_norm
 from penwright.layers.positions import added_positions
 
@@ -21,7 +22,7 @@ class Embedding(nn.Module):
         self.positions = added_positions(settings)
         norm = make_norm(settings.d_model, settings.norm, bias=settings.bias)
         self.norm = norm if settings.embedding_norm else nn.Identity()
-        self.dropout = nn.Dropout(settings.dropout)
+        self.dropout = Dropout(settings.dropout)
 
     def forward(
         self, tokens: Int[Tensor, "batch length"], positions: Int[Tensor, "rows length"]

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from penwright.config import ModelSettings
 from penwright.layers.block import Stack
 from penwright.layers.cache import positions_of
+from penwright.layers.dropout import Dropout
 from penwright.layers.mask import Mask
 from penwright.models.embedding import Embedding
 from penwright.models.initialisation import initialise
@@ -20,7 +21,7 @@ class EncoderOnly(nn.Module):
         self.embedding = Embedding(vocab_size, settings)
         self.encoder = Stack(settings, settings.n_layers)
         self.pooler = nn.Linear(settings.d_model, settings.d_model) if settings.pooler else None
-        self.dropout = nn.Dropout(settings.dropout)
+        self.dropout = Dropout(settings.dropout)
         self.output = nn.Linear(settings.d_model, n_labels)
         initialise(self, settings)
 

@@ -1,13 +1,18 @@
 """What this machine can do for training: device, precision and compilation, each chosen with a reason."""
 
+import ctypes
 import os
 import shutil
+import sys
+from time import perf_counter
 from typing import NamedTuple
 
 import torch
 
 from penwright.config import TrainingSettings
 from penwright.errors import UsageError
+
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of malloc.h
 
 
 class Machine(NamedTuple):
@@ -23,9 +28,22 @@ def choose_machine(settings: TrainingSettings, *, expected_minutes: float | None
     """The fastest that is safe, unless the settings say otherwise; `expected_minutes` decides if compiling pays."""
     torch.set_num_threads(settings.threads or os.cpu_count() or 1)
     device, device_reason = _device(settings.device)
+    if device.type == "cpu":
+        _keep_freed_memory()
     precision, precision_reason = _precision(settings.precision, device)
     compiled, compile_reason = _compile(settings.compile, device, expected_minutes)
     return Machine(device, precision, compiled, (device_reason, precision_reason, compile_reason))
+
+
+def _keep_freed_memory() -> None:
+    """Have the C library reuse the memory of large tensors, where it would ask for fresh pages at every step.
+
+    The system clears such pages one by one: a quarter of a training step (benchmarks/LOG.md). Only glibc has this.
+    """
+    if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt"):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(M_MMAP_MAX, 0)
+        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def _device(wanted: str) -> tuple[torch.device, str]:
@@ -76,3 +94,14 @@ def _compile(wanted: str, device: torch.device, expected_minutes: float | None) 
 
 
 COMPILE_PAYS_AFTER = 30.0  # minutes: compiling for the first time takes one to two (benchmarks/LOG.md)
+
+
+def measure_speed(device: torch.device, precision: torch.dtype = torch.float32) -> float:
+    """FLOP a second of a product of two matrices of a size that training has."""
+    matrix = torch.ones(512, 512, device=device, dtype=precision)
+    best = 0.0
+    for _ in range(20):
+        begin = perf_counter()
+        float((matrix @ matrix)[0, 0])  # reading a number waits for the device
+        best = max(best, 2 * 512**3 / (perf_counter() - begin))
+    return best

@@ -22,7 +22,7 @@ def orthogonalise(
     a, b, c = COEFFICIENTS
     for _ in range(rounds):
         gram = x @ x.mT
-        x = a * x + (b * gram + c * gram @ gram) @ x
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return (x.mT if tall else x).to(matrices.dtype)
 
 

@@ -63,13 +63,14 @@ class Optimizers:
                 part.state[parameter] = {key.rpartition("/")[2]: state[key].clone() for key in keys}
 
 
+def blocks_of(model: nn.Module) -> list[Block]:
+    """All blocks of all stacks."""
+    return [module for module in model.modules() if isinstance(module, Block)]
+
+
 def _matrices_of_blocks(model: nn.Module) -> Named:
-    blocks = [prefix for prefix, module in model.named_modules() if isinstance(module, Block)]
-    return {
-        name: parameter
-        for name, parameter in model.named_parameters()
-        if parameter.ndim == 2 and any(name.startswith(f"{prefix}.") for prefix in blocks)
-    }
+    inner = {id(parameter) for block in blocks_of(model) for parameter in block.parameters() if parameter.ndim == 2}
+    return {name: parameter for name, parameter in model.named_parameters() if id(parameter) in inner}
 
 
 def _adamw(model: nn.Module, parameters: Named, settings: AdamW) -> torch.optim.Optimizer:

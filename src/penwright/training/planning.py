@@ -1,20 +1,20 @@
 """The recipe that suits a corpus, a machine and a budget: every choice with its reason, and each can be overruled."""
 
+from functools import lru_cache
 from math import log2
-from time import perf_counter
 from typing import NamedTuple
-
-import torch
 
 from penwright.config import BUDGETS, SIZES, ModelSettings, Recipe, Table, Task, merge, validate
 from penwright.models.size import Size, size_of
+from penwright.training.pace import Pace
 
 DEFAULT_MINUTES = 10.0
 LADDER = ("nano", "tiny", "mini", "small", "medium", "base", "large")
 TOKENS_PER_PARAMETER: dict[Task, float] = {"generate": 2.0, "translate": 0.8, "classify": 0.8}
 # ... that training should see: with fewer, a smaller model gets further in the time
 PARAMETERS_PER_TOKEN = 12.0  # of the corpus: more only learns it by heart
-EFFICIENCY = 0.4  # of the speed of a bare matrix product that training reaches
+TRAINING_SHARE = 0.9  # of the time; the rest goes into evaluations
+HOPE = 1.5  # a larger model may do so many times more FLOP a second than a smaller one, and seldom does
 
 
 class Facts(NamedTuple):
@@ -43,12 +43,12 @@ class Plan(NamedTuple):
     size: Size
 
 
-def make_plan(facts: Facts, given: Table, speed: float) -> Plan:
+def make_plan(facts: Facts, given: Table, pace: Pace) -> Plan:
     """The recipe for these facts; what is `given` stands, the rest is chosen to suit it.
 
-    `speed` is that of matrix products on this machine, in FLOP a second (see measure_speed).
+    `pace` says how fast a model would train here (see pace_on); it is asked as seldom as may be.
     """
-    planner = _Planner(facts, given, speed)
+    planner = _Planner(facts, given, pace)
     recipe = planner.recipe()
     size = size_of(
         facts.task, planner.vocab_size, recipe.model, recipe.training.batch_tokens, n_labels=max(1, facts.n_labels)
@@ -56,22 +56,11 @@ def make_plan(facts: Facts, given: Table, speed: float) -> Plan:
     return Plan(recipe, tuple(planner.choices), size)
 
 
-def measure_speed(device: torch.device, precision: torch.dtype = torch.float32) -> float:
-    """FLOP a second of a product of two matrices of a size that training has."""
-    matrix = torch.ones(512, 512, device=device, dtype=precision)
-    best = 0.0
-    for _ in range(20):
-        begin = perf_counter()
-        float((matrix @ matrix)[0, 0])  # reading a number waits for the device
-        best = max(best, 2 * 512**3 / (perf_counter() - begin))
-    return best
-
-
 class _Planner:
     """Lays suggestions under what is given, one table after the other, and writes down why."""
 
-    def __init__(self, facts: Facts, given: Table, speed: float):
-        self.facts, self.given, self.speed = facts, given, speed
+    def __init__(self, facts: Facts, given: Table, pace: Pace):
+        self.facts, self.given, self.pace = facts, given, lru_cache(maxsize=None)(pace)
         self.table: Table = merge({"task": facts.task}, given)
         self.choices: list[Choice] = []
 
@@ -163,24 +152,32 @@ class _Planner:
 
     def _size(self) -> tuple[str, str]:
         """The largest size that sees enough tokens in the budget and does not dwarf the corpus."""
-        chosen = LADDER[0]
-        for name in LADDER:
-            parameters, tokens = self._parameters(name), self._affordable_tokens(name)
-            if (
-                tokens >= TOKENS_PER_PARAMETER[self.facts.task] * parameters
-                and parameters <= PARAMETERS_PER_TOKEN * self.corpus_tokens
-            ):
-                chosen = name
-        tokens = self._affordable_tokens(chosen)
+        chosen, tokens = LADDER[0], self._affordable_tokens(LADDER[0])
+        for name in LADDER[1:]:
+            cost, needed = self._flops(name) / self._flops(chosen), self._tokens_needed(name)
+            if self._parameters(name) > PARAMETERS_PER_TOKEN * self.corpus_tokens or HOPE * tokens / cost < needed:
+                break
+            affordable = self._affordable_tokens(name)
+            if affordable < needed:
+                break
+            chosen, tokens = name, affordable
         return chosen, f"sees about {_rounded(tokens)} tokens in the budget, {tokens / self.corpus_tokens:.2g} epochs"
 
+    def _settings(self, name: str | None) -> ModelSettings:
+        return validate(ModelSettings, merge(SIZES[name] if name else {}, self.table.get("model", {})), "the settings")
+
     def _measure(self, name: str) -> Size:
-        table = merge(SIZES[name], self.table.get("model", {}))
-        settings = validate(ModelSettings, table, "the settings")
-        return size_of(self.facts.task, self.vocab_size, settings, n_labels=max(1, self.facts.n_labels))
+        n_labels = max(1, self.facts.n_labels)
+        return size_of(self.facts.task, self.vocab_size, self._settings(name), n_labels=n_labels)
 
     def _parameters(self, name: str) -> int:
         return self._measure(name).matrix_parameters
+
+    def _flops(self, name: str) -> int:
+        return self._measure(name).flops_per_token
+
+    def _tokens_needed(self, name: str) -> float:
+        return TOKENS_PER_PARAMETER[self.facts.task] * self._parameters(name)
 
     def _affordable_tokens(self, name: str | None) -> float:
         """Target tokens that the budget allows for."""
@@ -189,19 +186,18 @@ class _Planner:
             return self._get("training.tokens")
         if "epochs" in training:
             return self._get("training.epochs") * self.corpus_tokens
+        batch_tokens = int(self._get("training.batch_tokens"))
         if "steps" in training:
-            batch = self._get("training.batch_tokens") * self._get("training.accumulate", 1.0)
-            return self._get("training.steps") * batch
-        flops = 3 * self._measure(name or LADDER[1]).flops_per_token
-        return 60 * self._get("training.minutes") * self.speed * EFFICIENCY / flops
+            return self._get("training.steps") * batch_tokens * self._get("training.accumulate", 1.0)
+        pace = self.pace(self._settings(name), self.vocab_size, batch_tokens)
+        return 60 * self._get("training.minutes") * TRAINING_SHARE * pace
 
     def _choose_regularisation(self) -> None:
-        size = self.table["model"].get("size")
-        tokens = self._affordable_tokens(size if size in LADDER else None)
-        epochs = tokens / self.corpus_tokens
-        rates = [(2.5, 0.0), (6.0, 0.1), (20.0, 0.2)]
-        dropout = next((rate for limit, rate in rates if epochs < limit), 0.3)
-        if self.table["model"].get("size", "") not in SIZES or size in LADDER:
+        model = self.table["model"]
+        if "dropout" not in model and (model.get("size") is None or model["size"] in LADDER):
+            epochs = self._affordable_tokens(model.get("size")) / self.corpus_tokens
+            rates = [(2.5, 0.0), (6.0, 0.1), (20.0, 0.2)]
+            dropout = next((rate for limit, rate in rates if epochs < limit), 0.3)
             self._suggest("model.dropout", dropout, f"for about {epochs:.2g} epochs")
         if self.facts.task == "translate":
             self._suggest("training.label_smoothing", 0.1, "a sentence has more than one good translation")

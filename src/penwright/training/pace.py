@@ -1,0 +1,56 @@
+"""How many targets a second training takes in on this machine: measured, since no formula knows a machine."""
+
+from collections.abc import Callable
+from time import perf_counter
+
+import torch
+
+from penwright.config import ModelSettings, Muon, Task
+from penwright.data.batches import Batch, LabelledBatch, PairBatch, TextBatch
+from penwright.models import make_model
+from penwright.objectives import summed_loss
+from penwright.training.machine import Machine
+from penwright.training.optimizers import Optimizers
+
+Pace = Callable[[ModelSettings, int, int], float]  # of a model, a vocabulary and tokens a batch: tokens a second
+
+STEPS = 3  # of which the quickest counts: the first one warms up, and others may have been disturbed
+ENOUGH = 3.0  # seconds for one model
+SENTENCE = 24  # tokens, for want of the real lengths
+EXCERPT = 64
+MOST_TOKENS = 4096  # of a measured batch: the pace of a larger one is much the same
+
+
+def pace_on(machine: Machine, task: Task, n_labels: int = 2) -> Pace:
+    """What measures real steps of this task, on tokens drawn by chance."""
+
+    def pace(settings: ModelSettings, vocab_size: int, batch_tokens: int) -> float:
+        model = make_model(task, vocab_size, settings, n_labels).to(machine.device).train()
+        optimizers = Optimizers(model, Muon(), machine.precision)
+        length = {"generate": settings.context_length, "translate": SENTENCE}.get(task, EXCERPT)
+        rows = max(1, min(batch_tokens, MOST_TOKENS) // length)
+        batch = _batch_by_chance(task, vocab_size, rows, length, n_labels).to(machine.device)
+        best, begin = float("inf"), perf_counter()
+        for _ in range(STEPS):
+            before = perf_counter()
+            with torch.autocast(machine.device.type, machine.precision, enabled=machine.precision != torch.float32):
+                loss = summed_loss(model, batch)
+            loss.backward()
+            optimizers.step(0.0)
+            float(loss.detach())  # waits for the device
+            best = min(best, perf_counter() - before)
+            if perf_counter() - begin > ENOUGH:
+                break
+        return rows * length / best
+
+    return pace
+
+
+def _batch_by_chance(task: Task, vocab_size: int, rows: int, length: int, n_labels: int) -> Batch:
+    tokens = torch.randint(vocab_size, (rows, length))
+    real = torch.ones(rows, length, dtype=torch.bool)
+    if task == "generate":
+        return TextBatch(tokens.numel(), tokens, tokens, None)
+    if task == "translate":
+        return PairBatch(tokens.numel(), tokens, real, tokens, tokens)
+    return LabelledBatch(rows, tokens, real, torch.randint(n_labels, (rows,)))

@@ -1,0 +1,36 @@
+import pytest
+import torch
+
+from penwright.layers.dropout import Dropout
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9999])
+def test_each_number_is_dropped_with_probability_p_and_the_rest_scaled(p: float, dtype: torch.dtype) -> None:
+    x = torch.ones(400_001, dtype=dtype, requires_grad=True)
+    y = Dropout(p)(x)
+    dropped = y == 0
+    assert float(dropped.float().mean()) == pytest.approx(p, abs=0.005)
+    expected = torch.full_like(y, 1 / (1 - p))
+    torch.testing.assert_close(y, torch.where(dropped, 0.0, expected), rtol=0.2 if p > 0.99 else 0.01, atol=0)
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, y.detach())
+
+
+def test_neighbours_are_dropped_independently() -> None:
+    """Four of them come from one draw of 64 bits."""
+    dropped = (Dropout(0.5)(torch.ones(100_000, 4)) == 0).float()
+    assert torch.corrcoef(dropped.T).fill_diagonal_(0).abs().max() < 0.02
+
+
+def test_nothing_is_dropped_in_evaluation_or_at_zero() -> None:
+    x = torch.ones(3, 5)
+    assert Dropout(0.0)(x) is x and Dropout(0.5).eval()(x) is x
+
+
+def test_the_seed_gives_the_same_again() -> None:
+    results = []
+    for _ in range(2):
+        torch.manual_seed(7)
+        results.append(Dropout(0.3)(torch.ones(7, 11)))
+    assert torch.equal(*results)

@@ -1,0 +1,55 @@
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from penwright import objectives
+from penwright.data.batches import IGNORED
+from penwright.objectives import vocabulary_loss
+
+
+def one_by_one(hidden: Tensor, output: nn.Linear, targets: Tensor, smoothing: float) -> Tensor:
+    return F.cross_entropy(output(hidden), targets, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("chunk", [1, 7 * 33, 10**9])
+def test_loss_and_gradients_are_those_of_all_logits_at_once(
+    smoothing: float, bias: bool, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(objectives.CHUNK, "cpu", chunk)
+    output = nn.Linear(5, 33, bias=bias).double()
+    hidden = torch.randn(20, 5, dtype=torch.float64, requires_grad=True)
+    targets = torch.randint(33, (20,))
+    targets[[0, 8, 19]] = IGNORED
+    inputs = [hidden, *output.parameters()]
+    loss, expected = (f(hidden, output, targets, smoothing) for f in (vocabulary_loss, one_by_one))
+    torch.testing.assert_close(loss, expected)
+    for ours, theirs in zip(
+        torch.autograd.grad(loss / 3, inputs), torch.autograd.grad(expected / 3, inputs), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_in_bfloat16_the_sums_are_still_those_of_float32() -> None:
+    output, hidden = nn.Linear(16, 4000, bias=False), torch.randn(64, 16)
+    targets = torch.randint(4000, (64,))
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = vocabulary_loss(hidden, output, targets)
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, one_by_one(hidden, output, targets, 0.0), rtol=2e-3, atol=0)
+
+
+def test_without_targets_there_is_no_loss_and_no_gradient() -> None:
+    output, hidden = nn.Linear(4, 9), torch.randn(3, 4, requires_grad=True)
+    loss = vocabulary_loss(hidden, output, torch.full((3,), IGNORED))
+    loss.backward()
+    assert float(loss.detach()) == 0.0
+    assert all(p.grad is not None and not p.grad.any() for p in (hidden, *output.parameters()))
+
+
+def test_evaluation_makes_no_gradients() -> None:
+    output, hidden = nn.Linear(4, 9), torch.randn(3, 4)
+    with torch.no_grad():
+        assert not vocabulary_loss(hidden, output, torch.tensor([1, 2, 3])).requires_grad

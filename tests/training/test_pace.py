@@ -1,0 +1,18 @@
+import pytest
+
+from penwright.config import ModelSettings, Task, TrainingSettings
+from penwright.training.machine import choose_machine
+from penwright.training.pace import pace_on
+
+
+@pytest.mark.parametrize("task", ["generate", "translate", "classify"])
+def test_a_larger_model_takes_in_fewer_tokens_a_second(task: Task) -> None:
+    machine = choose_machine(TrainingSettings(steps=1, device="cpu", precision="float32", threads=1))
+    pace = pace_on(machine, task)
+    small, large = (ModelSettings(d_model=width, n_layers=2, context_length=64) for width in (16, 512))
+    assert pace(small, 300, 1024) > pace(large, 300, 1024) > 0
+
+
+def test_a_context_longer_than_the_batch_is_measured_with_one_row() -> None:
+    machine = choose_machine(TrainingSettings(steps=1, device="cpu", precision="float32", threads=1))
+    assert pace_on(machine, "generate")(ModelSettings(d_model=16, n_layers=1, context_length=128), 300, 32) > 0
