@@ -16,14 +16,18 @@ def run(tmp_path: Path) -> Run:
     return Run.create(tmp_path / "run")
 
 
-def save(run: Run, step: int, *, best: bool = False) -> None:
-    run.save_checkpoint(step, WEIGHTS, {"m": torch.zeros(3)}, {"step": step}, best=best)
+def save(run: Run, step: int, best_step: int | None = None) -> None:
+    run.save_checkpoint(step, WEIGHTS, {"m": torch.zeros(3)}, {"step": step, "best_step": best_step})
+
+
+def spoil(run: Run, step: int, name: str) -> None:
+    (run.folder / "checkpoints" / f"step-{step:08d}" / name).write_bytes(b"")
 
 
 def test_what_is_saved_is_loaded(run: Run) -> None:
     save(run, 7)
     checkpoint, warnings = run.newest()
-    assert (checkpoint.step, checkpoint.state(), warnings) == (7, {"step": 7}, [])
+    assert (checkpoint.step, checkpoint.state(), warnings) == (7, {"step": 7, "best_step": None}, [])
     torch.testing.assert_close(checkpoint.weights()["w"], WEIGHTS["w"])
 
 
@@ -55,14 +59,14 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(run: Run, name
 
 def test_only_damaged_checkpoints_are_a_clear_error(run: Run) -> None:
     save(run, 1)
-    (run.checkpoints()[0].folder / "model.safetensors").write_bytes(b"")
+    spoil(run, 1, "model.safetensors")
     with pytest.raises(PenwrightError, match=r"model\.safetensors is damaged"):
         run.newest()
 
 
 def test_files_of_another_checkpoint_are_noticed(run: Run) -> None:
     save(run, 1)
-    run.save_checkpoint(2, {"w": torch.ones(1000)}, {}, {"step": 2}, best=False)
+    run.save_checkpoint(2, {"w": torch.ones(1000)}, {}, {"step": 2})
     one, two = run.checkpoints()
     (one.folder / "model.safetensors").write_bytes((two.folder / "model.safetensors").read_bytes())
     with pytest.raises(DamagedCheckpoint, match=r"step-00000001/model\.safetensors"):
@@ -71,10 +75,58 @@ def test_files_of_another_checkpoint_are_noticed(run: Run) -> None:
 
 def test_pruning_spares_the_last_and_the_best(run: Run) -> None:
     for step in range(1, 7):
-        save(run, step, best=step == 2)
+        save(run, step, best_step=min(step, 2))
     run.prune(keep=2)
     assert [checkpoint.step for checkpoint in run.checkpoints()] == [2, 5, 6]
     assert run.best()[0].step == 2
+
+
+def test_pruning_spares_the_best_though_the_newest_record_is_damaged(run: Run) -> None:
+    for step in range(1, 7):
+        save(run, step, best_step=min(step, 2))
+    spoil(run, 6, "state.json")
+    run.prune(keep=1)
+    assert [checkpoint.step for checkpoint in run.checkpoints()] == [2, 6]
+
+
+def test_before_the_first_score_the_newest_is_as_good_as_the_best(run: Run) -> None:
+    save(run, 1)
+    save(run, 2)
+    assert run.best_step() is None
+    assert (run.best()[0].step, run.best()[1]) == (2, [])
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "state.json", "manifest.json"])
+@pytest.mark.parametrize(
+    ("bests", "damaged", "used"),
+    [
+        ({2: 2, 5: 2, 6: 2}, 2, 6),  # the best is damaged: the newest
+        ({2: 2, 5: 2, 6: 6}, 6, 2),  # the newest is the best and damaged: the best before it
+    ],
+)
+def test_a_damaged_best_is_named_and_another_one_is_used(
+    run: Run, bests: dict[int, int], damaged: int, used: int, name: str
+) -> None:
+    for step, best in bests.items():
+        save(run, step, best)
+    spoil(run, damaged, name)
+    checkpoint, warnings = run.best()
+    assert checkpoint.step == used
+    assert len(warnings) == 1 and f"step-0000000{damaged}" in warnings[0]
+
+
+def test_a_best_that_is_gone_is_named_and_the_newest_is_used(run: Run) -> None:
+    save(run, 5, best_step=2)
+    checkpoint, warnings = run.best()
+    assert checkpoint.step == 5 and "step-00000002" in warnings[0]
+
+
+def test_a_resumed_run_forgets_checkpoints_too_damaged_to_resume(run: Run) -> None:
+    for step in (2, 5, 6):
+        save(run, step, best_step=min(step, 5))
+    spoil(run, 6, "model.safetensors")
+    run.forget_after(run.newest()[0].step)
+    assert [checkpoint.step for checkpoint in run.checkpoints()] == [2, 5]
 
 
 def test_a_folder_that_a_kill_left_half_written_is_no_checkpoint(run: Run) -> None:

@@ -1,6 +1,6 @@
 """A run folder: the recipe, the tokenizer, checkpoints that are whole or not there, metrics and samples.
 
-recipe.toml  tokenizer.json  corpus.json  metrics.jsonl  samples.jsonl  best.json
+recipe.toml  tokenizer.json  corpus.json  metrics.jsonl  samples.jsonl
 checkpoints/step-00001200/{model.safetensors, training.safetensors, state.json, manifest.json}
 """
 
@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from penwright.errors import PenwrightError
 
 Tensors = dict[str, Tensor]
 Record = dict[str, Any]  # one JSON object
-WEIGHTS, TRAINING = "model.safetensors", "training.safetensors"
+WEIGHTS, TRAINING, STATE = "model.safetensors", "training.safetensors", "state.json"
 
 
 class DamagedCheckpoint(PenwrightError):
@@ -37,11 +37,11 @@ class Checkpoint:
     folder: Path
     step: int
 
-    def verify(self) -> None:
-        """Raise DamagedCheckpoint, naming the file, unless every file is as it was when it was saved."""
+    def verify(self, *names: str) -> None:
+        """Raise DamagedCheckpoint, naming the file, unless these files, or all, are as they were saved."""
         try:
             manifest = json.loads((self.folder / "manifest.json").read_text(encoding="utf-8"))
-            files: dict[str, Record] = manifest["files"]
+            files: dict[str, Record] = {name: manifest["files"][name] for name in names or manifest["files"]}
         except (OSError, ValueError, KeyError, TypeError):
             raise DamagedCheckpoint(f"{self.folder} has no readable manifest.json") from None
         for name, expected in files.items():
@@ -60,8 +60,9 @@ class Checkpoint:
         return _load(self.folder / TRAINING)
 
     def state(self) -> Record:
-        """Counters and scores of the training run."""
-        return dict(json.loads((self.folder / "state.json").read_text(encoding="utf-8")))
+        """Counters and scores of the training run; raises DamagedCheckpoint unless they are what was saved."""
+        self.verify(STATE)
+        return dict(json.loads((self.folder / STATE).read_text(encoding="utf-8")))
 
 
 class Run:
@@ -126,7 +127,10 @@ class Run:
         return found
 
     def forget_after(self, step: int) -> None:
-        """Drop the records of steps that a resumed run will take again."""
+        """Drop what a run resumed there will make again: records, and checkpoints that were too damaged to resume."""
+        for checkpoint in self.checkpoints():
+            if checkpoint.step > step:
+                shutil.rmtree(checkpoint.folder)
         for name in ("metrics.jsonl", "samples.jsonl"):
             kept = [json.dumps(r, ensure_ascii=False) + "\n" for r in self.records(name) if r["step"] <= step]
             write_atomically(self.folder / name, "".join(kept))
@@ -138,9 +142,11 @@ class Run:
         return sorted(found, key=lambda checkpoint: checkpoint.step)
 
     def best_step(self) -> int | None:
-        """The step with the best score on held-out examples, once there was an evaluation."""
-        path = self.folder / "best.json"
-        return int(self.read_json("best.json")["step"]) if path.is_file() else None
+        """The step with the best score on held-out examples, by the newest sound record; None without a score."""
+        for checkpoint in self.checkpoints()[::-1]:
+            with suppress(DamagedCheckpoint):
+                return checkpoint.state().get("best_step")
+        return None
 
     def newest(self) -> tuple[Checkpoint, list[str]]:
         """The newest undamaged checkpoint, and a warning for every damaged one passed over."""
@@ -148,8 +154,19 @@ class Run:
 
     def best(self) -> tuple[Checkpoint, list[str]]:
         """The best undamaged checkpoint, or the newest when there is no best yet; with warnings as in newest()."""
-        step, newest_first = self.best_step(), self.checkpoints()[::-1]
-        return self._first_undamaged(sorted(newest_first, key=lambda checkpoint: checkpoint.step != step))
+        newest_first = self.checkpoints()[::-1]
+        bests = map(self._best_known_to, newest_first)  # the older ones know which was the best before a damaged one
+        return self._first_undamaged(list(dict.fromkeys([*bests, *newest_first])))
+
+    def _best_known_to(self, checkpoint: Checkpoint) -> Checkpoint:
+        """The best one by its record; itself when nothing was scored yet or when its record is damaged."""
+        with suppress(DamagedCheckpoint):
+            step = checkpoint.state().get("best_step")
+            return checkpoint if step is None else self._checkpoint(step)
+        return checkpoint
+
+    def _checkpoint(self, step: int) -> Checkpoint:
+        return Checkpoint(self.folder / "checkpoints" / f"step-{step:08d}", step)
 
     def _first_undamaged(self, candidates: list[Checkpoint]) -> tuple[Checkpoint, list[str]]:
         warnings: list[str] = []
@@ -162,17 +179,17 @@ class Run:
         detail = "; ".join(warnings) or "none was saved yet"
         raise PenwrightError(f"{self.folder} has no checkpoint to load: {detail}")
 
-    def save_checkpoint(self, step: int, weights: Tensors, training: Tensors, state: Record, *, best: bool) -> None:
-        """Save beside, flush to the disk, rename: whoever looks finds a whole checkpoint or none."""
-        final = self.folder / "checkpoints" / f"step-{step:08d}"
-        with saving(final) as folder:
+    def save_checkpoint(self, step: int, weights: Tensors, training: Tensors, state: Record) -> None:
+        """Save beside, flush to the disk, rename: whoever looks finds a whole checkpoint or none.
+
+        `state` names the best step so far as "best_step"; in a file of its own, a kill could leave it behind.
+        """
+        with saving(self._checkpoint(step).folder) as folder:
             save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
             save_file(training, folder / TRAINING)
-            (folder / "state.json").write_text(json.dumps(state), encoding="utf-8")
+            (folder / STATE).write_text(json.dumps(state), encoding="utf-8")
             files = {p.name: {"bytes": p.stat().st_size, "sha256": _sha256(p)} for p in sorted(folder.iterdir())}
             (folder / "manifest.json").write_text(json.dumps({"step": step, "files": files}), encoding="utf-8")
-        if best:
-            self.write_json("best.json", {"step": step})
 
     def prune(self, keep: int) -> None:
         """Delete all checkpoints but the last `keep` and the best."""

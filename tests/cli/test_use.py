@@ -1,4 +1,5 @@
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -6,7 +7,9 @@ from pathlib import Path
 import pytest
 
 import penwright as package
+from penwright import api
 from penwright.decoding import Classifier, Generator, Translator
+from penwright.runs import Run
 
 from .conftest import Command
 
@@ -79,10 +82,18 @@ def test_evaluate_gives_the_best_score_of_training_again(penwright: Command, run
         s["name"]: s["value"] for s in json.loads(penwright("evaluate", runs / name, "--beam", 1, "--json").stdout)
     }
     metrics = [json.loads(line) for line in (runs / name / "metrics.jsonl").read_text().strip().split("\n")]
-    best = json.loads((runs / name / "best.json").read_text())["step"]
-    expected = next(record for record in metrics if record["step"] == best)
+    expected = next(record for record in metrics if record["step"] == Run(runs / name).best_step())
     for score, value in scores.items():
         assert value == pytest.approx(expected[score], rel=1e-4), score
+
+
+def test_a_damaged_best_is_passed_over_with_a_warning(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "writer", tmp_path / "writer")
+    damaged = Run(tmp_path / "writer").best()[0].folder
+    (damaged / "model.safetensors").write_bytes(b"")
+    for use in (api.load, api.evaluate):
+        with pytest.warns(UserWarning, match=f"model.safetensors is damaged.*passed over {damaged.name}"):
+            use(tmp_path / "writer")
 
 
 def test_evaluate_reads_files_of_ones_own(penwright: Command, runs: Path, tmp_path: Path) -> None:

@@ -2,7 +2,15 @@ from pathlib import Path
 
 import pytest
 
-from penwright.data.corpora import Columns, measured_labelled, measured_pairs, measured_text, open_labelled, open_pairs
+from penwright.data.corpora import (
+    Columns,
+    Reading,
+    measured_labelled,
+    measured_pairs,
+    measured_text,
+    open_labelled,
+    open_pairs,
+)
 
 
 @pytest.fixture
@@ -21,7 +29,7 @@ def test_what_scores_are_measured_on_keeps_duplicates_and_odd_lengths(pairs: Pat
 def test_validation_files_are_measured_in_the_same_way(pairs: Path, tmp_path: Path) -> None:
     training = tmp_path / "train.tsv"
     training.write_text("".join(f"word {n}\tWort {n}\n" for n in range(50)), encoding="utf-8")
-    assert open_pairs([training], validation=[pairs]).n_held_out == 4
+    assert open_pairs([training], Reading(validation=[pairs])).n_held_out == 4
 
 
 def test_a_text_is_measured_whole(tmp_path: Path) -> None:
@@ -38,12 +46,13 @@ def test_labels_that_files_name_otherwise_are_renamed(tmp_path: Path) -> None:
         "1,a text of some length\n2,another text of some length\n1,a text of some length\n", encoding="utf-8"
     )
     columns = Columns(label=1, text=2, label_names={"1": "World", "2": "Sports"})
-    assert [example.label for example in measured_labelled([path], columns).held_out] == ["World", "Sports", "World"]
+    labels = [example.label for example in measured_labelled([path], Reading(columns)).held_out]
+    assert labels == ["World", "Sports", "World"]
 
 
 def test_other_names_for_labels_make_another_corpus(tmp_path: Path) -> None:
     path = tmp_path / "train.csv"
     path.write_text("".join(f"{n % 2},text number {n} of the file\n" for n in range(40)), encoding="utf-8")
-    plain = open_labelled([path], columns=Columns(label=1, text=2))
-    renamed = open_labelled([path], columns=Columns(label=1, text=2, label_names={"0": "even"}))
+    plain = open_labelled([path], Reading(Columns(label=1, text=2)))
+    renamed = open_labelled([path], Reading(Columns(label=1, text=2, label_names={"0": "even"})))
     assert plain.fingerprint != renamed.fingerprint and renamed.labels == ("1", "even")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penwright.data.corpora import Cleaning, Corpus, Document, open_text
+from penwright.data.corpora import Cleaning, Corpus, Document, Reading, open_text
 from penwright.errors import PenwrightError
 
 
@@ -26,7 +26,7 @@ def numbered_files(folder, n: int) -> None:
 
 
 def open_lines(tmp_path, n: int, **settings) -> Corpus[Document]:
-    return open_text([write(tmp_path, "lines.txt", "".join(f"line {i:04}\n" for i in range(n)))], **settings)
+    return open_text([write(tmp_path, "lines.txt", "".join(f"line {i:04}\n" for i in range(n)))], Reading(**settings))
 
 
 def test_the_end_of_a_single_text_is_held_out_from_a_line_start(tmp_path):
@@ -43,7 +43,7 @@ def test_a_cut_inside_a_line_moves_to_the_next_line_start(tmp_path):
 @given(st.text("ab \n", min_size=2, max_size=300).filter(str.strip), st.floats(0.01, 0.9))
 def test_both_parts_joined_are_the_text_and_neither_is_empty(tmp_path_factory, text, fraction):
     path = write(tmp_path_factory.mktemp("text"), "t.txt", text)
-    corpus = open_text([path], held_out=fraction)
+    corpus = open_text([path], Reading(held_out=fraction))
     training, held_out = texts(corpus.training), texts(corpus.held_out)
     assert training + held_out == [training[0], held_out[0]]
     assert training[0] + held_out[0] == text
@@ -64,7 +64,7 @@ def test_sizes_count_bytes_and_characters_of_the_parts(tmp_path):
 
 def test_of_few_documents_each_gives_its_end(tmp_path):
     numbered_files(tmp_path, 7)
-    corpus = open_text([tmp_path], held_out=0.5)
+    corpus = open_text([tmp_path], Reading(held_out=0.5))
     assert (corpus.n_training, corpus.n_held_out) == (7, 7)
 
 
@@ -79,7 +79,7 @@ def test_of_many_documents_whole_ones_are_held_out(tmp_path):
 
 def test_the_seed_chooses_the_documents(tmp_path):
     numbered_files(tmp_path, 60)
-    chosen = [texts(open_text([tmp_path], seed=seed).held_out) for seed in (1, 1, 2)]
+    chosen = [texts(open_text([tmp_path], Reading(seed=seed)).held_out) for seed in (1, 1, 2)]
     assert chosen[0] == chosen[1] != chosen[2]
 
 
@@ -107,19 +107,19 @@ def test_duplicates_and_blank_files_of_a_folder_are_dropped_and_counted(tmp_path
 def test_duplicates_stay_when_asked(tmp_path):
     numbered_files(tmp_path, 3)
     write(tmp_path, "again.txt", "This is document 1.\n" * 2)
-    assert open_text([tmp_path], cleaning=Cleaning(deduplicate=False)).n_training == 4
+    assert open_text([tmp_path], Reading(cleaning=Cleaning(deduplicate=False))).n_training == 4
 
 
 def test_own_held_out_files_leave_the_training_files_whole(tmp_path):
     train, valid = write(tmp_path, "a.txt", "one\ntwo\n"), write(tmp_path, "b.txt", "three\n")
-    corpus = open_text([train], validation=[valid])
+    corpus = open_text([train], Reading(validation=[valid]))
     assert (texts(corpus.training), texts(corpus.held_out)) == (["one\ntwo\n"], ["three\n"])
 
 
 def test_a_document_of_the_held_out_files_is_not_learned_from(tmp_path):
     numbered_files(tmp_path, 3)
     valid = write(tmp_path, "valid.text", "This is document 0.\n")
-    corpus = open_text([tmp_path / f"{i:03}.txt" for i in range(3)], validation=[valid])
+    corpus = open_text([tmp_path / f"{i:03}.txt" for i in range(3)], Reading(validation=[valid]))
     assert corpus.n_training == 2
 
 
@@ -155,7 +155,7 @@ def test_no_files_are_refused():
 
 def test_the_fingerprint_knows_content_and_settings(tmp_path):
     path = write(tmp_path, "a.txt", "one\ntwo\nthree\n")
-    first, other_seed = open_text([path]).fingerprint, open_text([path], held_out=0.5).fingerprint
+    first, other_seed = open_text([path]).fingerprint, open_text([path], Reading(held_out=0.5)).fingerprint
     assert open_text([path]).fingerprint == first != other_seed
     write(tmp_path, "a.txt", "one\ntwo\nthree!\n")
     assert open_text([path]).fingerprint not in (first, other_seed)

@@ -63,6 +63,29 @@ def test_the_best_is_kept_though_later_ones_are_worse(run: Run, make_trainer: Ma
     assert [checkpoint.step for checkpoint in run.checkpoints()] == [4, 10]
 
 
+class Killed(BaseException):
+    """Ends a process at once: nothing of ours catches it."""
+
+
+@pytest.mark.parametrize(("values", "best"), [([3.0, 1.0], 4), ([1.0, 3.0], 2)])
+def test_a_kill_just_after_the_rename_leaves_the_best_known(
+    run: Run, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch, values: list[float], best: int
+) -> None:
+    rename = Path.replace
+
+    def rename_and_die(path: Path, target: Path) -> Path:
+        renamed = rename(path, target)
+        if target.name == "step-00000004":
+            raise Killed
+        return renamed
+
+    monkeypatch.setattr(Path, "replace", rename_and_die)
+    with pytest.raises(Killed):
+        session_of(run, make_trainer(training={"steps": 10, "evaluate_every": 2}), values, Recorder()).fit()
+    assert [checkpoint.step for checkpoint in run.checkpoints()] == [2, 4]
+    assert (run.best_step(), run.best()[0].step) == (best, best)
+
+
 def test_a_score_that_is_not_a_number_is_never_the_best(run: Run, make_trainer: MakeTrainer) -> None:
     trainer = make_trainer(training={"steps": 6, "evaluate_every": 2})
     session_of(run, trainer, [nan, 5.0, nan], Recorder()).fit()

@@ -71,7 +71,7 @@ def test_resuming_gives_the_weights_of_the_unbroken_run_bit_for_bit(make_trainer
             break
     run = Run.create(tmp_path / "run")
     tensors, state = broken.save()
-    run.save_checkpoint(3, broken.weights(), tensors, state, best=False)
+    run.save_checkpoint(3, broken.weights(), tensors, state)
     torch.manual_seed(99)  # what happens in another process
     resumed = make_trainer(**settings)
     resumed.load(run.newest()[0])

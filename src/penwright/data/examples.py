@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 from penwright.data.files import SourceFile
@@ -56,8 +57,23 @@ class Cleaning:
     deduplicate: bool = True
 
 
-STANDARD = Cleaning()
+ALL_COLUMNS, STANDARD = Columns(), Cleaning()
 NOTHING_LEFT_OUT = Cleaning(max_characters=10**12, max_ratio=None, deduplicate=False)  # of what scores are measured on
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How files become a corpus."""
+
+    columns: Columns = ALL_COLUMNS  # of no account for documents
+    validation: Sequence[str | Path] = ()  # held-out files of one's own
+    held_out: float | None = None  # without them, the part that is held out; None: chosen by the size
+    seed: int = 0
+    encoding: str | None = None  # None: found out
+    cleaning: Cleaning = STANDARD
+
+
+AS_FOUND = Reading()
 
 
 @dataclass(frozen=True)

@@ -2,91 +2,42 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from penwright.data.columns import labelled_columns, names_in
-from penwright.data.examples import (
-    NOTHING_LEFT_OUT,
-    STANDARD,
-    Cleaning,
-    Columns,
-    Corpus,
-    Labelled,
-    Part,
-    fingerprint_of,
-    only_held_out,
-)
+from penwright.data.examples import AS_FOUND, Columns, Corpus, Labelled, Part, Reading
 from penwright.data.files import examine_text
 from penwright.data.hub import is_hub, open_hub
-from penwright.data.report import Report, count
-from penwright.data.rows import Rows, RowSource, Rule, TwoSides, clean, common_rules, measure
+from penwright.data.report import count
+from penwright.data.rows import RowKind, Rows, RowSource, Rule, TwoSides, common_rules, measured_rows, open_rows
 from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_of_classes
 from penwright.data.tables import Table, delimited_table, is_table, open_table, select
 from penwright.errors import PenwrightError
 
 MOST_HELD_OUT = 2000  # rows, unless a fraction is asked for
 MOST_LABELS = 1000
-ALL_COLUMNS = Columns()
 
 
-def open_labelled(
-    paths: Sequence[str | Path],
-    *,
-    columns: Columns = ALL_COLUMNS,
-    validation: Sequence[str | Path] = (),
-    held_out: float | None = None,
-    seed: int = 0,
-    encoding: str | None = None,
-    cleaning: Cleaning = STANDARD,
-) -> Corpus[Labelled]:
+def open_labelled(paths: Sequence[str | Path], reading: Reading = AS_FOUND) -> Corpus[Labelled]:
     """Texts to learn classes from; no text of the held-out part stands in the training part."""
-    rows = measure(labelled_sources(paths, columns, encoding))
-    keep, dropped = clean(rows, common_rules(rows, cleaning))
-    _check_number_of_labels(rows, keep)
-    if validation:
-        where = measure(labelled_sources(validation, columns, encoding))
-        chosen, _ = clean(where, common_rules(where, NOTHING_LEFT_OUT))
-        how = "the validation files"
-    else:
-        where, chosen = rows, _hold_out(rows, keep, held_out, seed)
-        how = f"chosen by the hashes of the texts and seed {seed}"
-    apart = keep if validation else keep & ~chosen
-    training, leaked = clean(rows, [_leak_rule(rows, where, chosen)], apart)
-    parts = _part(rows, training), _part(where, chosen)
-    label_counts = _count_labels(parts[0], parts[1], rows.files[0].path)
-    files = rows.files + (where.files if validation else ())
-    report = Report(
-        unit="labelled text",
-        files=files,
-        n_read=len(rows),
-        n_kept=int(training.sum()) + (0 if validation else len(parts[1])),
-        dropped=(*dropped, *leaked),
-        split=f"held out: {count(len(parts[1]), 'text')}, {how}; training: {count(len(parts[0]), 'text')}",
-        notes=(*(source.note for source in rows.sources), _labels_note(label_counts), *_ambiguous(rows, keep)),
-    )
-    choices = [source.choice for source in rows.sources]
-    settings = {"columns": choices, "cleaning": cleaning, "held_out": held_out, "seed": seed}
-    fingerprint = fingerprint_of(files, task="labelled", n_own=len(validation), **settings)
-    return Corpus(*parts, files, fingerprint, report, label_counts)
+    corpus = open_rows(LABELLED, paths, reading)
+    counts = _count_labels(corpus)
+    report = replace(corpus.report, notes=(*corpus.report.notes, _labels_note(counts)))
+    return replace(corpus, report=report, label_counts=counts)
 
 
-def measured_labelled(
-    paths: Sequence[str | Path], columns: Columns = ALL_COLUMNS, encoding: str | None = None
-) -> Corpus[Labelled]:
+def measured_labelled(paths: Sequence[str | Path], reading: Reading = AS_FOUND) -> Corpus[Labelled]:
     """Labelled texts to measure a model on: all of them, as they are, but for blank ones."""
-    rows = measure(labelled_sources(paths, columns, encoding))
-    chosen, _ = clean(rows, common_rules(rows, NOTHING_LEFT_OUT))
-    return only_held_out(_part(rows, chosen), rows.files, "labelled text")
+    return measured_rows(LABELLED, paths, reading)
 
 
-def labelled_sources(paths: Sequence[str | Path], columns: Columns, encoding: str | None) -> list[RowSource]:
+def _sources(paths: Sequence[str], reading: Reading) -> list[RowSource]:
     """The tables in these files."""
-    if not paths:
-        raise PenwrightError("no files were given to learn from")
-    return [_from_table(_open(path, columns, encoding), columns) for path in dict.fromkeys(map(str, paths))]
+    return [_from_table(_open(path, reading.columns, reading.encoding), reading.columns) for path in paths]
 
 
 def _open(path: str, columns: Columns, encoding: str | None) -> Table:
@@ -111,6 +62,12 @@ def _rename(read: Callable[[], Iterator[TwoSides | None]], names: Mapping[str, s
         yield row if row is None or row[1] not in names else (row[0], names[row[1]])
 
 
+def _look(rows: Rows, keep: Mask) -> list[str]:
+    _check_number_of_labels(rows, keep)
+    n_texts, n_rows = len(np.unique(rows.first_hashes[keep])), len(np.unique(rows.hashes[keep]))
+    return [f"{count(n_rows - n_texts, 'text')} with more than one label"] if n_rows > n_texts else []
+
+
 def _check_number_of_labels(rows: Rows, keep: Mask) -> None:
     n_labels = len(np.unique(rows.second_hashes[keep]))
     if n_labels > MOST_LABELS:
@@ -121,10 +78,10 @@ def _check_number_of_labels(rows: Rows, keep: Mask) -> None:
         )
 
 
-def _hold_out(rows: Rows, keep: Mask, fraction: float | None, seed: int) -> Mask:
-    kept = int(keep.sum())
+def _hold_out(rows: Rows, keep: Mask, reading: Reading) -> Mask:
+    kept, fraction = int(keep.sum()), reading.held_out
     wanted = kept * fraction if fraction is not None else min(kept * DEFAULT_FRACTION, MOST_HELD_OUT)
-    chosen = held_out_of_classes(rows.first_hashes, rows.second_hashes, keep, round(wanted), seed)
+    chosen = held_out_of_classes(rows.first_hashes, rows.second_hashes, keep, round(wanted), reading.seed)
     if not chosen.any():
         raise PenwrightError(
             f"{rows.files[0].path} has {count(kept, 'labelled text')} and no class with two different texts, so that "
@@ -137,13 +94,15 @@ def _leak_rule(rows: Rows, where: Rows, chosen: Mask) -> Rule:
     return "text also held out", lambda _: np.isin(rows.first_hashes, where.first_hashes[chosen])
 
 
-def _count_labels(training: Part[Labelled], held_out: Part[Labelled], path: str) -> dict[str, int]:
+def _count_labels(corpus: Corpus[Labelled]) -> dict[str, int]:
     """The classes of the training part in order, which must be two or more and hold all those held out."""
-    counts = Counter(example.label for example in training)
+    counts = Counter(example.label for example in corpus.training)
     labels = sorted(counts, key=_label_order)
     if len(labels) == 1:
-        raise PenwrightError(f"{path}: all texts have the label '{labels[0]}'; classes need two different ones or more")
-    unknown = sorted({example.label for example in held_out} - set(labels), key=_label_order)
+        raise PenwrightError(
+            f"{corpus.files[0].path}: all texts have the label '{labels[0]}'; classes need two different ones or more"
+        )
+    unknown = sorted({example.label for example in corpus.held_out} - set(labels), key=_label_order)
     if unknown:
         raise PenwrightError(
             f"the held-out texts have labels that no text to learn from has: {', '.join(unknown[:5])}; "
@@ -165,14 +124,22 @@ def _labels_note(counts: dict[str, int]) -> str:
     return f"{len(counts)} labels to learn: {', '.join(shown[:20])}{more}"
 
 
-def _ambiguous(rows: Rows, keep: Mask) -> list[str]:
-    n_texts, n_rows = len(np.unique(rows.first_hashes[keep])), len(np.unique(rows.hashes[keep]))
-    return [f"{count(n_rows - n_texts, 'text')} with more than one label"] if n_rows > n_texts else []
-
-
 def _part(rows: Rows, chosen: Mask) -> Part[Labelled]:
     def read() -> Iterator[Labelled]:
         return map(Labelled._make, rows.read(chosen))
 
     n_characters, n_bytes = int(rows.first_sizes[chosen].sum()), int(rows.first_bytes[chosen].sum())
     return Part(read, int(chosen.sum()), n_characters, n_bytes)
+
+
+LABELLED = RowKind(
+    name="labelled",
+    unit="labelled text",
+    chosen_by="the texts",
+    sources=_sources,
+    rules=common_rules,
+    look=_look,
+    hold_out=_hold_out,
+    leak_rule=_leak_rule,
+    part=_part,
+)

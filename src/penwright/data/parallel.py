@@ -9,89 +9,39 @@ import numpy as np
 
 from penwright.data.alignment import aligned, check_alignment
 from penwright.data.columns import names_in, pair_columns
-from penwright.data.examples import (
-    NOTHING_LEFT_OUT,
-    STANDARD,
-    Cleaning,
-    Columns,
-    Corpus,
-    Pair,
-    Part,
-    fingerprint_of,
-    only_held_out,
-)
+from penwright.data.examples import AS_FOUND, Cleaning, Columns, Corpus, Pair, Part, Reading
 from penwright.data.files import SourceFile, examine_text
 from penwright.data.hub import is_hub, open_hub
 from penwright.data.paths import suffix_of
-from penwright.data.report import Report, count
-from penwright.data.rows import SHORT, Rows, RowSource, Rule, clean, common_rules, measure
+from penwright.data.report import count
+from penwright.data.rows import SHORT, RowKind, Rows, RowSource, Rule, common_rules, measured_rows, open_rows
 from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_rows
 from penwright.data.tables import Table, delimited_table, has_tabs, is_table, open_table, select
 from penwright.data.tmx import read_tmx, tmx_languages
 from penwright.errors import PenwrightError
 
 MOST_HELD_OUT = 1000  # pairs, unless a fraction is asked for
-ALL_COLUMNS = Columns()
 
 
-def open_pairs(
-    paths: Sequence[str | Path],
-    *,
-    columns: Columns = ALL_COLUMNS,
-    validation: Sequence[str | Path] = (),
-    held_out: float | None = None,
-    seed: int = 0,
-    encoding: str | None = None,
-    cleaning: Cleaning = STANDARD,
-) -> Corpus[Pair]:
+def open_pairs(paths: Sequence[str | Path], reading: Reading = AS_FOUND) -> Corpus[Pair]:
     """Pairs to learn translation from; no sentence of the held-out part stands on its side in the training part."""
-    rows = measure(pair_sources(paths, columns, encoding))
-    keep, dropped = clean(rows, _rules(rows, cleaning))
-    if validation:
-        where = measure(pair_sources(validation, columns, encoding))
-        chosen, _ = clean(where, _rules(where, NOTHING_LEFT_OUT))
-        how = "the validation files"
-    else:
-        where, chosen = rows, _hold_out(rows, keep, held_out, seed)
-        how = f"chosen by the hashes of their sources and seed {seed}"
-    apart = keep if validation else keep & ~chosen
-    training, leaked = clean(rows, [_leak_rule(rows, where, chosen)], apart)
-    n_held_out = int(chosen.sum())
-    files = rows.files + (where.files if validation else ())
-    report = Report(
-        unit="pair",
-        files=files,
-        n_read=len(rows),
-        n_kept=int(training.sum()) + (0 if validation else n_held_out),
-        dropped=(*dropped, *leaked),
-        split=f"held out: {count(n_held_out, 'pair')}, {how}; training: {count(int(training.sum()), 'pair')}",
-        notes=(*(source.note for source in rows.sources), *_same_sides(rows, keep)),
-    )
-    choices = [source.choice for source in rows.sources]
-    settings = {"columns": choices, "cleaning": cleaning, "held_out": held_out, "seed": seed}
-    fingerprint = fingerprint_of(files, task="pairs", n_own=len(validation), **settings)
-    return Corpus(_part(rows, training), _part(where, chosen), files, fingerprint, report)
+    return open_rows(PAIRS, paths, reading)
 
 
-def measured_pairs(
-    paths: Sequence[str | Path], columns: Columns = ALL_COLUMNS, encoding: str | None = None
-) -> Corpus[Pair]:
+def measured_pairs(paths: Sequence[str | Path], reading: Reading = AS_FOUND) -> Corpus[Pair]:
     """Pairs to measure a model on: all of them, as they are, but for those with a blank side."""
-    rows = measure(pair_sources(paths, columns, encoding))
-    chosen, _ = clean(rows, _rules(rows, NOTHING_LEFT_OUT))
-    return only_held_out(_part(rows, chosen), rows.files, "pair")
+    return measured_rows(PAIRS, paths, reading)
 
 
-def pair_sources(paths: Sequence[str | Path], columns: Columns, encoding: str | None) -> list[RowSource]:
+def _sources(paths: Sequence[str], reading: Reading) -> list[RowSource]:
     """What the paths hold: each table by itself, other files two by two."""
-    if not paths:
-        raise PenwrightError("no files were given to learn from")
+    columns = reading.columns
     sources, plain = [], []
-    for path in dict.fromkeys(map(str, paths)):
+    for path in paths:
         if is_hub(path):
             sources.append(_from_table(open_hub(path), columns))
             continue
-        file = examine_text(path, encoding)
+        file = examine_text(path, reading.encoding)
         if suffix_of(path) == ".tmx":
             sources.append(_from_tmx(file, columns))
         elif is_table(path):
@@ -158,15 +108,15 @@ def _rules(rows: Rows, cleaning: Cleaning) -> list[Rule]:
     return [*rules, (f"one side more than {ratio:g} times as long as the other", lopsided)]
 
 
-def _hold_out(rows: Rows, keep: Mask, fraction: float | None, seed: int) -> Mask:
-    kept = int(keep.sum())
+def _hold_out(rows: Rows, keep: Mask, reading: Reading) -> Mask:
+    kept, fraction = int(keep.sum()), reading.held_out
     if len(np.unique(rows.first_hashes[keep])) < 2:
         raise PenwrightError(
             f"{rows.files[0].path} has {count(kept, 'pair')} of a single source: too little to learn from and to "
             "hold some out; give more, or files of your own as validation"
         )
     wanted = kept * fraction if fraction is not None else min(kept * DEFAULT_FRACTION, MOST_HELD_OUT)
-    return held_out_rows(rows.first_hashes, keep, round(wanted), seed)
+    return held_out_rows(rows.first_hashes, keep, round(wanted), reading.seed)
 
 
 def _leak_rule(rows: Rows, where: Rows, chosen: Mask) -> Rule:
@@ -189,3 +139,16 @@ def _part(rows: Rows, chosen: Mask) -> Part[Pair]:
 
     n_characters, n_bytes = int(rows.second_sizes[chosen].sum()), int(rows.second_bytes[chosen].sum())
     return Part(read, int(chosen.sum()), n_characters, n_bytes)
+
+
+PAIRS = RowKind(
+    name="pairs",
+    unit="pair",
+    chosen_by="their sources",
+    sources=_sources,
+    rules=_rules,
+    look=_same_sides,
+    hold_out=_hold_out,
+    leak_rule=_leak_rule,
+    part=_part,
+)

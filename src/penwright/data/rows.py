@@ -5,13 +5,24 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 from itertools import chain, compress, islice
+from pathlib import Path
+from typing import Generic
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penwright.data.examples import Cleaning
+from penwright.data.examples import (
+    NOTHING_LEFT_OUT,
+    Cleaning,
+    Corpus,
+    Example,
+    Part,
+    Reading,
+    fingerprint_of,
+    only_held_out,
+)
 from penwright.data.files import SourceFile
-from penwright.data.report import Dropped, reasons
+from penwright.data.report import Dropped, Report, count, reasons
 from penwright.data.splits import Hashes, Mask, repeats
 from penwright.errors import PenwrightError
 
@@ -137,3 +148,70 @@ def common_rules(rows: Rows, cleaning: Cleaning) -> list[Rule]:
         (f"longer than {most:,} characters", lambda _: np.maximum(rows.first_sizes, rows.second_sizes) > most),
     ]
     return [*rules, ("exact duplicates", lambda keep: repeats(rows.hashes, keep))] if cleaning.deduplicate else rules
+
+
+@dataclass(frozen=True)
+class RowKind(Generic[Example]):
+    """What sets pairs and labelled texts apart."""
+
+    name: str  # in a fingerprint
+    unit: str  # what a row is called in a report
+    chosen_by: str  # whose hashes choose what is held out
+    sources: Callable[[Sequence[str], Reading], list[RowSource]]
+    rules: Callable[[Rows, Cleaning], list[Rule]]  # for rows that are left out
+    look: Callable[[Rows, Mask], list[str]]  # notes on those that stay; PenwrightError when they are no good
+    hold_out: Callable[[Rows, Mask, Reading], Mask]  # which of those that stay
+    leak_rule: Callable[[Rows, Rows, Mask], Rule]  # for rows to learn from that tell of the held-out ones
+    part: Callable[[Rows, Mask], Part[Example]]
+
+
+def open_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: Reading) -> Corpus[Example]:
+    """Rows to learn from, and apart from them those of `reading.validation`, else a part chosen by hashes and seed."""
+    rows = _read(kind, paths, reading)
+    keep, dropped = clean(rows, kind.rules(rows, reading.cleaning))
+    notes = kind.look(rows, keep)
+    if reading.validation:
+        where, chosen = _read_all(kind, reading.validation, reading)
+        rest, files, how = keep, rows.files + where.files, "the validation files"
+    else:
+        where, chosen = rows, kind.hold_out(rows, keep, reading)
+        rest, files = keep & ~chosen, rows.files
+        how = f"chosen by the hashes of {kind.chosen_by} and seed {reading.seed}"
+    learned, leaked = clean(rows, [kind.leak_rule(rows, where, chosen)], rest)
+    training, held_out = kind.part(rows, learned), kind.part(where, chosen)
+    report = Report(
+        unit=kind.unit,
+        files=files,
+        n_read=len(rows),
+        n_kept=len(training) + (0 if reading.validation else len(held_out)),
+        dropped=(*dropped, *leaked),
+        split=f"held out: {count(len(held_out), kind.unit)}, {how}; training: {count(len(training), kind.unit)}",
+        notes=(*(source.note for source in rows.sources), *notes),
+    )
+    fingerprint = fingerprint_of(
+        files,
+        task=kind.name,
+        n_own=len(reading.validation),
+        columns=[source.choice for source in rows.sources],
+        cleaning=reading.cleaning,
+        held_out=reading.held_out,
+        seed=reading.seed,
+    )
+    return Corpus(training, held_out, files, fingerprint, report)
+
+
+def measured_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: Reading) -> Corpus[Example]:
+    """Rows to measure a model on: all of them, as they are, but for those with a blank side."""
+    rows, chosen = _read_all(kind, paths, reading)
+    return only_held_out(kind.part(rows, chosen), rows.files, kind.unit)
+
+
+def _read(kind: RowKind[Example], paths: Sequence[str | Path], reading: Reading) -> Rows:
+    if not paths:
+        raise PenwrightError("no files were given to learn from")
+    return measure(kind.sources(list(dict.fromkeys(map(str, paths))), reading))
+
+
+def _read_all(kind: RowKind[Example], paths: Sequence[str | Path], reading: Reading) -> tuple[Rows, Mask]:
+    rows = _read(kind, paths, reading)
+    return rows, clean(rows, kind.rules(rows, NOTHING_LEFT_OUT))[0]

@@ -75,7 +75,7 @@ class TokenStore:
         for name, expected in self.hashes.items():
             with (self.folder / name).open("rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != expected:
-                    raise PenwrightError(f"{self.folder / name} is damaged. Delete {self.folder}; it is made anew.")
+                    raise PenwrightError(f"{self.folder / name} is damaged; delete {self.folder}, and it is made anew")
 
 
 def store_key(*parts: str) -> str:
@@ -99,10 +99,16 @@ def open_store(folder: Path) -> TokenStore:
     try:
         manifest = json.loads((folder / "store.json").read_text(encoding="utf-8"))
         if manifest["version"] != FORMAT_VERSION:
-            raise PenwrightError(f"The token store {folder} has format {manifest['version']}, not {FORMAT_VERSION}.")
+            raise PenwrightError(
+                f"the token store {folder} has format {manifest['version']}, not {FORMAT_VERSION}; "
+                "delete it, and it is made anew"
+            )
         for name, file in manifest["files"].items():
             if (folder / name).stat().st_size != file["size"]:
-                raise PenwrightError(f"{folder / name} is damaged: it does not have {file['size']:,} bytes.")
+                raise PenwrightError(
+                    f"{folder / name} is damaged: it does not have {file['size']:,} bytes; "
+                    f"delete {folder}, and it is made anew"
+                )
         return TokenStore(
             folder=folder,
             key=manifest["key"],
@@ -112,7 +118,7 @@ def open_store(folder: Path) -> TokenStore:
             hashes={name: file["sha256"] for name, file in manifest["files"].items()},
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise PenwrightError(f"{folder} holds no complete token store: {error}.") from error
+        raise PenwrightError(f"{folder} holds no complete token store: {error}") from error
 
 
 def _open_column(folder: Path, name: str, summary: ColumnSummary) -> Column:

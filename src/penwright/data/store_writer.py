@@ -155,7 +155,7 @@ def _complete_or_absent(folder: Path, key: str) -> Iterator[Path]:
         _rename(unfinished, folder, key)
         _sync_folder(folder.parent)
     except OSError as error:
-        raise PenwrightError(f"The token store {folder} cannot be written: {error}.") from error
+        raise PenwrightError(f"the token store {folder} cannot be written: {error}") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 

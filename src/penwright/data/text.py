@@ -8,12 +8,13 @@ import numpy as np
 
 from penwright.data.documents import Documents, Span, open_documents
 from penwright.data.examples import (
+    AS_FOUND,
     NOTHING_LEFT_OUT,
-    STANDARD,
     Cleaning,
     Corpus,
     Document,
     Part,
+    Reading,
     fingerprint_of,
     only_held_out,
 )
@@ -26,26 +27,18 @@ MOST_HELD_OUT = 500_000  # characters, unless a fraction is asked for
 Parts = tuple[Part[Document], Part[Document]]
 
 
-def open_text(
-    paths: Sequence[str | Path],
-    *,
-    validation: Sequence[str | Path] = (),
-    held_out: float | None = None,
-    seed: int = 0,
-    encoding: str | None = None,
-    cleaning: Cleaning = STANDARD,
-) -> Corpus[Document]:
-    """Documents to learn writing from; held out are those of `validation`, else a part chosen by size and seed."""
-    training = open_documents(paths, encoding)
-    own = open_documents(validation, encoding) if validation else None
-    keep, dropped = _clean(training, own, cleaning)
+def open_text(paths: Sequence[str | Path], reading: Reading = AS_FOUND) -> Corpus[Document]:
+    """Documents to learn from; held out are those of `reading.validation`, else a part chosen by size and seed."""
+    training = open_documents(paths, reading.encoding)
+    own = open_documents(reading.validation, reading.encoding) if reading.validation else None
+    keep, dropped = _clean(training, own, reading.cleaning)
     if own is not None:
         valid, _ = _clean(own, None, NOTHING_LEFT_OUT)
         parts, split = (training.part(keep), own.part(valid)), _own_files(own.part(valid))
     elif int(keep.sum()) >= MANY:
-        parts, split = _whole_documents(training, keep, held_out, seed)
+        parts, split = _whole_documents(training, keep, reading)
     else:
-        parts, split = _tails(training, keep, held_out)
+        parts, split = _tails(training, keep, reading.held_out)
     files = training.files + (own.files if own else ())
     report = Report(
         unit="document",
@@ -57,14 +50,19 @@ def open_text(
         notes=training.notes,
     )
     fingerprint = fingerprint_of(
-        files, task="text", n_own=len(validation), held_out=held_out, seed=seed, deduplicate=cleaning.deduplicate
+        files,
+        task="text",
+        n_own=len(reading.validation),
+        held_out=reading.held_out,
+        seed=reading.seed,
+        deduplicate=reading.cleaning.deduplicate,
     )
     return Corpus(*parts, files, fingerprint, report)
 
 
-def measured_text(paths: Sequence[str | Path], encoding: str | None = None) -> Corpus[Document]:
+def measured_text(paths: Sequence[str | Path], reading: Reading = AS_FOUND) -> Corpus[Document]:
     """Documents to measure a model on: all of them, as they are."""
-    documents = open_documents(paths, encoding)
+    documents = open_documents(paths, reading.encoding)
     keep, _ = _clean(documents, None, NOTHING_LEFT_OUT)
     return only_held_out(documents.part(keep), documents.files, "document")
 
@@ -93,14 +91,16 @@ def _also_in(documents: Documents, held_out: Documents | None) -> Mask:
     return np.isin(documents.hashes, np.zeros(0, dtype=np.uint64) if held_out is None else held_out.hashes)
 
 
-def _whole_documents(documents: Documents, keep: Mask, fraction: float | None, seed: int) -> tuple[Parts, str]:
+def _whole_documents(documents: Documents, keep: Mask, reading: Reading) -> tuple[Parts, str]:
     kept = np.flatnonzero(keep)
     sizes = documents.characters[kept]
-    wanted = _wanted(int(sizes.sum()), fraction)
+    wanted = _wanted(int(sizes.sum()), reading.held_out)
     chosen = np.zeros_like(keep)
-    chosen[kept[held_out_documents(documents.hashes[kept], sizes, wanted, seed)]] = True
+    chosen[kept[held_out_documents(documents.hashes[kept], sizes, wanted, reading.seed)]] = True
     parts = documents.part(keep & ~chosen), documents.part(chosen)
-    split = f"held out: {count(len(parts[1]), 'whole document')} of {len(kept):,}, {_size(*parts)}, by seed {seed}"
+    split = (
+        f"held out: {count(len(parts[1]), 'whole document')} of {len(kept):,}, {_size(*parts)}, by seed {reading.seed}"
+    )
     return parts, split
 
 

@@ -1,6 +1,6 @@
 """START HERE: one row for each task says which corpus, batches, scores and samples make it up.
 
-What happens in a run, whichever its task: `api.train` opens the corpus, plans the recipe, trains the tokenizer, stores
+What happens in a run, whichever its task: making.py opens the corpus, plans the recipe, trains the tokenizer, stores
 the tokens, and lets a `Session` step a `Trainer` through the batches, look at held-out examples, and save. Each task's
 functions stand in a page of its own: writing.py, translating.py, classifying.py.
 """
@@ -8,8 +8,17 @@ functions stand in a page of its own: writing.py, translating.py, classifying.py
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from penwright.config import DataSettings, Task
+from penwright.config import Task
 from penwright.data.batching import AnyBatches
+from penwright.data.corpora import (
+    Reading,
+    measured_labelled,
+    measured_pairs,
+    measured_text,
+    open_labelled,
+    open_pairs,
+    open_text,
+)
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
 from penwright.evaluation.scores import Score
@@ -22,6 +31,7 @@ from penwright.tasks.bench import (
     Workbench,
     make_application,
     make_card,
+    reading_of,
 )
 from penwright.training.session import Sample
 
@@ -34,6 +44,7 @@ __all__ = [
     "Workbench",
     "make_application",
     "make_card",
+    "reading_of",
 ]
 
 
@@ -42,8 +53,8 @@ class TaskParts:
     """What makes up a task."""
 
     purpose: str
-    open_corpus: Callable[[DataSettings, int], AnyCorpus]
-    open_measured: Callable[[DataSettings, Sequence[str]], AnyCorpus]  # other files, to measure a model on
+    open_corpus: Callable[[Sequence[str], Reading], AnyCorpus]
+    open_measured: Callable[[Sequence[str], Reading], AnyCorpus]  # all of it, to measure a model on
     columns: tuple[str, ...]  # of texts, in the token store
     labels: tuple[str, ...]  # columns of labels there
     rows: Callable[[AnyPart, Sequence[str]], Iterator[Sequence[Cell]]]  # what goes into them, given all labels
@@ -57,8 +68,8 @@ class TaskParts:
 TASKS: dict[Task, TaskParts] = {
     "generate": TaskParts(
         purpose="writes on in the manner of a text",
-        open_corpus=writing.open_corpus,
-        open_measured=writing.open_measured,
+        open_corpus=open_text,
+        open_measured=measured_text,
         columns=("text",),
         labels=(),
         rows=writing.rows,
@@ -70,8 +81,8 @@ TASKS: dict[Task, TaskParts] = {
     ),
     "translate": TaskParts(
         purpose="translates sentences",
-        open_corpus=translating.open_corpus,
-        open_measured=translating.open_measured,
+        open_corpus=open_pairs,
+        open_measured=measured_pairs,
         columns=("source", "target"),
         labels=(),
         rows=translating.rows,
@@ -83,8 +94,8 @@ TASKS: dict[Task, TaskParts] = {
     ),
     "classify": TaskParts(
         purpose="puts texts into classes",
-        open_corpus=classifying.open_corpus,
-        open_measured=classifying.open_measured,
+        open_corpus=open_labelled,
+        open_measured=measured_labelled,
         columns=("text",),
         labels=("label",),
         rows=classifying.rows,

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import torch
 
-from penwright.config import DataSettings, Recipe
+from penwright.config import Recipe
 from penwright.data.batching import Markers
-from penwright.data.corpora import Cleaning, Columns, Corpus, Document, Labelled, Pair, Part
+from penwright.data.corpora import Cleaning, Columns, Corpus, Document, Labelled, Pair, Part, Reading
 from penwright.data.store import TokenStore
 from penwright.decoding import Classifier, Generator, Translator
 from penwright.models import DecoderOnly, EncoderDecoder, EncoderOnly, Model
@@ -65,13 +65,14 @@ def make_application(model: Model, tokenizer: Tokenizer, recipe: Recipe, card: C
             return Classifier(model, tokenizer, card.labels)
 
 
-def columns_of(data: DataSettings) -> Columns:
-    """Which columns of a table are what."""
-    return Columns(
-        source=data.source, target=data.target, text=data.text, label=data.label, label_names=data.label_names
+def reading_of(recipe: Recipe) -> Reading:
+    """How its files are read: which columns are what, what is left out, what is held out."""
+    data = recipe.data
+    return Reading(
+        columns=Columns(data.source, data.target, data.text, data.label, data.label_names),
+        validation=data.validation,
+        held_out=data.held_out,
+        seed=recipe.seed,
+        encoding=data.encoding,
+        cleaning=Cleaning(data.max_characters, data.max_ratio, data.deduplicate),
     )
-
-
-def cleaning_of(data: DataSettings) -> Cleaning:
-    """Which examples are left out."""
-    return Cleaning(max_characters=data.max_characters, max_ratio=data.max_ratio, deduplicate=data.deduplicate)

@@ -6,9 +6,8 @@ from math import log
 
 import numpy as np
 
-from penwright.config import DataSettings
 from penwright.data.batching import LabelledBatches
-from penwright.data.corpora import Corpus, Labelled, measured_labelled, open_labelled
+from penwright.data.corpora import Labelled
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
 from penwright.decoding import Classifier
@@ -17,26 +16,10 @@ from penwright.evaluation.classification import classification_scores, confusion
 from penwright.evaluation.perplexity import surprise
 from penwright.evaluation.scores import Score
 from penwright.models import EncoderOnly
-from penwright.tasks.bench import AnyCorpus, AnyPart, Workbench, cleaning_of, columns_of
+from penwright.tasks.bench import AnyCorpus, AnyPart, Workbench
 from penwright.training.session import Sample
 
 N_SAMPLES = 3
-
-
-def open_corpus(data: DataSettings, seed: int) -> Corpus[Labelled]:
-    return open_labelled(
-        data.train,
-        columns=columns_of(data),
-        validation=data.validation,
-        held_out=data.held_out,
-        seed=seed,
-        encoding=data.encoding,
-        cleaning=cleaning_of(data),
-    )
-
-
-def open_measured(data: DataSettings, paths: Sequence[str]) -> Corpus[Labelled]:
-    return measured_labelled(paths, columns_of(data), data.encoding)
 
 
 def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:

@@ -4,9 +4,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from penwright.config import DataSettings
 from penwright.data.batching import PairBatches
-from penwright.data.corpora import Corpus, Pair, measured_pairs, open_pairs
+from penwright.data.corpora import Pair
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
 from penwright.decoding import Translator
@@ -14,26 +13,10 @@ from penwright.evaluation.perplexity import surprise
 from penwright.evaluation.scores import Score
 from penwright.evaluation.translation import translation_scores
 from penwright.runs import write_atomically
-from penwright.tasks.bench import AnyCorpus, AnyPart, Workbench, cleaning_of, columns_of
+from penwright.tasks.bench import AnyCorpus, AnyPart, Workbench
 from penwright.training.session import Sample
 
 N_SAMPLES = 3
-
-
-def open_corpus(data: DataSettings, seed: int) -> Corpus[Pair]:
-    return open_pairs(
-        data.train,
-        columns=columns_of(data),
-        validation=data.validation,
-        held_out=data.held_out,
-        seed=seed,
-        encoding=data.encoding,
-        cleaning=cleaning_of(data),
-    )
-
-
-def open_measured(data: DataSettings, paths: Sequence[str]) -> Corpus[Pair]:
-    return measured_pairs(paths, columns_of(data), data.encoding)
 
 
 def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:

@@ -2,35 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 
-from penwright.config import DataSettings
 from penwright.data.batching import TextBatches
-from penwright.data.corpora import Corpus, Document, measured_text, open_text
+from penwright.data.corpora import Document
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
 from penwright.decoding import Generator
 from penwright.evaluation.perplexity import baselines, surprise, text_scores
 from penwright.evaluation.scores import Score
-from penwright.tasks.bench import AnyCorpus, AnyPart, Workbench, cleaning_of
+from penwright.tasks.bench import AnyCorpus, AnyPart, Workbench
 from penwright.training.session import Sample
 
 N_PROMPTS, WORDS = 2, 3  # of the samples, unless the settings have prompts
 SAMPLE_TOKENS = 150
 COUNTED = 20_000_000  # tokens for the baselines: enough to count pairs of them well, and they fit into memory
-
-
-def open_corpus(data: DataSettings, seed: int) -> Corpus[Document]:
-    return open_text(
-        data.train,
-        validation=data.validation,
-        held_out=data.held_out,
-        seed=seed,
-        encoding=data.encoding,
-        cleaning=cleaning_of(data),
-    )
-
-
-def open_measured(data: DataSettings, paths: Sequence[str]) -> Corpus[Document]:
-    return measured_text(paths, data.encoding)
 
 
 def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:

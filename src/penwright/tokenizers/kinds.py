@@ -35,14 +35,14 @@ def train_characters(texts: Iterable[str], vocab_size: int | None) -> Trained:
     by_frequency = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
     n_kept = len(by_frequency) if vocab_size is None else vocab_size - len(SPECIALS) - 1
     if n_kept < 1:
-        raise PenwrightError(f"A vocabulary of {vocab_size} has no room for characters: ask for 5 tokens or more.")
+        raise PenwrightError(f"a vocabulary of {vocab_size} has no room for characters; ask for 5 tokens or more")
     characters = [chr(code_point) for code_point in np.sort(by_frequency[:n_kept])]
     vocabulary = {token: token_id for token_id, token in enumerate([*characters, UNKNOWN])}
     library = LibraryTokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token=UNKNOWN, fuse_unk=False))
     library.decoder = decoders.Fuse()
     library.add_special_tokens([UNKNOWN])
     n_lost = len(by_frequency) - len(characters)
-    note = f"The rarest {n_lost:,} of the {len(by_frequency):,} characters of the text become {UNKNOWN}."
+    note = f"the rarest {n_lost:,} of the {len(by_frequency):,} characters of the text become {UNKNOWN}"
     return Trained(library, (note,) if n_lost else ())
 
 
@@ -50,7 +50,7 @@ def train_bytes(texts: Iterable[str], vocab_size: int | None) -> Trained:
     """A token for each byte, whatever the texts are: its id is the byte."""
     vocabulary = {character: byte for byte, character in enumerate(SPELLING)}
     library = _byte_level(models.BPE(vocab=vocabulary, merges=[]), split_words=False)
-    note = f"A vocabulary of bytes always has {_SMALLEST} tokens, not {vocab_size}."
+    note = f"a vocabulary of bytes always has {_SMALLEST} tokens, not {vocab_size}"
     return Trained(library, (note,) if vocab_size not in (None, _SMALLEST) else ())
 
 
@@ -119,15 +119,15 @@ def _byte_level(model: models.Model, split_words: bool) -> LibraryTokenizer:
 def _checked(vocab_size: int | None) -> int:
     if vocab_size is not None and vocab_size < _SMALLEST:
         raise PenwrightError(
-            f"A vocabulary of {vocab_size} has no room for the 256 bytes: ask for {_SMALLEST} tokens or more, "
-            "or for a tokenizer of characters."
+            f"a vocabulary of {vocab_size} has no room for the 256 bytes; ask for {_SMALLEST} tokens or more, "
+            "or for a tokenizer of characters"
         )
     return vocab_size or _DEFAULT
 
 
 def _shortfall(library: LibraryTokenizer, size: int) -> tuple[str, ...]:
     found = library.get_vocab_size() + len(SPECIALS)
-    return (f"The text only supports a vocabulary of {found:,} tokens, not {size:,}.",) if found < size else ()
+    return (f"the text only supports a vocabulary of {found:,} tokens, not {size:,}",) if found < size else ()
 
 
 def _settled_scores(vocabulary: Mapping[str, float | None]) -> list[tuple[str, float]]:

@@ -95,7 +95,7 @@ class Tokenizer:
             unfinished.write_bytes(self._file_content())
             unfinished.replace(path)
         except OSError as error:
-            raise PenwrightError(f"The tokenizer cannot be saved as {path}: {error.strerror}.") from error
+            raise PenwrightError(f"the tokenizer cannot be saved as {path}: {error.strerror}") from error
         finally:
             unfinished.unlink(missing_ok=True)
 
@@ -105,11 +105,13 @@ class Tokenizer:
         try:
             content = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise PenwrightError(f"The tokenizer {path} cannot be read: {error}.") from error
+            raise PenwrightError(f"the tokenizer {path} cannot be read: {error}") from error
         try:
             return cls(LibraryTokenizer.from_str(content))
         except Exception as error:  # the library raises plain Exception
-            raise PenwrightError(f"{path} is damaged or was not made by Penwright: {error!r}.") from error
+            raise PenwrightError(
+                f"{path} is damaged or was not made by Penwright: {error!r}; put back the one of the training"
+            ) from error
 
     def _file_content(self) -> bytes:
         return self._library.to_str(pretty=True).encode("utf-8")

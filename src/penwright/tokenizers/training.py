@@ -29,7 +29,9 @@ def train_tokenizer(
         pieces = iter(_sample(pieces, max_bytes or _SAMPLE_BYTES[kind]))
     first = next(pieces, None)
     if first is None:
-        raise PenwrightError("There is no text to train a tokenizer on: all of it is empty.")
+        raise PenwrightError(
+            "there is no text to train a tokenizer on: all of it is empty; give files with text in them"
+        )
     library, notes = KINDS[kind](chain([first], pieces), vocab_size)
     library.add_special_tokens(SPECIALS)
     return Tokenizer(library, notes)

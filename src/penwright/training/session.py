@@ -66,7 +66,7 @@ class Session:
                     if self._evaluation_is_due():
                         self._look_up()
                     elif monotonic() - self.saved_at > SAVE_AT_LEAST_EVERY:
-                        self._save(best=False)
+                        self._save()
                     if received:
                         self._interrupted()
                     if self._patience_is_over():
@@ -96,7 +96,8 @@ class Session:
             scores, samples = self.evaluate(), self.sample()
         state = trainer.state
         best = scores[0].beats(state.best)
-        state.best = scores[0].value if best else state.best
+        if best:
+            state.best, state.best_step = scores[0].value, state.step
         state.evaluations_since_best = 0 if best else state.evaluations_since_best + 1
         record = {score.name: score.value for score in scores}
         counters = {"step": state.step, "seconds": round(state.seconds, 2), "epoch": round(trainer.epoch, 3)}
@@ -106,20 +107,20 @@ class Session:
         for observer in self.observers:
             observer.evaluated(trainer, scores, samples, best)
         self.last_evaluated_step = state.step
-        self._save(best=best)
+        self._save()
         trainer.reserved_seconds = monotonic() - begin
         self.last_evaluated_at = state.seconds + trainer.reserved_seconds
 
-    def _save(self, *, best: bool) -> None:
+    def _save(self) -> None:
         tensors, record = self.trainer.save()
         step = self.trainer.state.step
-        self.run.save_checkpoint(step, self.trainer.weights(), tensors, record, best=best)
+        self.run.save_checkpoint(step, self.trainer.weights(), tensors, record)
         self.run.prune(self.trainer.settings.keep)
         self.saved_step, self.saved_at = step, monotonic()
 
     def _interrupted(self) -> None:
         if self.saved_step != self.trainer.state.step:
-            self._save(best=False)
+            self._save()
         raise Interrupted(
             f"stopped after step {self.trainer.state.step:,}; everything is saved. "
             f"Go on with: penwright train --resume {self.run.folder}"

@@ -21,7 +21,7 @@ from penwright.runs import Checkpoint, Record, Tensors
 from penwright.training.average import WeightAverage
 from penwright.training.budget import Clock, steps_of
 from penwright.training.machine import Machine
-from penwright.training.optimizers import Optimizers
+from penwright.training.optimizers import Optimizers, blocks_of
 
 TOO_MANY_SKIPPED = 25  # steps in a row
 
@@ -49,6 +49,7 @@ class TrainState:
     skipped: int = 0
     skipped_in_a_row: int = 0
     best: float | None = None  # the best score so far, of the kind that ranks
+    best_step: int | None = None  # where it was reached
     evaluations_since_best: int = 0
 
 
@@ -65,7 +66,8 @@ class Trainer:
         self.clock = Clock.of(minutes, self.schedule) if minutes is not None else None
         self.reserved_seconds = 0.0  # for the last evaluation
         if machine.compile:
-            model.compile(dynamic=recipe.task != "generate")
+            for block in blocks_of(model):  # all of one kind share what was compiled
+                block.compile(dynamic=recipe.task != "generate")
 
     @property
     def epoch(self) -> float:

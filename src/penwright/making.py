@@ -1,0 +1,197 @@
+"""How a run is made: plan, train, resume."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from penwright.config import BUDGETS, Recipe, Table, Task, merge, read_toml, validate
+from penwright.data.corpora import detect_task
+from penwright.errors import PenwrightError, UsageError
+from penwright.models import make_model
+from penwright.models.weights import load_weights
+from penwright.runs import Run
+from penwright.tasks import TASKS, AnyCorpus, Application, Workbench, make_card, reading_of
+from penwright.tasks.stores import token_store
+from penwright.tokenizers import Tokenizer, train_tokenizer
+from penwright.training.machine import Machine, choose_machine
+from penwright.training.pace import pace_on
+from penwright.training.planning import Facts, Plan, make_plan
+from penwright.training.session import Observer, Session
+from penwright.training.trainer import Trainer
+
+SEEN_FOR_FACTS = 2_000_000  # characters read to see which distinct ones there are
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A plan with the corpus and the machine that it was made for; nothing is written yet."""
+
+    plan: Plan
+    corpus: AnyCorpus
+    machine: Machine
+    reason: str  # for the task
+
+
+def read_recipe(path: Path, above: Table) -> Table:
+    """A recipe's tables; without its budget when `above`, which will be laid over it, gives another."""
+    table = read_toml(path)
+    if any(name in above.get("training", {}) for name in BUDGETS) and "training" in table:
+        table["training"] = {key: value for key, value in table["training"].items() if key not in BUDGETS}
+    return table
+
+
+def prepare(given: Table) -> Prepared:
+    """Open the corpus, look at the machine, choose what is not `given` (the tables of a recipe)."""
+    data = given.get("data", {})
+    paths = tuple(data.get("train", ()))
+    if not paths:
+        raise UsageError("nothing to train on: name a file, a folder or hub:NAME")
+    task, reason = (given["task"], "as asked") if "task" in given else detect_task(paths)
+    if task not in TASKS:
+        raise UsageError(f"there is no task '{task}'; the tasks are {', '.join(TASKS)}")
+    first = validate(Recipe, merge({"model": {}, "training": _budget(given)}, given, {"task": task}), "the settings")
+    corpus = TASKS[first.task].open_corpus(first.data.train, reading_of(first))
+    machine = choose_machine(first.training, expected_minutes=first.training.minutes)
+    facts = _facts(first.task, corpus)
+    plan = make_plan(facts, given, pace_on(machine, first.task, max(1, len(corpus.labels))))
+    return Prepared(plan, corpus, machine, reason)
+
+
+def _budget(given: Table) -> Table:
+    """Any budget, so that the settings can be checked before the real one is chosen."""
+    return {} if any(name in given.get("training", {}) for name in BUDGETS) else {"steps": 1}
+
+
+def _facts(task: Task, corpus: AnyCorpus) -> Facts:
+    distinct: set[str] = set()
+    seen = 0
+    for text in TASKS[task].texts(corpus):
+        distinct.update(text)
+        seen += len(text)
+        if seen > SEEN_FOR_FACTS:
+            break
+    return Facts(task, corpus.n_training, corpus.training_bytes, len(distinct), len(corpus.labels))
+
+
+def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) -> Application:
+    """Train what was prepared, in a new run folder; returns the best model of the run, ready to use."""
+    recipe, machine = _resolve(prepared.plan.recipe, prepared.machine), prepared.machine
+    parts, corpus = TASKS[recipe.task], prepared.corpus
+    run = Run.create(folder)
+    torch.manual_seed(recipe.seed)
+    _say(observers, f"training a tokenizer ({recipe.tokenizer.type}) on the text")
+    tokenizer = train_tokenizer(recipe.tokenizer.type, parts.texts(corpus), recipe.tokenizer.vocab_size)
+    for note in tokenizer.notes:
+        _say(observers, note)
+    tokenizer.save(run.tokenizer_path)
+    run.save_recipe(recipe)
+    bench = _lay_out(recipe, corpus, tokenizer, machine.device)
+    _keep_corpus(run, bench)
+    trainer = _trainer(bench, machine)
+    for score in parts.baselines(bench):
+        _say(observers, f"to beat: {score.name} {score.value:.3f} ({score.note})")
+    return _fit(run, bench, trainer, observers)
+
+
+def resume(folder: Path, changes: Table, observers: Sequence[Observer] = ()) -> Application:
+    """Go on where a run stopped, bit for bit; or with `changes`: a further budget, another place of the same data."""
+    run = Run.open(folder)
+    more = {name: value for name, value in changes.get("training", {}).items() if name in BUDGETS}
+    table = run.recipe.model_dump(exclude_none=True)
+    if more:
+        table["training"] = {key: value for key, value in table["training"].items() if key not in BUDGETS}
+    recipe = validate(Recipe, merge(table, changes), str(folder))
+    machine = choose_machine(recipe.training)
+    torch.manual_seed(recipe.seed)
+    corpus = TASKS[recipe.task].open_corpus(recipe.data.train, reading_of(recipe))
+    _check_unchanged(run, corpus)
+    bench = _lay_out(recipe, corpus, Tokenizer.load(run.tokenizer_path), machine.device)
+    trainer = _trainer(bench, machine)
+    if run.checkpoints():  # else it was stopped before its first one, and the seed gives the same beginning again
+        checkpoint, warnings = run.newest()
+        for warning in warnings:
+            _say(observers, warning)
+        trainer.load(checkpoint)
+    run.forget_after(trainer.state.step)
+    if more and trainer.state.step:
+        trainer.extend()
+    if more:
+        run.save_recipe(recipe)
+    state = trainer.state
+    if state.total_steps is not None and state.step >= state.total_steps:
+        raise PenwrightError(
+            f"{folder} is already at step {state.step:,} of {state.total_steps:,}. "
+            f"To train further, give a further budget: penwright train --resume {folder} --minutes 5"
+        )
+    _say(observers, f"going on from step {state.step:,}")
+    return _fit(run, bench, trainer, observers)
+
+
+def new_run_folder(recipe: Recipe) -> Path:
+    """A folder under runs/ named after the text, that does not exist yet."""
+    name = Path(recipe.data.train[0].removeprefix("hub:")).name.split(".")[0] or "run"
+    folders = (Path("runs") / (name if number == 1 else f"{name}-{number}") for number in range(1, 10_000))
+    return next(folder for folder in folders if not folder.exists())
+
+
+def _resolve(recipe: Recipe, machine: Machine) -> Recipe:
+    """What was left to this machine is written down, so that resuming does the same."""
+    training = recipe.training.model_copy(
+        update={
+            "precision": str(machine.precision).removeprefix("torch."),
+            "compile": "on" if machine.compile else "off",
+        }
+    )
+    return recipe.model_copy(update={"training": training})
+
+
+def _lay_out(recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer, device: torch.device) -> Workbench:
+    training = token_store(recipe.task, corpus, tokenizer, corpus.labels, held_out=False)
+    held_out = token_store(recipe.task, corpus, tokenizer, corpus.labels, held_out=True)
+    model = make_model(recipe.task, tokenizer.vocab_size, recipe.model, len(corpus.labels))
+    card = make_card(corpus, training)
+    return Workbench(recipe, corpus, tokenizer, training, held_out, model.to(device), device, card)
+
+
+def _keep_corpus(run: Run, bench: Workbench) -> None:
+    corpus = bench.corpus
+    files = [{"path": str(file.path), "bytes": file.n_bytes, "sha256": file.sha256} for file in corpus.files]
+    record = {"fingerprint": corpus.fingerprint, "files": files, "report": corpus.report.as_dict()}
+    run.write_json("corpus.json", {**record, "card": asdict(bench.card)})
+
+
+def _check_unchanged(run: Run, corpus: AnyCorpus) -> None:
+    before = run.read_json("corpus.json")
+    if before["fingerprint"] == corpus.fingerprint:
+        return
+    known = {file["sha256"] for file in before["files"]}
+    changed = [str(file.path) for file in corpus.files if file.sha256 not in known]
+    what = ", ".join(changed) if changed else "how the data is read (a [data] setting)"
+    raise PenwrightError(
+        f"{run.folder} was trained on other data: {what} changed since. Put the old content back to resume, "
+        f"or train anew with another --run."
+    )
+
+
+def _trainer(bench: Workbench, machine: Machine) -> Trainer:
+    assert bench.training is not None
+    batches = TASKS[bench.recipe.task].batches(bench, bench.training)
+    return Trainer(bench.model, batches, bench.recipe, machine)
+
+
+def _fit(run: Run, bench: Workbench, trainer: Trainer, observers: Sequence[Observer]) -> Application:
+    parts = TASKS[bench.recipe.task]
+    Session(run, trainer, lambda: parts.evaluate(bench), lambda: parts.sample(bench), observers).fit()
+    checkpoint, warnings = run.best()
+    for warning in warnings:
+        _say(observers, warning)
+    load_weights(bench.model, checkpoint.weights(), str(checkpoint.folder))
+    bench.model.eval()
+    return bench.application
+
+
+def _say(observers: Sequence[Observer], text: str) -> None:
+    for observer in observers:
+        observer.said(text)

@@ -1,0 +1,29 @@
+"""The tokens of a corpus on disk: made once, and found again by all they were made of."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from penwright.config import Task
+from penwright.data.store import TokenStore, cached_store, store_key
+from penwright.data.store_writer import write_store
+from penwright.tasks import TASKS, AnyCorpus
+from penwright.tokenizers import Tokenizer
+
+
+def token_store(
+    task: Task, corpus: AnyCorpus, tokenizer: Tokenizer, labels: Sequence[str], *, held_out: bool
+) -> TokenStore:
+    """The tokens of one part of the corpus, from the cache where they were made before."""
+    parts, part = TASKS[task], corpus.held_out if held_out else corpus.training
+    key = store_key(corpus.fingerprint, tokenizer.fingerprint, "held out" if held_out else "training", *labels)
+
+    def build(folder: Path) -> None:
+        write_store(folder, parts.columns, parts.rows(part, labels), tokenizer, key, parts.labels)
+
+    return cached_store(_cache_folder(), key, build)
+
+
+def _cache_folder() -> Path:
+    chosen = os.environ.get("PENWRIGHT_CACHE")
+    return Path(chosen) if chosen else Path.home() / ".cache" / "penwright" / "tokens"

@@ -1,0 +1,97 @@
+"""What a run is good for: load its model, measure it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from warnings import warn
+
+import torch
+
+from penwright.config import Recipe, Table, merge, validate
+from penwright.decoding import Classifier, Generator, Translator
+from penwright.errors import UsageError
+from penwright.evaluation.scores import Score
+from penwright.models import Model, make_model
+from penwright.models.weights import load_weights
+from penwright.runs import Run
+from penwright.tasks import TASKS, Application, Card, Workbench, make_application, reading_of
+from penwright.tasks.stores import token_store
+from penwright.tasks.translating import score_translations
+from penwright.tokenizers import Tokenizer
+
+
+def load(folder: str | Path, device: str = "cpu") -> Application:
+    """The best model of a run, ready to use: a Generator, a Translator or a Classifier."""
+    run = Run.open(Path(folder))
+    recipe, tokenizer, card = run.recipe, Tokenizer.load(run.tokenizer_path), _card(run)
+    model = _best_model(run, recipe, tokenizer, card)
+    return make_application(model.to(device).eval(), tokenizer, recipe, card)
+
+
+def load_generator(folder: Path, device: str = "cpu") -> Generator:
+    """A run that writes; raises UsageError for one that does something else."""
+    application = load(folder, device)
+    if not isinstance(application, Generator):
+        raise _wrong_kind(folder, application, "generate", "continues text with a generator")
+    return application
+
+
+def load_translator(folder: Path, device: str = "cpu") -> Translator:
+    """A run that translates; raises UsageError for one that does something else."""
+    application = load(folder, device)
+    if not isinstance(application, Translator):
+        raise _wrong_kind(folder, application, "translate", "needs a translator")
+    return application
+
+
+def load_classifier(folder: Path, device: str = "cpu") -> Classifier:
+    """A run that classifies; raises UsageError for one that does something else."""
+    application = load(folder, device)
+    if not isinstance(application, Classifier):
+        raise _wrong_kind(folder, application, "classify", "needs a classifier")
+    return application
+
+
+def _wrong_kind(folder: Path, application: Application, verb: str, need: str) -> UsageError:
+    holds = type(application).__name__.lower()
+    right = {"generator": "generate", "translator": "translate", "classifier": "classify"}[holds]
+    return UsageError(f'{folder} holds a {holds}; `{verb}` {need}. Try: penwright {right} {folder} "..."')
+
+
+def evaluate(
+    folder: Path,
+    paths: Sequence[str] = (),
+    changes: Table | None = None,
+    device: str = "cpu",
+    *,
+    beam_size: int | None = None,
+    output: Path | None = None,
+) -> Sequence[Score]:
+    """The scores of a run's best model on its held-out part, or on all of these files, read with `changes` of [data].
+
+    A translator is scored with its beam, unlike on the way in training; its translations can be kept in `output`.
+    """
+    run = Run.open(folder)
+    recipe = validate(Recipe, merge(run.recipe.model_dump(exclude_none=True), changes or {}), str(folder))
+    parts, tokenizer, card = TASKS[recipe.task], Tokenizer.load(run.tokenizer_path), _card(run)
+    reading = reading_of(recipe)
+    corpus = parts.open_measured(paths, reading) if paths else parts.open_corpus(recipe.data.train, reading)
+    held_out = token_store(recipe.task, corpus, tokenizer, card.labels, held_out=True)
+    model = _best_model(run, recipe, tokenizer, card).to(device)
+    bench = Workbench(recipe, corpus, tokenizer, None, held_out, model, torch.device(device), card)
+    if recipe.task == "translate":
+        return score_translations(bench, beam_size or recipe.decoding.beam_size, output)
+    return parts.evaluate(bench)
+
+
+def _best_model(run: Run, recipe: Recipe, tokenizer: Tokenizer, card: Card) -> Model:
+    checkpoint, warnings = run.best()
+    for warning in warnings:
+        warn(warning, stacklevel=3)
+    model = make_model(recipe.task, tokenizer.vocab_size, recipe.model, len(card.labels))
+    load_weights(model, checkpoint.weights(), str(checkpoint.folder))
+    return model
+
+
+def _card(run: Run) -> Card:
+    card = run.read_json("corpus.json")["card"]
+    return Card(tuple(card["labels"]), card["max_source_tokens"])
