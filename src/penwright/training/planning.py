@@ -141,14 +141,13 @@ class _Planner:
             self._suggest("training.batch_tokens", 4096, "padding included")
 
     def _choose_model(self) -> None:
-        model = self.table.get("model", {})
-        if "size" not in model and "d_model" not in model:
-            size, reason = self._size()
-            self._suggest("model.size", size, reason)
-        if self.table["model"].get("size") in LADDER or "size" not in self.table["model"]:
+        size = self.table.get("model", {}).get("size")
+        if size is None or size in LADDER:
             self._suggest("model.qk_norm", True, "keeps attention steady at high learning rates")
             if self.facts.task == "translate":
                 self._suggest("model.scale_embeddings", True, "a translator learns faster so (measured)")
+        if size is None and "d_model" not in self.table["model"]:
+            self._suggest("model.size", *self._size())
 
     def _size(self) -> tuple[str, str]:
         """The largest size that sees enough tokens in the budget and does not dwarf the corpus."""
