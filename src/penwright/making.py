@@ -53,7 +53,7 @@ def prepare(given: Table) -> Prepared:
         raise UsageError(f"there is no task '{task}'; the tasks are {', '.join(TASKS)}")
     first = validate(Recipe, merge({"model": {}, "training": _budget(given)}, given, {"task": task}), "the settings")
     corpus = TASKS[first.task].open_corpus(first.data.train, reading_of(first))
-    machine = choose_machine(first.training, expected_minutes=first.training.minutes)
+    machine = choose_machine(first.training)
     facts = _facts(first.task, corpus)
     plan = make_plan(facts, given, pace_on(machine, first.task, max(1, len(corpus.labels))))
     return Prepared(plan, corpus, machine, reason)

@@ -1,5 +1,6 @@
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -82,6 +83,25 @@ def test_a_stopped_run_resumes_to_the_very_same_weights(
     assert steps == [20, 40, 60, 80, 100, 120]
 
 
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
+def test_compiled_training_learns_the_same_and_resumes_to_the_very_same_weights(
+    penwright: Command, corpora: Path, tmp_path: Path
+) -> None:
+    """In processes of their own, since the compiler does not see through the shape checks of these tests."""
+    options = [*QUICK, "--steps", "8", "--set", "training.evaluate_every=4", "--set", "model.dropout=0.2"]
+    plain, unbroken, broken = (tmp_path / name for name in ("plain", "unbroken", "broken"))
+    penwright("train", corpora / "novel.txt", "--run", plain, *options)
+    command = [sys.executable, "-m", "penwright", "train"]
+    compiled = [*options, "--set", "training.compile=on"]
+    subprocess.run([*command, str(corpora / "novel.txt"), "--run", str(unbroken), *compiled], check=True)
+    shutil.copytree(unbroken, broken)
+    shutil.rmtree(Run(broken).checkpoints()[-1].folder)
+    subprocess.run([*command, "--resume", str(broken)], check=True)
+    assert weights_of(broken) == weights_of(unbroken)
+    ends = [Run(run).records("metrics.jsonl")[-1]["nats per token"] for run in (plain, unbroken)]
+    assert ends[0] == pytest.approx(ends[1], rel=0.05)
+
+
 def test_a_run_killed_before_its_first_checkpoint_begins_again(
     penwright: Command, corpora: Path, tmp_path: Path
 ) -> None:
@@ -122,6 +142,16 @@ def test_minutes_end_in_time_with_the_cooldown_done(penwright: Command, corpora:
     assert done.returncode == 0, done.stderr
     state = Run(tmp_path / "run").checkpoints()[-1].state()
     assert state["step"] == state["total_steps"]
+
+
+def test_the_end_of_training_says_what_to_try_with_an_example_of_the_text(
+    penwright: Command, corpora: Path, tmp_path: Path
+) -> None:
+    done = penwright("train", corpora / "pairs.tsv", "--run", tmp_path / "run", "--steps", 2, *QUICK)
+    line = next(line for line in done.stderr.splitlines() if line.strip().startswith("penwright translate"))
+    *_, folder, example = shlex.split(line)
+    assert folder == str(tmp_path / "run")
+    assert example in {record["prompt"] for record in Run(tmp_path / "run").records("samples.jsonl")}
 
 
 def test_a_folder_in_use_is_not_overwritten(penwright: Command, corpora: Path, runs: Path) -> None:

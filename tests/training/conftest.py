@@ -26,7 +26,7 @@ def text() -> Column:
 
 @pytest.fixture
 def make_trainer(text: Column) -> Callable[..., Trainer]:
-    def make(**changes: Table) -> Trainer:
+    def make(machine: Machine = CPU, **changes: Table) -> Trainer:
         table: Table = {
             "task": "generate",
             "data": {"train": ["nowhere"]},
@@ -37,6 +37,6 @@ def make_trainer(text: Column) -> Callable[..., Trainer]:
         recipe = validate(Recipe, merge(table, changes), "test")
         torch.manual_seed(recipe.seed)
         batches = TextBatches(text, 8, recipe.training.batch_tokens, MARKERS, recipe.seed)
-        return Trainer(DecoderOnly(VOCABULARY, recipe.model), batches, recipe, CPU)
+        return Trainer(DecoderOnly(VOCABULARY, recipe.model), batches, recipe, machine)
 
     return make

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,9 +9,12 @@ from penwright.errors import PenwrightError
 from penwright.models.weights import weights_of
 from penwright.objectives import summed_loss
 from penwright.runs import Run
+from penwright.training.machine import Machine
 from penwright.training.trainer import TOO_MANY_SKIPPED, Trainer
 
 MakeTrainer = Callable[..., Trainer]
+CPU = Machine(torch.device("cpu"), torch.float32, False, ())
+NARROW = CPU._replace(precision=torch.bfloat16)
 
 
 def run_through(trainer: Trainer) -> Trainer:
@@ -62,8 +66,11 @@ def test_uneven_batches_count_by_their_targets(make_trainer: MakeTrainer) -> Non
     assert split.grad_norm == pytest.approx(together.grad_norm, abs=1e-4)
 
 
-def test_resuming_gives_the_weights_of_the_unbroken_run_bit_for_bit(make_trainer: MakeTrainer, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    settings = {"training": {"steps": 6, "average": 0.9}}
+@pytest.mark.parametrize("machine", [CPU, NARROW], ids=["float32", "bfloat16"])
+def test_resuming_gives_the_weights_of_the_unbroken_run_bit_for_bit(
+    machine: Machine, make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    settings = {"machine": machine, "training": {"steps": 6, "average": 0.9}}
     unbroken = run_through(make_trainer(**settings))
     broken = make_trainer(**settings)
     for report in broken.steps():
@@ -79,6 +86,12 @@ def test_resuming_gives_the_weights_of_the_unbroken_run_bit_for_bit(make_trainer
     assert_same_weights(resumed, unbroken)
     for name, tensor in unbroken.weights().items():
         torch.testing.assert_close(resumed.weights()[name], tensor, rtol=0, atol=0)
+
+
+def test_bfloat16_learns_nearly_what_float32_learns(make_trainer: MakeTrainer) -> None:
+    losses = [[r.loss for r in make_trainer(machine, training={"steps": 40}).steps()] for machine in (NARROW, CPU)]
+    assert losses[0][-1] == pytest.approx(losses[1][-1], rel=0.1)
+    assert losses[0][-1] < 0.7 * losses[0][0]
 
 
 def test_a_step_that_is_not_finite_leaves_the_weights_alone(make_trainer: MakeTrainer) -> None:

@@ -1,5 +1,6 @@
 """penwright train: from a text to a trained model."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 NAME = "train"
 OF_THE_RUN = "The run"
 OF_THE_BUDGET = "How long"
+LONGEST_EXAMPLE = 80  # characters, so that it stays on a line
 
 
 def command(
@@ -123,5 +125,13 @@ def _finish(folder: Path, task: str, json: bool) -> None:
     if json:
         print_json({"run": folder, "task": task, "finished": True})
         return
-    example = {"generate": '"Once upon a time"', "translate": '"..."', "classify": '"..."'}[task]
-    err(f"\nDone. Try next:\n  penwright {task} {folder} {example}\n  penwright evaluate {folder}")
+    err(f"\nDone. Try next:\n  penwright {task} {folder} {_example(folder)}\n  penwright evaluate {folder}")
+
+
+def _example(folder: Path) -> str:
+    """Something of the held-out text to try the model on, quoted for a shell."""
+    from penwright.runs import Run
+
+    prompts = [record["prompt"].strip() for record in Run.open(folder).records("samples.jsonl")]
+    short = [prompt for prompt in prompts if 0 < len(prompt) <= LONGEST_EXAMPLE and "\n" not in prompt]
+    return shlex.quote(short[-1] if short else "...")

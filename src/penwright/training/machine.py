@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import shutil
 import sys
 from time import perf_counter
 from typing import NamedTuple
@@ -24,14 +23,14 @@ class Machine(NamedTuple):
     reasons: tuple[str, ...]
 
 
-def choose_machine(settings: TrainingSettings, *, expected_minutes: float | None = None) -> Machine:
-    """The fastest that is safe, unless the settings say otherwise; `expected_minutes` decides if compiling pays."""
+def choose_machine(settings: TrainingSettings) -> Machine:
+    """The fastest that is safe, unless the settings say otherwise."""
     torch.set_num_threads(settings.threads or os.cpu_count() or 1)
     device, device_reason = _device(settings.device)
     if device.type == "cpu":
         _keep_freed_memory()
     precision, precision_reason = _precision(settings.precision, device)
-    compiled, compile_reason = _compile(settings.compile, device, expected_minutes)
+    compiled, compile_reason = _compile(settings.compile, device)
     return Machine(device, precision, compiled, (device_reason, precision_reason, compile_reason))
 
 
@@ -81,19 +80,12 @@ def _cpu_multiplies_bfloat16() -> bool:
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
-def _compile(wanted: str, device: torch.device, expected_minutes: float | None) -> tuple[bool, str]:
+def _compile(wanted: str, device: torch.device) -> tuple[bool, str]:
     if wanted != "auto":
         return wanted == "on", f"compilation {wanted}, as asked"
     if device.type == "cuda":
         return True, "compiled: it pays on a GPU"
-    if device.type == "cpu" and shutil.which("g++") is None and shutil.which("clang++") is None:
-        return False, "not compiled: no C++ compiler was found"
-    if device.type == "cpu" and expected_minutes is not None and expected_minutes >= COMPILE_PAYS_AFTER:
-        return True, f"compiled: it pays in runs over {COMPILE_PAYS_AFTER:g} minutes"
-    return False, "not compiled: it would cost more time than it saves in a run this short"
-
-
-COMPILE_PAYS_AFTER = 30.0  # minutes: compiling for the first time takes one to two (benchmarks/LOG.md)
+    return False, "not compiled: it gains a twentieth at best without a GPU (measured)"
 
 
 def measure_speed(device: torch.device, precision: torch.dtype = torch.float32) -> float:
