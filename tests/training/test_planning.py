@@ -8,6 +8,7 @@ SHAKESPEARE = Facts("generate", n_examples=1, n_bytes=1_000_000, n_characters=65
 NOVELS = Facts("generate", n_examples=8, n_bytes=9_000_000, n_characters=120)
 PAIRS = Facts("translate", n_examples=29_000, n_bytes=2_000_000, n_characters=100)
 REVIEWS = Facts("classify", n_examples=67_000, n_bytes=3_500_000, n_characters=60, n_labels=2)
+MANY_REVIEWS = Facts("classify", n_examples=6_700_000, n_bytes=350_000_000, n_characters=60, n_labels=2)
 SPEED = 4e10
 
 
@@ -38,6 +39,12 @@ def test_what_is_given_is_not_chosen_again() -> None:
     assert not {"model.dropout", "model.size", "tokenizer.type"} & {choice.key for choice in plan.choices}
 
 
+def test_a_setting_stays_though_the_type_of_its_table_is_chosen() -> None:
+    assert plan_for(NOVELS, tokenizer={"vocab_size": 700}).recipe.tokenizer.vocab_size == 700
+    plan = plan_for(PAIRS, optimizer={"learning_rate": 0.01}, schedule={"warmup_steps": 7})
+    assert plan.recipe.optimizer.learning_rate == 0.01 and plan.recipe.schedule.warmup_steps == 7
+
+
 def test_a_small_text_is_read_by_characters_and_a_large_one_by_pieces() -> None:
     assert plan_for(SHAKESPEARE).recipe.tokenizer.type == "characters"
     assert plan_for(NOVELS).recipe.tokenizer.type == "bpe"
@@ -51,10 +58,15 @@ def test_the_vocabulary_grows_with_the_text() -> None:
     assert sizes == sorted(set(sizes))
 
 
-@pytest.mark.parametrize("facts", [SHAKESPEARE, NOVELS, PAIRS, REVIEWS], ids=lambda facts: facts.task)
+@pytest.mark.parametrize("facts", [SHAKESPEARE, NOVELS, PAIRS, MANY_REVIEWS], ids=lambda facts: facts.task)
 def test_more_minutes_never_mean_a_smaller_model(facts: Facts) -> None:
     sizes = [plan_for(facts, training={"minutes": minutes}).size.parameters for minutes in (1, 10, 60, 600)]
     assert sizes == sorted(sizes) and sizes[0] < sizes[-1]
+
+
+def test_few_labels_get_a_small_model_whatever_the_minutes() -> None:
+    sizes = {plan_for(REVIEWS, training={"minutes": minutes}).recipe.model.size for minutes in (10, 600)}
+    assert sizes == {"tiny"}
 
 
 def test_a_faster_machine_gets_a_larger_model() -> None:

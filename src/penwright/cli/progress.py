@@ -52,7 +52,7 @@ class _Progress(Observer):
         skipped = f"  {state.skipped} steps skipped (not finite)" if state.skipped else ""
         return (
             f"step {state.step:,}{of_total}  epoch {trainer.epoch:.2f}  loss {self.mean_loss or 0.0:.3f}  "
-            f"{speed:,.0f} tokens/s  {clock(state.seconds)} gone, {clock(left)} left{skipped}"
+            f"{speed:,.0f} {trainer.unit}/s  {clock(state.seconds)} gone, {clock(left)} left{skipped}"
         )
 
 

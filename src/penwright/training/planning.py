@@ -1,5 +1,6 @@
 """The recipe that suits a corpus, a machine and a budget: every choice with its reason, and each can be overruled."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 from math import log2
 from typing import NamedTuple
@@ -12,7 +13,8 @@ DEFAULT_MINUTES = 10.0
 LADDER = ("nano", "tiny", "mini", "small", "medium", "base", "large")
 TOKENS_PER_PARAMETER: dict[Task, float] = {"generate": 2.0, "translate": 0.8, "classify": 0.8}
 # ... that training should see: with fewer, a smaller model gets further in the time
-PARAMETERS_PER_TOKEN = 12.0  # of the corpus: more only learns it by heart
+PARAMETERS_PER_TOKEN: dict[Task, float] = {"generate": 12.0, "translate": 12.0, "classify": 0.6}
+# ... of the corpus: more only learns it by heart, and soonest where a whole text teaches no more than a label
 TRAINING_SHARE = 0.9  # of the time; the rest goes into evaluations
 HOPE = 1.5  # a larger model may do so many times more FLOP a second than a smaller one, and seldom does
 
@@ -75,17 +77,13 @@ class _Planner:
 
     def _suggest(self, key: str, value: object, reason: str) -> None:
         """Take this value unless one is given; the key is that of an override, such as model.d_model."""
-        *tables, name = key.split(".")
+        path = key.split(".")
         below = self.table
-        for table in tables:
+        for table in path[:-1]:
             below = below.get(table, {})
-        if name in below:
-            return
-        nested: Table = {name: value}
-        for table in reversed(tables):
-            nested = {table: nested}
-        self.table = merge(self.table, nested)
-        self.choices.append(Choice(key, value, reason))
+        if path[-1] not in below:
+            self.table = _filled_in(self.table, path, value)
+            self.choices.append(Choice(key, value, reason))
 
     def _get(self, key: str, default: float = 0.0) -> float:
         table, _, name = key.partition(".")
@@ -111,7 +109,10 @@ class _Planner:
         """Twice as many pieces for every fourfold text (after Gowda and May 2020), in powers of two."""
         text = self.facts.n_bytes * (2 if self.facts.task == "translate" else 1)  # one vocabulary for both sides
         pieces = 2 ** round(log2(max(256.0, 4000 * (text / 4e6) ** 0.5)))
-        return min(32_000, max(512, pieces)), f"for {text / 1e6:.2g} MB of text, so that most pieces are seen often"
+        size = f"{text / 1e6:.2g} MB of text"
+        if self.facts.task == "classify":
+            return min(32_000, max(512, 4 * pieces)), f"for {size}: whole words tell classes apart best (measured)"
+        return min(32_000, max(512, pieces)), f"for {size}, so that most pieces are seen often"
 
     @property
     def vocab_size(self) -> int:
@@ -146,6 +147,8 @@ class _Planner:
             self._suggest("model.qk_norm", True, "keeps attention steady at high learning rates")
             if self.facts.task == "translate":
                 self._suggest("model.scale_embeddings", True, "a translator learns faster so (measured)")
+            if self.facts.task == "classify":
+                self._suggest("model.n_layers", 2, "labels teach little; more layers learn by heart (measured)")
         if size is None and "d_model" not in self.table["model"]:
             self._suggest("model.size", *self._size())
 
@@ -154,7 +157,10 @@ class _Planner:
         chosen, tokens = LADDER[0], self._affordable_tokens(LADDER[0])
         for name in LADDER[1:]:
             cost, needed = self._flops(name) / self._flops(chosen), self._tokens_needed(name)
-            if self._parameters(name) > PARAMETERS_PER_TOKEN * self.corpus_tokens or HOPE * tokens / cost < needed:
+            if (
+                self._parameters(name) > PARAMETERS_PER_TOKEN[self.facts.task] * self.corpus_tokens
+                or HOPE * tokens / cost < needed
+            ):
                 break
             affordable = self._affordable_tokens(name)
             if affordable < needed:
@@ -194,12 +200,18 @@ class _Planner:
     def _choose_regularisation(self) -> None:
         model = self.table["model"]
         if "dropout" not in model and (model.get("size") is None or model["size"] in LADDER):
-            epochs = self._affordable_tokens(model.get("size")) / self.corpus_tokens
-            rates = [(2.5, 0.0), (6.0, 0.1), (20.0, 0.2)]
-            dropout = next((rate for limit, rate in rates if epochs < limit), 0.3)
-            self._suggest("model.dropout", dropout, f"for about {epochs:.2g} epochs")
+            self._suggest("model.dropout", *self._dropout())
         if self.facts.task == "translate":
             self._suggest("training.label_smoothing", 0.1, "a sentence has more than one good translation")
+        if self.facts.task == "classify":
+            self._suggest("training.label_smoothing", 0.1, "so that it does not grow too sure (measured)")
+
+    def _dropout(self) -> tuple[float, str]:
+        if self.facts.task == "classify":
+            return 0.3, "labels are soon learned by heart (measured)"
+        epochs = self._affordable_tokens(self.table["model"].get("size")) / self.corpus_tokens
+        rates = [(2.5, 0.0), (6.0, 0.1), (20.0, 0.2)]
+        return next((rate for limit, rate in rates if epochs < limit), 0.3), f"for about {epochs:.2g} epochs"
 
     def _choose_optimizer(self) -> None:
         if "type" not in self.table.get("optimizer", {}):
@@ -211,6 +223,12 @@ class _Planner:
             schedule = {"type": "wsd", "warmup_steps": 50, "cooldown_fraction": 0.6}
             self.table = merge(self.table, {"schedule": merge(schedule, self.table.get("schedule", {}))})
             self.choices.append(Choice("schedule.type", "wsd", "the end need not be known until the cooldown begins"))
+
+
+def _filled_in(table: Table, path: Sequence[str], value: object) -> Table:
+    """With this value added; unlike in merge(), a type that is added leaves its neighbours as they are."""
+    first, *rest = path
+    return {**table, first: _filled_in(table.get(first, {}), rest, value) if rest else value}
 
 
 def _rounded(count: float) -> str:

@@ -59,6 +59,7 @@ class Trainer:
     def __init__(self, model: Model, batches: AnyBatches, recipe: Recipe, machine: Machine):
         self.model, self.batches, self.machine = model.to(machine.device), batches, machine
         self.settings, self.schedule = recipe.training, recipe.schedule
+        self.unit = "texts" if recipe.task == "classify" else "tokens"  # of which each is a target
         self.optimizers = Optimizers(model, recipe.optimizer, machine.precision)
         self.average = WeightAverage(model, self.settings.average) if self.settings.average else None
         self.state = TrainState(total_steps=steps_of(self.settings, batches))
