@@ -84,6 +84,7 @@ def test_a_stopped_run_resumes_to_the_very_same_weights(
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
+@pytest.mark.timeout(600)  # a cold compiler takes a minute on two quiet cores
 def test_compiled_training_learns_the_same_and_resumes_to_the_very_same_weights(
     penwright: Command, corpora: Path, tmp_path: Path
 ) -> None:
