@@ -53,3 +53,15 @@ def test_evaluation_makes_no_gradients() -> None:
     output, hidden = nn.Linear(4, 9), torch.randn(3, 4)
     with torch.no_grad():
         assert not vocabulary_loss(hidden, output, torch.tensor([1, 2, 3])).requires_grad
+
+
+def test_dividing_by_the_number_of_targets_is_exact_in_bfloat16_too() -> None:
+    """1/3 has no short binary form: rounded to bfloat16 it would scale one gradient otherwise than the other."""
+    output, targets = nn.Linear(16, 40, bias=False), torch.randint(40, (8,))
+    gradients = []
+    for scale in (1.0, 1 / 3):
+        hidden = torch.randn(8, 16, generator=torch.Generator().manual_seed(1)).requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = vocabulary_loss(hidden, output, targets)
+        gradients.append(torch.autograd.grad(loss * scale, hidden)[0].norm())
+    assert float(gradients[1] / gradients[0]) == pytest.approx(1 / 3, rel=5e-4)

@@ -89,7 +89,7 @@ class _VocabularyLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        scaled = [None if d is None else d * grads[0].to(d.dtype) for d in ctx.saved_tensors]
+        scaled = [None if d is None else d * grads[0] for d in ctx.saved_tensors]
         return (*scaled, None, None, None, None)
 
 

@@ -16,3 +16,12 @@ def test_a_larger_model_takes_in_fewer_tokens_a_second(task: Task) -> None:
 def test_a_context_longer_than_the_batch_is_measured_with_one_row() -> None:
     machine = choose_machine(TrainingSettings(steps=1, device="cpu", precision="float32", threads=1))
     assert pace_on(machine, "generate")(ModelSettings(d_model=16, n_layers=1, context_length=128), 300, 32) > 0
+
+
+@pytest.mark.parametrize("task", ["generate", "translate", "classify"])
+def test_no_batch_is_longer_than_the_positions_that_a_model_has(task: Task) -> None:
+    machine = choose_machine(TrainingSettings(steps=1, device="cpu", precision="float32", threads=1))
+    settings = ModelSettings.model_validate(
+        {"d_model": 16, "n_layers": 1, "context_length": 8, "positions": {"type": "learned"}}
+    )
+    assert pace_on(machine, task)(settings, 300, 64) > 0

@@ -64,6 +64,10 @@ def test_more_minutes_never_mean_a_smaller_model(facts: Facts) -> None:
     assert sizes == sorted(sizes) and sizes[0] < sizes[-1]
 
 
+def test_a_size_that_is_named_keeps_its_layers() -> None:
+    assert plan_for(REVIEWS, model={"size": "small"}).recipe.model.n_layers == 6
+
+
 def test_few_labels_get_a_small_model_whatever_the_minutes() -> None:
     sizes = {plan_for(REVIEWS, training={"minutes": minutes}).recipe.model.size for minutes in (10, 600)}
     assert sizes == {"tiny"}

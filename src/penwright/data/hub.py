@@ -65,7 +65,7 @@ def _load(name: str) -> "Dataset | DatasetDict":
 
 
 def _download(name: str) -> "DatasetDict":
-    import datasets  # noqa: PLC0415
+    import datasets  # noqa: PLC0415 - an extra, and slow to import
 
     *parts, last = name.split("/")
     if len(parts) == 2:
@@ -81,7 +81,7 @@ def _download(name: str) -> "DatasetDict":
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Without the progress bars and warnings of the libraries below."""
-    import datasets  # noqa: PLC0415
+    import datasets  # noqa: PLC0415 - an extra, and slow to import
 
     shown = not datasets.are_progress_bars_disabled()
     level = datasets.logging.get_verbosity()

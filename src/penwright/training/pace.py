@@ -16,8 +16,7 @@ Pace = Callable[[ModelSettings, int, int], float]  # of a model, a vocabulary an
 
 STEPS = 3  # of which the quickest counts: the first one warms up, and others may have been disturbed
 ENOUGH = 3.0  # seconds for one model
-SENTENCE = 24  # tokens, for want of the real lengths
-EXCERPT = 64
+LENGTHS: dict[Task, int] = {"translate": 24, "classify": 64}  # tokens, for want of the real ones; a writer's are full
 MOST_TOKENS = 4096  # of a measured batch: the pace of a larger one is much the same
 
 
@@ -27,7 +26,7 @@ def pace_on(machine: Machine, task: Task, n_labels: int = 2) -> Pace:
     def pace(settings: ModelSettings, vocab_size: int, batch_tokens: int) -> float:
         model = make_model(task, vocab_size, settings, n_labels).to(machine.device).train()
         optimizers = Optimizers(model, Muon(), machine.precision)
-        length = {"generate": settings.context_length, "translate": SENTENCE}.get(task, EXCERPT)
+        length = min(LENGTHS.get(task, settings.context_length), settings.context_length)
         rows = max(1, min(batch_tokens, MOST_TOKENS) // length)
         batch = _batch_by_chance(task, vocab_size, rows, length, n_labels).to(machine.device)
         best, begin = float("inf"), perf_counter()

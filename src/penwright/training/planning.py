@@ -147,8 +147,8 @@ class _Planner:
             self._suggest("model.qk_norm", True, "keeps attention steady at high learning rates")
             if self.facts.task == "translate":
                 self._suggest("model.scale_embeddings", True, "a translator learns faster so (measured)")
-            if self.facts.task == "classify":
-                self._suggest("model.n_layers", 2, "labels teach little; more layers learn by heart (measured)")
+        if size is None and self.facts.task == "classify":
+            self._suggest("model.n_layers", 2, "labels teach little; more layers learn by heart (measured)")
         if size is None and "d_model" not in self.table["model"]:
             self._suggest("model.size", *self._size())
 
