@@ -31,10 +31,34 @@ def machine() -> str:
     return f"{model}, {capability}, {threads} threads; Python {platform.python_version()}, torch {torch.__version__}"
 
 
-def write_result(name: str, command: str, results: Sequence[Result]) -> Path:
+class Curve(NamedTuple):
+    """A line to draw: what was measured, and its points."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+
+
+def draw(path: Path, curves: Sequence[Curve], x: str, y: str) -> None:
+    """All curves in one picture, as SVG."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
+    for curve in curves:
+        axes.plot(*zip(*curve.points, strict=True), marker=".", label=curve.name)
+    axes.set(xlabel=x, ylabel=y, xscale="log")
+    axes.legend(frameon=False)
+    figure.savefig(path)
+    plt.close(figure)
+
+
+def write_result(name: str, command: str, results: Sequence[Result], remark: str = "") -> Path:
     """A Markdown table named after the benchmark and the day; also printed."""
     columns = list(results[0].figures)
     lines = [f"# {name}, {date.today()}", "", f"Machine: {machine()}", "", f"Command: `{command}`", ""]
+    lines += [remark, ""] if remark else []
     lines += [f"| what | {' | '.join(columns)} |", f"|---|{'---|' * len(columns)}"]
     for result in results:
         cells = [_spread(result.figures[column]) for column in columns]

@@ -65,3 +65,30 @@ def test_dividing_by_the_number_of_targets_is_exact_in_bfloat16_too() -> None:
             loss = vocabulary_loss(hidden, output, targets)
         gradients.append(torch.autograd.grad(loss * scale, hidden)[0].norm())
     assert float(gradients[1] / gradients[0]) == pytest.approx(1 / 3, rel=5e-4)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("chunk", [1, 10**9])
+def test_taught_losses_are_those_of_the_mixed_distribution(
+    smoothing: float, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(objectives.CHUNK, "cpu", chunk)
+    output, teacher = nn.Linear(5, 33).double(), nn.Linear(7, 33).double()
+    hidden, seen = torch.randn(20, 5, dtype=torch.float64, requires_grad=True), torch.randn(20, 7, dtype=torch.float64)
+    targets = torch.randint(33, (20,))
+    targets[3] = IGNORED
+    taught = objectives._Taught([(seen, teacher)], 0.7)
+    loss = vocabulary_loss(hidden, output, targets, smoothing, taught)
+    soft = -(teacher(seen).float().softmax(-1) * output(hidden).log_softmax(-1)).sum(-1)
+    expected = 0.3 * one_by_one(hidden, output, targets, smoothing) + 0.7 * soft[targets != IGNORED].sum()
+    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
+    inputs = [hidden, *output.parameters()]
+    for ours, theirs in zip(torch.autograd.grad(loss, inputs), torch.autograd.grad(expected, inputs), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
+
+
+def test_taught_by_itself_alone_a_model_has_nothing_to_learn() -> None:
+    output, hidden = nn.Linear(4, 9), torch.randn(3, 4, requires_grad=True)
+    taught = objectives._Taught([(hidden.detach(), output)], 1.0)
+    vocabulary_loss(hidden, output, torch.tensor([1, 2, 3]), 0.0, taught).backward()
+    assert hidden.grad is not None and hidden.grad.abs().max() < 1e-6

@@ -1,5 +1,6 @@
-"""The Python door: a run is made (making.py) and used (using.py)."""
+"""The Python door: a run is made (making.py, ensemble.py) and used (using.py)."""
 
+from penwright.ensemble import train_ensemble
 from penwright.making import Prepared, new_run_folder, prepare, read_recipe, resume, train
 from penwright.using import evaluate, load, load_classifier, load_generator, load_translator
 
@@ -15,4 +16,5 @@ __all__ = [
     "read_recipe",
     "resume",
     "train",
+    "train_ensemble",
 ]

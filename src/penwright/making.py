@@ -9,7 +9,7 @@ import torch
 from penwright.config import BUDGETS, Recipe, Table, Task, merge, read_toml, validate
 from penwright.data.corpora import detect_task
 from penwright.errors import PenwrightError, UsageError
-from penwright.models import make_model
+from penwright.models import Model, make_model
 from penwright.models.weights import load_weights
 from penwright.runs import Run
 from penwright.tasks import TASKS, AnyCorpus, Application, Workbench, make_card, reading_of
@@ -20,6 +20,7 @@ from penwright.training.pace import pace_on
 from penwright.training.planning import Facts, Plan, make_plan
 from penwright.training.session import Observer, Session
 from penwright.training.trainer import Trainer
+from penwright.using import load
 
 SEEN_FOR_FACTS = 2_000_000  # characters read to see which distinct ones there are
 
@@ -55,7 +56,7 @@ def prepare(given: Table) -> Prepared:
     corpus = TASKS[first.task].open_corpus(first.data.train, reading_of(first))
     machine = choose_machine(first.training)
     facts = _facts(first.task, corpus)
-    plan = make_plan(facts, given, pace_on(machine, first.task, max(1, len(corpus.labels))))
+    plan = make_plan(facts, given, pace_on(machine, first.task, max(1, len(corpus.labels))), machine.device)
     return Prepared(plan, corpus, machine, reason)
 
 
@@ -81,10 +82,7 @@ def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) 
     parts, corpus = TASKS[recipe.task], prepared.corpus
     run = Run.create(folder)
     torch.manual_seed(recipe.seed)
-    _say(observers, f"training a tokenizer ({recipe.tokenizer.type}) on the text")
-    tokenizer = train_tokenizer(recipe.tokenizer.type, parts.texts(corpus), recipe.tokenizer.vocab_size)
-    for note in tokenizer.notes:
-        _say(observers, note)
+    tokenizer = _tokenizer(recipe, corpus, observers)
     tokenizer.save(run.tokenizer_path)
     run.save_recipe(recipe)
     bench = _lay_out(recipe, corpus, tokenizer, machine.device)
@@ -93,6 +91,17 @@ def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) 
     for score in parts.baselines(bench):
         _say(observers, f"to beat: {score.name} {score.value:.3f} ({score.note})")
     return _fit(run, bench, trainer, observers)
+
+
+def _tokenizer(recipe: Recipe, corpus: AnyCorpus, observers: Sequence[Observer]) -> Tokenizer:
+    """That of the teachers, if there are any, since what they expect is told in their pieces; else a new one."""
+    if recipe.distillation:
+        return Tokenizer.load(Run.open(Path(recipe.distillation.teachers[0])).tokenizer_path)
+    _say(observers, f"training a tokenizer ({recipe.tokenizer.type}) on the text")
+    tokenizer = train_tokenizer(recipe.tokenizer.type, TASKS[recipe.task].texts(corpus), recipe.tokenizer.vocab_size)
+    for note in tokenizer.notes:
+        _say(observers, note)
+    return tokenizer
 
 
 def resume(folder: Path, changes: Table, observers: Sequence[Observer] = ()) -> Application:
@@ -138,12 +147,7 @@ def new_run_folder(recipe: Recipe) -> Path:
 
 def _resolve(recipe: Recipe, machine: Machine) -> Recipe:
     """What was left to this machine is written down, so that resuming does the same."""
-    training = recipe.training.model_copy(
-        update={
-            "precision": str(machine.precision).removeprefix("torch."),
-            "compile": "on" if machine.compile else "off",
-        }
-    )
+    training = recipe.training.model_copy(update={"precision": str(machine.precision).removeprefix("torch.")})
     return recipe.model_copy(update={"training": training})
 
 
@@ -178,12 +182,24 @@ def _check_unchanged(run: Run, corpus: AnyCorpus) -> None:
 def _trainer(bench: Workbench, machine: Machine) -> Trainer:
     assert bench.training is not None
     batches = TASKS[bench.recipe.task].batches(bench, bench.training)
-    return Trainer(bench.model, batches, bench.recipe, machine)
+    return Trainer(bench.model, batches, bench.recipe, machine, _teachers(bench))
+
+
+def _teachers(bench: Workbench) -> list[Model]:
+    """The best models of the runs that teach this one; raises PenwrightError if one reads other pieces of text."""
+    teachers = []
+    for folder in bench.recipe.distillation.teachers if bench.recipe.distillation else ():
+        application = load(folder, str(bench.device))
+        if application.tokenizer.fingerprint != bench.tokenizer.fingerprint:
+            raise PenwrightError(f"{folder} cannot teach this model: its tokenizer is another one")
+        teachers.append(application.model)
+    return teachers
 
 
 def _fit(run: Run, bench: Workbench, trainer: Trainer, observers: Sequence[Observer]) -> Application:
     parts = TASKS[bench.recipe.task]
     Session(run, trainer, lambda: parts.evaluate(bench), lambda: parts.sample(bench), observers).fit()
+    run.finish(trainer.state.step)
     checkpoint, warnings = run.best()
     for warning in warnings:
         _say(observers, warning)

@@ -1,6 +1,7 @@
 """What training makes small: a sum over all targets of a batch, never a mean, so that each target counts alike."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -13,19 +14,75 @@ from penwright.models import DecoderOnly, EncoderDecoder, EncoderOnly, Model
 CHUNK = {"cpu": 2**21, "cuda": 2**27}  # logits at a time: on a CPU, as many as its cache can hold (benchmarks/LOG.md)
 
 
-def summed_loss(model: Model, batch: Batch, label_smoothing: float = 0.0) -> Float[Tensor, ""]:
+class Teachers(NamedTuple):
+    """Models whose averaged probabilities are part of what another one is to learn (Hinton et al. 2015)."""
+
+    models: Sequence[Model]
+    weight: float  # of their probabilities in the target; the true token has the rest
+
+
+class _Aims(NamedTuple):
+    """What a distribution over the vocabulary is to be like, beside the true token."""
+
+    smoothing: float
+    taught: "_Taught | None"
+
+
+class _Taught(NamedTuple):
+    """What teachers say of each target: their hidden states, since all probabilities at once would not fit."""
+
+    hidden: Sequence[tuple[Tensor, nn.Linear]]
+    weight: float
+
+    def probabilities(self, here: slice, dtype: torch.dtype) -> Tensor:
+        logits = [
+            F.linear(h[here].to(dtype), o.weight.to(dtype)).float() + (0 if o.bias is None else o.bias)
+            for h, o in self.hidden
+        ]
+        return torch.stack([each.softmax(-1) for each in logits]).mean(0)
+
+
+def summed_loss(
+    model: Model, batch: Batch, label_smoothing: float = 0.0, teachers: Teachers | None = None
+) -> Float[Tensor, ""]:
     """Cross-entropy in nats, summed over the targets (Szegedy et al. 2016 for the smoothing)."""
+    if isinstance(model, EncoderOnly):
+        return _label_loss(model, batch, label_smoothing, teachers)
+    taught = None
+    if teachers is not None:
+        with torch.no_grad():
+            hidden = [
+                (_hidden(each, batch), each.output) for each in teachers.models if not isinstance(each, EncoderOnly)
+            ]
+        taught = _Taught(hidden, teachers.weight)
+    return vocabulary_loss(_hidden(model, batch), model.output, batch.targets.flatten(), label_smoothing, taught)
+
+
+def _hidden(model: Model, batch: Batch) -> Float[Tensor, "targets d_model"]:
     match model, batch:
         case DecoderOnly(), TextBatch():
-            hidden = model.hidden(batch.tokens, batch.segments)
+            return model.hidden(batch.tokens, batch.segments).flatten(0, -2)
         case EncoderDecoder(), PairBatch():
-            hidden = model.hidden(batch.target, model.encode(batch.source, batch.source_padding))
-        case EncoderOnly(), LabelledBatch():
-            logits = model(batch.tokens, batch.padding).float()
-            return F.cross_entropy(logits, batch.targets, reduction="sum", label_smoothing=label_smoothing)
+            return model.hidden(batch.target, model.encode(batch.source, batch.source_padding)).flatten(0, -2)
         case _:
             raise TypeError(f"a {type(model).__name__} does not read a {type(batch).__name__}")
-    return vocabulary_loss(hidden.flatten(0, -2), model.output, batch.targets.flatten(), label_smoothing)
+
+
+def _label_loss(
+    model: EncoderOnly, batch: Batch, label_smoothing: float, teachers: Teachers | None
+) -> Float[Tensor, ""]:
+    if not isinstance(batch, LabelledBatch):
+        raise TypeError(f"a classifier does not read a {type(batch).__name__}")
+    logits = model(batch.tokens, batch.padding).float()
+    loss = F.cross_entropy(logits, batch.targets, reduction="sum", label_smoothing=label_smoothing)
+    if teachers is None:
+        return loss
+    with torch.no_grad():
+        each = [
+            m(batch.tokens, batch.padding).float().softmax(-1) for m in teachers.models if isinstance(m, EncoderOnly)
+        ]
+    soft = F.cross_entropy(logits, torch.stack(each).mean(0), reduction="sum")
+    return (1 - teachers.weight) * loss + teachers.weight * soft
 
 
 def vocabulary_loss(
@@ -33,12 +90,13 @@ def vocabulary_loss(
     output: nn.Linear,
     targets: Int[Tensor, " targets"],
     label_smoothing: float = 0.0,
+    taught: _Taught | None = None,
 ) -> Float[Tensor, ""]:
     """The summed cross-entropy of output(hidden), without ever holding all logits; IGNORED targets count nothing."""
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
     loss: Float[Tensor, ""] = _VocabularyLoss.apply(  # type: ignore[no-untyped-call]  # torch declares no types
-        hidden, output.weight, output.bias, targets, label_smoothing, dtype, torch.is_grad_enabled()
+        hidden, output.weight, output.bias, targets, _Aims(label_smoothing, taught), dtype, torch.is_grad_enabled()
     )
     return loss
 
@@ -57,7 +115,7 @@ class _VocabularyLoss(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         targets: Tensor,
-        smoothing: float,
+        aims: _Aims,
         dtype: torch.dtype,
         with_gradient: bool,
     ) -> Tensor:
@@ -76,7 +134,10 @@ class _VocabularyLoss(torch.autograd.Function):
                 states = hidden[here].to(dtype) * real
                 logits = (states @ matrix.T).to(loss.dtype)  # sums over a vocabulary need more than 8 bits of mantissa
                 logits = logits if bias is None else logits.add_(bias)
-                losses, gradient = _cross_entropy(logits, targets[here], smoothing)
+                losses, gradient = _cross_entropy(logits, targets[here], aims.smoothing)
+                if aims.taught is not None:
+                    taught = aims.taught.probabilities(here, dtype)
+                    losses, gradient = _mixed(losses, gradient, logits, taught, aims.taught.weight)
                 loss += losses @ real[:, 0].to(loss.dtype)
                 if d_hidden is not None and d_weight is not None:
                     narrow = gradient.to(dtype)
@@ -107,3 +168,10 @@ def _cross_entropy(
         gradient.sub_(smoothing / logits.shape[-1])
     gradient.scatter_add_(1, index, torch.full_like(losses, smoothing - 1))
     return losses[:, 0], gradient
+
+
+def _mixed(losses: Tensor, gradient: Tensor, logits: Tensor, taught: Tensor, weight: float) -> tuple[Tensor, Tensor]:
+    """The same with probabilities as part of the target: loss and gradient are linear in what the target is."""
+    log_probs = F.log_softmax(logits, -1)
+    soft_losses = -(taught * log_probs).sum(-1)
+    return losses.lerp(soft_losses, weight), gradient.lerp_(log_probs.exp_().sub_(taught), weight)

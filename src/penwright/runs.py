@@ -24,6 +24,7 @@ from penwright.errors import PenwrightError
 Tensors = dict[str, Tensor]
 Record = dict[str, Any]  # one JSON object
 WEIGHTS, TRAINING, STATE = "model.safetensors", "training.safetensors", "state.json"
+FINISHED = "finished.json"
 
 
 class DamagedCheckpoint(PenwrightError):
@@ -94,6 +95,15 @@ class Run:
     def recipe(self) -> Recipe:
         path = self.folder / "recipe.toml"
         return validate(Recipe, read_toml(path), str(path))
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether its budget was spent to the end; a further budget may still be given."""
+        return (self.folder / FINISHED).is_file()
+
+    def finish(self, step: int) -> None:
+        """Note that the budget is spent."""
+        self.write_json(FINISHED, {"step": step})
 
     def save_recipe(self, recipe: Recipe) -> None:
         """Keep the settings that training goes by."""

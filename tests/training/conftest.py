@@ -15,7 +15,7 @@ from penwright.training.trainer import Trainer
 
 VOCABULARY = 12
 MARKERS = Markers(pad=9, start=10, end=11)
-CPU = Machine(torch.device("cpu"), torch.float32, False, ())
+CPU = Machine(torch.device("cpu"), torch.float32, ())
 
 
 @pytest.fixture

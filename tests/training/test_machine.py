@@ -8,13 +8,12 @@ from penwright.training.machine import choose_machine, measure_speed
 
 def choose(**settings: object) -> tuple[object, ...]:
     machine = choose_machine(TrainingSettings.model_validate({"steps": 1, "threads": 1, **settings}))
-    assert len(machine.reasons) == 3 and all(machine.reasons)
-    return machine.device.type, machine.precision, machine.compile
+    assert len(machine.reasons) == 2 and all(machine.reasons)
+    return machine.device.type, machine.precision
 
 
 def test_what_is_asked_for_is_taken() -> None:
-    asked = choose(device="cpu", precision="bfloat16", compile="on")
-    assert asked == ("cpu", torch.bfloat16, True)
+    assert choose(device="cpu", precision="bfloat16") == ("cpu", torch.bfloat16)
 
 
 @pytest.mark.parametrize("has_bfloat16", [True, False])
@@ -23,7 +22,7 @@ def test_a_cpu_computes_in_bfloat16_only_where_it_has_the_instructions(
 ) -> None:
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_bfloat16)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
-    assert choose(device="cpu") == ("cpu", torch.bfloat16 if has_bfloat16 else torch.float32, False)
+    assert choose(device="cpu") == ("cpu", torch.bfloat16 if has_bfloat16 else torch.float32)
 
 
 def test_the_number_of_threads_is_set() -> None:

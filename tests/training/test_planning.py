@@ -99,3 +99,12 @@ def test_without_a_budget_minutes_are_chosen_and_said() -> None:
 def test_a_named_architecture_is_taken_as_it_is() -> None:
     model = plan_for(PAIRS, model={"size": "transformer-base"}).recipe.model
     assert not model.qk_norm and model.dropout == 0.1 and model.norm_position == "post"
+
+
+def test_compiling_is_chosen_by_how_long_the_run_takes() -> None:
+    def compiled(**training: object) -> str:
+        return plan_for(SHAKESPEARE, training=training, model={"size": "tiny"}).recipe.training.compile
+
+    assert compiled(minutes=1) == "off" and compiled(steps=10) == "off"
+    assert compiled(compile="on", minutes=1) == "on"
+    assert compiled(minutes=60) == compiled(steps=100_000) == compiled(compile="auto", epochs=1000)

@@ -132,3 +132,30 @@ def test_evaluation_sees_the_averaged_weights(run: Run, make_trainer: MakeTraine
     name = "embedding.tokens.weight"
     assert bool((seen[0] == trainer.average.average[name]).all())
     assert not bool((seen[0] == trainer.model.embedding.tokens.weight).all())
+
+
+def test_over_fitting_brings_the_cooldown_forward(run: Run, make_trainer: MakeTrainer) -> None:
+    recorder = Recorder()
+    trainer = make_trainer(
+        training={"steps": 100, "evaluate_every": 4, "patience": 5},
+        schedule={"type": "wsd", "warmup_steps": 0, "cooldown_fraction": 0.5},
+    )
+    session_of(run, trainer, [3.0, 3.02, 3.1, 3.2, 2.0, 1.0, 1.5, 1.5], recorder).fit()
+    assert trainer.state.step == 2 * 16  # seen at 12 and 16, so 16 more to cool down
+    assert "over-fit" in recorder.words[0]
+    assert run.best_step() == 24
+
+
+def test_a_cooldown_that_has_begun_is_not_begun_again(run: Run, make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer(
+        training={"steps": 16, "evaluate_every": 4, "patience": 9},
+        schedule={"type": "wsd", "warmup_steps": 0, "cooldown_fraction": 0.9},
+    )
+    session_of(run, trainer, [1.0, 3.0, 3.0, 3.0], Recorder()).fit()
+    assert trainer.state.step == 16
+
+
+def test_without_patience_nothing_is_cut_short(run: Run, make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer(training={"steps": 20, "evaluate_every": 4}, schedule={"type": "wsd"})
+    session_of(run, trainer, [1.0, 3.0, 3.0, 3.0, 3.0], Recorder()).fit()
+    assert trainer.state.step == 20

@@ -13,7 +13,7 @@ from penwright.training.machine import Machine
 from penwright.training.trainer import TOO_MANY_SKIPPED, Trainer
 
 MakeTrainer = Callable[..., Trainer]
-CPU = Machine(torch.device("cpu"), torch.float32, False, ())
+CPU = Machine(torch.device("cpu"), torch.float32, ())
 NARROW = CPU._replace(precision=torch.bfloat16)
 
 

@@ -17,27 +17,30 @@ def command(json: Json = False) -> None:
     import torch
 
     from penwright.config import TrainingSettings
+    from penwright.training.compilation import choose_compilation
     from penwright.training.machine import choose_machine, measure_speed
 
     machine = choose_machine(TrainingSettings(minutes=10))
+    compiled, reason = choose_compilation(machine.device, "generate", 600.0)
+    reasons = (*machine.reasons, f"ten minutes of a writer would {'' if compiled else 'not '}be compiled: {reason}")
     facts: dict[str, object] = {
         "penwright": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "device": str(machine.device),
         "precision": str(machine.precision).removeprefix("torch."),
-        "compile": machine.compile,
+        "compile": compiled,
         "matrix products": f"{measure_speed(machine.device, machine.precision) / 1e9:.0f} GFLOP/s",
         "C++ compiler": shutil.which("g++") or shutil.which("clang++") or "none: torch.compile cannot work on the CPU",
         "free disk": f"{shutil.disk_usage(Path.cwd()).free / 1e9:.1f} GB",
         **{name: _installed(name, extra) for name, extra in EXTRAS.items()},
     }
     if json:
-        print_json({**facts, "reasons": machine.reasons})
+        print_json({**facts, "reasons": reasons})
         return
     for name, value in facts.items():
         print(f"{name:16} {value}")
-    for reason in machine.reasons:
+    for reason in reasons:
         print(f"  {reason}")
 
 

@@ -33,6 +33,9 @@ def command(
     validation: Annotated[list[str] | None, typer.Option(help="Held-out files of your own.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of everything random.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Any setting: table.key=value.")] = None,
+    ensemble: Annotated[
+        int | None, typer.Option(help="Train so many models, and one that learns from them all.", min=2, max=64)
+    ] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with this run; a budget given is a further one.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan with its reasons, and stop.")] = False,
     json: Json = False,
@@ -58,10 +61,15 @@ def command(
 
     prepared = api.prepare(settings)
     folder = run or api.new_run_folder(prepared.plan.recipe)
-    _print_plan(prepared, folder, json, dry_run)
-    if not dry_run:
+    if ensemble is None or dry_run:
+        _print_plan(prepared, folder, json, dry_run)
+    if dry_run:
+        return
+    if ensemble is None:
         api.train(prepared, folder, _observers(folder, json))
-        _finish(folder, prepared.plan.recipe.task, json)
+    else:
+        api.train_ensemble(settings, ensemble, folder, _observers(folder, json))
+    _finish(folder, prepared.plan.recipe.task, json)
 
 
 def _settings(recipe: Path | None, flags: "Table", overrides: Sequence[str]) -> "Table":

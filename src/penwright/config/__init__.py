@@ -10,7 +10,14 @@ from penwright.config.model import (
     RotaryPositions,
     SinusoidalPositions,
 )
-from penwright.config.recipe import DataSettings, DecodingSettings, Recipe, Task, TokenizerSettings
+from penwright.config.recipe import (
+    DataSettings,
+    DecodingSettings,
+    DistillationSettings,
+    Recipe,
+    Task,
+    TokenizerSettings,
+)
 from penwright.config.schedules import Constant, Cosine, InverseSquareRoot, Linear, Schedule, WarmupStableDecay
 from penwright.config.settings import Settings, Table, explain, merge, parse_override, read_toml, validate, write_toml
 from penwright.config.training import BUDGETS, AdamW, Muon, Optimizer, TrainingSettings
@@ -23,6 +30,7 @@ __all__ = [
     "Cosine",
     "DataSettings",
     "DecodingSettings",
+    "DistillationSettings",
     "InverseSquareRoot",
     "LearnedPositions",
     "Linear",

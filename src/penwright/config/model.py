@@ -52,8 +52,8 @@ class NormSettings(Settings):
 SIZES: dict[str, Table] = {
     "nano": {"d_model": 64, "n_layers": 4, "n_heads": 4},
     "tiny": {"d_model": 128, "n_layers": 4, "n_heads": 4},
-    "mini": {"d_model": 192, "n_layers": 6, "n_heads": 6},
-    "small": {"d_model": 256, "n_layers": 6, "n_heads": 8},
+    "mini": {"d_model": 192, "n_layers": 6, "n_heads": 3},
+    "small": {"d_model": 256, "n_layers": 6, "n_heads": 4},
     "medium": {"d_model": 384, "n_layers": 6, "n_heads": 6},
     "base": {"d_model": 512, "n_layers": 6, "n_heads": 8},
     "large": {"d_model": 768, "n_layers": 12, "n_heads": 12},

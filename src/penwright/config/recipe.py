@@ -19,6 +19,7 @@ class DataSettings(Settings):
     train: Annotated[tuple[str, ...], Field(min_length=1)]  # files, folders, or hub:name/config
     validation: tuple[str, ...] = ()  # held-out files of one's own; without them a part of train is held out
     held_out: Annotated[float, Field(gt=0, lt=1)] | None = None  # that part; None: chosen from the size
+    seed: NonNegativeInt | None = None  # of what is held out; None: the recipe's
     source: Column | None = None
     target: Column | None = None
     text: tuple[Column, ...] = ()  # of a labelled table; several are joined by a space
@@ -37,6 +38,13 @@ class TokenizerSettings(Settings):
 
     type: Literal["characters", "bytes", "bpe", "unigram"] = "bpe"
     vocab_size: PositiveInt | None = None  # with special tokens; of no account for characters and bytes
+
+
+class DistillationSettings(Settings):
+    """Runs on the same text whose models teach this one: what they expect is part of what it is to learn."""
+
+    teachers: Annotated[tuple[str, ...], Field(min_length=1)]  # run folders
+    weight: Annotated[float, Field(gt=0, le=1)] = 0.7  # of their probabilities; the text itself has the rest
 
 
 class DecodingSettings(Settings):
@@ -67,4 +75,5 @@ class Recipe(Settings):
     optimizer: Optimizer = AdamW()
     schedule: Schedule = Constant()
     training: TrainingSettings
+    distillation: DistillationSettings | None = None
     decoding: DecodingSettings = DecodingSettings()

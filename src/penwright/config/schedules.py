@@ -1,7 +1,7 @@
 """Learning-rate schedules: each a frozen object whose factor(step, total) scales the peak rate."""
 
 from abc import abstractmethod
-from math import cos, inf, pi, sqrt
+from math import ceil, cos, inf, pi, sqrt
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -72,6 +72,11 @@ class WarmupStableDecay(_Warmup):
             return 1.0
         into_cooldown = max(0.0, (progress - (1 - self.cooldown_fraction)) / self.cooldown_fraction)
         return 1 - (1 - self.final_fraction) * into_cooldown
+
+    def total_if_cooled_from(self, step: int) -> int:
+        """The number of all steps with which the cooldown would begin at this one."""
+        after_warmup = max(1, step - self.warmup_steps)
+        return self.warmup_steps + ceil(after_warmup / (1 - self.cooldown_fraction))
 
 
 class Constant(_Warmup):

@@ -8,15 +8,26 @@ from torch.nn import functional as F
 LEVELS = 2**16
 
 
+@torch.library.custom_op("penwright::random_levels", mutates_args=())
+def random_levels(like: torch.Tensor) -> torch.Tensor:
+    """One of LEVELS numbers, centred on 0, for each of these; opaque to the compiler, whose own draws are slow."""
+    draws = torch.empty(-(-like.numel() // 4), dtype=torch.int64).random_(-(2**63), None)  # each is four of 16 bits
+    return draws.view(torch.int16)[: like.numel()].view(like.shape)
+
+
+@random_levels.register_fake
+def _(like: torch.Tensor) -> torch.Tensor:
+    return torch.empty(like.shape, dtype=torch.int16)
+
+
 class Dropout(nn.Dropout):
     """nn.Dropout, for which a CPU draws 16 random bits a number instead of 64: p is met to 1/65536."""
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         if not self.training or self.p == 0:
             return x
-        if x.device.type != "cpu" or torch.compiler.is_compiling():
+        if x.device.type != "cpu":
             return F.dropout(x, self.p)
         dropped = min(round(self.p * LEVELS), LEVELS - 1)
-        draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)  # each is four of 16 bits
-        kept = draws.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - LEVELS // 2
-        return x * kept.to(x.dtype).mul_(LEVELS / (LEVELS - dropped))
+        kept = random_levels(x) >= dropped - LEVELS // 2
+        return x * kept.to(x.dtype).mul(LEVELS / (LEVELS - dropped))

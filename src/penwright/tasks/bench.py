@@ -72,7 +72,7 @@ def reading_of(recipe: Recipe) -> Reading:
         columns=Columns(data.source, data.target, data.text, data.label, data.label_names),
         validation=data.validation,
         held_out=data.held_out,
-        seed=recipe.seed,
+        seed=recipe.seed if data.seed is None else data.seed,
         encoding=data.encoding,
         cleaning=Cleaning(data.max_characters, data.max_ratio, data.deduplicate),
     )

@@ -1,4 +1,4 @@
-"""What this machine can do for training: device, precision and compilation, each chosen with a reason."""
+"""What this machine can do for training: device and precision, each chosen with a reason."""
 
 import ctypes
 import os
@@ -19,7 +19,6 @@ class Machine(NamedTuple):
 
     device: torch.device
     precision: torch.dtype  # of matrix products; weights stay in float32
-    compile: bool
     reasons: tuple[str, ...]
 
 
@@ -30,8 +29,7 @@ def choose_machine(settings: TrainingSettings) -> Machine:
     if device.type == "cpu":
         _keep_freed_memory()
     precision, precision_reason = _precision(settings.precision, device)
-    compiled, compile_reason = _compile(settings.compile, device)
-    return Machine(device, precision, compiled, (device_reason, precision_reason, compile_reason))
+    return Machine(device, precision, (device_reason, precision_reason))
 
 
 def _keep_freed_memory() -> None:
@@ -78,14 +76,6 @@ def _precision(wanted: str, device: torch.device) -> tuple[torch.dtype, str]:
 def _cpu_multiplies_bfloat16() -> bool:
     """Asked of the processor, not measured: on a busy machine a short measurement can mislead by a factor of ten."""
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
-
-
-def _compile(wanted: str, device: torch.device) -> tuple[bool, str]:
-    if wanted != "auto":
-        return wanted == "on", f"compilation {wanted}, as asked"
-    if device.type == "cuda":
-        return True, "compiled: it pays on a GPU"
-    return False, "not compiled: it gains a twentieth at best without a GPU (measured)"
 
 
 def measure_speed(device: torch.device, precision: torch.dtype = torch.float32) -> float:

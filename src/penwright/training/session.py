@@ -10,10 +10,13 @@ from typing import NamedTuple
 from penwright.errors import Interrupted
 from penwright.evaluation.scores import Score
 from penwright.runs import Run
+from penwright.training.compilation import uncompiled
 from penwright.training.trainer import StepReport, Trainer
 
 SAVE_AT_LEAST_EVERY = 300.0  # seconds
 EVALUATIONS = 10  # of a run, unless the settings say otherwise
+OVER_FITTED = 0.01  # so much worse than the best, relatively, while the learning rate is still high ...
+OFTEN = 2  # ... so many times in a row, is more than chance
 
 
 class Sample(NamedTuple):
@@ -55,6 +58,7 @@ class Session:
         self.run, self.trainer, self.evaluate, self.sample, self.observers = run, trainer, evaluate, sample, observers
         self.last_evaluated_step, self.last_evaluated_at = trainer.state.step, trainer.state.seconds
         self.saved_step, self.saved_at = trainer.state.step, monotonic()
+        self.out_of_patience = False
 
     def fit(self) -> None:
         """Train to the end of the budget or of patience; raises Interrupted after SIGINT or SIGTERM, all saved."""
@@ -69,7 +73,7 @@ class Session:
                         self._save()
                     if received:
                         self._interrupted()
-                    if self._patience_is_over():
+                    if self.out_of_patience:
                         break
                 if self.last_evaluated_step != self.trainer.state.step:
                     self._look_up()
@@ -85,20 +89,22 @@ class Session:
             return state.step % settings.evaluate_every == 0
         if settings.minutes is None and state.total_steps is not None:
             return state.step % max(1, state.total_steps // EVALUATIONS) == 0
-        cost = self.trainer.reserved_seconds  # no more than a tenth of the time goes into looking
-        between = max(60 * (settings.minutes or 1) / EVALUATIONS, 10 * cost)
+        cost = self.trainer.reserved_seconds  # no more than a twentieth of the time goes into looking
+        between = max(60 * (settings.minutes or 1) / EVALUATIONS, 20 * cost)
         return state.seconds - self.last_evaluated_at >= between
 
     def _look_up(self) -> None:
         """Score the held-out part, write samples, remember which is best, save."""
         trainer, begin = self.trainer, monotonic()
-        with trainer.average.applied() if trainer.average else nullcontext():
+        with uncompiled(), trainer.average.applied() if trainer.average else nullcontext():
             scores, samples = self.evaluate(), self.sample()
         state = trainer.state
         best = scores[0].beats(state.best)
         if best:
             state.best, state.best_step = scores[0].value, state.step
         state.evaluations_since_best = 0 if best else state.evaluations_since_best + 1
+        clearly_worse = state.best is not None and abs(scores[0].value - state.best) > OVER_FITTED * abs(state.best)
+        state.evaluations_over_fitted = state.evaluations_over_fitted + 1 if clearly_worse else 0
         record = {score.name: score.value for score in scores}
         counters = {"step": state.step, "seconds": round(state.seconds, 2), "epoch": round(trainer.epoch, 3)}
         self.run.append("metrics.jsonl", {**counters, "targets": state.targets, "skipped": state.skipped, **record})
@@ -107,6 +113,7 @@ class Session:
         for observer in self.observers:
             observer.evaluated(trainer, scores, samples, best)
         self.last_evaluated_step = state.step
+        self._mind_over_fitting()
         self._save()
         trainer.reserved_seconds = monotonic() - begin
         self.last_evaluated_at = state.seconds + trainer.reserved_seconds
@@ -126,15 +133,25 @@ class Session:
             f"Go on with: penwright train --resume {self.run.folder}"
         )
 
-    def _patience_is_over(self) -> bool:
+    def _mind_over_fitting(self) -> None:
+        """With patience set: cool down as soon as the model over-fits, and stop when even that has no more use."""
         patience, state = self.trainer.settings.patience, self.trainer.state
-        if patience is None or state.evaluations_since_best < patience:
-            return False
-        for observer in self.observers:
-            observer.said(
+        if patience is None or state.step == state.total_steps:
+            return
+        if state.evaluations_over_fitted >= OFTEN and self.trainer.cool_down():
+            state.evaluations_since_best = state.evaluations_over_fitted = 0
+            self._say(
+                f"it begins to over-fit, so the learning rate cools down from here, until step {state.total_steps:,}"
+            )
+        elif state.evaluations_since_best >= patience:
+            self.out_of_patience = True
+            self._say(
                 f"stopped early at step {state.step:,}: no better score in {patience} evaluations; the best is kept"
             )
-        return True
+
+    def _say(self, text: str) -> None:
+        for observer in self.observers:
+            observer.said(text)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """The training loop: one for every task."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from math import inf, isfinite
 from time import monotonic
@@ -10,18 +10,19 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
-from penwright.config import Recipe
+from penwright.config import Recipe, WarmupStableDecay
 from penwright.data.batches import Batch
 from penwright.data.batching import AnyBatches
 from penwright.errors import PenwrightError
 from penwright.models import Model
 from penwright.models.weights import load_weights, weights_of
-from penwright.objectives import summed_loss
+from penwright.objectives import Teachers, summed_loss
 from penwright.runs import Checkpoint, Record, Tensors
 from penwright.training.average import WeightAverage
 from penwright.training.budget import Clock, steps_of
+from penwright.training.compilation import compile_blocks
 from penwright.training.machine import Machine
-from penwright.training.optimizers import Optimizers, blocks_of
+from penwright.training.optimizers import Optimizers
 
 TOO_MANY_SKIPPED = 25  # steps in a row
 
@@ -51,14 +52,19 @@ class TrainState:
     best: float | None = None  # the best score so far, of the kind that ranks
     best_step: int | None = None  # where it was reached
     evaluations_since_best: int = 0
+    evaluations_over_fitted: int = 0  # in a row, each clearly worse than the best
 
 
 class Trainer:
     """Takes optimizer steps until the budget is spent; whoever iterates may stop at any of them."""
 
-    def __init__(self, model: Model, batches: AnyBatches, recipe: Recipe, machine: Machine):
+    def __init__(
+        self, model: Model, batches: AnyBatches, recipe: Recipe, machine: Machine, teachers: Sequence[Model] = ()
+    ):
         self.model, self.batches, self.machine = model.to(machine.device), batches, machine
         self.settings, self.schedule = recipe.training, recipe.schedule
+        weight = recipe.distillation.weight if recipe.distillation else 0.0
+        self.teachers = Teachers([each.eval() for each in teachers], weight) if teachers else None
         self.unit = "texts" if recipe.task == "classify" else "tokens"  # of which each is a target
         self.optimizers = Optimizers(model, recipe.optimizer, machine.precision)
         self.average = WeightAverage(model, self.settings.average) if self.settings.average else None
@@ -66,9 +72,8 @@ class Trainer:
         minutes = self.settings.minutes
         self.clock = Clock.of(minutes, self.schedule) if minutes is not None else None
         self.reserved_seconds = 0.0  # for the last evaluation
-        if machine.compile:
-            for block in blocks_of(model):  # all of one kind share what was compiled
-                block.compile(dynamic=recipe.task != "generate")
+        if self.settings.compile == "on":
+            compile_blocks(model, dynamic=recipe.task != "generate")
 
     @property
     def epoch(self) -> float:
@@ -124,7 +129,7 @@ class Trainer:
 
     def _backward(self, batch: Batch, n_targets: int) -> float:
         with torch.autocast(self.machine.device.type, self.machine.precision, enabled=self._mixed):
-            loss = summed_loss(self.model, batch, self.settings.label_smoothing) / n_targets
+            loss = summed_loss(self.model, batch, self.settings.label_smoothing, self.teachers) / n_targets
         loss.backward()
         return float(loss.detach())
 
@@ -175,10 +180,21 @@ class Trainer:
         if self.machine.device.type == "cuda" and "random/cuda" in tensors:
             torch.cuda.set_rng_state(tensors["random/cuda"], self.machine.device)
 
+    def cool_down(self) -> bool:
+        """Begin the cooldown here, if the schedule has one that is still to come; whether that was so."""
+        state, schedule = self.state, self.schedule
+        if not isinstance(schedule, WarmupStableDecay) or not 0 < schedule.cooldown_fraction < 1:
+            return False
+        if self.progress >= 1 - schedule.cooldown_fraction:
+            return False
+        state.total_steps = state.first_step + schedule.total_if_cooled_from(state.step - state.first_step)
+        return True
+
     def extend(self) -> None:
         """Begin a new budget, and its schedule, where the loaded state ends."""
         state = self.state
-        state.first_step, state.first_second, state.evaluations_since_best = state.step, state.seconds, 0
+        state.first_step, state.first_second = state.step, state.seconds
+        state.evaluations_since_best = state.evaluations_over_fitted = 0
         steps = steps_of(self.settings, self.batches)
         state.total_steps = None if steps is None else state.step + steps
         if self.clock is not None:

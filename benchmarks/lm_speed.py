@@ -1,0 +1,80 @@
+"""Characters a second while training: nanoGPT and transformers' Trainer beside ours, same layers, width and batch.
+
+Run: python -m benchmarks.lm_speed TEXT NANOGPT_CHECKOUT [ROUNDS]
+"""
+
+import json
+import sys
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+from benchmarks.ours import SETTLING, pace_in_new_process
+from benchmarks.peers import NanoGPT, run
+from benchmarks.report import Result, write_result
+from penwright.config import Table
+
+LAYERS, WIDTH, HEADS, CONTEXT, ROWS, STEPS = 6, 384, 6, 256, 16, 25
+OURS: dict[str, Table] = {
+    "penwright, float32, not compiled": {"precision": "float32", "compile": "off"},
+    "penwright, as it chooses": {"compile": "on"},
+}
+
+
+def main(text: Path, checkout: Path, rounds: int = 3) -> None:
+    """Each in turn; the pace is the median of the steps after the first few."""
+    found: dict[str, tuple[list[float], list[float]]] = {}
+
+    def note(name: str, pace: float, seconds: float) -> None:
+        paces, starts = found.setdefault(name, ([], []))
+        paces.append(pace)
+        starts.append(seconds)
+        print(f"{name}: {pace:,.0f} characters/s, settled after {seconds:.0f} s", flush=True)
+
+    for number in range(rounds):
+        for compiled in (False, True):
+            with TemporaryDirectory() as folder:
+                note(
+                    f"nanoGPT, {'compiled' if compiled else 'not compiled'}",
+                    *_nanogpt(text, checkout, folder, compiled),
+                )
+        shape = {"n_layers": LAYERS, "d_model": WIDTH, "d_ff": 1024, "n_heads": HEADS, "context": CONTEXT}
+        given = json.dumps({**shape, "rows": ROWS, "steps": STEPS})
+        done = run([sys.executable, "-m", "benchmarks.hf_trainer", "lm", text, given])
+        note("transformers' Trainer, bf16", json.loads(done.lines[-1][1]), 0.0)
+        for name, training in OURS.items():
+            note(name, *pace_in_new_process(_ours(text, training, seed=number)))
+    results = [Result(name, {"characters/s": p, "seconds to settle": s}) for name, (p, s) in found.items()]
+    shape = f"{LAYERS} layers, d {WIDTH}, {HEADS} heads, context {CONTEXT}, {ROWS} rows a batch, dropout 0.2"
+    write_result("lm_speed", f"python -m benchmarks.lm_speed {text.name} nanoGPT {rounds}", results, shape)
+
+
+def _nanogpt(text: Path, checkout: Path, folder: str, compiled: bool) -> tuple[float, float]:
+    peer = NanoGPT(checkout, text, Path(folder) / "nanoGPT")
+    peer.prepare()
+    done = peer.train(compile=compiled, batch_size=ROWS, max_iters=STEPS, log_interval=1, eval_iters=1)
+    steps = done.found(peer.MILLISECONDS)
+    return ROWS * CONTEXT / (median(time for _, time in steps[SETTLING:]) / 1000), steps[SETTLING - 1][0]
+
+
+def _ours(text: Path, training: Table, seed: int) -> Table:
+    return {
+        "task": "generate",
+        "seed": seed,
+        "data": {"train": [str(text)], "held_out": 0.1},
+        "tokenizer": {"type": "characters"},
+        "model": {
+            "d_model": WIDTH,
+            "n_layers": LAYERS,
+            "n_heads": HEADS,
+            "context_length": CONTEXT,
+            "dropout": 0.2,
+            "qk_norm": True,
+        },
+        "optimizer": {"type": "muon"},
+        "training": {"steps": STEPS, "batch_tokens": ROWS * CONTEXT, "evaluate_every": 10 * STEPS, **training},
+    }
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *map(int, sys.argv[3:]))

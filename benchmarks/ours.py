@@ -1,0 +1,69 @@
+"""Penwright as the benchmarks run it: whole processes of its command, or the pace of its steps alone."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter
+
+from benchmarks.peers import Finished, run
+from penwright import making
+from penwright.config import Table
+from penwright.runs import Run
+from penwright.training.session import Observer
+from penwright.training.trainer import StepReport, Trainer
+
+SETTLING = 5  # steps before the pace counts
+PENWRIGHT = [sys.executable, "-m", "penwright"]
+
+
+def train(folder: Path, options: Sequence[object]) -> Finished:
+    """A whole process of `penwright train`."""
+    return run([*PENWRIGHT, "train", "--run", folder, *options])
+
+
+def losses(folder: Path) -> list[tuple[float, float]]:
+    """Seconds of training and nats a token, at every look at the held-out part."""
+    records = Run.open(folder).records("metrics.jsonl")
+    return [(float(record["seconds"]), float(record["nats per token"])) for record in records]
+
+
+def evaluate(folder: Path, *files: object) -> dict[str, float]:
+    """The scores of `penwright evaluate`."""
+    finished = run([*PENWRIGHT, "evaluate", folder, *files, "--json"])
+    written = [line for _, line in finished.lines]
+    begin = next(number for number, line in enumerate(written) if line.startswith("["))
+    return {score["name"]: float(score["value"]) for score in json.loads("\n".join(written[begin:]))}
+
+
+class _Stopwatch(Observer):
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+        self.targets: list[int] = []
+
+    def stepped(self, trainer: Trainer, report: StepReport) -> None:
+        self.ends.append(perf_counter())
+        self.targets.append(report.n_targets)
+
+
+def pace(settings: Table) -> tuple[float, float]:
+    """Targets a second once settled, and the seconds up to then; the settings name the number of steps."""
+    watch, begin = _Stopwatch(), perf_counter()
+    with TemporaryDirectory() as folder:
+        making.train(making.prepare(settings), Path(folder) / "run", [watch])
+    times = [after - before for before, after in zip(watch.ends[SETTLING - 1 :], watch.ends[SETTLING:], strict=False)]
+    rates = [targets / time for targets, time in zip(watch.targets[SETTLING:], times, strict=False)]
+    return median(rates), watch.ends[SETTLING - 1] - begin
+
+
+def pace_in_new_process(settings: Table) -> tuple[float, float]:
+    """pace() of these settings."""
+    finished = run([sys.executable, "-m", "benchmarks.ours", json.dumps(settings)], Path(__file__).parent.parent)
+    rate, seconds = json.loads(finished.lines[-1][1])
+    return rate, seconds
+
+
+if __name__ == "__main__":  # in a process of its own: what one run compiles or caches must not help the next
+    print(json.dumps(pace(json.loads(sys.argv[1]))))

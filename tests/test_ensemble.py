@@ -1,0 +1,74 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penwright import ensemble
+from penwright.config import Table
+from penwright.errors import Interrupted, PenwrightError
+from penwright.making import prepare, train
+from penwright.runs import Run
+
+TINY: Table = {
+    "tokenizer": {"type": "characters"},
+    "model": {"d_model": 16, "n_layers": 1, "n_heads": 1, "context_length": 16},
+    "training": {"steps": 4, "batch_tokens": 64, "evaluate_every": 4, "prompts": ["a"]},
+    "decoding": {"max_new_tokens": 2},
+}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Table:
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"line {n} of a text, {n * 7 % 13} and so on\n" for n in range(400)), encoding="utf-8")
+    return {**TINY, "data": {"train": [str(text)]}}
+
+
+def test_members_differ_but_hold_out_the_same_and_teach_one_more(settings: Table, tmp_path: Path) -> None:
+    ensemble.train_ensemble(settings, 2, tmp_path / "all")
+    runs = [Run.open(tmp_path / name) for name in ("all-member-1", "all-member-2", "all")]
+    assert len({run.recipe.seed for run in runs}) == 3
+    assert len({str(run.recipe.data) for run in runs}) == 1 and runs[0].recipe.data.seed == 1
+    assert runs[2].recipe.distillation is not None
+    assert runs[2].recipe.distillation.teachers == tuple(str(run.folder) for run in runs[:2])
+    assert all(run.is_finished for run in runs)
+
+
+def test_the_same_call_goes_on_where_it_was_stopped(
+    settings: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[str] = []
+
+    def stop_at_the_second(first_call: bool) -> Callable[..., object]:
+        def train_one(prepared: object, folder: Path, observers: object = ()) -> object:
+            if first_call and trained:
+                raise Interrupted("stopped")
+            trained.append(folder.name)
+            return train(prepared, folder, observers)  # type: ignore[arg-type]
+
+        return train_one
+
+    monkeypatch.setattr(ensemble, "train", stop_at_the_second(True))
+    with pytest.raises(Interrupted, match="same command"):
+        ensemble.train_ensemble(settings, 2, tmp_path / "all")
+    monkeypatch.setattr(ensemble, "train", stop_at_the_second(False))
+    ensemble.train_ensemble(settings, 2, tmp_path / "all")
+    assert trained == ["all-member-1", "all-member-2", "all"]
+
+
+def test_minutes_are_shared_out_and_steps_are_not() -> None:
+    given: Table = {"training": {"minutes": 12}}
+    members = [ensemble.member_settings(given, 3, number)["training"]["minutes"] for number in (1, 2, 3)]
+    student = ensemble.student_settings(given, [Path("a")])["training"]["minutes"]
+    assert sum(members) + student == pytest.approx(12)
+    assert "minutes" not in ensemble.member_settings({"training": {"steps": 5}}, 3, 1)["training"]
+
+
+def test_a_teacher_with_other_pieces_is_refused(settings: Table, tmp_path: Path) -> None:
+    other = tmp_path / "other.txt"
+    other.write_text("völlig anderer Text\n" * 200, encoding="utf-8")
+    train(prepare(settings), tmp_path / "one")
+    train(prepare({**settings, "data": {"train": [str(other)]}}), tmp_path / "two")
+    teachers = {"teachers": [str(tmp_path / "one"), str(tmp_path / "two")]}
+    with pytest.raises(PenwrightError, match="two cannot teach"):
+        train(prepare({**settings, "distillation": teachers}), tmp_path / "three")

@@ -1,0 +1,43 @@
+import shutil
+
+import pytest
+import torch
+
+from penwright.training import compilation
+from penwright.training.compilation import PAYS_FROM, choose_compilation, uncompiled
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("missing", ["", "there is no C++ compiler"])
+def test_a_long_run_on_a_cpu_is_compiled_where_there_is_a_compiler(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compilation, "_missing_for_compilation", lambda: missing)
+    compiled, reason = choose_compilation(CPU, "generate", PAYS_FROM["generate"])
+    assert compiled == (not missing) and missing in reason
+    assert not choose_compilation(CPU, "generate", PAYS_FROM["generate"] - 1)[0]
+
+
+def test_a_gpu_always_compiles_and_an_unknown_device_never() -> None:
+    assert choose_compilation(torch.device("cuda"), "translate", 1.0)[0]
+    assert not choose_compilation(torch.device("mps"), "translate", 1e6)[0]
+
+
+def test_without_a_compiler_the_reason_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compilation.sys, "platform", "linux")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert "C++ compiler" in choose_compilation(CPU, "generate", 1e6)[1]
+
+
+def test_evaluation_does_not_run_what_is_compiled() -> None:
+    ran: list[str] = []
+
+    def note_and_return(graph: torch.fx.GraphModule, inputs: object) -> object:
+        ran.append("compiled")
+        return graph.forward
+
+    compiled = torch.compile(lambda x: x + 1, backend=note_and_return)
+    with uncompiled():
+        assert compiled(torch.zeros(1)) == 1 and not ran
+    assert compiled(torch.zeros(1)) == 1 and ran
