@@ -28,7 +28,7 @@ class Finished(NamedTuple):
 def run(command: Sequence[object], folder: Path | None = None, limit: float = float("inf")) -> Finished:
     """Run to the end, or up to a limit in seconds, and note when each line came."""
     begin = perf_counter()
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": ""}
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
         [str(part) for part in command],
         cwd=folder,

@@ -1,12 +1,13 @@
 """The Python door: a run is made (making.py, ensemble.py) and used (using.py)."""
 
 from penwright.ensemble import train_ensemble
-from penwright.making import Prepared, new_run_folder, prepare, read_recipe, resume, train
+from penwright.making import Prepared, expect, new_run_folder, prepare, read_recipe, resume, train
 from penwright.using import evaluate, load, load_classifier, load_generator, load_translator
 
 __all__ = [
     "Prepared",
     "evaluate",
+    "expect",
     "load",
     "load_classifier",
     "load_generator",

@@ -1,13 +1,13 @@
 """How a run is made: plan, train, resume."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 
 from penwright.config import BUDGETS, Recipe, Table, Task, merge, read_toml, validate
-from penwright.data.corpora import detect_task
+from penwright.data.corpora import Document, detect_task
 from penwright.errors import PenwrightError, UsageError
 from penwright.models import Model, make_model
 from penwright.models.weights import load_weights
@@ -15,6 +15,7 @@ from penwright.runs import Run
 from penwright.tasks import TASKS, AnyCorpus, Application, Workbench, make_card, reading_of
 from penwright.tasks.stores import token_store
 from penwright.tokenizers import Tokenizer, train_tokenizer
+from penwright.training.expectation import CONTEXT, MEASURED, Outlook, compressed_bits, outlook_for
 from penwright.training.machine import Machine, choose_machine
 from penwright.training.pace import pace_on
 from penwright.training.planning import Facts, Plan, make_plan
@@ -58,6 +59,26 @@ def prepare(given: Table) -> Prepared:
     facts = _facts(first.task, corpus)
     plan = make_plan(facts, given, pace_on(machine, first.task, max(1, len(corpus.labels))), machine.device)
     return Prepared(plan, corpus, machine, reason)
+
+
+def expect(prepared: Prepared) -> Outlook | None:
+    """What may come of it, told from a compressor on the same text; None for tasks of which that says nothing."""
+    corpus, plan = prepared.corpus, prepared.plan
+    if plan.recipe.task != "generate":
+        return None
+    before = _beginning(TASKS["generate"].texts(corpus), CONTEXT)
+    held_out = (chunk for document in corpus.held_out if isinstance(document, Document) for chunk in document.chunks)
+    compressed = compressed_bits(before, _beginning(held_out, MEASURED))
+    return outlook_for(compressed, corpus.training_bytes, plan.epochs, plan.recipe.training.minutes)
+
+
+def _beginning(texts: Iterable[str], n_bytes: int) -> bytes:
+    found = bytearray()
+    for text in texts:
+        found += text.encode()
+        if len(found) >= n_bytes:
+            break
+    return bytes(found[:n_bytes])
 
 
 def _budget(given: Table) -> Table:

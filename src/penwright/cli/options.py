@@ -3,11 +3,17 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penwright.errors import PenwrightError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from penwright.api import Prepared
+    from penwright.config import Table
 
 RunFolder = Annotated[Path, typer.Argument(help="The folder of a trained run.", metavar="RUN", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
@@ -41,3 +47,34 @@ def warn(text: str) -> None:
 def without_none(table: dict[str, object]) -> dict[str, object]:
     """The flags that were given."""
     return {key: value for key, value in table.items() if value is not None and value != []}
+
+
+def settings_of(recipe: Path | None, flags: "Table", overrides: "Sequence[str]") -> "Table":
+    """The recipe, then flags, then --set, each laid over what comes before; a budget given replaces another."""
+    from penwright.api import read_recipe
+    from penwright.config import merge, parse_override
+
+    above = merge(flags, *(parse_override(text) for text in overrides))
+    settings = merge(read_recipe(recipe, above) if recipe is not None else {}, above)
+    return {key: value for key, value in settings.items() if value != {}}
+
+
+def plan_as_record(prepared: "Prepared") -> dict[str, object]:
+    """For programs: the recipe, its choices with their reasons, the size, and what was read."""
+    plan = prepared.plan
+    choices = [choice._asdict() for choice in plan.choices]
+    record = {"recipe": plan.recipe.model_dump(mode="json"), "choices": choices, "epochs": plan.epochs}
+    return {**record, "size": plan.size._asdict(), "data": prepared.corpus.report.as_dict()}
+
+
+def plan_in_words(prepared: "Prepared") -> "Iterator[str]":
+    """For people: the same, a line each."""
+    plan, size = prepared.plan, prepared.plan.size
+    yield f"task: {plan.recipe.task} ({prepared.reason})"
+    yield from (f"  {line}" for line in prepared.corpus.report.lines())
+    yield from (f"{choice.key} = {choice.value} ({choice.reason})" for choice in plan.choices)
+    yield from (f"machine: {reason}" for reason in prepared.machine.reasons)
+    yield (
+        f"model: {size.parameters:,} parameters, {size.flops_per_token / 1e6:.1f} MFLOP a token, "
+        f"about {size.training_bytes / 1e9:.2g} GB to train"
+    )

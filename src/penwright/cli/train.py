@@ -1,13 +1,12 @@
 """penwright train: from a text to a trained model."""
 
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penwright.cli.options import Json, print_json, without_none
+from penwright.cli.options import Json, plan_as_record, plan_in_words, print_json, settings_of, without_none
 from penwright.errors import UsageError
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def command(
         "model": without_none({"size": size}),
         **without_none({"task": task, "seed": seed}),
     }
-    settings = _settings(recipe, flags, set_ or [])
+    settings = settings_of(recipe, flags, set_ or [])
     if resume is not None:
         _resume(resume, settings, json)
         return
@@ -62,7 +61,7 @@ def command(
     prepared = api.prepare(settings)
     folder = run or api.new_run_folder(prepared.plan.recipe)
     if ensemble is None or dry_run:
-        _print_plan(prepared, folder, json, dry_run)
+        _show_plan(prepared, folder, json, dry_run)
     if dry_run:
         return
     if ensemble is None:
@@ -70,16 +69,6 @@ def command(
     else:
         api.train_ensemble(settings, ensemble, folder, _observers(folder, json))
     _finish(folder, prepared.plan.recipe.task, json)
-
-
-def _settings(recipe: Path | None, flags: "Table", overrides: Sequence[str]) -> "Table":
-    """The recipe, then flags, then --set, each laid over what comes before; a budget given replaces another."""
-    from penwright.api import read_recipe
-    from penwright.config import merge, parse_override
-
-    above = merge(flags, *(parse_override(text) for text in overrides))
-    settings = merge(read_recipe(recipe, above) if recipe is not None else {}, above)
-    return {key: value for key, value in settings.items() if value != {}}
 
 
 def _resume(folder: Path, changes: "Table", json: bool) -> None:
@@ -100,31 +89,18 @@ def _observers(folder: Path, json: bool) -> "list[Observer]":
     return [progress_observer(), *([board] if board else [])]
 
 
-def _print_plan(prepared: "Prepared", folder: Path, json: bool, dry_run: bool) -> None:
+def _show_plan(prepared: "Prepared", folder: Path, json: bool, dry_run: bool) -> None:
     from penwright.cli.progress import err
     from penwright.config import write_toml
 
-    plan = prepared.plan
     if json:
-        choices = [choice._asdict() for choice in plan.choices]
-        record = {"run": folder, "recipe": plan.recipe.model_dump(mode="json"), "choices": choices}
-        print_json({**record, "size": plan.size._asdict(), "data": prepared.corpus.report.as_dict()})
+        print_json({"run": folder, **plan_as_record(prepared)})
         return
-    err(f"task: {plan.recipe.task} ({prepared.reason})")
-    for line in prepared.corpus.report.lines():
-        err(f"  {line}")
-    for choice in plan.choices:
-        err(f"{choice.key} = {choice.value} ({choice.reason})")
-    for reason in prepared.machine.reasons:
-        err(f"machine: {reason}")
-    size = plan.size
-    err(
-        f"model: {size.parameters:,} parameters, {size.flops_per_token / 1e6:.1f} MFLOP a token, "
-        f"about {size.training_bytes / 1e9:.2g} GB to train"
-    )
+    for line in plan_in_words(prepared):
+        err(line)
     err(f"run: {folder}")
     if dry_run:
-        print(write_toml(plan.recipe), end="")
+        print(write_toml(prepared.plan.recipe), end="")
 
 
 def _finish(folder: Path, task: str, json: bool) -> None:

@@ -1,5 +1,6 @@
 """Settings: a TOML recipe and `a.b=c` overrides become frozen, validated objects. Imports no torch."""
 
+from penwright.config.folders import cache_folder
 from penwright.config.model import (
     SIZES,
     LearnedPositions,
@@ -50,6 +51,7 @@ __all__ = [
     "TokenizerSettings",
     "TrainingSettings",
     "WarmupStableDecay",
+    "cache_folder",
     "explain",
     "merge",
     "parse_override",

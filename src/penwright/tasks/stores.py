@@ -1,10 +1,9 @@
 """The tokens of a corpus on disk: made once, and found again by all they were made of."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from penwright.config import Task
+from penwright.config import Task, cache_folder
 from penwright.data.store import TokenStore, cached_store, store_key
 from penwright.data.store_writer import write_store
 from penwright.tasks import TASKS, AnyCorpus
@@ -21,9 +20,4 @@ def token_store(
     def build(folder: Path) -> None:
         write_store(folder, parts.columns, parts.rows(part, labels), tokenizer, key, parts.labels)
 
-    return cached_store(_cache_folder(), key, build)
-
-
-def _cache_folder() -> Path:
-    chosen = os.environ.get("PENWRIGHT_CACHE")
-    return Path(chosen) if chosen else Path.home() / ".cache" / "penwright" / "tokens"
+    return cached_store(cache_folder("tokens"), key, build)

@@ -1,5 +1,6 @@
 """Compiled blocks: a third quicker once compiled, which takes a while; so whether it pays depends on the run."""
 
+import os
 import shutil
 import sys
 import sysconfig
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 from torch.fx.experimental import _config as shapes
 
-from penwright.config import Task
+from penwright.config import Task, cache_folder
 from penwright.training.optimizers import blocks_of
 
 PAYS_FROM: dict[Task, float] = {"generate": 120.0, "translate": 240.0, "classify": 240.0}
@@ -34,6 +35,7 @@ def choose_compilation(device: torch.device, task: Task, seconds: float) -> tupl
 
 def compile_blocks(model: nn.Module, *, dynamic: bool) -> None:
     """Have each block compiled when it first runs; all of one kind share what was compiled."""
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder("compiled")))  # /tmp may be emptied at any time
     shapes.use_duck_shape = False  # else a batch as long as the model is wide would be compiled for just that
     for block in blocks_of(model):
         block.compile(dynamic=dynamic)

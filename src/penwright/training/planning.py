@@ -14,7 +14,7 @@ from penwright.training.pace import Pace
 
 DEFAULT_MINUTES = 10.0
 LADDER = ("nano", "tiny", "mini", "small", "medium", "base", "large")
-TOKENS_PER_PARAMETER: dict[Task, float] = {"generate": 2.0, "translate": 0.8, "classify": 0.8}
+TOKENS_PER_PARAMETER: dict[Task, float] = {"generate": 1.0, "translate": 0.8, "classify": 0.8}
 # ... that training should see: with fewer, a smaller model gets further in the time
 PARAMETERS_PER_TOKEN: dict[Task, float] = {"generate": 12.0, "translate": 12.0, "classify": 0.6}
 # ... of the corpus: more only learns it by heart, and soonest where a whole text teaches no more than a label
@@ -49,6 +49,7 @@ class Plan(NamedTuple):
     recipe: Recipe
     choices: tuple[Choice, ...]
     size: Size
+    epochs: float  # times that the corpus will be read, about
 
 
 def make_plan(facts: Facts, given: Table, pace: Pace, device: torch.device = CPU) -> Plan:
@@ -61,7 +62,7 @@ def make_plan(facts: Facts, given: Table, pace: Pace, device: torch.device = CPU
     size = size_of(
         facts.task, planner.vocab_size, recipe.model, recipe.training.batch_tokens, n_labels=max(1, facts.n_labels)
     )
-    return Plan(recipe, tuple(planner.choices), size)
+    return Plan(recipe, tuple(planner.choices), size, planner.epochs)
 
 
 class _Planner:
@@ -218,6 +219,11 @@ class _Planner:
             return self._get("training.steps") * per_step
         return None
 
+    @property
+    def epochs(self) -> float:
+        """Passes over the training part that the budget allows for, once the model is chosen."""
+        return self._affordable_tokens(self.table["model"].get("size")) / self.corpus_tokens
+
     def _choose_regularisation(self) -> None:
         model = self.table["model"]
         if "dropout" not in model and (model.get("size") is None or model["size"] in LADDER):
@@ -230,7 +236,7 @@ class _Planner:
     def _dropout(self) -> tuple[float, str]:
         if self.facts.task == "classify":
             return 0.3, "labels are soon learned by heart (measured)"
-        epochs = self._affordable_tokens(self.table["model"].get("size")) / self.corpus_tokens
+        epochs = self.epochs
         rates = [(2.5, 0.0), (6.0, 0.1), (20.0, 0.2)]
         return next((rate for limit, rate in rates if epochs < limit), 0.3), f"for about {epochs:.2g} epochs"
 
@@ -241,7 +247,7 @@ class _Planner:
         if self.facts.task != "classify" and self.table["optimizer"]["type"] == "muon":
             self._suggest("optimizer.weight_decay", 0.1, "a text read many times is learned by heart less (measured)")
         if self.facts.task == "translate" and self.table["optimizer"]["type"] == "muon":
-            self._suggest("optimizer.adamw.learning_rate", 0.015, "of the embeddings; the best of five (measured)")
+            self._suggest("optimizer.adamw.learning_rate", 0.02, "of the embeddings, of which each is seen seldom (measured)")
         if "type" not in self.table.get("schedule", {}):
             schedule = {"type": "wsd", "warmup_steps": 50, "cooldown_fraction": 0.6}
             self.table = merge(self.table, {"schedule": merge(schedule, self.table.get("schedule", {}))})

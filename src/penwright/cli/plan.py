@@ -1,0 +1,40 @@
+"""penwright plan: what would be trained, and what may be expected of it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penwright.cli.options import Json, plan_as_record, plan_in_words, print_json, settings_of, without_none
+
+NAME = "plan"
+
+
+def command(
+    data: Annotated[list[str] | None, typer.Argument(help="Files, folders or hub:NAME.", metavar="DATA")] = None,
+    minutes: Annotated[float | None, typer.Option(help="To train for, on this machine.")] = None,
+    recipe: Annotated[Path | None, typer.Option(help="A TOML file of settings.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Any setting: table.key=value.")] = None,
+    json: Json = False,
+) -> None:
+    """Say what would be trained, how good it may become, and when more minutes stop paying; trains nothing."""
+    from penwright import api
+
+    flags: dict[str, object] = {"data": without_none({"train": data}), "training": without_none({"minutes": minutes})}
+    prepared = api.prepare(settings_of(recipe, flags, set_ or []))
+    outlook = api.expect(prepared)
+    if json:
+        print_json({**plan_as_record(prepared), "outlook": outlook._asdict() if outlook else None})
+        return
+    for line in plan_in_words(prepared):
+        print(line)
+    print(f"reads the text about {prepared.plan.epochs:.2g} times")
+    if outlook is None:
+        print("how well it will do cannot be told beforehand for this task: labels and translations differ too much")
+        return
+    print(
+        f"expected: {outlook.low:.2f} to {outlook.high:.2f} bits a byte of the held-out text "
+        f"(xz needs {outlook.compressed:.2f} after reading the rest; the range is that of recorded runs)"
+    )
+    if outlook.pays_up_to is not None:
+        print(f"more time: up to about {outlook.pays_up_to:.0f} minutes, each doubling should gain a hundredth or more")

@@ -1,0 +1,54 @@
+"""What a run may be expected to reach, told before it is trained: from how well a compressor does on the same text.
+
+How hard a text is, no formula knows; but what a general compressor, having seen the training part, needs for the
+held-out one tells most of it. The rest is how much of the text the model will have seen: the law below was fitted to
+runs of our own (benchmarks/results).
+"""
+
+import lzma
+from math import log2
+from typing import NamedTuple
+
+CONTEXT, MEASURED = 4_000_000, 300_000  # bytes before, and of, what is compressed
+SPREAD = 0.05  # of the recorded runs about the law, at most
+PAYS = 0.01  # a doubling of the time that gains a smaller share is not worth it
+MOST_DOUBLINGS = 10
+
+
+class Outlook(NamedTuple):
+    """Bits a byte of held-out text, in a range, and what is behind it."""
+
+    low: float
+    high: float
+    compressed: float  # what the compressor needs
+    pays_up_to: float | None  # minutes, beyond which a doubling gains less than a hundredth
+
+
+def compressed_bits(before: bytes, text: bytes) -> float:
+    """Bits a byte that xz needs for `text` (its first 300 kB) after it has seen the last 4 MB of `before`."""
+    before, text = before[-CONTEXT:], text[:MEASURED]
+    return 8 * (_packed(before + text) - _packed(before)) / max(1, len(text))
+
+
+def outlook_for(compressed: float, corpus_bytes: float, epochs: float, minutes: float | None) -> Outlook:
+    """For a text that is read so many times in so many minutes."""
+    middle = compressed * _ratio(corpus_bytes, epochs)
+    doublings = 0
+    while doublings < MOST_DOUBLINGS:
+        now, doubled = (_ratio(corpus_bytes, epochs * 2 ** (doublings + more)) for more in (0, 1))
+        if now - doubled < PAYS * now:
+            break
+        doublings += 1
+    return Outlook(
+        middle * (1 - SPREAD), middle * (1 + SPREAD), compressed, None if minutes is None else minutes * 2**doublings
+    )
+
+
+def _ratio(corpus_bytes: float, epochs: float) -> float:
+    """Of our bits to the compressor's: falls with what there is to learn from, and with how often it was read."""
+    return 0.9 - 0.02 * log2(max(1.0, corpus_bytes / 1e6)) - 0.1 * (1 - (1 + epochs) ** -0.7)
+
+
+def _packed(text: bytes) -> int:
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 2 * CONTEXT}]
+    return len(lzma.compress(text, format=lzma.FORMAT_RAW, filters=filters))
