@@ -24,8 +24,8 @@ def main(data: Path, rounds: int = 3) -> None:
     found: dict[str, list[tuple[float, float, float]]] = {}
 
     def note(name: str, seconds: float, dev: float, test: float) -> None:
-        found.setdefault(name, []).append((seconds, 100 * dev, 100 * test))
-        print(f"{name}: {seconds:.0f} s, dev {100 * dev:.1f}, test {100 * test:.1f}", flush=True)
+        found.setdefault(name, []).append((seconds, dev, test))
+        print(f"{name}: {seconds:.0f} s, dev {dev:.1f}, test {test:.1f}", flush=True)
 
     choices = {
         "penwright, recipes/sst2.toml": ["--recipe", "recipes/sst2.toml"],
@@ -34,7 +34,7 @@ def main(data: Path, rounds: int = 3) -> None:
     for number in range(rounds):
         done = run([sys.executable, "-m", "benchmarks.hf_trainer", "classify", *files, json.dumps(PEER)])
         scores = json.loads(done.lines[-1][1])
-        note("transformers' Trainer", done.seconds, scores["dev"], scores["test"])
+        note("transformers' Trainer", done.seconds, 100 * scores["dev"], 100 * scores["test"])
         for name, options in choices.items():
             with TemporaryDirectory() as folder:
                 where = Path(folder) / "run"

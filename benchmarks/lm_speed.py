@@ -23,45 +23,41 @@ OURS: dict[str, Table] = {
 
 def main(text: Path, checkout: Path, rounds: int = 3) -> None:
     """Each in turn; the pace is the median of the steps after the first few."""
-    found: dict[str, tuple[list[float], list[float]]] = {}
+    found: dict[str, list[float]] = {}
 
-    def note(name: str, pace: float, seconds: float) -> None:
-        paces, starts = found.setdefault(name, ([], []))
-        paces.append(pace)
-        starts.append(seconds)
-        print(f"{name}: {pace:,.0f} characters/s, settled after {seconds:.0f} s", flush=True)
+    def note(name: str, pace: float) -> None:
+        found.setdefault(name, []).append(pace)
+        print(f"{name}: {pace:,.0f} characters/s", flush=True)
 
     for number in range(rounds):
         for compiled in (False, True):
             with TemporaryDirectory() as folder:
-                note(
-                    f"nanoGPT, {'compiled' if compiled else 'not compiled'}",
-                    *_nanogpt(text, checkout, folder, compiled),
-                )
+                how = "compiled" if compiled else "not compiled"
+                note(f"nanoGPT, {how}", _nanogpt(text, checkout, folder, compiled))
         shape = {"n_layers": LAYERS, "d_model": WIDTH, "d_ff": 1024, "n_heads": HEADS, "context": CONTEXT}
         given = json.dumps({**shape, "rows": ROWS, "steps": STEPS})
         done = run([sys.executable, "-m", "benchmarks.hf_trainer", "lm", text, given])
-        note("transformers' Trainer, bf16", json.loads(done.lines[-1][1]), 0.0)
+        note("transformers' Trainer, bf16", json.loads(done.lines[-1][1]))
         for name, training in OURS.items():
-            note(name, *pace_in_new_process(_ours(text, training, seed=number)))
-    results = [Result(name, {"characters/s": p, "seconds to settle": s}) for name, (p, s) in found.items()]
+            note(name, pace_in_new_process(_ours(text, training, seed=number)))
+    results = [Result(name, {"characters/s": paces}) for name, paces in found.items()]
     shape = f"{LAYERS} layers, d {WIDTH}, {HEADS} heads, context {CONTEXT}, {ROWS} rows a batch, dropout 0.2"
     write_result("lm_speed", f"python -m benchmarks.lm_speed {text.name} nanoGPT {rounds}", results, shape)
 
 
-def _nanogpt(text: Path, checkout: Path, folder: str, compiled: bool) -> tuple[float, float]:
+def _nanogpt(text: Path, checkout: Path, folder: str, compiled: bool) -> float:
     peer = NanoGPT(checkout, text, Path(folder) / "nanoGPT")
     peer.prepare()
     done = peer.train(compile=compiled, batch_size=ROWS, max_iters=STEPS, log_interval=1, eval_iters=1)
     steps = done.found(peer.MILLISECONDS)
-    return ROWS * CONTEXT / (median(time for _, time in steps[SETTLING:]) / 1000), steps[SETTLING - 1][0]
+    return ROWS * CONTEXT / (median(time for _, time in steps[SETTLING:]) / 1000)
 
 
 def _ours(text: Path, training: Table, seed: int) -> Table:
     return {
         "task": "generate",
         "seed": seed,
-        "data": {"train": [str(text)], "held_out": 0.1},
+        "data": {"train": [str(text)], "held_out": 0.02},
         "tokenizer": {"type": "characters"},
         "model": {
             "d_model": WIDTH,

@@ -37,7 +37,7 @@ def main(data: Path, python: Path, rounds: int = 3) -> None:
             done = peer.train(updates=STEPS, batch_size=BATCH)
             note("JoeyNMT", median(rate for _, rate in done.found(peer.TOKENS_A_SECOND)))
             for name, training in OURS.items():
-                note(name, pace_in_new_process(_ours(parts["train"], training, number))[0])
+                note(name, pace_in_new_process(_ours(parts["train"], training, number)))
     results = [Result(name, {"target tokens/s": paces}) for name, paces in found.items()]
     shape = f"d 128, 4 + 4 layers, 4 heads, d_ff 256, vocabulary {VOCABULARY}, {BATCH} tokens a batch"
     write_result("mt_speed", f"python -m benchmarks.mt_speed multi30k PYTHON {rounds}", results, shape)

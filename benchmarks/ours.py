@@ -48,22 +48,21 @@ class _Stopwatch(Observer):
         self.targets.append(report.n_targets)
 
 
-def pace(settings: Table) -> tuple[float, float]:
-    """Targets a second once settled, and the seconds up to then; the settings name the number of steps."""
-    watch, begin = _Stopwatch(), perf_counter()
+def pace(settings: Table) -> float:
+    """Targets a second once settled; the settings name the number of steps."""
+    watch = _Stopwatch()
     with TemporaryDirectory() as folder:
         making.train(making.prepare(settings), Path(folder) / "run", [watch])
     times = [after - before for before, after in zip(watch.ends[SETTLING - 1 :], watch.ends[SETTLING:], strict=False)]
     rates = [targets / time for targets, time in zip(watch.targets[SETTLING:], times, strict=False)]
-    return median(rates), watch.ends[SETTLING - 1] - begin
+    return median(rates)
 
 
-def pace_in_new_process(settings: Table) -> tuple[float, float]:
-    """pace() of these settings."""
+def pace_in_new_process(settings: Table) -> float:
+    """pace() of these settings, where nothing is compiled or cached yet."""
     finished = run([sys.executable, "-m", "benchmarks.ours", json.dumps(settings)], Path(__file__).parent.parent)
-    rate, seconds = json.loads(finished.lines[-1][1])
-    return rate, seconds
+    return float(finished.lines[-1][1])
 
 
-if __name__ == "__main__":  # in a process of its own: what one run compiles or caches must not help the next
-    print(json.dumps(pace(json.loads(sys.argv[1]))))
+if __name__ == "__main__":
+    print(pace(json.loads(sys.argv[1])))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import NamedTuple
 
@@ -26,13 +27,17 @@ class Finished(NamedTuple):
 
 
 def run(command: Sequence[object], folder: Path | None = None, limit: float = float("inf")) -> Finished:
-    """Run to the end, or up to a limit in seconds, and note when each line came."""
+    """Run to the end, or up to a limit in seconds, and note when each line came.
+
+    Caches are empty at the start of each, so that what one run compiles or stores does not help the next.
+    """
+    caches = TemporaryDirectory()
+    kept = {"PENWRIGHT_CACHE": caches.name, "TORCHINDUCTOR_CACHE_DIR": f"{caches.name}/compiled"}
     begin = perf_counter()
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
         [str(part) for part in command],
         cwd=folder,
-        env=environment,
+        env={**os.environ, **kept, "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -92,7 +97,7 @@ class JoeyNMT:
 
     def __init__(self, python: Path, folder: Path, languages: tuple[str, str], parts: dict[str, tuple[Path, Path]]):
         """`parts` are train, dev and test, each the source and the target file, as plain text."""
-        self.python, self.folder, self.languages = python, folder, languages
+        self.python, self.folder, self.languages = python.absolute(), folder, languages
         folder.mkdir(parents=True)
         for part, files in parts.items():
             for language, file in zip(languages, files, strict=True):

@@ -37,11 +37,11 @@ def main(text: Path, megabytes: tuple[float, ...] = (1, 10, 100)) -> None:
             results.append(Result(f"GB of memory at most, for {size:g} MB", {"figure": [memory]}))
             print(f"{size:g} MB: {seconds:.1f} s, {size / seconds:.1f} MB/s, {memory:.2f} GB", flush=True)
     for name in ("nano", "tiny", "mini", "small", "medium"):
-        rate, _ = pace_in_new_process(_settings(text, {"size": name}, 0))
+        rate = pace_in_new_process(_settings(text, {"size": name}, 0))
         results.append(Result(f"characters a second, size {name}", {"figure": [rate]}))
         print(f"{name}: {rate:,.0f} characters/s", flush=True)
     for threads in (1, 2):
-        rate, _ = pace_in_new_process(_settings(text, {"size": "mini"}, threads))
+        rate = pace_in_new_process(_settings(text, {"size": "mini"}, threads))
         results.append(Result(f"characters a second, size mini, {threads} threads", {"figure": [rate]}))
         print(f"{threads} threads: {rate:,.0f} characters/s", flush=True)
     write_result(NAME, f"python -m benchmarks.{NAME} {text.name}", results, (__doc__ or "").split("\n\n")[1])
