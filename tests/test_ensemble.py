@@ -6,8 +6,9 @@ import pytest
 from penwright import ensemble
 from penwright.config import Table
 from penwright.errors import Interrupted, PenwrightError
-from penwright.making import prepare, train
+from penwright.making import Prepared, prepare, train
 from penwright.runs import Run
+from penwright.training.session import Observer
 
 TINY: Table = {
     "tokenizer": {"type": "characters"},
@@ -15,6 +16,10 @@ TINY: Table = {
     "training": {"steps": 4, "batch_tokens": 64, "evaluate_every": 4, "prompts": ["a"]},
     "decoding": {"max_new_tokens": 2},
 }
+
+
+def unwatched(folder: Path, prepared: Prepared | None) -> list[Observer]:
+    return []
 
 
 @pytest.fixture
@@ -25,7 +30,7 @@ def settings(tmp_path: Path) -> Table:
 
 
 def test_members_differ_but_hold_out_the_same_and_teach_one_more(settings: Table, tmp_path: Path) -> None:
-    ensemble.train_ensemble(settings, 2, tmp_path / "all")
+    ensemble.train_ensemble(settings, 2, tmp_path / "all", unwatched)
     runs = [Run.open(tmp_path / name) for name in ("all-member-1", "all-member-2", "all")]
     assert len({run.recipe.seed for run in runs}) == 3
     assert len({str(run.recipe.data) for run in runs}) == 1 and runs[0].recipe.data.seed == 1
@@ -50,17 +55,16 @@ def test_the_same_call_goes_on_where_it_was_stopped(
 
     monkeypatch.setattr(ensemble, "train", stop_at_the_second(True))
     with pytest.raises(Interrupted, match="same command"):
-        ensemble.train_ensemble(settings, 2, tmp_path / "all")
+        ensemble.train_ensemble(settings, 2, tmp_path / "all", unwatched)
     monkeypatch.setattr(ensemble, "train", stop_at_the_second(False))
-    ensemble.train_ensemble(settings, 2, tmp_path / "all")
+    ensemble.train_ensemble(settings, 2, tmp_path / "all", unwatched)
     assert trained == ["all-member-1", "all-member-2", "all"]
 
 
-def test_minutes_are_shared_out_and_steps_are_not() -> None:
+def test_half_of_the_minutes_is_for_the_members_and_steps_are_not_shared_out() -> None:
     given: Table = {"training": {"minutes": 12}}
     members = [ensemble.member_settings(given, 3, number)["training"]["minutes"] for number in (1, 2, 3)]
-    student = ensemble.student_settings(given, [Path("a")])["training"]["minutes"]
-    assert sum(members) + student == pytest.approx(12)
+    assert sum(members) == pytest.approx(6)
     assert "minutes" not in ensemble.member_settings({"training": {"steps": 5}}, 3, 1)["training"]
 
 

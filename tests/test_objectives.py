@@ -1,11 +1,16 @@
+from collections.abc import Sequence
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from penwright import objectives
-from penwright.data.batches import IGNORED
-from penwright.objectives import vocabulary_loss
+from penwright.config import ModelSettings, Task
+from penwright.data.batches import IGNORED, Batch, LabelledBatch, PairBatch, TextBatch
+from penwright.models import EncoderDecoder, EncoderOnly, Model, make_model
+from penwright.objectives import Teachers, summed_loss, vocabulary_loss
 
 
 def one_by_one(hidden: Tensor, output: nn.Linear, targets: Tensor, smoothing: float) -> Tensor:
@@ -92,3 +97,46 @@ def test_taught_by_itself_alone_a_model_has_nothing_to_learn() -> None:
     taught = objectives._Taught([(hidden.detach(), output)], 1.0)
     vocabulary_loss(hidden, output, torch.tensor([1, 2, 3]), 0.0, taught).backward()
     assert hidden.grad is not None and hidden.grad.abs().max() < 1e-6
+
+
+def settings() -> ModelSettings:
+    return ModelSettings(d_model=16, n_layers=1, n_heads=2, context_length=16, zero_init_outputs=False)
+
+
+TOKENS = torch.tensor([[1, 2, 3, 4], [2, 3, 4, 1]])
+REAL = torch.ones(2, 4, dtype=torch.bool)
+BATCHES: dict[Task, Batch] = {
+    "generate": TextBatch(8, TOKENS, TOKENS.roll(-1, 1), None),
+    "translate": PairBatch(8, TOKENS, REAL, TOKENS, TOKENS.roll(-1, 1)),
+    "classify": LabelledBatch(2, TOKENS, REAL, torch.tensor([0, 2])),
+}
+
+
+@pytest.mark.parametrize("task", BATCHES)
+def test_a_taught_model_comes_to_expect_what_its_teachers_do(task: Task) -> None:
+    student, *teachers = (make_model(task, 9, settings(), 3).eval() for _ in range(3))
+    wholly_taught = partial(summed_loss, student, BATCHES[task], teachers=Teachers(teachers, 1.0))
+    optimizer, before = torch.optim.Adam(student.parameters(), 0.01), float(wholly_taught())
+    for _ in range(150):
+        optimizer.zero_grad()
+        wholly_taught().backward()
+        optimizer.step()
+    least = _entropy_of_their_mean(task, teachers)
+    assert float(wholly_taught()) - least < 0.05 * (before - least)
+    assert all(parameter.grad is None for teacher in teachers for parameter in teacher.parameters())
+
+
+def _entropy_of_their_mean(task: Task, teachers: Sequence[Model]) -> float:
+    with torch.no_grad():
+        probabilities = torch.stack([_logits(task, teacher).softmax(-1) for teacher in teachers]).mean(0)
+    return float(-(probabilities * probabilities.log()).sum())
+
+
+def _logits(task: Task, model: Model) -> Tensor:
+    match model:
+        case EncoderDecoder():
+            return model(TOKENS, REAL, TOKENS)
+        case EncoderOnly():
+            return model(TOKENS, REAL)
+        case _:
+            return model(TOKENS)

@@ -1,6 +1,6 @@
 """The Python door: a run is made (making.py, ensemble.py) and used (using.py)."""
 
-from penwright.ensemble import train_ensemble
+from penwright.ensemble import member_settings, train_ensemble
 from penwright.making import Prepared, expect, new_run_folder, prepare, read_recipe, resume, train
 from penwright.using import evaluate, load, load_classifier, load_generator, load_translator
 
@@ -12,6 +12,7 @@ __all__ = [
     "load_classifier",
     "load_generator",
     "load_translator",
+    "member_settings",
     "new_run_folder",
     "prepare",
     "read_recipe",

@@ -1,38 +1,37 @@
 """An ensemble: several models of one corpus, whose knowledge goes into a single one that is used like any other."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from penwright.config import BUDGETS, Table, merge
 from penwright.errors import Interrupted
-from penwright.making import prepare, resume, train
+from penwright.making import Prepared, prepare, resume, train
 from penwright.runs import Run
 from penwright.tasks import Application
 from penwright.training.planning import DEFAULT_MINUTES
 from penwright.training.session import Observer
 from penwright.using import load
 
+Watch = Callable[[Path, Prepared | None], Sequence[Observer]]
+# ... tells of a run that begins, with its plan unless it goes on, and gives who observes it
 MEMBERS_SHARE = 0.5  # of a budget in minutes; the model that learns from them has the rest
 
 
-def train_ensemble(given: Table, n_members: int, folder: Path, observers: Sequence[Observer] = ()) -> Application:
+def train_ensemble(given: Table, n_members: int, folder: Path, watch: Watch) -> Application:
     """Train the members, each a run beside `folder`, then the one in `folder` that learns from them all.
 
-    A budget in minutes is shared out; any other is everyone's. What an earlier, interrupted call with the same
-    arguments has done is not done again.
+    A budget in minutes is shared out; any other is everyone's. What an earlier, interrupted call for the same folder
+    has done is not done again.
     """
     members = [folder.with_name(f"{folder.name}-member-{number}") for number in range(1, n_members + 1)]
     try:
         for number, member in enumerate(members, 1):
-            _say(observers, f"member {number} of {n_members}: {member}")
-            _train_or_go_on(member_settings(given, n_members, number), member, observers)
-        _say(observers, f"now one model learns from all {n_members}: {folder}")
-        student = _train_or_go_on(student_settings(given, members), folder, observers)
+            _train_or_go_on(member_settings(given, n_members, number), member, watch)
+        return _train_or_go_on(student_settings(given, members), folder, watch)
     except Interrupted:
-        raise Interrupted("stopped; everything is saved. Give the same command again, and it goes on") from None
-    for run in (*members, folder):
-        _say(observers, f"best of {run}: {_best_score(Run.open(run))}")
-    return student
+        raise Interrupted(
+            f"stopped; everything is saved. Give the same command again, with --run {folder}, and it goes on"
+        ) from None
 
 
 def member_settings(given: Table, n_members: int, number: int) -> Table:
@@ -42,9 +41,10 @@ def member_settings(given: Table, n_members: int, number: int) -> Table:
 
 
 def student_settings(given: Table, members: Sequence[Path]) -> Table:
-    """Those of the model that learns from the members."""
+    """Those of the model that learns from the members, and must not read further than they can."""
+    context = {"model": {"context_length": Run.open(members[0]).recipe.model.context_length}}
     teachers = {"distillation": {"teachers": [str(member) for member in members]}}
-    return merge(_held_out_alike(given), teachers, _minutes(given, 1 - MEMBERS_SHARE))
+    return merge(context, _held_out_alike(given), teachers, _minutes(given, 1 - MEMBERS_SHARE))
 
 
 def _held_out_alike(given: Table) -> Table:
@@ -58,21 +58,8 @@ def _minutes(given: Table, share: float) -> Table:
     return {"training": {"minutes": training.get("minutes", DEFAULT_MINUTES) * share}}
 
 
-def _train_or_go_on(settings: Table, folder: Path, observers: Sequence[Observer]) -> Application:
-    if not (folder / "recipe.toml").is_file():
-        return train(prepare(settings), folder, observers)
-    return load(folder) if Run(folder).is_finished else resume(folder, {}, observers)
-
-
-def _best_score(run: Run) -> str:
-    """What its best checkpoint scored, of the kind that ranks."""
-    step = run.best_step()
-    names = ("step", "seconds", "epoch", "targets", "skipped")
-    records = [record for record in run.records("metrics.jsonl") if record["step"] == step]
-    scores = [f"{name} {value:.4g}" for record in records[-1:] for name, value in record.items() if name not in names]
-    return scores[0] if scores else "never measured"
-
-
-def _say(observers: Sequence[Observer], text: str) -> None:
-    for observer in observers:
-        observer.said(text)
+def _train_or_go_on(settings: Table, folder: Path, watch: Watch) -> Application:
+    if not Run(folder).checkpoints():
+        prepared = prepare(settings)
+        return train(prepared, folder, watch(folder, prepared))
+    return load(folder) if Run(folder).is_finished else resume(folder, {}, watch(folder, None))

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from warnings import catch_warnings, simplefilter
 
 import torch
 
@@ -10,7 +11,6 @@ from penwright.config import BUDGETS, Recipe, Table, Task, merge, read_toml, val
 from penwright.data.corpora import Document, detect_task
 from penwright.errors import PenwrightError, UsageError
 from penwright.models import Model, make_model
-from penwright.models.weights import load_weights
 from penwright.runs import Run
 from penwright.tasks import TASKS, AnyCorpus, Application, Workbench, make_card, reading_of
 from penwright.tasks.stores import token_store
@@ -150,9 +150,10 @@ def resume(folder: Path, changes: Table, observers: Sequence[Observer] = ()) -> 
     if more:
         run.save_recipe(recipe)
     state = trainer.state
-    if state.total_steps is not None and state.step >= state.total_steps:
+    if state.stopped_early or (state.total_steps is not None and state.step >= state.total_steps):
+        where = "stopped early, at" if state.stopped_early else "is already at"
         raise PenwrightError(
-            f"{folder} is already at step {state.step:,} of {state.total_steps:,}. "
+            f"{folder} {where} step {state.step:,} of {state.total_steps or state.step:,}. "
             f"To train further, give a further budget: penwright train --resume {folder} --minutes 5"
         )
     _say(observers, f"going on from step {state.step:,}")
@@ -207,26 +208,32 @@ def _trainer(bench: Workbench, machine: Machine) -> Trainer:
 
 
 def _teachers(bench: Workbench) -> list[Model]:
-    """The best models of the runs that teach this one; raises PenwrightError if one reads other pieces of text."""
+    """The best models of the runs that teach this one; raises PenwrightError where one cannot."""
     teachers = []
     for folder in bench.recipe.distillation.teachers if bench.recipe.distillation else ():
-        application = load(folder, str(bench.device))
-        if application.tokenizer.fingerprint != bench.tokenizer.fingerprint:
+        teacher = load(folder, str(bench.device))
+        if teacher.tokenizer.fingerprint != bench.tokenizer.fingerprint:
             raise PenwrightError(f"{folder} cannot teach this model: its tokenizer is another one")
-        teachers.append(application.model)
+        if type(teacher.model) is not type(bench.model) or getattr(teacher, "labels", ()) != bench.card.labels:
+            raise PenwrightError(f"{folder} cannot teach this model: it was made for another task, or other labels")
+        if teacher.model.settings.context_length < bench.recipe.model.context_length:
+            raise PenwrightError(
+                f"{folder} cannot teach this model: it sees {teacher.model.settings.context_length} tokens at a time. "
+                f"Give --set model.context_length={teacher.model.settings.context_length}"
+            )
+        teachers.append(teacher.model)
     return teachers
 
 
 def _fit(run: Run, bench: Workbench, trainer: Trainer, observers: Sequence[Observer]) -> Application:
     parts = TASKS[bench.recipe.task]
     Session(run, trainer, lambda: parts.evaluate(bench), lambda: parts.sample(bench), observers).fit()
-    run.finish(trainer.state.step)
-    checkpoint, warnings = run.best()
+    _, warnings = run.best()
     for warning in warnings:
         _say(observers, warning)
-    load_weights(bench.model, checkpoint.weights(), str(checkpoint.folder))
-    bench.model.eval()
-    return bench.application
+    with catch_warnings():
+        simplefilter("ignore")  # of the same
+        return load(run.folder, str(bench.device))  # afresh, since a model compiled for training decodes slowly
 
 
 def _say(observers: Sequence[Observer], text: str) -> None:

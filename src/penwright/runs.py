@@ -24,7 +24,7 @@ from penwright.errors import PenwrightError
 Tensors = dict[str, Tensor]
 Record = dict[str, Any]  # one JSON object
 WEIGHTS, TRAINING, STATE = "model.safetensors", "training.safetensors", "state.json"
-FINISHED = "finished.json"
+BEFORE_TRAINING = {"recipe.toml", "tokenizer.json", "checkpoints"}  # what is written before there is anything to resume
 
 
 class DamagedCheckpoint(PenwrightError):
@@ -75,10 +75,10 @@ class Run:
 
     @classmethod
     def create(cls, folder: Path) -> "Run":
-        """A new, empty run; refuses a folder that already holds one, or anything else."""
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        """A new, empty run; refuses a folder that already holds one that can be resumed, or anything else."""
+        if folder.exists() and not _is_as_good_as_empty(folder):
             raise PenwrightError(f"{folder} is not empty: choose another --run, or --resume the run in it")
-        (folder / "checkpoints").mkdir(parents=True)
+        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
         return cls(folder)
 
     @classmethod
@@ -98,12 +98,12 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        """Whether its budget was spent to the end; a further budget may still be given."""
-        return (self.folder / FINISHED).is_file()
-
-    def finish(self, step: int) -> None:
-        """Note that the budget is spent."""
-        self.write_json(FINISHED, {"step": step})
+        """Whether its budget is spent, or was not worth spending further."""
+        if not self.checkpoints():
+            return False
+        state = self.newest()[0].state()
+        spent = state["total_steps"] is not None and state["step"] >= state["total_steps"]
+        return bool(spent or state.get("stopped_early", False))
 
     def save_recipe(self, recipe: Recipe) -> None:
         """Keep the settings that training goes by."""
@@ -207,6 +207,14 @@ class Run:
         for checkpoint in self.checkpoints()[:-keep]:
             if checkpoint.step != best:
                 shutil.rmtree(checkpoint.folder)
+
+
+def _is_as_good_as_empty(folder: Path) -> bool:
+    """Or left by a run that was stopped while its text was still being read."""
+    if not folder.is_dir() or {path.name for path in folder.iterdir()} - BEFORE_TRAINING:
+        return False
+    kept = folder / "checkpoints"
+    return not kept.exists() or not any(kept.iterdir())
 
 
 @contextmanager

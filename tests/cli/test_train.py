@@ -209,3 +209,17 @@ def test_a_corpus_smaller_than_the_context_still_trains(penwright: Command, tmp_
     done = penwright("train", tmp_path / "haiku.txt", "--run", run, "--steps", 5, "--set", "model.d_model=16")
     assert done.returncode == 0, done.stderr
     assert penwright("generate", run, "An").returncode == 0
+
+
+def test_an_ensemble_becomes_one_model_that_is_used_like_any_other(
+    penwright: Command, corpora: Path, tmp_path: Path
+) -> None:
+    options = ["train", corpora / "novel.txt", "--ensemble", 2, "--steps", 4, "--run", tmp_path / "all", *QUICK]
+    assert penwright(*options, "--dry-run").returncode == 0 and not list(tmp_path.iterdir())
+    done = penwright(*options)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("model.qk_norm = True") == 3  # every plan is told
+    assert penwright("generate", tmp_path / "all", "It", "--max-new-tokens", 5).returncode == 0
+    again = penwright(*options)
+    assert again.returncode == 0 and "step" not in again.stderr, again.stderr
+    assert penwright("train", "--resume", tmp_path / "all", "--ensemble", 2).returncode == 2

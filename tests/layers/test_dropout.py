@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from penwright.layers.dropout import Dropout
+from penwright.layers.dropout import Dropout, random_levels
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -34,3 +34,10 @@ def test_the_seed_gives_the_same_again() -> None:
         torch.manual_seed(7)
         results.append(Dropout(0.3)(torch.ones(7, 11)))
     assert torch.equal(*results)
+
+
+@pytest.mark.parametrize("shape", [(7, 11), (4,), (2, 3, 5)])
+def test_the_compiler_is_told_the_truth_about_the_random_numbers(shape: tuple[int, ...]) -> None:
+    checks = ("test_schema", "test_faketensor")
+    assert set(torch.library.opcheck(random_levels, (torch.ones(shape),), test_utils=checks).values()) == {"SUCCESS"}
+    assert torch.Tag.nondeterministic_seeded in random_levels._opoverload.tags

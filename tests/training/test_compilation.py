@@ -3,8 +3,9 @@ import shutil
 import pytest
 import torch
 
+from penwright.errors import PenwrightError
 from penwright.training import compilation
-from penwright.training.compilation import PAYS_FROM, choose_compilation, uncompiled
+from penwright.training.compilation import PAYS_FROM, choose_compilation, compile_blocks, uncompiled
 
 CPU = torch.device("cpu")
 
@@ -28,6 +29,8 @@ def test_without_a_compiler_the_reason_names_it(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(compilation.sys, "platform", "linux")
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert "C++ compiler" in choose_compilation(CPU, "generate", 1e6)[1]
+    with pytest.raises(PenwrightError, match="compile=off"):
+        compile_blocks(torch.nn.Linear(1, 1), CPU, dynamic=False)
 
 
 def test_evaluation_does_not_run_what_is_compiled() -> None:

@@ -2,6 +2,7 @@ import pytest
 
 from penwright.config import ModelSettings, Table, merge
 from penwright.models.size import size_of
+from penwright.training import compilation
 from penwright.training.planning import LADDER, Facts, Plan, make_plan
 
 SHAKESPEARE = Facts("generate", n_examples=1, n_bytes=1_000_000, n_characters=65)
@@ -101,10 +102,20 @@ def test_a_named_architecture_is_taken_as_it_is() -> None:
     assert not model.qk_norm and model.dropout == 0.1 and model.norm_position == "post"
 
 
-def test_compiling_is_chosen_by_how_long_the_run_takes() -> None:
+def test_compiling_is_chosen_by_how_long_the_run_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compilation, "_missing_for_compilation", lambda: "")
+
     def compiled(**training: object) -> str:
         return plan_for(SHAKESPEARE, training=training, model={"size": "tiny"}).recipe.training.compile
 
-    assert compiled(minutes=1) == "off" and compiled(steps=10) == "off"
+    assert compiled(minutes=1) == compiled(steps=10) == compiled(compile="off", minutes=60) == "off"
+    assert compiled(minutes=60) == compiled(steps=100_000) == compiled(compile="auto", epochs=1000) == "on"
     assert compiled(compile="on", minutes=1) == "on"
-    assert compiled(minutes=60) == compiled(steps=100_000) == compiled(compile="auto", epochs=1000)
+
+
+def test_teachers_take_their_time() -> None:
+    alone, taught = (
+        plan_for(SHAKESPEARE, training={"minutes": 10}, model={"size": "tiny"}, **more)
+        for more in ({}, {"distillation": {"teachers": ["a", "b", "c"]}})
+    )
+    assert taught.epochs == pytest.approx(alone.epochs / 2)

@@ -36,10 +36,10 @@ class Recorder(Observer):
         self.ended = True
 
 
-def session_of(run: Run, trainer: Trainer, values: Sequence[float], recorder: Observer) -> Session:
+def session_of(run: Run, trainer: Trainer, values: Sequence[float], recorder: Observer, name: str = "loss") -> Session:
     """A session whose looks at held-out examples give these values of a loss."""
     looks = iter(values)
-    return Session(run, trainer, lambda: [Score("loss", next(looks))], lambda: [Sample("a", "b")], [recorder])
+    return Session(run, trainer, lambda: [Score(name, next(looks))], lambda: [Sample("a", "b")], [recorder])
 
 
 @pytest.fixture
@@ -134,28 +134,67 @@ def test_evaluation_sees_the_averaged_weights(run: Run, make_trainer: MakeTraine
     assert not bool((seen[0] == trainer.model.embedding.tokens.weight).all())
 
 
+HALF = {"type": "wsd", "warmup_steps": 0, "cooldown_fraction": 0.5}
+
+
 def test_over_fitting_brings_the_cooldown_forward(run: Run, make_trainer: MakeTrainer) -> None:
     recorder = Recorder()
-    trainer = make_trainer(
-        training={"steps": 100, "evaluate_every": 4, "patience": 5},
-        schedule={"type": "wsd", "warmup_steps": 0, "cooldown_fraction": 0.5},
-    )
-    session_of(run, trainer, [3.0, 3.02, 3.1, 3.2, 2.0, 1.0, 1.5, 1.5], recorder).fit()
+    trainer = make_trainer(training={"steps": 100, "evaluate_every": 4, "mind_over_fitting": True}, schedule=HALF)
+    session_of(run, trainer, [3.0, 3.02, 3.1, 3.2, 2.0, 1.0, 1.5, 1.5], recorder, "nats per token").fit()
     assert trainer.state.step == 2 * 16  # seen at 12 and 16, so 16 more to cool down
     assert "over-fit" in recorder.words[0]
-    assert run.best_step() == 24
+    assert run.best_step() == 24 and run.is_finished
 
 
-def test_a_cooldown_that_has_begun_is_not_begun_again(run: Run, make_trainer: MakeTrainer) -> None:
-    trainer = make_trainer(
-        training={"steps": 16, "evaluate_every": 4, "patience": 9},
-        schedule={"type": "wsd", "warmup_steps": 0, "cooldown_fraction": 0.9},
-    )
-    session_of(run, trainer, [1.0, 3.0, 3.0, 3.0], Recorder()).fit()
-    assert trainer.state.step == 16
+def test_over_fitting_that_goes_on_ends_the_run_and_resuming_does_not_undo_that(
+    run: Run, make_trainer: MakeTrainer
+) -> None:
+    recorder = Recorder()
+    trainer = make_trainer(training={"steps": 100, "evaluate_every": 4, "mind_over_fitting": True}, schedule=HALF)
+    session_of(run, trainer, [1.0, 3.0, 3.0, 3.0, 3.0, 3.0], recorder, "nats per token").fit()
+    assert trainer.state.step == 24 and trainer.state.stopped_early and "stopped early" in recorder.words[-1]
+    again = make_trainer(training={"steps": 100})
+    again.load(run.newest()[0])
+    assert again.state.stopped_early and run.is_finished
 
 
-def test_without_patience_nothing_is_cut_short(run: Run, make_trainer: MakeTrainer) -> None:
-    trainer = make_trainer(training={"steps": 20, "evaluate_every": 4}, schedule={"type": "wsd"})
-    session_of(run, trainer, [1.0, 3.0, 3.0, 3.0, 3.0], Recorder()).fit()
+def test_scores_that_jump_by_chance_cut_nothing_short(run: Run, make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer(training={"steps": 20, "evaluate_every": 4, "mind_over_fitting": True}, schedule=HALF)
+    session_of(run, trainer, [1.0, 3.0, 3.0, 3.0, 3.0], Recorder(), "accuracy").fit()
     assert trainer.state.step == 20
+
+
+def test_unless_asked_over_fitting_is_left_alone(run: Run, make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer(training={"steps": 20, "evaluate_every": 4}, schedule=HALF)
+    session_of(run, trainer, [1.0, 3.0, 3.0, 3.0, 3.0], Recorder(), "nats per token").fit()
+    assert trainer.state.step == 20
+
+
+def test_a_further_budget_is_not_judged_by_the_cooled_down_model_before_it(run: Run, make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer(training={"steps": 20, "evaluate_every": 4, "mind_over_fitting": True}, schedule=HALF)
+    trainer.state.step = trainer.state.total_steps = 100
+    trainer.state.best = trainer.state.best_nats = 1.0
+    trainer.extend()
+    session_of(run, trainer, [1.5, 1.4, 1.3, 1.2, 1.1], Recorder(), "nats per token").fit()
+    assert trainer.state.step == 120
+
+
+def test_an_unfinished_run_is_not_called_finished(run: Run, make_trainer: MakeTrainer) -> None:
+    class Impatient(Recorder):
+        def stepped(self, trainer: Trainer, report: StepReport) -> None:
+            if report.step == 3:
+                signal.raise_signal(signal.SIGTERM)
+
+    assert not run.is_finished
+    with pytest.raises(Interrupted):
+        session_of(run, make_trainer(training={"steps": 9, "evaluate_every": 9}), [], Impatient()).fit()
+    assert not run.is_finished
+
+
+def test_a_signal_during_the_last_look_interrupts_nothing(run: Run, make_trainer: MakeTrainer) -> None:
+    class Late(Recorder):
+        def evaluated(self, trainer: Trainer, scores: Sequence[Score], samples: Sequence[Sample], best: bool) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    session_of(run, make_trainer(training={"steps": 4, "evaluate_every": 4}), [1.0], Late()).fit()
+    assert run.is_finished

@@ -1,5 +1,6 @@
 """penwright doctor: what this machine has, and what would make it faster."""
 
+import os
 import platform
 import shutil
 from importlib.metadata import PackageNotFoundError, version
@@ -31,7 +32,7 @@ def command(json: Json = False) -> None:
         "precision": str(machine.precision).removeprefix("torch."),
         "compile": compiled,
         "matrix products": f"{measure_speed(machine.device, machine.precision) / 1e9:.0f} GFLOP/s",
-        "C++ compiler": shutil.which("g++") or shutil.which("clang++") or "none: torch.compile cannot work on the CPU",
+        "C++ compiler": shutil.which(os.environ.get("CXX", "g++")) or "none: torch.compile cannot work on the CPU",
         "free disk": f"{shutil.disk_usage(Path.cwd()).free / 1e9:.1f} GB",
         **{name: _installed(name, extra) for name, extra in EXTRAS.items()},
     }

@@ -34,7 +34,10 @@ def command(
         return
     print(
         f"expected: {outlook.low:.2f} to {outlook.high:.2f} bits a byte of the held-out text "
-        f"(xz needs {outlook.compressed:.2f} after reading the rest; the range is that of recorded runs)"
+        f"(a rough guess, from the {outlook.compressed:.2f} that xz needs and a few runs of ours)"
     )
-    if outlook.pays_up_to is not None:
+    given = prepared.plan.recipe.training.minutes
+    if given is not None and outlook.pays_up_to is not None and outlook.pays_up_to > given:
         print(f"more time: up to about {outlook.pays_up_to:.0f} minutes, each doubling should gain a hundredth or more")
+    elif given is not None:
+        print("more time: another doubling would gain less than a hundredth")

@@ -52,6 +52,8 @@ def command(
         **without_none({"task": task, "seed": seed}),
     }
     settings = settings_of(recipe, flags, set_ or [])
+    if resume is not None and ensemble is not None:
+        raise UsageError("an ensemble goes on when its own command is given again: leave --resume out")
     if resume is not None:
         _resume(resume, settings, json)
         return
@@ -60,15 +62,28 @@ def command(
 
     prepared = api.prepare(settings)
     folder = run or api.new_run_folder(prepared.plan.recipe)
-    if ensemble is None or dry_run:
-        _show_plan(prepared, folder, json, dry_run)
-    if dry_run:
-        return
-    if ensemble is None:
-        api.train(prepared, folder, _observers(folder, json))
+    if ensemble is not None:
+        _train_ensemble(settings, ensemble, folder, json, dry_run)
     else:
-        api.train_ensemble(settings, ensemble, folder, _observers(folder, json))
-    _finish(folder, prepared.plan.recipe.task, json)
+        _show_plan(prepared, folder, json, dry_run)
+        if not dry_run:
+            api.train(prepared, folder, _observers(folder, json))
+    if not dry_run:
+        _finish(folder, prepared.plan.recipe.task, json)
+
+
+def _train_ensemble(settings: "Table", n_members: int, folder: Path, json: bool, dry_run: bool) -> None:
+    from penwright import api
+
+    def watch(run: Path, prepared: "Prepared | None") -> "list[Observer]":
+        if prepared is not None:
+            _show_plan(prepared, run, json, False)
+        return _observers(run, json)
+
+    if dry_run:
+        _show_plan(api.prepare(api.member_settings(settings, n_members, 1)), folder, json, True)
+    else:
+        api.train_ensemble(settings, n_members, folder, watch)
 
 
 def _resume(folder: Path, changes: "Table", json: bool) -> None:

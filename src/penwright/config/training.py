@@ -47,6 +47,7 @@ class TrainingSettings(Settings):
     average: Annotated[float, Field(ge=0, lt=1)] = 0.0  # decay of the running average of the weights; 0: none
     evaluate_every: PositiveInt | None = None  # in steps; None: ten times a run
     patience: PositiveInt | None = None  # evaluations without a better score before stopping; None: never
+    mind_over_fitting: bool = False  # cool down as soon as held-out examples surprise the model more and more
     keep: PositiveInt = 2  # how many of the last checkpoints stay, beside the best
     prompts: tuple[str, ...] = ()  # what the samples of each evaluation continue; taken from held-out text when empty
     device: str = "auto"

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 LEVELS = 2**16
 
 
-@torch.library.custom_op("penwright::random_levels", mutates_args=())
+@torch.library.custom_op("penwright::random_levels", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
 def random_levels(like: torch.Tensor) -> torch.Tensor:
     """One of LEVELS numbers, centred on 0, for each of these; opaque to the compiler, whose own draws are slow."""
     draws = torch.empty(-(-like.numel() // 4), dtype=torch.int64).random_(-(2**63), None)  # each is four of 16 bits

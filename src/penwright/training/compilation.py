@@ -12,6 +12,7 @@ from torch import nn
 from torch.fx.experimental import _config as shapes
 
 from penwright.config import Task, cache_folder
+from penwright.errors import PenwrightError
 from penwright.training.optimizers import blocks_of
 
 PAYS_FROM: dict[Task, float] = {"generate": 120.0, "translate": 240.0, "classify": 240.0}
@@ -33,8 +34,11 @@ def choose_compilation(device: torch.device, task: Task, seconds: float) -> tupl
     return True, "takes up to a minute, then saves a third of the time"
 
 
-def compile_blocks(model: nn.Module, *, dynamic: bool) -> None:
+def compile_blocks(model: nn.Module, device: torch.device, *, dynamic: bool) -> None:
     """Have each block compiled when it first runs; all of one kind share what was compiled."""
+    missing = _missing_for_compilation() if device.type == "cpu" else ""
+    if missing:
+        raise PenwrightError(f"this run is to be compiled, but {missing}: give --set training.compile=off")
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder("compiled")))  # /tmp may be emptied at any time
     shapes.use_duck_shape = False  # else a batch as long as the model is wide would be compiled for just that
     for block in blocks_of(model):
@@ -49,9 +53,9 @@ def uncompiled() -> AbstractContextManager[None]:
 def _missing_for_compilation() -> str:
     """What torch.compile would need on a CPU and does not find."""
     if sys.platform != "linux":
-        return "it was tried on Linux only"
-    if not (shutil.which("g++") or shutil.which("clang++")):
-        return "there is no C++ compiler"
+        return "that was tried on Linux only"
+    if not shutil.which(os.environ.get("CXX", "g++")):
+        return "there is no C++ compiler (g++, or what CXX names)"
     if not (Path(sysconfig.get_paths()["include"]) / "Python.h").exists():
         return "Python's headers are not installed"
     return ""

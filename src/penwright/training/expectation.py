@@ -1,16 +1,16 @@
 """What a run may be expected to reach, told before it is trained: from how well a compressor does on the same text.
 
 How hard a text is, no formula knows; but what a general compressor, having seen the training part, needs for the
-held-out one tells most of it. The rest is how much of the text the model will have seen: the law below was fitted to
-runs of our own (benchmarks/results).
+held-out one tells most of it. The rest is how much there is to learn from and how much of it the model will have seen.
+Only a handful of runs (benchmarks/LOG.md) stand behind the law below, hence its wide range.
 """
 
 import lzma
 from math import log2
 from typing import NamedTuple
 
-CONTEXT, MEASURED = 4_000_000, 300_000  # bytes before, and of, what is compressed
-SPREAD = 0.05  # of the recorded runs about the law, at most
+CONTEXT, MEASURED = 4_000_000, 300_000  # bytes of the training part that it sees, and of what it then compresses
+SPREAD = 0.06  # to either side: twice the furthest of the recorded runs from the law
 PAYS = 0.01  # a doubling of the time that gains a smaller share is not worth it
 MOST_DOUBLINGS = 10
 
@@ -25,8 +25,7 @@ class Outlook(NamedTuple):
 
 
 def compressed_bits(before: bytes, text: bytes) -> float:
-    """Bits a byte that xz needs for `text` (its first 300 kB) after it has seen the last 4 MB of `before`."""
-    before, text = before[-CONTEXT:], text[:MEASURED]
+    """Bits a byte that xz needs for `text` after it has seen `before`."""
     return 8 * (_packed(before + text) - _packed(before)) / max(1, len(text))
 
 

@@ -1,7 +1,7 @@
 """The recipe that suits a corpus, a machine and a budget: every choice with its reason, and each can be overruled."""
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import log2
 from typing import NamedTuple
 
@@ -19,7 +19,6 @@ TOKENS_PER_PARAMETER: dict[Task, float] = {"generate": 1.0, "translate": 0.8, "c
 PARAMETERS_PER_TOKEN: dict[Task, float] = {"generate": 12.0, "translate": 12.0, "classify": 0.6}
 # ... of the corpus: more only learns it by heart, and soonest where a whole text teaches no more than a label
 TRAINING_SHARE = 0.9  # of the time; the rest goes into evaluations
-PATIENCE = 4  # evaluations: of ten, so that chance alone does not end a run
 FLOPS = 2e11  # a second, that two cores train at: to tell roughly how long so many tokens take
 CPU = torch.device("cpu")
 HOPE = 1.5  # a larger model may do so many times more FLOP a second than a smaller one, and seldom does
@@ -203,8 +202,9 @@ class _Planner:
             return counted
         seconds = 60 * self._get("training.minutes")
         pace = self.pace(self._settings(name), self.vocab_size, batch_tokens)  # not compiled
-        compiled, _ = choose_compilation(self.device, self.facts.task, seconds)
-        return seconds * TRAINING_SHARE * pace * (GAIN if compiled else 1.0)
+        gain = GAIN if self.device.type == "cpu" and self._compilation(seconds)[0] else 1.0
+        n_teachers = len(self.table.get("distillation", {}).get("teachers", ()))
+        return seconds * TRAINING_SHARE * pace * gain / (1 + n_teachers / 3)  # a teacher only goes forward
 
     @property
     def counted_tokens(self) -> float | None:
@@ -219,7 +219,7 @@ class _Planner:
             return self._get("training.steps") * per_step
         return None
 
-    @property
+    @cached_property
     def epochs(self) -> float:
         """Passes over the training part that the budget allows for, once the model is chosen."""
         return self._affordable_tokens(self.table["model"].get("size")) / self.corpus_tokens
@@ -237,7 +237,7 @@ class _Planner:
         if self.facts.task == "classify":
             return 0.3, "labels are soon learned by heart (measured)"
         epochs = self.epochs
-        rates = [(2.5, 0.0), (6.0, 0.1), (20.0, 0.2)]
+        rates = [(2.5, 0.0), (15.0, 0.1), (50.0, 0.2)]  # beside weight decay (measured)
         return next((rate for limit, rate in rates if epochs < limit), 0.3), f"for about {epochs:.2g} epochs"
 
     def _choose_optimizer(self) -> None:
@@ -247,7 +247,9 @@ class _Planner:
         if self.facts.task != "classify" and self.table["optimizer"]["type"] == "muon":
             self._suggest("optimizer.weight_decay", 0.1, "a text read many times is learned by heart less (measured)")
         if self.facts.task == "translate" and self.table["optimizer"]["type"] == "muon":
-            self._suggest("optimizer.adamw.learning_rate", 0.02, "of the embeddings, of which each is seen seldom (measured)")
+            self._suggest(
+                "optimizer.adamw.learning_rate", 0.02, "of the embeddings, of which each is seen seldom (measured)"
+            )
         if "type" not in self.table.get("schedule", {}):
             schedule = {"type": "wsd", "warmup_steps": 50, "cooldown_fraction": 0.6}
             self.table = merge(self.table, {"schedule": merge(schedule, self.table.get("schedule", {}))})
@@ -256,20 +258,26 @@ class _Planner:
     def _choose_patience(self) -> None:
         """Only for minutes: who asks for so many steps or epochs is to get them."""
         if self.counted_tokens is None:
-            self._suggest("training.patience", PATIENCE, "evaluations without a better score, then it stops")
+            self._suggest("training.mind_over_fitting", True, "time that makes it worse is not spent")
 
     def _choose_compilation(self) -> None:
         """As late as this, since for a budget that is not in minutes its length depends on the model."""
         training = self.table["training"]
         if training.get("compile") == "auto":
-            self.table["training"] = {key: value for key, value in training.items() if key != "compile"}
+            self.table = {**self.table, "training": {key: training[key] for key in training if key != "compile"}}
         counted = self.counted_tokens
         if counted is None:
             seconds = 60 * self._get("training.minutes")
         else:
             seconds = 3 * self._flops(self.table["model"].get("size")) * counted / FLOPS
-        compiled, reason = choose_compilation(self.device, self.facts.task, seconds)
+        compiled, reason = self._compilation(seconds)
         self._suggest("training.compile", "on" if compiled else "off", reason)
+
+    def _compilation(self, seconds: float) -> tuple[bool, str]:
+        asked = self.table["training"].get("compile", "auto")
+        if asked != "auto":
+            return asked == "on", "as asked"
+        return choose_compilation(self.device, self.facts.task, seconds)
 
 
 def _filled_in(table: Table, path: Sequence[str], value: object) -> Table:

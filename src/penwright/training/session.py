@@ -15,8 +15,8 @@ from penwright.training.trainer import StepReport, Trainer
 
 SAVE_AT_LEAST_EVERY = 300.0  # seconds
 EVALUATIONS = 10  # of a run, unless the settings say otherwise
-OVER_FITTED = 0.01  # so much worse than the best, relatively, while the learning rate is still high ...
-OFTEN = 2  # ... so many times in a row, is more than chance
+OVER_FITTED = 0.01  # nats so much above the least, relatively: more than chance where it is seen ...
+COOL_AFTER, STOP_AFTER = 2, 3  # ... so many times in a row
 
 
 class Sample(NamedTuple):
@@ -58,7 +58,6 @@ class Session:
         self.run, self.trainer, self.evaluate, self.sample, self.observers = run, trainer, evaluate, sample, observers
         self.last_evaluated_step, self.last_evaluated_at = trainer.state.step, trainer.state.seconds
         self.saved_step, self.saved_at = trainer.state.step, monotonic()
-        self.out_of_patience = False
 
     def fit(self) -> None:
         """Train to the end of the budget or of patience; raises Interrupted after SIGINT or SIGTERM, all saved."""
@@ -71,10 +70,10 @@ class Session:
                         self._look_up()
                     elif monotonic() - self.saved_at > SAVE_AT_LEAST_EVERY:
                         self._save()
-                    if received:
-                        self._interrupted()
-                    if self.out_of_patience:
+                    if self.trainer.state.stopped_early:
                         break
+                    if received and self.trainer.state.step != self.trainer.state.total_steps:
+                        self._interrupted()
                 if self.last_evaluated_step != self.trainer.state.step:
                     self._look_up()
         finally:
@@ -103,8 +102,6 @@ class Session:
         if best:
             state.best, state.best_step = scores[0].value, state.step
         state.evaluations_since_best = 0 if best else state.evaluations_since_best + 1
-        clearly_worse = state.best is not None and abs(scores[0].value - state.best) > OVER_FITTED * abs(state.best)
-        state.evaluations_over_fitted = state.evaluations_over_fitted + 1 if clearly_worse else 0
         record = {score.name: score.value for score in scores}
         counters = {"step": state.step, "seconds": round(state.seconds, 2), "epoch": round(trainer.epoch, 3)}
         self.run.append("metrics.jsonl", {**counters, "targets": state.targets, "skipped": state.skipped, **record})
@@ -113,7 +110,7 @@ class Session:
         for observer in self.observers:
             observer.evaluated(trainer, scores, samples, best)
         self.last_evaluated_step = state.step
-        self._mind_over_fitting()
+        self._mind_over_fitting(scores)
         self._save()
         trainer.reserved_seconds = monotonic() - begin
         self.last_evaluated_at = state.seconds + trainer.reserved_seconds
@@ -133,21 +130,35 @@ class Session:
             f"Go on with: penwright train --resume {self.run.folder}"
         )
 
-    def _mind_over_fitting(self) -> None:
-        """With patience set: cool down as soon as the model over-fits, and stop when even that has no more use."""
-        patience, state = self.trainer.settings.patience, self.trainer.state
-        if patience is None or state.step == state.total_steps:
+    def _mind_over_fitting(self, scores: Sequence[Score]) -> None:
+        """Stop when patience is over; where over-fitting is to be minded, cool down as it begins, stop if it goes on.
+
+        It is seen by the nats, which move smoothly where a score such as accuracy jumps by chance.
+        """
+        settings, state = self.trainer.settings, self.trainer.state
+        nats = next((score.value for score in scores if score.name.startswith("nats")), None)
+        if nats is not None:
+            state.best_nats = nats if state.best_nats is None else min(nats, state.best_nats)
+            over = nats > state.best_nats * (1 + OVER_FITTED)
+            state.evaluations_over_fitted = state.evaluations_over_fitted + 1 if over else 0
+        if state.step == state.total_steps:
             return
-        if state.evaluations_over_fitted >= OFTEN and self.trainer.cool_down():
-            state.evaluations_since_best = state.evaluations_over_fitted = 0
+        if settings.patience is not None and state.evaluations_since_best >= settings.patience:
+            self._stop_early(f"no better score in {settings.patience} evaluations")
+        elif settings.mind_over_fitting and state.evaluations_over_fitted >= COOL_AFTER and self.trainer.cool_down():
+            state.evaluations_over_fitted = 0
             self._say(
-                f"it begins to over-fit, so the learning rate cools down from here, until step {state.total_steps:,}"
+                f"it begins to over-fit: the learning rate cools down from here, until step {state.total_steps:,}"
             )
-        elif state.evaluations_since_best >= patience:
-            self.out_of_patience = True
-            self._say(
-                f"stopped early at step {state.step:,}: no better score in {patience} evaluations; the best is kept"
-            )
+        elif (
+            settings.mind_over_fitting
+            and min(state.evaluations_over_fitted, state.evaluations_since_best) >= STOP_AFTER
+        ):
+            self._stop_early("it over-fits ever more")
+
+    def _stop_early(self, reason: str) -> None:
+        self.trainer.state.stopped_early = True
+        self._say(f"stopped early at step {self.trainer.state.step:,}: {reason}; the best is kept")
 
     def _say(self, text: str) -> None:
         for observer in self.observers:

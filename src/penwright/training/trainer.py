@@ -52,7 +52,9 @@ class TrainState:
     best: float | None = None  # the best score so far, of the kind that ranks
     best_step: int | None = None  # where it was reached
     evaluations_since_best: int = 0
-    evaluations_over_fitted: int = 0  # in a row, each clearly worse than the best
+    best_nats: float | None = None  # on held-out examples, in the present budget
+    evaluations_over_fitted: int = 0  # in a row, each clearly worse than that
+    stopped_early: bool = False
 
 
 class Trainer:
@@ -73,7 +75,7 @@ class Trainer:
         self.clock = Clock.of(minutes, self.schedule) if minutes is not None else None
         self.reserved_seconds = 0.0  # for the last evaluation
         if self.settings.compile == "on":
-            compile_blocks(model, dynamic=recipe.task != "generate")
+            compile_blocks(model, machine.device, dynamic=recipe.task != "generate")
 
     @property
     def epoch(self) -> float:
@@ -195,6 +197,7 @@ class Trainer:
         state = self.state
         state.first_step, state.first_second = state.step, state.seconds
         state.evaluations_since_best = state.evaluations_over_fitted = 0
+        state.best_nats, state.stopped_early = None, False  # at a high rate again, it will be worse for a while
         steps = steps_of(self.settings, self.batches)
         state.total_steps = None if steps is None else state.step + steps
         if self.clock is not None:
