@@ -60,6 +60,10 @@ class NanoGPT:
     NAME = "nanoGPT"
     VALIDATION = r"val loss ([\d.]+)"
     MILLISECONDS = r"time ([\d.]+)ms"
+    PREPARE = (  # it imports requests for a download that is not needed here
+        "import runpy, sys, types; sys.modules['requests'] = types.ModuleType('requests'); "
+        "runpy.run_path('data/shakespeare_char/prepare.py', run_name='__main__')"
+    )
 
     def __init__(self, checkout: Path, text: Path, folder: Path):
         self.folder = folder
@@ -67,7 +71,7 @@ class NanoGPT:
         shutil.copy(text, folder / "data" / "shakespeare_char" / "input.txt")
 
     def prepare(self) -> Finished:
-        return run([sys.executable, "data/shakespeare_char/prepare.py"], self.folder)
+        return run([sys.executable, "-c", self.PREPARE], self.folder)
 
     def train(self, **options: object) -> Finished:
         """The options are those of its train.py."""
@@ -81,9 +85,9 @@ class JoeyNMT:
     NAME = "JoeyNMT"
     TOKENS_A_SECOND = r"Tokens per Sec: +([\d.]+)"
     BLEU = r"bleu: +([\d.]+)"
-    SHIM = (  # today's sentencepiece has another name for the method that joeynmt 2.3 calls
-        "import sys, sentencepiece as s; "
-        "s.SentencePieceProcessor.SetVocabulary = lambda self, pieces: self.set_vocabulary(pieces); "
+    SHIM = (  # some versions of sentencepiece have another name for the method that joeynmt 2.3 calls
+        "import sys; from sentencepiece import SentencePieceProcessor as P; "
+        "P.SetVocabulary = getattr(P, 'SetVocabulary', None) or P.set_vocabulary; "
         "from joeynmt.__main__ import main; sys.argv = ['joeynmt', *sys.argv[1:]]; main()"
     )
     PREPARE = (
