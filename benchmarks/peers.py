@@ -85,9 +85,9 @@ class JoeyNMT:
     NAME = "JoeyNMT"
     TOKENS_A_SECOND = r"Tokens per Sec: +([\d.]+)"
     BLEU = r"bleu: +([\d.]+)"
-    SHIM = (  # some versions of sentencepiece have another name for the method that joeynmt 2.3 calls
+    SHIM = (  # joeynmt 2.3 restricts pieces to its vocabulary by a method that has gone; here they are the same anyway
         "import sys; from sentencepiece import SentencePieceProcessor as P; "
-        "P.SetVocabulary = getattr(P, 'SetVocabulary', None) or P.set_vocabulary; "
+        "P.SetVocabulary = getattr(P, 'SetVocabulary', lambda self, pieces: None); "
         "from joeynmt.__main__ import main; sys.argv = ['joeynmt', *sys.argv[1:]]; main()"
     )
     PREPARE = (
