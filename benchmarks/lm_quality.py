@@ -34,11 +34,13 @@ Row = tuple[float, float, float]  # seconds of the whole process, of training al
 def main(text: Path, checkout: Path, minutes: tuple[float, ...] = (5.0, 10.0), rounds: int = 3) -> None:
     """The peer, then a recipe to its loss as soon as may be, then the automatic choice for so many minutes."""
     runs: dict[str, list[str]] = {
-        "penwright, 120 steps of recipes/shakespeare-char-fast.toml": [
+        "penwright, 180 steps of recipes/shakespeare-char-fast.toml": [
             "--recipe",
             "recipes/shakespeare-char-fast.toml",
             "--steps",
-            "120",
+            "180",
+            "--set",
+            "training.precision=auto",
         ]
     }
     runs |= {f"penwright, {each:g} minutes": ["--minutes", str(each)] for each in minutes}
