@@ -6,11 +6,12 @@ Only a handful of runs (benchmarks/LOG.md) stand behind the law below, hence its
 """
 
 import lzma
-from math import log2
+from math import exp
 from typing import NamedTuple
 
 CONTEXT, MEASURED = 4_000_000, 300_000  # bytes of the training part that it sees, and of what it then compresses
-SPREAD = 0.06  # to either side: twice the furthest of the recorded runs from the law
+SPREAD = 0.06  # to either side; the furthest of the recorded runs lies 0.05 from the law
+SATURATION = 8.0  # epochs that a text is worth, however often it is read
 PAYS = 0.01  # a doubling of the time that gains a smaller share is not worth it
 MOST_DOUBLINGS = 10
 
@@ -44,9 +45,9 @@ def outlook_for(compressed: float, corpus_bytes: int, epochs: float, minutes: fl
 
 
 def _ratio(corpus_bytes: int, epochs: float) -> float:
-    """Of our bits to the compressor's: falls with what there is to learn from, and with what was read of it."""
-    megabytes = max(1, corpus_bytes) / 1e6
-    return 0.764 - 0.025 * log2(megabytes) + 0.18 * max(1e-9, megabytes * epochs) ** -0.75
+    """Of our bits to the compressor's: falls with what was read, of which repetitions count less and less."""
+    fresh = SATURATION * (1 - exp(-epochs / SATURATION)) * corpus_bytes / 1e6
+    return 0.63 + 0.32 * max(1e-9, fresh) ** -0.4
 
 
 def _packed(text: bytes) -> int:
