@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -8,6 +8,7 @@ from penwright.config import Table
 from penwright.errors import Interrupted, PenwrightError
 from penwright.making import Prepared, prepare, train
 from penwright.runs import Run
+from penwright.tasks import Application
 from penwright.training.session import Observer
 
 TINY: Table = {
@@ -44,12 +45,12 @@ def test_the_same_call_goes_on_where_it_was_stopped(
 ) -> None:
     trained: list[str] = []
 
-    def stop_at_the_second(first_call: bool) -> Callable[..., object]:
-        def train_one(prepared: object, folder: Path, observers: object = ()) -> object:
+    def stop_at_the_second(first_call: bool) -> Callable[..., Application]:
+        def train_one(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) -> Application:
             if first_call and trained:
                 raise Interrupted("stopped")
             trained.append(folder.name)
-            return train(prepared, folder, observers)  # type: ignore[arg-type]
+            return train(prepared, folder, observers)
 
         return train_one
 

@@ -79,7 +79,7 @@ class _Planner:
         self._choose_model()
         self._choose_regularisation()
         self._choose_optimizer()
-        self._choose_patience()
+        self._choose_over_fitting()
         self._choose_compilation()
         return validate(Recipe, self.table, "the settings")
 
@@ -255,7 +255,7 @@ class _Planner:
             self.table = merge(self.table, {"schedule": merge(schedule, self.table.get("schedule", {}))})
             self.choices.append(Choice("schedule.type", "wsd", "the end need not be known until the cooldown begins"))
 
-    def _choose_patience(self) -> None:
+    def _choose_over_fitting(self) -> None:
         """Only for minutes: who asks for so many steps or epochs is to get them."""
         if self.counted_tokens is None:
             self._suggest("training.mind_over_fitting", True, "time that makes it worse is not spent")
