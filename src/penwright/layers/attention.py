@@ -52,12 +52,26 @@ def plain_attention(
     dropout: float,
 ) -> Float[Tensor, "batch n_heads targets d_head"]:
     """The same, step by step, with the whole matrix of weights."""
-    groups = queries.shape[1] // keys.shape[1]
-    keys, values = (keys, values) if groups == 1 else (x.repeat_interleave(groups, 1) for x in (keys, values))
-    scores = (queries * queries.shape[-1] ** -0.5) @ keys.mT
+    weights = attention_weights(queries, keys, mask)
+    return F.dropout(weights, dropout) @ _for_each_query_head(values, queries)
+
+
+def attention_weights(
+    queries: Float[Tensor, "batch n_heads targets d_head"],
+    keys: Float[Tensor, "batch n_kv_heads sources d_head"],
+    mask: KernelMask,
+) -> Float[Tensor, "batch n_heads targets sources"]:
+    """softmax(Q K^T / sqrt(d_head)): how much each target takes from each source; rows sum to 1."""
+    scores = (queries * queries.shape[-1] ** -0.5) @ _for_each_query_head(keys, queries).mT
     allowed = torch.ones_like(scores[0, 0], dtype=torch.bool).tril() if mask.is_causal else mask.allowed
-    scores = scores if allowed is None else scores.masked_fill(~allowed, -inf)
-    return F.dropout(scores.softmax(-1), dropout) @ values
+    return (scores if allowed is None else scores.masked_fill(~allowed, -inf)).softmax(-1)
+
+
+def _for_each_query_head(
+    shared: Float[Tensor, "batch n_kv_heads sources d_head"], queries: Float[Tensor, "batch n_heads targets d_head"]
+) -> Float[Tensor, "batch n_heads sources d_head"]:
+    groups = queries.shape[1] // shared.shape[1]
+    return shared if groups == 1 else shared.repeat_interleave(groups, 1)
 
 
 def quickest_attention(
