@@ -119,3 +119,10 @@ def test_teachers_take_their_time() -> None:
         for more in ({}, {"distillation": {"teachers": ["a", "b", "c"]}})
     )
     assert taught.epochs == pytest.approx(alone.epochs / 2)
+
+
+def test_a_classifier_is_not_shown_every_token_and_least_hidden_where_each_text_is_read_once() -> None:
+    often, once = (plan_for(facts).recipe.model.token_dropout for facts in (REVIEWS, MANY_REVIEWS))
+    assert often == 0.5
+    assert 0 < once < often
+    assert plan_for(PAIRS).recipe.model.token_dropout == 0

@@ -56,6 +56,20 @@ def plain_attention(
     return F.dropout(weights, dropout) @ _for_each_query_head(values, queries)
 
 
+def stepping_attention(
+    queries: Float[Tensor, "batch n_heads 1 d_head"],
+    keys: Float[Tensor, "batch n_kv_heads sources d_head"],
+    values: Float[Tensor, "batch n_kv_heads sources d_head"],
+    mask: KernelMask,
+    dropout: float,
+) -> Float[Tensor, "batch n_heads 1 d_head"]:
+    """The same for one target a row, as sums that a compiler makes two loops of; they are in float32."""
+    keys, values = (_for_each_query_head(x, queries) for x in (keys, values))
+    scores = (queries.float() * keys.float()).sum(-1) * queries.shape[-1] ** -0.5
+    scores = scores if mask.allowed is None else scores.masked_fill(~mask.allowed[:, :, 0], -inf)
+    return (scores.softmax(-1)[..., None] * values.float()).sum(2, keepdim=True).to(queries.dtype)
+
+
 def attention_weights(
     queries: Float[Tensor, "batch n_heads targets d_head"],
     keys: Float[Tensor, "batch n_kv_heads sources d_head"],

@@ -104,6 +104,8 @@ class Stack(nn.Module):
         encoded: Encoded | None = None,
     ) -> Float[Tensor, "batch targets d_model"]:
         end = x.shape[1] + (cache.longest if cache else 0)
+        if cache:
+            cache.make_room(x.shape[1])
         here = Pass(
             positions,
             end,

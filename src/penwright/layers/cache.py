@@ -1,19 +1,29 @@
 """The keys and values of the tokens already read, so that each new token is computed once."""
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Int
 from torch import Tensor
+from torch.nn import functional as F
 
 from penwright.config import ModelSettings
 from penwright.errors import PenwrightError
 from penwright.layers.attention import KeysValues
 
 
+ROOM = 64  # tokens that a cache grows by: what is read of it are whole portions, so that few shapes occur
+
+
 class LayerCache:
-    """One layer's keys and values, allocated once for a given number of tokens."""
+    """One layer's keys and values, with room for some more tokens."""
 
     def __init__(self, kept: KeysValues):
         self.kept = kept
+
+    def grow(self, room: int) -> None:
+        """Make room for so many tokens in all."""
+        self.kept = KeysValues(*(F.pad(x, (0, 0, 0, room - x.shape[2])) for x in self.kept))
 
     def append(self, new: KeysValues, positions: Int[Tensor, "rows targets"], end: int) -> KeysValues:
         """Write the new tokens at their positions; return everything up to `end`.
@@ -35,13 +45,35 @@ class Cache:
     """The caches of all layers of a decoder, and how many tokens of each row they hold."""
 
     def __init__(self, settings: ModelSettings, n_layers: int, batch: int, capacity: int, like: Tensor):
-        """`like` gives the device and the precision."""
-        shape = (batch, settings.n_kv_heads, capacity, settings.d_head)
+        """`like` gives the device and the precision; capacity is the longest that a row may get."""
+        shape = (batch, settings.n_kv_heads, min(ROOM, capacity), settings.d_head)
         self.capacity = capacity
         self.layers = [LayerCache(KeysValues(like.new_zeros(shape), like.new_zeros(shape))) for _ in range(n_layers)]
         self.lengths = torch.zeros(batch, dtype=torch.long, device=like.device)
         self.longest = 0  # of lengths, known without asking the device
         self.ragged = False  # whether lengths differ
+
+    @classmethod
+    def over(cls, layers: Sequence[KeysValues], lengths: Int[Tensor, " batch"]) -> "Cache":
+        """These keys and values, in rows of these lengths, each with room for one token more."""
+        cache = cls.__new__(cls)
+        cache.layers, cache.lengths, cache.ragged = [LayerCache(kept) for kept in layers], lengths, True
+        cache.capacity = layers[0].keys.shape[2]
+        cache.longest = cache.capacity - 1
+        return cache
+
+    @property
+    def room(self) -> int:
+        """The tokens that a row can have without growing."""
+        return self.layers[0].kept.keys.shape[2]
+
+    def make_room(self, n_tokens: int) -> None:
+        """Grow, where so many more tokens would not fit."""
+        needed = self.longest + n_tokens
+        if needed > self.room:
+            room = min(self.capacity, -(-needed // ROOM) * ROOM)
+            for layer in self.layers:
+                layer.grow(room)
 
     def advance(self, n_tokens: int | Int[Tensor, " batch"]) -> None:
         """Count tokens as read: as many in every row, or of right-padded rows only the real ones."""

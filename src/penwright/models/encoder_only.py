@@ -1,5 +1,6 @@
 """Encoder-only: reads a text as a whole and scores each label for it."""
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -29,6 +30,7 @@ class EncoderOnly(nn.Module):
         self, tokens: Int[Tensor, "batch length"], padding: Bool[Tensor, "batch length"]
     ) -> Float[Tensor, "batch n_labels"]:
         """The logits of each text's labels; padding is True at real tokens."""
+        padding = self._thinned(padding) if self.training and self.settings.token_dropout else padding
         pooled = self.pool(self.hidden(tokens, padding), padding)
         if self.pooler is not None:
             pooled = self.pooler(pooled).tanh()
@@ -41,6 +43,12 @@ class EncoderOnly(nn.Module):
         positions = positions_of(tokens, None, self.settings)
         mask = Mask(window=self.settings.window, padding=padding)
         return self.encoder(self.embedding(tokens, positions), positions, mask)
+
+    def _thinned(self, padding: Bool[Tensor, "batch length"]) -> Bool[Tensor, "batch length"]:
+        """Some tokens are hidden, so that no single word decides (Iyyer et al. 2015, word dropout); never the first."""
+        shown = torch.rand(padding.shape, device=padding.device) >= self.settings.token_dropout
+        shown[:, 0] = True
+        return padding & shown
 
     def pool(
         self, hidden: Float[Tensor, "batch length d_model"], padding: Bool[Tensor, "batch length"]

@@ -228,6 +228,8 @@ class _Planner:
         model = self.table["model"]
         if "dropout" not in model and (model.get("size") is None or model["size"] in LADDER):
             self._suggest("model.dropout", *self._dropout())
+            if self.facts.task == "classify":
+                self._suggest("model.token_dropout", *self._token_dropout())
         if self.facts.task == "translate":
             self._suggest("training.label_smoothing", 0.1, "a sentence has more than one good translation")
         if self.facts.task == "classify":
@@ -239,6 +241,11 @@ class _Planner:
         epochs = self.epochs
         rates = [(2.5, 0.0), (15.0, 0.1), (50.0, 0.2)]  # beside weight decay (measured)
         return next((rate for limit, rate in rates if epochs < limit), 0.3), f"for about {epochs:.2g} epochs"
+
+    def _token_dropout(self) -> tuple[float, str]:
+        if self.epochs < 2.5:
+            return 0.1, f"for about {self.epochs:.2g} epochs"
+        return 0.5, "no single word shall decide; one point of accuracy (measured)"
 
     def _choose_optimizer(self) -> None:
         if "type" not in self.table.get("optimizer", {}):

@@ -1,0 +1,152 @@
+"""The step that writing repeats for each token: as it is, or compiled ahead of time and kept for every later process."""
+
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.export import Dim
+
+import penwright.layers
+import penwright.models
+from penwright.config import cache_folder
+from penwright.layers.attention import Attention, KeysValues, stepping_attention
+from penwright.layers.cache import ROOM, Cache
+from penwright.models import DecoderOnly, Encoded, EncoderDecoder
+
+Rows = Literal["one", "many"]
+StepFunction = Callable[[Tensor, Tensor, list[Tensor], list[Tensor], Tensor | None], Tensor]
+N_ROWS: dict[Rows, int] = {"one": 1, "many": 4}  # of the example to compile by
+N_SOURCES = 8
+
+
+class Step(nn.Module):
+    """One more token for each row, as a function of tensors alone."""
+
+    def __init__(self, model: DecoderOnly | EncoderDecoder):
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self,
+        tokens: Int[Tensor, " rows"],
+        lengths: Int[Tensor, " rows"],
+        kept: list[Float[Tensor, "rows n_kv_heads room d_head"]],
+        source: list[Float[Tensor, "rows n_kv_heads sources d_head"]],
+        padding: Bool[Tensor, "rows sources"] | None,
+    ) -> Float[Tensor, "rows vocab_size"]:
+        """The logits of the next token. What is kept, keys and values in turn, takes this one in, where it is."""
+        cache = Cache.over(_layers(kept), lengths)
+        if isinstance(self.model, DecoderOnly):
+            return self.model.output(self.model.hidden(tokens[:, None], cache=cache)[:, -1])
+        assert padding is not None
+        return self.model.output(self.model.hidden(tokens[:, None], Encoded(_layers(source), padding), cache)[:, -1])
+
+
+def _layers(tensors: list[Tensor]) -> tuple[KeysValues, ...]:
+    return tuple(map(KeysValues, tensors[::2], tensors[1::2]))
+
+
+class Stepper:
+    """Appends a token to each row of a cache, by the compiled step where there is one."""
+
+    def __init__(self, model: DecoderOnly | EncoderDecoder, *, compiled: bool = False):
+        """With `compiled`, steps are compiled first unless that was done before: about half a minute for each kind."""
+        self._step = Step(model)
+        self._compiled: dict[str, StepFunction] = {}
+        if compiled:
+            self._compiled = {rows: _ahead_of_time(self._step, rows) for rows in N_ROWS}
+
+    def __call__(
+        self, tokens: Int[Tensor, " rows"], cache: Cache, encoded: Encoded | None = None
+    ) -> Float[Tensor, "rows vocab_size"]:
+        """The logits after these tokens."""
+        cache.make_room(1)
+        step = self._compiled.get("one" if len(tokens) == 1 else "many", self._step)
+        kept = [tensor for layer in cache.layers for tensor in layer.kept]
+        source = [tensor for layer in encoded.layers for tensor in layer] if encoded else []
+        padding = encoded.padding if encoded else None
+        logits: Tensor = step(tokens, cache.lengths, kept, source, padding)
+        cache.advance(1)
+        return logits
+
+
+def _ahead_of_time(step: Step, rows: Rows) -> StepFunction:
+    path = cache_folder("compiled") / f"step-{rows}-{_key(step)}.pt2"
+    if not path.exists():
+        _compile(step, rows, path)
+    package = torch._inductor.aoti_load_package(str(path))
+    tensors = dict(step.named_parameters(remove_duplicate=False)) | dict(step.named_buffers(remove_duplicate=False))
+    names = package.get_constant_fqns()
+    package.load_constants({name: tensors[name] for name in names}, check_full_update=True, user_managed=True)
+    return package
+
+
+def _key(step: Step) -> str:
+    """What a compiled step depends on: shapes and kinds of weights, never their values, and what compiled it."""
+    model = step.model
+    shapes = [(name, str(x.dtype), list(x.shape)) for name, x in step.state_dict().items()]
+    sources = [Path(__file__), *(path for p in (penwright.layers, penwright.models) for path in _modules_of(p))]
+    code = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sources]
+    processor = (torch.backends.cpu.get_cpu_capability(), torch.get_num_threads())
+    what = json.dumps([model.settings.model_dump(mode="json"), shapes, code, torch.__version__, processor])
+    return hashlib.sha256(what.encode()).hexdigest()[:16]
+
+
+def _modules_of(package: object) -> list[Path]:
+    return sorted(Path(str(package.__file__)).parent.glob("*.py"))  # type: ignore[attr-defined]
+
+
+def _compile(step: Step, rows: Rows, path: Path) -> None:
+    """Write the compiled step to this path, whole or not at all. Weights are not in it: they are given at loading."""
+    model, n = step.model, N_ROWS[rows]
+    decoder, settings = model.decoder, model.settings
+    like = model.embedding.tokens.weight if isinstance(model, DecoderOnly) else model.target_embedding.tokens.weight
+
+    def keys_values(length: int) -> list[Tensor]:
+        return [like.new_zeros(n, settings.n_kv_heads, length, settings.d_head) for _ in range(2 * len(decoder.blocks))]
+
+    translates = isinstance(model, EncoderDecoder)
+    source = keys_values(N_SOURCES) if translates else []
+    padding = torch.ones(n, N_SOURCES, dtype=torch.bool) if translates else None
+    tokens = torch.zeros(n, dtype=torch.long)
+    batch = {} if n == 1 else {0: Dim("rows", min=2, max=4096)}
+    room, sources = Dim("room", min=2, max=2**20), Dim("sources", min=2, max=2**20)
+    shapes = (
+        batch,
+        batch,
+        [{**batch, 2: room}] * 2 * len(decoder.blocks),
+        [{**batch, 2: sources}] * len(source),
+        {**batch, 1: sources} if translates else None,
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(f".{os.getpid()}.pt2")
+    with torch.no_grad(), _stepping(decoder), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(
+            step, (tokens, tokens, keys_values(ROOM), source, padding), dynamic_shapes=shapes, strict=False
+        )
+        options = {"aot_inductor.package_constants_in_so": False, "cpp.enable_kernel_profile": bool(os.environ.get("KP")), **eval(os.environ.get("IC", "{}"))}
+        torch._inductor.aoti_compile_and_package(program, package_path=str(part), inductor_configs=options)
+    part.rename(path)
+
+
+@contextmanager
+def _stepping(decoder: nn.Module) -> Iterator[None]:
+    """Attention as a compiler likes it."""
+    attentions = [part for part in decoder.modules() if isinstance(part, Attention)]
+    kernels = [attention.kernel for attention in attentions]
+    for attention in attentions:
+        attention.kernel = stepping_attention if not os.environ.get("SDPA") else attention.kernel
+    try:
+        yield
+    finally:
+        for attention, kernel in zip(attentions, kernels, strict=True):
+            attention.kernel = kernel
