@@ -2,7 +2,7 @@
 
 from penwright.ensemble import member_settings, train_ensemble
 from penwright.making import Prepared, expect, new_run_folder, prepare, read_recipe, resume, train
-from penwright.using import evaluate, load, load_classifier, load_generator, load_translator
+from penwright.using import evaluate, load, load_classifier, load_generator, load_translator, quicken
 
 __all__ = [
     "Prepared",
@@ -15,6 +15,7 @@ __all__ = [
     "member_settings",
     "new_run_folder",
     "prepare",
+    "quicken",
     "read_recipe",
     "resume",
     "train",

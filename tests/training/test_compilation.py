@@ -3,8 +3,8 @@ import shutil
 import pytest
 import torch
 
+from penwright import compiler
 from penwright.errors import PenwrightError
-from penwright.training import compilation
 from penwright.training.compilation import PAYS_FROM, choose_compilation, compile_blocks, uncompiled
 
 CPU = torch.device("cpu")
@@ -14,7 +14,7 @@ CPU = torch.device("cpu")
 def test_a_long_run_on_a_cpu_is_compiled_where_there_is_a_compiler(
     missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compilation, "_missing_for_compilation", lambda: missing)
+    monkeypatch.setattr(compiler, "what_is_missing", lambda: missing)
     compiled, reason = choose_compilation(CPU, "generate", PAYS_FROM["generate"])
     assert compiled == (not missing) and missing in reason
     assert not choose_compilation(CPU, "generate", PAYS_FROM["generate"] - 1)[0]
@@ -26,7 +26,7 @@ def test_a_gpu_always_compiles_and_an_unknown_device_never() -> None:
 
 
 def test_without_a_compiler_the_reason_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compilation.sys, "platform", "linux")
+    monkeypatch.setattr(compiler.sys, "platform", "linux")
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert "C++ compiler" in choose_compilation(CPU, "generate", 1e6)[1]
     with pytest.raises(PenwrightError, match="compile=off"):

@@ -1,8 +1,8 @@
 import pytest
 
+from penwright import compiler
 from penwright.config import ModelSettings, Table, merge
 from penwright.models.size import size_of
-from penwright.training import compilation
 from penwright.training.planning import LADDER, Facts, Plan, make_plan
 
 SHAKESPEARE = Facts("generate", n_examples=1, n_bytes=1_000_000, n_characters=65)
@@ -103,7 +103,7 @@ def test_a_named_architecture_is_taken_as_it_is() -> None:
 
 
 def test_compiling_is_chosen_by_how_long_the_run_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compilation, "_missing_for_compilation", lambda: "")
+    monkeypatch.setattr(compiler, "what_is_missing", lambda: "")
 
     def compiled(**training: object) -> str:
         return plan_for(SHAKESPEARE, training=training, model={"size": "tiny"}).recipe.training.compile

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from penwright.cli.options import Device, Json, RunFolder, print_json, warn, without_none
+from penwright.cli.options import Device, InPrecision, Json, RunFolder, print_json, warn, without_none
 
 NAME = "generate"
 
@@ -23,6 +23,7 @@ def command(
     repetition_penalty: Annotated[float | None, typer.Option(help="Above 1: what was said gets less likely.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="End before this text; may be repeated.")] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed writes the same text.", min=0)] = None,
+    precision: InPrecision = None,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
@@ -30,7 +31,7 @@ def command(
     from penwright.api import load_generator
     from penwright.config import DecodingSettings, validate
 
-    generator = load_generator(run, device)
+    generator = load_generator(run, device, precision)
     flags = without_none(
         {
             "max_new_tokens": max_new_tokens,

@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 RunFolder = Annotated[Path, typer.Argument(help="The folder of a trained run.", metavar="RUN", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or mps.")]
+InPrecision = Annotated[
+    Literal["float32", "bfloat16", "int8"] | None,
+    typer.Option("--precision", help="Of the weights: float32, bfloat16, int8.", show_default=False),
+]
 Texts = Annotated[
     list[str] | None, typer.Argument(help="Texts; without any, each line of standard input is one.", metavar="TEXT")
 ]

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from penwright.cli.options import Device, Json, RunFolder, Texts, given_texts, print_json, warn
+from penwright.cli.options import Device, InPrecision, Json, RunFolder, Texts, given_texts, print_json, warn
 
 NAME = "translate"
 
@@ -17,6 +17,7 @@ def command(
     length_penalty: Annotated[float | None, typer.Option(help="Above 1: longer translations.")] = None,
     n_best: Annotated[int, typer.Option(help="Print the n best translations of each text.", min=1)] = 1,
     language: Annotated[str, typer.Option(help="Of the source, for finding the ends of sentences.")] = "en",
+    precision: InPrecision = None,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
@@ -24,7 +25,7 @@ def command(
     from penwright.api import load_translator
 
     sources = given_texts(texts)
-    translator = load_translator(run, device)
+    translator = load_translator(run, device, precision)
     translator.source_language = language
     translations = translator.translate(sources, beam_size=beam_size, length_penalty=length_penalty, n_best=n_best)
     for translation in translations:

@@ -8,6 +8,7 @@ from penwright.config.model import (
     NoPositions,
     NormSettings,
     Positions,
+    Precision,
     RotaryPositions,
     SinusoidalPositions,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "NormSettings",
     "Optimizer",
     "Positions",
+    "Precision",
     "Recipe",
     "RotaryPositions",
     "Schedule",

@@ -7,6 +7,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 from penwright.config.settings import Settings, Table, merge
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
+Precision = Literal["float32", "bfloat16", "int8"]  # of weights when a model is used
 FeedForwardKind = Literal["relu", "gelu", "gelu_tanh", "silu", "relu_squared", "swiglu", "geglu"]
 
 

@@ -10,8 +10,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from penwright.decoding.padding import right_padded
+from penwright.decoding.step import Stepper
 from penwright.errors import PenwrightError
 from penwright.models import DecoderOnly, EncoderDecoder
+
+SHORTEST = 2  # sources, padding included: a compiled step takes one for a special case
 
 
 @runtime_checkable
@@ -60,9 +63,15 @@ class Continuing:
     tokens alone, not on the batch.
     """
 
-    def __init__(self, model: DecoderOnly, prompts: Sequence[Sequence[int]], max_new_tokens: int):
+    def __init__(
+        self,
+        model: DecoderOnly,
+        prompts: Sequence[Sequence[int]],
+        max_new_tokens: int,
+        stepper: Stepper | None = None,
+    ):
         """Prompts are token ids, at least one each; of those that do not fit, the newest half context is read."""
-        self._model = model
+        self._model, self._stepper = model, stepper or Stepper(model)
         self._context = model.settings.context_length
         self._half = newest_half(self._context)
         seen = [prompt if len(prompt) <= self._context else prompt[-self._half :] for prompt in prompts]
@@ -83,10 +92,9 @@ class Continuing:
         if (self._lengths == self._context).any():
             self._make_room()
         self._tokens.scatter_(1, self._cache.lengths[:, None], tokens[:, None])
-        hidden = self._model.hidden(tokens[:, None], cache=self._cache)
-        self._cache.advance(1)
+        logits = self._stepper(tokens, self._cache)
         self._lengths += 1
-        return self._model.output(hidden[:, -1])
+        return logits
 
     def select(self, rows: Int[Tensor, " selected"]) -> None:
         """Keep these rows."""
@@ -122,10 +130,19 @@ class Continuing:
 class Translating:
     """Targets that an encoder-decoder writes, each beside its source."""
 
-    def __init__(self, model: EncoderDecoder, sources: Sequence[Sequence[int]], *, start_id: int, max_new_tokens: int):
+    def __init__(
+        self,
+        model: EncoderDecoder,
+        sources: Sequence[Sequence[int]],
+        *,
+        start_id: int,
+        max_new_tokens: int,
+        stepper: Stepper | None = None,
+    ):
         """Sources are token ids with the end token; max_new_tokens is at most the model's context_length."""
-        self._model, self._start_id = model, start_id
-        self._encoded = model.encode(*right_padded(sources, model.source_embedding.tokens.weight.device))
+        self._start_id, self._stepper = start_id, stepper or Stepper(model)
+        device = model.source_embedding.tokens.weight.device
+        self._encoded = model.encode(*right_padded(sources, device, SHORTEST)).contiguous()
         self._cache = model.new_cache(len(sources), max_new_tokens)
 
     def first(self) -> Float[Tensor, "rows vocab_size"]:
@@ -135,9 +152,7 @@ class Translating:
 
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
         """Append a token to each row; the logits of the one after it."""
-        hidden = self._model.hidden(tokens[:, None], self._encoded, self._cache)
-        self._cache.advance(1)
-        return self._model.output(hidden[:, -1])
+        return self._stepper(tokens, self._cache, self._encoded)
 
     def select(self, rows: Int[Tensor, " selected"]) -> None:
         """Keep these rows."""

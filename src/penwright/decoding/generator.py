@@ -9,6 +9,7 @@ from penwright.config import DecodingSettings
 from penwright.decoding.decodable import Continuing, evaluating, newest_half
 from penwright.decoding.generate import Finish, Step, generate
 from penwright.decoding.sampling import Chances, Sampling
+from penwright.decoding.step import Stepper
 from penwright.decoding.stopping import StopFilter
 from penwright.decoding.unknown import never_written, unknown_warnings
 from penwright.models import DecoderOnly
@@ -36,6 +37,7 @@ class Generator:
     def __init__(self, model: DecoderOnly, tokenizer: Tokenizer, defaults: DecodingSettings | None = None):
         self.model, self.tokenizer = model, tokenizer
         self.defaults = defaults or DecodingSettings()
+        self._stepper = Stepper(model)
 
     def generate(self, prompts: str | Sequence[str], settings: DecodingSettings | None = None) -> list[Completion]:
         """A completion for each prompt (one prompt is a list of one).
@@ -89,7 +91,7 @@ class Generator:
         n_new = settings.max_new_tokens or MAX_NEW_TOKENS
         with evaluating(self.model):
             steps = generate(
-                Continuing(self.model, prompts, n_new),
+                Continuing(self.model, prompts, n_new, self._stepper),
                 Sampling.from_settings(settings, never_written(self.tokenizer)),
                 Chances(settings.seed, [draft.number for draft in drafts]),
                 end_id=self.tokenizer.end_id,

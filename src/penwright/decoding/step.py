@@ -1,4 +1,4 @@
-"""The step that writing repeats for each token: as it is, or compiled ahead of time and kept for every later process."""
+"""The step that writing repeats for each token: as it is, or compiled ahead of time and kept for later processes."""
 
 import hashlib
 import json
@@ -16,7 +16,9 @@ from torch.export import Dim
 
 import penwright.layers
 import penwright.models
+from penwright import compiler
 from penwright.config import cache_folder
+from penwright.errors import PenwrightError
 from penwright.layers.attention import Attention, KeysValues, stepping_attention
 from penwright.layers.cache import ROOM, Cache
 from penwright.models import DecoderOnly, Encoded, EncoderDecoder
@@ -55,33 +57,51 @@ def _layers(tensors: list[Tensor]) -> tuple[KeysValues, ...]:
 
 
 class Stepper:
-    """Appends a token to each row of a cache, by the compiled step where there is one."""
+    """Appends a token to each row of a cache, by a compiled step where one was kept for models of this shape."""
 
-    def __init__(self, model: DecoderOnly | EncoderDecoder, *, compiled: bool = False):
-        """With `compiled`, steps are compiled first unless that was done before: about half a minute for each kind."""
+    def __init__(self, model: DecoderOnly | EncoderDecoder):
         self._step = Step(model)
-        self._compiled: dict[str, StepFunction] = {}
-        if compiled:
-            self._compiled = {rows: _ahead_of_time(self._step, rows) for rows in N_ROWS}
+        self._known: dict[Rows, StepFunction] = {}
 
     def __call__(
         self, tokens: Int[Tensor, " rows"], cache: Cache, encoded: Encoded | None = None
     ) -> Float[Tensor, "rows vocab_size"]:
         """The logits after these tokens."""
         cache.make_room(1)
-        step = self._compiled.get("one" if len(tokens) == 1 else "many", self._step)
         kept = [tensor for layer in cache.layers for tensor in layer.kept]
         source = [tensor for layer in encoded.layers for tensor in layer] if encoded else []
-        padding = encoded.padding if encoded else None
-        logits: Tensor = step(tokens, cache.lengths, kept, source, padding)
+        step = self._for("one" if len(tokens) == 1 else "many", tokens.device)
+        logits: Tensor = step(tokens, cache.lengths, kept, source, encoded.padding if encoded else None)
         cache.advance(1)
         return logits
 
+    def _for(self, rows: Rows, device: torch.device) -> StepFunction:
+        if rows not in self._known:
+            path = _path(self._step, rows)
+            self._known[rows] = _load(self._step, path) if device.type == "cpu" and path.exists() else self._step
+        return self._known[rows]
 
-def _ahead_of_time(step: Step, rows: Rows) -> StepFunction:
-    path = cache_folder("compiled") / f"step-{rows}-{_key(step)}.pt2"
-    if not path.exists():
-        _compile(step, rows, path)
+
+def compile_steps(model: DecoderOnly | EncoderDecoder) -> None:
+    """Compile the steps of models of this shape and precision, for one row and for many, unless they are kept already.
+
+    That takes up to a minute each, once on a machine: whatever the weights, later processes find them.
+    """
+    missing = compiler.what_is_missing()
+    if missing:
+        raise PenwrightError(f"nothing was compiled: {missing}")
+    compiler.keep_what_is_compiled()
+    for rows in N_ROWS:
+        path = _path(Step(model), rows)
+        if not path.exists():
+            _compile(Step(model), rows, path)
+
+
+def _path(step: Step, rows: Rows) -> Path:
+    return cache_folder("compiled") / f"step-{rows}-{_key(step)}.pt2"
+
+
+def _load(step: Step, path: Path) -> StepFunction:
     package = torch._inductor.aoti_load_package(str(path))
     tensors = dict(step.named_parameters(remove_duplicate=False)) | dict(step.named_buffers(remove_duplicate=False))
     names = package.get_constant_fqns()
@@ -95,8 +115,8 @@ def _key(step: Step) -> str:
     shapes = [(name, str(x.dtype), list(x.shape)) for name, x in step.state_dict().items()]
     sources = [Path(__file__), *(path for p in (penwright.layers, penwright.models) for path in _modules_of(p))]
     code = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sources]
-    processor = (torch.backends.cpu.get_cpu_capability(), torch.get_num_threads())
-    what = json.dumps([model.settings.model_dump(mode="json"), shapes, code, torch.__version__, processor])
+    machine = (torch.backends.cpu.get_cpu_capability(), torch.get_num_threads())
+    what = json.dumps([model.settings.model_dump(mode="json"), shapes, code, torch.__version__, machine])
     return hashlib.sha256(what.encode()).hexdigest()[:16]
 
 
@@ -131,9 +151,9 @@ def _compile(step: Step, rows: Rows, path: Path) -> None:
     with torch.no_grad(), _stepping(decoder), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.export.export(
-            step, (tokens, tokens, keys_values(ROOM), source, padding), dynamic_shapes=shapes, strict=False
+            step, (tokens, tokens.clone(), keys_values(ROOM), source, padding), dynamic_shapes=shapes, strict=False
         )
-        options = {"aot_inductor.package_constants_in_so": False, "cpp.enable_kernel_profile": bool(os.environ.get("KP")), **eval(os.environ.get("IC", "{}"))}
+        options = {"aot_inductor.package_constants_in_so": False}
         torch._inductor.aoti_compile_and_package(program, package_path=str(part), inductor_configs=options)
     part.rename(path)
 
@@ -144,7 +164,7 @@ def _stepping(decoder: nn.Module) -> Iterator[None]:
     attentions = [part for part in decoder.modules() if isinstance(part, Attention)]
     kernels = [attention.kernel for attention in attentions]
     for attention in attentions:
-        attention.kernel = stepping_attention if not os.environ.get("SDPA") else attention.kernel
+        attention.kernel = stepping_attention
     try:
         yield
     finally:

@@ -12,6 +12,7 @@ from penwright.decoding.beam import BeamSettings, Hypothesis, beam_search
 from penwright.decoding.decodable import Translating, evaluating
 from penwright.decoding.padding import batches_by_length
 from penwright.decoding.segments import segments
+from penwright.decoding.step import Stepper
 from penwright.decoding.unknown import never_written, unknown_warnings
 from penwright.errors import UsageError
 from penwright.models import EncoderDecoder
@@ -71,6 +72,7 @@ class Translator:
         """
         self.model, self.tokenizer, self.source_language = model, tokenizer, source_language
         self.defaults = defaults or DecodingSettings()
+        self._stepper = Stepper(model)
         self.context_length = model.settings.context_length
         self.reach = min(self.context_length, max(max_source_tokens or self.context_length, SHORTEST_REACH))
 
@@ -124,6 +126,7 @@ class Translator:
                     [tokens[number] for number in batch],
                     start_id=self.tokenizer.start_id,
                     max_new_tokens=max(limits),
+                    stepper=self._stepper,
                 )
                 hypotheses = beam_search(model, limits, settings, end_id=self.tokenizer.end_id)
                 found |= zip([sources[number] for number in batch], hypotheses, strict=True)

@@ -84,6 +84,10 @@ class Encoded(NamedTuple):
         """These rows of the batch, in this order, repeated where a row is named twice."""
         return Encoded(tuple(layer.select(rows) for layer in self.layers), self.padding[rows])
 
+    def contiguous(self) -> "Encoded":
+        """The same, laid out in memory as a compiled step expects it."""
+        return Encoded(tuple(KeysValues(*(x.contiguous() for x in layer)) for layer in self.layers), self.padding)
+
 
 class Stack(nn.Module):
     """Blocks one above the other; with pre-norm, a last norm on what they have added up."""

@@ -11,7 +11,6 @@ from penwright.config import ModelSettings
 from penwright.errors import PenwrightError
 from penwright.layers.attention import KeysValues
 
-
 ROOM = 64  # tokens that a cache grows by: what is read of it are whole portions, so that few shapes occur
 
 

@@ -1,8 +1,10 @@
-"""Linear layers with weights of 8 bits: a quarter of the memory to read, which is what writing token by token waits for."""
+"""Linear layers with weights of 8 bits: a quarter of the memory to read, which writing token by token waits for."""
 
 import torch
 from jaxtyping import Float, Int8
 from torch import Tensor, nn
+
+from penwright.config import Precision
 
 LARGEST = 127  # of int8, symmetric
 TINY = 1e-8
@@ -15,7 +17,7 @@ class Int8Linear(nn.Module):
     number, since products of int8 are the quickest that a CPU has.
     """
 
-    weight: Int8[Tensor, "out_features in_features"]
+    whole: Int8[Tensor, "out_features in_features"]
     scale: Float[Tensor, " out_features"]
     bias: Float[Tensor, " out_features"] | None
 
@@ -23,9 +25,14 @@ class Int8Linear(nn.Module):
         super().__init__()
         weight = layer.weight.detach().float()
         scale = weight.abs().amax(1).clamp(min=TINY) / LARGEST
-        self.register_buffer("weight", (weight / scale[:, None]).round().to(torch.int8))
+        self.register_buffer("whole", (weight / scale[:, None]).round().to(torch.int8))
         self.register_buffer("scale", scale.to(torch.bfloat16))
         self.register_buffer("bias", None if layer.bias is None else layer.bias.detach().to(torch.bfloat16))
+
+    @property
+    def weight(self) -> Float[Tensor, "out_features in_features"]:
+        """The weights that this layer stands for."""
+        return self.whole * self.scale[:, None]
 
     def forward(self, x: Float[Tensor, "*rows in_features"]) -> Float[Tensor, "*rows out_features"]:
         rows = x.flatten(0, -2)
@@ -34,13 +41,13 @@ class Int8Linear(nn.Module):
         return product.to(x.dtype).unflatten(0, x.shape[:-1])
 
     def _one(self, row: Float[Tensor, "1 in_features"]) -> Float[Tensor, "1 out_features"]:
-        return torch._weight_int8pack_mm(row.to(torch.bfloat16), self.weight, self.scale)
+        return torch._weight_int8pack_mm(row.to(torch.bfloat16), self.whole, self.scale)
 
     def _many(self, rows: Float[Tensor, "rows in_features"]) -> Float[Tensor, "rows out_features"]:
         wide = rows.float()
         largest = wide.abs().amax(-1, keepdim=True).clamp(min=TINY) / LARGEST
         whole = (wide / largest).round().to(torch.int8)
-        return torch._int_mm(whole, self.weight.T).float() * (largest * self.scale.float())
+        return torch._int_mm(whole, self.whole.T).float() * (largest * self.scale.float())
 
 
 def quantise(module: nn.Module) -> None:
@@ -50,3 +57,15 @@ def quantise(module: nn.Module) -> None:
             setattr(module, name, Int8Linear(part))
         else:
             quantise(part)
+
+
+def to_precision(module: nn.Module, precision: Precision) -> None:
+    """Keep the weights so from now on; angles of positions, which bfloat16 would blur, stay as they are.
+
+    With int8, what is no linear layer (embeddings, norms) is in bfloat16.
+    """
+    if precision == "int8":
+        quantise(module)
+    if precision != "float32":
+        for parameter in module.parameters():
+            parameter.data = parameter.data.to(torch.bfloat16)

@@ -28,7 +28,7 @@ class Embedding(nn.Module):
         self, tokens: Int[Tensor, "batch length"], positions: Int[Tensor, "rows length"]
     ) -> Float[Tensor, "batch length d_model"]:
         x = self.tokens(tokens) * self.scale
-        x = x if self.positions is None else x + self.positions(positions)
+        x = x if self.positions is None else x + self.positions(positions).to(x.dtype)
         return self.dropout(self.norm(x))
 
 

@@ -1,17 +1,13 @@
 """Compiled blocks: a third quicker once compiled, which takes a while; so whether it pays depends on the run."""
 
-import os
-import shutil
-import sys
-import sysconfig
 from contextlib import AbstractContextManager
-from pathlib import Path
 
 import torch
 from torch import nn
 from torch.fx.experimental import _config as shapes
 
-from penwright.config import Task, cache_folder
+from penwright import compiler
+from penwright.config import Task
 from penwright.errors import PenwrightError
 from penwright.training.optimizers import blocks_of
 
@@ -28,7 +24,7 @@ def choose_compilation(device: torch.device, task: Task, seconds: float) -> tupl
         return False, "untried on this device"
     if seconds < PAYS_FROM[task]:
         return False, "would take longer than it saves in so short a run"
-    missing = _missing_for_compilation()
+    missing = compiler.what_is_missing()
     if missing:
         return False, f"would save a third of the time, but {missing}"
     return True, "takes up to a minute, then saves a third of the time"
@@ -36,10 +32,10 @@ def choose_compilation(device: torch.device, task: Task, seconds: float) -> tupl
 
 def compile_blocks(model: nn.Module, device: torch.device, *, dynamic: bool) -> None:
     """Have each block compiled when it first runs; all of one kind share what was compiled."""
-    missing = _missing_for_compilation() if device.type == "cpu" else ""
+    missing = compiler.what_is_missing() if device.type == "cpu" else ""
     if missing:
         raise PenwrightError(f"this run is to be compiled, but {missing}: give --set training.compile=off")
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder("compiled")))  # /tmp may be emptied at any time
+    compiler.keep_what_is_compiled()
     shapes.use_duck_shape = False  # else a batch as long as the model is wide would be compiled for just that
     for block in blocks_of(model):
         block.compile(dynamic=dynamic)
@@ -48,14 +44,3 @@ def compile_blocks(model: nn.Module, device: torch.device, *, dynamic: bool) -> 
 def uncompiled() -> AbstractContextManager[None]:
     """Within it nothing runs compiled: evaluation and decoding have shapes of their own, each to be compiled anew."""
     return torch.compiler.set_stance("force_eager")
-
-
-def _missing_for_compilation() -> str:
-    """What torch.compile would need on a CPU and does not find."""
-    if sys.platform != "linux":
-        return "that was tried on Linux only"
-    if not shutil.which(os.environ.get("CXX", "g++")):
-        return "there is no C++ compiler (g++, or what CXX names)"
-    if not (Path(sysconfig.get_paths()["include"]) / "Python.h").exists():
-        return "Python's headers are not installed"
-    return ""

@@ -1,0 +1,25 @@
+"""What compiling needs of a machine, and where its results are kept."""
+
+import os
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+
+from penwright.config import cache_folder
+
+
+def keep_what_is_compiled() -> None:
+    """Have torch's compiler keep its results where ours are: /tmp may be emptied at any time."""
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder("compiled")))
+
+
+def what_is_missing() -> str:
+    """What torch.compile would need on a CPU and does not find."""
+    if sys.platform != "linux":
+        return "that was tried on Linux only"
+    if not shutil.which(os.environ.get("CXX", "g++")):
+        return "there is no C++ compiler (g++, or what CXX names)"
+    if not (Path(sysconfig.get_paths()["include"]) / "Python.h").exists():
+        return "Python's headers are not installed"
+    return ""
