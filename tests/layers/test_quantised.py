@@ -34,7 +34,7 @@ def test_a_row_is_rounded_alike_whatever_stands_beside_it() -> None:
 
 def test_rows_of_zeros_stay_zero() -> None:
     layer = Int8Linear(nn.Linear(8, 4, bias=False))
-    assert all(layer(torch.zeros(n_rows, 8)).abs().max() < 1e-30 for n_rows in (1, 3))
+    assert not any(layer(torch.zeros(n_rows, 8)).any() for n_rows in (1, 3))
 
 
 def test_every_linear_layer_is_replaced_and_angles_stay_exact() -> None:

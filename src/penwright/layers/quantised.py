@@ -8,6 +8,7 @@ from penwright.config import Precision
 
 LARGEST = 127  # of int8, symmetric
 TINY = 1e-8
+WHOLE_VECTORS = 32  # widths that torch's product of one row handles: of others it reads past the end
 
 
 class Int8Linear(nn.Module):
@@ -36,7 +37,8 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Float[Tensor, "*rows in_features"]) -> Float[Tensor, "*rows out_features"]:
         rows = x.flatten(0, -2)
-        product = self._one(rows) if rows.shape[0] == 1 else self._many(rows)
+        by_row = rows.shape[0] == 1 and rows.shape[1] % WHOLE_VECTORS == 0
+        product = self._one(rows) if by_row else self._many(rows)
         product = product if self.bias is None else product + self.bias
         return product.to(x.dtype).unflatten(0, x.shape[:-1])
 
