@@ -29,10 +29,7 @@ class EncoderOnly(nn.Module):
         self, tokens: Int[Tensor, "batch length"], padding: Bool[Tensor, "batch length"]
     ) -> Float[Tensor, "batch n_labels"]:
         """The logits of each text's labels; padding is True at real tokens."""
-        pooled = self.pool(self.hidden(tokens, padding), padding)
-        if self.pooler is not None:
-            pooled = self.pooler(pooled).tanh()
-        return self.output(self.dropout(pooled))
+        return self.label_logits(self.hidden(tokens, padding), padding)
 
     def hidden(
         self, tokens: Int[Tensor, "batch length"], padding: Bool[Tensor, "batch length"]
@@ -41,6 +38,15 @@ class EncoderOnly(nn.Module):
         positions = positions_of(tokens, None, self.settings)
         mask = Mask(window=self.settings.window, padding=padding)
         return self.encoder(self.embedding(tokens, positions), positions, mask)
+
+    def label_logits(
+        self, hidden: Float[Tensor, "batch length d_model"], padding: Bool[Tensor, "batch length"]
+    ) -> Float[Tensor, "batch n_labels"]:
+        """What the last layers make of the tokens of each text."""
+        pooled = self.pool(hidden, padding)
+        if self.pooler is not None:
+            pooled = self.pooler(pooled).tanh()
+        return self.output(self.dropout(pooled))
 
     def pool(
         self, hidden: Float[Tensor, "batch length d_model"], padding: Bool[Tensor, "batch length"]
