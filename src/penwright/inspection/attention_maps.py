@@ -32,7 +32,7 @@ class Part:
     name: PartName
     layers: tuple[int, ...]  # those that the first axis counts
     weights: Float32[np.ndarray, "n_layers n_heads targets sources"]
-    target_tokens: tuple[Token, ...]  # as they are read; a decoder at work on a token predicts the next one
+    target_tokens: tuple[Token, ...]  # those that are read at a position; a decoder predicts the next one there
     source_tokens: tuple[Token, ...]
 
 
@@ -48,10 +48,20 @@ class PackedPart:
 
 
 @dataclass(frozen=True)
+class Alignment:
+    """Which source tokens a translator looks at while it chooses each token of the translation; rows sum to 1."""
+
+    weights: Float32[np.ndarray, "answers sources"]
+    tokens: tuple[Token, ...]  # of the translation, with the end token
+    source_tokens: tuple[Token, ...]
+
+
+@dataclass(frozen=True)
 class AttentionMaps:
     """The attention of a whole model: of a writer `decoder`, of a classifier `encoder`, of a translator all parts."""
 
     parts: tuple[Part, ...]
+    answers: tuple[Token, ...]  # the token that each decoder position goes on to predict, as far as the text goes
 
     def part(self, name: PartName) -> Part:
         """The part of this name; raises UsageError where the model has none."""
@@ -64,15 +74,23 @@ class AttentionMaps:
 def attention_maps(model: Model, reading: Reading, layers: Sequence[int] | None = None) -> AttentionMaps:
     """Of all layers, or of those named: 96 heads over 512 tokens are 100 MB."""
     kept = _recorded(model, reading, layers, lambda weights: weights[0].float().cpu())
-    return AttentionMaps(
-        tuple(Part(name, tuple(maps), _stacked(maps), *reading.sides(name)) for name, maps in kept.items())
-    )
+    parts = [Part(name, tuple(maps), _stacked(maps), *reading.sides(name)) for name, maps in kept.items()]
+    return AttentionMaps(tuple(parts), reading.answers)
 
 
 def packed_maps(model: Model, reading: Reading, layers: Sequence[int] | None = None) -> tuple[PackedPart, ...]:
     """The same for long texts, packed layer by layer, so that never more than one layer is held in full."""
     kept = _recorded(model, reading, layers, lambda weights: _packed(weights[0]).cpu())
     return tuple(PackedPart(name, tuple(maps), _stacked(maps), *reading.sides(name)) for name, maps in kept.items())
+
+
+def alignment(maps: AttentionMaps) -> Alignment:
+    """The mean of all cross-attention heads, at the positions where each token is chosen (that of the token before it).
+
+    Which layers align best differs from model to model, so all count here; raises UsageError but for a translator.
+    """
+    cross = maps.part("cross")
+    return Alignment(cross.weights.mean((0, 1))[: len(maps.answers)], maps.answers, cross.source_tokens)
 
 
 def pack(weights: Float[np.ndarray, "*shape"]) -> UInt8[np.ndarray, "*shape"]:

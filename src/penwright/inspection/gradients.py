@@ -28,9 +28,10 @@ from penwright.models import Model
 from penwright.models.embedding import Embedding
 
 Method = Literal["integrated_gradients", "gradient_x_input"]
+N_STEPS = 128  # points on the line
 ROWS = 16  # points of the line that go through the model at once
 
-Vectors = Float[Tensor, "rows length d_model"]
+Vectors = Float[Tensor, "rows _ d_model"]  # of the tokens of one side
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def likeliest_outcome(model: Model, reading: Reading, position: int) -> int:
 
 
 def attribution(
-    model: Model, reading: Reading, aim: Aim, names: Sequence[str], method: Method, n_steps: int = 64
+    model: Model, reading: Reading, aim: Aim, names: Sequence[str], method: Method, n_steps: int = N_STEPS
 ) -> Attribution:
     """`n_steps` are the points on the line from the baseline; gradient x input needs only its end."""
     tables = list(embeddings(model).values())
@@ -83,8 +84,7 @@ def attribution(
                 log_probs = scores(model, reading, rows=len(vectors[0]))[:, aim.position].log_softmax(-1)
             return log_probs[:, aim.outcome]
 
-        places = torch.ones(1) if method == "gradient_x_input" else (torch.arange(n_steps) + 0.5) / n_steps
-        gradients = _mean_gradients(outcome, baseline, differences, places.to(inputs[0]))
+        gradients = _gradients(outcome, baseline, differences, *_line(method, n_steps))
         own, base = float(outcome(inputs)), float(outcome(baseline))
     values = torch.cat([(d * g)[0].double().sum(-1) for d, g in zip(differences, gradients, strict=True)]).cpu().numpy()
     return Attribution(
@@ -100,21 +100,37 @@ def attribution(
     )
 
 
-def _mean_gradients(
+def _line(method: Method, n_steps: int) -> tuple[Float[Tensor, " steps"], Float[Tensor, " steps"]]:
+    """Places on the way from the baseline (0) to the input (1), and the share of the way that each stands for.
+
+    They are densest at the baseline, where an input that is normed turns quickest.
+    """
+    if method == "gradient_x_input":
+        return torch.ones(1), torch.ones(1)
+    even = (torch.arange(n_steps) + 0.5) / n_steps
+    return even**3, 3 * even**2 / n_steps
+
+
+def _gradients(
     outcome: Callable[[Sequence[Vectors]], Float[Tensor, " rows"]],
     baseline: Sequence[Vectors],
     differences: Sequence[Vectors],
     places: Float[Tensor, " steps"],
+    shares: Float[Tensor, " steps"],
 ) -> list[Vectors]:
-    """Of the outcome, at these places of the line from the baseline (0) to the input (1)."""
+    """Those of the outcome at these places between baseline and input, added up by their shares."""
     sums = [torch.zeros_like(base) for base in baseline]
-    for some in places.split(ROWS):
-        steps = some[:, None, None]
-        points = [(base + steps * d).requires_grad_() for base, d in zip(baseline, differences, strict=True)]
+    for some, weights in zip(places.to(sums[0]).split(ROWS), shares.to(sums[0]).split(ROWS), strict=True):
+        points = [
+            (base + some[:, None, None] * d).requires_grad_() for base, d in zip(baseline, differences, strict=True)
+        ]
         with torch.enable_grad():
             gradients = torch.autograd.grad(outcome(points).sum(), points)
-        sums = [total + gradient.sum(0, keepdim=True) for total, gradient in zip(sums, gradients, strict=True)]
-    return [total / len(places) for total in sums]
+        sums = [
+            total + (gradient * weights[:, None, None]).sum(0, keepdim=True)
+            for total, gradient in zip(sums, gradients, strict=True)
+        ]
+    return sums
 
 
 def _looked_up(embedding: Embedding, tokens: Sequence[Token]) -> Vectors:

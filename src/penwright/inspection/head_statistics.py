@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Float64, Int
 from penwright.inspection.attention_maps import Part
 from penwright.inspection.reading import PartName
 
-Weights = Float[np.ndarray, "*heads targets sources"]
+Weights = Float[np.ndarray, "n_layers n_heads targets sources"]
 
 
 @dataclass(frozen=True)
@@ -63,24 +63,24 @@ def head_statistics(part: Part) -> HeadStatistics:
     )
 
 
-def entropy(weights: Weights) -> Float[np.ndarray, "*heads"]:
+def entropy(weights: Weights) -> Float[np.ndarray, "n_layers n_heads"]:
     """-sum_s w log w, in nats: 0 for a head that looks at one token, log(sources) for one that looks everywhere."""
     logs = np.log(weights, out=np.zeros_like(weights), where=weights > 0)
     return -(weights * logs).sum(-1).mean(-1)
 
 
-def confidence(weights: Weights) -> Float[np.ndarray, "*heads"]:
+def confidence(weights: Weights) -> Float[np.ndarray, "n_layers n_heads"]:
     """max_s w (Voita et al. 2019, section 4, whose mean leaves the end token out): 1 for a head sure where to look."""
     return weights.max(-1).mean(-1)
 
 
-def distance(weights: Weights) -> Float[np.ndarray, "*heads"]:
+def distance(weights: Weights) -> Float[np.ndarray, "n_layers n_heads"]:
     """sum_s w |t - s|, in tokens (Vig and Belinkov 2019, section 4.3)."""
     targets, sources = np.indices(weights.shape[-2:])
     return (weights * abs(targets - sources)).sum(-1).mean(-1)
 
 
-def offset(weights: Weights, back: int) -> Float[np.ndarray, "*heads"]:
+def offset(weights: Weights, back: int) -> Float[np.ndarray, "n_layers n_heads"]:
     """w[t, t - back]: with 1 a head that looks at the previous token (Voita et al. 2019), with 0 one at the same place.
 
     Over the targets that have such a source; NaN where none has.
@@ -89,7 +89,7 @@ def offset(weights: Weights, back: int) -> Float[np.ndarray, "*heads"]:
     return seen.mean(-1) if seen.shape[-1] else np.full(weights.shape[:-2], np.nan)
 
 
-def first(weights: Weights) -> Float[np.ndarray, "*heads"]:
+def first(weights: Weights) -> Float[np.ndarray, "n_layers n_heads"]:
     """w[t, 0], where heads look that have nothing to do (Xiao et al. 2024, "attention sinks").
 
     Over the targets after the first, since in a causal head the first can look nowhere else.
@@ -97,7 +97,7 @@ def first(weights: Weights) -> Float[np.ndarray, "*heads"]:
     return weights[..., 1:, 0].mean(-1) if weights.shape[-2] > 1 else np.full(weights.shape[:-2], np.nan)
 
 
-def induction(weights: Weights, ids: Int[np.ndarray, " length"]) -> Float[np.ndarray, "*heads"]:
+def induction(weights: Weights, ids: Int[np.ndarray, " length"]) -> Float[np.ndarray, "n_layers n_heads"]:
     """sum of w[t, s + 1] over the earlier places s of token t: what followed it before (Olsson et al. 2022).
 
     Over the targets whose token came before, but for those followed only by the target itself; NaN if there are none.

@@ -1,6 +1,7 @@
 """The door: a model with its tokenizer, asked by text."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -11,9 +12,16 @@ from penwright.decoding.unknown import unknown_warnings
 from penwright.errors import UsageError
 from penwright.inspection.ablation import Ablation, HeadImportance, ablate, head_importance
 from penwright.inspection.arithmetic import HeadArithmetic, head_arithmetic
-from penwright.inspection.attention_maps import AttentionMaps, PackedPart, attention_maps, packed_maps
+from penwright.inspection.attention_maps import (
+    Alignment,
+    AttentionMaps,
+    PackedPart,
+    alignment,
+    attention_maps,
+    packed_maps,
+)
 from penwright.inspection.embeddings import EmbeddingMap, Neighbours, nearest, plane
-from penwright.inspection.gradients import Aim, Attribution, Method, attribution, likeliest_outcome
+from penwright.inspection.gradients import N_STEPS, Aim, Attribution, Method, attribution, likeliest_outcome
 from penwright.inspection.head_statistics import HeadStatistics, head_statistics, joined
 from penwright.inspection.heads import all_heads, parse_head
 from penwright.inspection.lens import Lens, logit_lens
@@ -43,6 +51,7 @@ class Inspector:
         self.application = application
         self.model: Model = application.model
         self.tokenizer: Tokenizer = application.tokenizer
+        self._translate = lru_cache(maxsize=16)(self._translation)  # for the questions about it that follow
         self.words = vocabulary(self.tokenizer)  # the readable text of each token
         self.outcomes = list(application.labels) if isinstance(application, Classifier) else self.words
 
@@ -76,6 +85,10 @@ class Inspector:
     def attention(self, text: str, target: str | None = None, layers: Sequence[int] | None = None) -> AttentionMaps:
         """The weights of every head, of all layers or of these."""
         return attention_maps(self.model, self.read(text, target), layers)
+
+    def alignment(self, text: str, target: str | None = None) -> Alignment:
+        """Where a translator looks while it chooses each token."""
+        return alignment(self.attention(text, target))
 
     def packed_attention(self, text: str, target: str | None = None) -> tuple[PackedPart, ...]:
         """The same as bytes, for long texts."""
@@ -118,7 +131,7 @@ class Inspector:
         *,
         position: int | None = None,
         method: Method = "integrated_gradients",
-        n_steps: int = 64,
+        n_steps: int = N_STEPS,
     ) -> Attribution:
         """What the token after a position depends on, or the label.
 
@@ -219,12 +232,15 @@ class Inspector:
                 return Reading((), (start, *tokens), tokens)
             case Classifier():
                 return Reading((start, *tokens[: self._room], end), (), ())
-            case Translator() as translator:
-                if target is None:
-                    target = translator.translate([text])[0].text
+            case Translator():
+                target = self._translate(text) if target is None else well_formed(target)
                 written = tokens_of(self.tokenizer, target)
                 close = self._special(self.tokenizer.end_id, len(target))
                 return Reading((*tokens[: self._room], end), (start, *written), (*written, close))
+
+    def _translation(self, text: str) -> str:
+        assert isinstance(self.application, Translator)
+        return self.application.translate([text])[0].text
 
     def _line(self, text: str) -> str:
         text = well_formed(text)
@@ -251,10 +267,9 @@ class Inspector:
 
     def _ids_of(self, word: str) -> list[int]:
         inside = self.tokenizer.encode(f" {word}")
-        ids = inside if len(inside) == 1 else self.tokenizer.encode(word)
-        if not ids:
+        if not word:
             raise UsageError("an empty word has no neighbours: name one")
-        return ids
+        return inside if len(inside) == 1 else self.tokenizer.encode(word)
 
     def _table(self, side: Side | None) -> np.ndarray:
         weight = embedding_of(self.model, side).tokens.weight

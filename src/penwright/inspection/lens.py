@@ -18,7 +18,6 @@ from penwright.decoding.decodable import evaluating
 from penwright.inspection.reading import (
     Likeliest,
     Reading,
-    all_real,
     last_stack,
     likeliest,
     ranks,
@@ -63,5 +62,5 @@ def logit_lens(model: Model, reading: Reading, names: Sequence[str], k: int = 5)
 def _read_out(model: Model, hidden: Float[Tensor, "rows length d_model"]) -> Float[Tensor, "rows places outcomes"]:
     normed = last_stack(model).norm(hidden)
     if isinstance(model, EncoderOnly):
-        return model.label_logits(normed, all_real(normed[..., 0]))[:, None]
+        return model.label_logits(normed, torch.ones_like(normed[..., 0], dtype=torch.bool))[:, None]
     return model.output(normed)

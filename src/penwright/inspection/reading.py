@@ -59,15 +59,15 @@ def scores(model: Model, reading: Reading, rows: int = 1) -> Float[Tensor, "rows
     if isinstance(model, DecoderOnly):
         logits = model(_ids(model, reading.target, rows))
     elif isinstance(model, EncoderDecoder):
-        logits = model(with_source, all_real(with_source), _ids(model, reading.target, rows))
+        logits = model(with_source, _all_real(with_source), _ids(model, reading.target, rows))
     else:
-        logits = model(with_source, all_real(with_source))[:, None]
+        logits = model(with_source, _all_real(with_source))[:, None]
     if logits.isnan().any():
         raise diverged()
     return logits.double()
 
 
-def all_real(tokens: Int[Tensor, "rows length"]) -> Bool[Tensor, "rows length"]:
+def _all_real(tokens: Int[Tensor, "rows length"]) -> Bool[Tensor, "rows length"]:
     """The padding of tokens none of which is padding."""
     return torch.ones_like(tokens, dtype=torch.bool)
 
