@@ -154,7 +154,8 @@ def test_the_lens_reads_every_layer_and_ends_with_the_models_own_answer(
 ) -> None:
     plain = Plain(inspected, inspected.read(*asked))
     lens = inspected.lens(*asked, k=1000)
-    found = np.take_along_axis(lens.likeliest.probabilities, lens.likeliest.ids.argsort(-1), -1)
+    ids = np.vectorize(inspected.outcomes.index)(np.array(lens.top_tokens))
+    found = np.take_along_axis(lens.top_probabilities, ids.argsort(-1), -1)
     assert len(found) == len(plain.stream)
     for hidden, probabilities in zip(plain.stream, found, strict=True):
         stack = "encoder" if inspected.shape == "classifier" else "decoder"
@@ -164,6 +165,10 @@ def test_the_lens_reads_every_layer_and_ends_with_the_models_own_answer(
         expected = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
         np.testing.assert_allclose(probabilities, expected, atol=1e-6)
     np.testing.assert_allclose(found[-1], np.exp(plain.log_probs), atol=1e-6)
+    for place, token in enumerate(inspected.read(*asked).answers):
+        np.testing.assert_allclose(lens.true_probabilities[:, place], found[:, place, token.id])
+        own = found[:, place, token.id, None]
+        assert lens.true_ranks[:, place].tolist() == (1 + (found[:, place] > own).sum(-1)).tolist()
 
 
 @pytest.mark.parametrize("predicting", ["generate", "translate"])
@@ -182,9 +187,9 @@ def test_log_probabilities_ranks_and_entropies_are_the_formulas(
     assert found.ranks.tolist() == [
         1 + int((row > row[answer]).sum()) for row, answer in zip(rows, answers, strict=True)
     ]
-    assert found.likeliest.ids.tolist() == np.argsort(-rows, -1)[:, :3].tolist()
+    assert found.alternatives.ids.tolist() == np.argsort(-rows, -1)[:, :3].tolist()
     assert found.next.ids.tolist() == np.argsort(-log_probs[-1])[:3].tolist()
-    assert found.likeliest.texts == [[inspected.words[i] for i in row] for row in found.likeliest.ids]
+    assert found.alternatives.texts == [[inspected.words[i] for i in row] for row in found.alternatives.ids]
 
 
 def test_the_loss_without_a_head_is_that_of_a_model_whose_output_matrix_ignores_it(

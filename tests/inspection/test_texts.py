@@ -24,7 +24,7 @@ HARD = ["", " ", "\n\n", "\0", "a\u2028b", "naïve 🦊🦊", "\ud83d", "</s><pa
 
 @pytest.mark.parametrize("kind", ["characters", "pieces"])
 @given(text=st.text())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
 def test_tokens_cover_the_text_in_order_and_can_be_read(request: pytest.FixtureRequest, kind: str, text: str) -> None:
     tokenizer: Tokenizer = request.getfixturevalue(kind)
     tokens = tokens_of(tokenizer, text)
@@ -221,11 +221,13 @@ def test_a_map_has_a_point_for_each_word(inspector: Make, pieces: Tokenizer) -> 
 def test_positions_are_as_alike_as_the_formula_says(inspector: Make, task: Task, kind: str) -> None:
     inspected = inspector(task, {"positions": {"type": kind}})
     found = inspected.positions()
-    assert (found.kind, len(found.curves)) == (kind, 24)
+    assert (found.kind, len(found.encodings)) == (kind, 24)
     np.testing.assert_allclose(np.diag(found.similarity), 1)
     distances = abs(np.subtract.outer(np.arange(24), np.arange(24)))
     width = inspected.model.settings.d_head if kind == "rotary" else inspected.model.settings.d_model
     if kind != "learned":  # sine and cosine: the cosine between two places is the mean of cos(frequency * distance)
-        angles = distances[..., None] / 10_000 ** (np.arange(0, width, 2) / width)
+        frequencies = 10_000 ** -(np.arange(0, width, 2) / width)
+        np.testing.assert_allclose(found.frequencies, frequencies, rtol=1e-6)
+        angles = distances[..., None] * frequencies
         np.testing.assert_allclose(found.similarity, np.cos(angles).mean(-1), atol=1e-5)
-    assert len(inspected.positions(5).curves) == 5
+    assert len(inspected.positions(5).encodings) == 5

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from penwright.decoding.decodable import evaluating
 from penwright.inspection.heads import Head, attentions
-from penwright.inspection.reading import Reading, scores
+from penwright.inspection.reading import PartName, Reading, scores
 from penwright.inspection.tokens import Token
 from penwright.layers.attention import Kernel
 from penwright.layers.mask import KernelMask
@@ -30,7 +30,9 @@ class HeadArithmetic:
     that share keys and values (n_kv_heads < n_heads) show the ones that they share.
     """
 
-    head: str
+    name: PartName
+    layer: int
+    head: int
     target_tokens: tuple[Token, ...]
     source_tokens: tuple[Token, ...]
     queries: Float64[np.ndarray, "targets d_head"]
@@ -78,7 +80,7 @@ def _steps(
     weights = np.exp(masked - masked.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)
     sides = reading.sides(head.part)
-    return HeadArithmetic(str(head), *sides, queries, keys, values, raw, scaled, masked, weights, weights @ values)
+    return HeadArithmetic(*head, *sides, queries, keys, values, raw, scaled, masked, weights, weights @ values)
 
 
 def _allowed(mask: KernelMask, targets: int, sources: int) -> np.ndarray:

@@ -28,7 +28,7 @@ from penwright.models import Model
 from penwright.models.embedding import Embedding
 
 Method = Literal["integrated_gradients", "gradient_x_input"]
-N_STEPS = 128  # points on the line
+N_STEPS = 256  # points on the line
 ROWS = 16  # points of the line that go through the model at once
 
 Vectors = Float[Tensor, "rows _ d_model"]  # of the tokens of one side

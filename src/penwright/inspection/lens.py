@@ -11,12 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from penwright.decoding.decodable import evaluating
 from penwright.inspection.reading import (
-    Likeliest,
     Reading,
     last_stack,
     likeliest,
@@ -32,14 +31,15 @@ from penwright.models import EncoderOnly, Model
 class Lens:
     """The likeliest outcomes after the embedding and after each layer, at each place.
 
-    Places are the target tokens of a writer or translator, and a classifier has one. The answer is the token that comes
+    Places are the target tokens of a writer or translator; a classifier has one. The true token is the one that comes
     next; where the text ends, it has none: probability NaN and rank 0. Ranks count from 1.
     """
 
-    places: tuple[Token, ...]
-    likeliest: Likeliest  # of n_layers + 1, places
-    answer_probabilities: Float[np.ndarray, "n_layers_and_one places"]
-    answer_ranks: Int[np.ndarray, "n_layers_and_one places"]
+    tokens: tuple[Token, ...]  # at the places; of a classifier none
+    top_tokens: list[object]  # [n_layers + 1][places][k], likeliest first: readable tokens, or labels
+    top_probabilities: Float64[np.ndarray, "n_layers_and_one places k"]
+    true_probabilities: Float64[np.ndarray, "n_layers_and_one places"]
+    true_ranks: Int[np.ndarray, "n_layers_and_one places"]
 
 
 @torch.inference_mode()
@@ -56,7 +56,8 @@ def logit_lens(model: Model, reading: Reading, names: Sequence[str], k: int = 5)
     if len(answers):
         probabilities[:, : len(answers)] = known.gather(-1, index[..., None])[..., 0].exp().cpu().numpy()
         places[:, : len(answers)] = ranks(known, index)
-    return Lens(reading.target, likeliest(log_probs.exp(), names, k), probabilities, places)
+    top = likeliest(log_probs.exp(), names, k)
+    return Lens(reading.target, top.texts, top.probabilities, probabilities, places)
 
 
 def _read_out(model: Model, hidden: Float[Tensor, "rows length d_model"]) -> Float[Tensor, "rows places outcomes"]:

@@ -9,7 +9,7 @@ from jaxtyping import Float64
 
 from penwright.errors import UsageError
 from penwright.inspection.reading import Side, embedding_of
-from penwright.layers.positions import rotary_positions
+from penwright.layers.positions import Learned, Rotary, rotary_positions
 from penwright.models import Model
 from penwright.models.embedding import Embedding
 
@@ -19,13 +19,14 @@ class PositionalSimilarity:
     """The vector of each position, and the cosine of the angle between any two.
 
     Sinusoidal and learned vectors are those added to embeddings. Rotary positions add nothing: a pair of numbers of a
-    query or key is turned on the unit circle, by an angle that grows with the position. Their curves are the points
+    query or key is turned on the unit circle, by an angle that grows with the position. Their encodings are the points
     (cos, sin) of the circles, pair by pair, slowest last; the cosine between two positions is then the mean of
     cos(angle) over the pairs, which is the score of a query and a key that are alike (Su et al. 2021, section 3.4.3).
     """
 
     kind: Literal["sinusoidal", "learned", "rotary", "none"]
-    curves: Float64[np.ndarray, "positions width"]
+    encodings: Float64[np.ndarray, "positions width"]
+    frequencies: Float64[np.ndarray, " pairs"] | None  # in radians a position, of each sine and cosine; None if learned
     similarity: Float64[np.ndarray, "positions positions"]
 
 
@@ -40,30 +41,27 @@ def positional_similarity(
     n_positions = settings.context_length if n_positions is None else n_positions
     if settings.positions.type == "learned":
         n_positions = min(n_positions, settings.context_length)
-    match settings.positions.type:
-        case "none":
-            raise UsageError("this model has no positions: a causal mask is all that tells it order")
-        case "rotary":
-            curves = _circles(model, n_positions)
-        case _:
-            curves = _added(embedding_of(model, side), n_positions)
-    lengths = np.linalg.norm(curves, axis=1, keepdims=True)
-    unit = curves / np.where(lengths > 0, lengths, 1)
-    return PositionalSimilarity(settings.positions.type, curves, unit @ unit.T)
+    if settings.positions.type == "none":
+        raise UsageError("this model has no positions: a causal mask is all that tells it order")
+    turning, embedding = rotary_positions(settings), embedding_of(model, side)
+    encodings = _added(embedding, n_positions) if turning is None else _circles(turning, n_positions)
+    waves = embedding.positions if turning is None else turning
+    frequencies = None if isinstance(waves, Learned) or waves is None else waves.frequencies.double().cpu().numpy()
+    lengths = np.linalg.norm(encodings, axis=1, keepdims=True)
+    unit = encodings / np.where(lengths > 0, lengths, 1)
+    return PositionalSimilarity(settings.positions.type, encodings, frequencies, unit @ unit.T)
 
 
 @torch.inference_mode()
 def _added(embedding: Embedding, n_positions: int) -> Float64[np.ndarray, "positions width"]:
     assert embedding.positions is not None
     places = torch.arange(n_positions, device=embedding.tokens.weight.device)[None]
-    curves: Float64[np.ndarray, "positions width"] = embedding.positions(places)[0].double().cpu().numpy()
-    return curves
+    encodings: Float64[np.ndarray, "positions width"] = embedding.positions(places)[0].double().cpu().numpy()
+    return encodings
 
 
-def _circles(model: Model, n_positions: int) -> Float64[np.ndarray, "positions width"]:
-    rotary = rotary_positions(model.settings)
-    assert rotary is not None
+def _circles(rotary: Rotary, n_positions: int) -> Float64[np.ndarray, "positions width"]:
     rotation = rotary(torch.arange(n_positions)[None])
     points = torch.stack([rotation.cosines[0, 0], rotation.sines[0, 0]], -1).flatten(-2)
-    curves: Float64[np.ndarray, "positions width"] = points.double().numpy()
-    return curves
+    encodings: Float64[np.ndarray, "positions width"] = points.double().numpy()
+    return encodings

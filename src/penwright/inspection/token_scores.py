@@ -22,7 +22,7 @@ class TokenScores:
     log_probs: Float64[np.ndarray, " positions"]  # log p(token | before), in nats: 0 is certain, -surprise
     ranks: Int[np.ndarray, " positions"]  # 1: the model's own first choice
     entropies: Float64[np.ndarray, " positions"]  # -sum p log p over the vocabulary, in nats: how open the choice was
-    likeliest: Likeliest  # of the positions
+    alternatives: Likeliest  # in the place of each: of positions, k
     next: Likeliest  # after the last token, without places
 
     @property
