@@ -79,7 +79,10 @@ class Inspector:
         warnings = unknown_warnings(self.tokenizer, text + (target or "" if self.shape == "translator" else ""))
         n_tokens, room = len(self.tokenizer.encode(self._line(text))), self._room
         if n_tokens > room:
-            warnings.append(f"the text has {n_tokens} tokens: the model is shown with the first {room}")
+            but = " but the scores of tokens" if self.shape == "writer" else ""
+            warnings.append(
+                f"the text has {n_tokens} tokens: all{but} is about the first {room}, which fit the context"
+            )
         return tuple(warnings)
 
     def attention(self, text: str, target: str | None = None, layers: Sequence[int] | None = None) -> AttentionMaps:
