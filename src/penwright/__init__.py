@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penwright.inspection import Inspector
     from penwright.tasks import Application
 
 # How long a thread of torch's (libgomp's) waits awake for the others. By default so long that, on a machine with other
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "load", "train"]
+__all__ = ["__version__", "inspect", "load", "train"]
 
 
 def train(
@@ -57,3 +58,10 @@ def load(run: str | PathLike[str], device: str = "cpu") -> "Application":
     from penwright import api
 
     return api.load(Path(run), device)
+
+
+def inspect(model: "Application") -> "Inspector":
+    """What happens inside a model over a text: `inspect(model).attention("text")`, and much else."""
+    from penwright.inspection import Inspector
+
+    return Inspector(model)

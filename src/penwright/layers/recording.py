@@ -1,37 +1,48 @@
-"""Seeing attention: for a while, the kernel of some layers is one that keeps its weights."""
+"""Seeing attention: for a while, the kernel of some layers is another one, which keeps its weights or changes them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from penwright.layers.attention import Attention, attention_weights, plain_attention
+from penwright.layers.attention import Attention, Kernel, attention_weights, plain_attention
 from penwright.layers.mask import KernelMask
 
 
 @contextmanager
-def record_attention(module: nn.Module) -> Iterator[Mapping[str, list[Float[Tensor, "batch n_heads targets sources"]]]]:
-    """The weights of every attention in the module, by its name there: a matrix for each pass, oldest first.
-
-    Inside, attention is computed step by step instead of by the fused kernel; outputs are equal up to rounding.
-    """
+def swap_kernels(module: nn.Module, swap: Callable[[str, Kernel], Kernel]) -> Iterator[None]:
+    """Inside, each attention of the module uses the kernel that `swap` makes of its name and the kernel it had."""
     attentions = {name: part for name, part in module.named_modules() if isinstance(part, Attention)}
     kernels = {name: attention.kernel for name, attention in attentions.items()}
-    maps: dict[str, list[Tensor]] = {name: [] for name in attentions}
-    for name, attention in attentions.items():
-        attention.kernel = _Recorder(maps[name])
     try:
-        yield maps
+        for name, attention in attentions.items():
+            attention.kernel = swap(name, attention.kernel)
+        yield
     finally:
         for name, attention in attentions.items():
             attention.kernel = kernels[name]
 
 
-class _Recorder:
-    def __init__(self, kept: list[Tensor]):
-        self._kept = kept
+@contextmanager
+def record_attention(
+    module: nn.Module, keep: Callable[[Tensor], Tensor] = Tensor.detach
+) -> Iterator[Mapping[str, list[Float[Tensor, "batch n_heads targets sources"]]]]:
+    """The weights of every attention in the module, by its name there: a matrix for each pass, oldest first.
 
-    def __call__(self, queries: Tensor, keys: Tensor, values: Tensor, mask: KernelMask, dropout: float) -> Tensor:
-        self._kept.append(attention_weights(queries, keys, mask).detach())
-        return plain_attention(queries, keys, values, mask, dropout)
+    Inside, attention is computed step by step instead of by the fused kernel; outputs are equal up to rounding.
+    `keep` says what is kept of a matrix, such as fewer bits of it.
+    """
+    maps: dict[str, list[Tensor]] = {}
+
+    def recorder(name: str, kernel: Kernel) -> Kernel:
+        kept = maps[name] = []
+
+        def record(queries: Tensor, keys: Tensor, values: Tensor, mask: KernelMask, dropout: float) -> Tensor:
+            kept.append(keep(attention_weights(queries, keys, mask)))
+            return plain_attention(queries, keys, values, mask, dropout)
+
+        return record
+
+    with swap_kernels(module, recorder):
+        yield maps

@@ -31,10 +31,7 @@ class EncoderOnly(nn.Module):
     ) -> Float[Tensor, "batch n_labels"]:
         """The logits of each text's labels; padding is True at real tokens."""
         padding = self._thinned(padding) if self.training and self.settings.token_dropout else padding
-        pooled = self.pool(self.hidden(tokens, padding), padding)
-        if self.pooler is not None:
-            pooled = self.pooler(pooled).tanh()
-        return self.output(self.dropout(pooled))
+        return self.label_logits(self.hidden(tokens, padding), padding)
 
     def hidden(
         self, tokens: Int[Tensor, "batch length"], padding: Bool[Tensor, "batch length"]
@@ -49,6 +46,15 @@ class EncoderOnly(nn.Module):
         shown = torch.rand(padding.shape, device=padding.device) >= self.settings.token_dropout
         shown[:, 0] = True
         return padding & shown
+
+    def label_logits(
+        self, hidden: Float[Tensor, "batch length d_model"], padding: Bool[Tensor, "batch length"]
+    ) -> Float[Tensor, "batch n_labels"]:
+        """What the last layers make of the tokens of each text."""
+        pooled = self.pool(hidden, padding)
+        if self.pooler is not None:
+            pooled = self.pooler(pooled).tanh()
+        return self.output(self.dropout(pooled))
 
     def pool(
         self, hidden: Float[Tensor, "batch length d_model"], padding: Bool[Tensor, "batch length"]

@@ -1,0 +1,91 @@
+"""penwright inspect: what happens in a model over a text."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penwright.cli.options import Device, Json, RunFolder, print_json, warn
+from penwright.errors import PenwrightError
+
+if TYPE_CHECKING:
+    from penwright.cli.questions import Question
+
+NAME = "inspect"
+
+
+def command(
+    run: RunFolder,
+    text: Annotated[str | None, typer.Argument(help="To be read; without one, standard input.")] = None,
+    target: Annotated[str | None, typer.Option(help="A translation or a label, instead of the model's own.")] = None,
+    top: Annotated[int | None, typer.Option(help="The k likeliest tokens at each place.", min=1)] = None,
+    sort: Annotated[str | None, typer.Option(help="All heads by a statistic: previous, induction, entropy ...")] = None,
+    head: Annotated[list[str] | None, typer.Option(help="Where a head looks: LAYER.HEAD or PART.LAYER.HEAD.")] = None,
+    arithmetic: Annotated[str | None, typer.Option(help="A head step by step, with its numbers.")] = None,
+    alignment: Annotated[bool, typer.Option("--alignment", help="Where a translator looks for each token.")] = False,
+    rollout: Annotated[bool, typer.Option("--rollout", help="Attention followed through all layers.")] = False,
+    lens: Annotated[bool, typer.Option("--lens", help="What the model would say after each layer.")] = False,
+    attribute: Annotated[
+        bool, typer.Option("--attribute", help="On which tokens the next one, or a label, depends.")
+    ] = False,
+    position: Annotated[int | None, typer.Option(help="The token whose next one --attribute is about, from 0.")] = None,
+    ablate: Annotated[str | None, typer.Option(help="What changes without heads 0.1,2.3, or without each.")] = None,
+    neighbours: Annotated[list[str] | None, typer.Option(help="The words nearest to this one; needs no text.")] = None,
+    device: Device = "cpu",
+    json: Json = False,
+) -> None:
+    """Look into a model: how likely each token of a text is, and where the heads look.
+
+    Without options, the text with its surprise, and the heads that look most at the previous token.
+    Attention shows where a head looks, not what for: ask --ablate.
+    """
+    from penwright.api import load
+    from penwright.cli import questions as ask
+    from penwright.inspection import Inspector
+
+    inspector = Inspector(load(run, device))
+    chosen = [ask.neighbours(inspector, word) for word in neighbours or []]
+    if text is not None or not chosen:
+        text = _standard_input() if text is None else text
+        for warning in inspector.warnings(text, target):
+            warn(warning)
+        about = ask.Questions(inspector, text, target)
+        wanted = [
+            [about.likeliest(top)] if top else [],
+            [about.heads(sort)] if sort else [],
+            [about.head(name) for name in head or []],
+            [about.arithmetic(arithmetic)] if arithmetic else [],
+            [about.alignment()] if alignment else [],
+            [about.rollout()] if rollout else [],
+            [about.lens()] if lens else [],
+            [about.attribution(position)] if attribute else [],
+            [about.ablation(ablate)] if ablate else [],
+        ]
+        found = [question for some in wanted for question in some]
+        chosen += found or ([] if chosen else about.usual())
+    _answer(chosen, json)
+
+
+def _answer(questions: "list[Question]", json: bool) -> None:
+    from rich.console import Console
+
+    from penwright.inspection import as_record
+
+    answers = [(question, question.find()) for question in questions]
+    if json:
+        print_json({question.name: as_record(found) for question, found in answers})
+        return
+    console = Console(file=sys.stdout, markup=False, highlight=False, emoji=False)
+    for place, (question, found) in enumerate(answers):
+        if place:
+            console.print()
+        for drawn in question.draw(found, console):
+            console.print(drawn, soft_wrap=True)
+
+
+def _standard_input() -> str:
+    """All of it, as one text, without the line break that ends it."""
+    if sys.stdin.isatty():
+        raise PenwrightError("nothing to read: give a text, or pipe one in")
+    read = sys.stdin.buffer.read().decode("utf-8", errors="replace").removeprefix("\ufeff")
+    return read.removesuffix("\n").removesuffix("\r")

@@ -1,0 +1,90 @@
+"""One head, number by number: queries, keys, scores, softmax, values (Vaswani et al. 2017, equation 1).
+
+scores = Q K^T, scaled = scores / sqrt(d_head), masked = scaled with -inf where a target may not look,
+weights = softmax(masked), output = weights V.
+"""
+
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from penwright.decoding.decodable import evaluating
+from penwright.inspection.heads import Head, attentions
+from penwright.inspection.reading import PartName, Reading, scores
+from penwright.inspection.tokens import Token
+from penwright.layers.attention import Kernel
+from penwright.layers.mask import KernelMask
+from penwright.layers.recording import swap_kernels
+from penwright.models import Model
+
+
+@dataclass(frozen=True)
+class HeadArithmetic:
+    """Every step of one head over one text.
+
+    Queries and keys are as they meet: after the norm of a model with qk_norm, and turned by rotary positions. Heads
+    that share keys and values (n_kv_heads < n_heads) show the ones that they share.
+    """
+
+    name: PartName
+    layer: int
+    head: int
+    target_tokens: tuple[Token, ...]
+    source_tokens: tuple[Token, ...]
+    queries: Float64[np.ndarray, "targets d_head"]
+    keys: Float64[np.ndarray, "sources d_head"]
+    values: Float64[np.ndarray, "sources d_head"]
+    scores: Float64[np.ndarray, "targets sources"]
+    scaled: Float64[np.ndarray, "targets sources"]
+    masked: Float64[np.ndarray, "targets sources"]
+    weights: Float64[np.ndarray, "targets sources"]
+    output: Float64[np.ndarray, "targets d_head"]  # before the output matrix, which mixes all heads
+
+
+@torch.inference_mode()
+def head_arithmetic(model: Model, reading: Reading, head: Head) -> HeadArithmetic:
+    """The queries, keys and values of one pass, and what the head makes of them, computed anew in float64."""
+    met: list[tuple[Tensor, Tensor, Tensor, KernelMask]] = []
+
+    def keeping(name: str, kernel: Kernel) -> Kernel:
+        def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: KernelMask, dropout: float) -> Tensor:
+            met.append((queries[0], keys[0], values[0], mask))
+            return kernel(queries, keys, values, mask, dropout)
+
+        return attend
+
+    attention = model.get_submodule(attentions(model)[head.part, head.layer])
+    with evaluating(model), swap_kernels(attention, keeping):
+        scores(model, reading)
+    ((queries, keys, values, mask),) = met
+    shared = head.number * len(keys) // len(queries)
+    q, k, v = (x.double().cpu().numpy() for x in (queries[head.number], keys[shared], values[shared]))
+    return _steps(head, reading, q, k, v, _allowed(mask, len(q), len(k)))
+
+
+def _steps(
+    head: Head,
+    reading: Reading,
+    queries: Float64[np.ndarray, "targets d_head"],
+    keys: Float64[np.ndarray, "sources d_head"],
+    values: Float64[np.ndarray, "sources d_head"],
+    allowed: np.ndarray,
+) -> HeadArithmetic:
+    raw = queries @ keys.T
+    scaled = raw / sqrt(queries.shape[1])
+    masked = np.where(allowed, scaled, -np.inf)
+    weights = np.exp(masked - masked.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    sides = reading.sides(head.part)
+    return HeadArithmetic(*head, *sides, queries, keys, values, raw, scaled, masked, weights, weights @ values)
+
+
+def _allowed(mask: KernelMask, targets: int, sources: int) -> np.ndarray:
+    """True where a target may look."""
+    if mask.is_causal:
+        return np.tri(targets, sources, dtype=bool)
+    return np.ones((targets, sources), bool) if mask.allowed is None else mask.allowed[0, 0].cpu().numpy()

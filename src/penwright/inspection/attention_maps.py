@@ -1,0 +1,134 @@
+"""What each head looks at: attention weights of every layer, of self- and of cross-attention.
+
+softmax(Q K^T / sqrt(d_head)) (Vaswani et al. 2017, section 3.2.1), kept while the model computes with them. They say
+where a head looks, not what follows from it (Jain and Wallace 2019): that is for `ablation.py` to ask.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float32, UInt8
+from torch import Tensor
+
+from penwright.decoding.decodable import evaluating
+from penwright.errors import UsageError
+from penwright.inspection.heads import attentions
+from penwright.inspection.reading import PartName, Reading, scores
+from penwright.inspection.tokens import Token
+from penwright.layers.recording import record_attention
+from penwright.models import Model
+
+LEVELS = 255
+
+
+@dataclass(frozen=True)
+class Part:
+    """The weights of all heads of one kind: row by row how much a target takes from each source; rows sum to 1."""
+
+    name: PartName
+    layers: tuple[int, ...]  # those that the first axis counts
+    weights: Float32[np.ndarray, "n_layers n_heads targets sources"]
+    target_tokens: tuple[Token, ...]  # those that are read at a position; a decoder predicts the next one there
+    source_tokens: tuple[Token, ...]
+
+
+@dataclass(frozen=True)
+class PackedPart:
+    """The same in a quarter of the memory: `unpack` gives weights that are wrong by at most 0.004."""
+
+    name: PartName
+    layers: tuple[int, ...]
+    weights: UInt8[np.ndarray, "n_layers n_heads targets sources"]
+    target_tokens: tuple[Token, ...]
+    source_tokens: tuple[Token, ...]
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Which source tokens a translator looks at while it chooses each token of the translation; rows sum to 1."""
+
+    weights: Float32[np.ndarray, "answers sources"]
+    tokens: tuple[Token, ...]  # of the translation, with the end token
+    source_tokens: tuple[Token, ...]
+
+
+@dataclass(frozen=True)
+class AttentionMaps:
+    """The attention of a whole model: of a writer `decoder`, of a classifier `encoder`, of a translator all parts."""
+
+    parts: tuple[Part, ...]
+    answers: tuple[Token, ...]  # the token that each decoder position goes on to predict, as far as the text goes
+
+    def part(self, name: PartName) -> Part:
+        """The part of this name; raises UsageError where the model has none."""
+        for part in self.parts:
+            if part.name == name:
+                return part
+        raise UsageError(f"this model has no {name}; it has {', '.join(part.name for part in self.parts)}")
+
+
+def attention_maps(model: Model, reading: Reading, layers: Sequence[int] | None = None) -> AttentionMaps:
+    """Of all layers, or of those named: 96 heads over 512 tokens are 100 MB."""
+    kept = _recorded(model, reading, layers, lambda weights: weights[0].float().cpu())
+    parts = [Part(name, tuple(maps), _stacked(maps), *reading.sides(name)) for name, maps in kept.items()]
+    return AttentionMaps(tuple(parts), reading.answers)
+
+
+def packed_maps(model: Model, reading: Reading, layers: Sequence[int] | None = None) -> tuple[PackedPart, ...]:
+    """The same for long texts, packed layer by layer, so that never more than one layer is held in full."""
+    kept = _recorded(model, reading, layers, lambda weights: _packed(weights[0]).cpu())
+    return tuple(PackedPart(name, tuple(maps), _stacked(maps), *reading.sides(name)) for name, maps in kept.items())
+
+
+def alignment(maps: AttentionMaps) -> Alignment:
+    """The mean of all cross-attention heads, at the positions where each token is chosen (that of the token before it).
+
+    Which layers align best differs from model to model, so all count here; raises UsageError but for a translator.
+    """
+    cross = maps.part("cross")
+    return Alignment(cross.weights.mean((0, 1))[: len(maps.answers)], maps.answers, cross.source_tokens)
+
+
+def pack(weights: Float[np.ndarray, "*shape"]) -> UInt8[np.ndarray, "*shape"]:
+    """255 sqrt(p), rounded: the root spends the levels on small weights, which are most."""
+    packed: UInt8[np.ndarray, "*shape"] = _packed(torch.from_numpy(weights)).numpy()
+    return packed
+
+
+def unpack(packed: UInt8[np.ndarray, "*shape"]) -> Float32[np.ndarray, "*shape"]:
+    """(q / 255)^2."""
+    return np.square(packed.astype(np.float32) / LEVELS)
+
+
+def _packed(weights: Float[Tensor, "*shape"]) -> Tensor:
+    return weights.detach().sqrt().mul(LEVELS).round().to(torch.uint8)
+
+
+@torch.inference_mode()
+def _recorded(
+    model: Model, reading: Reading, layers: Sequence[int] | None, keep: Callable[[Tensor], Tensor]
+) -> dict[PartName, dict[int, Tensor]]:
+    """What is kept of one pass, by part and layer; layers that were not asked for are not computed with weights."""
+    wanted = {place: name for place, name in attentions(model).items() if layers is None or place[1] in layers}
+    if not wanted:
+        deepest = max(layer for _, layer in attentions(model))
+        raise UsageError(f"there is no layer {', '.join(map(str, layers or []))}: layers are called 0 to {deepest}")
+    with ExitStack() as stack:
+        stack.enter_context(evaluating(model))
+        maps = {
+            place: stack.enter_context(record_attention(model.get_submodule(name), keep))
+            for place, name in wanted.items()
+        }
+        scores(model, reading)
+    kept: dict[PartName, dict[int, Tensor]] = defaultdict(dict)
+    for (part, layer), recorded in maps.items():
+        (kept[part][layer],) = recorded[""]
+    return kept
+
+
+def _stacked(maps: dict[int, Tensor]) -> np.ndarray:
+    return torch.stack(list(maps.values())).numpy()

@@ -1,0 +1,56 @@
+"""Which attention head is meant: its part, its layer and its number, both counted from 0."""
+
+from typing import NamedTuple
+
+from penwright.errors import UsageError
+from penwright.inspection.reading import PartName
+from penwright.layers.attention import Attention
+from penwright.models import EncoderDecoder, Model
+
+
+class Head(NamedTuple):
+    """One head of a model."""
+
+    part: PartName
+    layer: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.part}.{self.layer}.{self.number}"
+
+
+def attentions(model: Model) -> dict[tuple[PartName, int], str]:
+    """The name of each attention of a model, by part and layer."""
+    return {place_of(name): name for name, module in model.named_modules() if isinstance(module, Attention)}
+
+
+def place_of(name: str) -> tuple[PartName, int]:
+    """The part and layer of an attention's name, such as decoder.blocks.0.cross_attention."""
+    stack, _, layer, which = name.split(".")
+    part: PartName = "cross" if which == "cross_attention" else "encoder" if stack == "encoder" else "decoder"
+    return part, int(layer)
+
+
+def all_heads(model: Model) -> list[Head]:
+    """Every head of a model, part by part, layer by layer."""
+    places = sorted(attentions(model), key=lambda place: ("encoder", "decoder", "cross").index(place[0]))
+    return [Head(part, layer, number) for part, layer in places for number in range(model.settings.n_heads)]
+
+
+def parse_head(text: str, model: Model) -> Head:
+    """ "3.2" is head 2 of layer 3; a translator's is one of the decoder, unless "encoder.3.2" or "cross.3.2" is said.
+
+    Raises UsageError, with the heads there are, where the model has no such head.
+    """
+    heads = all_heads(model)
+    parts = list(dict.fromkeys(head.part for head in heads))
+    usual = "decoder" if isinstance(model, EncoderDecoder) else parts[0]
+    named = text.strip() if text.strip().startswith(tuple(parts)) else f"{usual}.{text.strip()}"
+    for head in heads:
+        if str(head) == named:
+            return head
+    last = heads[-1]
+    kinds = "" if len(parts) == 1 else f", with {' or '.join(f'{part}.' for part in parts)} before it"
+    raise UsageError(
+        f"there is no head '{text}': heads are called LAYER.HEAD, from 0.0 to {last.layer}.{last.number}{kinds}"
+    )

@@ -1,0 +1,280 @@
+"""The door: a model with its tokenizer, asked by text."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+import torch
+
+from penwright.decoding import Classifier, Generator, Translator
+from penwright.decoding.unknown import unknown_warnings
+from penwright.errors import UsageError
+from penwright.inspection.ablation import Ablation, HeadImportance, ablate, head_importance
+from penwright.inspection.arithmetic import HeadArithmetic, head_arithmetic
+from penwright.inspection.attention_maps import (
+    Alignment,
+    AttentionMaps,
+    PackedPart,
+    alignment,
+    attention_maps,
+    packed_maps,
+)
+from penwright.inspection.embeddings import EmbeddingMap, Neighbours, nearest, plane
+from penwright.inspection.gradients import N_STEPS, Aim, Attribution, Method, attribution, likeliest_outcome
+from penwright.inspection.head_statistics import HeadStatistics, head_statistics, joined
+from penwright.inspection.heads import all_heads, parse_head
+from penwright.inspection.lens import Lens, logit_lens
+from penwright.inspection.positions import PositionalSimilarity, positional_similarity
+from penwright.inspection.reading import Reading, Side, embedding_of
+from penwright.inspection.rollout import Rollout, rollouts
+from penwright.inspection.token_scores import LossByPosition, TokenScores, loss_by_position, token_scores
+from penwright.inspection.tokens import Token, special_token, tokens_of, vocabulary
+from penwright.models import Model
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.tokenizer import well_formed
+
+Inspected = Generator | Translator | Classifier
+Shape = Literal["writer", "translator", "classifier"]
+
+
+class Inspector:
+    """What happens in a model over a text of one's own.
+
+    `target` is a translator's translation (by default the one that it gives) or a classifier's label (by default the
+    one that it chooses); a writer has none. Of a text longer than the context, the beginning is read, but for
+    `token_scores` and `loss_by_position`, which read all of a writer's text; `warnings` tells. To ask
+    for what there is not, such as the next token of a classifier or a head of a 7th layer of 6, raises UsageError.
+    """
+
+    def __init__(self, application: Inspected):
+        self.application = application
+        self.model: Model = application.model
+        self.tokenizer: Tokenizer = application.tokenizer
+        self._translate = lru_cache(maxsize=16)(self._translation)  # for the questions about it that follow
+        self.words = vocabulary(self.tokenizer)  # the readable text of each token
+        self.outcomes = list(application.labels) if isinstance(application, Classifier) else self.words
+
+    @property
+    def shape(self) -> Shape:
+        match self.application:
+            case Generator():
+                return "writer"
+            case Translator():
+                return "translator"
+            case Classifier():
+                return "classifier"
+
+    @property
+    def heads(self) -> list[str]:
+        """The names of all heads, as `arithmetic` and `ablate` take them."""
+        return [str(head) for head in all_heads(self.model)]
+
+    def read(self, text: str, target: str | None = None) -> Reading:
+        """The tokens that the model reads of a text, all that fit."""
+        return self._whole(text, target).cut(self.model.settings.context_length)
+
+    def warnings(self, text: str, target: str | None = None) -> tuple[str, ...]:
+        """What the model does not know or not read of a text."""
+        warnings = unknown_warnings(self.tokenizer, text + (target or "" if self.shape == "translator" else ""))
+        n_tokens, room = len(self.tokenizer.encode(self._line(text))), self._room
+        if n_tokens > room:
+            but = " but the scores of tokens" if self.shape == "writer" else ""
+            warnings.append(
+                f"the text has {n_tokens} tokens: all{but} is about the first {room}, which fit the context"
+            )
+        return tuple(warnings)
+
+    def attention(self, text: str, target: str | None = None, layers: Sequence[int] | None = None) -> AttentionMaps:
+        """The weights of every head, of all layers or of these."""
+        return attention_maps(self.model, self.read(text, target), layers)
+
+    def alignment(self, text: str, target: str | None = None) -> Alignment:
+        """Where a translator looks while it chooses each token."""
+        return alignment(self.attention(text, target))
+
+    def packed_attention(self, text: str, target: str | None = None) -> tuple[PackedPart, ...]:
+        """The same as bytes, for long texts."""
+        return packed_maps(self.model, self.read(text, target))
+
+    def head_statistics(self, text: str, target: str | None = None) -> tuple[HeadStatistics, ...]:
+        """What kind of head each one is, by part."""
+        reading, model = self.read(text, target), self.model
+        deepest = max(head.layer for head in all_heads(model))
+        one_by_one = (attention_maps(model, reading, [layer]) for layer in range(deepest + 1))  # never all in memory
+        parts = [head_statistics(part) for maps in one_by_one for part in maps.parts]
+        return tuple(joined([part for part in parts if part.name == name]) for name in self._parts)
+
+    def rollout(self, text: str, target: str | None = None) -> tuple[Rollout, ...]:
+        """Where each position's content comes from, by part."""
+        return rollouts(self.attention(text, target))
+
+    def lens(self, text: str, target: str | None = None, k: int = 5) -> Lens:
+        """What the model would say after each layer."""
+        return logit_lens(self.model, self.read(text, target), self.outcomes, k)
+
+    def token_scores(self, text: str, target: str | None = None, k: int = 5) -> TokenScores:
+        """The probability and the rank of each token, and the k likeliest in its place."""
+        reading = self._whole(text, target) if self.shape == "writer" else self.read(text, target)
+        return token_scores(self.model, reading, self.words, k)
+
+    def loss_by_position(self, texts: Sequence[str], targets: Sequence[str] | None = None) -> LossByPosition:
+        """Over a writer's texts in windows of the context side by side, or over a translator's pairs."""
+        if self.shape == "writer":
+            readings = [window for text in texts for window in self._side_by_side(text)]
+        else:
+            given = [None] * len(texts) if targets is None else targets
+            readings = [self.read(text, target) for text, target in zip(texts, given, strict=True)]
+        return loss_by_position(self.model, readings)
+
+    def attribution(
+        self,
+        text: str,
+        target: str | None = None,
+        *,
+        position: int | None = None,
+        method: Method = "integrated_gradients",
+        n_steps: int = N_STEPS,
+    ) -> Attribution:
+        """What the token after a position depends on, or the label.
+
+        The position is by default a writer's last and a translator's first; where the text ends, the likeliest token is
+        taken.
+        """
+        reading = self.read(text, target)
+        position = (len(reading.target) - 1 if self.shape == "writer" else 0) if position is None else position
+        label, outcome = self._label(target), likeliest_outcome(self.model, reading, position)
+        if position < len(reading.answers):
+            outcome = reading.answers[position].id
+        aim = Aim(position, outcome if label is None else label)
+        return attribution(self.model, reading, aim, self.outcomes, method, n_steps)
+
+    def ablate(self, text: str, heads: Sequence[str], target: str | None = None, k: int = 5) -> Ablation:
+        """What changes without these heads, such as "3.2" (layer 3, head 2) or a translator's "cross.3.2"."""
+        chosen = [parse_head(head, self.model) for head in heads]
+        return ablate(self.model, self.read(text, target), chosen, self.outcomes, k, self._label(target))
+
+    def head_importance(self, text: str, target: str | None = None) -> tuple[HeadImportance, ...]:
+        """By how much the loss grows without each head."""
+        return head_importance(self.model, self.read(text, target), self._label(target))
+
+    def arithmetic(self, text: str, head: str, target: str | None = None) -> HeadArithmetic:
+        """Queries, keys, scores, weights and values of one head, step by step."""
+        return head_arithmetic(self.model, self.read(text, target), parse_head(head, self.model))
+
+    def neighbours(self, word: str, k: int = 10, side: Side | None = None) -> Neighbours:
+        """The tokens nearest to a word, as it stands inside a sentence if that is one token, else by itself."""
+        ids = self._ids_of(word)
+        table = self._table(side)
+        found, cosines = nearest(table, table[ids].mean(0), k, [*ids, *self._specials])
+        pieces, texts = tuple(self.words[token] for token in ids), tuple(self.words[token] for token in found)
+        return Neighbours(word, pieces, found, texts, cosines)
+
+    def embedding_map(self, words: Sequence[str] | None = None, n: int = 500, side: Side | None = None) -> EmbeddingMap:
+        """These words, or the first n tokens of the vocabulary, on the plane in which all of those differ most."""
+        if words is None:
+            specials = set(self._specials)
+            groups = [[token] for token in range(len(self.words)) if token not in specials][:n]
+        else:
+            groups = [self._ids_of(word) for word in words]
+        if not groups:
+            raise UsageError("a map needs words")
+        table = self._table(side)
+        xy, explained = plane(np.stack([table[ids].mean(0) for ids in groups]))
+        texts = tuple("".join(self.words[token] for token in ids) for ids in groups)
+        return EmbeddingMap(np.array([ids[0] for ids in groups]), texts, xy, explained)
+
+    def positions(self, n: int | None = None, side: Side | None = None) -> PositionalSimilarity:
+        """How alike positions are, and their curves."""
+        return positional_similarity(self.model, n, side)
+
+    def induction(self, n: int = 50, seed: int = 0) -> HeadStatistics:
+        """A writer's statistics on n random tokens that come twice, where only induction can foresee the second time.
+
+        The test of Olsson et al. 2022: in a text of one's own, words may come again for other reasons.
+        """
+        if self.shape != "writer":
+            raise UsageError("induction is what a writer's heads do; this is a " + self.shape)
+        n = max(1, min(n, (self.model.settings.context_length - 1) // 2))
+        usual = [token for token in range(len(self.words)) if token not in set(self._specials)]
+        chosen = np.random.default_rng(seed).choice(usual, n, replace=n > len(usual)).tolist()
+        start = special_token(self.tokenizer, self.tokenizer.start_id, 0)
+        twice = [Token(self.words[token], token, at, at + 1) for at, token in enumerate(chosen * 2)]
+        maps = attention_maps(self.model, Reading((), (start, *twice), tuple(twice)))
+        return head_statistics(maps.parts[0])
+
+    @property
+    def _parts(self) -> list[str]:
+        return list(dict.fromkeys(head.part for head in all_heads(self.model)))
+
+    @property
+    def _specials(self) -> list[int]:
+        return [token for token in range(len(self.words)) if not self.tokenizer.token_bytes(token)]
+
+    @property
+    def _room(self) -> int:
+        """How many tokens of a text the model reads, beside the special ones."""
+        context = self.model.settings.context_length
+        match self.application:
+            case Generator():
+                return context - 1
+            case Translator():
+                return self.application.reach - 1
+            case Classifier():
+                return context - 2
+
+    def _whole(self, text: str, target: str | None) -> Reading:
+        """A writer's text whole; sources so that their end token has room."""
+        text = self._line(text)
+        tokens = tokens_of(self.tokenizer, text)
+        start, end = self._special(self.tokenizer.start_id, 0), self._special(self.tokenizer.end_id, len(text))
+        match self.application:
+            case Generator():
+                if target is not None:
+                    raise UsageError("a writer has no target: put all of it into the text")
+                return Reading((), (start, *tokens), tokens)
+            case Classifier():
+                return Reading((start, *tokens[: self._room], end), (), ())
+            case Translator():
+                target = self._translate(text) if target is None else well_formed(target)
+                written = tokens_of(self.tokenizer, target)
+                close = self._special(self.tokenizer.end_id, len(target))
+                return Reading((*tokens[: self._room], end), (start, *written), (*written, close))
+
+    def _translation(self, text: str) -> str:
+        assert isinstance(self.application, Translator)
+        return self.application.translate([text])[0].text
+
+    def _line(self, text: str) -> str:
+        text = well_formed(text)
+        if self.shape == "translator" and "\n" in text.strip():
+            raise UsageError("a translator reads a line at a time: give it one line to be inspected")
+        return text.strip() if self.shape == "translator" else text
+
+    def _side_by_side(self, text: str) -> list[Reading]:
+        whole, context = self._whole(text, None), self.model.settings.context_length
+        return [
+            Reading((), whole.target[at : at + context], whole.answers[at : at + context])
+            for at in range(0, len(whole.answers), context)
+        ]
+
+    def _label(self, target: str | None) -> int | None:
+        if self.shape != "classifier" or target is None:
+            return None
+        if target not in self.outcomes:
+            raise UsageError(f"there is no label '{target}'; the labels are {', '.join(self.outcomes)}")
+        return self.outcomes.index(target)
+
+    def _special(self, token: int, place: int) -> Token:
+        return special_token(self.tokenizer, token, place)
+
+    def _ids_of(self, word: str) -> list[int]:
+        inside = self.tokenizer.encode(f" {word}")
+        if not word:
+            raise UsageError("an empty word has no neighbours: name one")
+        return inside if len(inside) == 1 else self.tokenizer.encode(word)
+
+    def _table(self, side: Side | None) -> np.ndarray:
+        weight = embedding_of(self.model, side).tokens.weight
+        table: np.ndarray = weight.detach().to(torch.float32).cpu().numpy()
+        return table

@@ -1,0 +1,67 @@
+"""What a model would say if it stopped after each layer: the logit lens (nostalgebraist 2020).
+
+softmax(output(norm(h_l))), where h_0 is the embedding and h_l what block l gives; `norm` is the last norm of a pre-norm
+model, and nothing in a post-norm one, whose blocks give what is already normed. The last row is the model's own answer.
+Early layers need not speak the language of the last one, so their words can mislead (Belrose et al. 2023, who train a
+translation for each layer). A translator's lens is that of its decoder; a classifier's is about labels.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64, Int
+from torch import Tensor
+
+from penwright.decoding.decodable import evaluating
+from penwright.inspection.reading import (
+    Reading,
+    last_stack,
+    likeliest,
+    ranks,
+    residual_stream,
+    scores,
+)
+from penwright.inspection.tokens import Token
+from penwright.models import EncoderOnly, Model
+
+
+@dataclass(frozen=True)
+class Lens:
+    """The likeliest outcomes after the embedding and after each layer, at each place.
+
+    Places are the target tokens of a writer or translator; a classifier has one. The true token is the one that comes
+    next; where the text ends, it has none: probability NaN and rank 0. Ranks count from 1.
+    """
+
+    tokens: tuple[Token, ...]  # at the places; of a classifier none
+    top_tokens: list[object]  # [n_layers + 1][places][k], likeliest first: readable tokens, or labels
+    top_probabilities: Float64[np.ndarray, "n_layers_and_one places k"]
+    true_probabilities: Float64[np.ndarray, "n_layers_and_one places"]
+    true_ranks: Int[np.ndarray, "n_layers_and_one places"]
+
+
+@torch.inference_mode()
+def logit_lens(model: Model, reading: Reading, names: Sequence[str], k: int = 5) -> Lens:
+    """`names` are those of all outcomes: the vocabulary, or the labels."""
+    with evaluating(model):
+        stream = residual_stream(model, lambda: scores(model, reading))
+        log_probs = torch.stack([_read_out(model, hidden)[0] for hidden in stream]).double().log_softmax(-1)
+    answers = torch.tensor(reading.answer_ids, device=log_probs.device)
+    known = log_probs[:, : len(answers)]
+    index = answers.expand(known.shape[:2])
+    shape = log_probs.shape[:2]
+    probabilities, places = np.full(shape, np.nan), np.zeros(shape, dtype=np.int64)
+    if len(answers):
+        probabilities[:, : len(answers)] = known.gather(-1, index[..., None])[..., 0].exp().cpu().numpy()
+        places[:, : len(answers)] = ranks(known, index)
+    top = likeliest(log_probs.exp(), names, k)
+    return Lens(reading.target, top.texts, top.probabilities, probabilities, places)
+
+
+def _read_out(model: Model, hidden: Float[Tensor, "rows length d_model"]) -> Float[Tensor, "rows places outcomes"]:
+    normed = last_stack(model).norm(hidden)
+    if isinstance(model, EncoderOnly):
+        return model.label_logits(normed, torch.ones_like(normed[..., 0], dtype=torch.bool))[:, None]
+    return model.output(normed)

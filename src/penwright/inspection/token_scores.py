@@ -1,0 +1,114 @@
+"""How likely a model finds each token of a text, what else it would have said, and how both go with the position."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int, Int64
+from torch import Tensor
+
+from penwright.decoding.decodable import evaluating, newest_half
+from penwright.inspection.reading import Likeliest, Reading, likeliest, need_answers, ranks, scores
+from penwright.inspection.tokens import Token
+from penwright.models import DecoderOnly, Model
+
+
+@dataclass(frozen=True)
+class TokenScores:
+    """Each token of a text as the model saw it come, given all before it (and, in translation, the source)."""
+
+    tokens: tuple[Token, ...]
+    log_probs: Float64[np.ndarray, " positions"]  # log p(token | before), in nats: 0 is certain, -surprise
+    ranks: Int[np.ndarray, " positions"]  # 1: the model's own first choice
+    entropies: Float64[np.ndarray, " positions"]  # -sum p log p over the vocabulary, in nats: how open the choice was
+    alternatives: Likeliest  # in the place of each: of positions, k
+    next: Likeliest  # after the last token, without places
+
+    @property
+    def loss(self) -> float:
+        """The mean surprise, in nats a token; NaN of no tokens."""
+        return float(-self.log_probs.mean()) if len(self.tokens) else float("nan")
+
+
+@dataclass(frozen=True)
+class LossByPosition:
+    """The mean surprise at each place of the context, in nats, and how many tokens it is the mean of."""
+
+    nats: Float64[np.ndarray, " positions"]  # NaN where there was no token
+    counts: Int64[np.ndarray, " positions"]
+
+
+@torch.inference_mode()
+def token_scores(model: Model, reading: Reading, names: Sequence[str], k: int = 5) -> TokenScores:
+    """Raises UsageError for a classifier.
+
+    A writer reads a text of any length, and what it sees of a long one is what it sees while it writes: when the
+    context is full, it goes on from the newest half (see `decoding.Continuing`).
+    """
+    need_answers(model)
+    answers = torch.tensor(reading.answer_ids)
+    parts: list[tuple[Tensor, np.ndarray, Tensor, Likeliest]] = []
+    after = None
+    with evaluating(model):
+        for begin, n_known, window in _windows(model, reading):
+            log_probs = scores(model, window)[0, n_known:].log_softmax(-1)
+            here = answers[begin + n_known :][: len(log_probs)].to(log_probs.device)
+            after = log_probs[-1]
+            log_probs = log_probs[: len(here)]
+            probabilities = log_probs.exp()
+            parts.append(
+                (
+                    log_probs.gather(-1, here[:, None])[:, 0].cpu(),
+                    ranks(log_probs, here),
+                    -(probabilities * log_probs.clamp(min=-1e9)).sum(-1).cpu(),  # 0 log 0 = 0
+                    likeliest(probabilities, names, k),
+                )
+            )
+    assert after is not None
+    own, places, entropies, first = zip(*parts, strict=True)
+    return TokenScores(
+        reading.answers,
+        torch.cat(own).numpy(),
+        np.concatenate(places),
+        torch.cat(entropies).numpy(),
+        _joined(first),
+        likeliest(after.exp(), names, k),
+    )
+
+
+@torch.inference_mode()
+def loss_by_position(model: Model, readings: Iterable[Reading]) -> LossByPosition:
+    """Over many readings, each of which fits the context; raises UsageError for a classifier."""
+    need_answers(model)
+    context = model.settings.context_length
+    nats, counts = np.zeros(context), np.zeros(context, dtype=np.int64)
+    with evaluating(model):
+        for reading in readings:
+            answers = torch.tensor(reading.answer_ids)
+            log_probs = scores(model, reading)[0, : len(answers)].log_softmax(-1)
+            nats[: len(answers)] -= log_probs.gather(-1, answers.to(log_probs.device)[:, None])[:, 0].cpu().numpy()
+            counts[: len(answers)] += 1
+    return LossByPosition(np.divide(nats, counts, out=np.full(context, np.nan), where=counts > 0), counts)
+
+
+def _windows(model: Model, reading: Reading) -> Iterator[tuple[int, int, Reading]]:
+    """Where each window begins, how many of its positions an earlier one has answered, and what is read."""
+    context = model.settings.context_length
+    if not isinstance(model, DecoderOnly) or len(reading.target) <= context:
+        yield 0, 0, reading
+        return
+    n_known, begin = 0, 0
+    while begin + n_known < len(reading.target):
+        end = min(begin + context, len(reading.target))
+        yield begin, n_known, Reading((), reading.target[begin:end], reading.answers[begin:end])
+        n_known = newest_half(context) - 1
+        begin = end - n_known
+
+
+def _joined(parts: Sequence[Likeliest]) -> Likeliest:
+    return Likeliest(
+        np.concatenate([part.ids for part in parts]),
+        np.concatenate([part.probabilities for part in parts]),
+        [text for part in parts for text in part.texts],
+    )

@@ -1,0 +1,66 @@
+"""Tokens for people to read: the piece of text that each stands for, and where it stands."""
+
+import codecs
+from dataclasses import dataclass
+
+import numpy as np
+
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.tokenizer import well_formed
+
+_AS_BYTES = "penwright.as_bytes"
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token, and the characters of the text, from `start` to before `end`, that it covers wholly or in part."""
+
+    text: str  # white space as it is; special tokens by name; bytes that are no whole character like ⟨c3⟩
+    id: int
+    start: int
+    end: int
+
+
+def tokens_of(tokenizer: Tokenizer, text: str) -> tuple[Token, ...]:
+    """The tokens of a text, without special ones; several may cover the same character.
+
+    Places count in the text as the tokenizer reads it, where half of a surrogate pair is U+FFFD.
+    """
+    ids, text = tokenizer.encode(text), well_formed(text)
+    if tokenizer.kind == "characters":
+        return tuple(Token(readable(tokenizer, token), token, at, at + 1) for at, token in enumerate(ids))
+    character_of_byte = np.repeat(np.arange(len(text)), [len(character.encode()) for character in text])
+    ends = np.cumsum([len(tokenizer.token_bytes(token)) for token in ids])
+    found = []
+    for token, end in zip(ids, ends, strict=True):
+        start = end - len(tokenizer.token_bytes(token))
+        place = int(character_of_byte[start]), int(character_of_byte[end - 1]) + 1
+        found.append(Token(readable(tokenizer, token), token, *place))
+    return tuple(found)
+
+
+def special_token(tokenizer: Tokenizer, token: int, place: int) -> Token:
+    """A token that covers nothing of the text."""
+    return Token(readable(tokenizer, token), token, place, place)
+
+
+def readable(tokenizer: Tokenizer, token: int) -> str:
+    """What the token stands for: its text, its name if it is special, or bytes like ⟨c3⟩."""
+    piece = tokenizer.token_bytes(token)
+    if not piece or token == tokenizer.unknown_id:
+        return tokenizer.token_text(token)
+    return piece.decode("utf-8", errors=_AS_BYTES)
+
+
+def vocabulary(tokenizer: Tokenizer) -> list[str]:
+    """Every token as `readable` gives it, by id."""
+    return [readable(tokenizer, token) for token in range(tokenizer.vocab_size)]
+
+
+def _as_bytes(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    return "".join(f"⟨{byte:02x}⟩" for byte in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error(_AS_BYTES, _as_bytes)

@@ -1,0 +1,122 @@
+"""`penwright inspect` as a person types it: what it draws has the numbers of the API, for each kind of run."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import penwright as door
+from penwright.cli.drawing import Piece, coloured, heat_map, visible
+from penwright.inspection import Inspector, as_record
+
+ASKED = {
+    "writer": ("It was day 7", ["--top", 2, "--sort", "previous", "--head", "0.1", "--lens", "--rollout"]),
+    "translator": (
+        "eins zwei",
+        [
+            "--target",
+            "one two",
+            "--top",
+            2,
+            "--alignment",
+            "--head",
+            "cross.0.1",
+            "--attribute",
+            "--ablate",
+            "0.0,cross.0.1",
+        ],
+    ),
+    "classifier": ("a fine film", ["--target", "good", "--attribute", "--ablate", "each", "--lens"]),
+}
+
+
+@pytest.mark.parametrize("kind", ASKED)
+def test_each_kind_of_run_can_be_looked_into(penwright, runs: Path, kind: str) -> None:
+    text, options = ASKED[kind]
+    for given in ([], options):
+        done = penwright("inspect", runs / kind, text, *given)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.strip()
+
+
+@pytest.mark.parametrize("kind", ASKED)
+def test_json_has_the_numbers_of_the_api(penwright, runs: Path, kind: str) -> None:
+    text, options = ASKED[kind]
+    target = str(options[1]) if options[0] == "--target" else None
+    done = penwright("inspect", runs / kind, text, *options, "--arithmetic", "0.1", "--neighbours", "e", "--json")
+    found = json.loads(done.stdout)
+    look = Inspector(door.load(runs / kind))
+    asked = (text, target)
+    if kind != "classifier":
+        assert found["scores"] == as_record(look.token_scores(*asked, k=2))
+    if kind == "writer":
+        assert found["heads"] == as_record(look.head_statistics(text))
+    if kind == "translator":
+        assert found["alignment"] == as_record(look.alignment(*asked))
+    assert found["arithmetic"] == as_record(look.arithmetic(text, "0.1", target))
+    assert found["neighbours of e"] == as_record(look.neighbours("e"))
+
+
+def test_the_table_of_the_likeliest_shows_probability_surprise_and_rank(penwright, runs: Path) -> None:
+    scores = Inspector(door.load(runs / "writer")).token_scores("It was", k=2)
+    lines = penwright("inspect", runs / "writer", "It was", "--top", 2).stdout.split("\n")
+    for line, token, log_prob, rank in zip(lines[1:], scores.tokens, scores.log_probs, scores.ranks, strict=False):
+        assert line.split()[:4] == [
+            visible(token.text).replace(" ", "␣"),
+            f"{np.exp(log_prob):.3f}",
+            f"{-log_prob:.2f}",
+            str(rank),
+        ]
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (["text", "--head", "9.9"], "heads are called LAYER.HEAD"),
+        (["text", "--sort", "beauty"], "entropy, confidence"),
+        (["text", "--target", "text"], "a writer has no target"),
+        (["text", "--alignment"], "no cross"),
+        (["text", "--attribute", "--position", "99"], "positions are 0 to"),
+        (["--neighbours", ""], "name one"),
+    ],
+)
+def test_what_cannot_be_shown_is_said_in_a_line(penwright, runs: Path, options: list[str], said: str) -> None:
+    done = penwright("inspect", runs / "writer", *options)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_text_can_be_piped_in_whole(penwright, runs: Path) -> None:
+    piped = penwright("inspect", runs / "writer", "--top", 1, stdin="It was\nday 7\n")
+    assert piped == penwright("inspect", runs / "writer", "It was\nday 7", "--top", 1)
+    assert "↵" in piped.stdout
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n", "\0\x1b[31m", "🦊é\u2028", "日本" * 50, "[bold]x[/]", "it " * 200])
+def test_any_text_is_drawn_and_moves_no_cursor(penwright, runs: Path, text: str) -> None:
+    done = penwright("inspect", runs / "writer", text, "--top", 1, "--head", "0.0", "--attribute")
+    assert done.returncode == 0, done.stderr
+    assert not {character for character in done.stdout if not character.isprintable()} - {"\n"}
+
+
+def test_the_coloured_text_is_the_text_with_a_bar_below_each_cell() -> None:
+    lines = [line.plain for line in coloured([Piece("ab", 0.0), Piece("日\n", 0.5), Piece("c", 1.0)], width=4)]
+    assert lines == ["ab日", "▁▁▅▅", "↵", "▅", "c", "█"]
+    assert [line.plain for line in coloured([Piece("abcde", 0.2)], width=3)] == ["abc", "▂▂▂", "de", "▂▂"]
+
+
+@pytest.mark.parametrize("colours", [None, "truecolor"])
+def test_a_heat_map_has_a_cell_for_each_weight_in_shade_or_colour(colours: str | None) -> None:
+    console = Console(width=40, color_system=colours, force_terminal=colours is not None)
+    lines = list(heat_map(np.array([[1.0, 0.0], [0.25, 0.75]]), ["a", "b"], ["x", "yz"], console))
+    assert [line.plain.strip() for line in lines[:2]] == ["x y", "z"]
+    if colours is None:
+        assert [line.plain for line in lines[2:]] == ["a            ██  ", "b            ▒▒██"]
+    else:
+        shades = [[str(span.style.bgcolor.name) for span in line.spans] for line in lines[2:]]
+        assert shades == [["#fde725", "#440154"], ["#1fa187", "#a0da39"]]
+    (wide,) = list(heat_map(np.ones((1, 99)) / 99, ["a"], ["x"] * 99, console))[2:]
+    assert "further columns" in wide.plain
