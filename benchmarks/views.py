@@ -28,6 +28,7 @@ REDRAWN = """name => {
   const start = performance.now();
   const handle = views[name](place, data, options);
   place.offsetHeight;
+  if (handle.parts.paint) handle.parts.paint();
   const drawn = performance.now() - start;
   handle.destroy();
   return drawn;
@@ -37,6 +38,11 @@ OPENED = """() => {
   document.querySelectorAll(".pw-head-card")[40].click();
   document.querySelector(".pw-stage").offsetHeight;
   return performance.now() - start;
+}"""
+PRESSED = """selector => {
+  const field = document.querySelector(selector);
+  field.setPointerCapture = () => {};
+  field.dispatchEvent(new PointerEvent("pointerdown", { clientX: 300, clientY: 300 }));
 }"""
 MOVED = """([selector, count]) => new Promise(done => {
   const field = document.querySelector(selector);
@@ -93,12 +99,15 @@ def _measure(browser: Any, path: Path, view: str) -> dict[str, float]:
         figures["a head opened"] = page.evaluate(OPENED)
     fields = {"attention": ".pw-field", "embeddings": ".pw-map", "curves": ".pw-plot"}
     figures["moved, longest"], figures["frames, longest"] = page.evaluate(MOVED, [fields[view], 120])
+    if view == "embeddings":  # with the button held, the map pans
+        page.evaluate(PRESSED, fields[view])
+        figures["panned, longest"], figures["frames, longest, panned"] = page.evaluate(MOVED, [fields[view], 60])
     context.close()
     return figures
 
 
 def _page(path: Path, view: View) -> Path:
-    """The page, which also notes when it is ready and lays its functions and data open (its policy has to go for that)."""
+    """The page, which also notes when it is ready and lays its functions and data open (for that its policy goes)."""
     source = html([view], view.name)
     policy = source.index("<meta http-equiv"), source.index('">', source.index("script-src")) + 2
     source = source[: policy[0]] + source[policy[1] :]

@@ -70,6 +70,10 @@ def test_the_head_says_the_number_under_the_keys(opened: Opened, weights: str) -
     said = page.inner_text("[aria-live]")
     assert said.startswith("“␣sat” (2) looks at “␣cat” (1): ")
     assert abs(float(said.rpartition(": ")[2].rstrip(" %")) / 100 - expected) <= 0.009
+    boxes = [page.locator(each).bounding_box() for each in (".pw-field", ".pw-band >> nth=0", ".pw-band >> nth=1")]
+    cell = boxes[0]["width"] / 8
+    assert boxes[1]["y"] - boxes[0]["y"] == 2 * cell, "the crosshair lies over the row"
+    assert (boxes[2]["x"] - boxes[0]["x"], boxes[2]["y"]) == (cell, boxes[0]["y"]), "and over the column"
 
 
 def test_keys_lead_from_the_grid_into_a_head_and_back(opened: Opened) -> None:

@@ -56,7 +56,7 @@ function build(root, data, options) {
   function hover(x, aloud) {
     if (x === null) return;
     const near = points.map((list) => nearest(list, x));
-    near.forEach((found, at) => (values[at].textContent = found ? number(found[1]) : "–"));
+    if (runs.length <= 20) near.forEach((found, at) => (values[at].textContent = found ? number(found[1]) : "–"));
     const said = runs.map(({ name }, at) => `${name} ${near[at] ? number(near[at][1]) : "–"}`).slice(0, 6);
     line.show(`${x_label} ${number(x)}: ${said.join(", ")}`, aloud);
   }
@@ -112,6 +112,7 @@ function build(root, data, options) {
     keys.forEach((key, at) => key.firstChild.style.setProperty("background", lineColour(at, isDark(root))));
     drawn.repaint();
   };
+  drawn.measure();
   repaint();
   return { repaint, paint: drawn.paint, stop: drawn.stop };
 }

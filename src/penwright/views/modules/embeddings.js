@@ -37,6 +37,7 @@ function build(root, data, { search = "" }) {
     placeholder: "a token",
     "aria-label": "Search for a token",
   });
+  const over = make("div", { class: "pw-mark", hidden: true }, make("i", {}), make("bdi", {}));
   const list = make("ul", { class: "pw-found", "aria-label": "found" });
   const state = { x: 0, y: 0, zoom: 1, found: [], near: -1, frame: 0, width: 0, height: 0 };
 
@@ -50,10 +51,10 @@ function build(root, data, { search = "" }) {
     state.width / 2 + (xy[2 * at] - state.x) * state.zoom,
     state.height / 2 - (xy[2 * at + 1] - state.y) * state.zoom,
   ];
-  const inside = ([x, y]) => x >= 0 && y >= 0 && x <= state.width && y <= state.height;
 
   function paint() {
     state.frame = 0;
+    if (!state.width) return; // not on the screen
     const ratio = devicePixelRatio || 1;
     canvas.width = state.width * ratio;
     canvas.height = state.height * ratio;
@@ -61,23 +62,42 @@ function build(root, data, { search = "" }) {
     context.scale(ratio, ratio);
     const dark = isDark(root);
     const style = getComputedStyle(root);
-    context.fillStyle = lineColour(0, dark);
-    context.globalAlpha = count > 2000 ? 0.45 : 0.7;
-    const size = count > 2000 ? 2 : 4;
-    const cells = new Map(); // one name in each, so that names do not cover each other
+    const spread = dots(context, ratio, lineColour(0, dark));
+    const named = state.found.length ? state.found : apart(spread);
+    context.font = `12px ${style.fontFamily}`;
+    context.strokeStyle = getComputedStyle(canvas).backgroundColor;
+    context.lineWidth = 3;
+    for (const at of named) write(context, at, dark, style.color);
+    mark();
+  }
+  /** The point under the pointer lies over the canvas, so that pointing at it draws no other anew. */
+  function mark() {
+    over.hidden = state.near < 0;
+    if (state.near < 0) return;
+    const [x, y] = screen(state.near);
+    over.style.transform = `translate(${x - 5}px, ${y - 12}px)`;
+    over.lastChild.textContent = names[state.near];
+  }
+  /** All points, set pixel by pixel, which is quick for very many; returns one of each cell of the screen. */
+  function dots(context, ratio, colour) {
+    const image = context.createImageData(context.canvas.width, context.canvas.height);
+    const out = new Uint32Array(image.data.buffer);
+    const [red, green, blue] = [1, 3, 5].map((start) => parseInt(colour.slice(start, start + 2), 16));
+    const pixel = ((0xd0 << 24) | (blue << 16) | (green << 8) | red) >>> 0;
+    const size = Math.round((count > 2000 ? 2 : 4) * ratio);
+    const cells = new Map();
     for (let at = 0; at < count; at++) {
-      const place = screen(at);
-      if (!inside(place)) continue;
-      context.fillRect(place[0] - size / 2, place[1] - size / 2, size, size);
-      const cell = `${Math.round(place[0] / CELL[0])},${Math.round(place[1] / CELL[1])}`;
+      const x = state.width / 2 + (xy[2 * at] - state.x) * state.zoom;
+      const y = state.height / 2 - (xy[2 * at + 1] - state.y) * state.zoom;
+      const [left, top] = [Math.round(x * ratio - size / 2), Math.round(y * ratio - size / 2)];
+      if (!(left >= 0 && top >= 0 && left + size < image.width && top + size < image.height)) continue;
+      for (let row = top; row < top + size; row++)
+        out.fill(pixel, row * image.width + left, row * image.width + left + size);
+      const cell = Math.round(x / CELL[0]) * 1000 + Math.round(y / CELL[1]);
       if (!cells.has(cell)) cells.set(cell, at);
     }
-    context.globalAlpha = 1;
-    context.font = `12px ${style.fontFamily}`;
-    context.fillStyle = style.color;
-    const named = new Set(state.found.length ? state.found : apart([...cells.values()]));
-    if (state.near >= 0) named.add(state.near);
-    for (const at of named) write(context, at, dark, style.color);
+    context.putImageData(image, 0, 0);
+    return [...cells.values()];
   }
   /** Those whose names do not cover one another, the first ones first. */
   function apart(candidates) {
@@ -91,10 +111,10 @@ function build(root, data, { search = "" }) {
   }
   function write(context, at, dark, ink) {
     const [x, y] = screen(at);
-    const marked = at === state.near || state.found.includes(at);
     context.fillStyle = lineColour(1, dark);
-    if (marked) context.fillRect(x - 4, y - 4, 8, 8);
+    if (state.found.includes(at)) context.fillRect(x - 4, y - 4, 8, 8);
     context.fillStyle = ink;
+    context.strokeText(names[at], x + 7, y + 4); // a rim of the ground, so that the name can be read over points
     context.fillText(names[at], x + 7, y + 4);
   }
   const later = () => (state.frame = state.frame || requestAnimationFrame(paint));
@@ -115,7 +135,7 @@ function build(root, data, { search = "" }) {
     if (at === state.near) return;
     state.near = at;
     if (at >= 0) line.show(`“${names[at]}”`, aloud);
-    later();
+    mark();
   }
   const choose = (at) =>
     at >= 0 && emit(root, "token-chosen", { place: at, id: data.ids ? data.ids[at] : at, text: data.labels[at] });
@@ -193,17 +213,19 @@ function build(root, data, { search = "" }) {
   input.addEventListener("input", find);
   root.append(
     make("div", { class: "pw-bar" }, make("label", {}, "search ", input)),
-    make("div", { class: "pw-beside" }, canvas, list),
+    make("div", { class: "pw-beside" }, make("div", { class: "pw-over" }, canvas, over), list),
     ...line.nodes,
   );
   if (data.note) root.append(make("p", { class: "pw-note" }, data.note));
-  const resize = new ResizeObserver(() => {
+  function measure() {
     const first = state.width === 0;
     Object.assign(state, { width: canvas.clientWidth, height: canvas.clientHeight });
     if (first) all();
     later();
-  });
+  }
+  const resize = new ResizeObserver(measure);
+  measure();
   resize.observe(canvas);
   if (search) find();
-  return { repaint: later, centre, stop: () => resize.disconnect() };
+  return { repaint: later, paint, centre, stop: () => resize.disconnect() };
 }

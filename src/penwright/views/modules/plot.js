@@ -5,6 +5,7 @@ import { isDark, lineColour } from "./colour.js";
 import { make } from "./dom.js";
 import { move } from "./keyboard.js";
 
+const MANY = 16; // lines, from which on they are no longer dashed where colours come again: that is slow
 const MARGIN = { left: 52, right: 12, top: 26, bottom: 38 };
 
 /** At most two points (least and greatest) for each pixel column, so that no spike is lost. */
@@ -37,21 +38,23 @@ export function plot(root, { lines, settings, hover, name }) {
     "aria-roledescription": "diagram",
     "aria-label": name,
   });
-  root.append(canvas);
+  const cursor = make("div", { class: "pw-cursor", hidden: true });
+  root.append(make("div", { class: "pw-over" }, canvas, cursor));
   const state = { window: null, at: null, drag: null, frame: 0, x: null, width: 0, height: 0 };
 
   const usable = ([x, y], { logX, logY }) =>
     Number.isFinite(x) && Number.isFinite(y) && (!logX || x > 0) && (!logY || y > 0);
 
+  function* values(all, axis, [from, to]) {
+    for (const { points } of all) for (const point of points) if (point[0] >= from && point[0] <= to) yield point[axis];
+  }
   function paint() {
     state.frame = 0;
     if (!state.width) return;
     const given = settings();
     const all = lines().map((line) => ({ ...line, points: line.points.filter((point) => usable(point, given)) }));
-    const xs =
-      state.window || extent(all.flatMap(({ points }) => (points.length ? [points[0][0], points.at(-1)[0]] : [])));
-    const within = all.flatMap(({ points }) => points.filter(([x]) => x >= xs[0] && x <= xs[1]).map(([, y]) => y));
-    const ys = extent(within);
+    const xs = state.window || extent(values(all, 0, [-Infinity, Infinity]));
+    const ys = extent(values(all, 1, xs));
     const pad = given.logY ? 0 : 0.04 * (ys[1] - ys[0] || 1);
     state.x = scale(xs, [MARGIN.left, state.width - MARGIN.right], given.logX);
     const y = scale([ys[0] - pad, ys[1] + pad], [state.height - MARGIN.bottom, MARGIN.top], given.logY);
@@ -72,8 +75,8 @@ export function plot(root, { lines, settings, hover, name }) {
     );
     context.clip();
     const dark = isDark(root);
-    all.forEach((line) => stroke(context, line, state.x, y, dark));
-    cursor(context, style.color);
+    context.lineWidth = all.length > 2 * MANY ? 1 : 1.75;
+    all.forEach((line) => stroke(context, line, state.x, y, dark, all.length <= MANY));
     context.restore();
   }
   function axes(context, style, x, y, { xLabel, yLabel }) {
@@ -107,34 +110,30 @@ export function plot(root, { lines, settings, hover, name }) {
     context.fillText(yLabel || "", 4, 14);
     context.globalAlpha = 1;
   }
-  function stroke(context, { points, colour, faint }, x, y, dark) {
+  function stroke(context, { points, colour, faint }, x, y, dark, dashed) {
     context.strokeStyle = lineColour(colour, dark);
     context.globalAlpha = faint ? 0.28 : 1;
-    context.lineWidth = faint ? 1 : 1.75;
-    context.setLineDash(faint || colour < 8 ? [] : [5, 3]);
+    context.setLineDash(dashed && colour >= 8 && !faint ? [5, 3] : []);
     context.beginPath();
     thin(points, x).forEach(([px, py], at) => (at ? context.lineTo(x(px), y(py)) : context.moveTo(x(px), y(py))));
     context.stroke();
     context.globalAlpha = 1;
     context.setLineDash([]);
   }
-  function cursor(context, ink) {
-    context.strokeStyle = context.fillStyle = ink;
-    if (state.at !== null) {
-      context.globalAlpha = 0.6;
-      context.fillRect(Math.round(state.x(state.at)), MARGIN.top, 1, state.height);
-    }
-    if (state.drag) {
-      context.globalAlpha = 0.1;
-      context.fillRect(Math.min(...state.drag), MARGIN.top, Math.abs(state.drag[1] - state.drag[0]), state.height);
-    }
-    context.globalAlpha = 1;
+  /** The crosshair and what is being enlarged lie over the canvas, so that moving them draws no line anew. */
+  function mark() {
+    const [left, right] = state.drag
+      ? state.drag.toSorted((one, other) => one - other)
+      : [0, 1].map((wide) => Math.round(state.x(state.at)) + wide);
+    const span = `left:${left}px;width:${right - left}px;top:${MARGIN.top}px;bottom:${MARGIN.bottom}px`;
+    cursor.style.cssText = `${span};opacity:${state.drag ? 0.15 : 0.6}`;
   }
   const later = () => (state.frame = state.frame || requestAnimationFrame(paint));
   function point(pixel, aloud = false) {
     state.at = pixel === null || !state.x ? null : state.x.invert(pixel);
     hover(state.at, aloud);
-    later();
+    cursor.hidden = state.at === null;
+    if (state.at !== null) mark();
   }
   canvas.addEventListener("pointerdown", (event) => (state.drag = [event.offsetX, event.offsetX]));
   canvas.addEventListener("pointermove", (event) => {
@@ -157,10 +156,11 @@ export function plot(root, { lines, settings, hover, name }) {
     event.preventDefault();
     later();
   });
-  const resize = new ResizeObserver(() => {
+  function measure() {
     Object.assign(state, { width: canvas.clientWidth, height: canvas.clientHeight });
     later();
-  });
+  }
+  const resize = new ResizeObserver(measure);
   resize.observe(canvas);
-  return { repaint: later, paint, stop: () => resize.disconnect(), canvas };
+  return { repaint: later, measure, paint, stop: () => resize.disconnect(), canvas };
 }
