@@ -90,6 +90,18 @@ def test_keys_lead_from_the_grid_into_a_head_and_back(opened: Opened) -> None:
     assert page.is_visible(".pw-grid")
 
 
+def test_layers_have_their_own_numbers_where_some_are_left_out(opened: Opened) -> None:
+    data = samples.heads(2, 3, 12)
+    data["parts"][0]["layers"] = (3, 7)
+    page = show(opened, "attention", data)
+    page.evaluate(LISTEN, "head-opened")
+    page.locator(".pw-head-card").nth(4).click()
+    assert page.evaluate("heard") == [{"part": 0, "layer": 7, "head": 1}]
+    np.testing.assert_allclose(
+        pixel(page, ".pw-field canvas", 0, 9, 4)[:3], colours(WEIGHTS)[data["parts"][0]["weights"][1, 1, 9, 4]], atol=1
+    )
+
+
 def test_the_grid_is_one_stop_of_the_tab_key(opened: Opened) -> None:
     page = show(opened, "heads", samples.heads(2, 3, 8))
     assert page.locator(".pw-head-card[tabindex='0']").count() == 1

@@ -15,7 +15,7 @@ from typing import Any
 
 from penwright.errors import PenwrightError, UsageError
 from penwright.views import notebook, pictures
-from penwright.views.packing import pack
+from penwright.views.packing import pack, table
 
 MODULES = Path(__file__).parent / "modules"
 STYLE = Path(__file__).parent / "style.css"
@@ -46,12 +46,13 @@ $style</style>
 class View:
     """One view with its data: shows itself in a notebook, saves itself as HTML, SVG or PNG.
 
-    `name` is that of a file of `modules/` with a `draw`, whose comment says what `data` and `options` hold; arrays are
-    numpy's. Heads of `attention` that would make a notebook too large are left out, see `notebook.smaller`.
+    `name` is that of a file of `modules/` with a `draw`, whose comment says what `data` and `options` hold; a record
+    is as good as a table, and arrays are numpy's. Heads of `attention` that would make a notebook too large are left
+    out, see `notebook.smaller`.
     """
 
     name: str
-    data: Mapping[str, Any] = field(repr=False)
+    data: Any = field(repr=False)
     options: Mapping[str, Any] = field(default_factory=dict)
     heading: str = ""
 
@@ -66,7 +67,7 @@ class View:
         if ending == ".html":
             path.write_text(html([self], self.heading or f"Penwright: {self.name}"), encoding="utf-8")
         elif ending in pictures.ENDINGS:
-            path.write_bytes(pictures.picture(self.name, self.data, ending))
+            path.write_bytes(pictures.picture(self.name, table(self.data), ending))
         else:
             raise UsageError(f"{path}: a view is saved as .html, {' or '.join(pictures.ENDINGS)}, not as {ending!r}")
 
@@ -75,7 +76,7 @@ class View:
 
     def _small_page(self) -> str:
         """The page that a notebook keeps, at most `notebook.LIMIT` bytes."""
-        for data, note in notebook.smaller(self.name, self.data):
+        for data, note in notebook.smaller(self.name, table(self.data)):
             page = html([View(self.name, data, {**self.options, **note}, self.heading)])
             if len(notebook.cell(page).encode()) <= notebook.LIMIT:
                 return page

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import UInt8
 from numpy import ndarray
 
-from penwright.views.packing import roots
+from penwright.views.packing import roots, table
 
 LIMIT = 1_000_000  # bytes of HTML that one output may have
 THUMBNAIL = 64  # pixels along a side, as in modules/heads.js
@@ -38,7 +38,7 @@ def smaller(name: str, data: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, A
     """The data whole, then ever less of it, each with options that say what is missing.
 
     Only heads can be left out: all keep their thumbnails, and of each part the first 32, 16, ... 0 their weights, in
-    the order of layers and heads, or of `open`, where the data names [layer, head] pairs to keep first.
+    the order of layers and heads; the [layer, head] pairs that the data may name under `first` come before all others.
     """
     yield data, {}
     if name != "attention":
@@ -52,12 +52,14 @@ def smaller(name: str, data: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, A
 
 
 def _thinned(part: Any, kept: int, first: Any) -> dict[str, Any]:
-    fields = part._asdict() if hasattr(part, "_asdict") else dict(part) if isinstance(part, Mapping) else vars(part)
+    fields = table(part)
     weights = np.asarray(fields["weights"])
     weights = weights if weights.dtype == np.uint8 else roots(weights)
-    every = [(layer, head) for layer in range(weights.shape[0]) for head in range(weights.shape[1])]
-    chosen = list(dict.fromkeys([*(tuple(pair) for pair in first), *every]))[:kept]
-    opened = {"heads": chosen, "weights": np.stack([weights[pair] for pair in chosen])} if chosen else None
+    layers = list(fields.get("layers", range(weights.shape[0])))
+    every = [(layer, head) for layer in layers for head in range(weights.shape[1])]
+    chosen = list(dict.fromkeys([*(pair for pair in map(tuple, first) if pair in every), *every]))[:kept]
+    found = [weights[layers.index(layer), head] for layer, head in chosen]
+    opened = {"heads": chosen, "weights": np.stack(found)} if chosen else None
     return {**fields, "weights": None, "thumbs": thumbnails(weights), "open": opened}
 
 

@@ -33,14 +33,18 @@ def pack(data: Any) -> bytes:
     return b"".join([len(header).to_bytes(4, "little"), header, *arrays])
 
 
-def _plain(value: Any, arrays: list[bytes]) -> Any:  # noqa: PLR0911 (one for each kind)
+def table(record: Any) -> Any:
+    """A dataclass or a named tuple as a table of its fields; anything else as it is."""
+    if is_dataclass(record) and not isinstance(record, type):
+        return {field.name: getattr(record, field.name) for field in fields(record)}
+    return record._asdict() if isinstance(record, tuple) and hasattr(record, "_asdict") else record
+
+
+def _plain(value: Any, arrays: list[bytes]) -> Any:
     """The value as JSON has it; arrays are put aside and named by their place."""
     if isinstance(value, np.ndarray):
         return _set_aside(value, arrays)
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name), arrays) for field in fields(value)}
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return _plain(value._asdict(), arrays)
+    value = table(value)
     if isinstance(value, Mapping):
         return {str(key): _plain(each, arrays) for key, each in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):

@@ -14,6 +14,7 @@ from jaxtyping import Float, Shaped
 from numpy import ndarray
 
 from penwright.errors import PenwrightError, UsageError
+from penwright.views.packing import table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,7 +60,7 @@ def picture(name: str, data: Mapping[str, Any], ending: str) -> bytes:
 
 def label(token: Any, longest: int = 24) -> str:
     """The token as a label, as in `modules/tokens.js`."""
-    text = token if isinstance(token, str) else token["text"] if isinstance(token, Mapping) else token.text
+    text = token if isinstance(token, str) else table(token)["text"]
     cut = text[:longest]
     cut = re.sub(r"^ +| +$", lambda spaces: "␣" * len(spaces[0]), cut)
     signs = "".join(c if c.isprintable() else SIGNS.get(c, f"‹{ord(c):04X}›") for c in cut)
@@ -112,7 +113,8 @@ def _tokens(axes: "Axes", rows: Sequence[str], columns: Sequence[str]) -> None:
 
 
 def _heads(figure: "Figure", data: Mapping[str, Any]) -> None:
-    part = data["parts"][data.get("part", 0)]
+    part = table(data["parts"][data.get("part", 0)])
+    layers = part.get("layers", range(len(part["weights"])))
     weights = probabilities(part["weights"])
     weights = _back(weights) if part["name"] == "decoder" else weights
     n_layers, n_heads, rows, columns = weights.shape
@@ -124,7 +126,7 @@ def _heads(figure: "Figure", data: Mapping[str, Any]) -> None:
     axes.axis("off")
     for layer, head in np.ndindex(n_layers, n_heads):
         place = head * (columns + gap), layer * (rows + gap) + gap - 1
-        axes.text(*place, f"{layer}·{head}", fontsize=6, va="bottom", color="#5b5d66")
+        axes.text(*place, f"{layers[layer]}·{head}", fontsize=6, va="bottom", color="#5b5d66")
 
 
 def _lines(figure: "Figure", data: Mapping[str, Any]) -> None:

@@ -20,7 +20,10 @@ function headData(part, layer, head) {
   const { name, target_tokens, source_tokens } = part;
   const found = part.open ? part.open.heads.findIndex((each) => each[0] === layer && each[1] === head) : -1;
   if (found < 0 && !part.weights) return null;
-  const weights = found < 0 ? tensor(part.weights).part(layer, head) : tensor(part.open.weights).part(found);
+  const weights =
+    found < 0
+      ? tensor(part.weights).part(part.layers ? part.layers.indexOf(layer) : layer, head)
+      : tensor(part.open.weights).part(found);
   return { name, layer, head, weights, target_tokens, source_tokens };
 }
 

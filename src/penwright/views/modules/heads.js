@@ -12,9 +12,12 @@ const SIZE = 64; // the most pixels along a side
 /** Statistics of heads: what each is called, and what it says. */
 const STATISTICS = {
   entropy: ["entropy", "how widely it looks, in nats"],
+  confidence: ["confidence", "the weight it gives to what it looks at most"],
   distance: ["distance", "how many tokens away it looks"],
   previous: ["previous", "how much it looks at the token before"],
+  diagonal: ["diagonal", "how much it looks at the token itself"],
   first: ["first", "how much it looks at the first token"],
+  last: ["last", "how much it looks at the last token"],
   induction: ["induction", "how much it looks at what followed the same token earlier"],
 };
 
@@ -37,7 +40,7 @@ export function thumbnail(weights, size = SIZE) {
 
 /**
  * data: {parts: [{name, target_tokens, source_tokens, weights [n_layers, n_heads, targets, sources] or, if those are not
- * at hand, thumbs [n_layers, n_heads, up to 64, up to 64]}], statistics: [{entropy, ...: [n_layers, n_heads]}]}.
+ * at hand, thumbs [n_layers, n_heads, up to 64, up to 64], layers: their numbers, if not all of them}], statistics: [{entropy, ...: [n_layers, n_heads]}]}.
  * options: {part: its place, sort: "layer" or the name of a statistic}. Emits head-opened {part, layer, head}.
  */
 export function draw(element, data, options = {}) {
@@ -64,13 +67,14 @@ function build(root, data, options) {
     const source = tensor(part.thumbs || part.weights);
     const [layers, heads] = source.shape;
     cards = [];
-    for (let layer = 0; layer < layers; layer++) {
-      for (let head = 0; head < heads; head++) cards.push(card(part, source.part(layer, head), layer, head));
+    for (let row = 0; row < layers; row++) {
+      const layer = part.layers ? part.layers[row] : row;
+      for (let head = 0; head < heads; head++) cards.push(card(part, source.part(row, head), row, layer, head));
     }
     grid.style.setProperty("--heads", heads);
     order();
   }
-  function card(part, weights, layer, head) {
+  function card(part, weights, row, layer, head) {
     const thumb = part.thumbs ? weights : thumbnail(weights);
     const canvas = make("canvas", { width: thumb.shape[1], height: thumb.shape[0], class: "pw-pixels" });
     const caption = make("span", { class: "pw-caption" });
@@ -81,6 +85,7 @@ function build(root, data, options) {
       canvas,
       caption,
       thumb,
+      row,
       layer,
       head,
       hidden: thumb.shape[0] === thumb.shape[1] ? looksBack(part.name) : null,
@@ -88,7 +93,7 @@ function build(root, data, options) {
   }
   function order() {
     const values = state.sort === "layer" ? null : tensor(statistics()[state.sort]);
-    const value = ({ layer, head }) => (values ? values.at(layer, head) : -(layer * 1e6 + head));
+    const value = ({ row, layer, head }) => (values ? values.at(row, head) : -(layer * 1e6 + head));
     cards.sort((one, other) => value(other) - value(one));
     cards.forEach((each) => {
       const said = values ? `, ${state.sort} ${number(value(each))}` : "";
@@ -105,8 +110,10 @@ function build(root, data, options) {
     keys.settle();
   }
   function layerTitles(heading) {
-    const layers = new Set(cards.map(({ layer }) => layer));
-    return [...layers].map((layer) => heading(`layer ${layer}`, { "grid-column": "1", "grid-row": String(layer + 1) }));
+    const layers = new Map(cards.map(({ row, layer }) => [row, layer]));
+    return [...layers].map(([row, layer]) =>
+      heading(`layer ${layer}`, { "grid-column": "1", "grid-row": String(row + 1) }),
+    );
   }
   const columns = () => {
     const top = cards[0].node.offsetTop;
