@@ -1,0 +1,151 @@
+"""The views in a browser: 96 heads over 512 tokens drawn, a head opened, pointers moved over pictures, curves redrawn.
+
+Milliseconds; "ready" is from the opening of the file to the last view drawn, unpacking of the bytes included; "drawn"
+begins when they are there. "moved" is the handler of a pointer's move with the layout and the painting it asks for; the
+second figure of "frames" is the longest distance of two frames while the pointer moves.
+
+Run: python -m benchmarks.views [ROUNDS]
+"""
+
+import sys
+from pathlib import Path
+from shutil import which
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from benchmarks.report import Result, write_result
+from penwright.views import View, html
+from penwright.views.notebook import thumbnails
+from penwright.views.packing import roots
+
+NAME = "views"
+N_LAYERS, N_HEADS, N_TOKENS = 12, 8, 512
+REDRAWN = """name => {
+  const place = document.querySelector("main");
+  const { data, options } = page_data.views[0];
+  const start = performance.now();
+  const handle = views[name](place, data, options);
+  place.offsetHeight;
+  if (handle.parts.paint) handle.parts.paint();
+  const drawn = performance.now() - start;
+  handle.destroy();
+  return drawn;
+}"""
+OPENED = """() => {
+  const start = performance.now();
+  document.querySelectorAll(".pw-head-card")[40].click();
+  document.querySelector(".pw-stage").offsetHeight;
+  return performance.now() - start;
+}"""
+PRESSED = """selector => {
+  const field = document.querySelector(selector);
+  field.setPointerCapture = () => {};
+  field.dispatchEvent(new PointerEvent("pointerdown", { clientX: 300, clientY: 300 }));
+}"""
+MOVED = """([selector, count]) => new Promise(done => {
+  const field = document.querySelector(selector);
+  const box = field.getBoundingClientRect();
+  const costs = [], frames = [];
+  let last = null;
+  const move = now => {
+    if (last !== null) frames.push(now - last);
+    last = now;
+    const [x, y] = [box.left + (box.width * costs.length) / count, box.top + (box.height * costs.length) / count];
+    const start = performance.now();
+    field.dispatchEvent(new PointerEvent("pointermove", { clientX: x, clientY: y, bubbles: true }));
+    document.body.offsetHeight;
+    costs.push(performance.now() - start);
+    if (costs.length < count) requestAnimationFrame(move);
+    else done([Math.max(...costs), Math.max(...frames)]);
+  };
+  requestAnimationFrame(move);
+})"""
+
+
+def main(rounds: int = 5) -> None:
+    """Each picture as a page of its own, opened anew in each round."""
+    from playwright.sync_api import sync_playwright
+
+    views = _views()
+    found: dict[str, dict[str, list[float]]] = {name: {} for name in views}
+    with TemporaryDirectory() as folder, sync_playwright() as playwright:
+        pages = {name: _page(Path(folder) / f"{place}.html", view) for place, (name, view) in enumerate(views.items())}
+        options = {"executable_path": which("chromium"), "args": ["--no-sandbox"]}
+        browser = playwright.chromium.launch(**options)
+        for _ in range(rounds):
+            for name, path in pages.items():
+                for figure, value in _measure(browser, path, views[name].name).items():
+                    found[name].setdefault(figure, []).append(value)
+        machine = f"Chromium {browser.version}, headless, without a GPU, offline."
+        browser.close()
+    results = [
+        Result(f"{name}: {figure}", {"ms": values})
+        for name, figures in found.items()
+        for figure, values in figures.items()
+    ]
+    write_result(NAME, f"python -m benchmarks.{NAME} {rounds}", results, machine)
+
+
+def _measure(browser: Any, path: Path, view: str) -> dict[str, float]:
+    context = browser.new_context(offline=True, viewport={"width": 1440, "height": 900})
+    page = context.new_page()
+    page.goto(path.as_uri())
+    page.wait_for_selector("main[data-ready]")
+    figures = {"ready": page.evaluate("performance.getEntriesByName('ready')[0].startTime")}
+    figures["drawn"] = page.evaluate(REDRAWN, view)
+    if view == "attention":
+        figures["a head opened"] = page.evaluate(OPENED)
+    fields = {"attention": ".pw-field", "embeddings": ".pw-map", "curves": ".pw-plot"}
+    figures["moved, longest"], figures["frames, longest"] = page.evaluate(MOVED, [fields[view], 120])
+    if view == "embeddings":  # with the button held, the map pans
+        page.evaluate(PRESSED, fields[view])
+        figures["panned, longest"], figures["frames, longest, panned"] = page.evaluate(MOVED, [fields[view], 60])
+    context.close()
+    return figures
+
+
+def _page(path: Path, view: View) -> Path:
+    """The page, which also notes when it is ready and lays its functions and data open (for that its policy goes)."""
+    source = html([view], view.name)
+    policy = source.index("<meta http-equiv"), source.index('">', source.index("script-src")) + 2
+    source = source[: policy[0]] + source[policy[1] :]
+    source = source.replace('main.dataset.ready = "yes";', 'main.dataset.ready = performance.mark("ready").name;')
+    source = source.replace("async function start(views) {", "async function start(views) { globalThis.views = views;")
+    source = source.replace("if (page.title)", "globalThis.page_data = page; if (page.title)")
+    path.write_text(source, encoding="utf-8")
+    return path
+
+
+def _views() -> dict[str, View]:
+    chance = np.random.default_rng(0)
+    maps = np.stack([_head(chance) for _ in range(N_LAYERS * N_HEADS)]).reshape(N_LAYERS, N_HEADS, N_TOKENS, N_TOKENS)
+    tokens = [{"text": f" token{place}"} for place in range(N_TOKENS)]
+    part = {"name": "decoder", "target_tokens": tokens, "source_tokens": tokens}
+    opened = {
+        "heads": [[layer, head] for layer in range(N_LAYERS) for head in range(N_HEADS)],
+        "weights": maps.reshape(-1, N_TOKENS, N_TOKENS),
+    }
+    xy = chance.normal(size=(10_000, 2))
+    steps = np.arange(2000)
+    runs = [{"name": f"run {number}", "x": steps, "y": chance.normal(size=2000).cumsum()} for number in range(100)]
+    size = f"{N_LAYERS * N_HEADS} heads, {N_TOKENS} tokens"
+    return {
+        f"{size}, all weights": View("attention", {"parts": [{**part, "weights": maps}]}),
+        f"{size}, thumbnails first": View(
+            "attention", {"parts": [{**part, "thumbs": thumbnails(maps), "open": opened}]}
+        ),
+        "map of 10,000 embeddings": View("embeddings", {"xy": xy, "labels": [f"t{place}" for place in range(10_000)]}),
+        "100 runs of 2,000 steps": View("curves", {"runs": runs}),
+    }
+
+
+def _head(chance: np.random.Generator) -> np.ndarray:
+    """Causal attention over noise, as bytes."""
+    scores = np.exp(chance.normal(0, 2, (N_TOKENS, N_TOKENS))) * np.tri(N_TOKENS)
+    return roots(scores / scores.sum(-1, keepdims=True))
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

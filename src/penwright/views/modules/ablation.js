@@ -1,0 +1,56 @@
+/** What changes when heads are switched off: the loss, each token's share of that, and the next token. */
+
+import { number, signed } from "./axes.js";
+import { signedText } from "./attribution.js";
+import { bars, paired } from "./bars.js";
+import { tensor } from "./bytes.js";
+import { make, readout, table, twin, view } from "./dom.js";
+import { label, textOf } from "./tokens.js";
+
+/**
+ * data: {heads: [[part, layer, head]] that are off, loss: [before, after] in nats, tokens, changes [positions] of each
+ * token's loss, next: {before, after: [{text, id, probability}]} or null}. The last tokens have changes.
+ */
+export function draw(element, data, options = {}) {
+  return view(element, "ablation", build, data, options);
+}
+
+function build(root, { heads, loss, tokens, changes, next = null }) {
+  const numbers = tensor(changes).numbers();
+  const first = tokens.length - numbers.length;
+  const values = [...Array(first).fill(NaN), ...numbers];
+  const [before, after] = tensor(loss).numbers();
+  const line = readout(
+    "Point at a token, or use the arrow keys. Orange: harder to foretell without these heads; blue: easier.",
+  );
+  const say = (place) =>
+    place < first ? "was given" : `“${label(textOf(tokens[place]))}” (${place}): ${signed(values[place])} nats`;
+  const text = signedText(root, { tokens, values, line, say, name: "change of loss" });
+  const off = heads.map(([part, layer, head]) => `${part} ${layer}·${head}`).join(", ");
+  const figure = (name, value) => make("div", {}, make("dt", {}, name), make("dd", {}, value));
+  const figures = make(
+    "dl",
+    { class: "pw-figures" },
+    figure("heads off", off),
+    figure("loss before", number(before)),
+    figure("loss after", number(after)),
+    figure("change, nats a token", signed(after - before)),
+  );
+  const rows = tokens.map((token, place) => [`${place} ${label(textOf(token))}`, signed(values[place])]);
+  root.append(
+    figures,
+    text.node,
+    ...line.nodes,
+    twin("As a table", () => table(["token", "change, nats"], rows)),
+  );
+  if (next)
+    root.append(
+      bars(
+        "next",
+        ["before", "after"],
+        paired(next.before, next.after).map((each) => ({ ...each, name: label(each.text) })),
+      ),
+    );
+  text.repaint();
+  return { repaint: text.repaint };
+}

@@ -1,0 +1,148 @@
+/** The arithmetic of one head, step by step, for one token that looks: every number of it. */
+
+import { decimals, number, percent } from "./axes.js";
+import { tensor } from "./bytes.js";
+import { diverging, inkOn, isDark, sequential } from "./colour.js";
+import { make, view } from "./dom.js";
+import { label, textOf } from "./tokens.js";
+
+const WIDEST = 8; // dimensions that are written out
+
+/**
+ * data: {layer, head, target_tokens, source_tokens, queries [targets, d_head], keys and values [sources, d_head], scores,
+ * scaled, masked and weights [targets, sources], output [targets, d_head]}. options: {target: the place of the token}.
+ */
+export function draw(element, data, options = {}) {
+  return view(element, "arithmetic", build, data, options);
+}
+
+function build(root, data, options) {
+  const fields = ["queries", "keys", "scores", "scaled", "masked", "weights", "values", "output"];
+  const numbers = Object.fromEntries(fields.map((name) => [name, tensor(data[name])]));
+  const last = data.target_tokens.length - 1;
+  const option = (token, place) => make("option", { value: place }, `${place} ${label(textOf(token))}`);
+  const select = make("select", { change: () => fill() }, data.target_tokens.map(option));
+  select.value = String(Math.min(last, options.target ?? last));
+  const steps = make("ol", { class: "pw-steps" });
+  root.append(
+    make(
+      "div",
+      { class: "pw-bar" },
+      make("label", {}, "the token that looks ", select),
+      make("span", { class: "pw-title" }, `layer ${data.layer}, head ${data.head}`),
+    ),
+    steps,
+  );
+  const fill = () => steps.replaceChildren(...stepsOf(data, numbers, Number(select.value), isDark(root)));
+  fill();
+  return { repaint: fill };
+}
+
+function stepsOf(data, { queries, keys, scores, scaled, masked, weights, values, output }, target, dark) {
+  const width = queries.shape[1];
+  const sources = data.source_tokens.map((token) => label(textOf(token)));
+  const rowsOf = (values) => sources.map((name, source) => [name, values.part(source)]);
+  const column = (values) => sources.map((_, source) => values.at(target, source));
+  const product = sources.map((name, source) => [name, times(weights.at(target, source), values.part(source))]);
+  const step = (title, note, content) =>
+    make(
+      "li",
+      {},
+      make("h3", {}, title),
+      note && make("p", { class: "pw-note" }, note),
+      make("div", { class: "pw-scroll", tabindex: 0, role: "group", "aria-label": title }, content),
+    );
+  return [
+    step(
+      "The query",
+      `“${label(textOf(data.target_tokens[target]))}” asks with ${width} numbers.`,
+      vectors([["query", queries.part(target)]], dark),
+    ),
+    step("The keys", "Every token answers with as many.", vectors(rowsOf(keys), dark)),
+    step(
+      "Scores",
+      `Query times key, number by number, added up; then divided by √${width} = ${number(Math.sqrt(width))}, so that the size of a head does not matter; tokens that may not be seen get −∞.`,
+      columnsOf(sources, ["query · key", "scaled", "masked"], [scores, scaled, masked].map(column), dark),
+    ),
+    step(
+      "Weights",
+      "e to the power of each, divided by their sum (softmax): what is paid to each token, one in all.",
+      columnsOf(sources, ["weight"], [column(weights)], dark, true),
+    ),
+    step("Weighted values", "Each token's value times its weight.", vectors(product, dark)),
+    step(
+      "The output",
+      "The sum of these rows: what the head says about the token.",
+      vectors([["sum", output.part(target)]], dark),
+    ),
+  ];
+}
+
+const times = (weight, row) => tensor(Array.from(row.numbers(), (value) => weight * value));
+
+/** Rows of signed numbers, the first and the last of them where they are many. */
+function vectors(rows, dark) {
+  const width = rows[0][1].size;
+  const places = Array.from({ length: width }, (_, at) => at).filter(
+    (at) => width <= WIDEST || at < WIDEST - 1 || at === width - 1,
+  );
+  const limit = Math.max(...rows.flatMap(([, row]) => Array.from(row.numbers(), Math.abs)), 1e-12);
+  const cell = (value) => coloured(decimals(value), diverging(value / limit, dark));
+  const gap = (cells, filler) => (width > WIDEST ? [...cells.slice(0, -1), filler(), cells.at(-1)] : cells);
+  const heads = gap(
+    places.map((at) => make("th", { scope: "col" }, String(at))),
+    () => make("th", { scope: "col", class: "pw-gap" }, "…"),
+  );
+  const lines = rows.map(([name, row]) =>
+    make(
+      "tr",
+      {},
+      make("th", { scope: "row" }, make("bdi", {}, name)),
+      gap(
+        places.map((at) => cell(row.number(at))),
+        () => make("td", { class: "pw-gap" }, "…"),
+      ),
+    ),
+  );
+  return make(
+    "table",
+    { class: "pw-vectors" },
+    make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "of"), heads)),
+    make("tbody", {}, lines),
+  );
+}
+
+const coloured = (text, colour) =>
+  make("td", { class: "pw-number", style: { background: colour, color: inkOn(colour) } }, text);
+
+/** One row for each source with some numbers of it. */
+function columnsOf(names, headings, columns, dark, shares = false) {
+  const finite = columns.map((column) => Math.max(...column.filter(Number.isFinite).map(Math.abs), 1e-12));
+  const cell = (value, at) =>
+    coloured(
+      shares ? percent(value) : decimals(value),
+      shares ? sequential(Math.sqrt(value), dark) : diverging(Number.isFinite(value) ? value / finite[at] : 0, dark),
+    );
+  const lines = names.map((name, row) =>
+    make(
+      "tr",
+      {},
+      make("th", { scope: "row" }, make("bdi", {}, name)),
+      columns.map((column, at) => cell(column[row], at)),
+    ),
+  );
+  return make(
+    "table",
+    { class: "pw-vectors" },
+    make(
+      "thead",
+      {},
+      make(
+        "tr",
+        {},
+        ["token", ...headings].map((text) => make("th", { scope: "col" }, text)),
+      ),
+    ),
+    make("tbody", {}, lines),
+  );
+}

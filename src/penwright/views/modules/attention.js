@@ -1,0 +1,96 @@
+/** The grid of all heads, and the one that is opened, as a matrix or as lines. */
+
+import { tensor } from "./bytes.js";
+import { choices, emit, make, view } from "./dom.js";
+import { draw as drawHead, headName } from "./head.js";
+import { draw as drawHeads } from "./heads.js";
+import { draw as drawLines } from "./lines.js";
+
+/**
+ * data as of heads.js; a part may have, instead of all `weights`, `thumbs` of all heads and `open`: {heads: [[layer,
+ * head]], weights: [n, targets, sources]} of some. A head whose weights are not there is asked for: the page hears
+ * head-opened {part, layer, head} and answers with parts.show(data of head.js). Emits head-closed.
+ */
+export function draw(element, data, options = {}) {
+  return view(element, "attention", build, data, options);
+}
+
+/** The data of head.js for a head, or null where only its thumbnail is at hand. */
+function headData(part, layer, head) {
+  const { name, target_tokens, source_tokens } = part;
+  const found = part.open ? part.open.heads.findIndex((each) => each[0] === layer && each[1] === head) : -1;
+  if (found < 0 && !part.weights) return null;
+  const weights =
+    found < 0
+      ? tensor(part.weights).part(part.layers ? part.layers.indexOf(layer) : layer, head)
+      : tensor(part.open.weights).part(found);
+  return { name, layer, head, weights, target_tokens, source_tokens };
+}
+
+function build(root, data, options) {
+  const shelf = make("div", {});
+  const stage = make("div", { class: "pw-stage", hidden: true });
+  root.append(shelf, stage);
+  const grid = drawHeads(shelf, data, options);
+  const state = { drawn: null, shape: options.shape || "matrix", opened: null };
+
+  function show(head) {
+    close();
+    stage.hidden = false;
+    const title = make("h3", { tabindex: -1 }, headName(head));
+    const back = make("button", { type: "button", class: "pw-back", click: leave }, "← all heads");
+    const place = make("div", {});
+    const shapes = choices(
+      "Shown as",
+      [
+        ["matrix", "matrix"],
+        ["lines", "lines"],
+      ],
+      state.shape,
+      (shape) => {
+        state.shape = shape;
+        redraw();
+      },
+    );
+    function redraw() {
+      if (state.drawn) state.drawn.destroy();
+      state.drawn = (state.shape === "matrix" ? drawHead : drawLines)(place, head, options);
+    }
+    stage.replaceChildren(make("div", { class: "pw-bar" }, back, title, shapes), place);
+    shelf.hidden = true;
+    redraw();
+    title.focus();
+  }
+  function close() {
+    if (state.drawn) state.drawn.destroy();
+    state.drawn = null;
+    stage.hidden = true;
+    shelf.hidden = false;
+    stage.replaceChildren();
+  }
+  function leave() {
+    close();
+    if (state.opened) grid.parts.focus(state.opened.layer, state.opened.head);
+    emit(root, "head-closed", state.opened);
+  }
+  function missing() {
+    stage.hidden = false;
+    stage.replaceChildren(
+      make(
+        "p",
+        { class: "pw-note", role: "status" },
+        options.missing || "Only the thumbnail of this head is kept here.",
+      ),
+    );
+  }
+  shelf.addEventListener("head-opened", ({ detail }) => {
+    state.opened = detail;
+    const head = headData(data.parts[detail.part], detail.layer, detail.head);
+    if (head) show(head);
+    else missing();
+  });
+  stage.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && !event.defaultPrevented && state.drawn) leave();
+  });
+  return { show, leave, stop: () => (close(), grid.destroy()) };
+}

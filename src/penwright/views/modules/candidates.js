@@ -1,0 +1,24 @@
+/** The likeliest next tokens before and after temperature, top-k, top-p and the like. */
+
+import { bars, paired } from "./bars.js";
+import { emit, make, view } from "./dom.js";
+import { label } from "./tokens.js";
+
+/**
+ * data: {before: [{text, id, probability}], after: the same, or null}. A token that sampling leaves out is absent there.
+ * Emits alternative-chosen {text, id}.
+ */
+export function draw(element, data, options = {}) {
+  return view(element, "candidates", build, data, options);
+}
+
+function build(root, { before, after = null, entropy = null }) {
+  const all = after ? paired(before, after) : before.map((each) => ({ ...each, values: [each.probability] }));
+  const rows = all.map(({ text, id, values }) => ({
+    name: label(text),
+    values,
+    choose: () => emit(root, "alternative-chosen", { text, id }),
+  }));
+  root.append(bars("next", after ? ["the model's", "as sampled"] : ["probability"], rows));
+  if (entropy !== null) root.append(make("p", { class: "pw-note" }, `Entropy ${entropy.toFixed(2)} nats.`));
+}

@@ -1,0 +1,62 @@
+/** What a classifier said (columns) of what was so (rows). */
+
+import { number, percent } from "./axes.js";
+import { tensor } from "./bytes.js";
+import { inkOn, isDark, sequential } from "./colour.js";
+import { emit, make, view } from "./dom.js";
+import { label } from "./tokens.js";
+
+/** data: {labels: [n], counts [n, n], rows true and columns said}. Emits cell-chosen {row, column, count}. */
+export function draw(element, data, options = {}) {
+  return view(element, "confusion", build, data, options);
+}
+
+function build(root, { labels, counts }) {
+  const values = tensor(counts);
+  const names = labels.map((text) => label(text, 20));
+  const sums = names.map((_, row) => names.reduce((sum, _, column) => sum + values.at(row, column), 0));
+  const cells = [];
+  const cell = (row) => (_, column) => {
+    const count = values.at(row, column);
+    const share = sums[row] ? count / sums[row] : 0;
+    const choose = () => emit(root, "cell-chosen", { row, column, count });
+    const said = `${names[row]} taken for ${names[column]}: ${count}, ${percent(share)}`;
+    const node = make(
+      "td",
+      {},
+      make("button", { type: "button", "aria-label": said, title: said, click: choose }, number(count)),
+    );
+    cells.push([node, share]);
+    return node;
+  };
+  const heading = (text) => make("th", { scope: "col" }, make("bdi", {}, text));
+  const recall = (row) =>
+    make("td", { class: "pw-number" }, sums[row] ? percent(values.at(row, row) / sums[row]) : "–");
+  const line = (name, row) =>
+    make("tr", {}, make("th", { scope: "row" }, make("bdi", {}, name)), names.map(cell(row)), recall(row));
+  const head = make("tr", {}, heading("true ↓  said →"), names.map(heading), heading("found"));
+  root.append(
+    make(
+      "div",
+      { class: "pw-scroll" },
+      make("table", { class: "pw-confusion-table" }, make("thead", {}, head), make("tbody", {}, names.map(line))),
+    ),
+  );
+  root.append(
+    make(
+      "p",
+      { class: "pw-note" },
+      "Colour: share of the row. “Found” is recall, the share of each true label that was recognised.",
+    ),
+  );
+  function repaint() {
+    const dark = isDark(root);
+    cells.forEach(([node, share]) => {
+      const colour = sequential(Math.sqrt(share), dark);
+      node.style.background = colour;
+      node.style.color = inkOn(colour);
+    });
+  }
+  repaint();
+  return { repaint };
+}

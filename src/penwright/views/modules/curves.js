@@ -1,0 +1,130 @@
+/** Training curves of several runs, with logarithmic axes and smoothing that keeps the raw line in sight. */
+
+import { extent, number } from "./axes.js";
+import { tensor } from "./bytes.js";
+import { isDark, lineColour } from "./colour.js";
+import { choices, make, readout, table, twin, view } from "./dom.js";
+import { plot } from "./plot.js";
+
+/**
+ * data: {runs: [{name, x: [n], y: [n]}], x_label, y_label}. options: {log_x, log_y, smoothing: 0 to 0.99, the weight of
+ * what came before}. Lines of one run share its colour; NaN and what has no logarithm is left out.
+ */
+export function draw(element, data, options = {}) {
+  return view(element, "curves", build, data, options);
+}
+
+/** An exponential moving average without the bias of its beginning. */
+export function smooth(points, weight) {
+  let [sum, total] = [0, 0];
+  return points
+    .filter(([, y]) => Number.isFinite(y))
+    .map(([x, y]) => {
+      sum = weight * sum + (1 - weight) * y;
+      total = weight * total + (1 - weight);
+      return [x, sum / total];
+    });
+}
+
+function build(root, data, options) {
+  const { runs, x_label = "step", y_label = "loss" } = data;
+  const state = { logX: Boolean(options.log_x), logY: Boolean(options.log_y), smoothing: options.smoothing || 0 };
+  const points = runs.map(({ x, y }) => {
+    const [xs, ys] = [tensor(x).numbers(), tensor(y).numbers()];
+    return Array.from(xs, (value, at) => [value, ys[at]]);
+  });
+  let lines = [];
+  const settle = () => {
+    lines = runs.flatMap(({ name }, at) => {
+      const raw = { name, points: points[at], colour: at, faint: state.smoothing > 0 };
+      return state.smoothing > 0 ? [raw, { name, points: smooth(points[at], state.smoothing), colour: at }] : [raw];
+    });
+  };
+  settle();
+  const line = readout("Point into the diagram, or use the arrow keys; drag to enlarge, double-click or 0 for all.");
+  const values = runs.map(() => make("span", { class: "pw-number" }));
+  const keys = runs.map(({ name }, at) =>
+    make("li", {}, make("span", { class: "pw-swatch" }), make("bdi", {}, name), " ", values[at]),
+  );
+  const frame = make("div", {});
+  const drawn = plot(frame, {
+    name: `${y_label} by ${x_label} of ${runs.length} runs`,
+    lines: () => lines,
+    settings: () => ({ ...state, xLabel: x_label, yLabel: y_label }),
+    hover,
+  });
+  function hover(x, aloud) {
+    if (x === null) return;
+    const near = points.map((list) => nearest(list, x));
+    if (runs.length <= 20) near.forEach((found, at) => (values[at].textContent = found ? number(found[1]) : "–"));
+    const said = runs.map(({ name }, at) => `${name} ${near[at] ? number(near[at][1]) : "–"}`).slice(0, 6);
+    line.show(`${x_label} ${number(x)}: ${said.join(", ")}`, aloud);
+  }
+  const toggle = (name, text) =>
+    make(
+      "label",
+      {},
+      make("input", {
+        type: "checkbox",
+        checked: state[name],
+        change: ({ target }) => {
+          state[name] = target.checked;
+          drawn.repaint();
+        },
+      }),
+      text,
+    );
+  const levels = [
+    [0, "raw"],
+    [0.6, "0.6"],
+    [0.9, "0.9"],
+    [0.97, "0.97"],
+  ];
+  const smoothing = choices("Smoothing", levels, state.smoothing, (value) => {
+    state.smoothing = value;
+    settle();
+    drawn.repaint();
+  });
+  const bar = make(
+    "div",
+    { class: "pw-bar" },
+    toggle("logX", "log x"),
+    toggle("logY", "log y"),
+    make("span", { class: "pw-title" }, "smoothing"),
+    smoothing,
+  );
+  const summary = (list) => {
+    const finite = list.filter(([, y]) => Number.isFinite(y));
+    return finite.length
+      ? [number(finite[0][1]), number(extent(finite.map(([, y]) => y))[0]), number(finite.at(-1)[1])]
+      : ["–", "–", "–"];
+  };
+  root.append(bar, frame, make("ul", { class: "pw-keys" }, keys), ...line.nodes);
+  root.append(
+    twin("As a table", () =>
+      table(
+        ["run", "first", "least", "last"],
+        runs.map(({ name }, at) => [name, ...summary(points[at])]),
+      ),
+    ),
+  );
+  const repaint = () => {
+    keys.forEach((key, at) => key.firstChild.style.setProperty("background", lineColour(at, isDark(root))));
+    drawn.repaint();
+  };
+  drawn.measure();
+  repaint();
+  return { repaint, paint: drawn.paint, stop: drawn.stop };
+}
+
+/** The point nearest to x in points that are in its order. */
+function nearest(points, x) {
+  if (points.length === 0) return null;
+  let [low, high] = [0, points.length - 1];
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    if (points[middle][0] < x) low = middle;
+    else high = middle;
+  }
+  return Math.abs(points[low][0] - x) <= Math.abs(points[high][0] - x) ? points[low] : points[high];
+}

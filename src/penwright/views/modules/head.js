@@ -1,0 +1,37 @@
+/** One head as a matrix: each row a token that looks, each column a token that is looked at. */
+
+import { percent } from "./axes.js";
+import { tensor } from "./bytes.js";
+import { make, view } from "./dom.js";
+import { matrix } from "./matrix.js";
+import { labels } from "./tokens.js";
+
+/** What attention is not; shown where attention is. */
+export const CAUTION =
+  "Attention shows where a head looks, not why the model answers as it does: switch heads off to check.";
+
+const PARTS = { decoder: "decoder", encoder: "encoder", cross: "decoder to encoder" };
+
+/** The head in words. */
+export const headName = ({ name, layer, head }) => `${PARTS[name] || name}, layer ${layer}, head ${head}`;
+
+/** Whether the tokens of a part may not look ahead. */
+export const looksBack = (name) => (name === "decoder" ? (row, column) => column > row : null);
+
+/**
+ * data: {name, layer, head, weights [targets, sources], target_tokens, source_tokens}.
+ * Emits cell-chosen {row, column, value}.
+ */
+export function draw(element, data, options = {}) {
+  return view(element, "head", build, data, options);
+}
+
+function build(root, data) {
+  const [rows, columns] = [labels(data.target_tokens), labels(data.source_tokens)];
+  const values = tensor(data.weights);
+  const say = (row, column) =>
+    `“${rows[row]}” (${row}) looks at “${columns[column]}” (${column}): ${percent(values.at(row, column))}`;
+  const drawn = matrix(root, { values, rows, columns, say, name: headName(data), hidden: looksBack(data.name) });
+  root.append(make("p", { class: "pw-note" }, CAUTION));
+  return drawn;
+}

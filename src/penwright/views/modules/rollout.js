@@ -1,0 +1,30 @@
+/** Attention followed through all layers (Abnar and Zuidema 2020): how much of each position goes back to each token. */
+
+import { percent } from "./axes.js";
+import { tensor } from "./bytes.js";
+import { make, view } from "./dom.js";
+import { CAUTION, looksBack } from "./head.js";
+import { matrix } from "./matrix.js";
+import { labels } from "./tokens.js";
+
+/** data: {name: the part, weights [targets, sources], target_tokens, source_tokens}. Emits cell-chosen. */
+export function draw(element, data, options = {}) {
+  return view(element, "rollout", build, data, options);
+}
+
+function build(root, data) {
+  const values = tensor(data.weights);
+  const [rows, columns] = [labels(data.target_tokens), labels(data.source_tokens)];
+  const say = (row, column) =>
+    `“${rows[row]}” (${row}) goes back to “${columns[column]}” (${column}) by ${percent(values.at(row, column))}`;
+  const drawn = matrix(root, {
+    values,
+    rows,
+    columns,
+    say,
+    name: "Rollout through all layers",
+    hidden: looksBack(data.name || "decoder"),
+  });
+  root.append(make("p", { class: "pw-note" }, CAUTION));
+  return drawn;
+}

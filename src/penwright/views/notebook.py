@@ -1,0 +1,75 @@
+"""Views in notebooks: a sealed frame that grows with its content, small enough to be saved with the notebook."""
+
+from collections.abc import Iterator, Mapping
+from html import escape
+from typing import Any
+
+import numpy as np
+from jaxtyping import UInt8
+from numpy import ndarray
+
+from penwright.views.packing import roots, table
+
+LIMIT = 1_000_000  # bytes of HTML that one output may have
+THUMBNAIL = 64  # pixels along a side, as in modules/heads.js
+HEIGHT = 520  # pixels, where scripts of a notebook do not run
+
+# What the notebook does for the frame beside it: sets its height, and tells it whether the notebook is dark.
+HOST = """<script>(() => {
+const frame = document.currentScript.previousElementSibling;
+addEventListener("message", ({source, data}) => {
+  if (source !== frame.contentWindow || !data) return;
+  if (data.penwright === "height") frame.style.height = data.height + 8 + "px";
+  const ink = getComputedStyle(frame.parentElement).color.match(/[\\d.]+/g).map(Number);
+  const theme = ink[0] + ink[1] + ink[2] > 382 ? "dark" : "light";
+  if (data.penwright === "ready") source.postMessage({penwright: "theme", theme}, "*");
+});
+})();</script>"""
+
+
+def cell(page: str) -> str:
+    """The page as the output of a cell: a frame without access to the notebook or the network, in ASCII alone."""
+    source = escape(page).encode("ascii", "xmlcharrefreplace").decode()
+    frame = f'<iframe title="Penwright" sandbox="allow-scripts" srcdoc="{source}" '
+    return f'<div>{frame}style="width:100%;height:{HEIGHT}px;border:0"></iframe>{HOST}</div>'
+
+
+def smaller(name: str, data: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], dict[str, str]]]:
+    """The data whole, then ever less of it, each with options that say what is missing.
+
+    Only heads can be left out: all keep their thumbnails, and of each part the first 32, 16, ... 0 their weights, in
+    the order of layers and heads; the [layer, head] pairs that the data may name under `first` come before all others.
+    """
+    yield data, {}
+    if name != "attention":
+        return
+    for kept in (32, 16, 8, 4, 2, 1, 0):
+        hint = f"This notebook keeps the weights of {kept} heads a part, and thumbnails of all; a saved .html has all."
+        yield (
+            {**data, "parts": [_thinned(part, kept, data.get("first", ())) for part in data["parts"]]},
+            {"missing": hint},
+        )
+
+
+def _thinned(part: Any, kept: int, first: Any) -> dict[str, Any]:
+    fields = table(part)
+    weights = np.asarray(fields["weights"])
+    weights = weights if weights.dtype == np.uint8 else roots(weights)
+    layers = list(fields.get("layers", range(weights.shape[0])))
+    every = [(layer, head) for layer in layers for head in range(weights.shape[1])]
+    chosen = list(dict.fromkeys([*(pair for pair in map(tuple, first) if pair in every), *every]))[:kept]
+    found = [weights[layers.index(layer), head] for layer, head in chosen]
+    opened = {"heads": chosen, "weights": np.stack(found)} if chosen else None
+    return {**fields, "weights": None, "thumbs": thumbnails(weights), "open": opened}
+
+
+def thumbnails(
+    weights: UInt8[ndarray, "n_layers n_heads targets sources"],
+) -> UInt8[ndarray, "n_layers n_heads high wide"]:
+    """The largest weight of each square of cells, at most 64 by 64, so that a thin strong line survives."""
+    for axis in (2, 3):
+        size = weights.shape[axis]
+        if size > THUMBNAIL:
+            starts = np.ceil(np.arange(THUMBNAIL) * size / THUMBNAIL).astype(int)
+            weights = np.maximum.reduceat(weights, starts, axis=axis)
+    return weights

@@ -1,0 +1,58 @@
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import samples
+
+from penwright.errors import PenwrightError
+from penwright.views import View, notebook
+
+
+def output(view: View) -> str:
+    return view._repr_mimebundle_()["text/html"]
+
+
+def test_every_view_is_at_most_a_megabyte_of_a_notebook() -> None:
+    for view in samples.views():
+        assert len(output(view).encode()) <= notebook.LIMIT, view.name
+        assert view._repr_mimebundle_()["text/plain"].startswith(f"View(name='{view.name}'")
+
+
+def test_many_heads_keep_their_thumbnails_and_as_many_weights_as_fit(opened: Callable[..., Any]) -> None:
+    weights = np.random.default_rng(0).integers(0, 256, (4, 8, 160, 160), dtype=np.uint8)  # does not deflate
+    part = {
+        "name": "encoder",
+        "weights": weights,
+        "target_tokens": samples.text(160),
+        "source_tokens": samples.text(160),
+    }
+    shown = output(View("attention", {"parts": [part], "first": [(3, 7)]}))
+    assert len(shown.encode()) <= notebook.LIMIT
+    page = opened(f"<!doctype html><html lang=en><title>n</title><body>{shown}")
+    frame = page.frame_locator("iframe")
+    frame.locator("main[data-ready]").wait_for()
+    assert frame.locator(".pw-head-card").count() == 32
+    frame.locator(".pw-head-card").nth(31).click()
+    frame.locator(".pw-field").wait_for()
+    frame.locator(".pw-back").click()
+    frame.locator(".pw-head-card").nth(30).click()
+    assert "a saved .html has all" in frame.locator("[role=status]").inner_text()
+
+
+def test_what_cannot_be_made_small_is_refused_with_a_way_out() -> None:
+    noise = np.random.default_rng(0).normal(size=(120_000, 2))
+    with pytest.raises(PenwrightError, match=r"save it as \.html instead"):
+        output(View("embeddings", {"xy": noise, "labels": ["x"] * 120_000}))
+
+
+def test_the_frame_takes_the_height_of_its_view_and_the_theme_of_the_notebook(opened: Callable[..., Any]) -> None:
+    outputs = output(View("labels", samples.every()["labels"])) + output(View("head", samples.head()))
+    page = opened(f"<!doctype html><html lang=en><title>n</title><body style='background:#111;color:#eee'>{outputs}")
+    for frame in ("iframe >> nth=0", "iframe >> nth=1"):
+        page.frame_locator(frame).locator("html[data-theme=dark] main[data-ready]").wait_for()
+    page.wait_for_function("document.querySelectorAll('iframe')[0].offsetHeight < 300")
+    page.wait_for_function("document.querySelectorAll('iframe')[1].offsetHeight > 600")
+    assert page.evaluate(
+        "[...document.querySelectorAll('iframe')].every(f => f.getAttribute('sandbox') === 'allow-scripts')"
+    )

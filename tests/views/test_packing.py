@@ -1,0 +1,50 @@
+import json
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penwright.views.packing import pack, roots
+
+
+def header(packed: bytes) -> Any:
+    return json.loads(packed[4 : 4 + int.from_bytes(packed[:4], "little")])
+
+
+class Named(NamedTuple):
+    text: str
+
+
+@dataclass
+class Classed:
+    numbers: np.ndarray
+
+
+@given(st.floats(0, 1))
+def test_a_probability_in_a_byte_is_at_most_0_004_off(probability: float) -> None:
+    byte = roots(np.array([probability]))
+    assert byte.dtype == np.uint8
+    assert abs((byte[0] / 255) ** 2 - probability) <= 0.004
+
+
+def test_arrays_come_back_from_where_the_header_says() -> None:
+    arrays = {"a": np.arange(5, dtype=np.uint8), "b": np.array([[0.5, -np.inf]]), "c": np.array([7, -2])}
+    packed = pack(arrays)
+    first = 4 + int.from_bytes(packed[:4], "little")
+    for name, kind in (("a", np.uint8), ("b", np.float32), ("c", np.int32)):
+        place = header(packed)[name]
+        assert (first + place["offset"]) % 8 == 0, "browsers read numbers at multiples of their size"
+        size = int(np.prod(place["shape"]))
+        found = np.frombuffer(packed, kind, size, first + place["offset"]).reshape(place["shape"])
+        np.testing.assert_array_equal(found, arrays[name].astype(kind))
+
+
+def test_records_are_tables_and_what_is_not_finite_is_null() -> None:
+    data = {"tokens": [Named("a\ud800")], "record": Classed(np.zeros(2)), "worst": float("-inf"), "n": np.int64(3)}
+    found = header(pack(data))
+    assert found["tokens"] == [{"text": "a\ud800"}]
+    assert found["record"]["numbers"]["shape"] == [2]
+    assert found["worst"] is None
+    assert found["n"] == 3
