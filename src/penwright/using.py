@@ -1,4 +1,4 @@
-"""What a run is good for: load its model, measure it."""
+"""What a run is good for: load its model, measure it, take it elsewhere."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +10,8 @@ from penwright.config import Recipe, Table, merge, validate
 from penwright.decoding import Classifier, Generator, Translator
 from penwright.errors import UsageError
 from penwright.evaluation.scores import Score
+from penwright.formats.export import Format, save_as
+from penwright.formats.outside import Precision
 from penwright.models import Model, make_model
 from penwright.models.weights import load_weights
 from penwright.runs import Run
@@ -81,6 +83,13 @@ def evaluate(
     if recipe.task == "translate":
         return score_translations(bench, beam_size or recipe.decoding.beam_size, output)
     return parts.evaluate(bench)
+
+
+def export(folder: Path, to: Format, output: Path, precision: Precision = "float32") -> None:
+    """Write a run's best model to a new folder, as another engine reads it; see the modules of `formats`."""
+    run = Run.open(folder)
+    recipe, tokenizer = run.recipe, Tokenizer.load(run.tokenizer_path)
+    save_as(to, _best_model(run, recipe, tokenizer, _card(run)).eval(), tokenizer, output, precision)
 
 
 def _best_model(run: Run, recipe: Recipe, tokenizer: Tokenizer, card: Card) -> Model:

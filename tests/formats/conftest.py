@@ -9,7 +9,14 @@ from penwright.config import ModelSettings, Table, Task, merge
 from penwright.models import Model, make_model
 from penwright.tokenizers import Tokenizer, train_tokenizer
 
-SMALL: Table = {"d_model": 32, "n_layers": 2, "n_heads": 4, "d_ff": 48, "context_length": 24, "zero_init_outputs": False}
+SMALL: Table = {
+    "d_model": 32,
+    "n_layers": 2,
+    "n_heads": 4,
+    "d_ff": 48,
+    "context_length": 24,
+    "zero_init_outputs": False,
+}
 AWKWARD = [
     "The cat sat on the mat, and the dog's mat was sat on. " * 9,
     "  two leading, double  inside, trailing  \ttabs\t\r\nCRLF\n\n\n",

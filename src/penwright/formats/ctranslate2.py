@@ -146,7 +146,8 @@ def _fill_cross_attention(spec: Spec, attention: Attention) -> None:
     _fill_linear(spec.linear[1], attention.key, attention.value)
     _fill_linear(spec.linear[2], attention.output)
     for name in ("q_norm", "k_norm"):  # which a decoder with qk_norm has here too, unlike ours
-        vars(spec).pop(name, None)
+        if hasattr(spec, name):
+            delattr(spec, name)
 
 
 def _fill_feed_forward(spec: Spec, feed_forward: FeedForward) -> None:

@@ -87,7 +87,7 @@ class Tokenizer:
     @property
     def pieces(self) -> list[str]:
         """Each token as tokenizer.json spells it, by its id: bytes of BPE as printable characters."""
-        return [self._library.id_to_token(token_id) for token_id in range(self.vocab_size)]
+        return [self._library.id_to_token(token_id) or "" for token_id in range(self.vocab_size)]
 
     @property
     def merges(self) -> list[tuple[str, str]]:
