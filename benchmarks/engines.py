@@ -29,7 +29,9 @@ from penwright.tokenizers import Tokenizer, train_tokenizer
 
 N_PROMPT, N_CONTINUED = 9, 128  # tokens, <s> included
 N_SOURCE, N_TRANSLATED = 15, 20  # without the end token
-AGREEMENT = 95.0  # % of the text that engines of the same precision must have in common
+# How much of the text must be like ours, in %, where weights are in float32 too. llama.cpp keeps keys and values in
+# float16, by which a random model soon writes the other of two nearly equal tokens; a wrong export differs at once.
+AGREEMENT = {"ours": 100.0, "ctranslate2": 95.0, "llama.cpp": 20.0}
 
 
 class Shape(NamedTuple):
@@ -78,7 +80,7 @@ def main(what: str, rounds: int = 3, batches: str = "1,8,16,32") -> None:
 
 
 def random_model(shape: Shape) -> Measured:
-    """It writes whole pieces of ASCII only, so that texts can be compared, and its weights are large enough to be sure."""
+    """It writes whole pieces of ASCII only, so that texts can be compared, and weights are large enough to be sure."""
     torch.manual_seed(0)
     tokenizer = made_up_tokenizer(shape.vocab_size)
     settings = ModelSettings(**shape.model, zero_init_outputs=False)
@@ -193,7 +195,8 @@ class Processes:
             print(
                 f"beam {job.beam_size}, batch {len(job.texts)}, {name}: {median(cell.paces):,.0f} tokens/s", flush=True
             )
-            if self.engines[name].precision == "float32" and cell.same_text < AGREEMENT:
+            engine = self.engines[name]
+            if engine.precision == "float32" and cell.same_text < AGREEMENT[engine.kind]:
                 raise SystemExit(f"{name} writes other text than ours: only {cell.same_text:.0f} % are alike")
         return cells
 
