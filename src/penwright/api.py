@@ -2,12 +2,13 @@
 
 from penwright.ensemble import member_settings, train_ensemble
 from penwright.making import Prepared, expect, new_run_folder, prepare, read_recipe, resume, train
-from penwright.using import evaluate, load, load_classifier, load_generator, load_translator, quicken
+from penwright.using import evaluate, export, load, load_classifier, load_generator, load_translator, quicken
 
 __all__ = [
     "Prepared",
     "evaluate",
     "expect",
+    "export",
     "load",
     "load_classifier",
     "load_generator",

@@ -1,4 +1,4 @@
-"""What a run is good for: load its model, measure it."""
+"""What a run is good for: load its model, measure it, take it elsewhere."""
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -13,6 +13,7 @@ from penwright.decoding.step import compile_steps
 from penwright.errors import UsageError
 from penwright.evaluation.perplexity import surprise
 from penwright.evaluation.scores import Score
+from penwright.formats.export import Format, save_as
 from penwright.layers.quantised import to_precision
 from penwright.models import Model, make_model
 from penwright.models.weights import load_weights
@@ -132,6 +133,13 @@ def _kept_precision(run: Run, device: str) -> Precision:
         return "float32"
     found: Precision = run.read_json(QUICKENED)["precision"]
     return found
+
+
+def export(folder: Path, to: Format, output: Path, precision: Precision = "float32") -> None:
+    """Write a run's best model to a new folder, as another engine reads it; see the modules of `formats`."""
+    run = Run.open(folder)
+    recipe, tokenizer = run.recipe, Tokenizer.load(run.tokenizer_path)
+    save_as(to, _best_model(run, recipe, tokenizer, _card(run)).eval(), tokenizer, output, precision)
 
 
 def _best_model(run: Run, recipe: Recipe, tokenizer: Tokenizer, card: Card) -> Model:

@@ -9,7 +9,20 @@ from typing import NoReturn
 import typer
 
 from penwright import __version__
-from penwright.cli import classify, config, doctor, evaluate, generate, inspect, plan, quicken, runs, train, translate
+from penwright.cli import (
+    classify,
+    config,
+    doctor,
+    evaluate,
+    export,
+    generate,
+    inspect,
+    plan,
+    quicken,
+    runs,
+    train,
+    translate,
+)
 from penwright.errors import PenwrightError
 
 app = typer.Typer(
@@ -20,7 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help answers in a tenth of a second
 )
-for module in (train, plan, generate, translate, classify, evaluate, inspect, quicken, runs, config, doctor):
+for module in (train, plan, generate, translate, classify, evaluate, inspect, quicken, export, runs, config, doctor):
     app.command(module.NAME)(module.command)
 
 

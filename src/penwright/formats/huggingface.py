@@ -64,7 +64,7 @@ def model_from_huggingface(config: Config, tensors: Mapping[str, Tensor]) -> Mod
     architecture = _architecture(config)
     model = make_model(*settings_from_huggingface(config))
     theirs = architecture.prepare(dict(tensors))
-    places = list(_places(architecture, model))
+    places = list(places_of(architecture, model))
     names = {place.name for place in places}
     missing = sorted(names - theirs.keys())
     superfluous = sorted(name for name in theirs.keys() - names if not name.endswith(REDUNDANT))
@@ -129,7 +129,7 @@ def _required(config: Config, key: str) -> object:
     return config[key]
 
 
-def _places(architecture: Architecture, model: Model) -> Iterator[Place]:
+def places_of(architecture: Architecture, model: Model) -> Iterator[Place]:
     """Where each tensor belongs; a parameter that is shared has only its first name."""
     parameters = dict(model.named_parameters())
     n_layers = max(model.settings.n_layers, model.settings.n_decoder_layers or 0)

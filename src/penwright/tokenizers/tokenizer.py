@@ -1,6 +1,7 @@
 """One tokenizer for all kinds, saved as one tokenizer.json that other engines read too."""
 
 import hashlib
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -82,6 +83,16 @@ class Tokenizer:
             for character, token_id in zip(distinct, self.encode(distinct), strict=True)
             if token_id == self.unknown_id
         ]
+
+    @property
+    def pieces(self) -> list[str]:
+        """Each token as tokenizer.json spells it, by its id: bytes of BPE as printable characters."""
+        return [self._library.id_to_token(token_id) or "" for token_id in range(self.vocab_size)]
+
+    @property
+    def merges(self) -> list[tuple[str, str]]:
+        """The pairs of pieces that BPE joins, the first to join first; none where nothing is joined."""
+        return [(left, right) for left, right in json.loads(self._library.to_str())["model"].get("merges", [])]
 
     @property
     def fingerprint(self) -> str:

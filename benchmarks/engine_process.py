@@ -1,0 +1,178 @@
+"""One engine in a process of its own, so that no two pools of threads meet: a job comes in as a line, its texts go out.
+
+Run by benchmarks/engines.py with the engine as JSON; with "cold" after it, it writes one token and ends.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import NamedTuple, Protocol
+
+THREADS = 2
+Tokens = Sequence[Sequence[int]]
+
+
+class Engine(NamedTuple):
+    """What runs which folder, and how."""
+
+    kind: str  # ours, ctranslate2 or llama.cpp
+    task: str
+    folder: str
+    precision: str = "float32"
+    workers: int = 1  # CTranslate2 shares its threads among so many
+
+
+class Job(NamedTuple):
+    """Texts to continue or to translate, as tokens, all as long as each other; each gets just n_new tokens."""
+
+    texts: Tokens
+    n_new: int
+    beam_size: int = 1
+
+
+class Writer(Protocol):
+    """An engine that is loaded."""
+
+    def write(self, job: Job) -> list[str]:
+        """The best text for each of the job's."""
+
+
+class Ours:
+    """Penwright, through what its Generator and its Translator call."""
+
+    def __init__(self, engine: Engine):
+        import torch
+        from safetensors.torch import load_file
+
+        from penwright.config import ModelSettings
+        from penwright.models import make_model
+        from penwright.models.weights import load_weights
+        from penwright.tokenizers import Tokenizer
+
+        torch.set_num_threads(THREADS)
+        folder, task = Path(engine.folder), engine.task
+        assert task in ("generate", "translate")
+        settings = ModelSettings(**json.loads((folder / "settings.json").read_text(encoding="utf-8")))
+        self.tokenizer = Tokenizer.load(folder / "tokenizer.json")
+        self.model = make_model(task, self.tokenizer.vocab_size, settings).eval()
+        load_weights(self.model, load_file(folder / "model.safetensors"), str(folder))
+
+    def write(self, job: Job) -> list[str]:
+        from penwright.models import DecoderOnly
+
+        written = self._continue(job) if isinstance(self.model, DecoderOnly) else self._translate(job)
+        return [self.tokenizer.decode(tokens) for tokens in written]
+
+    def _continue(self, job: Job) -> Tokens:
+        from penwright.decoding.decodable import Continuing
+        from penwright.decoding.generate import generate
+        from penwright.decoding.sampling import Chances, Sampling
+
+        steps = generate(
+            Continuing(self.model, job.texts, job.n_new),
+            Sampling(banned=(self.tokenizer.end_id,)),
+            Chances(0, [0] * len(job.texts)),
+            end_id=self.tokenizer.end_id,
+            max_new_tokens=job.n_new,
+        )
+        return list(zip(*(step.tokens for step in steps), strict=True))
+
+    def _translate(self, job: Job) -> Tokens:
+        import torch
+
+        from penwright.decoding.beam import BeamSettings, beam_search
+        from penwright.decoding.decodable import Translating
+
+        end_id, settings = self.tokenizer.end_id, BeamSettings(job.beam_size, banned=(self.tokenizer.end_id,))
+        sources = [[*source, end_id] for source in job.texts]
+        with torch.inference_mode():
+            writing = Translating(self.model, sources, start_id=self.tokenizer.start_id, max_new_tokens=job.n_new)
+            found = beam_search(writing, [job.n_new] * len(sources), settings, end_id=end_id)
+        return [hypotheses[0].tokens for hypotheses in found]
+
+
+class CTranslate2:
+    """Two threads of one worker, or two workers of one thread each, which take half of a batch each."""
+
+    def __init__(self, engine: Engine):
+        import ctranslate2
+
+        from penwright.tokenizers import Tokenizer
+
+        self.tokenizer = Tokenizer.load(Path(engine.folder) / "tokenizer.json")
+        self.pieces, self.workers = self.tokenizer.pieces, engine.workers
+        self.ids = {piece: token for token, piece in enumerate(self.pieces)}
+        opened = ctranslate2.Generator if engine.task == "generate" else ctranslate2.Translator
+        compute = {"float32": "float32", "int8": "int8_float32"}[engine.precision]
+        self.engine = opened(
+            engine.folder, compute_type=compute, inter_threads=engine.workers, intra_threads=THREADS // engine.workers
+        )
+
+    def write(self, job: Job) -> list[str]:
+        texts = [[self.pieces[token] for token in text] for text in job.texts]
+        rows = max(1, len(texts) // self.workers)
+        if hasattr(self.engine, "translate_batch"):
+            length = {"min_decoding_length": job.n_new, "max_decoding_length": job.n_new}
+            done = self.engine.translate_batch(texts, beam_size=job.beam_size, max_batch_size=rows, **length)
+            return [self._text(result.hypotheses[0]) for result in done]
+        length = {"min_length": job.n_new, "max_length": job.n_new}
+        done = self.engine.generate_batch(texts, max_batch_size=rows, include_prompt_in_result=False, **length)
+        return [self._text(result.sequences[0]) for result in done]
+
+    def _text(self, pieces: Sequence[str]) -> str:
+        return self.tokenizer.decode([self.ids[piece] for piece in pieces])
+
+
+class LlamaCpp:
+    """Its server, without the network; a place in the batch for each text."""
+
+    def __init__(self, engine: Engine):
+        self.path = str(Path(engine.folder) / "model.gguf")
+        self.servers: dict[int, object] = {}
+
+    def write(self, job: Job) -> list[str]:
+        request = {"n_predict": job.n_new, "ignore_eos": True, "temperature": 0, "cache_prompt": False}
+        answers: list[str] = []
+        server = self._server(len(job.texts))
+        server.handle_completions(json.dumps({"prompt": job.texts, **request}), answers.append)
+        return [choice["text"] for choice in json.loads(answers[0])["choices"]]
+
+    def _server(self, rows: int) -> object:
+        import xllamacpp
+
+        if rows not in self.servers:
+            parameters = xllamacpp.CommonParams()
+            parameters.model.path = self.path
+            parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = THREADS
+            parameters.n_parallel, parameters.n_ctx, parameters.warmup, parameters.verbosity = (
+                rows,
+                256 * rows,
+                False,
+                -1,
+            )
+            self.servers[rows] = xllamacpp.Server(parameters)
+        return self.servers[rows]
+
+
+KINDS = {"ours": Ours, "ctranslate2": CTranslate2, "llama.cpp": LlamaCpp}
+
+
+def serve(writer: Writer) -> None:
+    """Answer jobs until there are no more."""
+    for line in sys.stdin:
+        job = Job(*json.loads(line))
+        begin = perf_counter()
+        texts = writer.write(job)
+        print(json.dumps([perf_counter() - begin, texts]), flush=True)
+
+
+if __name__ == "__main__":
+    loaded = KINDS[json.loads(sys.argv[1])[0]](Engine(*json.loads(sys.argv[1])))
+    if sys.argv[2:] == ["cold"]:
+        loaded.write(Job(json.loads(sys.stdin.readline()), 1))
+        print("first token", flush=True)
+        os._exit(0)  # what comes after is not waited for
+    serve(loaded)

@@ -1,0 +1,173 @@
+"""Our models as CTranslate2 runs them: its Python specification, filled with our weights.
+
+It reads and writes tokens as words, spelled as in tokenizer.json: `Tokenizer.from_file(...).encode(text).tokens`. A
+writer's prompt begins with "<s>"; a translator's source is given as it is.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from penwright.config import ModelSettings, Precision
+from penwright.errors import PenwrightError
+from penwright.formats.outside import check_limits, copied, optional_package
+from penwright.layers.attention import Attention
+from penwright.layers.block import Block, Stack
+from penwright.layers.feed_forward import GATED, FeedForward
+from penwright.models import DecoderOnly, EncoderDecoder, EncoderOnly, Model
+from penwright.models.embedding import Embedding
+from penwright.tokenizers import Tokenizer
+
+ACTIVATIONS = {  # by our name, theirs
+    "relu": "RELU",
+    "gelu": "GELU",
+    "gelu_tanh": "GELUTanh",
+    "silu": "SWISH",
+    "swiglu": "SWISH",
+    "geglu": "GELU",
+}
+LIMITS: dict[str, tuple[object, ...]] = {"feed_forward": tuple(ACTIVATIONS), "window": (None,)}
+Spec = Any  # a part of the specification; the package has no types
+
+
+def save_ctranslate2(model: Model, tokenizer: Tokenizer, folder: Path, precision: Precision = "float32") -> None:
+    """Fill an empty folder for ctranslate2.Generator or ctranslate2.Translator; its CPU has no bfloat16 of its own.
+
+    Raises PenwrightError when the model has something that CTranslate2 has not, or the package is missing.
+    """
+    if isinstance(model, EncoderOnly):
+        raise PenwrightError("CTranslate2 has no classifiers: only a generator or a translator can be exported to it")
+    limits = {**LIMITS, "norm.type": ("rms",)} if model.settings.qk_norm else LIMITS
+    check_limits(model.settings, limits, "CTranslate2")
+    specs = optional_package("ctranslate2.specs", "ctranslate2")
+    spec = _writer(specs, model) if isinstance(model, DecoderOnly) else _translator(specs, model)
+    pieces = tokenizer.pieces
+    if isinstance(model, DecoderOnly):
+        spec.register_vocabulary(pieces)
+    else:
+        spec.register_source_vocabulary(pieces)
+        spec.register_target_vocabulary(pieces)
+        spec.config.decoder_start_token = pieces[tokenizer.start_id]
+        spec.config.add_source_eos = True
+    unknown_id = tokenizer.pad_id if tokenizer.unknown_id is None else tokenizer.unknown_id
+    spec.config.unk_token = pieces[unknown_id]  # one that is missing would be added beyond the model's vocabulary
+    spec.config.bos_token, spec.config.eos_token = pieces[tokenizer.start_id], pieces[tokenizer.end_id]
+    spec.config.layer_norm_epsilon = model.settings.norm.eps
+    spec.validate()
+    spec.optimize(precision)
+    spec.save(str(folder))
+    tokenizer.save(folder / "tokenizer.json")
+
+
+def _writer(specs: Any, model: DecoderOnly) -> Spec:
+    settings = model.settings
+    decoder = specs.TransformerDecoderSpec(
+        settings.n_layers, settings.n_heads, with_encoder_attention=False, **_variant(specs, settings)
+    )
+    _fill_embedding(decoder, decoder.embeddings, model.embedding, settings)
+    _fill_stack(decoder, model.decoder)
+    _fill_linear(decoder.projection, model.output)
+    return specs.TransformerDecoderModelSpec(decoder)
+
+
+def _translator(specs: Any, model: EncoderDecoder) -> Spec:
+    settings, variant = model.settings, _variant(specs, model.settings)
+    encoder = specs.TransformerEncoderSpec(settings.n_layers, settings.n_heads, **variant)
+    decoder = specs.TransformerDecoderSpec(model.n_decoder_layers, settings.n_heads, **variant)
+    _fill_embedding(encoder, encoder.embeddings[0], model.source_embedding, settings)
+    _fill_stack(encoder, model.encoder)
+    _fill_embedding(decoder, decoder.embeddings, model.target_embedding, settings)
+    _fill_stack(decoder, model.decoder)
+    _fill_linear(decoder.projection, model.output)
+    return specs.TransformerSpec(encoder, decoder)
+
+
+def _variant(specs: Any, settings: ModelSettings) -> dict[str, Any]:
+    """What encoders and decoders are told alike."""
+    rotary: dict[str, Any] = {}
+    if settings.positions.type == "rotary":
+        rotary = {"rotary_dim": settings.d_head, "rotary_interleave": False, "rotary_base": settings.positions.base}
+    return {
+        "pre_norm": settings.norm_position == "pre",
+        "activation": specs.Activation[ACTIVATIONS[settings.feed_forward]],
+        "layernorm_embedding": settings.embedding_norm,
+        "ffn_glu": settings.feed_forward in GATED,
+        "rms_norm": settings.norm.type == "rms",
+        "num_heads_kv": settings.n_kv_heads if settings.n_kv_heads < settings.n_heads else None,
+        "head_dim": settings.d_head,
+        "qk_norm": settings.qk_norm,
+        **rotary,
+    }
+
+
+def _fill_embedding(spec: Spec, table: Spec, embedding: Embedding, settings: ModelSettings) -> None:
+    table.weight = copied(embedding.tokens.weight)
+    spec.scale_embeddings = embedding.scale != 1
+    if not isinstance(embedding.norm, nn.Identity):
+        _fill_norm(spec.layernorm_embedding, embedding.norm)
+    if settings.positions.type != "rotary":
+        spec.position_encodings.encodings = _position_table(embedding, settings)
+
+
+@torch.no_grad()
+def _position_table(embedding: Embedding, settings: ModelSettings) -> Tensor:
+    """Our vectors of all positions, for it would compute others; zeros where there are none, or it would add some."""
+    if embedding.positions is None:
+        return torch.zeros(settings.context_length, settings.d_model)
+    return copied(embedding.positions(torch.arange(settings.context_length)[None])[0])
+
+
+def _fill_stack(spec: Spec, stack: Stack) -> None:
+    if not isinstance(stack.norm, nn.Identity):
+        _fill_norm(spec.layer_norm, stack.norm)
+    for layer, block in zip(spec.layer, stack.blocks, strict=True):
+        assert isinstance(block, Block)
+        _fill_self_attention(layer.self_attention, block.attention)
+        _fill_norm(layer.self_attention.layer_norm, block.attention_residual.norm)
+        if block.cross_attention is not None and block.cross_residual is not None:
+            _fill_cross_attention(layer.attention, block.cross_attention)
+            _fill_norm(layer.attention.layer_norm, block.cross_residual.norm)
+        _fill_feed_forward(layer.ffn, block.feed_forward)
+        _fill_norm(layer.ffn.layer_norm, block.feed_forward_residual.norm)
+
+
+def _fill_self_attention(spec: Spec, attention: Attention) -> None:
+    _fill_linear(spec.linear[0], attention.query, attention.key, attention.value)
+    _fill_linear(spec.linear[1], attention.output)
+    if not isinstance(attention.query_norm, nn.Identity):
+        _fill_norm(spec.q_norm, attention.query_norm)
+        _fill_norm(spec.k_norm, attention.key_norm)
+
+
+def _fill_cross_attention(spec: Spec, attention: Attention) -> None:
+    _fill_linear(spec.linear[0], attention.query)
+    _fill_linear(spec.linear[1], attention.key, attention.value)
+    _fill_linear(spec.linear[2], attention.output)
+    for name in ("q_norm", "k_norm"):  # which a decoder with qk_norm has here too, unlike ours
+        if hasattr(spec, name):
+            delattr(spec, name)
+
+
+def _fill_feed_forward(spec: Spec, feed_forward: FeedForward) -> None:
+    if feed_forward.gate is None:
+        _fill_linear(spec.linear_0, feed_forward.up)
+    else:
+        _fill_linear(spec.linear_0, feed_forward.gate)
+        _fill_linear(spec.linear_0_noact, feed_forward.up)
+    _fill_linear(spec.linear_1, feed_forward.down)
+
+
+def _fill_linear(spec: Spec, *side_by_side: nn.Linear) -> None:
+    spec.weight = torch.cat([copied(layer.weight) for layer in side_by_side])
+    biases = [layer.bias for layer in side_by_side if layer.bias is not None]
+    if biases:
+        spec.bias = torch.cat([copied(bias) for bias in biases])
+
+
+def _fill_norm(spec: Spec, norm: nn.Module) -> None:
+    assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
+    spec.gamma = copied(norm.weight)
+    if isinstance(norm, nn.LayerNorm):
+        spec.beta = torch.zeros_like(spec.gamma) if norm.bias is None else copied(norm.bias)

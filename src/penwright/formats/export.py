@@ -1,0 +1,41 @@
+"""The door to all formats that we write."""
+
+from collections.abc import Callable
+from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
+from typing import Literal
+
+from penwright.config import Precision
+from penwright.errors import PenwrightError, UsageError
+from penwright.formats.ctranslate2 import save_ctranslate2
+from penwright.formats.gguf import save_gguf
+from penwright.formats.huggingface_export import save_huggingface
+from penwright.models import Model
+from penwright.tokenizers import Tokenizer
+
+Format = Literal["ctranslate2", "gguf", "huggingface"]
+SAVERS: dict[Format, Callable[[Model, Tokenizer, Path, Precision], None]] = {
+    "ctranslate2": save_ctranslate2,
+    "gguf": save_gguf,
+    "huggingface": save_huggingface,
+}
+
+
+def save_as(to: Format, model: Model, tokenizer: Tokenizer, folder: Path, precision: Precision = "float32") -> None:
+    """Make a folder that another engine opens: the whole of it, or none. Raises UsageError when it is already there."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} is already there; name a new folder to export to")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = Path(mkdtemp(prefix=f"{folder.name}.tmp-", dir=folder.parent))
+    except OSError as error:
+        raise PenwrightError(f"{folder} cannot be made: {error.strerror}") from error
+    try:
+        SAVERS[to](model, tokenizer, unfinished, precision)
+        unfinished.chmod(0o755)
+        unfinished.replace(folder)
+    except OSError as error:
+        raise PenwrightError(f"{folder} cannot be written: {error}") from error
+    finally:
+        rmtree(unfinished, ignore_errors=True)

@@ -1,0 +1,114 @@
+"""Our writers as models of transformers: the tables of architectures.py, read the other way."""
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer as LibraryTokenizer
+from tokenizers.processors import TemplateProcessing
+from torch import Tensor
+
+from penwright.config import ModelSettings, Precision
+from penwright.errors import PenwrightError
+from penwright.formats.architectures import ARCHITECTURES, WORDS, Architecture
+from penwright.formats.huggingface import Place, places_of, settings_from_huggingface
+from penwright.formats.outside import copied
+from penwright.models import DecoderOnly, Model
+from penwright.tokenizers import Tokenizer
+
+MODEL_TYPES = {"LlamaForCausalLM": "llama", "Qwen3ForCausalLM": "qwen3", "GPT2LMHeadModel": "gpt2"}
+UNSAID = {"size", "n_decoder_layers", "pooling", "pooler", "zero_init_outputs"}  # what does not change a trained writer
+UNSAID |= {"dropout", "attention_dropout", "feed_forward_dropout"}
+
+
+class _Candidate(NamedTuple):
+    """A class of transformers, how it would be described, and what of our settings it would lose."""
+
+    architecture: Architecture
+    config: dict[str, object]
+    lost: list[str]
+
+
+def save_huggingface(model: Model, tokenizer: Tokenizer, folder: Path, precision: Precision = "float32") -> None:
+    """Fill an empty folder for AutoModelForCausalLM and AutoTokenizer, which begins each prompt with <s>.
+
+    Raises PenwrightError naming the settings that neither Llama nor Qwen3 nor GPT-2 has.
+    """
+    if not isinstance(model, DecoderOnly):
+        raise PenwrightError("only a generator can be exported to huggingface; a translator to ctranslate2")
+    if precision == "int8":
+        raise PenwrightError("huggingface weights are float32 or bfloat16; for int8 export to ctranslate2 or gguf")
+    candidates = [_candidate(name, model.settings, tokenizer) for name in MODEL_TYPES]
+    best = min(candidates, key=lambda candidate: len(candidate.lost))
+    if best.lost:
+        raise PenwrightError(f"transformers has no class for this model; none has {', '.join(best.lost)}")
+    dtype = getattr(torch, precision)
+    tensors = {place.name: _gathered(place).to(dtype) for place in places_of(best.architecture, model)}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    _write(folder / "config.json", {**best.config, "dtype": precision})
+    _save_tokenizer(tokenizer, folder, model.settings.context_length)
+
+
+def _candidate(name: str, settings: ModelSettings, tokenizer: Tokenizer) -> _Candidate:
+    architecture = ARCHITECTURES[name]
+    wanted = settings.model_dump()
+    if wanted["tie_embeddings"] == "all":
+        wanted["tie_embeddings"] = "output"  # the same where there is no source
+    config: dict[str, object] = {key: values[0] for key, values in architecture.supported.items()}
+    config |= {theirs: _spelled(ours, wanted) for theirs, ours in architecture.keys}
+    if "rope_theta" in config:
+        config["rope_parameters"] = {"rope_type": config.pop("rope_type"), "rope_theta": config["rope_theta"]}
+    config |= {"architectures": [name], "model_type": MODEL_TYPES[name], "vocab_size": tokenizer.vocab_size}
+    config |= {
+        "bos_token_id": tokenizer.start_id,
+        "eos_token_id": tokenizer.end_id,
+        "pad_token_id": tokenizer.pad_id,
+    }
+    return _Candidate(architecture, config, _lost(wanted, config))
+
+
+def _lost(wanted: dict[str, object], config: dict[str, object]) -> list[str]:
+    """What reading the description again would not give back."""
+    try:
+        found = settings_from_huggingface(config).settings.model_dump()
+    except PenwrightError as error:  # a value that has no word there
+        return [str(error)]
+    return [f"model.{key} = {value!r}" for key, value in wanted.items() if key not in UNSAID and found[key] != value]
+
+
+def _spelled(key: str, wanted: dict[str, object]) -> object:
+    """The value of one of our settings, in their words where they have others."""
+    value: object = wanted
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    words = {ours: theirs for theirs, ours in reversed(WORDS.get(key, {}).items())}
+    return words.get(value, value)
+
+
+def _gathered(place: Place) -> Tensor:
+    tensor = torch.cat([copied(parameter) for parameter in place.parameters])
+    return tensor.T.contiguous() if place.transposed else tensor
+
+
+def _save_tokenizer(tokenizer: Tokenizer, folder: Path, context_length: int) -> None:
+    path, start = folder / "tokenizer.json", tokenizer.pieces[tokenizer.start_id]
+    tokenizer.save(path)
+    library = LibraryTokenizer.from_file(str(path))
+    library.post_processor = TemplateProcessing(single=f"{start} $A", special_tokens=[(start, tokenizer.start_id)])
+    library.save(str(path))
+    special = {
+        "bos_token": start,
+        "eos_token": tokenizer.pieces[tokenizer.end_id],
+        "pad_token": tokenizer.pieces[tokenizer.pad_id],
+    }
+    if tokenizer.unknown_id is not None:
+        special["unk_token"] = tokenizer.pieces[tokenizer.unknown_id]
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": context_length, **special}
+    plain = {"clean_up_tokenization_spaces": False, "split_special_tokens": True}  # text is text, also "</s>"
+    _write(folder / "tokenizer_config.json", {**settings, **plain})
+
+
+def _write(path: Path, content: dict[str, object]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
