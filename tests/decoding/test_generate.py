@@ -3,7 +3,7 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
-from penwright.config import Table
+from penwright.config import DecodingSettings, Table
 from penwright.decoding import Chances, Continuing, Sampling, generate
 from penwright.errors import PenwrightError
 from penwright.models import DecoderOnly
@@ -17,7 +17,10 @@ PROMPTS = [
     list(range(3, 21)),
 ]  # the last is longer than the context
 GREEDY = Sampling(banned=(0,))
-SAMPLED = Sampling(banned=(0,), repetition_penalty=1.3, temperature=0.9, top_k=20, top_p=0.95, min_p=0.01)
+SAMPLED = Sampling(
+    banned=(0,),
+    settings=DecodingSettings(repetition_penalty=1.3, temperature=0.9, top_k=20, top_p=0.95, min_p=0.01),
+)
 
 
 def write(
@@ -106,7 +109,7 @@ def test_log_probabilities_are_the_models_own_whatever_the_sampling(writer: Call
 
 
 def test_a_strong_repetition_penalty_lets_nothing_come_twice(writer: Callable[..., DecoderOnly]) -> None:
-    strict = Sampling(repetition_penalty=1e30)
+    strict = Sampling(settings=DecodingSettings(temperature=0.0, repetition_penalty=1e30))
     ((tokens, _),) = write(writer(VOCABULARY), [[9, 7]], strict, end_id=-1, max_new_tokens=12)
     assert len(set(tokens)) == 12
     assert not {9, 7} & set(tokens)
