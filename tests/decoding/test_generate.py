@@ -5,6 +5,7 @@ import torch
 
 from penwright.config import DecodingSettings, Table
 from penwright.decoding import Chances, Continuing, Sampling, generate
+from penwright.decoding.penalties import Bias
 from penwright.errors import PenwrightError
 from penwright.models import DecoderOnly
 
@@ -66,6 +67,20 @@ def test_a_prompt_is_continued_alone_as_in_any_batch(writer: Callable[..., Decod
 @pytest.mark.parametrize("seed", range(3))
 def test_the_same_holds_for_greedy_search(writer: Callable[..., DecoderOnly], seed: int) -> None:
     assert_alone_as_in_a_batch(writer(VOCABULARY, seed), GREEDY)
+
+
+def test_the_same_holds_for_all_samplers_together(writer: Callable[..., DecoderOnly]) -> None:
+    everything = {
+        "typical_p": 0.95,
+        "eta_cutoff": 0.001,
+        "epsilon_cutoff": 0.001,
+        "top_n_sigma": 3.0,
+        "min_new_tokens": 5,
+    }
+    looking_back = {"dry_multiplier": 1.0, "no_repeat_ngram": 2, "presence_penalty": 0.3, "frequency_penalty": 0.2}
+    settings = {**everything, **looking_back, "xtc_probability": 0.5, "temperature": 1.2, "top_p": 0.9}
+    sampling = Sampling((0,), DecodingSettings(**settings), (Bias([[4, 5]], 3.0),), (3,))
+    assert_alone_as_in_a_batch(writer(VOCABULARY), sampling)
 
 
 def test_these_models_do_not_always_say_the_same(writer: Callable[..., DecoderOnly]) -> None:

@@ -110,7 +110,8 @@ def command(
             print_json(record)
     else:
         _print(completions)
-        print("\n".join(["--- novelty", *closing]) if closing else "", end="\n" if closing else "")
+        if closing:
+            print("\n".join(["--- novelty", *closing]))
 
 
 def _biases(given: "Sequence[str] | None") -> "dict[str, float] | None":

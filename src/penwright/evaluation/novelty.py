@@ -17,13 +17,14 @@ LENGTHS = range(2, 9)  # of word n-grams
 SHORTEST = 8  # bytes of a run that is worth naming
 CARRIED = 2_000  # characters of a piece that are read again with the next one, for n-grams across the cut
 _WORD = re.compile(r"\w+")
+_ROW = re.compile(r"([^\w\n])\1{2,}")  # of one mark, such as a line of dashes, which is nothing to copy
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 Hashes = UInt64[np.ndarray, " _places"]
 
 
 @dataclass(frozen=True)
 class Run:
-    """A passage that stands in the training text, character for character."""
+    """A passage that stands in the training text; a row of one mark, such as a line of dashes, counts as two."""
 
     text: str
     document: str
@@ -135,12 +136,14 @@ class _Runs:
     """
 
     given: Sequence[str]
+    _document: str = ""
+    _held: str = ""  # the end of what was read, while it may be the beginning of a row of marks
     _texts: list[_Text] = field(init=False)
     _carried: bytes = b""
     _line: int = 1  # at the beginning of what is carried
 
     def __post_init__(self) -> None:
-        self._texts = [_Text(text.encode("utf-8", errors="replace")) for text in self.given]
+        self._texts = [_Text(_squeezed(text)) for text in self.given]
         self._most = max((len(text.spelled) for text in self._texts), default=0)
         self._windows = list(self._make_windows())
 
@@ -159,7 +162,17 @@ class _Runs:
 
     def read(self, document: str, chunk: str) -> None:
         """The next piece of a document."""
-        piece = self._carried + chunk.encode("utf-8", errors="replace")
+        text = self._held + chunk
+        kept = len(text.rstrip(text[-1:])) if _ROW.match(3 * text[-1:]) else len(text)
+        self._document, self._held = document, text[kept:]
+        self._search(self._carried + _squeezed(text[:kept]))
+
+    def end_document(self) -> None:
+        """No run goes from one document to the next."""
+        self._search(self._carried + _squeezed(self._held))
+        self._held, self._carried, self._line = "", b"", 1
+
+    def _search(self, piece: bytes) -> None:
         levels: list[tuple[Hashes, NDArray[np.int64]]] = []
         hashes, alive = _eights(piece), None
         for size, wanted, _, _ in self._windows:
@@ -171,13 +184,13 @@ class _Runs:
             hashes = _doubled(hashes, size)
             alive = alive[alive < len(hashes)]
         for level in reversed(range(len(levels))):
-            self._measure(level, *levels[level], piece, document)
+            self._measure(level, *levels[level], piece)
         kept = len(piece) - self._most
         if kept > 0:
             self._line += piece.count(b"\n", 0, kept)
         self._carried = piece[max(0, kept) :]
 
-    def _measure(self, level: int, hashes: Hashes, places: NDArray[np.int64], piece: bytes, document: str) -> None:
+    def _measure(self, level: int, hashes: Hashes, places: NDArray[np.int64], piece: bytes) -> None:
         """Runs around these places, in texts of which no run of twice the size is known."""
         size, wanted, texts, inside = self._windows[level]
         open_texts = np.array([text.n_bytes < min(2 * size, len(text.spelled)) for text in self._texts])
@@ -189,23 +202,23 @@ class _Runs:
             for number, start in {(int(texts[at]), int(inside[at])) for at in range(first, last)}:
                 text = self._texts[number]
                 if open_texts[number]:
-                    self._extend(text, start, piece, place, document)
+                    self._extend(text, start, piece, place, 2 * size)
 
-    def _extend(self, text: _Text, start: int, piece: bytes, place: int, document: str) -> None:
-        left = _agreeing(text.spelled[:start][::-1], piece[max(0, place - start) : place][::-1])
-        right = _agreeing(text.spelled[start:], piece[place : place + len(text.spelled) - start])
+    def _extend(self, text: _Text, start: int, piece: bytes, place: int, most: int) -> None:
+        """The whole run around a place of the text and one of the piece, which is shorter than `most`."""
+        left = _agreeing(text.spelled[max(0, start - most) : start][::-1], piece[max(0, place - most) : place][::-1])
+        right = _agreeing(text.spelled[start : start + most], piece[place : place + most])
         if left + right > text.n_bytes:
             text.n_bytes = left + right
             passage = text.spelled[start - left : start + right].decode("utf-8", errors="ignore")
-            line = self._line + piece.count(b"\n", 0, place - left)
-            text.longest = Run(passage, document, line)
-
-    def end_document(self) -> None:
-        """No run goes from one document to the next."""
-        self._carried, self._line = b"", 1
+            text.longest = Run(passage, self._document, self._line + piece.count(b"\n", 0, place - left))
 
     def longest(self) -> list[Run | None]:
         return [text.longest for text in self._texts]
+
+
+def _squeezed(text: str) -> bytes:
+    return _ROW.sub(r"\1\1", text).encode("utf-8", errors="replace")
 
 
 def _eights(spelled: bytes) -> Hashes:
