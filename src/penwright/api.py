@@ -2,7 +2,7 @@
 
 from penwright.ensemble import member_settings, train_ensemble
 from penwright.making import Prepared, expect, new_run_folder, prepare, read_recipe, resume, train
-from penwright.using import evaluate, export, load, load_classifier, load_generator, load_translator, quicken
+from penwright.using import evaluate, export, load, load_classifier, load_generator, load_translator, novelty, quicken
 
 __all__ = [
     "Prepared",
@@ -15,6 +15,7 @@ __all__ = [
     "load_translator",
     "member_settings",
     "new_run_folder",
+    "novelty",
     "prepare",
     "quicken",
     "read_recipe",

@@ -3,14 +3,17 @@
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from statistics import median
 from warnings import warn
 
 import torch
 
 from penwright.config import Precision, Recipe, Table, merge, validate
+from penwright.data.corpora import Document
 from penwright.decoding import Classifier, Generator, Translator
 from penwright.decoding.step import compile_steps
-from penwright.errors import UsageError
+from penwright.errors import PenwrightError, UsageError
+from penwright.evaluation.novelty import NoveltyReport, measure, passages
 from penwright.evaluation.perplexity import surprise
 from penwright.evaluation.scores import Score
 from penwright.formats.export import Format, save_as
@@ -140,6 +143,29 @@ def export(folder: Path, to: Format, output: Path, precision: Precision = "float
     run = Run.open(folder)
     recipe, tokenizer = run.recipe, Tokenizer.load(run.tokenizer_path)
     save_as(to, _best_model(run, recipe, tokenizer, _card(run)).eval(), tokenizer, output, precision)
+
+
+def novelty(folder: Path, texts: Sequence[str]) -> NoveltyReport:
+    """How much of these texts stands in the text that a writer learned from, beside passages that were held out.
+
+    Raises PenwrightError where that text is gone, or has changed since.
+    """
+    run = Run.open(folder)
+    recipe = run.recipe
+    if recipe.task != "generate":
+        raise UsageError(f"{folder} does not write texts of its own, so that there is no novelty to measure")
+    corpus = TASKS[recipe.task].open_corpus(recipe.data.train, reading_of(recipe))
+    if run.read_json("corpus.json")["fingerprint"] != corpus.fingerprint:
+        raise PenwrightError(
+            f"{', '.join(recipe.data.train)} is not what {folder} was trained on: it has changed since. "
+            "Put the old content back to measure what is copied from it."
+        )
+    training, held_out = (
+        [document for document in part if isinstance(document, Document)] for part in (corpus.training, corpus.held_out)
+    )
+    pieces = passages(held_out, int(median(map(len, texts))) or 1) if texts else []
+    measured = tuple(measure([*texts, *pieces], training))
+    return NoveltyReport(measured[: len(texts)], measured[len(texts) :])
 
 
 def _best_model(run: Run, recipe: Recipe, tokenizer: Tokenizer, card: Card) -> Model:

@@ -3,8 +3,9 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
-from penwright.config import Table
+from penwright.config import DecodingSettings, Table
 from penwright.decoding import Chances, Continuing, Sampling, generate
+from penwright.decoding.penalties import Bias
 from penwright.errors import PenwrightError
 from penwright.models import DecoderOnly
 
@@ -17,7 +18,10 @@ PROMPTS = [
     list(range(3, 21)),
 ]  # the last is longer than the context
 GREEDY = Sampling(banned=(0,))
-SAMPLED = Sampling(banned=(0,), repetition_penalty=1.3, temperature=0.9, top_k=20, top_p=0.95, min_p=0.01)
+SAMPLED = Sampling(
+    banned=(0,),
+    settings=DecodingSettings(repetition_penalty=1.3, temperature=0.9, top_k=20, top_p=0.95, min_p=0.01),
+)
 
 
 def write(
@@ -65,6 +69,20 @@ def test_the_same_holds_for_greedy_search(writer: Callable[..., DecoderOnly], se
     assert_alone_as_in_a_batch(writer(VOCABULARY, seed), GREEDY)
 
 
+def test_the_same_holds_for_all_samplers_together(writer: Callable[..., DecoderOnly]) -> None:
+    everything = {
+        "typical_p": 0.95,
+        "eta_cutoff": 0.001,
+        "epsilon_cutoff": 0.001,
+        "top_n_sigma": 3.0,
+        "min_new_tokens": 5,
+    }
+    looking_back = {"dry_multiplier": 1.0, "no_repeat_ngram": 2, "presence_penalty": 0.3, "frequency_penalty": 0.2}
+    settings = {**everything, **looking_back, "xtc_probability": 0.5, "temperature": 1.2, "top_p": 0.9}
+    sampling = Sampling((0,), DecodingSettings(**settings), (Bias([[4, 5]], 3.0),), (3,))
+    assert_alone_as_in_a_batch(writer(VOCABULARY), sampling)
+
+
 def test_these_models_do_not_always_say_the_same(writer: Callable[..., DecoderOnly]) -> None:
     written = write(writer(VOCABULARY), PROMPTS, end_id=-1, max_new_tokens=30)
     assert all(len(set(tokens)) > 4 for tokens, _ in written)
@@ -106,7 +124,7 @@ def test_log_probabilities_are_the_models_own_whatever_the_sampling(writer: Call
 
 
 def test_a_strong_repetition_penalty_lets_nothing_come_twice(writer: Callable[..., DecoderOnly]) -> None:
-    strict = Sampling(repetition_penalty=1e30)
+    strict = Sampling(settings=DecodingSettings(temperature=0.0, repetition_penalty=1e30))
     ((tokens, _),) = write(writer(VOCABULARY), [[9, 7]], strict, end_id=-1, max_new_tokens=12)
     assert len(set(tokens)) == 12
     assert not {9, 7} & set(tokens)

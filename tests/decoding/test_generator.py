@@ -1,10 +1,13 @@
 from collections.abc import Callable, Iterator
+from math import log
 
 import pytest
 import torch
+from torch import Tensor
 
 from penwright.config import DecodingSettings
 from penwright.decoding import Completion, Generator
+from penwright.errors import UsageError
 from penwright.models import DecoderOnly
 from penwright.tokenizers import Tokenizer
 
@@ -139,3 +142,54 @@ def test_a_stream_leaves_gradients_on_for_its_reader(generator: Generator) -> No
 
 def test_no_prompts_give_no_completions(generator: Generator) -> None:
     assert generator.generate([]) == []
+
+
+def test_a_prompt_that_is_given_often_is_read_once(generator: Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    n_read = []
+    hidden = generator.model.hidden
+
+    def counted(tokens: Tensor, **rest: object) -> Tensor:
+        n_read.append(tuple(tokens.shape))
+        return hidden(tokens, **rest)
+
+    monkeypatch.setattr(generator.model, "hidden", counted)
+    generator.generate(["abcdef"] * 5 + ["bcdefg"] * 3)
+    assert n_read[0] == (2, 7)
+    assert n_read[1] == (8, 1)
+
+
+def test_continuations_of_a_shared_prompt_are_those_of_the_prompt_alone(generator: Generator) -> None:
+    generator.model.double()
+    shared = generator.generate(["ab", "cd", "ab", "ab"])
+    assert shared[1].tokens == generator.generate("cd")[0].tokens
+    assert shared[0].tokens == generator.generate("ab")[0].tokens
+    assert [c.tokens for c in shared if c.prompt == "ab"] == [c.tokens for c in generator.generate(["ab"] * 3)]
+
+
+def test_completions_come_one_by_one_as_they_come_together(generator: Generator) -> None:
+    prompts = [letters * n for n in (9, 1, 5) for letters in "abcdefghij, A"] * 9  # more than a window
+    short = SETTINGS.model_copy(update={"max_new_tokens": 2})
+    assert list(generator.each(prompts, short)) == generator.generate(prompts, short)
+
+
+def test_a_bias_makes_a_text_come_or_not(generator: Generator) -> None:
+    def times(text: str, bias: float) -> int:
+        biased = SETTINGS.model_copy(update={"logit_bias": {text: bias}})
+        return sum(completion.text.count(text) for completion in generator.generate(["a"] * 20, biased))
+
+    usual = generator.generate("a")[0].text[3:5]
+    assert times(usual, -60.0) == 0 < times(usual, 0.0) < times(usual, 30.0)
+
+
+@pytest.mark.parametrize("text", ["", "Ω", "a\ud800"])
+def test_a_bias_for_what_cannot_be_written_is_refused(generator: Generator, text: str) -> None:
+    with pytest.raises(UsageError, match="bias"):
+        generator.generate("a", SETTINGS.model_copy(update={"logit_bias": {text: 1.0}}))
+
+
+def test_bits_per_byte_are_those_of_the_text_without_the_end(bytes_generator: Generator) -> None:
+    end = bytes_generator.tokenizer.end_id
+    completion = Completion("", "é", (0xC3, 0xA9, end), (-log(2), -3 * log(2), -9.0), "end")
+    assert bytes_generator.bits_per_byte(completion) == pytest.approx(2.0)
+    assert bytes_generator.bits_per_byte(Completion("", "", (end,), (-9.0,), "end")) is None
+    assert completion.mean_log_prob == pytest.approx((-4 * log(2) - 9) / 3)

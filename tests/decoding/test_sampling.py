@@ -7,17 +7,19 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from penwright.config import DecodingSettings
-from penwright.decoding.sampling import (
-    Chances,
-    Sampling,
-    ban,
-    draw,
+from penwright.decoding.filters import (
+    FILTERS,
+    exclude_top_choices,
+    keep_epsilon,
+    keep_eta,
     keep_min_p,
     keep_top_k,
+    keep_top_n_sigma,
     keep_top_p,
-    penalise_repetition,
-    with_temperature,
+    keep_typical_p,
 )
+from penwright.decoding.penalties import History
+from penwright.decoding.sampling import Chances, Sampling, ban, draw, with_temperature
 
 VOCABULARY = 12
 scores = st.lists(st.floats(-30, 30, width=32), min_size=VOCABULARY, max_size=VOCABULARY)
@@ -32,34 +34,83 @@ def kept(logits: Tensor) -> Tensor:
     return logits > float("-inf")
 
 
-rules = st.tuples(
-    st.sampled_from([(), (3,), (0, 5)]),  # banned
-    st.floats(0.5, 2),  # repetition penalty
-    st.floats(1e-50, 100),  # temperature
-    st.none() | st.integers(1, 20),  # top k
-    st.none() | st.floats(1e-9, 1),  # top p
-    st.none() | st.floats(0, 1),  # min p
-)
+FILTER_VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "top_n_sigma": st.floats(1e-3, 10),
+    "top_k": st.integers(1, 20),
+    "top_p": st.floats(1e-9, 1),
+    "min_p": st.floats(0, 1),
+    "typical_p": st.floats(1e-9, 1),
+    "epsilon_cutoff": st.floats(1e-9, 0.999),
+    "eta_cutoff": st.floats(1e-9, 0.999),
+}
+PENALTY_VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "repetition_penalty": st.floats(0.5, 2),
+    "presence_penalty": st.floats(-2, 2),
+    "frequency_penalty": st.floats(-2, 2),
+    "dry_multiplier": st.floats(0, 3),
+    "dry_allowed_length": st.integers(1, 3),
+    "no_repeat_ngram": st.none() | st.integers(1, 4),
+}
+mixtures = st.fixed_dictionaries(
+    {"temperature": st.floats(1e-50, 100)}, optional={**FILTER_VALUES, **PENALTY_VALUES}
+).map(lambda table: DecodingSettings(**table))
+banned = st.sampled_from([(), (3,), (0, 5)])
+pasts = st.lists(st.integers(0, VOCABULARY - 1), max_size=30)
 
 
-@given(scores, rules, st.lists(st.booleans(), min_size=VOCABULARY, max_size=VOCABULARY))
+def history_of(tokens: list[int], prompt: tuple[int, ...] = ()) -> History:
+    history = History([prompt], torch.zeros(1, VOCABULARY))
+    for token in tokens:
+        history.push(torch.tensor([token]))
+    return history
+
+
+def test_every_filter_is_in_the_contract() -> None:
+    assert set(FILTER_VALUES) == set(FILTERS)
+
+
+@pytest.mark.parametrize("name", FILTERS)
+@given(data=st.data(), values=scores, never=banned)
 @quick
-def test_probabilities_sum_to_one_and_never_go_to_banned_tokens(
-    values: list[float], fields: tuple[Any, ...], seen: list[bool]
+def test_every_filter_leaves_a_distribution_of_possible_tokens(
+    name: str, data: st.DataObject, values: list[float], never: tuple[int, ...]
 ) -> None:
-    sampling = Sampling(*fields)
-    probabilities = sampling.reshape(row(values), torch.tensor([seen])).softmax(-1)
-    assert probabilities.sum() == pytest.approx(1)
-    assert not probabilities[0, list(sampling.banned)].any()
+    logits = ban(row(values), never)
+    filtered = FILTERS[name](logits, data.draw(FILTER_VALUES[name]))
+    assert filtered.softmax(-1).sum() == pytest.approx(1)
+    assert torch.equal(filtered[kept(filtered)], logits[kept(filtered)])  # what stays keeps its score
+    assert not kept(filtered)[0, list(never)].any()
 
 
-@given(scores, rules)
+@given(scores, mixtures, banned, pasts)
 @quick
-def test_the_best_allowed_token_is_always_kept(values: list[float], fields: tuple[Any, ...]) -> None:
-    logits, sampling = row(values), Sampling(*fields)
-    allowed = ban(logits, sampling.banned)
-    reshaped = sampling.reshape(logits, torch.zeros(1, VOCABULARY, dtype=torch.bool))
-    assert kept(reshaped)[0, allowed.argmax()]
+def test_any_mixture_is_a_distribution_that_never_goes_to_banned_tokens(
+    values: list[float], mixture: DecodingSettings, never: tuple[int, ...], past: list[int]
+) -> None:
+    reshaped = Sampling(never, mixture).reshape(row(values), history_of(past))
+    assert reshaped.softmax(-1).sum() == pytest.approx(1)
+    assert not kept(reshaped)[0, list(never)].any()
+
+
+@given(scores, mixtures, pasts)
+@quick
+def test_a_row_is_reshaped_alone_as_among_others(
+    values: list[float], mixture: DecodingSettings, past: list[int]
+) -> None:
+    sampling, others = Sampling((), mixture), torch.randn(2, VOCABULARY)
+    history = History([past, [3, 3, 3, 3], []], torch.zeros(3, VOCABULARY))
+    together = sampling.reshape(torch.cat([row(values), others]), history)[:1]
+    alone = sampling.reshape(row(values), History([past], torch.zeros(1, VOCABULARY)))
+    assert torch.equal(together, alone)
+
+
+@given(scores, st.sampled_from(sorted(set(FILTERS) - {"typical_p"})), st.data())
+@quick
+def test_the_best_token_is_always_kept_but_by_typical_sampling(
+    values: list[float], name: str, data: st.DataObject
+) -> None:
+    logits = row(values)
+    assert kept(FILTERS[name](logits, data.draw(FILTER_VALUES[name])))[0, logits.argmax()]
 
 
 @given(st.permutations(range(VOCABULARY)), st.integers(1, 20))
@@ -95,22 +146,61 @@ def test_min_p_keeps_what_has_that_share_of_the_best(values: list[float], share:
     assert not inside[ratio < share * 0.9999].any()
 
 
+def distribution(*probabilities: float) -> Tensor:
+    return torch.tensor([probabilities]).log()
+
+
+def test_typical_sampling_passes_over_a_token_that_tells_too_little() -> None:
+    logits = distribution(0.4, *[0.06] * 10)  # entropy 2.05 nats: 0.06 is 2.81 nats, 0.4 only 0.92
+    assert kept(keep_typical_p(logits, 0.29))[0].tolist() == [False] + [True] * 5 + [False] * 5
+
+
+def test_epsilon_keeps_what_is_likely_enough_and_always_the_best() -> None:
+    assert kept(keep_epsilon(distribution(0.5, 0.3, 0.15, 0.05), 0.1)).tolist() == [[True, True, True, False]]
+    assert kept(keep_epsilon(distribution(0.4, 0.35, 0.25), 0.9)).tolist() == [[True, False, False]]
+
+
+def test_eta_is_less_strict_than_epsilon_where_much_is_possible() -> None:
+    flat = distribution(0.02, *[0.01] * 98)
+    assert kept(keep_epsilon(flat, 0.015)).sum() == 1
+    assert kept(keep_eta(flat, 0.015)).all()  # the threshold is sqrt(0.015) * exp(-4.58)
+    sure = distribution(0.97, 0.01, 0.02)
+    assert torch.equal(keep_eta(sure, 0.015), keep_epsilon(sure, 0.015))
+
+
+@given(scores, st.floats(0.1, 3), st.floats(0.2, 5))
+@quick
+def test_top_n_sigma_keeps_the_same_at_any_temperature(values: list[float], n: float, temperature: float) -> None:
+    logits = torch.tensor([values], dtype=torch.float64)
+    edge = logits.max() - n * logits.std(correction=0)
+    clear = (logits - edge).abs() > 1e-6
+    warmed = kept(keep_top_n_sigma(logits / temperature, n))
+    assert torch.equal(warmed[clear], (logits > edge)[clear])
+
+
+@pytest.mark.parametrize("rows", [[True, False], [False, True]])
+def test_xtc_leaves_the_least_likely_of_the_likely_and_all_unlikely_ones(rows: list[bool]) -> None:
+    logits = distribution(0.3, 0.4, 0.05, 0.25).expand(2, -1)
+    here = kept(exclude_top_choices(logits, 0.2, torch.tensor(rows)))
+    assert here[rows.index(True)].tolist() == [False, False, True, True]
+    assert here[rows.index(False)].all()
+
+
+def test_xtc_does_nothing_where_only_one_token_is_likely() -> None:
+    assert kept(exclude_top_choices(distribution(0.9, 0.06, 0.04), 0.1, torch.tensor([True]))).all()
+
+
 @given(st.permutations(range(VOCABULARY)), st.sampled_from([1e-2, 1e-30, 1e-300]))
 @quick
 def test_a_temperature_close_to_zero_is_greedy(values: list[int], temperature: float) -> None:
     logits = row([float(value) for value in values])
     chances = torch.tensor([1e-6, 0.5, 0.999999], dtype=torch.float64)
-    drawn = draw(Sampling(temperature=temperature).reshape(logits).expand(3, -1), chances)
+    drawn = draw(Sampling((), DecodingSettings(temperature=temperature)).reshape(logits).expand(3, -1), chances)
     assert drawn.tolist() == [logits.argmax().item()] * 3
 
 
 def test_temperature_divides_differences_of_scores() -> None:
     assert with_temperature(row([0.0, 3.0, 1.0]), 2.0).tolist() == [[-1.5, 0.0, -1.0]]
-
-
-def test_the_repetition_penalty_lowers_seen_tokens_whatever_their_sign() -> None:
-    seen = torch.tensor([[True, True, False, False]])
-    assert penalise_repetition(row([2.0, -2.0, 2.0, -2.0]), seen, 2.0).tolist() == [[1.0, -4.0, 2.0, -2.0]]
 
 
 @given(scores, st.floats(0, 1, exclude_max=True))
@@ -152,6 +242,9 @@ def test_other_seeds_and_rows_draw_otherwise(other: tuple[int, int]) -> None:
     assert Chances(7, [0]).next() != Chances(other[0], [other[1]]).next()
 
 
-def test_sampling_takes_its_settings_over() -> None:
-    given_settings = DecodingSettings(temperature=0.5, top_k=3, top_p=0.9, min_p=0.1, repetition_penalty=1.2)
-    assert Sampling.from_settings(given_settings, [1, 2]) == Sampling((1, 2), 1.2, 0.5, 3, 0.9, 0.1)
+def test_xtc_is_drawn_for_as_often_as_asked() -> None:
+    sampling = Sampling((), DecodingSettings(temperature=1.0, xtc_probability=0.3, xtc_threshold=0.1))
+    logits = distribution(0.4999, 0.5, 1e-4).expand(2000, -1)
+    chosen = sampling.choose(logits, None, Chances(0, range(2000)))
+    share = (chosen == 0).float().mean()  # 0.3 + 0.7 * 0.5
+    assert share == pytest.approx(0.65, abs=0.05)

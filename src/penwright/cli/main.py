@@ -17,6 +17,7 @@ from penwright.cli import (
     export,
     generate,
     inspect,
+    novelty,
     plan,
     quicken,
     runs,
@@ -33,7 +34,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help answers in a tenth of a second
 )
-for module in (train, plan, generate, translate, classify, evaluate, inspect, quicken, export, runs, config, doctor):
+for module in (
+    train,
+    plan,
+    generate,
+    translate,
+    classify,
+    evaluate,
+    inspect,
+    novelty,
+    quicken,
+    export,
+    runs,
+    config,
+    doctor,
+):
     app.command(module.NAME)(module.command)
 
 

@@ -33,8 +33,21 @@ def given_texts(texts: list[str] | None) -> list[str]:
         return texts
     if sys.stdin.isatty():
         raise PenwrightError("nothing to read: give a text, or pipe lines in")
-    read = sys.stdin.buffer.read().decode("utf-8", errors="replace").removeprefix("\ufeff")
-    lines = [line.removesuffix("\r") for line in read.split("\n")]
+    return lines_of(read_text("-"))
+
+
+def read_text(path: str) -> str:
+    """A file of UTF-8, or standard input for "-"; raises PenwrightError where there is none."""
+    try:
+        content = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    except OSError as error:
+        raise PenwrightError(f"{path} cannot be read: {error.strerror}") from None
+    return content.decode("utf-8", errors="replace").removeprefix("\ufeff")
+
+
+def lines_of(text: str) -> list[str]:
+    """Lines end at newlines only; there is none after the last newline."""
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
     return lines[:-1] if lines[-1] == "" else lines
 
 

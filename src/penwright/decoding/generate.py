@@ -7,8 +7,11 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from penwright.decoding.constraints import Constraint
 from penwright.decoding.decodable import Decodable, diverged
-from penwright.decoding.sampling import Chances, Sampling, Seen
+from penwright.decoding.filters import NEVER, Logits
+from penwright.decoding.penalties import History, forbid
+from penwright.decoding.sampling import Chances, Sampling
 
 Finish = Literal["end", "stop", "length"]  # the model ended; a stop string came; as long as allowed
 StopRule = Callable[[int, int], bool]  # called with a row and its new token
@@ -33,37 +36,58 @@ def generate(
     max_new_tokens: int,
     prompts: Sequence[Sequence[int]] = (),
     should_stop: StopRule | None = None,
+    constraint: Constraint | None = None,
 ) -> Iterator[Step]:
     """Yield a step for each new token until all rows have ended; rows that end leave the batch.
 
-    `prompts` is read only for the repetition penalty. A caller may stop at any step.
+    `prompts` is read only for what was said before. A caller may stop at any step.
     """
     logits = model.first()
     rows = list(range(logits.shape[0]))
-    seen = _seen(prompts, logits) if sampling.repetition_penalty != 1 else None
+    history = History(prompts or [[]] * len(rows), logits) if sampling.looks_back else None
     for n_left in reversed(range(max_new_tokens)):
-        tokens = sampling.choose(logits, seen, chances)
+        may_end = max_new_tokens - n_left > sampling.settings.min_new_tokens
+        possible = _possible(logits, constraint, n_left, None if may_end else end_id)
+        tokens = sampling.choose(possible, history, chances)
         step = _look(rows, tokens, logits)
-        for row, token in zip(rows, step.tokens, strict=True):
-            if token == end_id:
-                step.finished[row] = "end"
-            elif should_stop is not None and should_stop(row, token):
-                step.finished[row] = "stop"
-            elif n_left == 0:
-                step.finished[row] = "length"
+        step.finished.update(_finished(step, end_id, n_left, should_stop))
         yield step
-        if seen is not None:
-            seen.scatter_(1, tokens[:, None], True)
+        kept = [place for place, row in enumerate(rows) if row not in step.finished]
+        if not kept:
+            return
         if step.finished:
-            kept = [place for place, row in enumerate(rows) if row not in step.finished]
-            if not kept:
-                return
             rows = [rows[place] for place in kept]
             places = torch.tensor(kept, device=tokens.device)
-            tokens, seen = tokens[places], seen if seen is None else seen[places]
+            tokens = tokens[places]
             model.select(places)
-            chances.select(kept)
+            for part in (chances, history, constraint):
+                if part is not None:
+                    part.select(kept)
+        for part in (history, constraint):
+            if part is not None:
+                part.push(tokens)
         logits = model.step(tokens)
+
+
+def _finished(step: Step, end_id: int, n_left: int, should_stop: StopRule | None) -> Iterator[tuple[int, Finish]]:
+    for row, token in zip(step.rows, step.tokens, strict=True):
+        if token == end_id:
+            yield row, "end"
+        elif should_stop is not None and should_stop(row, token):
+            yield row, "stop"
+        elif n_left == 0:
+            yield row, "length"
+
+
+def _possible(logits: Logits, constraint: Constraint | None, n_left: int, not_yet: int | None) -> Logits:
+    """The scores without the tokens that must not come next; what must not come yet comes where nothing else may."""
+    if constraint is not None:
+        logits = logits.masked_fill(~constraint.allowed(n_left).to(logits.device), NEVER)
+    if not_yet is not None:
+        early = torch.zeros_like(logits, dtype=torch.bool)
+        early[:, not_yet] = True
+        logits = forbid(logits, early)
+    return logits
 
 
 def _look(rows: list[int], tokens: Tensor, logits: Tensor) -> Step:
@@ -74,10 +98,3 @@ def _look(rows: list[int], tokens: Tensor, logits: Tensor) -> Step:
     if any(map(isnan, values)):
         raise diverged()
     return Step(rows, [int(token) for token in chosen], values, {})
-
-
-def _seen(prompts: Sequence[Sequence[int]], logits: Tensor) -> Seen:
-    seen = torch.zeros(logits.shape, dtype=torch.bool)
-    for row, prompt in enumerate(prompts):
-        seen[row, list(prompt)] = True
-    return seen.to(logits.device)

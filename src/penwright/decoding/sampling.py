@@ -1,19 +1,32 @@
-"""Choosing the next token: rules that reshape the scores, then a draw that no other row of a batch can change."""
+"""Choosing the next token: rules that reshape the scores, then a draw that no other row of a batch can change.
+
+The order, whatever is asked for together: tokens that are never written, what was said before (bias, repetition,
+presence, frequency, DRY, repeated n-grams), temperature, the filters in the order of FILTERS, XTC, the draw.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from penwright.config import DecodingSettings
+from penwright.decoding.filters import FILTERS, NEVER, Logits, exclude_top_choices
+from penwright.decoding.penalties import (
+    Bias,
+    History,
+    add_biases,
+    dont_repeat_yourself,
+    forbid_repeated,
+    penalise_frequency,
+    penalise_presence,
+    penalise_repetition,
+)
 
-Logits = Float[Tensor, "rows vocab_size"]
-Seen = Bool[Tensor, "rows vocab_size"]  # which tokens the prompt and the completion already hold
-NEVER = float("-inf")
+__all__ = ["NEVER", "Chances", "Sampling", "ban", "draw", "with_temperature"]
+GREEDY = DecodingSettings(temperature=0.0)
 TINY = torch.finfo(torch.float32).tiny
 
 
@@ -22,84 +35,71 @@ def ban(logits: Logits, tokens: Sequence[int]) -> Logits:
     return logits.index_fill(1, torch.tensor(tokens, dtype=torch.long, device=logits.device), NEVER)
 
 
-def penalise_repetition(logits: Logits, seen: Seen, penalty: float) -> Logits:
-    """Tokens seen before lose score when the penalty is above 1 (Keskar et al. 2019, CTRL, section 4.1)."""
-    return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
-
-
 def with_temperature(logits: Logits, temperature: float) -> Logits:
     """Below 1 the likely tokens become likelier; close to 0 only the best remains."""
     return (logits - logits.amax(-1, keepdim=True)) / max(temperature, TINY)  # the best is 0, so nothing overflows
 
 
-def keep_top_k(logits: Logits, k: int) -> Logits:
-    """Only the k best tokens, of equal ones as many as fit."""
-    best = logits.topk(min(k, logits.shape[-1]), dim=-1)
-    return torch.full_like(logits, NEVER).scatter(-1, best.indices, best.values)
-
-
-def keep_top_p(logits: Logits, p: float) -> Logits:
-    """Only the fewest best tokens that have probability p together (Holtzman et al. 2020, nucleus sampling)."""
-    ordered = logits.sort(dim=-1, descending=True, stable=True)
-    probabilities = ordered.values.double().softmax(-1)
-    better = probabilities.cumsum(-1) - probabilities  # what the tokens before each have together
-    return torch.empty_like(logits).scatter(-1, ordered.indices, ordered.values.masked_fill(better >= p, NEVER))
-
-
-def keep_min_p(logits: Logits, share: float) -> Logits:
-    """Only tokens with at least this share of the best one's probability (Nguyen et al. 2024, min-p)."""
-    if share == 0:
-        return logits
-    return logits.masked_fill(logits < logits.amax(-1, keepdim=True) + log(share), NEVER)
-
-
 @dataclass(frozen=True)
 class Sampling:
-    """What is done with the model's scores, in the order of the fields; at temperature 0 the best token is taken."""
+    """What is done with the model's scores; at temperature 0 the best token is taken."""
 
-    banned: tuple[int, ...] = ()
-    repetition_penalty: float = 1.0
-    temperature: float = 0.0
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-
-    @classmethod
-    def from_settings(cls, settings: DecodingSettings, banned: Sequence[int] = ()) -> "Sampling":
-        """The part of the settings that is about sampling; banned tokens are never written."""
-        return cls(
-            tuple(banned),
-            settings.repetition_penalty,
-            settings.temperature,
-            settings.top_k,
-            settings.top_p,
-            settings.min_p,
-        )
+    banned: tuple[int, ...] = ()  # tokens that are never written
+    settings: DecodingSettings = GREEDY
+    biases: tuple[Bias, ...] = ()
+    breakers: tuple[int, ...] = ()  # tokens that no repetition reaches across, for DRY
 
     @property
     def greedy(self) -> bool:
         """Whether nothing is left to chance."""
-        return self.temperature == 0
+        return self.settings.temperature == 0
 
-    def reshape(self, logits: Logits, seen: Seen | None = None) -> Logits:
-        """The logits of the distribution that is drawn from."""
+    @property
+    def looks_back(self) -> bool:
+        """Whether it must know what was said before."""
+        given = self.settings
+        penalties = (given.presence_penalty, given.frequency_penalty, given.dry_multiplier, given.no_repeat_ngram)
+        return bool(self.biases or given.repetition_penalty != 1 or any(penalties))
+
+    def reshape(self, logits: Logits, history: History | None = None) -> Logits:
+        """The logits of the distribution that is drawn from, but for XTC, which needs a chance."""
         if self.banned:
             logits = ban(logits, self.banned)
-        if self.repetition_penalty != 1 and seen is not None:
-            logits = penalise_repetition(logits, seen, self.repetition_penalty)
+        if history is not None:
+            logits = self._look_back(logits, history)
         if self.greedy:
             return logits
-        logits = with_temperature(logits, self.temperature)
-        if self.top_k is not None:
-            logits = keep_top_k(logits, self.top_k)
-        if self.top_p is not None and self.top_p < 1:
-            logits = keep_top_p(logits, self.top_p)
-        return logits if self.min_p is None else keep_min_p(logits, self.min_p)
+        logits = with_temperature(logits, self.settings.temperature)
+        for name, keep in FILTERS.items():
+            value = getattr(self.settings, name)
+            if value is not None:
+                logits = keep(logits, value)
+        return logits
 
-    def choose(self, logits: Logits, seen: Seen | None, chances: "Chances") -> Int[Tensor, " rows"]:
+    def _look_back(self, logits: Logits, history: History) -> Logits:
+        given = self.settings
+        if self.biases:
+            logits = add_biases(logits, history, self.biases)
+        if given.repetition_penalty != 1:
+            logits = penalise_repetition(logits, history, given.repetition_penalty)
+        if given.presence_penalty:
+            logits = penalise_presence(logits, history, given.presence_penalty)
+        if given.frequency_penalty:
+            logits = penalise_frequency(logits, history, given.frequency_penalty)
+        if given.dry_multiplier:
+            dry = (given.dry_multiplier, given.dry_base, given.dry_allowed_length)
+            logits = dont_repeat_yourself(logits, history, *dry, self.breakers)
+        return forbid_repeated(logits, history, given.no_repeat_ngram) if given.no_repeat_ngram else logits
+
+    def choose(self, logits: Logits, history: History | None, chances: "Chances") -> Int[Tensor, " rows"]:
         """The next token of each row."""
-        logits = self.reshape(logits, seen)
-        return logits.argmax(-1) if self.greedy else draw(logits, chances.next().to(logits.device))
+        logits = self.reshape(logits, history)
+        if self.greedy:
+            return logits.argmax(-1)
+        if self.settings.xtc_probability:
+            rows = chances.next().to(logits.device) < self.settings.xtc_probability
+            logits = exclude_top_choices(logits, self.settings.xtc_threshold, rows)
+        return draw(logits, chances.next().to(logits.device))
 
 
 def draw(logits: Logits, chances: Float[Tensor, " rows"]) -> Int[Tensor, " rows"]:

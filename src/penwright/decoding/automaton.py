@@ -1,0 +1,55 @@
+"""An expression as a table: which state follows which on a character of each class."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Bool, Float64, Int32
+from numpy.typing import NDArray
+
+from penwright.decoding.expressions import Classes, Expression, Expressions, TooLarge
+from penwright.errors import UsageError
+
+MOST_STATES = 10_000
+DEAD = 0  # the state from which no text is accepted any more
+
+
+class Automaton:
+    """Reads texts character by character; its states are expressions, those of the starts first."""
+
+    def __init__(self, expressions: Expressions, starts: Sequence[Expression]):
+        """Raises UsageError for expressions that take more than 10,000 states, or long to find them."""
+        self.classes: Classes = expressions.classes()
+        self._numbers: dict[Expression, int] = {}
+        self._states: list[Expression] = []
+        self._number(expressions.nothing)
+        rows: list[list[int]] = []
+        try:
+            self.starts = [self._number(start) for start in starts]
+            for state in self._states:  # which grow meanwhile
+                rows.append([self._number(expressions.derive(state, c)) for c in range(self.classes.count)])
+        except (TooLarge, RecursionError):
+            raise UsageError(
+                "the pattern and the words are too much together: use smaller numbers in braces, or fewer words"
+            ) from None
+        self.table: Int32[np.ndarray, "states classes"] = np.array(rows, dtype=np.int32)
+        self.accepts: Bool[np.ndarray, " states"] = np.array([expressions.nullable(state) for state in self._states])
+
+    def _number(self, state: Expression) -> int:
+        number = self._numbers.setdefault(state, len(self._states))
+        if number == len(self._states):
+            self._states.append(state)
+        if number > MOST_STATES:
+            raise TooLarge
+        return number
+
+    def distances(self, costs: NDArray[np.float64]) -> Float64[np.ndarray, " states"]:
+        """The least cost of the characters from each state to an accepted text, inf where there is none.
+
+        `costs` is that of a character of each class.
+        """
+        found = np.where(self.accepts, 0.0, np.inf)
+        while True:
+            nearer = np.minimum(found, (found[self.table] + costs).min(1, initial=np.inf))
+            if np.array_equal(nearer, found):
+                return found
+            found = nearer

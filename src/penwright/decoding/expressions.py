@@ -1,0 +1,187 @@
+"""Regular expressions with "and" and "not", and what is left of one after a character (Brzozowski 1964).
+
+The method is that of Owens, Reppy and Turon (2009, "Regular-expression derivatives re-examined"). No text is ever
+matched by trying: the derivatives of an expression are the states of an automaton, which reads a character in one step.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int64
+
+Span = tuple[int, int]  # code points from the first up to, but not with, the second
+Expression = int  # a number in the Expressions that made it; equal expressions have equal numbers
+N_CODE_POINTS = 0x110000
+
+
+class TooLarge(Exception):
+    """An expression would take more work than is reasonable."""
+
+
+class Expressions:
+    """Makes expressions and derives them; `limit` bounds the work, counted in parts looked at."""
+
+    def __init__(self, limit: int = 3_000_000):
+        self._work_left = limit
+        self._nodes: list[tuple[Any, ...]] = []
+        self._numbers: dict[tuple[Any, ...], Expression] = {}
+        self._nullable: list[bool] = []
+        self._derived: dict[tuple[Expression, int], Expression] = {}
+        self._members: dict[Expression, frozenset[int]] = {}
+        self.nothing = self._make("either", frozenset(), nullable=False)  # matches no text
+        self.empty = self._make("empty", nullable=True)  # matches the empty text
+        self.anything = self._make("unlike", self.nothing, nullable=True)  # matches every text
+
+    def nullable(self, number: Expression) -> bool:
+        """Whether it matches the empty text."""
+        return self._nullable[number]
+
+    def one_of(self, spans: Iterable[Span]) -> Expression:
+        """A single character."""
+        found = tuple(sorted(set(spans)))
+        return self._make("one", found, nullable=False) if found else self.nothing
+
+    def then(self, *parts: Expression) -> Expression:
+        """One after another."""
+        whole = self.empty
+        for part in reversed(parts):
+            whole = self._then(part, whole)
+        return whole
+
+    def either(self, *parts: Expression) -> Expression:
+        """Any of these; of none, nothing."""
+        found = self._flat("either", parts) - {self.nothing}
+        if self.anything in found:
+            return self.anything
+        if len(found) == 1:
+            return next(iter(found))
+        return self._make("either", found, nullable=any(map(self.nullable, found)))
+
+    def both(self, *parts: Expression) -> Expression:
+        """All of these; of none, anything."""
+        found = self._flat("both", parts) - {self.anything}
+        if self.nothing in found:
+            return self.nothing
+        if len(found) <= 1:
+            return next(iter(found), self.anything)
+        return self._make("both", found, nullable=all(map(self.nullable, found)))
+
+    def unlike(self, part: Expression) -> Expression:
+        """Every text that this does not match."""
+        kind, *inner = self._nodes[part]
+        return inner[0] if kind == "unlike" else self._make("unlike", part, nullable=not self.nullable(part))
+
+    def repeat(self, part: Expression, least: int, most: int | None = None) -> Expression:
+        """So many times; at most None: as often as one likes."""
+        if most == 0 or part == self.empty:
+            return self.empty
+        if part == self.nothing:
+            return self.nothing if least else self.empty
+        if (least, most) == (1, 1):
+            return part
+        if least == 0 and most is None and self._nodes[part] == ("one", ((0, N_CODE_POINTS),)):
+            return self.anything
+        least = 0 if self.nullable(part) else least
+        return self._make("repeat", part, least, most, nullable=least == 0)
+
+    def classes(self) -> "Classes":
+        """Characters that no expression made so far tells apart; to be called once, when all are made."""
+        ones = {number: node[1] for number, node in enumerate(self._nodes) if node[0] == "one"}
+        classes = Classes(list(ones.values()))
+        self._members = {number: classes.within(spans) for number, spans in ones.items()}
+        return classes
+
+    def derive(self, number: Expression, of_class: int) -> Expression:
+        """What may follow after a character of this class; raises TooLarge where it takes too much work."""
+        key = number, of_class
+        known = self._derived.get(key)
+        if known is None:
+            known = self._derived[key] = self._derive(number, of_class)
+        return known
+
+    def _derive(self, number: Expression, of_class: int) -> Expression:
+        derived = self.nothing  # of the empty text
+        match self._nodes[number]:
+            case ("one", _) if of_class in self._members[number]:
+                derived = self.empty
+            case ("then", first, rest):
+                derived = self._then(self.derive(first, of_class), rest)
+                if self.nullable(first):
+                    derived = self.either(derived, self.derive(rest, of_class))
+            case ("either", parts):
+                derived = self.either(*(self.derive(part, of_class) for part in parts))
+            case ("both", parts):
+                derived = self.both(*(self.derive(part, of_class) for part in parts))
+            case ("unlike", part):
+                derived = self.unlike(self.derive(part, of_class))
+            case ("repeat", part, least, most):
+                fewer = self.repeat(part, max(0, least - 1), None if most is None else most - 1)
+                derived = self._then(self.derive(part, of_class), fewer)
+        return derived
+
+    def _then(self, first: Expression, rest: Expression) -> Expression:
+        if self.nothing in (first, rest):
+            return self.nothing
+        if self.empty in (first, rest):
+            return rest if first == self.empty else first
+        kind, *inner = self._nodes[first]
+        if kind == "then":
+            return self._then(inner[0], self._then(inner[1], rest))
+        return self._make("then", first, rest, nullable=self.nullable(first) and self.nullable(rest))
+
+    def _flat(self, kind: str, parts: Iterable[Expression]) -> frozenset[Expression]:
+        found: set[Expression] = set()
+        for part in parts:
+            node = self._nodes[part]
+            inner = node[1] if node[0] == kind else [part]
+            self._work_left -= len(inner)
+            if self._work_left < 0:
+                raise TooLarge
+            found.update(inner)
+        return frozenset(found)
+
+    def _make(self, *node: Any, nullable: bool) -> Expression:
+        number = self._numbers.setdefault(node, len(self._nodes))
+        if number == len(self._nodes):
+            self._nodes.append(node)
+            self._nullable.append(nullable)
+        return number
+
+
+class Classes:
+    """The code points, cut where any of the given sets begins or ends; pieces in the same sets are one class."""
+
+    def __init__(self, sets: Sequence[Sequence[Span]]):
+        edges = {0, N_CODE_POINTS, *(edge for spans in sets for span in spans for edge in span)}
+        self._borders = np.array(sorted(edges), dtype=np.int64)
+        inside = np.stack([self._inside(spans) for spans in sets] or [np.zeros(len(edges) - 1, dtype=bool)])
+        unique, numbers = np.unique(inside, axis=1, return_inverse=True)
+        self._numbers: Int64[np.ndarray, " pieces"] = numbers.reshape(-1).astype(np.int64)
+        self.count = unique.shape[1]
+
+    def _inside(self, spans: Sequence[Span]) -> np.ndarray:
+        change = np.zeros(len(self._borders), dtype=np.int64)
+        for begin, end in spans:
+            change[np.searchsorted(self._borders, begin)] += 1
+            change[np.searchsorted(self._borders, end)] -= 1
+        return change.cumsum()[:-1] > 0
+
+    def within(self, spans: Sequence[Span]) -> frozenset[int]:
+        """The classes of one of the sets."""
+        return frozenset(self._numbers[self._inside(spans)].tolist())
+
+    def of(self, text: str) -> list[int]:
+        """The class of each character."""
+        points = np.fromiter(map(ord, text), dtype=np.int64, count=len(text))
+        return self._numbers[np.searchsorted(self._borders, points, side="right") - 1].tolist()
+
+    def between(self, first: int, last: int) -> list[int]:
+        """The classes that have a code point from first to last."""
+        begin, end = np.searchsorted(self._borders, [first, last], side="right")
+        return sorted(set(self._numbers[begin - 1 : end].tolist()))
+
+    def cheapest(self) -> list[int]:
+        """How many bytes of UTF-8 each class takes at least."""
+        firsts = [int(self._borders[:-1][self._numbers == number].min()) for number in range(self.count)]
+        return [1 + (first >= 0x80) + (first >= 0x800) + (first >= 0x10000) for first in firsts]

@@ -1,0 +1,113 @@
+"""What the writer's commands add: many continuations, constraints, and the novelty of what was written."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from penwright.runs import Run, write_atomically
+
+from .conftest import Command
+
+
+def records(stdout: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in stdout.split("\n")[:-1]]
+
+
+def test_jsonl_has_all_there_is_to_know_of_each_continuation(penwright: Command, runs: Path) -> None:
+    done = penwright("generate", runs / "writer", "It", "--n", 3, "--jsonl", "--novelty", "--max-new-tokens", 12)
+    found = records(done.stdout)
+    assert [record["number"] for record in found] == [0, 1, 2]
+    for record in found:
+        assert isinstance(record["log_probs"], list) and isinstance(record["tokens"], list)
+        assert len(record["log_probs"]) == len(record["tokens"])
+        assert record["mean_log_prob"] == pytest.approx(sum(record["log_probs"]) / len(record["log_probs"]))
+        assert {"text", "finish", "seed", "warnings", "bits_per_byte", "novelty"} <= set(record)
+
+
+def test_prompts_are_read_a_line_each_and_continued_in_order(penwright: Command, runs: Path) -> None:
+    done = penwright(
+        *("generate", runs / "writer", "--prompts", "-", "--n", 2, "--jsonl", "--max-new-tokens", 5),
+        stdin="It was\r\n\nday\u20287\nIt was\n",
+    )
+    found = records(done.stdout)
+    prompts = ["It was", "", "day\u20287", "It was"]
+    assert [record["prompt"] for record in found] == [prompt for prompt in prompts for _ in range(2)]
+    assert [record["number"] for record in found] == [0, 1, 0, 1, 0, 1, 2, 3]
+
+
+def test_a_pattern_is_met_streamed_and_in_a_batch(penwright: Command, runs: Path) -> None:
+    options = ("--pattern", r" [a-z ]{4,9}\.", "--ban", "day", "--temperature", 1.5)
+    streamed = penwright("generate", runs / "writer", "It", *options).stdout
+    assert re.fullmatch(r"It [a-z ]{4,9}\.\n", streamed)
+    for record in records(penwright("generate", runs / "writer", "It", "--n", 4, "--jsonl", *options).stdout):
+        assert re.fullmatch(r" [a-z ]{4,9}\.", str(record["text"]))
+        assert "day" not in str(record["text"]).split()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--pattern", "("), "not a regular expression"),
+        (("--pattern", "Łódź"), "characters that the model does not know"),
+        (("--pattern", "[ab]{9}", "--max-new-tokens", 3), "allow 9"),
+        (("--require", "day", "--ban", "DAY"), "contradict each other"),
+        (("--bias", "day"), "is no bias"),
+        (("--bias", "day=much"), "is no bias"),
+        (("--set", "dry_bass=2"), "did you mean 'dry_base'"),
+        (("--typical-p", 2), "typical_p"),
+        (("--prompts", "/no/such/file"), "cannot be read"),
+    ],
+)
+def test_what_cannot_be_is_said_and_nothing_is_written(
+    penwright: Command, runs: Path, options: tuple[object, ...], says: str
+) -> None:
+    done = penwright("generate", runs / "writer", "It", *options)
+    assert done.returncode in (1, 2) and says in done.stderr and done.stdout == ""
+
+
+def test_a_copied_text_is_found_and_placed(penwright: Command, runs: Path, corpora: Path, tmp_path: Path) -> None:
+    lines = (corpora / "novel.txt").read_text("utf-8").split("\n")
+    (tmp_path / "copy.txt").write_text("Once. " + "\n".join(lines[100:104]), encoding="utf-8")
+    report = json.loads(penwright("novelty", runs / "writer", tmp_path / "copy.txt", "--json").stdout)
+    run = report["texts"][0]["longest"]
+    assert run["text"] == "\n".join(lines[100:104]) and run["line"] == 101
+    said = penwright("novelty", runs / "writer", tmp_path / "copy.txt").stdout
+    assert "line 101, more than any held-out passage does" in said
+
+
+def test_continuations_can_be_piped_into_the_report(penwright: Command, runs: Path) -> None:
+    written = penwright("generate", runs / "writer", "It", "--n", 3, "--jsonl").stdout
+    piped = penwright("novelty", runs / "writer", stdin=written).stdout.split("\n")
+    asked = penwright("generate", runs / "writer", "It", "--n", 3, "--novelty").stdout.split("\n")
+    assert piped == asked[asked.index("--- novelty") + 1 :]
+    assert len(piped) == 7
+
+
+def test_a_training_text_that_changed_or_is_gone_is_named(
+    penwright: Command, runs: Path, corpora: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(runs / "writer", tmp_path / "run")
+    shutil.copy(corpora / "novel.txt", tmp_path / "novel.txt")
+    recipe = Run(tmp_path / "run").recipe.model_dump_json()
+    assert str(corpora / "novel.txt") in recipe
+    path = tmp_path / "run" / "recipe.toml"
+    write_atomically(path, path.read_text("utf-8").replace(str(corpora), str(tmp_path)))
+    assert penwright("novelty", tmp_path / "run", stdin="a text").returncode == 0
+    (tmp_path / "novel.txt").write_text("something else\n" * 50, encoding="utf-8")
+    assert "has changed since" in penwright("novelty", tmp_path / "run", stdin="a text").stderr
+    (tmp_path / "novel.txt").unlink()
+    gone = penwright("novelty", tmp_path / "run", stdin="a text")
+    assert gone.returncode == 1 and "novel.txt" in gone.stderr
+
+
+@pytest.mark.parametrize("name", ["translator", "classifier"])
+def test_only_a_writer_has_novelty(penwright: Command, runs: Path, name: str) -> None:
+    done = penwright("novelty", runs / name, stdin="a text")
+    assert done.returncode == 2 and "does not write" in done.stderr
+
+
+def test_nothing_to_measure_is_said(penwright: Command, runs: Path) -> None:
+    assert "no text to measure" in penwright("novelty", runs / "writer", stdin=" \n").stderr

@@ -1,0 +1,110 @@
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from penwright.decoding.penalties import (
+    Bias,
+    History,
+    Past,
+    add_biases,
+    dont_repeat_yourself,
+    forbid_repeated,
+    penalise_frequency,
+    penalise_presence,
+    penalise_repetition,
+)
+
+VOCABULARY = 6
+texts = st.lists(st.integers(0, VOCABULARY - 1), max_size=80)
+quick = settings(max_examples=60, deadline=None)
+EVEN = torch.zeros(1, VOCABULARY)
+
+
+def history_of(written: list[int], prompt: list[int] | None = None) -> History:
+    history = History([prompt or []], EVEN)
+    for token in written:
+        history.push(torch.tensor([token]))
+    return history
+
+
+def changed(logits: Tensor) -> dict[int, float]:
+    return {token: value for token, value in enumerate(logits[0].tolist()) if value != 0}
+
+
+@given(texts)
+@quick
+def test_overlaps_are_how_far_each_place_agrees_with_the_end(text: list[int]) -> None:
+    following, overlaps = Past(text).repetitions()
+    assert following.tolist() == text[1:]
+    for place, overlap in enumerate(overlaps.tolist()):
+        before = text[: place + 1]
+        assert before[len(before) - overlap :] == text[len(text) - overlap :]
+        assert overlap == len(before) or before[-overlap - 1] != text[-overlap - 1]
+
+
+def test_the_repetition_penalty_lowers_seen_tokens_whatever_their_sign() -> None:
+    history = history_of([1], prompt=[0])
+    scores = torch.tensor([[2.0, -2.0, 2.0, -2.0, 0.0, 0.0]])
+    assert penalise_repetition(scores, history, 2.0).tolist() == [[1.0, -4.0, 2.0, -2.0, 0.0, 0.0]]
+
+
+def test_presence_counts_once_frequency_each_time_and_the_prompt_never() -> None:
+    history = history_of([1, 1, 2], prompt=[0, 0])
+    assert changed(penalise_presence(EVEN, history, 0.5)) == {1: -0.5, 2: -0.5}
+    assert changed(penalise_frequency(EVEN, history, 0.5)) == {1: -1.0, 2: -0.5}
+
+
+def expected_dry(text: list[int], strength: float, base: float, allowed: int, breakers: set[int]) -> dict[int, float]:
+    """As the pull request that brought it has it, in words of one place after the other."""
+    longest = Counter[int]()
+    for place in range(len(text) - 1):
+        length = 0
+        while length <= place and text[place - length] == text[-1 - length] and text[-1 - length] not in breakers:
+            length += 1
+        if text[place + 1] not in breakers and length >= allowed:
+            longest[text[place + 1]] = max(longest[text[place + 1]], length)
+    return {token: -strength * base ** (length - allowed) for token, length in longest.items()}
+
+
+@given(texts, st.sampled_from([1, 2, 3]), st.sampled_from([set(), {0}, {1, 4}]))
+@quick
+def test_dry_is_as_its_author_defines_it(text: list[int], allowed: int, breakers: set[int]) -> None:
+    penalised = dont_repeat_yourself(EVEN, history_of([], text), 0.5, 1.2, allowed, sorted(breakers))
+    assert changed(penalised) == pytest.approx(expected_dry(text, 0.5, 1.2, allowed, breakers), rel=1e-4)
+
+
+def test_dry_of_an_endless_repetition_stays_a_number() -> None:
+    assert torch.isfinite(dont_repeat_yourself(EVEN, history_of([], [3] * 3000), 1.0, 2.0, 2, ())).all()
+
+
+@given(texts, st.integers(1, 4))
+@quick
+def test_no_n_gram_comes_twice(text: list[int], n: int) -> None:
+    scores = forbid_repeated(EVEN, history_of([], text), n)
+    ngrams = {tuple(text[place : place + n]) for place in range(len(text) - n + 1)}
+    end = text[len(text) - n + 1 :] if n > 1 else []
+    complete = len(text) >= n - 1
+    again = {token for token in range(VOCABULARY) if complete and (*end, token) in ngrams}
+    forbidden = {token for token in range(VOCABULARY) if scores[0, token] == float("-inf")}
+    assert forbidden == (again if len(again) < VOCABULARY else set())
+
+
+def test_a_bias_is_shared_by_the_tokens_of_its_text() -> None:
+    bias = Bias([[2, 3, 3]], 6.0)
+    assert changed(add_biases(EVEN, history_of([1]), [bias])) == {2: 2.0}
+    assert changed(add_biases(EVEN, history_of([1, 2]), [bias])) == {2: 2.0, 3: 2.0}
+    assert changed(add_biases(EVEN, history_of([1, 2, 3]), [bias])) == {2: 2.0, 3: 2.0}
+    assert changed(add_biases(EVEN, history_of([2, 3, 3]), [bias])) == {2: 2.0}
+
+
+def test_rows_that_stay_keep_their_history() -> None:
+    history = History([[0], [1, 2], [3]], EVEN.expand(3, -1))
+    history.push(torch.tensor([4, 4, 5]))
+    history.select([2, 1])
+    assert [past.tokens.tolist() for past in history.pasts] == [[3, 5], [1, 2, 4]]
+    assert history.seen.nonzero().tolist() == [[0, 3], [0, 5], [1, 1], [1, 2], [1, 4]]
+    assert history.written.nonzero().tolist() == [[0, 5], [1, 4]]
