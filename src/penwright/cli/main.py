@@ -26,15 +26,7 @@ from penwright.cli import (
 )
 from penwright.errors import PenwrightError
 
-app = typer.Typer(
-    name="penwright",
-    help="Make a Transformer of your own: from your text to a model that writes, translates or classifies.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help answers in a tenth of a second
-)
-for module in (
+COMMANDS = (
     train,
     plan,
     generate,
@@ -48,7 +40,17 @@ for module in (
     runs,
     config,
     doctor,
-):
+)
+
+app = typer.Typer(
+    name="penwright",
+    help="Make a Transformer of your own: from your text to a model that writes, translates or classifies.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help answers in a tenth of a second
+)
+for module in COMMANDS:
     app.command(module.NAME)(module.command)
 
 
