@@ -48,6 +48,8 @@ class Ours:
         from safetensors.torch import load_file
 
         from penwright.config import ModelSettings
+        from penwright.decoding.step import Stepper
+        from penwright.layers.quantised import to_precision
         from penwright.models import make_model
         from penwright.models.weights import load_weights
         from penwright.tokenizers import Tokenizer
@@ -59,6 +61,8 @@ class Ours:
         self.tokenizer = Tokenizer.load(folder / "tokenizer.json")
         self.model = make_model(task, self.tokenizer.vocab_size, settings).eval()
         load_weights(self.model, load_file(folder / "model.safetensors"), str(folder))
+        to_precision(self.model, engine.precision)
+        self.stepper = Stepper(self.model)
 
     def write(self, job: Job) -> list[str]:
         from penwright.models import DecoderOnly
@@ -67,13 +71,14 @@ class Ours:
         return [self.tokenizer.decode(tokens) for tokens in written]
 
     def _continue(self, job: Job) -> Tokens:
+        from penwright.config import DecodingSettings
         from penwright.decoding.decodable import Continuing
         from penwright.decoding.generate import generate
         from penwright.decoding.sampling import Chances, Sampling
 
         steps = generate(
-            Continuing(self.model, job.texts, job.n_new),
-            Sampling(banned=(self.tokenizer.end_id,)),
+            Continuing(self.model, job.texts, job.n_new, self.stepper),
+            Sampling((self.tokenizer.end_id,), DecodingSettings(temperature=0)),
             Chances(0, [0] * len(job.texts)),
             end_id=self.tokenizer.end_id,
             max_new_tokens=job.n_new,
@@ -89,7 +94,13 @@ class Ours:
         end_id, settings = self.tokenizer.end_id, BeamSettings(job.beam_size, banned=(self.tokenizer.end_id,))
         sources = [[*source, end_id] for source in job.texts]
         with torch.inference_mode():
-            writing = Translating(self.model, sources, start_id=self.tokenizer.start_id, max_new_tokens=job.n_new)
+            writing = Translating(
+                self.model,
+                sources,
+                start_id=self.tokenizer.start_id,
+                max_new_tokens=job.n_new,
+                stepper=self.stepper,
+            )
             found = beam_search(writing, [job.n_new] * len(sources), settings, end_id=end_id)
         return [hypotheses[0].tokens for hypotheses in found]
 

@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterable
+from copy import deepcopy
 from pathlib import Path
 from statistics import mean, median
 from tempfile import TemporaryDirectory
@@ -17,13 +18,15 @@ from typing import NamedTuple
 import torch
 from safetensors.torch import save_file
 
-from benchmarks.engine_process import Engine, Job, Tokens
+from benchmarks.engine_process import THREADS, Engine, Job, Tokens
 from benchmarks.report import Result, write_result
 from penwright import api
 from penwright.config import ModelSettings, Table, Task
 from penwright.decoding import Classifier
+from penwright.decoding.step import compile_steps
 from penwright.formats.export import save_as
-from penwright.models import Model, make_model
+from penwright.layers.quantised import to_precision
+from penwright.models import EncoderOnly, Model, make_model
 from penwright.models.weights import weights_of
 from penwright.tokenizers import Tokenizer, train_tokenizer
 
@@ -119,7 +122,11 @@ def exported(measured: Measured, folder: Path) -> dict[str, Engine]:
     save_file(weights_of(model), ours / "model.safetensors")
     (ours / "settings.json").write_text(model.settings.model_dump_json(), encoding="utf-8")
     tokenizer.save(ours / "tokenizer.json")
-    engines = {"penwright float32": Engine("ours", task, str(ours))}
+    compile_int8(model)
+    engines = {
+        "penwright float32": Engine("ours", task, str(ours)),
+        "penwright int8, compiled": Engine("ours", task, str(ours), "int8"),
+    }
     for precision in ("float32", "int8"):
         path = folder / f"ctranslate2-{precision}"
         save_as("ctranslate2", model, tokenizer, path, precision)
@@ -130,6 +137,15 @@ def exported(measured: Measured, folder: Path) -> dict[str, Engine]:
             save_as("gguf", model, tokenizer, folder / said, precision)
             engines[f"llama.cpp {said}"] = Engine("llama.cpp", task, str(folder / said), precision)
     return engines
+
+
+def compile_int8(model: Model) -> None:
+    """Once on a machine, and not part of what is timed, as the exports are not."""
+    torch.set_num_threads(THREADS)  # a compiled step is one for so many
+    model = deepcopy(model)
+    to_precision(model, "int8")
+    if not isinstance(model, EncoderOnly):
+        compile_steps(model)
 
 
 def job_for(measured: Measured, beam_size: int, rows: int) -> Job:
