@@ -44,12 +44,18 @@ class Step(nn.Module):
         source: list[Float[Tensor, "rows n_kv_heads sources d_head"]],
         padding: Bool[Tensor, "rows sources"] | None,
     ) -> Float[Tensor, "rows vocab_size"]:
-        """The logits of the next token. What is kept, keys and values in turn, takes this one in, where it is."""
-        cache = Cache.over(_layers(kept), lengths)
-        if isinstance(self.model, DecoderOnly):
-            return self.model.output(self.model.hidden(tokens[:, None], cache=cache)[:, -1])
-        assert padding is not None
-        return self.model.output(self.model.hidden(tokens[:, None], Encoded(_layers(source), padding), cache)[:, -1])
+        """The logits of the next token, not in bfloat16, which is too coarse to tell the best ones apart.
+
+        What is kept, keys and values in turn, takes this token in, where it is.
+        """
+        model, cache = self.model, Cache.over(_layers(kept), lengths)
+        if isinstance(model, DecoderOnly):
+            hidden = model.hidden(tokens[:, None], cache=cache)
+        else:
+            assert padding is not None
+            hidden = model.hidden(tokens[:, None], Encoded(_layers(source), padding), cache)
+        logits: Tensor = model.output(hidden[:, -1])
+        return logits.float() if logits.dtype == torch.bfloat16 else logits
 
 
 def _layers(tensors: list[Tensor]) -> tuple[KeysValues, ...]:
