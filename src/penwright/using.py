@@ -82,6 +82,7 @@ def evaluate(
     *,
     beam_size: int | None = None,
     output: Path | None = None,
+    precision: Precision = "float32",
 ) -> Sequence[Score]:
     """The scores of a run's best model on its held-out part, or on all of these files, read with `changes` of [data].
 
@@ -93,8 +94,9 @@ def evaluate(
     reading = reading_of(recipe)
     corpus = parts.open_measured(paths, reading) if paths else parts.open_corpus(recipe.data.train, reading)
     held_out = token_store(recipe.task, corpus, tokenizer, card.labels, held_out=True)
-    model = _best_model(run, recipe, tokenizer, card).to(device)
-    bench = Workbench(recipe, corpus, tokenizer, None, held_out, model, torch.device(device), card)
+    model = _best_model(run, recipe, tokenizer, card).eval()
+    to_precision(model, precision)
+    bench = Workbench(recipe, corpus, tokenizer, None, held_out, model.to(device), torch.device(device), card)
     if recipe.task == "translate":
         return score_translations(bench, beam_size or recipe.decoding.beam_size, output)
     return parts.evaluate(bench)

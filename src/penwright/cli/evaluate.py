@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from penwright.cli.options import Device, Json, RunFolder, print_json
+from penwright.cli.options import Device, InPrecision, Json, RunFolder, print_json
 
 NAME = "evaluate"
 
@@ -18,6 +18,7 @@ def command(
     beam: Annotated[int | None, typer.Option(help="For translation; 1 is greedy.", min=1)] = None,
     output: Annotated[Path | None, typer.Option(help="Keep the translations in this file.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="How the files are read: data.key=value.")] = None,
+    precision: InPrecision = None,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
@@ -26,7 +27,9 @@ def command(
     from penwright.config import merge, parse_override
 
     changes = merge(*(parse_override(text) for text in set_ or []))
-    scores = api.evaluate(run, data or [], changes, device, beam_size=beam, output=output)
+    scores = api.evaluate(
+        run, data or [], changes, device, beam_size=beam, output=output, precision=precision or "float32"
+    )
     if json:
         print_json([score._asdict() for score in scores])
         return

@@ -1,0 +1,59 @@
+"""penwright quicken: what is chosen is what is used from then on, and can be overruled."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from penwright import api, using
+from penwright.decoding import Generator
+from penwright.layers.quantised import Int8Linear
+
+from .conftest import Command
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The models whose steps were asked for; compiling itself takes a minute, and has a test of its own."""
+    models: list[object] = []
+    monkeypatch.setattr(using, "compile_steps", models.append)
+    return models
+
+
+@pytest.mark.parametrize("run", ["writer", "translator"])
+def test_a_quickened_run_is_used_in_the_precision_that_was_as_good(
+    penwright: Command, runs: Path, tmp_path: Path, compiled: list[object], run: str
+) -> None:
+    folder = tmp_path / run
+    shutil.copytree(runs / run, folder)
+    nats = json.loads(penwright("quicken", folder, "--json").stdout)
+    assert set(nats) == {"float32", "bfloat16", "int8"}
+    chosen = json.loads((folder / "quickened.json").read_text(encoding="utf-8"))["precision"]
+    assert nats[chosen] <= nats["float32"] + 0.005
+    assert len(compiled) == 1
+    assert penwright("evaluate", folder, "--precision", "int8").returncode == 0
+
+
+def test_a_precision_that_is_asked_for_is_taken_and_given_up_again(
+    penwright: Command, runs: Path, tmp_path: Path, compiled: list[object]
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(runs / "writer", folder)
+    assert penwright("quicken", folder, "--precision", "int8").returncode == 0
+    quick, exact = api.load(folder), api.load(folder, precision="float32")
+    assert isinstance(quick, Generator) and isinstance(exact, Generator)
+    assert isinstance(quick.model.output, Int8Linear) and not isinstance(exact.model.output, Int8Linear)
+    done = penwright("generate", folder, "It", "--max-new-tokens", 5)
+    assert done.returncode == 0 and done.stdout.startswith("It")
+
+
+def test_int8_costs_no_more_than_a_hundredth_of_a_nat(runs: Path, compiled: list[object]) -> None:
+    for run in ("writer", "translator"):
+        found = {each: api.evaluate(runs / run, precision=each)[-1].value for each in ("float32", "int8")}
+        assert abs(found["int8"] - found["float32"]) < 0.02, run
+
+
+def test_a_classifier_has_nothing_to_quicken(penwright: Command, runs: Path) -> None:
+    done = penwright("quicken", runs / "classifier")
+    assert done.returncode == 2 and "no steps" in done.stderr
