@@ -3,10 +3,13 @@
 from penwright.decoding.beam import BeamSettings, Hypothesis, beam_search
 from penwright.decoding.classifier import Classification, Classifier
 from penwright.decoding.decodable import Continuing, Decodable, Translating
+from penwright.decoding.demands import Demands, Outcome
 from penwright.decoding.generate import Finish, Step, generate
 from penwright.decoding.generator import Completion, Generator
+from penwright.decoding.glossary import Entry, Glossary
+from penwright.decoding.protection import Protection
 from penwright.decoding.sampling import Chances, Sampling
-from penwright.decoding.translator import Candidate, Translation, Translator
+from penwright.decoding.translator import Candidate, Piece, Translation, Translator
 
 __all__ = [
     "BeamSettings",
@@ -17,9 +20,15 @@ __all__ = [
     "Completion",
     "Continuing",
     "Decodable",
+    "Demands",
+    "Entry",
     "Finish",
     "Generator",
+    "Glossary",
     "Hypothesis",
+    "Outcome",
+    "Piece",
+    "Protection",
     "Sampling",
     "Step",
     "Translating",
