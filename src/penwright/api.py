@@ -2,13 +2,22 @@
 
 from penwright.ensemble import member_settings, train_ensemble
 from penwright.making import Prepared, expect, new_run_folder, prepare, read_recipe, resume, train
-from penwright.using import evaluate, load, load_classifier, load_generator, load_translator
+from penwright.using import (
+    evaluate,
+    load,
+    load_aligner,
+    load_classifier,
+    load_generator,
+    load_translator,
+    tune_decoding,
+)
 
 __all__ = [
     "Prepared",
     "evaluate",
     "expect",
     "load",
+    "load_aligner",
     "load_classifier",
     "load_generator",
     "load_translator",
@@ -19,4 +28,5 @@ __all__ = [
     "resume",
     "train",
     "train_ensemble",
+    "tune_decoding",
 ]

@@ -7,9 +7,11 @@ from warnings import warn
 import torch
 
 from penwright.config import Recipe, Table, merge, validate
-from penwright.decoding import Classifier, Generator, Translator
+from penwright.data.corpora import Pair
+from penwright.decoding import Aligner, Classifier, Generator, Head, Translator, choose_head
 from penwright.errors import UsageError
 from penwright.evaluation.scores import Score
+from penwright.evaluation.tuning import Tuning, tune, tuned
 from penwright.models import Model, make_model
 from penwright.models.weights import load_weights
 from penwright.runs import Run
@@ -17,6 +19,8 @@ from penwright.tasks import TASKS, Application, Card, Workbench, make_applicatio
 from penwright.tasks.stores import token_store
 from penwright.tasks.translating import score_translations
 from penwright.tokenizers import Tokenizer
+
+ALIGNMENT = "alignment.json"  # of a run: the head of attention that aligns best
 
 
 def load(folder: str | Path, device: str = "cpu") -> Application:
@@ -81,6 +85,45 @@ def evaluate(
     if recipe.task == "translate":
         return score_translations(bench, beam_size or recipe.decoding.beam_size, output)
     return parts.evaluate(bench)
+
+
+def tune_decoding(
+    folder: Path, paths: Sequence[str] = (), device: str = "cpu", *, beam_size: int | None = None
+) -> Tuning:
+    """Try length and coverage penalties on the run's held-out pairs, or on all of these files.
+
+    Where the best are better than those in use by more than chance, the run's recipe has them afterwards.
+    """
+    run, translator = Run.open(folder), load_translator(folder, device)
+    if beam_size is not None:
+        translator.defaults = translator.defaults.model_copy(update={"beam_size": beam_size})
+    pairs = _pairs(run, paths)
+    tuning = tune(translator, [pair.source for pair in pairs], [pair.target for pair in pairs])
+    if tuning.is_better:
+        recipe = run.recipe
+        run.save_recipe(recipe.model_copy(update={"decoding": tuned(recipe.decoding, tuning.trials[0])}))
+    return tuning
+
+
+def load_aligner(folder: Path, device: str = "cpu", paths: Sequence[str] = ()) -> Aligner:
+    """A run that translates, as one that aligns.
+
+    Its head is chosen once, on the run's held-out pairs or on those of these files, and kept in alignment.json.
+    """
+    run, translator = Run.open(folder), load_translator(folder, device)
+    if not (run.folder / ALIGNMENT).is_file():
+        pairs = [(pair.source, pair.target) for pair in _pairs(run, paths)]
+        best = choose_head(translator.model, translator.tokenizer, pairs)[0]
+        run.write_json(ALIGNMENT, {**best.head._asdict(), "f1": best.f1, "n_pairs": len(pairs)})
+    kept = run.read_json(ALIGNMENT)
+    return Aligner(translator.model, translator.tokenizer, Head(kept["layer"], kept["head"], kept["shift"]))
+
+
+def _pairs(run: Run, paths: Sequence[str]) -> list[Pair]:
+    recipe = run.recipe
+    reading, parts = reading_of(recipe), TASKS[recipe.task]
+    corpus = parts.open_measured(paths, reading) if paths else parts.open_corpus(recipe.data.train, reading)
+    return [pair for pair in corpus.held_out if isinstance(pair, Pair)]
 
 
 def _best_model(run: Run, recipe: Recipe, tokenizer: Tokenizer, card: Card) -> Model:

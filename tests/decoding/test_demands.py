@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from penwright.config import DecodingSettings
 from penwright.decoding import Demands, Entry, Glossary, Protection, Translator
@@ -151,6 +152,16 @@ def test_a_translation_begins_with_its_prefix(translator: Translator) -> None:
     assert first.text.startswith("a house") and stands("barker", first.text)
     assert second == translator.translate(["a cat"])[0]
     assert re.match(r"barks(?![\w-])", third.text)
+
+
+def test_a_model_that_would_break_a_line_does_not(
+    translating_model: Callable[..., EncoderDecoder], raw_bytes: Tokenizer
+) -> None:
+    model = translating_model(raw_bytes.vocab_size, output_bias=True, context_length=32)
+    with torch.no_grad():
+        model.output.bias[ord("\n")] = 100.0
+    translator = Translator(model, raw_bytes)
+    assert "\n" not in translator.translate(["ab"])[0].text + translator.sample(["ab"])[0].text
 
 
 @pytest.mark.parametrize(

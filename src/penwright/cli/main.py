@@ -9,7 +9,7 @@ from typing import NoReturn
 import typer
 
 from penwright import __version__
-from penwright.cli import classify, config, doctor, evaluate, generate, plan, runs, train, translate
+from penwright.cli import align, classify, config, doctor, evaluate, generate, plan, runs, train, translate, tune
 from penwright.errors import PenwrightError
 
 app = typer.Typer(
@@ -20,7 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help answers in a tenth of a second
 )
-for module in (train, plan, generate, translate, classify, evaluate, runs, config, doctor):
+for module in (train, plan, generate, translate, classify, evaluate, tune, align, runs, config, doctor):
     app.command(module.NAME)(module.command)
 
 

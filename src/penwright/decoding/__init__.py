@@ -1,5 +1,6 @@
 """From a trained model to text: sampling, beam search, and what they need of a model."""
 
+from penwright.decoding.alignment import Aligner, Head, choose_head, pharaoh
 from penwright.decoding.beam import BeamSettings, Hypothesis, beam_search
 from penwright.decoding.classifier import Classification, Classifier
 from penwright.decoding.decodable import Continuing, Decodable, Translating
@@ -9,9 +10,11 @@ from penwright.decoding.generator import Completion, Generator
 from penwright.decoding.glossary import Entry, Glossary
 from penwright.decoding.protection import Protection
 from penwright.decoding.sampling import Chances, Sampling
-from penwright.decoding.translator import Candidate, Piece, Translation, Translator
+from penwright.decoding.translator import Alternative, Candidate, Piece, Translation, Translator
 
 __all__ = [
+    "Aligner",
+    "Alternative",
     "BeamSettings",
     "Candidate",
     "Chances",
@@ -25,6 +28,7 @@ __all__ = [
     "Finish",
     "Generator",
     "Glossary",
+    "Head",
     "Hypothesis",
     "Outcome",
     "Piece",
@@ -35,5 +39,7 @@ __all__ = [
     "Translation",
     "Translator",
     "beam_search",
+    "choose_head",
     "generate",
+    "pharaoh",
 ]

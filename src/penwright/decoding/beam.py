@@ -23,6 +23,7 @@ class BeamSettings:
     n_best: int = 1  # how many hypotheses are wanted of each sentence, at most beam_size
     length_penalty: float = 1.0
     banned: tuple[int, ...] = ()  # tokens that are never written
+    coverage_penalty: float = 0.0  # of whole hypotheses, ranked anew: score + coverage_penalty * coverage (looking.py)
 
 
 @dataclass(frozen=True)

@@ -101,12 +101,16 @@ class GuideMaker:
         """None where there is nothing to ask for. Protected spans come as far in the target as in the source."""
         terms, places = [], {wish.forms: word.first for wish, word in draft.spots}
         for wish, times in counted(wishes):
-            place = self.tokens_before(source, wish.start) if wish.protected else places.get(wish.forms)
+            place = tokens_before(self._tokenizer, source, wish.start) if wish.protected else places.get(wish.forms)
             place = place if times == 1 else None
             terms.append(self._term(wish, times, inf if wish.protected else bias, place))
         terms += [self._term(Wish(0, 0, (word,), False, True), 0, inf, None) for word in draft.unwanted]
         known = [term for term in terms if term.forms]
         return Guide(known, self._borders) if known else None
+
+    def nothing(self) -> Guide:
+        """A guide without terms."""
+        return Guide((), self._borders)
 
     def beginning(self, prefix: str, guide: Guide | None) -> Guide | None:
         """The guide, after the tokens of a prefix."""
@@ -114,11 +118,7 @@ class GuideMaker:
             return guide
         tokens = tuple(self._tokenizer.encode(prefix.strip()))
         whole = prefix[-1].isspace()
-        return replace(guide or Guide((), self._borders), prefix=tokens, whole_prefix=whole)
-
-    def tokens_before(self, text: str, place: int) -> int:
-        """How many tokens stand before a character."""
-        return len(self._tokenizer.encode(text[:place].rstrip()))
+        return replace(guide or self.nothing(), prefix=tokens, whole_prefix=whole)
 
     def _term(self, wish: Wish, times: int, bias: float, place: int | None) -> Term:
         """Without forms where the tokenizer has no tokens for a character of each."""
@@ -129,6 +129,11 @@ class GuideMaker:
     def _tokens(self, forms: Iterable[str]) -> tuple[Tokens, ...]:
         encoded = [tuple(self._tokenizer.encode(form)) for form in forms]
         return tuple(tokens for tokens in encoded if self._tokenizer.unknown_id not in tokens)
+
+
+def tokens_before(tokenizer: Tokenizer, text: str, place: int) -> int:
+    """How many tokens stand before a character."""
+    return len(tokenizer.encode(text[:place].rstrip()))
 
 
 def counted(wishes: Iterable[Wish]) -> list[tuple[Wish, int]]:

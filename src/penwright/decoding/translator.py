@@ -1,7 +1,8 @@
 """Text in, translation out: an encoder-decoder with its tokenizer. One line in is one line out."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate
 from math import fsum
 from typing import Literal, NamedTuple
@@ -9,10 +10,14 @@ from typing import Literal, NamedTuple
 from penwright.config import DecodingSettings
 from penwright.decoding.beam import BeamSettings, Hypothesis
 from penwright.decoding.demands import Demands, Outcome
-from penwright.decoding.searching import Found, Job, Searcher
+from penwright.decoding.documents import translated
+from penwright.decoding.jobs import Found, Job
+from penwright.decoding.sampling import Sampling
+from penwright.decoding.searching import Searcher
 from penwright.decoding.segments import around, segments
 from penwright.decoding.symptoms import symptoms
-from penwright.decoding.unknown import never_written, unknown_warnings
+from penwright.decoding.unknown import line_breaks, never_written, unknown_warnings
+from penwright.decoding.variety import Variety
 from penwright.errors import UsageError
 from penwright.models import EncoderDecoder
 from penwright.tokenizers import Tokenizer
@@ -55,12 +60,26 @@ class Translation:
         return self.candidates[0].text
 
 
+class Alternative(NamedTuple):
+    """A word that a translation could go on with."""
+
+    word: str
+    log_prob: float  # of its first token, in nats
+    text: str  # the whole translation with it
+    score: float
+
+
 class _Part(NamedTuple):
     """A job, where it stands in the whole text, and the white space after it."""
 
     job: Job
     start: int
     gap: str
+
+
+def _jobs(texts: Sequence[tuple[str, list[list[_Part]]]]) -> list[Job]:
+    """Each once, however often it occurs."""
+    return list(dict.fromkeys(part.job for _, lines in texts for line in lines for part in line))
 
 
 class Translator:
@@ -100,23 +119,92 @@ class Translator:
         Line breaks stay where they are, and a blank line gives an empty one. Demands and prefixes are for
         all texts, or one for each. A translation begins with its prefix; one that ends in white space ends a word.
         """
-        defaults = self.defaults
-        settings = BeamSettings(
-            beam_size=defaults.beam_size if beam_size is None else beam_size,
+        defaults, usual = self.defaults, self._settings()
+        settings = replace(
+            usual,
+            beam_size=usual.beam_size if beam_size is None else beam_size,
             n_best=n_best,
-            length_penalty=defaults.length_penalty if length_penalty is None else length_penalty,
-            banned=never_written(self.tokenizer),
+            length_penalty=usual.length_penalty if length_penalty is None else length_penalty,
         )
         if not 1 <= n_best <= settings.beam_size:
             raise UsageError(f"n_best ({n_best}) must be between 1 and beam_size ({settings.beam_size})")
+        parts = self._prepared(texts, demands, prefixes)
+        found = self._searcher.find(_jobs(parts), settings, max_new_tokens or defaults.max_new_tokens)
+        return [self._put_together(text, lines, found) for text, lines in parts]
+
+    def sample(
+        self,
+        texts: Sequence[str],
+        n: int = 1,
+        settings: DecodingSettings | None = None,
+        demands: Demands = USUAL_DEMANDS,
+    ) -> list[Translation]:
+        """For each text n translations as chance draws them, by the seed and temperature of the settings."""
+        settings = settings or self.defaults
+        sampling = Sampling.from_settings(settings, self._banned)
+        parts = self._prepared(texts, demands, "")
+        found = self._variety.sample(_jobs(parts), sampling, settings.seed, n)
+        return [self._put_together(text, lines, found) for text, lines in parts]
+
+    def diverse(
+        self, texts: Sequence[str], n: int, strength: float = 1.0, demands: Demands = USUAL_DEMANDS
+    ) -> list[Translation]:
+        """For each text up to n translations that differ: each token of one costs the next `strength` nats there."""
+        parts = self._prepared(texts, demands, "")
+        found = self._variety.diverse(_jobs(parts), n, strength, self._settings())
+        return [self._put_together(text, lines, found) for text, lines in parts]
+
+    def alternatives(self, source: str, prefix: str, n: int = 5, demands: Demands = USUAL_DEMANDS) -> list[Alternative]:
+        """The n likeliest next words after the beginning of a translation, each with the best way to go on.
+
+        A prefix that ends in white space ends a word; else its last word may go on. Raises UsageError for a source of
+        several lines, or longer than the model reads at once.
+        """
+        parts = [part for _, lines in self._prepared([source], demands, prefix) for line in lines for part in line]
+        if len(parts) != 1:
+            raise UsageError("alternatives are for one sentence: give a single line that is not too long")
+        found = self._variety.go_on(parts[0].job, 2 * n, self._settings())
+        alternatives: dict[str, Alternative] = {}
+        for each in found:
+            word = next(iter(each.text[len(prefix.rstrip()) :].split(maxsplit=1)), "")
+            n_given = len(self.tokenizer.encode(prefix.strip()))
+            log_prob = each.hypothesis.log_probs[n_given]
+            alternatives.setdefault(word, Alternative(word, log_prob, each.text, each.hypothesis.score))
+        return [alternative for word, alternative in alternatives.items() if word][:n]
+
+    def translate_document(self, document: str, demands: Demands = USUAL_DEMANDS) -> str:
+        """Sentence by sentence; blank lines, indentation and bullets stay, and wrapped paragraphs are wrapped again."""
+
+        def translate(sentences: Sequence[str]) -> list[str]:
+            return [translation.text for translation in self.translate(sentences, demands=demands)]
+
+        return translated(document, self.source_language, translate)
+
+    def _settings(self) -> BeamSettings:
+        defaults = self.defaults
+        return BeamSettings(defaults.beam_size, 1, defaults.length_penalty, self._banned, defaults.coverage_penalty)
+
+    @cached_property
+    def _banned(self) -> tuple[int, ...]:
+        return never_written(self.tokenizer) + line_breaks(self.tokenizer)
+
+    @cached_property
+    def _searcher(self) -> Searcher:
+        return Searcher(self.model, self.tokenizer)
+
+    @cached_property
+    def _variety(self) -> Variety:
+        return Variety(self.model, self.tokenizer)
+
+    def _prepared(
+        self, texts: Sequence[str], demands: Demands | Sequence[Demands], prefixes: str | Sequence[str]
+    ) -> list[tuple[str, list[list[_Part]]]]:
+        """Each text with the parts of its lines."""
         texts = [texts] if isinstance(texts, str) else texts
         prefixes = [prefixes] * len(texts) if isinstance(prefixes, str) else prefixes
         demands = [demands] * len(texts) if isinstance(demands, Demands) else demands
-        lines = [self._lines(*each) for each in zip(texts, prefixes, demands, strict=True)]
-        jobs = dict.fromkeys(part.job for text in lines for line in text for part in line)
-        limit = max_new_tokens or defaults.max_new_tokens
-        found = Searcher(self.model, self.tokenizer).find(list(jobs), settings, limit)
-        return [self._put_together(text, parts, found) for text, parts in zip(texts, lines, strict=True)]
+        each = zip(texts, prefixes, demands, strict=True)
+        return [(text, self._lines(text, prefix, demanded)) for text, prefix, demanded in each]
 
     def _lines(self, text: str, prefix: str, demands: Demands) -> list[list[_Part]]:
         """The parts of each line; the first part of all has the prefix."""
