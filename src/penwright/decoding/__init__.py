@@ -4,7 +4,7 @@ from penwright.decoding.alignment import Aligner, Head, choose_head, pharaoh
 from penwright.decoding.beam import BeamSettings, Hypothesis, beam_search
 from penwright.decoding.classifier import Classification, Classifier
 from penwright.decoding.decodable import Continuing, Decodable, Translating
-from penwright.decoding.demands import Demands, Outcome
+from penwright.decoding.demands import NO_DEMANDS, Demands, Outcome
 from penwright.decoding.generate import Finish, Step, generate
 from penwright.decoding.generator import Completion, Generator
 from penwright.decoding.glossary import Entry, Glossary
@@ -13,6 +13,7 @@ from penwright.decoding.sampling import Chances, Sampling
 from penwright.decoding.translator import Alternative, Candidate, Piece, Translation, Translator
 
 __all__ = [
+    "NO_DEMANDS",
     "Aligner",
     "Alternative",
     "BeamSettings",

@@ -31,6 +31,10 @@ class Demands:
         return self.bias == inf
 
 
+USUAL_DEMANDS = Demands()  # no glossary; what Protection names stays as it is
+NO_DEMANDS = Demands(protection=Protection(patterns=()))  # what the model writes by itself
+
+
 class Wish(NamedTuple):
     """Words that a translation is to have, and where in the source that is asked for."""
 

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from penwright.config import DecodingSettings
 from penwright.decoding.beam import BeamSettings, Hypothesis
-from penwright.decoding.demands import Demands, Outcome
+from penwright.decoding.demands import USUAL_DEMANDS, Demands, Outcome
 from penwright.decoding.documents import translated
 from penwright.decoding.jobs import Found, Job
 from penwright.decoding.sampling import Sampling
@@ -23,7 +23,6 @@ from penwright.models import EncoderDecoder
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.tokenizer import well_formed
 
-USUAL_DEMANDS = Demands()  # no glossary; what Protection names stays as it is
 SHORTEST_REACH = 5  # a character can be four bytes, and there is the end token
 
 

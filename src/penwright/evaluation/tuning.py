@@ -9,7 +9,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.significance import PairedTest, Result
 
 from penwright.config import DecodingSettings
-from penwright.decoding import Candidate, Translator
+from penwright.decoding import NO_DEMANDS, Candidate, Translator
 from penwright.decoding.looking import TokenPair, coverage, cross_attention
 from penwright.evaluation.translation import translation_scores
 
@@ -43,7 +43,7 @@ class Tuning:
 def tune(translator: Translator, sources: Sequence[str], references: Sequence[str]) -> Tuning:
     """Rank each source's n best by all settings, then search with the best of them and compare with those in use."""
     usual = translator.defaults
-    found = translator.translate(sources, n_best=usual.beam_size)
+    found = translator.translate(sources, n_best=usual.beam_size, demands=NO_DEMANDS)
     lists = [translation.candidates for translation in found]
     covered = _coverages(translator, sources, lists)
     trials = [
@@ -51,7 +51,7 @@ def tune(translator: Translator, sources: Sequence[str], references: Sequence[st
         for settings in product(LENGTH_PENALTIES, COVERAGE_PENALTIES)
     ]
     trials.sort(key=lambda trial: -trial.bleu)
-    before = [translation.text for translation in translator.translate(sources)]
+    before = [translation.text for translation in translator.translate(sources, demands=NO_DEMANDS)]
     after = _translated_by(translator, sources, trials[0])
     p = 1.0 if before == after else _p_value(before, after, references)
     return Tuning(tuple(trials), _bleu(before, references), _bleu(after, references), p)
@@ -68,7 +68,7 @@ def _translated_by(translator: Translator, sources: Sequence[str], trial: Trial)
     usual = translator.defaults
     translator.defaults = tuned(usual, trial)
     try:
-        return [translation.text for translation in translator.translate(sources)]
+        return [translation.text for translation in translator.translate(sources, demands=NO_DEMANDS)]
     finally:
         translator.defaults = usual
 
