@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from penwright.decoding.constraints import Guide
+from penwright.decoding.guides import Guide
 from penwright.decoding.decodable import Decodable, diverged
 from penwright.decoding.guided import Guided, put
 from penwright.decoding.sampling import NEVER

@@ -8,7 +8,7 @@ from math import fsum, inf, log
 from typing import Literal, NamedTuple
 
 from penwright.decoding.beam import Hypothesis
-from penwright.decoding.constraints import Borders, Guide, Term, Tokens
+from penwright.decoding.guides import Borders, Guide, Term, Tokens
 from penwright.decoding.glossary import Glossary, capitalised
 from penwright.decoding.placement import Word
 from penwright.decoding.protection import Protection

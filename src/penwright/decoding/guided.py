@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from penwright.decoding.constraints import Guide, Prospects, State
+from penwright.decoding.guides import Guide, Prospects, State
 from penwright.decoding.sampling import NEVER
 
 

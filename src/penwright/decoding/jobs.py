@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from penwright.decoding.beam import Hypothesis
-from penwright.decoding.constraints import Guide
+from penwright.decoding.guides import Guide
 from penwright.decoding.demands import NO_DRAFT, Demands, Draft, Outcome, Wish
 from penwright.tokenizers import Tokenizer
 

@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 
 from penwright.decoding.beam import BeamSettings, Hypothesis, beam_search
-from penwright.decoding.constraints import Guide
+from penwright.decoding.guides import Guide
 from penwright.decoding.decodable import Translating, evaluating
 from penwright.decoding.demands import NO_DRAFT, Draft, GuideMaker, Outcome, Wish, outcomes, wishes_of
 from penwright.decoding.jobs import Asked, Found, Job, source_tokens
