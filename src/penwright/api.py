@@ -2,7 +2,18 @@
 
 from penwright.ensemble import member_settings, train_ensemble
 from penwright.making import Prepared, expect, new_run_folder, prepare, read_recipe, resume, train
-from penwright.using import evaluate, export, load, load_classifier, load_generator, load_translator, novelty, quicken
+from penwright.using import (
+    evaluate,
+    export,
+    load,
+    load_aligner,
+    load_classifier,
+    load_generator,
+    load_translator,
+    novelty,
+    quicken,
+    tune_decoding,
+)
 
 __all__ = [
     "Prepared",
@@ -10,6 +21,7 @@ __all__ = [
     "expect",
     "export",
     "load",
+    "load_aligner",
     "load_classifier",
     "load_generator",
     "load_translator",
@@ -22,4 +34,5 @@ __all__ = [
     "resume",
     "train",
     "train_ensemble",
+    "tune_decoding",
 ]

@@ -9,13 +9,14 @@ from warnings import warn
 import torch
 
 from penwright.config import Precision, Recipe, Table, merge, validate
-from penwright.data.corpora import Document
-from penwright.decoding import Classifier, Generator, Translator
+from penwright.data.corpora import Document, Pair
+from penwright.decoding import Aligner, Classifier, Generator, Head, Translator, choose_head
 from penwright.decoding.step import compile_steps
 from penwright.errors import PenwrightError, UsageError
 from penwright.evaluation.novelty import NoveltyReport, measure, passages
 from penwright.evaluation.perplexity import surprise
 from penwright.evaluation.scores import Score
+from penwright.evaluation.tuning import Tuning, tune, tuned
 from penwright.formats.export import Format, save_as
 from penwright.layers.quantised import to_precision
 from penwright.models import Model, make_model
@@ -30,6 +31,7 @@ QUICKENED = "quickened.json"  # in a run folder: the precision to use it in
 QUICKEST_FIRST: tuple[Precision, ...] = ("int8", "bfloat16", "float32")
 AS_GOOD = 0.005  # nats a token
 MEASURED_BATCHES = 100
+ALIGNMENT = "alignment.json"  # of a run: the head of attention that aligns best
 
 
 def load(folder: str | Path, device: str = "cpu", precision: Precision | None = None) -> Application:
@@ -168,6 +170,45 @@ def novelty(folder: Path, texts: Sequence[str]) -> NoveltyReport:
     pieces = passages(held_out, int(median(map(len, texts))) or 1) if texts else []
     measured = tuple(measure([*texts, *pieces], training))
     return NoveltyReport(measured[: len(texts)], measured[len(texts) :])
+
+
+def tune_decoding(
+    folder: Path, paths: Sequence[str] = (), device: str = "cpu", *, beam_size: int | None = None
+) -> Tuning:
+    """Try length and coverage penalties on the run's held-out pairs, or on all of these files.
+
+    Where the best are better than those in use by more than chance, the run's recipe has them afterwards.
+    """
+    run, translator = Run.open(folder), load_translator(folder, device)
+    if beam_size is not None:
+        translator.defaults = translator.defaults.model_copy(update={"beam_size": beam_size})
+    pairs = _pairs(run, paths)
+    tuning = tune(translator, [pair.source for pair in pairs], [pair.target for pair in pairs])
+    if tuning.is_better:
+        recipe = run.recipe
+        run.save_recipe(recipe.model_copy(update={"decoding": tuned(recipe.decoding, tuning.trials[0])}))
+    return tuning
+
+
+def load_aligner(folder: Path, device: str = "cpu", paths: Sequence[str] = ()) -> Aligner:
+    """A run that translates, as one that aligns.
+
+    Its head is chosen once, on the run's held-out pairs or on those of these files, and kept in alignment.json.
+    """
+    run, translator = Run.open(folder), load_translator(folder, device, "float32")
+    if not (run.folder / ALIGNMENT).is_file():
+        pairs = [(pair.source, pair.target) for pair in _pairs(run, paths)]
+        best = choose_head(translator.model, translator.tokenizer, pairs)[0]
+        run.write_json(ALIGNMENT, {**best.head._asdict(), "f1": best.f1, "n_pairs": len(pairs)})
+    kept = run.read_json(ALIGNMENT)
+    return Aligner(translator.model, translator.tokenizer, Head(kept["layer"], kept["head"], kept["shift"]))
+
+
+def _pairs(run: Run, paths: Sequence[str]) -> list[Pair]:
+    recipe = run.recipe
+    reading, parts = reading_of(recipe), TASKS[recipe.task]
+    corpus = parts.open_measured(paths, reading) if paths else parts.open_corpus(recipe.data.train, reading)
+    return [pair for pair in corpus.held_out if isinstance(pair, Pair)]
 
 
 def _best_model(run: Run, recipe: Recipe, tokenizer: Tokenizer, card: Card) -> Model:

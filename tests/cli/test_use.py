@@ -152,3 +152,62 @@ def test_ten_lines_of_python_do_the_same(corpora: Path, tmp_path: Path) -> None:
     classifier = package.train(corpora / "labels.csv", run=tmp_path / "classifier", settings=tiny, quiet=True)
     assert isinstance(classifier, Classifier)
     assert classifier.classify(["a fine film"])[0].label in ("good", "bad")
+
+
+def test_a_glossary_and_spans_are_obeyed_and_reported(penwright: Command, runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "terms.tsv").write_text("zwei\tdeuce\n", encoding="utf-8")
+    done = penwright(
+        "translate", runs / "translator", "--glossary", tmp_path / "terms.tsv", "--protect", "X-[0-9]+", "--json",
+        stdin="eins zwei X-17 drei\n",
+    )  # fmt: skip
+    (best,) = json.loads(done.stdout)["candidates"]
+    assert best["text"].lower().count("deuce") == 1 and best["text"].count("X-17") == 1
+    assert [outcome["source"] for outcome in best["outcomes"]] == ["zwei", "X-17"]
+
+
+def test_a_glossary_that_cannot_be_read_is_an_error_with_its_line(
+    penwright: Command, runs: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "terms.tsv").write_text("zwei deuce\n", encoding="utf-8")
+    done = penwright("translate", runs / "translator", "eins", "--glossary", tmp_path / "terms.tsv")
+    assert done.returncode == 1 and "terms.tsv line 1 has no tab" in done.stderr
+
+
+def test_next_words_samples_and_diverse_translations_are_printed(penwright: Command, runs: Path) -> None:
+    words = penwright("translate", runs / "translator", "eins zwei", "--prefix", "one ", "--alternatives", 3)
+    assert all(line.split("\t")[2].startswith("one") for line in words.stdout.strip().split("\n"))
+    for options in (["--sample", "--temperature", 2.0, "--seed", 1], ["--diverse", 5.0]):
+        done = penwright("translate", runs / "translator", "eins zwei", "--n-best", 3, *options)
+        assert done.returncode == 0 and 1 <= len(done.stdout.strip().split("\n")) <= 3
+
+
+def test_a_document_keeps_its_shape(penwright: Command, runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("eins zwei\n\n  - drei vier\n\n\nfünf\n", encoding="utf-8")
+    done = penwright("translate", runs / "translator", "--document", tmp_path / "letter.txt")
+    lines = done.stdout.split("\n")
+    assert [bool(line.strip()) for line in lines] == [True, False, True, False, False, True, False]
+    assert lines[2].startswith("  - ")
+
+
+def test_words_are_aligned_by_a_head_that_is_chosen_once(penwright: Command, runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "translator", tmp_path / "run")
+    for name, text in (("a.de", "eins zwei\ndrei\n"), ("a.en", "one two\nthree\n")):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    done = penwright("align", tmp_path / "run", tmp_path / "a.de", tmp_path / "a.en")
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.split("\n")) == 3 and (tmp_path / "run" / "alignment.json").is_file()
+    translated = penwright("translate", tmp_path / "run", "eins zwei", "--align")
+    assert "\t" in translated.stdout
+    (tmp_path / "a.en").write_text("one\n", encoding="utf-8")
+    uneven = penwright("align", tmp_path / "run", tmp_path / "a.de", tmp_path / "a.en")
+    assert uneven.returncode == 1 and "2 lines" in uneven.stderr
+
+
+def test_tuning_keeps_what_helps_and_says_what_it_tried(penwright: Command, runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "translator", tmp_path / "run")
+    done = penwright("tune", tmp_path / "run", "--beam", 2, "--json")
+    assert done.returncode == 0, done.stderr
+    tried = json.loads(done.stdout)
+    decoding = Run(tmp_path / "run").recipe.decoding
+    assert (decoding.length_penalty != 1.0 or decoding.coverage_penalty != 0.0) <= tried["kept"]
+    assert "BLEU" in penwright("tune", tmp_path / "run", "--beam", 2).stdout

@@ -10,6 +10,7 @@ import typer
 
 from penwright import __version__
 from penwright.cli import (
+    align,
     classify,
     config,
     doctor,
@@ -23,6 +24,7 @@ from penwright.cli import (
     runs,
     train,
     translate,
+    tune,
 )
 from penwright.errors import PenwrightError
 
@@ -35,6 +37,8 @@ COMMANDS = (
     evaluate,
     inspect,
     novelty,
+    align,
+    tune,
     quicken,
     export,
     runs,

@@ -1,11 +1,28 @@
-"""penwright translate: one line in, one line out."""
+"""penwright translate: one line in, one line out; or a whole document."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penwright.cli.options import Device, InPrecision, Json, RunFolder, Texts, given_texts, print_json, warn
+from penwright.cli.options import (
+    Device,
+    InPrecision,
+    Json,
+    RunFolder,
+    Texts,
+    given_texts,
+    print_json,
+    warn,
+    without_none,
+)
+from penwright.errors import PenwrightError, UsageError
+
+if TYPE_CHECKING:
+    from penwright.decoding import Demands, Translation, Translator
 
 NAME = "translate"
 
@@ -16,23 +33,95 @@ def command(
     beam_size: Annotated[int | None, typer.Option("--beam", help="1 is greedy.", min=1)] = None,
     length_penalty: Annotated[float | None, typer.Option(help="Above 1: longer translations.")] = None,
     n_best: Annotated[int, typer.Option(help="Print the n best translations of each text.", min=1)] = 1,
+    glossary: Annotated[Path | None, typer.Option(help="Lines of a term, a tab, and its words (forms by |).")] = None,
+    bias: Annotated[
+        float | None, typer.Option(help="Only make the glossary's words likelier, by so many nats a token.", min=0)
+    ] = None,
+    protect: Annotated[list[str] | None, typer.Option(help="A pattern of what stays as it is; repeatable.")] = None,
+    prefix: Annotated[str, typer.Option(help="What each translation begins with.")] = "",
+    alternatives: Annotated[int | None, typer.Option(help="So many next words after --prefix.", min=1)] = None,
+    sample: Annotated[bool, typer.Option("--sample", help="Draw translations by chance, --n-best of them.")] = False,
+    temperature: Annotated[float | None, typer.Option(help="Of --sample; below 1: less chance.", min=0)] = None,
+    seed: Annotated[int | None, typer.Option(help="Of --sample.", min=0)] = None,
+    diverse: Annotated[
+        float | None, typer.Option(help="Make --n-best translations unlike each other: nats for a shared token.", min=0)
+    ] = None,
+    document: Annotated[Path | None, typer.Option(help="A text file: paragraphs stay, sentences are found.")] = None,
+    align: Annotated[bool, typer.Option("--align", help="Add which words stand for each other, as i-j.")] = False,
     language: Annotated[str, typer.Option(help="Of the source, for finding the ends of sentences.")] = "en",
     precision: InPrecision = None,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
     """Translate texts, or the lines of standard input: as many lines come out as go in."""
-    from penwright.api import load_translator
+    from penwright.api import load_aligner, load_translator
+    from penwright.config import DecodingSettings, validate
+    from penwright.decoding import Demands, Glossary, Protection, pharaoh
 
-    sources = given_texts(texts)
+    demands = Demands(
+        Glossary.read(glossary) if glossary else Glossary(), inf if bias is None else bias, Protection(protect or ())
+    )
     translator = load_translator(run, device, precision)
     translator.source_language = language
-    translations = translator.translate(sources, beam_size=beam_size, length_penalty=length_penalty, n_best=n_best)
+    if document is not None:
+        print(translator.translate_document(_read(document), demands), end="")
+        return
+    sources = given_texts(texts)
+    if alternatives is not None:
+        _print_alternatives(translator, sources, prefix, alternatives, demands)
+        return
+    if sample:
+        flags = without_none({"temperature": temperature, "seed": seed})
+        settings = validate(DecodingSettings, {**translator.defaults.model_dump(), **flags}, "the options")
+        translations = translator.sample(sources, n_best, settings, demands)
+    elif diverse is not None:
+        translations = translator.diverse(sources, n_best, diverse, demands)
+    else:
+        translations = translator.translate(
+            sources,
+            beam_size=beam_size,
+            length_penalty=length_penalty,
+            n_best=n_best,
+            demands=demands,
+            prefixes=prefix,
+        )
+    links = None
+    if align:
+        pairs = [(each.source, candidate.text) for each in translations for candidate in each.candidates]
+        links = [pharaoh(found) for found in load_aligner(run, device).align(pairs)]
+    _print(translations, links, json=json)
+
+
+def _print(translations: "Sequence[Translation]", links: Sequence[str] | None, *, json: bool) -> None:
+    rest = iter(links or ())
     for translation in translations:
+        mine = ["" if links is None else next(rest) for _ in translation.candidates]
         if json:
-            print_json(asdict(translation))
+            record = asdict(translation)
+            for candidate, link in zip(record["candidates"], mine, strict=True):
+                candidate.update({} if links is None else {"alignment": link})
+                candidate["pieces"] = [piece._asdict() for piece in candidate["pieces"]]
+                candidate["outcomes"] = [outcome._asdict() for outcome in candidate["outcomes"]]
+            print_json(record)
             continue
         for warning in translation.warnings:
             warn(warning)
-        for candidate in translation.candidates:
-            print(candidate.text)
+        for candidate, link in zip(translation.candidates, mine, strict=True):
+            print(candidate.text if links is None else f"{candidate.text}\t{link}")
+
+
+def _print_alternatives(
+    translator: "Translator", sources: Sequence[str], prefix: str, n: int, demands: "Demands"
+) -> None:
+    if len(sources) != 1:
+        raise UsageError("--alternatives are for one sentence")
+    for word, log_prob, text, _ in translator.alternatives(sources[0], prefix, n, demands):
+        print(f"{word}\t{log_prob:.3f}\t{text}")
+
+
+def _read(path: Path) -> str:
+    try:
+        read = path.read_bytes().decode("utf-8", errors="replace").removeprefix("\ufeff")
+    except OSError as error:
+        raise PenwrightError(f"{path} cannot be read: {error.strerror}") from None
+    return read.replace("\r\n", "\n")

@@ -1,14 +1,21 @@
 """From a trained model to text: sampling, beam search, and what they need of a model."""
 
+from penwright.decoding.alignment import Aligner, Head, choose_head, pharaoh
 from penwright.decoding.beam import BeamSettings, Hypothesis, beam_search
 from penwright.decoding.classifier import Classification, Classifier
 from penwright.decoding.decodable import Continuing, Decodable, Translating
+from penwright.decoding.demands import NO_DEMANDS, Demands, Outcome
 from penwright.decoding.generate import Finish, Step, generate
 from penwright.decoding.generator import Completion, Generator
+from penwright.decoding.glossary import Entry, Glossary
+from penwright.decoding.protection import Protection
 from penwright.decoding.sampling import Chances, Sampling
-from penwright.decoding.translator import Candidate, Translation, Translator
+from penwright.decoding.translator import Alternative, Candidate, Piece, Translation, Translator
 
 __all__ = [
+    "NO_DEMANDS",
+    "Aligner",
+    "Alternative",
     "BeamSettings",
     "Candidate",
     "Chances",
@@ -17,14 +24,23 @@ __all__ = [
     "Completion",
     "Continuing",
     "Decodable",
+    "Demands",
+    "Entry",
     "Finish",
     "Generator",
+    "Glossary",
+    "Head",
     "Hypothesis",
+    "Outcome",
+    "Piece",
+    "Protection",
     "Sampling",
     "Step",
     "Translating",
     "Translation",
     "Translator",
     "beam_search",
+    "choose_head",
     "generate",
+    "pharaoh",
 ]

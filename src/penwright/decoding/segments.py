@@ -1,7 +1,8 @@
 """Cuts a text that is too long for a model where it hurts least: between sentences, clauses, words, characters."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 
 import sentencex
 
@@ -21,6 +22,16 @@ def segments(text: str, fits: Callable[[str], bool], language: str) -> list[str]
     if "".join(sentences) != text:
         sentences = [text]
     return [part for sentence in sentences for part in _cut(sentence, fits)]
+
+
+def around(spans: Sequence[tuple[int, int]], parts: Sequence[str]) -> list[str]:
+    """The same text in parts where no span is cut: those that were are parts by themselves."""
+    cuts = {0, *accumulate(map(len, parts))}
+    for start, end in spans:
+        inside = {cut for cut in cuts if start < cut < end}
+        cuts = cuts - inside | ({start, end} if inside else set())
+    text = "".join(parts)
+    return [text[start:end] for start, end in pairwise(sorted(cuts))]
 
 
 def _cut(text: str, fits: Callable[[str], bool]) -> list[str]:

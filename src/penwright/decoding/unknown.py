@@ -9,6 +9,11 @@ def never_written(tokenizer: Tokenizer) -> tuple[int, ...]:
     return tuple(token for token in ids if token is not None)
 
 
+def line_breaks(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """The tokens that would make two lines of one."""
+    return tuple(t for t in range(tokenizer.vocab_size) if set(tokenizer.token_bytes(t)) & set(b"\n\r"))
+
+
 def unknown_warnings(tokenizer: Tokenizer, text: str) -> list[str]:
     """A warning that names the characters of the text that the model has never seen; none for most tokenizers."""
     unknown = tokenizer.unknown_characters(text)

@@ -8,7 +8,7 @@ from penwright.data.batching import PairBatches
 from penwright.data.corpora import Pair
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
-from penwright.decoding import Translator
+from penwright.decoding import NO_DEMANDS, Translator
 from penwright.evaluation.perplexity import surprise
 from penwright.evaluation.scores import Score
 from penwright.evaluation.translation import translation_scores
@@ -64,7 +64,8 @@ def sample(bench: Workbench) -> Sequence[Sample]:
 def _translate(bench: Workbench, pairs: Sequence[Pair], beam_size: int) -> list[str]:
     translator = bench.application
     assert isinstance(translator, Translator)
-    return [each.text for each in translator.translate([pair.source for pair in pairs], beam_size=beam_size)]
+    sources = [pair.source for pair in pairs]
+    return [each.text for each in translator.translate(sources, beam_size=beam_size, demands=NO_DEMANDS)]
 
 
 def _pairs(part: AnyPart) -> Iterator[Pair]:

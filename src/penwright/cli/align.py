@@ -1,0 +1,37 @@
+"""penwright align: which words of two files stand for each other."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penwright.cli.options import Device, RunFolder
+from penwright.errors import PenwrightError
+
+NAME = "align"
+
+
+def command(
+    run: RunFolder,
+    source: Annotated[Path, typer.Argument(help="A sentence a line.")],
+    target: Annotated[Path, typer.Argument(help="Their translations, a line each.")],
+    device: Device = "cpu",
+) -> None:
+    """Print the links of each pair of lines as i-j (Pharaoh format): the numbers of words, from 0, in both."""
+    from penwright.api import load_aligner
+    from penwright.decoding import pharaoh
+
+    sides = [_lines(path) for path in (source, target)]
+    if len(sides[0]) != len(sides[1]):
+        raise PenwrightError(f"{source} has {len(sides[0]):,} lines and {target} {len(sides[1]):,}")
+    for links in load_aligner(run, device).align(list(zip(*sides, strict=True))):
+        print(pharaoh(links))
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        read = path.read_bytes().decode("utf-8", errors="replace").removeprefix("\ufeff")
+    except OSError as error:
+        raise PenwrightError(f"{path} cannot be read: {error.strerror}") from None
+    lines = [line.removesuffix("\r") for line in read.split("\n")]
+    return lines[:-1] if lines[-1] == "" else lines

@@ -1,0 +1,35 @@
+"""penwright tune: the settings of decoding that suit a translator."""
+
+from typing import Annotated
+
+import typer
+
+from penwright.cli.options import Device, Json, RunFolder, print_json
+
+NAME = "tune"
+SHOWN = 10
+
+
+def command(
+    run: RunFolder,
+    data: Annotated[
+        list[str] | None, typer.Argument(help="Files of your own, instead of the held-out part.", metavar="DATA")
+    ] = None,
+    beam: Annotated[int | None, typer.Option(help="As wide as this, not as the recipe has it.", min=2)] = None,
+    device: Device = "cpu",
+    json: Json = False,
+) -> None:
+    """Try length and coverage penalties on held-out pairs; keep the best in the run if they help beyond chance."""
+    from penwright import api
+
+    tuning = api.tune_decoding(run, data or [], device, beam_size=beam)
+    if json:
+        trials = [trial._asdict() for trial in tuning.trials]
+        record = {"before": tuning.before, "after": tuning.after, "p": tuning.p, "kept": tuning.is_better}
+        print_json({**record, "trials": trials})
+        return
+    print("length_penalty\tcoverage_penalty\tBLEU, ranked anew")
+    for trial in tuning.trials[:SHOWN]:
+        print(f"{trial.length_penalty:g}\t{trial.coverage_penalty:g}\t{trial.bleu:.2f}")
+    done = "kept in the run" if tuning.is_better else "nothing is changed"
+    print(f"searched: BLEU {tuning.before:.2f} before, {tuning.after:.2f} with the best (p = {tuning.p:.3f}): {done}")

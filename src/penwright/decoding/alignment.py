@@ -1,0 +1,185 @@
+"""Which words of a translation stand for which words of its source: from one head of attention, chosen on data.
+
+No head is the right one in every model, and least of all the last layer's by habit. So each is asked, at the step that
+writes a word and at the step that reads it (Chen et al. 2020, "Accurate Word Alignment Induction from Neural Machine
+Translation"), and the one is taken that agrees best with what the corpus itself tells: links that a lexical model finds
+in both directions (IBM model 1 with a preference for the diagonal, after Dyer et al. 2013).
+"""
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penwright.decoding.looking import Maps, TokenPair, cross_attention
+from penwright.models import EncoderDecoder
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.tokenizer import well_formed
+
+ITERATIONS = 8  # of expectation and maximisation
+TENSION = 4.0  # how much less likely a link is that is one whole sentence off the diagonal, in nats
+Links = frozenset[tuple[int, int]]  # numbers of a source word and a target word, parted by white space
+
+
+class Head(NamedTuple):
+    """A head of a decoder's cross-attention."""
+
+    layer: int
+    head: int
+    shift: int  # 0: when a token is written; 1: when it has been written, and is read
+
+
+class Agreement(NamedTuple):
+    """How well a head's links agree with those of a lexical model."""
+
+    head: Head
+    f1: float
+
+
+class Aligner:
+    """Aligns pairs of sentences by one head of the model that could have translated them."""
+
+    def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, head: Head):
+        self._model, self._tokenizer, self.head = model, tokenizer, head
+
+    def align(self, pairs: Sequence[tuple[str, str]]) -> list[Links]:
+        """The links of each pair: every target word has the source word that it looks at most, if any.
+
+        Pairs longer than the model's context have none.
+        """
+        longest = self._model.settings.context_length - 1
+        short = [
+            n for n, pair in enumerate(pairs) if max(len(self._tokenizer.encode(side)) for side in pair) <= longest
+        ]
+        maps = _maps(self._model, self._tokenizer, [pairs[number] for number in short])
+        links: list[Links] = [frozenset()] * len(pairs)
+        for number, each in zip(short, maps, strict=True):
+            links[number] = _links(each, pairs[number], self.head, self._tokenizer)
+        return links
+
+
+def choose_head(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> list[Agreement]:
+    """All heads, the one that agrees best with the lexical links of the pairs first."""
+    heads = [
+        Head(layer, head, shift)
+        for layer in range(model.n_decoder_layers)
+        for head in range(model.settings.n_heads)
+        for shift in (0, 1)
+    ]
+    links: dict[Head, list[Links]] = {head: [] for head in heads}
+    for each, pair in zip(_maps(model, tokenizer, pairs), pairs, strict=True):
+        for head in heads:
+            links[head].append(_links(each, pair, head, tokenizer))
+    silver = lexical_links(pairs)
+    agreements = [Agreement(head, f1(links[head], silver)) for head in heads]
+    return sorted(agreements, key=lambda agreement: -agreement.f1)
+
+
+def pharaoh(links: Iterable[tuple[int, int]]) -> str:
+    """Links as i-j, in order."""
+    return " ".join(f"{source}-{target}" for source, target in sorted(links))
+
+
+def error_rate(found: Sequence[Links], expected: Sequence[Links]) -> float:
+    """Alignment error rate (Och and Ney 2003) against links that are all sure, 0 to 1."""
+    return 1 - f1(found, expected)
+
+
+def f1(found: Sequence[Links], expected: Sequence[Links]) -> float:
+    """The harmonic mean of precision and recall, 0 to 1."""
+    common = sum(len(one & other) for one, other in zip(found, expected, strict=True))
+    return 2 * common / max(1, sum(map(len, found)) + sum(map(len, expected)))
+
+
+def _maps(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> list[Maps]:
+    return cross_attention(model, tokenizer, [TokenPair(*map(tokenizer.encode, pair)) for pair in pairs])
+
+
+def _links(maps: Maps, pair: tuple[str, str], head: Head, tokenizer: Tokenizer) -> Links:
+    sources, targets = word_numbers(pair[0], tokenizer), word_numbers(pair[1], tokenizer)
+    weights = maps[head.layer, head.head, head.shift : head.shift + len(targets)]
+    links = set()
+    for word in range(max(targets, default=-1) + 1):
+        mine = weights[np.array(targets[: len(weights)]) == word].sum(0)
+        by_word = np.bincount(sources, weights=mine, minlength=1) if len(sources) else np.zeros(0)
+        if len(by_word) and by_word.max() > 0:
+            links.add((int(by_word.argmax()), word))
+    return frozenset(links)
+
+
+def word_numbers(text: str, tokenizer: Tokenizer) -> list[int]:
+    """For each token of the text, the number of the word that it ends in, or that stands before it."""
+    text, tokens = well_formed(text), tokenizer.encode(text)
+    by_character = tokenizer.kind == "characters"  # of which some may be unknown
+    sizes = [len(c.encode()) for c in text] if by_character else [len(tokenizer.token_bytes(t)) for t in tokens]
+    starts = [len(text[: match.start()].encode()) for match in re.finditer(r"\S+", text)]
+    return [max(0, bisect_left(starts, end) - 1) for end in accumulate(sizes)]
+
+
+def lexical_links(pairs: Sequence[tuple[str, str]]) -> list[Links]:
+    """The links that a lexical model of these pairs finds in both directions."""
+    forwards = _best_partners(pairs)
+    backwards = _best_partners([(target, source) for source, target in pairs])
+    return [one & frozenset((i, j) for j, i in other) for one, other in zip(forwards, backwards, strict=True)]
+
+
+def _best_partners(pairs: Sequence[tuple[str, str]]) -> list[Links]:
+    """For each target word the likeliest source word, by expectation and maximisation over all pairs."""
+    source_ids, target_ids, place, sizes = _co_occurrences(pairs)
+    keys, which = np.unique(source_ids * (target_ids.max(initial=0) + 1) + target_ids, return_inverse=True)
+    source_of_key = keys // (target_ids.max(initial=0) + 1)
+    table = np.ones(len(keys))
+    for iteration in range(ITERATIONS):
+        weights = table[which] * (place.prior if 2 * iteration >= ITERATIONS else 1.0)  # words first, then places
+        shares = weights / np.maximum(np.bincount(place.target, weights=weights), 1e-300)[place.target]
+        counts = np.bincount(which, weights=shares, minlength=len(keys))
+        table = counts / np.maximum(np.bincount(source_of_key, weights=counts), 1e-300)[source_of_key]
+    weights = table[which] * place.prior
+    links, start = [], 0
+    for n_source, n_target in sizes:
+        block = weights[start : start + n_source * n_target].reshape(n_target, n_source)
+        start += n_source * n_target
+        links.append(frozenset((int(i), j) for j, i in enumerate(block.argmax(1))) if block.size else frozenset())
+    return links
+
+
+class _Places(NamedTuple):
+    """Of each co-occurrence: the running number of its target word, and how likely its place is."""
+
+    target: NDArray[np.int64]
+    prior: NDArray[np.float64]
+
+
+def _co_occurrences(
+    pairs: Sequence[tuple[str, str]],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], _Places, list[tuple[int, int]]]:
+    """Every target word with every source word of its pair, target by target."""
+    known: tuple[dict[str, int], dict[str, int]] = ({}, {})
+    sources, targets, places, priors, sizes = [], [], [], [], []
+    n_targets = 0
+    for pair in pairs:
+        source, target = (
+            np.array([ids.setdefault(_plain(word), len(ids)) for word in text.split()], dtype=np.int64)
+            for ids, text in zip(known, pair, strict=True)
+        )
+        sources.append(np.tile(source, len(target)))
+        targets.append(np.repeat(target, len(source)))
+        places.append(np.repeat(np.arange(n_targets, n_targets + len(target)), len(source)))
+        across = np.arange(len(source)) / max(1, len(source)) - (np.arange(len(target)) / max(1, len(target)))[:, None]
+        priors.append(np.exp(-TENSION * np.abs(across)).ravel())
+        sizes.append((len(source), len(target)))
+        n_targets += len(target)
+    return (
+        np.concatenate(sources),
+        np.concatenate(targets),
+        _Places(np.concatenate(places), np.concatenate(priors)),
+        sizes,
+    )
+
+
+def _plain(word: str) -> str:
+    return word.strip(".,;:!?\"'()„“”«»").casefold() or word

@@ -1,0 +1,146 @@
+"""How the beams of a guided sentence are chosen: hypotheses compete with those that have as many of their terms.
+
+After Post and Vilar (2018), with terms in place of their tokens as the banks: the best of each bank, then the second
+best of each, until the beam is full. So the work is in the size of the beam, however many terms there are.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from penwright.decoding.guides import Guide, Prospects, State
+from penwright.decoding.sampling import NEVER
+
+
+class Standing(NamedTuple):
+    """Where a beam stands."""
+
+    state: State
+    lent: float = 0.0  # nats that its merit owes to a term it has only begun
+
+
+class Continuation(NamedTuple):
+    """A beam and the token after it."""
+
+    log_prob: float
+    merit: float  # what it is ranked by: the log-probability, with what the guide adds
+    parent: int
+    token: int
+    standing: Standing
+
+
+@dataclass
+class Guided:
+    """The beams of one sentence with a guide.
+
+    The tokens of a hard term cost only its first one in merit, since all hypotheses must write it somewhere: otherwise
+    one that has just begun an unlikely term would always look better than one that is nearly through.
+    """
+
+    guide: Guide
+    limit: int
+    standings: list[Standing]
+
+    @classmethod
+    def start(cls, guide: Guide, limit: int, beam_size: int) -> "Guided":
+        return cls(guide, limit, [Standing(guide.start())] * beam_size)
+
+    def ban(self, logits: Float[Tensor, "beams vocab_size"], length: int, end_id: int) -> None:
+        """Take away, in place, what must not follow here."""
+        prefix = self.guide.prefix
+        for row, (state, _) in zip(logits, self.standings, strict=True):
+            if length < len(prefix):
+                only = row[prefix[length]].clone()
+                row.fill_(NEVER)
+                row[prefix[length]] = only
+                continue
+            prospects, ends = self.guide.prospects(state), self.guide.borders.ends
+            if not prospects.may_end:
+                row[end_id] = NEVER
+            if self._is_pressed(prospects, length):
+                continue
+            row[prospects.barred] = NEVER
+            if not prospects.may_end_word:
+                row.masked_fill_(ends.to(row.device), NEVER)
+            if state.closed or (self.guide.whole_prefix and length == len(prefix)):
+                row.masked_fill_(~ends.to(row.device), NEVER)
+
+    def choose(
+        self,
+        log_probs: Float[Tensor, "beams vocab_size"],
+        best: Int[Tensor, "beams k"],
+        before: Sequence[tuple[float, float]],
+        length: int,
+    ) -> list[Continuation]:
+        """The beams to go on with, given the best tokens after each, and the log-probability and merit it has now."""
+        tokens = [self._candidates(beam, likely, length) for beam, likely in enumerate(best.tolist())]
+        rows = [beam for beam, choices in enumerate(tokens) for _ in choices]
+        gained = log_probs[rows, [token for choices in tokens for token in choices]].tolist()
+        pairs = zip(rows, (token for choices in tokens for token in choices), gained, strict=True)
+        found = [
+            self._continuation(beam, token, gain, before[beam], length)
+            for beam, token, gain in pairs
+            if gain > NEVER and before[beam][0] > NEVER
+        ]
+        return self._by_banks(found, len(best))
+
+    def _candidates(self, beam: int, likely: Sequence[int], length: int) -> list[int]:
+        state = self.standings[beam].state
+        if length < len(self.guide.prefix):
+            return [self.guide.prefix[length]]
+        prospects = self.guide.prospects(state)
+        if self._is_pressed(prospects, length):
+            nearer = [t for t in prospects.wanted if self._needed_after(state, t) < prospects.needed]
+            return nearer or list(prospects.wanted)
+        return list(dict.fromkeys([*likely, *prospects.wanted]))
+
+    def _is_pressed(self, prospects: Prospects, length: int) -> bool:
+        """Whether what is needed takes all the tokens that are left."""
+        return prospects.needed > 0 and length + prospects.needed + 1 >= self.limit
+
+    def _needed_after(self, state: State, token: int) -> int:
+        return self.guide.prospects(self.guide.after(state, token)).needed
+
+    def _continuation(
+        self, beam: int, token: int, gain: float, before: tuple[float, float], length: int
+    ) -> Continuation:
+        guide, (state, lent) = self.guide, self.standings[beam]
+        new = guide.after(state, token)
+        prospects = guide.prospects(new)
+        hard, soft = prospects.hard, prospects.soft
+        given_back = 0.0 if new.left != state.left else lent
+        lent = 0.0
+        if soft is not None:
+            lent = (given_back if soft.length > 1 else 0.0) + guide.terms[soft.term].bias
+        if hard is not None and hard.length > 1:
+            lent = given_back - gain
+        if hard is not None and hard.is_whole:
+            lent -= guide.terms[hard.term].too_early(length + 1 - hard.length)
+        against = guide.discouraged[length].get(token, 0.0) if length < len(guide.discouraged) else 0.0
+        merit = before[1] + gain - given_back + lent - against - guide.overdue(new, length)
+        return Continuation(before[0] + gain, merit, beam, token, Standing(new, lent))
+
+    def _by_banks(self, found: list[Continuation], beam_size: int) -> list[Continuation]:
+        found.sort(key=lambda continuation: -continuation.merit)
+        seen: dict[int, int] = {}
+        ranked = []
+        for continuation in found:
+            bank = self.guide.prospects(continuation.standing.state).progress
+            seen[bank] = seen.get(bank, 0) + 1
+            ranked.append((seen[bank], -continuation.merit, continuation))
+        ranked.sort(key=lambda each: each[:2])
+        chosen = [continuation for *_, continuation in ranked[:beam_size]]
+        self.standings = [continuation.standing for continuation in chosen]
+        self.standings += [Standing(self.guide.start())] * (beam_size - len(chosen))
+        return chosen
+
+
+def put(chosen: Sequence[Continuation], beam_size: int) -> list[Tensor]:
+    """Log-probabilities, merits, parents and tokens as rows of tensors; where there are fewer, impossible ones."""
+    nothing = Continuation(NEVER, NEVER, 0, 0, Standing(State(())))
+    columns = list(zip(*[c[:4] for c in [*chosen, *[nothing] * (beam_size - len(chosen))]], strict=True))
+    return [torch.tensor(column, dtype=torch.float64 if n < 2 else torch.long) for n, column in enumerate(columns)]

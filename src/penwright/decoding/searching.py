@@ -1,0 +1,137 @@
+"""Search for the translations of single parts: in batches of like length, led by what is asked of each."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import torch
+
+from penwright.decoding.beam import BeamSettings, Hypothesis, beam_search
+from penwright.decoding.decodable import Translating, evaluating
+from penwright.decoding.demands import NO_DRAFT, Draft, GuideMaker, Outcome, Wish, outcomes, wishes_of
+from penwright.decoding.guides import Guide
+from penwright.decoding.jobs import Asked, Found, Job, source_tokens
+from penwright.decoding.looking import TokenPair, coverage, cross_attention
+from penwright.decoding.padding import batches_by_length
+from penwright.decoding.protection import Span
+from penwright.decoding.revision import Revision, with_swapped
+from penwright.decoding.step import Stepper
+from penwright.models import EncoderDecoder
+from penwright.tokenizers import Tokenizer
+
+BATCH_TOKENS = 4096  # of the sources of one batch, with padding, times beam_size
+
+
+class Searcher:
+    """Finds the n best translations of sources that fit the model."""
+
+    def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, stepper: Stepper | None = None):
+        self._model, self._tokenizer, self._stepper = model, tokenizer, stepper
+        self._revision = Revision(model, tokenizer)
+
+    def find(self, jobs: Sequence[Job], settings: BeamSettings, limit: int | None) -> dict[Job, list[Found]]:
+        """What is found for each job, best first, each text once.
+
+        First the model writes as it will, but for spans that are kept. Where it missed the glossary's words, this draft
+        shows where they belong, and search goes once more, with them.
+        """
+        kept = {job: _as_it_is(job) for job in jobs if _is_protected(job)}
+        others = [job for job in jobs if job not in kept]
+        found = kept | dict(zip(others, self.search(list(map(self.freely, others)), settings, limit), strict=True))
+        missed = [job for job in others if job.demands.is_hard and found[job][0].missed]
+        drafts = self._revision.drafts(missed, [found[job][0] for job in missed])
+        led = [self._led(job, draft) for job, draft in zip(missed, drafts, strict=True)]
+        written = [found[job][0].hypothesis for job in missed]
+        swapped = self._revision.swapped(led, written, settings.length_penalty)
+        for each, better, hypothesis in zip(led, self.search(led, settings, limit), swapped, strict=True):
+            both = with_swapped(better, self._distinct(each, [hypothesis] if hypothesis else []))
+            found[each.job] = both[: settings.n_best]
+        return found
+
+    @property
+    def no_guide(self) -> Guide:
+        """One that leads nowhere yet."""
+        return self._guides.nothing()
+
+    @cached_property
+    def _guides(self) -> GuideMaker:
+        return GuideMaker(self._tokenizer)
+
+    def freely(self, job: Job) -> Asked:
+        """As the model will, but for protected spans, the prefix, and a glossary that only makes words likelier."""
+        wishes = wishes_of(job.source, job.demands)
+        asked = [wish for wish in wishes if wish.protected or not job.demands.is_hard]
+        return self._asked(job, wishes, asked, NO_DRAFT)
+
+    def _led(self, job: Job, draft: Draft) -> Asked:
+        """With all that must come."""
+        wishes = wishes_of(job.source, job.demands)
+        return self._asked(job, wishes, wishes, draft)
+
+    def _asked(self, job: Job, wishes: Sequence[Wish], led: Sequence[Wish], draft: Draft) -> Asked:
+        guide = self._guides.guide(job.source, led, job.demands.bias, draft) if led else None
+        return Asked(job, wishes, self._guides.beginning(job.prefix, guide) if job.prefix else guide, draft)
+
+    def search(self, asked: Sequence[Asked], settings: BeamSettings, limit: int | None) -> list[list[Found]]:
+        """What is found for each in one go, best first, each text once."""
+        several = settings.n_best > 1 or settings.coverage_penalty > 0  # of several, some texts may be equal
+        wider = replace(settings, n_best=settings.beam_size) if several else settings
+        tokens = [source_tokens(self._tokenizer, each.job) for each in asked]
+        found: list[list[Found]] = [[] for _ in asked]
+        with evaluating(self._model), torch.inference_mode():
+            for batch in batches_by_length([len(t) for t in tokens], BATCH_TOKENS // settings.beam_size):
+                limits = [self.limit(len(tokens[n]), asked[n].guide, limit) for n in batch]
+                model = self.rows([tokens[number] for number in batch], max(limits))
+                guides = [asked[number].guide for number in batch]
+                results = beam_search(model, limits, wider, end_id=self._tokenizer.end_id, guides=guides)
+                for number, hypotheses in zip(batch, results, strict=True):
+                    ranked = self._by_coverage(tokens[number], hypotheses, settings.coverage_penalty)
+                    found[number] = self._distinct(asked[number], ranked)[: settings.n_best]
+        return found
+
+    def _by_coverage(
+        self, source: Sequence[int], hypotheses: Sequence[Hypothesis], penalty: float
+    ) -> Sequence[Hypothesis]:
+        if penalty == 0:
+            return hypotheses
+        pairs = [TokenPair(source[:-1], hypothesis.tokens) for hypothesis in hypotheses]
+        maps = cross_attention(self._model, self._tokenizer, pairs)
+        scored = [
+            replace(hypothesis, score=hypothesis.score + penalty * coverage(each))
+            for hypothesis, each in zip(hypotheses, maps, strict=True)
+        ]
+        return sorted(scored, key=lambda hypothesis: (hypothesis.finish != "end", -hypothesis.score))
+
+    def rows(self, sources: Sequence[Sequence[int]], max_new_tokens: int) -> Translating:
+        start_id = self._tokenizer.start_id
+        return Translating(
+            self._model, sources, start_id=start_id, max_new_tokens=max_new_tokens, stepper=self._stepper
+        )
+
+    def limit(self, n_source: int, guide: Guide | None = None, asked_for: int | None = None) -> int:
+        """The longest target: twice the source is more than any language pair needs, and short ones vary most."""
+        asked = len(guide.prefix) + guide.prospects(guide.start()).needed if guide else 0
+        return min(asked_for or 2 * n_source + 20 + asked, self._model.settings.context_length)
+
+    def _distinct(self, asked: Asked, hypotheses: Sequence[Hypothesis]) -> list[Found]:
+        texts: dict[str, Found] = {}
+        for hypothesis in hypotheses:
+            found = self.found(asked, hypothesis)
+            texts.setdefault(found.text, found)
+        return list(texts.values())
+
+    def found(self, asked: Asked, hypothesis: Hypothesis) -> Found:
+        """A hypothesis as text, with what became of the wishes."""
+        text, results = outcomes(asked.job.source, asked.wishes, hypothesis, self._tokenizer, asked.draft)
+        return Found(text, hypothesis, asked.wishes, results)
+
+
+def _is_protected(job: Job) -> bool:
+    """Whether all of it stays as it is."""
+    return not job.prefix and job.demands.protection.spans(job.source) == [Span(0, len(job.source))]
+
+
+def _as_it_is(job: Job) -> list[Found]:
+    wish = Wish(0, len(job.source), (job.source,), True)
+    kept = Outcome(job.source, 0, len(job.source), True, "found", job.source, 0, len(job.source))
+    return [Found(job.source, Hypothesis((), 0.0, 0.0, "end"), [wish], [kept])]

@@ -1,0 +1,112 @@
+"""Settings of decoding, tried on held-out pairs: which are better than those in use, by more than chance."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
+
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.significance import PairedTest, Result
+
+from penwright.config import DecodingSettings
+from penwright.decoding import NO_DEMANDS, Candidate, Translator
+from penwright.decoding.looking import TokenPair, coverage, cross_attention
+from penwright.evaluation.translation import translation_scores
+
+LENGTH_PENALTIES = tuple(n / 5 for n in range(11))
+COVERAGE_PENALTIES = (0.0, 0.05, 0.1, 0.2, 0.4)
+CHANCE = 0.05  # settings are kept if a gain like theirs would come less often by chance
+
+
+class Trial(NamedTuple):
+    """A pair of settings and the BLEU that ranking the same hypotheses by them gives."""
+
+    length_penalty: float
+    coverage_penalty: float
+    bleu: float
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What was tried, and what search itself makes of the best."""
+
+    trials: tuple[Trial, ...]  # best first
+    before: float  # BLEU with the settings in use
+    after: float  # BLEU with the best ones
+    p: float  # how likely a difference as large is by chance (paired bootstrap, Koehn 2004)
+
+    @property
+    def is_better(self) -> bool:
+        return self.after > self.before and self.p < CHANCE
+
+
+def tune(translator: Translator, sources: Sequence[str], references: Sequence[str]) -> Tuning:
+    """Rank each source's n best by all settings, then search with the best of them and compare with those in use."""
+    usual = translator.defaults
+    found = translator.translate(sources, n_best=usual.beam_size, demands=NO_DEMANDS)
+    lists = [translation.candidates for translation in found]
+    covered = _coverages(translator, sources, lists)
+    trials = [
+        Trial(*settings, _bleu(_ranked(lists, covered, *settings), references))
+        for settings in product(LENGTH_PENALTIES, COVERAGE_PENALTIES)
+    ]
+    trials.sort(key=lambda trial: -trial.bleu)
+    before = [translation.text for translation in translator.translate(sources, demands=NO_DEMANDS)]
+    after = _translated_by(translator, sources, trials[0])
+    p = 1.0 if before == after else _p_value(before, after, references)
+    return Tuning(tuple(trials), _bleu(before, references), _bleu(after, references), p)
+
+
+def tuned(settings: DecodingSettings, trial: Trial) -> DecodingSettings:
+    """The settings with those of the trial."""
+    return settings.model_copy(
+        update={"length_penalty": trial.length_penalty, "coverage_penalty": trial.coverage_penalty}
+    )
+
+
+def _translated_by(translator: Translator, sources: Sequence[str], trial: Trial) -> list[str]:
+    usual = translator.defaults
+    translator.defaults = tuned(usual, trial)
+    try:
+        return [translation.text for translation in translator.translate(sources, demands=NO_DEMANDS)]
+    finally:
+        translator.defaults = usual
+
+
+def _coverages(
+    translator: Translator, sources: Sequence[str], lists: Sequence[Sequence[Candidate]]
+) -> list[list[float]]:
+    encode = translator.tokenizer.encode
+    pairs = [
+        TokenPair(encode(source), encode(candidate.text))
+        for source, candidates in zip(sources, lists, strict=True)
+        for candidate in candidates
+    ]
+    maps = iter(cross_attention(translator.model, translator.tokenizer, pairs))
+    return [[coverage(next(maps)) for _ in candidates] for candidates in lists]
+
+
+def _ranked(
+    lists: Sequence[Sequence[Candidate]],
+    covered: Sequence[Sequence[float]],
+    length_penalty: float,
+    coverage_penalty: float,
+) -> list[str]:
+    def score(candidate: Candidate, got: float) -> float:
+        return candidate.log_prob / max(1, len(candidate.pieces)) ** length_penalty + coverage_penalty * got
+
+    return [
+        max(zip(candidates, gots, strict=True), key=lambda each: score(*each))[0].text
+        for candidates, gots in zip(lists, covered, strict=True)
+    ]
+
+
+def _p_value(before: Sequence[str], after: Sequence[str], references: Sequence[str]) -> float:
+    test = PairedTest([("before", before), ("after", after)], {"BLEU": BLEU()}, [list(references)], test_type="bs")
+    result = test()[1]["BLEU"][1]
+    assert isinstance(result, Result) and result.p_value is not None
+    return float(result.p_value)
+
+
+def _bleu(translations: Sequence[str], references: Sequence[str]) -> float:
+    return translation_scores(translations, references)[0].value

@@ -1,0 +1,88 @@
+"""Word alignment: lexical links that a corpus tells, heads that agree with them, links of words."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penwright.decoding import Aligner, Head, choose_head, pharaoh
+from penwright.decoding.alignment import error_rate, lexical_links, word_numbers
+from penwright.decoding.looking import TokenPair, coverage, cross_attention
+from penwright.models import EncoderDecoder
+from penwright.tokenizers import Tokenizer, train_tokenizer
+
+PAIRS = [("ab cd", "cd ab ef"), ("abc", "a b"), ("j, a b", "b"), ("", "a"), ("a", "")]
+
+
+@given(st.text("ab \t\u00e9,\u2028", max_size=30))
+@settings(max_examples=100, deadline=None)
+def test_tokens_are_numbered_by_the_words_they_belong_to(text: str) -> None:
+    tokenizer = train_tokenizer("bytes", ["any"])
+    numbers = word_numbers(text, tokenizer)
+    assert len(numbers) == len(tokenizer.encode(text)) and numbers == sorted(numbers)
+    spelled: dict[int, bytes] = {}
+    for token, number in zip(tokenizer.encode(text), numbers, strict=True):
+        spelled[number] = spelled.get(number, b"") + tokenizer.token_bytes(token)
+    words = [spelling.decode("utf-8", "replace").strip() for spelling in spelled.values()]
+    assert [word for word in words if word] == text.split()
+
+
+def test_lexical_links_find_the_words_of_a_language_with_another_order() -> None:
+    chance, order = random.Random(0), (1, 0, 3, 2)
+    chosen = [chance.sample("abcdefghijkl", 4) for _ in range(150)]
+    pairs = [(" ".join(words), " ".join(words[place] * 2 for place in order)) for words in chosen]
+    right = sum(len(links & set(zip(order, range(4), strict=True))) for links in lexical_links(pairs))
+    assert right >= 0.95 * 4 * len(pairs)
+
+
+def test_links_join_words_that_are_there_alone_as_among_others(
+    translating_model: Callable[..., EncoderDecoder], characters: Tokenizer
+) -> None:
+    model = translating_model(characters.vocab_size).double()
+    for head in (Head(0, 0, 0), Head(1, 3, 1)):
+        aligner = Aligner(model, characters, head)
+        together = aligner.align(PAIRS)
+        assert together == [aligner.align([pair])[0] for pair in PAIRS]
+        for (source, target), links in zip(PAIRS, together, strict=True):
+            assert all(i < len(source.split()) and j < len(target.split()) for i, j in links)
+            assert len({j for _, j in links}) == len(links)
+    assert pharaoh({(1, 0), (0, 2), (0, 1)}) == "0-1 0-2 1-0"
+
+
+def test_every_head_is_asked_and_the_one_that_agrees_best_comes_first(
+    translating_model: Callable[..., EncoderDecoder], characters: Tokenizer
+) -> None:
+    model = translating_model(characters.vocab_size)
+    found = choose_head(model, characters, PAIRS)
+    assert len({agreement.head for agreement in found}) == 2 * 4 * 2
+    assert [each.f1 for each in found] == sorted((each.f1 for each in found), reverse=True)
+    best = Aligner(model, characters, found[0].head).align(PAIRS)
+    assert found[0].f1 == pytest.approx(1 - error_rate(best, lexical_links(PAIRS)))
+
+
+def test_a_pair_too_long_for_the_model_has_no_links(
+    translating_model: Callable[..., EncoderDecoder], characters: Tokenizer
+) -> None:
+    model = translating_model(characters.vocab_size, positions={"type": "learned"})
+    assert Aligner(model, characters, Head(0, 0, 0)).align([("a " * 40, "b"), ("a", "b")])[0] == frozenset()
+
+
+def test_coverage_is_what_the_source_lacks_of_attention(
+    translating_model: Callable[..., EncoderDecoder], characters: Tokenizer
+) -> None:
+    model = translating_model(characters.vocab_size)
+    short, long = cross_attention(model, characters, [TokenPair((3, 4, 5), (6,)), TokenPair((3, 4, 5), (6,) * 12)])
+    assert coverage(short) < coverage(long) <= 0
+
+
+def test_the_pairs_aligned_by_hand_name_words_that_are_there() -> None:
+    path = Path(__file__).parents[2] / "benchmarks" / "aligned.en-de.tsv"
+    rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
+    assert len(rows) == 20
+    for source, target, links in rows:
+        pairs = {tuple(map(int, link.split("-"))) for link in links.split()}
+        assert {i for i, _ in pairs} <= set(range(len(source.split())))
+        assert {j for _, j in pairs} == set(range(len(target.split())))

@@ -1,0 +1,65 @@
+"""Documents keep their shape."""
+
+from collections.abc import Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penwright.decoding.documents import blocks, translated
+
+
+def unchanged(sentences: Sequence[str]) -> Sequence[str]:
+    return sentences
+
+
+def shouted(sentences: Sequence[str]) -> list[str]:
+    return [sentence.upper() for sentence in sentences]
+
+
+DOCUMENT = """# A title
+
+  It was late. The dog, which had been asleep for most of the afternoon, went
+  out into the garden, where it saw Mr. Smith. It barked!
+
+- one thing
+- another thing that is so long that it had to be wrapped by the one who wrote
+  it down here
+    1. nested
+
+A short line
+and a verse.
+"""
+
+
+def test_paragraphs_blank_lines_indentation_and_bullets_stay() -> None:
+    assert translated(DOCUMENT, "en", unchanged) == DOCUMENT
+    assert translated(DOCUMENT, "en", shouted).split("\n")[2].startswith("  IT WAS LATE. THE DOG")
+
+
+def test_sentences_are_translated_one_by_one_across_wrapped_lines() -> None:
+    seen: list[str] = []
+
+    def note(sentences: Sequence[str]) -> Sequence[str]:
+        seen.extend(sentences)
+        return sentences
+
+    translated(DOCUMENT, "en", note)
+    assert "It was late." in seen and "It barked!" in seen and "nested" in seen
+    assert any(sentence.startswith("The dog") and sentence.endswith("Mr. Smith.") for sentence in seen)
+
+
+@given(st.text("ab .-#1\n\t", max_size=80))
+@settings(max_examples=200, deadline=None)
+def test_no_line_of_short_ones_is_lost_or_moved(document: str) -> None:
+    kept = translated(document, "en", unchanged).split("\n")
+    assert [line.rstrip() for line in kept] == [line.rstrip() for line in document.split("\n")]
+
+
+def test_the_blocks_of_a_document_are_its_lines() -> None:
+    assert [block.text for block in blocks("a\n\n b")] == ["a", "", "b"]
+
+
+def test_longer_translations_of_wrapped_paragraphs_are_wrapped_again() -> None:
+    paragraph = "The first line of this paragraph is full up to here,\nand so is not the second."
+    lines = translated(paragraph, "en", lambda sentences: [f"{each} {each}" for each in sentences]).split("\n")
+    assert len(lines) > 2 and max(map(len, lines)) <= 52

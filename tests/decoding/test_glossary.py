@@ -1,0 +1,78 @@
+"""Glossary files as people write them, and where their terms stand."""
+
+from pathlib import Path
+
+import pytest
+
+from penwright.decoding import Entry, Glossary
+from penwright.errors import PenwrightError
+
+
+def read(tmp_path: Path, content: str | bytes) -> Glossary:
+    path = tmp_path / "terms.tsv"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
+    return Glossary.read(path)
+
+
+def found(glossary: Glossary, text: str) -> list[str]:
+    return [text[place.start : place.end] for place in glossary.find(text)]
+
+
+def test_a_file_gives_terms_forms_and_case_rules(tmp_path: Path) -> None:
+    glossary = read(
+        tmp_path, "\ufeff# mine\ndog\tHund|Hunde\r\n\nUS\tVereinigte Staaten\texact\n the cat \t Katze \tfollow"
+    )
+    assert glossary.entries == (
+        Entry("dog", ("Hund", "Hunde")),
+        Entry("US", ("Vereinigte Staaten",), "exact"),
+        Entry("the cat", ("Katze",), "follow"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("dog\tHund\ncat Katze\n", 'line 2 has no tab between a term and its wished words: "cat Katze"'),
+        ("dog\t\n", "line 1 has an empty wished word"),
+        ("\tHund\n", "line 1 has an empty term"),
+        ("dog\tHund|\n", "line 1 has an empty wished word"),
+        ("dog\tHund\n\nDog\tKöter\n", 'line 3: "Dog" already stands in line 1 with other words'),
+        ("dog\tHund\tsometimes\n", "line 1: after the wished words comes a case rule, one of any, exact, follow"),
+        ("dog\tHund\ncat\tKätzchen\n".encode("latin-1"), "line 2 is not UTF-8"),
+        ("dog\tHund\n".encode("utf-16"), "line 1 is not UTF-8"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_with_its_line(tmp_path: Path, content: str | bytes, message: str) -> None:
+    with pytest.raises(PenwrightError, match=f"terms.tsv {message}".replace("|", r"\|")):
+        read(tmp_path, content)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PenwrightError, match=r"none.tsv cannot be read"):
+        Glossary.read(tmp_path / "none.tsv")
+
+
+def test_the_same_line_twice_is_one_term(tmp_path: Path) -> None:
+    assert len(read(tmp_path, "dog\tHund\ndog\tHund\n").entries) == 1
+
+
+def test_terms_are_whole_words_in_any_case_and_the_longest_wins() -> None:
+    glossary = Glossary((Entry("hot dog", ("Hotdog",)), Entry("dog", ("Hund",)), Entry("US", ("USA",), "exact")))
+    assert found(glossary, "The Dog, a hot dog; dogs, sheep-dog and us in the US: DOG.") == [
+        "Dog",
+        "hot dog",
+        "US",
+        "DOG",
+    ]
+    assert found(glossary, "") == [] and found(glossary, "🙂") == []
+
+
+def test_an_exact_term_goes_before_one_in_any_case() -> None:
+    glossary = Glossary((Entry("us", ("uns",)), Entry("US", ("USA",), "exact")))
+    assert [place.entry.targets[0] for place in glossary.find("US, us, Us")] == ["USA", "uns", "uns"]
+
+
+@pytest.mark.parametrize(("term", "wished"), [("dog", "hund"), ("Dog", "Hund"), ("DOG", "HUND")])
+def test_wished_words_can_follow_the_case(term: str, wished: str) -> None:
+    assert Entry("dog", ("hund",), "follow").wished(term) == (wished,)
+    assert Entry("dog", ("hund",)).wished(term) == ("hund",)

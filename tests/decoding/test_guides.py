@@ -1,0 +1,164 @@
+"""A guide follows what is written; guided search finds the best of the translations that obey."""
+
+from collections.abc import Callable, Sequence
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penwright.decoding import BeamSettings, Hypothesis, Translating, beam_search
+from penwright.decoding.guides import Borders, Guide, Term
+from penwright.models import EncoderDecoder
+from penwright.tokenizers import Tokenizer, train_tokenizer
+
+START, END = 1, 2
+SOURCES = [[4, 5, 6, 2], [7, 2], [9, 8, 7, 6, 5, 4, 3, 2]]
+
+
+class Anywhere(Borders):
+    """Every token is a word."""
+
+    def __init__(self, vocab_size: int = 29):
+        self.ends = torch.ones(vocab_size, dtype=torch.bool)
+        self.is_end, self.is_opening = [True] * vocab_size, [False] * vocab_size
+
+
+def word(*tokens: int, times: int = 1, bias: float = float("inf")) -> Term:
+    return Term((tokens,), (tokens,), (tokens,), times, bias)
+
+
+def search(
+    model: EncoderDecoder, guides: Sequence[Guide | None], limits: Sequence[int], beam: BeamSettings
+) -> list[list[Hypothesis]]:
+    rows = Translating(model, SOURCES[: len(guides)], start_id=START, max_new_tokens=max(limits))
+    return beam_search(rows, limits, beam, end_id=END, guides=guides)
+
+
+def count(tokens: Sequence[int], part: Sequence[int]) -> int:
+    return sum(tuple(tokens[n : n + len(part)]) == tuple(part) for n in range(len(tokens)))
+
+
+@pytest.fixture(scope="module")
+def borders() -> Borders:
+    return Borders(train_tokenizer("characters", ["ab cde,-(\n"]))
+
+
+def spell(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    return tuple(tokenizer.encode(text))
+
+
+@given(st.text("ab ,-(", max_size=14))
+@settings(max_examples=60, deadline=None)
+def test_a_guide_counts_a_word_as_often_as_it_stands_by_itself(text: str) -> None:
+    tokenizer = train_tokenizer("characters", ["ab ,-("])
+    term = Term((spell(tokenizer, " ab"),), (spell(tokenizer, "ab"),), (spell(tokenizer, "ab"),), times=20)
+    guide = Guide([term], Borders(tokenizer))
+    state = guide.start()
+    for token in [*tokenizer.encode(text), tokenizer.end_id]:
+        state = guide.after(state, token)
+    padded = f"^{text}$"
+    stands = [n for n in range(1, len(padded)) if padded.startswith("ab", n)]
+    alone = [n for n in stands if padded[n - 1] in "^ (" and padded[n + 2] in "$ ,("]
+    assert 20 - state.left[0] == len(alone)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_beam_as_wide_as_the_search_finds_the_best_that_obeys(
+    translating_model: Callable[..., EncoderDecoder], seed: int
+) -> None:
+    model, longest = translating_model(5, seed), 4
+    source, letters = [3, 0, 2], [0, 1, 3, 4]
+    rows = Translating(model, [source], start_id=START, max_new_tokens=longest)
+    guide = Guide([word(3, 4)], Anywhere(5))
+    beam = BeamSettings(beam_size=400, n_best=3, length_penalty=0.6)
+    (found,) = beam_search(rows, [longest], beam, end_id=END, guides=[guide])
+    ended = [tokens for n in range(longest) for tokens in product(letters, repeat=n) if count(tokens, (3, 4)) == 1]
+
+    def score(tokens: tuple[int, ...]) -> float:
+        read, target = torch.tensor([source]), torch.tensor([[START, *tokens, END]])
+        with torch.inference_mode():
+            logits = model(read, torch.ones_like(read, dtype=torch.bool), target)[0, :-1]
+        total = logits.double().log_softmax(-1).gather(1, target[0, 1:, None]).sum()
+        return float(total) / (len(tokens) + 1) ** 0.6
+
+    best = max(score(tokens) for tokens in ended)
+    assert max(hypothesis.score for hypothesis in found) == pytest.approx(best, abs=1e-4)
+    assert all(hypothesis.tokens in ended for hypothesis in found)
+
+
+@pytest.mark.parametrize("beam_size", [1, 2, 5])
+def test_hard_terms_stand_once_even_in_a_small_beam(
+    translating_model: Callable[..., EncoderDecoder], beam_size: int
+) -> None:
+    terms = [(11, 12, 13), (20,), (15, 16)]
+    guides = [Guide([word(*term) for term in terms], Anywhere()) for _ in SOURCES]
+    found = search(translating_model(), guides, [12, 12, 14], BeamSettings(beam_size))
+    for best, *_ in found:
+        assert [count(best.tokens, term) for term in terms] == [1, 1, 1]
+
+
+def test_a_term_may_be_asked_for_twice_and_in_any_form(translating_model: Callable[..., EncoderDecoder]) -> None:
+    forms = ((11, 12), (13,))
+    guide = Guide([Term(forms, forms, forms, times=2)], Anywhere())
+    (best,) = search(translating_model(), [guide], [10], BeamSettings(4))[0]
+    assert sum(count(best.tokens, form) for form in forms) == 2
+
+
+def test_unguided_rows_do_not_notice_guided_ones(translating_model: Callable[..., EncoderDecoder]) -> None:
+    model = translating_model().double()
+    beam, limits = BeamSettings(4, n_best=3), [10, 10, 12]
+    plain = search(model, [None, None, None], limits, beam)
+    mixed = search(model, [None, Guide([word(11, 12)], Anywhere()), None], limits, beam)
+    for one, other in ((plain[0], mixed[0]), (plain[2], mixed[2])):
+        assert [h.tokens for h in one] == [h.tokens for h in other]
+    assert plain[1] != mixed[1]
+
+
+def test_a_guided_row_is_the_same_alone_and_among_others(translating_model: Callable[..., EncoderDecoder]) -> None:
+    model = translating_model().double()
+    guides = [Guide([word(11, 12), word(20 + n)], Anywhere()) for n in range(3)]
+    together = search(model, guides, [10, 12, 11], BeamSettings(5))
+    alone = search(model, guides[:1], [10], BeamSettings(5))
+    assert [h.tokens for h in together[0]] == [h.tokens for h in alone[0]]
+
+
+def test_log_probabilities_are_the_models_own_and_sum_up(translating_model: Callable[..., EncoderDecoder]) -> None:
+    model = translating_model()
+    (best,) = search(model, [Guide([word(11, 12), word(14, bias=3.0)], Anywhere())], [10], BeamSettings(4))[0]
+    ended = [END] if best.finish == "end" else []
+    source, target = torch.tensor([SOURCES[0]]), torch.tensor([[START, *best.tokens, *ended]])
+    with torch.inference_mode():
+        log_probs = model(source, torch.ones_like(source, dtype=torch.bool), target)[0, :-1].log_softmax(-1)
+    expected = log_probs.gather(1, target[0, 1:, None])[:, 0].tolist()
+    assert list(best.log_probs) == pytest.approx(expected, abs=1e-4)
+    assert best.log_prob == pytest.approx(sum(expected), abs=1e-3)
+
+
+def test_a_bias_makes_a_term_likelier_without_forcing_it(translating_model: Callable[..., EncoderDecoder]) -> None:
+    model = translating_model()
+
+    def n_written(bias: float) -> int:
+        """Of six tokens, each asked for by itself."""
+        guides = [Guide([word(token, bias=bias)], Anywhere()) for token in range(10, 16)]
+        found = [search(model, [guide], [8], BeamSettings(4))[0][0].tokens for guide in guides]
+        return sum(token in tokens for token, tokens in enumerate(found, start=10))
+
+    assert n_written(0.0) < n_written(4.0) <= n_written(50.0) == 6
+    assert n_written(0.5) < 6
+
+
+def test_a_target_begins_with_its_prefix(translating_model: Callable[..., EncoderDecoder]) -> None:
+    guides = [Guide([word(20)], Anywhere(), prefix=(9, 9, 17)), None, Guide([], Anywhere(), prefix=(5,))]
+    found = search(translating_model(), guides, [10, 10, 10], BeamSettings(3))
+    assert found[0][0].tokens[:3] == (9, 9, 17) and 20 in found[0][0].tokens
+    assert found[2][0].tokens[:1] == (5,)
+
+
+def test_a_word_that_must_not_come_does_not(translating_model: Callable[..., EncoderDecoder]) -> None:
+    model = translating_model()
+    (plain,) = search(model, [None], [8], BeamSettings(4))[0]
+    unwanted = plain.tokens[0]
+    (found,) = search(model, [Guide([word(unwanted, times=0)], Anywhere())], [8], BeamSettings(4))[0]
+    assert unwanted not in found.tokens

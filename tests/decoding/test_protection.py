@@ -1,0 +1,40 @@
+"""What stays as it is, letter by letter."""
+
+import pytest
+
+from penwright.decoding import Protection
+from penwright.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("See https://example.org/a?b=c&d=(1), please.", ["https://example.org/a?b=c&d=(1"]),
+        ("www.example.org.", ["www.example.org"]),
+        ("Mail jo.doe+x@mail.example.org!", ["jo.doe+x@mail.example.org"]),
+        ("It weighs 3.5 kg, or 1,000 g, or 5%.", ["3.5 kg", "1,000 g", "5%"]),
+        ("It costs $ 20 or 20 € or EUR 7.", ["$ 20", "20 €"]),
+        ("At -4 °C and 80 km/h", ["-4 °C", "80 km/h"]),
+        ("Call `f(x) + 1` in <b class='x'>bold</b>", ["`f(x) + 1`", "<b class='x'>", "</b>"]),
+        ("Dear {name}, {{ city }}, %s of %(all)d, ${HOME}", ["{name}", "{{ city }}", "%s", "%(all)d", "${HOME}"]),
+        ("3 in a row, 2 A teams, 5 houses in 1999, 10 men", []),
+        ("a < b and b > c", []),
+        ("", []),
+    ],
+)
+def test_spans_that_stay(text: str, kept: list[str]) -> None:
+    assert [text[span.start : span.end] for span in Protection().spans(text)] == kept
+
+
+def test_a_pattern_of_ones_own_goes_first() -> None:
+    text = "Order AB-12 of 5 kg"
+    assert [text[s.start : s.end] for s in Protection([r"[A-Z]+-\d+ of 5"]).spans(text)] == ["AB-12 of 5"]
+
+
+def test_a_pattern_that_is_none_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"'\(' is not a regular expression"):
+        Protection(["("])
+
+
+def test_a_pattern_that_matches_nothing_keeps_nothing() -> None:
+    assert Protection(["x*"]).spans("abc") == []

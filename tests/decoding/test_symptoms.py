@@ -1,0 +1,38 @@
+"""Warnings that come where something is wrong, and nowhere else."""
+
+import pytest
+
+from penwright.decoding.symptoms import repeated, symptoms
+
+
+@pytest.mark.parametrize(
+    ("text", "loop"),
+    [
+        ("a b c d", ""),
+        ("no no no", ""),
+        ("no no no no", "no"),
+        ("x the cat the cat the cat y", "the cat"),
+        ("the cat the cat", ""),
+        ("a b c a b c a b c", "a b c"),
+        ("", ""),
+    ],
+)
+def test_loops_are_found(text: str, loop: str) -> None:
+    assert repeated(text.split()) == loop
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "n_source", "n_target", "warning"),
+    [
+        ("a dog runs home", "ein Hund läuft heim", 4, 4, ""),
+        ("a dog runs home", "a a a a a", 4, 5, 'the translation repeats itself: "a"'),
+        ("ha ha ha ha", "ha ha ha ha", 4, 4, "the translation copies the source"),
+        ("A dog runs home", "a dog runs home", 4, 4, "the translation copies the source"),
+        ("Tom", "Tom", 1, 1, ""),
+        ("one two three four five six seven eight nine", "eins", 9, 1, "very short: 1 tokens for 9"),
+        ("one two three four five six seven eight nine", "eins zwei", 9, 40, "very long: 40 tokens for 9"),
+    ],
+)
+def test_what_is_wrong_is_said(source: str, target: str, n_source: int, n_target: int, warning: str) -> None:
+    found = symptoms(source, target, n_source, n_target)
+    assert len(found) == bool(warning) and all(warning in each for each in found)

@@ -1,0 +1,66 @@
+"""Other translations than the best."""
+
+from collections.abc import Callable
+
+import pytest
+
+from penwright.config import DecodingSettings
+from penwright.decoding import Translator
+from penwright.errors import UsageError
+from penwright.models import EncoderDecoder
+from penwright.tokenizers import Tokenizer, train_tokenizer
+
+TEXT = "the dog sees a cat near his house and the cat runs away from it, so he barks. " * 3
+
+
+@pytest.fixture
+def translator(translating_model: Callable[..., EncoderDecoder]) -> Translator:
+    tokenizer: Tokenizer = train_tokenizer("bpe", [TEXT], 300)
+    model = translating_model(tokenizer.vocab_size, context_length=64).double()
+    return Translator(model, tokenizer, DecodingSettings(beam_size=3))
+
+
+def test_alternatives_are_other_next_words_after_the_same_beginning(translator: Translator) -> None:
+    prefix = "a house "
+    found = translator.alternatives("the dog", prefix, n=4)
+    assert 1 < len(found) <= 4 and len({each.word for each in found}) == len(found)
+    for each in found:
+        assert each.text.startswith("a house") and each.text[len("a house") :].split()[0] == each.word
+    assert [each.log_prob for each in found] == sorted((each.log_prob for each in found), reverse=True)
+
+
+def test_the_likeliest_alternative_to_nothing_begins_a_greedy_translation(translator: Translator) -> None:
+    first = translator.alternatives("the dog", "", n=3)[0]
+    (greedy,) = translator.translate(["the dog"], beam_size=1)
+    assert first.log_prob == pytest.approx(greedy.candidates[0].pieces[0].log_prob, abs=1e-4)
+
+
+@pytest.mark.parametrize("source", ["", "a\nb", "the dog runs " * 40])
+def test_alternatives_are_for_one_sentence(translator: Translator, source: str) -> None:
+    with pytest.raises(UsageError, match="one sentence"):
+        translator.alternatives(source, "")
+
+
+def test_samples_are_the_same_for_the_same_seed_alone_and_among_others(translator: Translator) -> None:
+    settings = DecodingSettings(temperature=1.5, seed=3)
+    several = translator.sample(["the dog", "a cat runs", ""], 3, settings)
+    (alone,) = translator.sample(["a cat runs"], 3, settings)
+    assert [c.text for c in several[1].candidates] == [c.text for c in alone.candidates]
+    assert len({c.text for c in alone.candidates}) == 3
+    (other,) = translator.sample(["a cat runs"], 3, settings.model_copy(update={"seed": 4}))
+    assert other.text != alone.text
+
+
+def test_a_sample_without_chance_is_greedy(translator: Translator) -> None:
+    (sample,) = translator.sample(["the dog"], 1, DecodingSettings(temperature=0.0))
+    assert sample.text == translator.translate(["the dog"], beam_size=1)[0].text
+
+
+def test_diverse_translations_begin_with_the_best_and_differ_more_than_the_n_best(translator: Translator) -> None:
+    texts = ["the dog", "a cat runs away"]
+    best = translator.translate(texts, n_best=3)
+    for usual, found in zip(best, translator.diverse(texts, 3, strength=5.0), strict=True):
+        assert found.candidates[0].text == usual.text
+        assert 1 < len({candidate.text for candidate in found.candidates}) == len(found.candidates)
+        openings = [{candidate.text[:6] for candidate in each.candidates} for each in (usual, found)]
+        assert len(openings[1]) >= len(openings[0])

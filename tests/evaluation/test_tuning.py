@@ -1,0 +1,44 @@
+"""Settings of decoding, tried and compared."""
+
+import pytest
+import torch
+
+from penwright.config import DecodingSettings, ModelSettings
+from penwright.decoding import Translator
+from penwright.evaluation.tuning import COVERAGE_PENALTIES, LENGTH_PENALTIES, tune, tuned
+from penwright.models import EncoderDecoder
+from penwright.tokenizers import train_tokenizer
+
+SOURCES = ["abc d", "dcba", "a b c", "dd aa bb"] * 2
+
+
+@pytest.fixture
+def translator() -> Translator:
+    torch.manual_seed(5)
+    tokenizer = train_tokenizer("characters", ["abcd "])
+    settings = {"d_model": 16, "n_layers": 1, "n_heads": 2, "context_length": 32, "zero_init_outputs": False}
+    model = EncoderDecoder(tokenizer.vocab_size, ModelSettings.model_validate(settings)).double().eval()
+    return Translator(model, tokenizer, DecodingSettings(beam_size=3))
+
+
+def test_all_settings_are_tried_and_the_best_comes_first(translator: Translator) -> None:
+    tuning = tune(translator, SOURCES, ["a b c d"] * len(SOURCES))
+    assert len(tuning.trials) == len(LENGTH_PENALTIES) * len(COVERAGE_PENALTIES)
+    assert tuning.trials[0].bleu == max(trial.bleu for trial in tuning.trials)
+    assert translator.defaults == DecodingSettings(beam_size=3)
+
+
+def test_what_is_already_best_is_not_called_better(translator: Translator) -> None:
+    own = [translation.text for translation in translator.translate(SOURCES)]
+    tuning = tune(translator, SOURCES, own)
+    assert tuning.before >= tuning.after and not tuning.is_better
+
+
+def test_settings_of_another_run_of_the_search_can_be_found_again(translator: Translator) -> None:
+    wanted = translator.defaults.model_copy(update={"length_penalty": 0.0})
+    usual, translator.defaults = translator.defaults, wanted
+    references = [translation.text for translation in translator.translate(SOURCES)]
+    translator.defaults = usual
+    tuning = tune(translator, SOURCES, references)
+    assert tuning.after >= tuning.before
+    assert tuned(usual, tuning.trials[0]).length_penalty == tuning.trials[0].length_penalty
