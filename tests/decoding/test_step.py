@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from penwright import compiler
+from penwright.decoding import step
 from penwright.decoding.decodable import Continuing, Translating
 from penwright.decoding.step import Stepper, compile_steps
 from penwright.errors import PenwrightError
@@ -40,9 +41,9 @@ def test_a_compiled_writer_gives_the_same_logits_with_other_weights_and_past_the
     other, model = writer(VOCABULARY, seed=1, **settings), writer(VOCABULARY, seed=2, **settings)
     before = [logits_of(model, n_rows) for n_rows in (1, 3)]
     compile_unchecked(other)
-    loaded: list[str] = []
-    load = torch._inductor.aoti_load_package
-    monkeypatch.setattr(torch._inductor, "aoti_load_package", lambda path: (loaded.append(path), load(path))[1])
+    loaded: list[Path] = []
+    load = step._load
+    monkeypatch.setattr(step, "_load", lambda plain, path: (loaded.append(path), load(plain, path))[1])
     after = [logits_of(model, n_rows) for n_rows in (1, 3)]
     assert len(loaded) == 2  # else both ran as they are written
     for plain, compiled in zip(before, after, strict=True):

@@ -12,7 +12,6 @@ from typing import Literal
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.export import Dim
 
 import penwright.layers
 import penwright.models
@@ -108,11 +107,17 @@ def _path(step: Step, rows: Rows) -> Path:
 
 
 def _load(step: Step, path: Path) -> StepFunction:
-    package = torch._inductor.aoti_load_package(str(path))
+    """By torch's own loader: its dress in Python takes two seconds to import and parses JSON at each step."""
+    loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", True, 1, -1)
     tensors = dict(step.named_parameters(remove_duplicate=False)) | dict(step.named_buffers(remove_duplicate=False))
-    names = package.get_constant_fqns()
-    package.load_constants({name: tensors[name] for name in names}, check_full_update=True, user_managed=True)
-    return package
+    loader.load_constants({name: tensors[name] for name in loader.get_constant_fqns()}, False, True, True)
+
+    def run(
+        tokens: Tensor, lengths: Tensor, kept: list[Tensor], source: list[Tensor], padding: Tensor | None
+    ) -> Tensor:
+        return loader.run([tokens, lengths, *kept, *source, *([] if padding is None else [padding])])[0]
+
+    return run
 
 
 def _key(step: Step) -> str:
@@ -143,6 +148,7 @@ def _compile(step: Step, rows: Rows, path: Path) -> None:
     source = keys_values(N_SOURCES) if translates else []
     padding = torch.ones(n, N_SOURCES, dtype=torch.bool) if translates else None
     tokens = torch.zeros(n, dtype=torch.long)
+    Dim = torch.export.Dim
     batch = {} if n == 1 else {0: Dim("rows", min=2, max=4096)}
     room, sources = Dim("room", min=2, max=2**20), Dim("sources", min=2, max=2**20)
     shapes = (
