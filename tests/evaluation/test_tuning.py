@@ -5,11 +5,12 @@ import torch
 
 from penwright.config import DecodingSettings, ModelSettings
 from penwright.decoding import Translator
+from penwright.errors import PenwrightError
 from penwright.evaluation.tuning import COVERAGE_PENALTIES, LENGTH_PENALTIES, tune, tuned
 from penwright.models import EncoderDecoder
 from penwright.tokenizers import train_tokenizer
 
-SOURCES = ["abc d", "dcba", "a b c", "dd aa bb"] * 2
+SOURCES = ["abc d", "dcba", "a b c", "dd aa bb"] * 6
 
 
 @pytest.fixture
@@ -32,6 +33,11 @@ def test_what_is_already_best_is_not_called_better(translator: Translator) -> No
     own = [translation.text for translation in translator.translate(SOURCES)]
     tuning = tune(translator, SOURCES, own)
     assert tuning.before >= tuning.after and not tuning.is_better
+
+
+def test_a_handful_of_pairs_is_too_few(translator: Translator) -> None:
+    with pytest.raises(PenwrightError, match="3 pairs are too few"):
+        tune(translator, SOURCES[:3], SOURCES[:3])
 
 
 def test_settings_of_another_run_of_the_search_can_be_found_again(translator: Translator) -> None:

@@ -11,10 +11,12 @@ from sacrebleu.significance import PairedTest, Result
 from penwright.config import DecodingSettings
 from penwright.decoding import NO_DEMANDS, Candidate, Translator
 from penwright.decoding.looking import TokenPair, coverage, cross_attention
+from penwright.errors import PenwrightError
 from penwright.evaluation.translation import translation_scores
 
 LENGTH_PENALTIES = tuple(n / 5 for n in range(11))
 COVERAGE_PENALTIES = (0.0, 0.05, 0.1, 0.2, 0.4)
+FEWEST = 20  # pairs
 CHANCE = 0.05  # settings are kept if a gain like theirs would come less often by chance
 
 
@@ -31,8 +33,8 @@ class Tuning:
     """What was tried, and what search itself makes of the best."""
 
     trials: tuple[Trial, ...]  # best first
-    before: float  # BLEU with the settings in use
-    after: float  # BLEU with the best ones
+    before: float  # BLEU with the settings in use, on other pairs than those of the trials
+    after: float  # BLEU with the best ones, on the same other pairs
     p: float  # how likely a difference as large is by chance (paired bootstrap, Koehn 2004)
 
     @property
@@ -41,16 +43,22 @@ class Tuning:
 
 
 def tune(translator: Translator, sources: Sequence[str], references: Sequence[str]) -> Tuning:
-    """Rank each source's n best by all settings, then search with the best of them and compare with those in use."""
-    usual = translator.defaults
-    found = translator.translate(sources, n_best=usual.beam_size, demands=NO_DEMANDS)
+    """Choose settings on every other pair, and compare them on the rest with those in use.
+
+    To choose, the n best of each source are found once, and ranked anew by all settings.
+    """
+    if len(sources) < FEWEST:
+        raise PenwrightError(f"{len(sources)} pairs are too few to tune on: give {FEWEST} or more")
+    usual, chosen_on = translator.defaults, sources[::2]
+    found = translator.translate(chosen_on, n_best=usual.beam_size, demands=NO_DEMANDS)
     lists = [translation.candidates for translation in found]
-    covered = _coverages(translator, sources, lists)
+    covered = _coverages(translator, chosen_on, lists)
     trials = [
-        Trial(*settings, _bleu(_ranked(lists, covered, *settings), references))
+        Trial(*settings, _bleu(_ranked(lists, covered, *settings), references[::2]))
         for settings in product(LENGTH_PENALTIES, COVERAGE_PENALTIES)
     ]
     trials.sort(key=lambda trial: -trial.bleu)
+    sources, references = sources[1::2], references[1::2]
     before = [translation.text for translation in translator.translate(sources, demands=NO_DEMANDS)]
     after = _translated_by(translator, sources, trials[0])
     p = 1.0 if before == after else _p_value(before, after, references)
