@@ -2,18 +2,8 @@
 
 from penwright.ensemble import member_settings, train_ensemble
 from penwright.making import Prepared, expect, new_run_folder, prepare, read_recipe, resume, train
-from penwright.using import (
-    evaluate,
-    export,
-    load,
-    load_aligner,
-    load_classifier,
-    load_generator,
-    load_translator,
-    novelty,
-    quicken,
-    tune_decoding,
-)
+from penwright.refining import load_aligner, quicken, tune_decoding
+from penwright.using import evaluate, export, load, load_classifier, load_generator, load_translator, novelty
 
 __all__ = [
     "Prepared",

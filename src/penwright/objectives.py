@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from penwright.data.batches import IGNORED, Batch, LabelledBatch, PairBatch, TextBatch
+from penwright.layers.quantised import Int8Linear
 from penwright.models import DecoderOnly, EncoderDecoder, EncoderOnly, Model
 
 CHUNK = {"cpu": 2**21, "cuda": 2**27}  # logits at a time: on a CPU, as many as its cache can hold (benchmarks/LOG.md)
@@ -87,7 +88,7 @@ def _label_loss(
 
 def vocabulary_loss(
     hidden: Float[Tensor, "targets d_model"],
-    output: nn.Linear,
+    output: nn.Linear | Int8Linear,
     targets: Int[Tensor, " targets"],
     label_smoothing: float = 0.0,
     taught: _Taught | None = None,
