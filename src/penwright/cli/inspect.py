@@ -79,7 +79,7 @@ def command(
         return
     if output.suffix.lower() != ".html" and len(chosen) != 1:
         raise UsageError(
-            f"{output.suffix} is one picture: ask for one thing, such as --lens; a page (.html) has room for all"
+            f"a {output.suffix} is one picture: ask for one thing, such as --lens; a page (.html) has room for all"
         )
     views = [view for question in chosen for view in question.views(question.find())]
     _write(output, views or list(overview(inspector, text or "", target)), f"Penwright: {run.resolve().name}", json)

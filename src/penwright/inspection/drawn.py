@@ -86,8 +86,15 @@ def _alignment(found: Alignment) -> View:
 
 @view.register
 def _rollout(found: Rollout) -> View:
-    heading = f"Where content comes from, through all layers: rollout of the {found.name}"
-    return View("rollout", {**table(found), "weights": pack(found.weights)}, heading=heading)
+    rows = found.answers if found.name == "cross" else found.target_tokens
+    data = {
+        "name": found.name,
+        "weights": pack(found.weights[: len(rows)]),
+        "target_tokens": rows,
+        "source_tokens": found.source_tokens,
+    }
+    which = "decoder to encoder" if found.name == "cross" else found.name
+    return View("rollout", data, heading=f"Where content comes from, through all layers ({which})")
 
 
 @view.register
@@ -113,7 +120,14 @@ def _candidates(found: Likeliest) -> View:
 
 @view.register
 def _attribution(found: Attribution) -> View:
-    data = {**table(found), "method": found.method.replace("_", " ")}
+    n_seen = found.n_source + found.position + 1  # what comes later has no say
+    data = {
+        "method": found.method.replace("_", " "),
+        "target": found.target,
+        "tokens": found.tokens[:n_seen],
+        "values": found.values[:n_seen],
+        "gap": found.gap,
+    }
     return View("attribution", data, heading="Which tokens speak for it, and which against")
 
 

@@ -10,9 +10,9 @@ from penwright.views import View
 def overview(look: Inspector, text: str, target: str | None = None) -> Iterator[View]:
     """All that can be seen without asking for a place or a head; `views.html` makes a page of it."""
     yield from _outcome(look, text, target)
+    yield view(look.attribution(text, target))
     yield heads(look, text, target)
     yield view(look.lens(text, target))
-    yield view(look.attribution(text, target))
     yield from map(view, look.rollout(text, target))
     yield view(look.arithmetic(text, _clearest_head(look, text, target), target))
 
