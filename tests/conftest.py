@@ -1,10 +1,16 @@
 """Every shape annotation is checked while the tests run; fixtures that several files share."""
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from shutil import which
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from jaxtyping import install_import_hook
+
+if TYPE_CHECKING:
+    from playwright import sync_api
 
 install_import_hook("penwright", "beartype.beartype")
 torch.set_num_threads(1)  # the models of the tests are too small to share out
@@ -25,3 +31,43 @@ def shared_data() -> Path:
     if not SHARED_DATA.is_dir():
         pytest.skip(f"the corpora of {SHARED_DATA} are not on this machine")
     return SHARED_DATA
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator["sync_api.Browser"]:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    installed = which("chromium") or which("chromium-browser") or which("google-chrome")
+    with sync_api.sync_playwright() as playwright:
+        try:
+            found = playwright.chromium.launch(executable_path=installed, args=["--no-sandbox"])
+        except sync_api.Error as missing:
+            pytest.skip(f"no browser to test the views in: {missing.message.splitlines()[0]}")
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def opened(browser: "sync_api.Browser", tmp_path: Path) -> Iterator[Callable[..., "sync_api.Page"]]:
+    """Open a page from file://; in the end it must have complained of nothing and asked for nothing."""
+    contexts, complaints, requests = [], [], []
+
+    def open_page(source: str, scheme: str = "light", width: int = 1440, height: int = 900) -> "sync_api.Page":
+        path = tmp_path / "page.html"
+        path.write_text(source, encoding="utf-8")
+        context = browser.new_context(
+            offline=True, color_scheme=scheme, viewport={"width": width, "height": height}, reduced_motion="reduce"
+        )
+        context.set_default_timeout(10_000)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(path.as_uri())
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert complaints == []
+    assert all(url.startswith(("file:", "about:srcdoc")) for url in requests), requests

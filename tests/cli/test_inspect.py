@@ -120,3 +120,45 @@ def test_a_heat_map_has_a_cell_for_each_weight_in_shade_or_colour(colours: str |
         assert shades == [["#fde725", "#440154"], ["#1fa187", "#a0da39"]]
     (wide,) = list(heat_map(np.ones((1, 99)) / 99, ["a"], ["x"] * 99, console))[2:]
     assert "further columns" in wide.plain
+
+
+@pytest.mark.parametrize("kind", ASKED)
+def test_what_is_found_can_be_written_as_a_page(penwright, runs: Path, kind: str, tmp_path: Path) -> None:
+    text, options = ASKED[kind]
+    asked = [option for option in options if option != "each"]
+    asked = [option for option in asked if option != "--ablate" or "each" not in options]
+    for given in ([], asked):
+        done = penwright("inspect", runs / kind, text, *given, "-o", tmp_path / "view.html")
+        assert (done.returncode, done.stderr) == (0, "")
+        size = (tmp_path / "view.html").stat().st_size
+        assert done.stdout == f"{tmp_path / 'view.html'} ({size:,} bytes)\n"
+
+
+@pytest.mark.parametrize("option", [["--head", "cross.0.1"], ["--rollout"], ["--alignment"], ["--sort", "entropy"]])
+def test_a_picture_shows_the_one_thing_that_was_asked(penwright, runs: Path, option: list[str], tmp_path: Path) -> None:
+    for ending, start in ((".svg", b"<?xml"), (".png", b"\x89PNG")):
+        path = tmp_path / f"view{ending}"
+        done = penwright("inspect", runs / "translator", "eins zwei", *option, "-o", path)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert path.read_bytes().startswith(start)
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (["-o", "view.gif"], "-o writes .html, .svg or .png"),
+        (["-o", "view.svg"], "one picture: ask for one thing"),
+        (["--lens", "--rollout", "-o", "view.svg"], "one picture: ask for one thing"),
+        (["--arithmetic", "0.0", "-o", "view.svg"], "'arithmetic' is only for .html"),
+        (["--ablate", "each", "-o", "view.html"], "no picture of --ablate each"),
+        (["-o", "nowhere/view.html"], "cannot be written"),
+    ],
+)
+def test_what_cannot_be_written_is_said_in_a_line(
+    penwright, runs: Path, options: list[str], said: str, tmp_path: Path
+) -> None:
+    done = penwright("inspect", runs / "writer", "It was", *options, cwd=tmp_path)
+    assert done.returncode != 0
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())

@@ -1,17 +1,21 @@
 """penwright inspect: what happens in a model over a text."""
 
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penwright.cli.options import Device, Json, RunFolder, print_json, warn
-from penwright.errors import PenwrightError
+from penwright.errors import PenwrightError, UsageError
 
 if TYPE_CHECKING:
     from penwright.cli.questions import Question
+    from penwright.views import View
 
 NAME = "inspect"
+ENDINGS = (".html", ".svg", ".png")
 
 
 def command(
@@ -31,18 +35,24 @@ def command(
     position: Annotated[int | None, typer.Option(help="The token whose next one --attribute is about, from 0.")] = None,
     ablate: Annotated[str | None, typer.Option(help="What changes without heads 0.1,2.3, or without each.")] = None,
     neighbours: Annotated[list[str] | None, typer.Option(help="The words nearest to this one; needs no text.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="To a file: a page (.html) or a picture (.svg, .png).")
+    ] = None,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
     """Look into a model: how likely each token of a text is, and where the heads look.
 
-    Without options, the text with its surprise, and the heads that look most at the previous token.
+    Without options, the text with its surprise, and the heads that look most at the previous token; with only -o
+    PAGE.html, all that fits on a page.
     Attention shows where a head looks, not what for: ask --ablate.
     """
     from penwright.api import load
     from penwright.cli import questions as ask
-    from penwright.inspection import Inspector
+    from penwright.inspection import Inspector, overview
 
+    if output is not None and output.suffix.lower() not in ENDINGS:
+        raise UsageError(f"{output}: -o writes {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}, by the ending of the name")
     inspector = Inspector(load(run, device))
     chosen = [ask.neighbours(inspector, word) for word in neighbours or []]
     if text is not None or not chosen:
@@ -61,9 +71,36 @@ def command(
             [about.attribution(position)] if attribute else [],
             [about.ablation(ablate)] if ablate else [],
         ]
-        found = [question for some in wanted for question in some]
-        chosen += found or ([] if chosen else about.usual())
-    _answer(chosen, json)
+        chosen += [question for some in wanted for question in some]
+        if not chosen and output is None:
+            chosen = about.usual()
+    if output is None:
+        _answer(chosen, json)
+        return
+    if output.suffix.lower() != ".html" and len(chosen) != 1:
+        raise UsageError(
+            f"a {output.suffix} is one picture: ask for one thing, such as --lens; a page (.html) has room for all"
+        )
+    views = [view for question in chosen for view in question.views(question.find())]
+    _write(output, views or list(overview(inspector, text or "", target)), f"Penwright: {run.resolve().name}", json)
+
+
+def _write(output: Path, views: "Sequence[View]", title: str, json: bool) -> None:
+    from penwright.tokenizers.tokenizer import well_formed
+    from penwright.views import html
+
+    try:
+        if output.suffix.lower() == ".html":
+            output.write_text(html(views, well_formed(title)), encoding="utf-8")
+        else:
+            views[-1].save(output)
+        size = output.stat().st_size
+    except OSError as error:
+        raise PenwrightError(f"{output} cannot be written: {error.strerror}") from None
+    if json:
+        print_json({"path": str(output), "bytes": size})
+    else:
+        print(f"{output} ({size:,} bytes)")
 
 
 def _answer(questions: "list[Question]", json: bool) -> None:

@@ -1,4 +1,4 @@
-"""What `penwright inspect` can be asked about a text: how each answer is found, and how it is drawn."""
+"""What `penwright inspect` can be asked about a text: how each answer is found and drawn, here or in a page."""
 
 from collections.abc import Callable, Iterator, Sequence
 from math import isnan
@@ -10,10 +10,11 @@ from rich.text import Text
 
 from penwright.cli.drawing import Piece, coloured, heat_map, label, numbers, signed_bar, table_of
 from penwright.errors import UsageError
-from penwright.inspection import Inspector
+from penwright.inspection import Inspector, pages, view
 from penwright.inspection.ablation import Ablation, HeadImportance
 from penwright.inspection.arithmetic import HeadArithmetic
 from penwright.inspection.attention_maps import Alignment, AttentionMaps
+from penwright.inspection.drawn import one_head
 from penwright.inspection.embeddings import Neighbours
 from penwright.inspection.gradients import Attribution
 from penwright.inspection.head_statistics import STATISTICS, HeadStatistics
@@ -22,6 +23,7 @@ from penwright.inspection.lens import Lens
 from penwright.inspection.rollout import Rollout
 from penwright.inspection.token_scores import TokenScores
 from penwright.inspection.tokens import Token
+from penwright.views import View
 
 MOST_SURPRISING = 8  # nats, about one in 3,000: all beyond is drawn alike
 LISTED = 20  # tokens or heads of a list that could be long
@@ -30,12 +32,17 @@ FIRST_HEADS = 5
 Drawn = Iterator[RenderableType]
 
 
+def _one_view(found: Any) -> list[View]:
+    return [view(found)]
+
+
 class Question(NamedTuple):
-    """One thing to be found out, and how the answer is drawn."""
+    """One thing to be found out, and how the answer is drawn: in the terminal, and as views."""
 
     name: str
     find: Callable[[], Any]
     draw: Callable[[Any, Console], Drawn]
+    views: Callable[[Any], list[View]] = _one_view  # where several, the last says most
 
 
 class Questions:
@@ -62,7 +69,10 @@ class Questions:
         def draw(found: Sequence[HeadStatistics], console: Console) -> Drawn:
             return _heads(found, statistic, shown)
 
-        return Question("heads", lambda: self.inspector.head_statistics(self.text, self.target), draw)
+        def views(found: Sequence[HeadStatistics]) -> list[View]:
+            return [pages.heads(self.inspector, self.text, self.target, statistic)]
+
+        return Question("heads", lambda: self.inspector.head_statistics(self.text, self.target), draw, views)
 
     def head(self, name: str) -> Question:
         head = parse_head(name, self.inspector.model)
@@ -78,7 +88,7 @@ class Questions:
                 part.weights[0, head.number], _texts(part.target_tokens), _texts(part.source_tokens), console
             )
 
-        return Question(f"head {head}", find, draw)
+        return Question(f"head {head}", find, draw, lambda found: [one_head(found, head)])
 
     def arithmetic(self, name: str) -> Question:
         return Question("arithmetic", lambda: self.inspector.arithmetic(self.text, name, self.target), _arithmetic)
@@ -87,7 +97,10 @@ class Questions:
         return Question("alignment", lambda: self.inspector.alignment(self.text, self.target), _alignment)
 
     def rollout(self) -> Question:
-        return Question("rollout", lambda: self.inspector.rollout(self.text, self.target), _rollout)
+        def views(found: Sequence[Rollout]) -> list[View]:
+            return [view(part) for part in found]
+
+        return Question("rollout", lambda: self.inspector.rollout(self.text, self.target), _rollout, views)
 
     def lens(self) -> Question:
         return Question("lens", lambda: self.inspector.lens(self.text, self.target), _lens)
@@ -101,7 +114,8 @@ class Questions:
     def ablation(self, heads: str) -> Question:
         """Of these heads together, parted by commas, or of `each` alone."""
         if heads == "each":
-            return Question("importance", lambda: self.inspector.head_importance(self.text, self.target), _importance)
+            importance = self.inspector.head_importance
+            return Question("importance", lambda: importance(self.text, self.target), _importance, _no_view)
         return Question("ablation", lambda: self.inspector.ablate(self.text, heads.split(","), self.target), _ablation)
 
 
@@ -232,6 +246,10 @@ def _ablation(found: Ablation, console: Console) -> Drawn:
             for text, before, after in zip(found.next_texts, found.next_before, found.next_after, strict=True)
         ],
     )
+
+
+def _no_view(found: Sequence[HeadImportance]) -> list[View]:
+    raise UsageError("there is no picture of --ablate each: name heads, such as --ablate 0.1,2.3, or leave out -o")
 
 
 def _importance(found: Sequence[HeadImportance], console: Console) -> Drawn:

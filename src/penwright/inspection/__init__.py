@@ -1,9 +1,12 @@
 """Seeing what a Transformer does with a text: functions from a model to arrays, and `Inspector`, which asks by text.
 
-Results are frozen dataclasses of NumPy arrays and strings; `as_record` makes JSON of them.
+Results are frozen dataclasses of NumPy arrays and strings; `as_record` makes JSON of them, `view` a picture of one, and
+`overview` the pictures of a whole page.
 """
 
+from penwright.inspection.drawn import view
 from penwright.inspection.inspector import Inspector
+from penwright.inspection.pages import overview
 from penwright.inspection.records import as_record
 
-__all__ = ["Inspector", "as_record"]
+__all__ = ["Inspector", "as_record", "overview", "view"]

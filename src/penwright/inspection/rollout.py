@@ -23,17 +23,18 @@ class Rollout:
     weights: Float64[np.ndarray, "targets sources"]
     target_tokens: tuple[Token, ...]
     source_tokens: tuple[Token, ...]
+    answers: tuple[Token, ...]  # the token that each decoder position goes on to predict, as far as the text goes
 
 
 def rollouts(maps: AttentionMaps) -> tuple[Rollout, ...]:
     """The rollout of each part of a model; the maps must be those of all layers."""
     parts = {part.name: part for part in maps.parts}
     if "cross" not in parts:
-        return tuple(_named(part, rollout(part.weights)) for part in maps.parts)
+        return tuple(_named(part, rollout(part.weights), maps) for part in maps.parts)
     encoder, decoder, cross = parts["encoder"], parts["decoder"], parts["cross"]
     read = rollout(encoder.weights)
     own, foreign = crossed_rollout(decoder.weights, cross.weights, read)
-    return _named(encoder, read), _named(decoder, own), _named(cross, foreign)
+    return _named(encoder, read, maps), _named(decoder, own, maps), _named(cross, foreign, maps)
 
 
 def rollout(weights: Float[np.ndarray, "n_layers n_heads length length"]) -> Float64[np.ndarray, "length length"]:
@@ -67,5 +68,5 @@ def _mixed(
     return weights.astype(np.float64).mean(1)
 
 
-def _named(part: Part, weights: Float64[np.ndarray, "targets sources"]) -> Rollout:
-    return Rollout(part.name, weights, part.target_tokens, part.source_tokens)
+def _named(part: Part, weights: Float64[np.ndarray, "targets sources"], maps: AttentionMaps) -> Rollout:
+    return Rollout(part.name, weights, part.target_tokens, part.source_tokens, maps.answers)
