@@ -1,5 +1,6 @@
 """A run is taken elsewhere by one command, or told clearly why not."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,32 @@ def test_nothing_is_written_over(penwright: Command, runs: Path, tmp_path: Path)
     done = penwright("export", runs / "writer", "--to", "huggingface", "--output", tmp_path)
     assert done.returncode == 2 and "already there" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def page_code(first_line: str) -> str:
+    """The Python block of docs/export.md that begins with this line."""
+    page = (Path(__file__).parents[2] / "docs" / "export.md").read_text(encoding="utf-8")
+    (found,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if block.startswith(first_line))
+    return found
+
+
+def test_the_page_shows_how_ctranslate2_translates(
+    penwright: Command, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("ctranslate2", reason="the extra penwright[ctranslate2] is not installed")
+    made = penwright("export", runs / "translator", "--to", "ctranslate2", "--output", tmp_path / "ct2")
+    assert made.returncode == 0, made.stderr
+    monkeypatch.chdir(tmp_path)
+    exec(page_code("import ctranslate2"), {})
+    assert capsys.readouterr().out.strip()
+
+
+def test_the_page_shows_how_transformers_writes_our_text(
+    penwright: Command, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = penwright("export", runs / "writer", "--to", "huggingface", "--output", tmp_path / "hf")
+    assert made.returncode == 0, made.stderr
+    ours = penwright("generate", runs / "writer", "It was", "--temperature", 0, "--max-new-tokens", 20).stdout
+    monkeypatch.chdir(tmp_path)
+    exec(page_code("from transformers"), {})
+    assert capsys.readouterr().out.strip() == ours.strip()
