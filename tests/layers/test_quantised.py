@@ -37,10 +37,16 @@ def test_rows_of_zeros_stay_zero() -> None:
     assert not any(layer(torch.zeros(n_rows, 8)).any() for n_rows in (1, 3))
 
 
-def test_every_linear_layer_is_replaced_and_angles_stay_exact() -> None:
+def test_every_linear_layer_is_replaced_and_the_rest_stays_exact() -> None:
     model = DecoderOnly(20, ModelSettings.model_validate({"d_model": 16, "n_heads": 2, "n_layers": 2}))
     to_precision(model, "int8")
     assert not any(isinstance(part, nn.Linear) for part in model.modules())
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+
+
+def test_in_bfloat16_angles_stay_exact() -> None:
+    model = DecoderOnly(20, ModelSettings.model_validate({"d_model": 16, "n_heads": 2, "n_layers": 2}))
+    to_precision(model, "bfloat16")
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
     assert model.decoder.rotary is not None and model.decoder.rotary.frequencies.dtype == torch.float32
 

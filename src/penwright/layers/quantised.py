@@ -25,15 +25,18 @@ class Int8Linear(nn.Module):
     def __init__(self, layer: nn.Linear):
         super().__init__()
         weight = layer.weight.detach().float()
-        scale = weight.abs().amax(1).clamp(min=TINY) / LARGEST
-        self.register_buffer("whole", (weight / scale[:, None]).round().to(torch.int8))
-        self.register_buffer("scale", scale.to(torch.bfloat16))
-        self.register_buffer("bias", None if layer.bias is None else layer.bias.detach().to(torch.bfloat16))
+        scale = (weight.abs().amax(1).clamp(min=TINY) / LARGEST).to(
+            torch.bfloat16
+        )  # first, so that nothing is lost by it
+        whole = (weight / scale.float()[:, None]).round().clamp(-LARGEST, LARGEST)
+        self.register_buffer("whole", whole.to(torch.int8))
+        self.register_buffer("scale", scale)
+        self.register_buffer("bias", None if layer.bias is None else layer.bias.detach())
 
     @property
     def weight(self) -> Float[Tensor, "out_features in_features"]:
         """The weights that this layer stands for."""
-        return self.whole * self.scale[:, None]
+        return self.whole * self.scale.float()[:, None]
 
     def forward(self, x: Float[Tensor, "*rows in_features"]) -> Float[Tensor, "*rows out_features"]:
         rows = x.flatten(0, -2)
@@ -62,12 +65,12 @@ def quantise(module: nn.Module) -> None:
 
 
 def to_precision(module: nn.Module, precision: Precision) -> None:
-    """Keep the weights so from now on; angles of positions, which bfloat16 would blur, stay as they are.
+    """Keep the weights so from now on; with int8, what is no linear layer (embeddings, norms) stays in float32.
 
-    With int8, what is no linear layer (embeddings, norms) is in bfloat16.
+    Angles of positions, which bfloat16 would blur, stay as they are.
     """
     if precision == "int8":
         quantise(module)
-    if precision != "float32":
+    if precision == "bfloat16":
         for parameter in module.parameters():
             parameter.data = parameter.data.to(torch.bfloat16)
