@@ -4,6 +4,7 @@ Run: python -m benchmarks.engines SHAPE_OR_RUN [ROUNDS] [BATCHES, as 1,16]   (sh
 """
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -32,6 +33,7 @@ from penwright.tokenizers import Tokenizer, train_tokenizer
 
 N_PROMPT, N_CONTINUED = 9, 128  # tokens, <s> included
 N_SOURCE, N_TRANSLATED = 15, 20  # without the end token
+REFERENCE = "penwright float32"
 # How much of the text must be like ours, in %, where weights are in float32 too. llama.cpp keeps keys and values in
 # float16, by which a random model soon writes the other of two nearly equal tokens; a wrong export differs at once.
 AGREEMENT = {"ours": 100.0, "ctranslate2": 95.0, "llama.cpp": 20.0}
@@ -122,11 +124,10 @@ def exported(measured: Measured, folder: Path) -> dict[str, Engine]:
     save_file(weights_of(model), ours / "model.safetensors")
     (ours / "settings.json").write_text(model.settings.model_dump_json(), encoding="utf-8")
     tokenizer.save(ours / "tokenizer.json")
-    compile_int8(model)
-    engines = {
-        "penwright float32": Engine("ours", task, str(ours)),
-        "penwright int8, compiled": Engine("ours", task, str(ours), "int8"),
-    }
+    engines = {REFERENCE: Engine("ours", task, str(ours))}
+    for threads, said in ((1, "one thread"), (THREADS, "two threads")):
+        compile_int8(model, threads)
+        engines[f"penwright int8, compiled, {said}"] = Engine("ours", task, str(ours), "int8", threads=threads)
     for precision in ("float32", "int8"):
         path = folder / f"ctranslate2-{precision}"
         save_as("ctranslate2", model, tokenizer, path, precision)
@@ -139,9 +140,9 @@ def exported(measured: Measured, folder: Path) -> dict[str, Engine]:
     return engines
 
 
-def compile_int8(model: Model) -> None:
+def compile_int8(model: Model, threads: int) -> None:
     """Once on a machine, and not part of what is timed, as the exports are not."""
-    torch.set_num_threads(THREADS)  # a compiled step is one for so many
+    torch.set_num_threads(threads)  # a compiled step is one for so many
     model = deepcopy(model)
     to_precision(model, "int8")
     if not isinstance(model, EncoderOnly):
@@ -162,11 +163,23 @@ def command(engine: Engine) -> list[str]:
     return [sys.executable, "-m", "benchmarks.engine_process", json.dumps(engine)]
 
 
+def environment(engine: Engine) -> dict[str, str]:
+    """What importing penwright sets is for itself alone: each engine waits for its threads by its own default."""
+    return {name: value for name, value in os.environ.items() if engine.kind == "ours" or name != "GOMP_SPINCOUNT"}
+
+
 def first_token(engine: Engine, measured: Measured) -> float:
     """Seconds from the start of a process to its first token."""
     texts: Tokens = job_for(measured, 1, 1).texts
     begin = perf_counter()
-    subprocess.run([*command(engine), "cold"], input=json.dumps(texts), text=True, check=True, capture_output=True)
+    subprocess.run(
+        [*command(engine), "cold"],
+        input=json.dumps(texts),
+        text=True,
+        check=True,
+        capture_output=True,
+        env=environment(engine),
+    )
     return perf_counter() - begin
 
 
@@ -183,7 +196,9 @@ class Processes:
     def __init__(self, engines: dict[str, Engine]):
         self.engines = engines
         self.running = {
-            name: subprocess.Popen(command(engine), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            name: subprocess.Popen(
+                command(engine), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment(engine)
+            )
             for name, engine in engines.items()
         }
 
@@ -205,7 +220,7 @@ class Processes:
             for name in self.engines:
                 seconds, texts[name] = self._write(name, job)
                 paces[name].append(len(job.texts) * job.n_new / seconds)
-        reference = texts["penwright float32"]
+        reference = texts[REFERENCE]
         cells = {name: Cell(paces[name], in_common(texts[name], reference)) for name in self.engines}
         for name, cell in cells.items():
             print(
