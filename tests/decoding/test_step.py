@@ -43,7 +43,7 @@ def test_a_compiled_writer_gives_the_same_logits_with_other_weights_and_past_the
     compile_unchecked(other)
     loaded: list[Path] = []
     load = step._load
-    monkeypatch.setattr(step, "_load", lambda plain, path: (loaded.append(path), load(plain, path))[1])
+    monkeypatch.setattr(step, "_load", lambda plain, rows, path: (loaded.append(path), load(plain, rows, path))[1])
     after = [logits_of(model, n_rows) for n_rows in (1, 3)]
     assert len(loaded) == 2  # else both ran as they are written
     for plain, compiled in zip(before, after, strict=True):

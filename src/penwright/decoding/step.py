@@ -26,6 +26,8 @@ Rows = Literal["one", "many"]
 StepFunction = Callable[[Tensor, Tensor, list[Tensor], list[Tensor], Tensor | None], Tensor]
 N_ROWS: dict[Rows, int] = {"one": 1, "many": 4}  # of the example to compile by
 N_SOURCES = 8
+WORTH_THREADS: dict[Rows, int] = {"one": 30_000_000, "many": 2_000_000}
+# ... parameters that make several threads pay: in a smaller step they wait for each other after every product
 
 
 class Step(nn.Module):
@@ -83,7 +85,7 @@ class Stepper:
     def _for(self, rows: Rows, device: torch.device) -> StepFunction:
         if rows not in self._known:
             path = _path(self._step, rows)
-            self._known[rows] = _load(self._step, path) if device.type == "cpu" and path.exists() else self._step
+            self._known[rows] = _load(self._step, rows, path) if device.type == "cpu" and path.exists() else self._step
         return self._known[rows]
 
 
@@ -103,32 +105,52 @@ def compile_steps(model: DecoderOnly | EncoderDecoder) -> None:
 
 
 def _path(step: Step, rows: Rows) -> Path:
-    return cache_folder("compiled") / f"step-{rows}-{_key(step)}.pt2"
+    return cache_folder("compiled") / f"step-{rows}-{_key(step, rows)}.pt2"
 
 
-def _load(step: Step, path: Path) -> StepFunction:
+def _load(step: Step, rows: Rows, path: Path) -> StepFunction:
     """By torch's own loader: its dress in Python takes two seconds to import and parses JSON at each step."""
     loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", True, 1, -1)
     tensors = dict(step.named_parameters(remove_duplicate=False)) | dict(step.named_buffers(remove_duplicate=False))
     loader.load_constants({name: tensors[name] for name in loader.get_constant_fqns()}, False, True, True)
+    n_threads = _threads(step, rows)
 
     def run(
         tokens: Tensor, lengths: Tensor, kept: list[Tensor], source: list[Tensor], padding: Tensor | None
     ) -> Tensor:
-        return loader.run([tokens, lengths, *kept, *source, *([] if padding is None else [padding])])[0]
+        with _with_threads(n_threads):
+            return loader.run([tokens, lengths, *kept, *source, *([] if padding is None else [padding])])[0]
 
     return run
 
 
-def _key(step: Step) -> str:
+def _key(step: Step, rows: Rows) -> str:
     """What a compiled step depends on: shapes and kinds of weights, never their values, and what compiled it."""
     model = step.model
     shapes = [(name, str(x.dtype), list(x.shape)) for name, x in step.state_dict().items()]
     sources = [Path(__file__), *(path for p in (penwright.layers, penwright.models) for path in _modules_of(p))]
     code = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sources]
-    machine = (torch.backends.cpu.get_cpu_capability(), torch.get_num_threads())
+    machine = (torch.backends.cpu.get_cpu_capability(), _threads(step, rows))
     what = json.dumps([model.settings.model_dump(mode="json"), shapes, code, torch.__version__, machine])
     return hashlib.sha256(what.encode()).hexdigest()[:16]
+
+
+def _threads(step: Step, rows: Rows) -> int:
+    n_parameters = sum(x.numel() for x in step.model.decoder.state_dict().values())
+    return torch.get_num_threads() if n_parameters >= WORTH_THREADS[rows] else 1
+
+
+@contextmanager
+def _with_threads(n: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    if n == before:
+        yield
+        return
+    torch.set_num_threads(n)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _modules_of(package: object) -> list[Path]:
@@ -160,7 +182,7 @@ def _compile(step: Step, rows: Rows, path: Path) -> None:
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(f".{os.getpid()}.pt2")
-    with torch.no_grad(), _stepping(decoder), warnings.catch_warnings():
+    with torch.no_grad(), _with_threads(_threads(step, rows)), _stepping(decoder), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.export.export(
             step, (tokens, tokens.clone(), keys_values(ROOM), source, padding), dynamic_shapes=shapes, strict=False
