@@ -26,7 +26,7 @@ Rows = Literal["one", "many"]
 StepFunction = Callable[[Tensor, Tensor, list[Tensor], list[Tensor], Tensor | None], Tensor]
 N_ROWS: dict[Rows, int] = {"one": 1, "many": 4}  # of the example to compile by
 N_SOURCES = 8
-WORTH_THREADS: dict[Rows, int] = {"one": 30_000_000, "many": 2_000_000}
+WORTH_THREADS: dict[Rows, int] = {"one": 5_000_000, "many": 2_000_000}
 # ... parameters that make several threads pay: in a smaller step they wait for each other after every product
 
 
