@@ -7,11 +7,19 @@ import sysconfig
 from pathlib import Path
 
 from penwright.config import cache_folder
+from penwright.errors import PenwrightError
 
 
 def keep_what_is_compiled() -> None:
     """Have torch's compiler keep its results where ours are: /tmp may be emptied at any time."""
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder("compiled")))
+
+
+def require() -> None:
+    """Raise PenwrightError, naming what is missing, where nothing can be compiled."""
+    missing = what_is_missing()
+    if missing:
+        raise PenwrightError(f"nothing can be compiled here: {missing}")
 
 
 def what_is_missing() -> str:

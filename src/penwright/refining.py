@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from penwright import compiler
 from penwright.config import Precision
 from penwright.data.corpora import Pair
 from penwright.decoding import Aligner, Head, choose_head
@@ -31,6 +32,7 @@ def quicken(folder: Path, precision: Precision | None = None) -> Mapping[Precisi
     it = opened(folder)
     if it.recipe.task == "classify":
         raise UsageError(f"{folder} holds a classifier: it reads each text at once, and has no steps to compile")
+    compiler.require()
     corpus = it.corpus()
     nats = {each: _held_out_nats(it, corpus, each) for each in quickest_first()}
     good = [each for each, value in nats.items() if value <= nats["float32"] + AS_GOOD]

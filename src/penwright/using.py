@@ -114,16 +114,17 @@ def evaluate(
     *,
     beam_size: int | None = None,
     output: Path | None = None,
-    precision: Precision = "float32",
+    precision: Precision | None = None,
 ) -> Sequence[Score]:
     """The scores of a run's best model on its held-out part, or on all of these files, read with `changes` of [data].
 
-    A translator is scored with its beam, unlike on the way in training; its translations can be kept in `output`.
+    It is measured as load() uses it: in the precision that `quicken` has found, unless one is asked for. A translator
+    is scored with its beam, unlike on the way in training; its translations can be kept in `output`.
     """
     it = opened(folder)
     recipe = validate(Recipe, merge(it.recipe.model_dump(exclude_none=True), changes or {}), str(folder))
     it = it._replace(recipe=recipe)
-    bench = it.bench(it.corpus(paths), it.model(precision), device)
+    bench = it.bench(it.corpus(paths), it.model(precision or _kept_precision(it.run, device)), device)
     if recipe.task == "translate":
         return score_translations(bench, beam_size or recipe.decoding.beam_size, output)
     return TASKS[recipe.task].evaluate(bench)

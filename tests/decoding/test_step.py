@@ -1,6 +1,7 @@
 """Compiled steps: the same logits as without, for one row and for many, with other weights than they were made with."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import jaxtyping
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from penwright import compiler
+from penwright.config import Table
 from penwright.decoding import step
 from penwright.decoding.decodable import Continuing, Translating
 from penwright.decoding.step import Stepper, compile_steps
@@ -24,13 +26,38 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PENWRIGHT_CACHE", str(tmp_path))
 
 
-def compile_unchecked(model: DecoderOnly | EncoderDecoder) -> None:
+@contextmanager
+def unchecked() -> Iterator[None]:
     """Without the checks of types that tests run under: while it is traced, an int is a symbol."""
     jaxtyping.config.update("jaxtyping_disable", True)
     try:
-        compile_steps(model)
+        yield
     finally:
         jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def compile_unchecked(model: DecoderOnly | EncoderDecoder) -> None:
+    with unchecked():
+        compile_steps(model)
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch's, about itself
+def test_every_variant_can_be_compiled(
+    writer: Callable[..., DecoderOnly], translating_model: Callable[..., EncoderDecoder], variant: Table
+) -> None:
+    with unchecked():
+        step.exported(step.Step(writer(VOCABULARY, **variant | {"n_layers": 1})), "one")
+        step.exported(step.Step(translating_model(VOCABULARY, **variant | {"n_layers": 1})), "many")
+
+
+def test_a_damaged_step_is_named_and_done_without(writer: Callable[..., DecoderOnly]) -> None:
+    model = writer(VOCABULARY)
+    before = logits_of(model, 1)
+    path = step._path(step.Step(model), "one")
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"half of a file")
+    with pytest.warns(UserWarning, match="is damaged"):
+        torch.testing.assert_close(logits_of(model, 1), before)
 
 
 @NEEDS_COMPILER
@@ -41,11 +68,10 @@ def test_a_compiled_writer_gives_the_same_logits_with_other_weights_and_past_the
     other, model = writer(VOCABULARY, seed=1, **settings), writer(VOCABULARY, seed=2, **settings)
     before = [logits_of(model, n_rows) for n_rows in (1, 3)]
     compile_unchecked(other)
-    loaded: list[Path] = []
-    load = step._load
-    monkeypatch.setattr(step, "_load", lambda plain, rows, path: (loaded.append(path), load(plain, rows, path))[1])
+    load, loaded = step._load, []
+    monkeypatch.setattr(step, "_load", lambda plain, rows: loaded.append(load(plain, rows)) or loaded[-1])
     after = [logits_of(model, n_rows) for n_rows in (1, 3)]
-    assert len(loaded) == 2  # else both ran as they are written
+    assert len(loaded) == 2 and None not in loaded  # else both ran as they are written
     for plain, compiled in zip(before, after, strict=True):
         torch.testing.assert_close(compiled, plain, atol=1e-4, rtol=1e-4)
 

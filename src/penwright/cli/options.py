@@ -20,7 +20,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or mps.")]
 InPrecision = Annotated[
     Literal["float32", "bfloat16", "int8"] | None,
-    typer.Option("--precision", help="Of the weights: float32, bfloat16, int8.", show_default=False),
+    typer.Option("--precision", help="Of the weights; else float32, or what `quicken` found.", show_default=False),
 ]
 Texts = Annotated[
     list[str] | None, typer.Argument(help="Texts; without any, each line of standard input is one.", metavar="TEXT")

@@ -14,7 +14,7 @@ from penwright.decoding.step import Stepper
 from penwright.errors import PenwrightError
 from penwright.models import DecoderOnly, EncoderDecoder
 
-SHORTEST = 2  # sources, padding included: a compiled step takes one for a special case
+SHORTEST = 2  # tokens of sources, and room for targets: a compiled step takes one for a special case
 
 
 @runtime_checkable
@@ -143,7 +143,7 @@ class Translating:
         self._start_id, self._stepper = start_id, stepper or Stepper(model)
         device = model.source_embedding.tokens.weight.device
         self._encoded = model.encode(*right_padded(sources, device, SHORTEST)).contiguous()
-        self._cache = model.new_cache(len(sources), max_new_tokens)
+        self._cache = model.new_cache(len(sources), max(SHORTEST, max_new_tokens))
 
     def first(self) -> Float[Tensor, "rows vocab_size"]:
         """The logits after the start token."""

@@ -17,7 +17,6 @@ import penwright.layers
 import penwright.models
 from penwright import compiler
 from penwright.config import cache_folder
-from penwright.errors import PenwrightError
 from penwright.layers.attention import Attention, KeysValues, stepping_attention
 from penwright.layers.cache import ROOM, Cache
 from penwright.models import DecoderOnly, Encoded, EncoderDecoder
@@ -84,8 +83,8 @@ class Stepper:
 
     def _for(self, rows: Rows, device: torch.device) -> StepFunction:
         if rows not in self._known:
-            path = _path(self._step, rows)
-            self._known[rows] = _load(self._step, rows, path) if device.type == "cpu" and path.exists() else self._step
+            kept = _load(self._step, rows) if device.type == "cpu" else None
+            self._known[rows] = kept or self._step
         return self._known[rows]
 
 
@@ -94,9 +93,7 @@ def compile_steps(model: DecoderOnly | EncoderDecoder) -> None:
 
     That takes up to a minute each, once on a machine: whatever the weights, later processes find them.
     """
-    missing = compiler.what_is_missing()
-    if missing:
-        raise PenwrightError(f"nothing was compiled: {missing}")
+    compiler.require()
     compiler.keep_what_is_compiled()
     for rows in N_ROWS:
         path = _path(Step(model), rows)
@@ -108,9 +105,16 @@ def _path(step: Step, rows: Rows) -> Path:
     return cache_folder("compiled") / f"step-{rows}-{_key(step, rows)}.pt2"
 
 
-def _load(step: Step, rows: Rows, path: Path) -> StepFunction:
+def _load(step: Step, rows: Rows) -> StepFunction | None:
     """By torch's own loader: its dress in Python takes two seconds to import and parses JSON at each step."""
-    loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", True, 1, -1)
+    path = _path(step, rows)
+    if not path.exists():
+        return None
+    try:
+        loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", True, 1, -1)
+    except RuntimeError:  # a disk was full, or the like: nothing is lost but time
+        warnings.warn(f"{path} is damaged: delete it and `penwright quicken` again", stacklevel=2)
+        return None
     tensors = dict(step.named_parameters(remove_duplicate=False)) | dict(step.named_buffers(remove_duplicate=False))
     loader.load_constants({name: tensors[name] for name in loader.get_constant_fqns()}, False, True, True)
     n_threads = _threads(step, rows)
@@ -159,6 +163,17 @@ def _modules_of(package: object) -> list[Path]:
 
 def _compile(step: Step, rows: Rows, path: Path) -> None:
     """Write the compiled step to this path, whole or not at all. Weights are not in it: they are given at loading."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(f".{os.getpid()}.pt2")
+    options = {"aot_inductor.package_constants_in_so": False}
+    with torch.no_grad(), _with_threads(_threads(step, rows)), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch._inductor.aoti_compile_and_package(exported(step, rows), package_path=str(part), inductor_configs=options)
+    part.rename(path)
+
+
+def exported(step: Step, rows: Rows) -> torch.export.ExportedProgram:
+    """The step as a graph, for any number of rows (unless there is one), tokens kept and tokens of sources."""
     model, n = step.model, N_ROWS[rows]
     decoder, settings = model.decoder, model.settings
     like = model.embedding.tokens.weight if isinstance(model, DecoderOnly) else model.target_embedding.tokens.weight
@@ -167,29 +182,23 @@ def _compile(step: Step, rows: Rows, path: Path) -> None:
         return [like.new_zeros(n, settings.n_kv_heads, length, settings.d_head) for _ in range(2 * len(decoder.blocks))]
 
     translates = isinstance(model, EncoderDecoder)
+    kept = keys_values(min(ROOM, settings.context_length))
     source = keys_values(N_SOURCES) if translates else []
     padding = torch.ones(n, N_SOURCES, dtype=torch.bool) if translates else None
     tokens = torch.zeros(n, dtype=torch.long)
     Dim = torch.export.Dim
-    batch = {} if n == 1 else {0: Dim("rows", min=2, max=4096)}
-    room, sources = Dim("room", min=2, max=2**20), Dim("sources", min=2, max=2**20)
+    batch = {} if n == 1 else {0: Dim("rows", min=2, max=2**20)}
+    room, sources = Dim("room", min=2, max=settings.context_length), Dim("sources", min=2, max=2**20)
     shapes = (
         batch,
         batch,
-        [{**batch, 2: room}] * 2 * len(decoder.blocks),
+        [{**batch, 2: room}] * len(kept),
         [{**batch, 2: sources}] * len(source),
         {**batch, 1: sources} if translates else None,
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(f".{os.getpid()}.pt2")
-    with torch.no_grad(), _with_threads(_threads(step, rows)), _stepping(decoder), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        program = torch.export.export(
-            step, (tokens, tokens.clone(), keys_values(ROOM), source, padding), dynamic_shapes=shapes, strict=False
-        )
-        options = {"aot_inductor.package_constants_in_so": False}
-        torch._inductor.aoti_compile_and_package(program, package_path=str(part), inductor_configs=options)
-    part.rename(path)
+    given = (tokens, tokens.clone(), kept, source, padding)  # one tensor given twice would be taken for one for ever
+    with torch.no_grad(), _stepping(decoder):
+        return torch.export.export(step, given, dynamic_shapes=shapes, strict=False)
 
 
 @contextmanager

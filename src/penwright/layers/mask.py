@@ -30,12 +30,9 @@ class Mask:
         `positions` are those of the targets among the sources; `whole` says that targets and sources are the same.
         A target that may see nothing sees everything instead: such rows are padding, and NaN would spread from them.
         """
-        windowed = self.window is not None and self.window < sources
-        if self.padding is None and self.segments is None and not windowed:
-            if not self.causal:
-                return KernelMask()
-            if whole:
-                return KernelMask(is_causal=True)
+        unmasked = self.padding is None and self.segments is None
+        if unmasked and (whole or not self.causal) and (self.window is None or self.window >= sources):
+            return KernelMask(is_causal=self.causal)
         sources_at = torch.arange(sources, device=positions.device)
         allowed = torch.ones((1, 1, sources), dtype=torch.bool, device=positions.device)
         if self.causal:

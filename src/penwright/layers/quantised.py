@@ -25,9 +25,8 @@ class Int8Linear(nn.Module):
     def __init__(self, layer: nn.Linear):
         super().__init__()
         weight = layer.weight.detach().float()
-        scale = (weight.abs().amax(1).clamp(min=TINY) / LARGEST).to(
-            torch.bfloat16
-        )  # first, so that nothing is lost by it
+        exact = weight.abs().amax(1).clamp(min=TINY) / LARGEST
+        scale = exact.to(torch.bfloat16)  # as the kernel wants it; before rounding, so that nothing is lost by it
         whole = (weight / scale.float()[:, None]).round().clamp(-LARGEST, LARGEST)
         self.register_buffer("whole", whole.to(torch.int8))
         self.register_buffer("scale", scale)
