@@ -48,5 +48,5 @@ clean:
 	@touch $@
 
 .venv/.dev: .venv/.pip pyproject.toml constraints.txt
-	$(BIN)/pip install --quiet -c constraints.txt -e . --group dev
+	$(BIN)/pip install --quiet -c constraints.txt -e . --group dev --group docs
 	@touch $@
