@@ -53,11 +53,13 @@ class Ours:
         from penwright.config import ModelSettings
         from penwright.decoding.step import Stepper
         from penwright.layers.quantised import to_precision
+        from penwright.memory import keep_freed_memory
         from penwright.models import make_model
         from penwright.models.weights import load_weights
         from penwright.tokenizers import Tokenizer
 
         torch.set_num_threads(engine.threads)
+        keep_freed_memory()
         folder, task = Path(engine.folder), engine.task
         assert task in ("generate", "translate")
         settings = ModelSettings(**json.loads((folder / "settings.json").read_text(encoding="utf-8")))

@@ -16,6 +16,7 @@ from penwright.evaluation.novelty import NoveltyReport, measure, passages
 from penwright.evaluation.scores import Score
 from penwright.formats.export import Format, save_as
 from penwright.layers.quantised import to_precision
+from penwright.memory import keep_freed_memory
 from penwright.models import Model, make_model
 from penwright.models.weights import load_weights
 from penwright.runs import Run
@@ -37,6 +38,7 @@ class Opened(NamedTuple):
 
     def model(self, precision: Precision = "float32") -> Model:
         """Its best model, in evaluation mode; warns of damaged checkpoints that were passed over."""
+        keep_freed_memory()
         checkpoint, warnings = self.run.best()
         for warning in warnings:
             warn(warning, stacklevel=3)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch import Tensor
 from penwright.decoding.decodable import Decodable, diverged
 from penwright.decoding.guided import Guided, put
 from penwright.decoding.guides import Guide
+from penwright.decoding.largest import largest
 from penwright.decoding.sampling import NEVER
 
 
@@ -49,23 +51,27 @@ class Extension(NamedTuple):
 Watch = Callable[[int, Extension], None]  # is told the number of a sentence and its extension
 
 
+Reals = Float[np.ndarray, "sentences n"]
+Whole = Int[np.ndarray, "sentences n"]
+
+
 class _Hypotheses(NamedTuple):
     """Some hypotheses of each sentence, best first; those with log-probability -inf are none."""
 
-    tokens: Int[Tensor, "sentences n longest"]
-    sums: Float[Tensor, "sentences n longest"]  # of log-probabilities, up to and with each token
-    lengths: Int[Tensor, "sentences n"]  # of the tokens that count
-    log_probs: Float[Tensor, "sentences n"]
-    merits: Float[Tensor, "sentences n"]  # log-probabilities, with what a guide adds
-    scores: Float[Tensor, "sentences n"]  # of the merits: what hypotheses are ranked by
+    tokens: Int[np.ndarray, "sentences n longest"]
+    sums: Float[np.ndarray, "sentences n longest"]  # of log-probabilities, up to and with each token
+    lengths: Whole  # of the tokens that count
+    log_probs: Reals
+    merits: Reals  # log-probabilities, with what a guide adds
+    scores: Reals  # of the merits: what hypotheses are ranked by
 
     def best_with(self, others: "_Hypotheses") -> "_Hypotheses":
         """The best of both, as many as there are here."""
-        both = [torch.cat(pair, dim=1) for pair in zip(self, others, strict=True)]
-        best = both[-1].topk(self.scores.shape[1]).indices
+        both = [np.concatenate(pair, axis=1) for pair in zip(self, others, strict=True)]
+        best = _best(both[-1], self.scores.shape[1])
         return _Hypotheses(*(_gather(values, best) for values in both))
 
-    def select(self, sentences: Tensor) -> "_Hypotheses":
+    def select(self, sentences: Bool[np.ndarray, " sentences"]) -> "_Hypotheses":
         return _Hypotheses(*(values[sentences] for values in self))
 
     def listed(self, finish: Literal["end", "length"], length_penalty: float) -> list[list[Hypothesis]]:
@@ -86,20 +92,23 @@ class _Hypotheses(NamedTuple):
         ]
 
 
-def _gather(values: Tensor, places: Int[Tensor, "sentences m"]) -> Tensor:
+def _best(values: Reals, n: int) -> Int[np.ndarray, "sentences best"]:
+    """The places of the n largest values of each sentence, in order."""
+    return np.argsort(-values, axis=1, kind="stable")[:, :n]
+
+
+def _gather(values: np.ndarray, places: Int[np.ndarray, "sentences m"]) -> np.ndarray:
     """What stands at these places of each sentence."""
-    if values.dim() == 2:
-        return values.gather(1, places)
-    return values.gather(1, places[:, :, None].expand(-1, -1, values.shape[2]))
+    return values[np.arange(len(values))[:, None], places]
 
 
 class _Continuations(NamedTuple):
     """How the beams of each sentence go on, best first."""
 
-    log_probs: Float[Tensor, "sentences beams"]
-    merits: Float[Tensor, "sentences beams"]
-    parents: Int[Tensor, "sentences beams"]
-    tokens: Int[Tensor, "sentences beams"]
+    log_probs: Reals
+    merits: Reals
+    parents: Whole
+    tokens: Whole
 
 
 @torch.inference_mode()
@@ -123,15 +132,15 @@ def beam_search(
     """
     results: list[list[Hypothesis]] = [[] for _ in limits]
     logits = model.first().repeat_interleave(settings.beam_size, 0)
-    search = _Search.start(limits, settings, logits.device, guides)
-    model.select(torch.arange(len(limits), device=logits.device).repeat_interleave(settings.beam_size))
+    device = logits.device
+    search = _Search.start(limits, settings, guides)
+    model.select(torch.arange(len(limits), device=device).repeat_interleave(settings.beam_size))
     while True:
         parents = search.extend(logits, end_id)
         if watch is not None:
             search.tell(watch, parents)
         done = search.done()
-        leaving = bool(done.any())
-        if leaving:
+        if done.any():
             for sentence, hypotheses in search.finish(done):
                 if not hypotheses:
                     raise diverged()
@@ -139,112 +148,114 @@ def beam_search(
             search = search.select(~done)
             if len(search.numbers) == 0:
                 return results
-            model.select(parents[~done].flatten())
+            model.select(torch.from_numpy(parents[~done].ravel()).to(device))
         elif settings.beam_size > 1:
-            model.reorder(parents.flatten())
-        logits = model.step(search.last_tokens())
+            model.reorder(torch.from_numpy(parents.ravel()).to(device))
+        logits = model.step(torch.from_numpy(search.last_tokens()).to(device))
 
 
 @dataclass
 class _Search:
-    """The sentences that are still searched: their beams, and the best finished hypotheses of each."""
+    """The sentences that are still searched: their beams, and the best finished hypotheses of each.
+
+    All of it is small and changes at every step: NumPy does that in a third of the time that torch takes to begin.
+    """
 
     settings: BeamSettings
-    numbers: Int[Tensor, " sentences"]
-    limits: Int[Tensor, " sentences"]
+    numbers: Int[np.ndarray, " sentences"]
+    limits: Int[np.ndarray, " sentences"]
     beams: _Hypotheses
     finished: _Hypotheses
     length: int = 0  # of the beams
-    guided: dict[int, Guided] = field(default_factory=dict)  # by the places of their sentences in the tensors
+    guided: dict[int, Guided] = field(default_factory=dict)  # by the places of their sentences in the arrays
 
     @classmethod
-    def start(
-        cls, limits: Sequence[int], settings: BeamSettings, device: torch.device, guides: Sequence[Guide | None]
-    ) -> "_Search":
+    def start(cls, limits: Sequence[int], settings: BeamSettings, guides: Sequence[Guide | None]) -> "_Search":
         def none(n: int) -> _Hypotheses:
             shape = (len(limits), n)
-            nothing = [torch.full(shape, NEVER, dtype=torch.float64, device=device) for _ in range(3)]
-            tokens = torch.zeros(*shape, max(limits), dtype=torch.long, device=device)
-            lengths = torch.zeros(shape, dtype=torch.long, device=device)
-            return _Hypotheses(tokens, torch.zeros_like(tokens, dtype=torch.float64), lengths, *nothing)
+            tokens = np.zeros((*shape, max(limits)), np.int64)
+            nothing = [np.full(shape, NEVER) for _ in range(3)]
+            return _Hypotheses(tokens, np.zeros(tokens.shape), np.zeros(shape, np.int64), *nothing)
 
         beams = none(settings.beam_size)
         beams.log_probs[:, 0] = beams.merits[:, 0] = 0.0  # all begin alike, so that only the first beam may go on
-        longest = torch.tensor(limits, device=device)
         guided = {
             place: Guided.start(guide, limits[place], settings.beam_size)
             for place, guide in enumerate(guides)
             if guide is not None
         }
-        numbers = torch.arange(len(limits), device=device)
-        return cls(settings, numbers, longest, beams, none(settings.n_best), guided=guided)
+        finished = none(settings.n_best)
+        return cls(settings, np.arange(len(limits)), np.array(limits), beams, finished, guided=guided)
 
-    def extend(self, logits: Float[Tensor, "rows vocab_size"], end_id: int) -> Int[Tensor, "sentences beams"]:
+    def extend(self, logits: Float[Tensor, "rows vocab_size"], end_id: int) -> Whole:
         """Give each beam its next token; returns the rows that the new beams go on from."""
         log_probs, merits, parents, tokens = self._best_continuations(logits, end_id)
         written, sums = _gather(self.beams.tokens, parents), _gather(self.beams.sums, parents)
         written[:, :, self.length], sums[:, :, self.length] = tokens, log_probs
         self.length += 1
-        lengths = torch.full_like(parents, self.length)
-        values = log_probs, merits, merits / self.length**self.settings.length_penalty
+        lengths = np.full_like(parents, self.length)
+        scores = merits / self.length**self.settings.length_penalty
         ended = tokens == end_id
-        if bool(ended.any()):
-            new = _Hypotheses(written, sums, lengths, *(x.masked_fill(~ended, NEVER) for x in values))
+        if ended.any():
+            new = _Hypotheses(written, sums, lengths, *(np.where(ended, x, NEVER) for x in (log_probs, merits, scores)))
             self.finished = self.finished.best_with(new)
-        self.beams = _Hypotheses(written, sums, lengths, *(x.masked_fill(ended, NEVER) for x in values))
-        return parents + torch.arange(len(parents), device=parents.device)[:, None] * self.settings.beam_size
+            log_probs, merits, scores = (np.where(ended, NEVER, x) for x in (log_probs, merits, scores))
+        self.beams = _Hypotheses(written, sums, lengths, log_probs, merits, scores)
+        return parents + np.arange(len(parents))[:, None] * self.settings.beam_size
 
     def _best_continuations(self, logits: Tensor, end_id: int) -> _Continuations:
         n_sentences, beam_size = self.beams.log_probs.shape
         logits = logits.float()
         normaliser = logits.logsumexp(-1)  # before the ban: log-probabilities are the model's own
-        logits[:, self.settings.banned] = NEVER
+        for token in self.settings.banned:
+            logits[:, token] = NEVER
         for place, guided in self.guided.items():
             guided.ban(logits[place * beam_size : (place + 1) * beam_size], self.length, end_id)
-        best = logits.topk(min(beam_size, logits.shape[1]))  # no sentence takes more from one beam
-        offsets = self.beams.log_probs.flatten() - normaliser
-        candidates = (best.values + offsets[:, None]).view(n_sentences, -1)
-        log_probs, places = candidates.topk(beam_size)
-        tokens = best.indices.view(n_sentences, -1).gather(1, places)
-        found = _Continuations(log_probs, log_probs.clone(), places // best.values.shape[1], tokens)
+        best = largest(logits, min(beam_size, logits.shape[1]))  # no sentence takes more from one beam
+        offsets = self.beams.log_probs.ravel() - normaliser.cpu().numpy()
+        candidates = (best.values.cpu().numpy() + offsets[:, None]).reshape(n_sentences, -1)
+        places = _best(candidates, beam_size)
+        log_probs = _gather(candidates, places)
+        tokens = _gather(best.places.cpu().numpy().reshape(n_sentences, -1), places)
+        found = _Continuations(log_probs, log_probs.copy(), places // best.values.shape[1], tokens)
         for place, guided in self.guided.items():
             rows = slice(place * beam_size, (place + 1) * beam_size)
             before = list(zip(self.beams.log_probs[place].tolist(), self.beams.merits[place].tolist(), strict=True))
             own = logits[rows] - normaliser[rows, None]
             for row, values in zip(
-                found, put(guided.choose(own, best.indices[rows], before, self.length), beam_size), strict=True
+                found, put(guided.choose(own, best.places[rows], before, self.length), beam_size), strict=True
             ):
                 row[place] = values
         return found
 
-    def tell(self, watch: Watch, parents: Int[Tensor, "sentences beams"]) -> None:
+    def tell(self, watch: Watch, parents: Whole) -> None:
         """Report the step that extend() took; `parents` are the rows that it gave."""
         last = self.length - 1
         columns = (parents % self.settings.beam_size, self.beams.tokens[:, :, last], self.beams.sums[:, :, last])
         for number, *each in zip(self.numbers.tolist(), *(column.tolist() for column in columns), strict=True):
             watch(number, Extension(self.length, *each))
 
-    def done(self) -> Bool[Tensor, " sentences"]:
+    def done(self) -> Bool[np.ndarray, " sentences"]:
         """Where the limit is reached or no beam can still get a score among the n best.
 
         Merits only fall, but for what soft terms add, so a beam's best possible score is the one it has now at the
         length that helps most: the next one, or the longest.
         """
         penalty = self.settings.length_penalty
-        best = self.beams.merits.amax(1)
+        best = self.beams.merits.max(axis=1)
         for place, guided in self.guided.items():
             best[place] += guided.guide.most_bias
-        reach = torch.maximum(best / (self.length + 1) ** penalty, best / self.limits.double() ** penalty)
+        reach = np.maximum(best / (self.length + 1) ** penalty, best / self.limits**penalty)
         return (self.limits <= self.length) | (self.finished.scores[:, -1] >= reach)
 
-    def finish(self, done: Bool[Tensor, " sentences"]) -> list[tuple[int, list[Hypothesis]]]:
+    def finish(self, done: Bool[np.ndarray, " sentences"]) -> list[tuple[int, list[Hypothesis]]]:
         """The numbers and results of the sentences that are done."""
         ended = self.finished.select(done).listed("end", self.settings.length_penalty)
         cut = self.beams.select(done).listed("length", self.settings.length_penalty)
         best = [(one + other)[: self.settings.n_best] for one, other in zip(ended, cut, strict=True)]
         return list(zip(self.numbers[done].tolist(), best, strict=True))
 
-    def select(self, kept: Bool[Tensor, " sentences"]) -> "_Search":
+    def select(self, kept: Bool[np.ndarray, " sentences"]) -> "_Search":
         return _Search(
             self.settings,
             self.numbers[kept],
@@ -252,8 +263,8 @@ class _Search:
             self.beams.select(kept),
             self.finished.select(kept),
             self.length,
-            {new: self.guided[old] for new, old in enumerate(kept.nonzero()[:, 0].tolist()) if old in self.guided},
+            {new: self.guided[old] for new, old in enumerate(kept.nonzero()[0].tolist()) if old in self.guided},
         )
 
-    def last_tokens(self) -> Int[Tensor, " rows"]:
-        return self.beams.tokens[:, :, self.length - 1].flatten()
+    def last_tokens(self) -> Int[np.ndarray, " rows"]:
+        return self.beams.tokens[:, :, self.length - 1].ravel()

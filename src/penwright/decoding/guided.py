@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
+import numpy as np
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -139,8 +139,8 @@ class Guided:
         return chosen
 
 
-def put(chosen: Sequence[Continuation], beam_size: int) -> list[Tensor]:
-    """Log-probabilities, merits, parents and tokens as rows of tensors; where there are fewer, impossible ones."""
+def put(chosen: Sequence[Continuation], beam_size: int) -> list[np.ndarray]:
+    """Log-probabilities, merits, parents and tokens, a row of each; where there are fewer, impossible ones."""
     nothing = Continuation(NEVER, NEVER, 0, 0, Standing(State(())))
     columns = list(zip(*[c[:4] for c in [*chosen, *[nothing] * (beam_size - len(chosen))]], strict=True))
-    return [torch.tensor(column, dtype=torch.float64 if n < 2 else torch.long) for n, column in enumerate(columns)]
+    return [np.array(column, dtype=np.float64 if n < 2 else np.int64) for n, column in enumerate(columns)]

@@ -23,7 +23,7 @@ class KeysValues(NamedTuple):
 
     def select(self, rows: Int[Tensor, " selected"]) -> "KeysValues":
         """These rows of the batch, in this order, repeated where a row is named twice."""
-        return KeysValues(self.keys[rows], self.values[rows])
+        return KeysValues(self.keys.index_select(0, rows), self.values.index_select(0, rows))
 
 
 Kernel = Callable[[Tensor, Tensor, Tensor, KernelMask, float], Tensor]

@@ -1,8 +1,6 @@
 """What this machine can do for training: device and precision, each chosen with a reason."""
 
-import ctypes
 import os
-import sys
 from time import perf_counter
 from typing import NamedTuple
 
@@ -10,8 +8,7 @@ import torch
 
 from penwright.config import TrainingSettings
 from penwright.errors import UsageError
-
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of malloc.h
+from penwright.memory import keep_freed_memory
 
 
 class Machine(NamedTuple):
@@ -27,20 +24,9 @@ def choose_machine(settings: TrainingSettings) -> Machine:
     torch.set_num_threads(settings.threads or os.cpu_count() or 1)
     device, device_reason = _device(settings.device)
     if device.type == "cpu":
-        _keep_freed_memory()
+        keep_freed_memory()
     precision, precision_reason = _precision(settings.precision, device)
     return Machine(device, precision, (device_reason, precision_reason))
-
-
-def _keep_freed_memory() -> None:
-    """Have the C library reuse the memory of large tensors, where it would ask for fresh pages at every step.
-
-    The system clears such pages one by one: a quarter of a training step (benchmarks/LOG.md). Only glibc has this.
-    """
-    if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt"):
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(M_MMAP_MAX, 0)
-        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def _device(wanted: str) -> tuple[torch.device, str]:

@@ -1,0 +1,18 @@
+"""How the C library deals with the memory of tensors that come and go at every step."""
+
+import ctypes
+import sys
+
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of malloc.h
+
+
+def keep_freed_memory() -> None:
+    """Have it reuse the memory of large tensors, where it would ask for fresh pages at every step.
+
+    The system clears such pages one by one: a quarter of a training step, and as much of one of beam search
+    (benchmarks/LOG.md). Only glibc has this.
+    """
+    if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt"):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(M_MMAP_MAX, 0)
+        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)

@@ -1,0 +1,24 @@
+"""The best few of many scores."""
+
+import pytest
+import torch
+
+from penwright.decoding.largest import WORTH_IT, largest
+
+
+@pytest.mark.parametrize("columns", [8000, 8003, 64 * 40, 130])
+@pytest.mark.parametrize("n", [1, 5, 12])
+@pytest.mark.parametrize("rows", [1, 3, 40])
+def test_they_are_those_of_topk_wherever_they_stand(rows: int, n: int, columns: int) -> None:
+    scores = torch.stack([torch.randperm(columns) for _ in range(rows)]).float()
+    found, expected = largest(scores, n), scores.topk(n)
+    assert torch.equal(found.values, expected.values)
+    assert torch.equal(found.places, expected.indices)
+
+
+def test_impossible_scores_come_last_and_several_of_one_block_are_found() -> None:
+    scores = torch.full((8, 8000), -torch.inf)
+    scores[:, [70, 71, 72, 7999]] = torch.tensor([3.0, 2.0, 4.0, 1.0])
+    assert scores.numel() > WORTH_IT
+    assert largest(scores, 4).places.tolist() == [[72, 70, 71, 7999]] * 8
+    assert largest(scores, 6).values[:, 4:].tolist() == [[-torch.inf, -torch.inf]] * 8
