@@ -1,9 +1,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -12,9 +10,6 @@ from penwright.decoding import Completion, Generator
 from penwright.decoding import pool as pool_module
 from penwright.decoding import prefixes as prefixes_module
 from penwright.decoding.pool import News, Pool, Request
-from penwright.decoding.prefixes import Prefixes, n_common
-from penwright.errors import PenwrightError
-from penwright.layers.attention import KeysValues
 from penwright.models import DecoderOnly
 from penwright.tokenizers import Tokenizer
 
