@@ -61,16 +61,30 @@ class Server:
             webbrowser.open(self.address)
         before = signal.signal(signal.SIGTERM, _ended)  # uvicorn raises it again when it is done
         try:
-            asyncio.run(uvicorn.Server(config).serve([self._socket]))
+            asyncio.run(_Draining(config, self._shelf, self._settings.drain_seconds).serve([self._socket]))
         finally:
             signal.signal(signal.SIGTERM, before)
             self._shelf.close()
 
 
+class _Draining(uvicorn.Server):
+    """Lets what is under way come to its end, for some seconds; then whoever still waits is told."""
+
+    def __init__(self, config: uvicorn.Config, shelf: Shelf, seconds: float):
+        super().__init__(config)
+        self._shelf, self._seconds = shelf, seconds
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for served in self._shelf:
+            served.stop()
+            asyncio.get_running_loop().call_later(self._seconds, served.cut)
+        await super().shutdown(sockets)
+
+
 def serve(folders: Sequence[str], settings: ServingSettings) -> Server:
     """Load runs, each FOLDER or NAME=FOLDER, for a server."""
     parts = [text.rpartition("=") for text in folders]
-    return Server(Shelf([Served.load(Path(folder), name or None) for name, _, folder in parts]), settings)
+    return Server(Shelf([Served.load(Path(folder), name or None, settings) for name, _, folder in parts]), settings)
 
 
 def _bind(host: str, port: int) -> socket.socket:
