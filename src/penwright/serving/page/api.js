@@ -1,6 +1,6 @@
 /** Asking the server: answers as JSON, as packed bytes or as events; what goes wrong comes as a message for people. */
 
-import { unpack } from "../views/bytes.js";
+import { unpack } from "./views/bytes.js";
 import { eventsOf } from "./events.js";
 
 const KEY = "penwright-key";

@@ -1,6 +1,6 @@
 /** The frame around all screens: which one is shown, with which model, in which theme. */
 
-import { make } from "../views/dom.js";
+import { make } from "./views/dom.js";
 import { askJson, keepKey, wasStopped } from "./api.js";
 import { openDialog, openShortcuts } from "./dialogs.js";
 import { icon } from "./icons.js";

@@ -1,6 +1,6 @@
 /** Dialogs: one at a time, closed by Escape, by their button or by a click beside them. */
 
-import { make, table } from "../views/dom.js";
+import { make, table } from "./views/dom.js";
 
 const EVERYWHERE = [
   ["Alt + 1 … 5", "go to a screen"],

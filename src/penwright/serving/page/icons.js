@@ -1,6 +1,6 @@
 /** Small drawings of one line, in the colour of the text around them. */
 
-import { makeSvg } from "../views/dom.js";
+import { makeSvg } from "./views/dom.js";
 
 const PATHS = {
   write: "M4 20h16 M5 16 15.5 5.5a2.1 2.1 0 0 1 3 3L8 19l-4 1Z",

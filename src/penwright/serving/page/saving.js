@@ -1,6 +1,6 @@
 /** Keeping what is shown: the same question asked again, as a page or a picture. */
 
-import { make } from "../views/dom.js";
+import { make } from "./views/dom.js";
 import { ask } from "./api.js";
 
 const FORMATS = [

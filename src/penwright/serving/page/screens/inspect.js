@@ -1,6 +1,6 @@
 /** Looking into a model: soon. */
 
-import { make } from "../../views/dom.js";
+import { make } from "../views/dom.js";
 
 export const keys = [];
 
