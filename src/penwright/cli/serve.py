@@ -1,0 +1,38 @@
+"""penwright serve: models for programs and people on this machine."""
+
+from typing import Annotated
+
+import typer
+
+from penwright.cli.options import without_none
+from penwright.errors import PenwrightError
+
+NAME = "serve"
+
+
+def command(
+    runs: Annotated[
+        list[str], typer.Argument(help="Run folders, or NAME=FOLDER; the first is the default.", metavar="RUN...")
+    ],
+    host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0: any that is free.", min=0, max=65535)] = 8000,
+    api_key: Annotated[
+        str | None, typer.Option(help="What requests must show, all but /health.", envvar="PENWRIGHT_API_KEY")
+    ] = None,
+    open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="A limit, as max_rows=16; may be repeated.")] = None,
+) -> None:
+    """Serve runs: a page to use and inspect them, and the interfaces of OpenAI and LibreTranslate."""
+    from penwright.config import merge, parse_override, validate
+
+    try:
+        from penwright.serving.server import serve
+        from penwright.serving.settings import ServingSettings
+    except ModuleNotFoundError as error:
+        raise PenwrightError(f"serving needs {error.name}: pip install 'penwright[serve]'") from None
+    flags = without_none({"host": host, "port": port, "api_key": api_key})
+    table = merge(flags, *(parse_override(text) for text in set_ or []))
+    server = serve(runs, validate(ServingSettings, table, "the options"))
+    for line in server.lines():
+        print(line, flush=True)
+    server.run(open_page=open_)

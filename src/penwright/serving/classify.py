@@ -1,0 +1,5 @@
+"""Labels for texts."""
+
+from fastapi import APIRouter
+
+router = APIRouter()

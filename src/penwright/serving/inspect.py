@@ -1,0 +1,5 @@
+"""What the page shows of the inside of a model."""
+
+from fastapi import APIRouter
+
+router = APIRouter()

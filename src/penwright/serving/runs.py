@@ -1,0 +1,5 @@
+"""Runs on this machine: curves, samples, alerts."""
+
+from fastapi import APIRouter
+
+router = APIRouter()

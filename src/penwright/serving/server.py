@@ -1,0 +1,88 @@
+"""A server from its beginning to its end: a socket, the routes, signals."""
+
+import asyncio
+import signal
+import socket
+import sys
+import webbrowser
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from penwright.errors import PenwrightError, UsageError
+from penwright.serving.app import create_app
+from penwright.serving.served import Served, Shelf
+from penwright.serving.settings import ServingSettings
+
+
+class Server:
+    """Models at an address, which is taken as soon as this is made."""
+
+    def __init__(self, shelf: Shelf, settings: ServingSettings):
+        """Raises UsageError for an address that others could reach without a key, PenwrightError where it is taken."""
+        if not settings.is_local and settings.api_key is None:
+            raise UsageError(
+                f"whoever reaches {settings.host} could use the models and read what they learned from: "
+                "give an --api-key, or listen at 127.0.0.1"
+            )
+        self._socket = _bind(settings.host, settings.port)
+        self._settings = settings.model_copy(update={"port": self._socket.getsockname()[1]})
+        self._shelf = shelf
+
+    @property
+    def address(self) -> str:
+        """To open in a browser."""
+        host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
+        return f"http://{host}:{self._settings.port}"
+
+    def lines(self) -> Iterator[str]:
+        """For people: where, what, and how much."""
+        yield f"{self.address}: {', '.join(f'{each.name} ({each.kind})' for each in self._shelf)}"
+        given = self._settings
+        yield (
+            f"a request: at most {given.max_body_bytes:,} bytes, {given.max_texts} texts of {given.max_characters:,} "
+            f"characters, n {given.max_n}, {given.max_new_tokens:,} new tokens, {given.deadline_seconds:g} s; "
+            f"{given.max_rows} texts written at a time, {given.max_waiting} waiting"
+        )
+
+    def run(self, *, open_page: bool = False) -> None:
+        """Serve until SIGTERM, after which what is under way comes to its end, or until Ctrl+C."""
+        app = create_app(self._shelf, self._settings)
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            lifespan="off",
+            server_header=False,
+            timeout_graceful_shutdown=int(self._settings.drain_seconds) + 1,
+        )
+        if open_page:
+            webbrowser.open(self.address)
+        before = signal.signal(signal.SIGTERM, _ended)  # uvicorn raises it again when it is done
+        try:
+            asyncio.run(uvicorn.Server(config).serve([self._socket]))
+        finally:
+            signal.signal(signal.SIGTERM, before)
+            self._shelf.close()
+
+
+def serve(folders: Sequence[str], settings: ServingSettings) -> Server:
+    """Load runs, each FOLDER or NAME=FOLDER, for a server."""
+    parts = [text.rpartition("=") for text in folders]
+    return Server(Shelf([Served.load(Path(folder), name or None) for name, _, folder in parts]), settings)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, socket.SOCK_STREAM)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(place)
+    except OSError as error:
+        raise PenwrightError(f"{host}:{port} cannot be listened at: {error.strerror}. Choose another --port") from None
+    return bound
+
+
+def _ended(number: int, frame: FrameType | None) -> None:
+    sys.exit(0)

@@ -1,0 +1,5 @@
+"""What the page needs to translate."""
+
+from fastapi import APIRouter
+
+router = APIRouter()

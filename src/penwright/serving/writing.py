@@ -1,0 +1,5 @@
+"""What the page needs to write, token by token."""
+
+from fastapi import APIRouter
+
+router = APIRouter()
