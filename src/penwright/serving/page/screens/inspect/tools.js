@@ -89,8 +89,8 @@ const gradients = {
 
 /** The tokens that can be asked for, each by the place of the one before it; the last of a writer is still to come. */
 function positions(model, tokens, state, look) {
-  const names = tokens.map(({ text }) => label(text));
-  if (model.kind === "writer") names.push("(the next one)");
+  const names = [...tokens.map(({ text }) => label(text)), "(the next one)"];
+  names.splice(Math.min(names.length - (model.kind === "writer" ? 0 : 1), model.context_length)); // what it reads at once
   const usual = model.kind === "writer" ? names.length - 1 : 0;
   const chosen = Math.min(state.number("position", usual), names.length - 1);
   const option = (name, place) => make("option", { value: place, selected: place === chosen }, `${place + 1} ${name}`);
