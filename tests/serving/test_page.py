@@ -7,8 +7,29 @@ import pytest
 
 PLACES = {
     "writer": ["tokens", "heads", "rollout", "lens", "gradients", "ablation", "arithmetic", "embeddings", "positions"],
-    "translator": ["tokens", "heads", "alignment", "rollout", "lens", "gradients", "ablation", "arithmetic", "embeddings", "positions"],
-    "classifier": ["tokens", "heads", "rollout", "lens", "gradients", "ablation", "arithmetic", "embeddings", "positions"],
+    "translator": [
+        "tokens",
+        "heads",
+        "alignment",
+        "rollout",
+        "lens",
+        "gradients",
+        "ablation",
+        "arithmetic",
+        "embeddings",
+        "positions",
+    ],
+    "classifier": [
+        "tokens",
+        "heads",
+        "rollout",
+        "lens",
+        "gradients",
+        "ablation",
+        "arithmetic",
+        "embeddings",
+        "positions",
+    ],
 }
 WAIT = ".shown:not([aria-busy]) > *"
 SIZES = [("light", 1440, 900), ("dark", 390, 844)]
