@@ -129,8 +129,7 @@ def test_more_than_can_wait_is_refused_for_now(serving: Serving) -> None:
                 running.address, "/v1/completions", "POST", b'{"prompt": "It"}', Content_Type="application/json"
             )
     assert refused.status == 429 and refused.headers["retry-after"]
-    assert eventually(lambda: served.n_inside == 0)
-    assert not served.pooling.pool.busy
+    assert eventually(lambda: served.n_inside == 0 and not served.pooling.pool.busy)
     accepted = ask(running.address, "/v1/completions", "POST", b'{"prompt": "It"}', Content_Type="application/json")
     assert accepted.status == 200
     many = ask(running.address, "/v1/completions", "POST", b'{"n": 4}', Content_Type="application/json")
