@@ -207,7 +207,9 @@ def _foresight(served: Served, tokens: Tokens, settings: DecodingSettings) -> Fo
     tokenizer, logits = served.generator.tokenizer, _logits(served, tokens)
     sampling = manner_of(tokenizer, settings, []).sampling
     reshaped = sampling.reshape(logits[None], History([tokens], logits[None]))[0]
-    chances = torch.zeros_like(reshaped).index_fill(0, reshaped.argmax(), 1.0) if sampling.greedy else reshaped.softmax(-1)
+    chances = (
+        torch.zeros_like(reshaped).index_fill(0, reshaped.argmax(), 1.0) if sampling.greedy else reshaped.softmax(-1)
+    )
     probabilities = logits.softmax(-1)
     best = probabilities.argsort(descending=True, stable=True)[:N_LIKELY]
     choices = zip(best.tolist(), probabilities[best].tolist(), chances[best].tolist(), strict=True)
@@ -220,6 +222,4 @@ def _foresight(served: Served, tokens: Tokens, settings: DecodingSettings) -> Fo
 
 def _choice(tokenizer: Tokenizer, token: int, probability: float, chance: float | None = None) -> Choice:
     text, shown = readable(tokenizer, token), TextStream(tokenizer).push(token)
-    return Choice(
-        id=token, text=text, shown=None if shown == text else shown, probability=probability, chance=chance
-    )
+    return Choice(id=token, text=text, shown=None if shown == text else shown, probability=probability, chance=chance)
