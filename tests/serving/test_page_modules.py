@@ -5,14 +5,16 @@ from typing import Any
 import pytest
 
 TEXT = "é 😀 سلام 你好\nsecond line"
-STREAM = f": a comment\r\n\r\nevent: token\r\nid: 7\r\ndata: {TEXT.splitlines()[0]}\r\ndata:second line\r\n\r\ndata: last\n\n"
+FIRST, SECOND = TEXT.splitlines()
+STREAM = f": a comment\r\n\r\nevent: token\r\nid: 7\r\ndata: {FIRST}\r\ndata:{SECOND}\r\n\r\ndata: last\n\n"
 CUT = """async ([text, ends]) => {
   const { makeParser } = await import("/events.js");
   const bytes = new TextEncoder().encode(text);
   const all = [];
   for (let cut = 0; cut <= bytes.length; cut++) {
     const parser = makeParser();
-    all.push(JSON.stringify([...parser.push(bytes.slice(0, cut)), ...parser.push(bytes.slice(cut)), ...parser.finish()]));
+    const pieces = [bytes.slice(0, cut), bytes.slice(cut)];
+    all.push(JSON.stringify([...pieces.flatMap(parser.push), ...parser.finish()]));
   }
   const parser = makeParser();
   const singly = [...bytes].flatMap(byte => parser.push(Uint8Array.of(byte))).concat(parser.finish());
