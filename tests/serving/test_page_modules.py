@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from penwright.serving.app import PAGE
+
 TEXT = "é 😀 سلام 你好\nsecond line"
 FIRST, SECOND = TEXT.splitlines()
 STREAM = f": a comment\r\n\r\nevent: token\r\nid: 7\r\ndata: {FIRST}\r\ndata:{SECOND}\r\n\r\ndata: last\n\n"
@@ -21,6 +23,13 @@ CUT = """async ([text, ends]) => {
   return [[...new Set(all)].map(each => JSON.parse(each)), singly];
 }"""
 EXPECTED = [{"event": "token", "data": TEXT, "id": "7"}, {"event": "message", "data": "last", "id": None}]
+
+
+def test_every_module_is_short_and_says_what_it_is_for() -> None:
+    for path in PAGE.rglob("*.js"):
+        text = path.read_text("utf-8")
+        assert text.startswith("/**"), path.name
+        assert text.count("\n") < 300, path.name
 
 
 @pytest.mark.parametrize("stream", [STREAM, STREAM.replace("\r\n", "\n"), STREAM.replace("\r\n", "\r"), STREAM[:-2]])
