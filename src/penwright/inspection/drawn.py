@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from penwright.errors import UsageError
-from penwright.inspection.ablation import Ablation
+from penwright.inspection.ablation import Ablation, HeadImportance
 from penwright.inspection.arithmetic import HeadArithmetic
 from penwright.inspection.attention_maps import Alignment, AttentionMaps, PackedPart, Part, pack
 from penwright.inspection.embeddings import EmbeddingMap, Neighbours
@@ -183,6 +183,12 @@ def _losses(found: LossByPosition) -> View:
     run = {"name": "loss", "x": known, "y": found.nats[known]}
     data = {"runs": [run], "x_label": "position", "y_label": "nats a token"}
     return View("curves", data, heading="Loss by position")
+
+
+def importance(found: Sequence[HeadImportance]) -> View:
+    """What every head is good for, part by part."""
+    parts = [{**table(part), "n_heads": part.changes.shape[1]} for part in found]
+    return View("importance", {"parts": parts}, heading="By how much the loss grows without each head")
 
 
 def labels(found: Lens) -> View:

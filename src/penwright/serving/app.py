@@ -8,12 +8,22 @@ from fastapi.staticfiles import StaticFiles
 
 import penwright
 from penwright.errors import PenwrightError
-from penwright.serving import classify, health, inspect, libretranslate, openai, runs, translating, writing
+from penwright.serving import (
+    classify,
+    health,
+    inspect,
+    libretranslate,
+    models,
+    openai,
+    runs,
+    translating,
+    writing,
+)
 from penwright.serving.served import Shelf, UnknownModel
 from penwright.serving.settings import ServingSettings
 from penwright.views.export import MODULES, STYLE
 
-ROUTES = (health, openai, libretranslate, classify, writing, translating, inspect, runs)
+ROUTES = (health, models, openai, libretranslate, classify, writing, translating, inspect, runs)
 PAGE = Path(__file__).parent / "page"
 
 
