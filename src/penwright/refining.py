@@ -17,7 +17,7 @@ from penwright.evaluation.perplexity import surprise
 from penwright.evaluation.tuning import Tuning, tune, tuned
 from penwright.models import EncoderOnly
 from penwright.runs import Run
-from penwright.tasks import TASKS, AnyCorpus
+from penwright.tasks import TASKS, AnyCorpus, classifying
 from penwright.using import QUICKENED, Opened, load_translator, opened
 
 AS_GOOD = 0.005  # nats a token
@@ -107,7 +107,7 @@ def calibrate(folder: Path, device: str = "cpu") -> Calibration:
     if not (it.run.folder / CALIBRATION).is_file():
         bench = it.bench(it.corpus(), it.model(), device)
         assert isinstance(bench.model, EncoderOnly)
-        batches = TASKS[it.recipe.task].batches(bench, bench.held_out).in_order()
+        batches = classifying.batches(bench, bench.held_out).in_order()
         it.run.write_json(CALIBRATION, calibration(bench.model, batches, bench.device)._asdict())
     kept = it.run.read_json(CALIBRATION)
     return Calibration(tuple(Bin(*each) for each in kept["bins"]), kept["n"], kept["error"])

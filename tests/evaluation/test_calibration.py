@@ -34,7 +34,7 @@ def test_a_model_is_measured_on_what_it_says_itself() -> None:
     tokens = torch.randint(0, 11, (6, 5))
     padding = torch.ones_like(tokens, dtype=torch.bool)
     targets = torch.tensor([0, 1, 2, 0, 1, 2])
-    found = calibration(model, [LabelledBatch(tokens, padding, targets)], torch.device("cpu"))
+    found = calibration(model, [LabelledBatch(6, tokens=tokens, padding=padding, targets=targets)], torch.device("cpu"))
     best = model.eval()(tokens, padding).softmax(-1).max(-1)
     right = int((best.indices == targets).sum())
     assert sum(each.n * each.accuracy for each in found.bins) == pytest.approx(right)

@@ -226,7 +226,12 @@ def every(n: int = 24) -> dict[str, Mapping[str, Any]]:
         "heads": heads(2, 4, 12),
         "importance": {
             "parts": [
-                {"name": "decoder", "layers": [0, 1, 2], "n_heads": 4, "changes": np.linspace(-0.2, 1, 12).reshape(3, 4)}
+                {
+                    "name": "decoder",
+                    "layers": [0, 1, 2],
+                    "n_heads": 4,
+                    "changes": np.linspace(-0.2, 1, 12).reshape(3, 4),
+                }
             ]
         },
         "labels": {

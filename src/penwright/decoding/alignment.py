@@ -133,6 +133,11 @@ def word_numbers(text: str, tokenizer: Tokenizer) -> list[int]:
     text, tokens = well_formed(text), tokenizer.encode(text)
     by_character = tokenizer.kind == "characters"  # of which some may be unknown
     sizes = [len(c.encode()) for c in text] if by_character else [len(tokenizer.token_bytes(t)) for t in tokens]
+    return words_of_pieces(text, sizes)
+
+
+def words_of_pieces(text: str, sizes: Iterable[int]) -> list[int]:
+    """The same for any pieces of the text, given how many bytes each has."""
     starts = [len(text[: match.start()].encode()) for match in re.finditer(r"\S+", text)]
     return [max(0, bisect_left(starts, end) - 1) for end in accumulate(sizes)]
 

@@ -10,6 +10,7 @@ import penwright
 from penwright.errors import PenwrightError
 from penwright.serving import (
     classify,
+    classifying,
     health,
     inspect,
     libretranslate,
@@ -23,7 +24,7 @@ from penwright.serving.served import Shelf, UnknownModel
 from penwright.serving.settings import ServingSettings
 from penwright.views.export import MODULES, STYLE
 
-ROUTES = (health, models, openai, libretranslate, classify, writing, translating, inspect, runs)
+ROUTES = (health, models, openai, libretranslate, classify, classifying, writing, translating, inspect, runs)
 PAGE = Path(__file__).parent / "page"
 
 

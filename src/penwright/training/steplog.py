@@ -11,7 +11,7 @@ EVERY = 10  # steps
 
 
 class StepLog(Observer):
-    """Writes the means of every ten steps; steps that were skipped, since their gradient was not finite, are left out."""
+    """Writes the means of every ten steps, without those that were skipped since their gradient was not finite."""
 
     def __init__(self, run: Run):
         self.run = run
