@@ -1,12 +1,12 @@
 """All routes together."""
 
+from importlib.metadata import version
 from pathlib import Path
 
 from fastapi import FastAPI, Request
 from fastapi.responses import FileResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 
-import penwright
 from penwright.errors import PenwrightError
 from penwright.serving import (
     classify,
@@ -30,7 +30,7 @@ PAGE = Path(__file__).parent / "page"
 
 def create_app(shelf: Shelf, settings: ServingSettings) -> FastAPI:
     """The server for these models."""
-    app = FastAPI(title="Penwright", version=penwright.__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(title="Penwright", version=version("penwright"), docs_url=None, redoc_url=None)
     app.state.shelf, app.state.settings = shelf, settings
     for module in ROUTES:
         app.include_router(module.router)

@@ -4,7 +4,7 @@ An answer is bytes for `views/modules/bytes.js`: {views: [{name, heading, data, 
 `?format=json` it is the same as JSON, and with html, svg or png a file to be kept.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal
@@ -21,7 +21,7 @@ from penwright.inspection.heads import parse_head
 from penwright.inspection.pages import heads
 from penwright.inspection.reading import PartName, Side
 from penwright.serving.fields import Text, TheShelf
-from penwright.views import View, html, pack
+from penwright.views import View, pack
 from penwright.views.notebook import thumbnails
 from penwright.views.packing import table
 

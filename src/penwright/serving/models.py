@@ -5,12 +5,14 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import BaseModel
 
+from penwright.inspection.heads import all_heads
 from penwright.models import Model
 from penwright.serving.fields import TheShelf
 from penwright.serving.served import Kind, Served
 
 router = APIRouter()
 N_EXAMPLES = 4
+SAMPLE = 100  # characters
 
 
 class ModelFacts(BaseModel):
@@ -24,11 +26,13 @@ class ModelFacts(BaseModel):
     d_model: int
     vocab_size: int
     context_length: int
+    heads: list[str]  # their names, as pictures of one head take them
     device: str
     step: int | None  # of training, that of its best checkpoint
     labels: list[str]  # a classifier's
     decoding: dict[str, Any]  # its own settings for being read out
     examples: list[str]  # texts it was tried on while it was trained
+    sample: str  # something to look into: of a writer, with the beginning of what it wrote
 
 
 class Models(BaseModel):
@@ -46,7 +50,9 @@ def models(shelf: TheShelf) -> Models:
 def facts(served: Served) -> ModelFacts:
     """What is known of a model, from its run folder and its weights."""
     it, model = served.opened, served.application.model
-    settings = it.recipe.model
+    settings, samples = it.recipe.model, it.run.records("samples.jsonl")
+    examples = list(dict.fromkeys(record["prompt"] for record in samples if record["prompt"].strip()))
+    written = [record["prompt"] + record["completion"] for record in samples] if served.kind == "writer" else examples
     return ModelFacts(
         id=served.name,
         kind=served.kind,
@@ -56,19 +62,16 @@ def facts(served: Served) -> ModelFacts:
         d_model=settings.d_model,
         vocab_size=it.tokenizer.vocab_size,
         context_length=settings.context_length,
+        heads=[str(head) for head in all_heads(model)],
         device=device_of(model),
         step=it.run.best_step(),
         labels=list(it.card.labels),
         decoding=it.recipe.decoding.model_dump(mode="json"),
-        examples=_examples(served),
+        examples=examples[:N_EXAMPLES],
+        sample=written[-1][:SAMPLE] if written else "",
     )
 
 
 def device_of(model: Model) -> str:
     """Where a model computes."""
     return next(model.parameters()).device.type
-
-
-def _examples(served: Served) -> list[str]:
-    prompts = [record.get("prompt", "") for record in served.opened.run.records("samples.jsonl")]
-    return list(dict.fromkeys(prompt for prompt in prompts if isinstance(prompt, str) and prompt.strip()))[:N_EXAMPLES]

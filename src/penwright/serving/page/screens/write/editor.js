@@ -11,10 +11,8 @@ const NEAR_THE_END = 60; // pixels from the bottom within which the text is foll
  * comes to a part with tokens, or leaves them (-1).
  */
 export function makeEditor({ changed, pointed, placeholder }) {
-  const end = make("br"); // so that a last empty line can be seen
-  const root = make(
-    "div",
-    {
+  const end = document.createTextNode("\n"); // after a last line break, so that the empty line can be seen
+  const root = make("div", {
       class: "editor",
       contenteditable: "plaintext-only",
       role: "textbox",
@@ -24,9 +22,7 @@ export function makeEditor({ changed, pointed, placeholder }) {
       dir: "auto",
       spellcheck: "false",
       autocapitalize: "off",
-    },
-    end,
-  );
+  });
   const state = { parts: [], measure: "probability", marked: null, composing: false };
 
   function nodeOf(part, place) {
@@ -41,7 +37,8 @@ export function makeEditor({ changed, pointed, placeholder }) {
     span.style.setProperty("--weight", `${Math.round(4 * share)}px`);
   }
   const fits = (node, part) =>
-    node !== end && node.textContent === part.text && (node.nodeType === Node.TEXT_NODE) === (part.tokens.length === 0);
+    node !== end &&
+    node.textContent === part.text && (node.nodeType === Node.TEXT_NODE) === (part.tokens.length === 0);
 
   /** Show these parts, leaving alone what is there already. */
   function draw(parts) {
@@ -54,17 +51,27 @@ export function makeEditor({ changed, pointed, placeholder }) {
       if (parts[place] !== state.parts[place] && parts[place].tokens.length) colour(root.childNodes[place], parts[place]);
     }
     stale.forEach((node) => node.remove());
-    if (fresh.length || !end.isConnected) root.append(...fresh, end);
+    root.append(...fresh);
     state.parts = parts;
+    settle();
     if (caret !== null && (stale.length || fresh.length)) setCaret(caret);
   }
+  function settle() {
+    if (state.parts.at(-1)?.text.endsWith("\n")) root.append(end);
+    else end.remove();
+  }
+  /** The text on the screen, without the line break that is only there to be seen. */
+  const content = () => (end.isConnected ? root.textContent.replace(/\n$/, "") : root.textContent);
+
   /** Show more parts after those that are there. */
   function append(more) {
     const follow = root.scrollHeight - root.scrollTop - root.clientHeight < NEAR_THE_END;
     const fragment = document.createDocumentFragment();
     more.forEach((part, at) => fragment.append(nodeOf(part, state.parts.length + at)));
-    root.insertBefore(fragment, end);
+    end.remove();
+    root.append(fragment);
     state.parts = state.parts.concat(more);
+    settle();
     if (follow) root.scrollTop = root.scrollHeight;
   }
   function caretOffset() {
@@ -82,7 +89,7 @@ export function makeEditor({ changed, pointed, placeholder }) {
       if (left <= node.length) return getSelection().collapse(node, left);
       left -= node.length;
     }
-    return getSelection().collapse(root, Math.max(0, root.childNodes.length - 1));
+    return getSelection().collapse(root, 0);
   }
   function insert(text) {
     const [range] = getSelection().rangeCount ? [getSelection().getRangeAt(0)] : [];
@@ -90,13 +97,12 @@ export function makeEditor({ changed, pointed, placeholder }) {
     const before = document.createRange();
     before.setStart(root, 0);
     before.setEnd(range.startContainer, range.startOffset);
-    const [start, whole] = [before.toString().length, root.textContent];
-    const next = whole.slice(0, start) + text + whole.slice(start + range.toString().length);
-    changed(next);
+    const [start, whole] = [before.toString().length, content()];
+    changed(whole.slice(0, start) + text + whole.slice(start + range.toString().length));
     setCaret(start + text.length);
   }
   function read() {
-    if (!state.composing) changed(root.textContent);
+    if (!state.composing) changed(content());
   }
   function mark(place) {
     state.marked?.classList.remove("pw-current");
@@ -110,9 +116,11 @@ export function makeEditor({ changed, pointed, placeholder }) {
     pointed(place >= 0 && state.parts[place].tokens.length ? place : -1, true);
   }
   root.addEventListener("beforeinput", (event) => {
-    if (event.inputType !== "insertParagraph" && event.inputType !== "insertLineBreak") return;
+    const pasted = event.dataTransfer?.getData("text/plain").replace(/\r\n?/g, "\n");
+    const breaks = event.inputType === "insertParagraph" || event.inputType === "insertLineBreak";
+    if (!breaks && !pasted) return;
     event.preventDefault(); // a browser would put in two line breaks where the text ends
-    insert("\n");
+    insert(breaks ? "\n" : pasted);
   });
   root.addEventListener("compositionstart", () => (state.composing = true));
   root.addEventListener("compositionend", () => ((state.composing = false), read()));
@@ -129,7 +137,7 @@ export function makeEditor({ changed, pointed, placeholder }) {
     append,
     mark,
     /** Put the caret at the end of the text. */
-    toEnd: () => (root.focus({ preventScroll: true }), setCaret(root.textContent.length)),
+    toEnd: () => (root.focus({ preventScroll: true }), setCaret(content().length)),
     setMeasure(measure) {
       state.measure = measure;
       state.parts.forEach((part, place) => part.tokens.length && colour(root.childNodes[place], part));

@@ -94,3 +94,25 @@ export function placeAt(parts, offset) {
   }
   return -1;
 }
+
+/** A text with the scores of all its tokens, as the server tells them; those that begin before `given` are plain. */
+export function partsOf(text, scored, given = 0) {
+  const letters = Array.from(text); // the server counts code points
+  const starts = [0];
+  for (const letter of letters) starts.push(starts.at(-1) + letter.length);
+  const collect = makeCollector();
+  const first = scored.findIndex(({ start }) => starts[start] >= given);
+  if (first < 0) return text ? [plain(text)] : [];
+  const parts = [plain(text.slice(0, starts[scored[first].start]))];
+  let at = scored[first].start;
+  for (let number = first; number < scored.length; number++) {
+    // tokens that share a character are one part, which ends where the next token begins
+    const end = number + 1 < scored.length ? scored[number + 1].start : letters.length;
+    const whole = scored[number].end <= end;
+    const part = collect(tokenOf(scored[number]), whole ? text.slice(starts[at], starts[scored[number].end]) : "");
+    if (!part) continue;
+    parts.push(part);
+    at = scored[number].end;
+  }
+  return parts.filter((part) => part.text || part.tokens.length);
+}

@@ -1,0 +1,111 @@
+"""A tiny run of each task, a server that has them, and its page in a browser."""
+
+import asyncio
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+import penwright
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page, Route
+
+    from penwright.serving.served import Shelf
+
+pytest.importorskip("fastapi", reason="the server is an extra: pip install 'penwright[serve]'")
+SETTINGS = {
+    "model": {"d_model": 32, "n_layers": 2, "n_heads": 2, "context_length": 48},
+    "training": {"steps": 6, "batch_tokens": 256, "threads": 1},
+}
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run folders by the kinds of their models: writer, translator, classifier."""
+    os.environ["PENWRIGHT_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    folder = tmp_path_factory.mktemp("runs")
+    days = [f"It was day {number}, and the rain fell on house {number * 7 % 31}.\n" for number in range(400)]
+    numbers = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four", "fünf": "five", "sechs": "six"}
+    german = [f"{a} {b} {c}" for a in numbers for b in numbers for c in numbers]
+    pairs = [f"{text}\t{' '.join(numbers[word] for word in text.split())}\n" for text in german]
+    films = [
+        f"a {word} film number {n},{label}\n" for n in range(60) for word, label in (("fine", "good"), ("dull", "bad"))
+    ]
+    texts = {"writer.txt": days, "translator.tsv": pairs, "classifier.csv": ["text,label\n", *films]}
+    for name, content in texts.items():
+        (folder / name).write_text("".join(content), encoding="utf-8")
+        penwright.train(folder / name, run=folder / name.partition(".")[0], settings=SETTINGS, quiet=True)
+    return folder
+
+
+class Running(NamedTuple):
+    """A server that is up."""
+
+    address: str
+    shelf: "Shelf"
+
+
+@pytest.fixture(scope="session")
+def server(runs: Path) -> Iterator[Running]:
+    """One with all three, in a thread of its own."""
+    import uvicorn
+
+    from penwright.serving.app import create_app
+    from penwright.serving.served import Served, Shelf
+    from penwright.serving.settings import ServingSettings
+
+    shelf = Shelf([Served.load(runs / kind) for kind in ("writer", "translator", "classifier")])
+    bound = socket.create_server(("127.0.0.1", 0))
+    port = bound.getsockname()[1]
+    app = create_app(shelf, ServingSettings(port=port))
+    uvicorn_server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+    thread = threading.Thread(target=lambda: asyncio.run(uvicorn_server.serve([bound])))
+    thread.start()
+    yield Running(f"http://127.0.0.1:{port}", shelf)
+    uvicorn_server.should_exit = True
+    thread.join()
+    shelf.close()
+
+
+Visit = Callable[..., "Page"]
+
+
+@pytest.fixture
+def visit(browser: "Browser", server: Running) -> Iterator[Visit]:
+    """Open the page at a place (#/write?text=...); in the end it must have complained of nothing that was not expected,
+    and asked nobody else."""
+    contexts, complaints, elsewhere, expected = [], [], [], []
+
+    def watch(route: "Route") -> None:
+        if route.request.url.startswith((server.address, "blob:", "data:")):
+            route.fallback()
+        else:
+            elsewhere.append(route.request.url)
+            route.abort()
+
+    def open_page(
+        place: str = "", scheme: str = "light", width: int = 1440, height: int = 900, expect: tuple[str, ...] = ()
+    ) -> "Page":
+        expected.extend(expect)
+        size: Any = {"width": width, "height": height}
+        context = browser.new_context(color_scheme=scheme, viewport=size, reduced_motion="reduce")
+        context.set_default_timeout(10_000)
+        context.route("**/*", watch)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(f"{server.address}/{place}")
+        page.wait_for_selector("main[data-ready]")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert [each for each in complaints if not any(text in each for text in expected)] == []
+    assert elsewhere == []
