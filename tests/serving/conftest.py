@@ -1,12 +1,15 @@
 """A tiny run of each task, a server that has them, and its page in a browser."""
 
 import asyncio
+import json
 import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -109,3 +112,23 @@ def visit(browser: "Browser", server: Running) -> Iterator[Visit]:
         context.close()
     assert [each for each in complaints if not any(text in each for text in expected)] == []
     assert elsewhere == []
+
+
+Asked = Callable[..., tuple[int, Any]]
+
+
+@pytest.fixture(scope="session")
+def asked(server: Running) -> Asked:
+    """The status and the JSON of an answer; a body makes it a POST."""
+
+    def ask(path: str, body: object = None, timeout: float = 30.0) -> tuple[int, Any]:
+        content = None if body is None else json.dumps(body).encode()
+        request = Request(f"{server.address}/{path}", content, {"content-type": "application/json"})
+        try:
+            with urlopen(request, timeout=timeout) as answer:
+                return answer.status, json.load(answer)
+        except HTTPError as refused:
+            with refused:
+                return refused.code, json.load(refused)
+
+    return ask

@@ -24,7 +24,7 @@ class Alert(NamedTuple):
 def alerts(steps: Sequence[Record], evaluations: Sequence[Record]) -> list[Alert]:
     """From the lines of steps.jsonl and metrics.jsonl, in the order of their steps."""
     nats = next((name for name in (evaluations[0] if evaluations else ()) if name.startswith("nats")), None)
-    held_out = [(each["step"], each[nats]) for each in evaluations if nats and _is_number(each.get(nats))]
+    held_out = [(int(each["step"]), float(each[nats])) for each in evaluations if nats and _is_number(each.get(nats))]
     found = [*_not_finite(steps), *_spikes(steps), *_over_fitting(held_out, steps), *_plateau(held_out)]
     return sorted(found, key=lambda alert: alert.step)
 

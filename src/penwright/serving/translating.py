@@ -313,7 +313,7 @@ def _probabilities(candidate: Candidate, tokenizer: Tokenizer) -> list[float | N
     """That of each word, of its tokens together; none where the text is not what its tokens spell."""
     spelled = [tokenizer.token_bytes(piece.token) for piece in candidate.pieces if piece.token != tokenizer.end_id]
     n_words = len(_places(candidate.text))
-    if b"".join(spelled).decode(errors="replace") != candidate.text:
+    if b"".join(spelled) != candidate.text.encode():
         return [None] * n_words
     numbers = words_of_pieces(candidate.text, map(len, spelled))
     return [
