@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -56,23 +55,18 @@ class Running(NamedTuple):
 @pytest.fixture(scope="session")
 def server(runs: Path) -> Iterator[Running]:
     """One with all three, in a thread of its own."""
-    import uvicorn
-
-    from penwright.serving.app import create_app
     from penwright.serving.served import Served, Shelf
+    from penwright.serving.server import Server
     from penwright.serving.settings import ServingSettings
 
-    shelf = Shelf([Served.load(runs / kind) for kind in ("writer", "translator", "classifier")])
-    bound = socket.create_server(("127.0.0.1", 0))
-    port = bound.getsockname()[1]
-    app = create_app(shelf, ServingSettings(port=port))
-    uvicorn_server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
-    thread = threading.Thread(target=lambda: asyncio.run(uvicorn_server.serve([bound])))
+    limits = ServingSettings(port=0, max_rows=8, max_characters=5000)
+    shelf = Shelf([Served.load(runs / kind, limits=limits) for kind in ("writer", "translator", "classifier")])
+    up = Server(shelf, limits)
+    thread = threading.Thread(target=lambda: asyncio.run(up.serve()))
     thread.start()
-    yield Running(f"http://127.0.0.1:{port}", shelf)
-    uvicorn_server.should_exit = True
+    yield Running(up.address, shelf)
+    up.stop()
     thread.join()
-    shelf.close()
 
 
 Visit = Callable[..., "Page"]

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 PLACES = {
-    "writer": "tokens heads rollout lens gradients ablation arithmetic embeddings positions".split(),
-    "translator": "tokens heads alignment rollout lens gradients ablation arithmetic embeddings positions".split(),
-    "classifier": "tokens heads rollout lens gradients ablation arithmetic embeddings positions".split(),
+    "writer": ["tokens", "heads", "rollout", "lens", "gradients", "ablation", "arithmetic", "embeddings", "positions"],
+    "translator": ["tokens", "heads", "alignment", "rollout", "lens", "gradients", "ablation", "arithmetic", "embeddings", "positions"],
+    "classifier": ["tokens", "heads", "rollout", "lens", "gradients", "ablation", "arithmetic", "embeddings", "positions"],
 }
 WAIT = ".shown:not([aria-busy]) > *"
 SIZES = [("light", 1440, 900), ("dark", 390, 844)]

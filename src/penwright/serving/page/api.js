@@ -3,8 +3,6 @@
 import { unpack } from "./views/bytes.js";
 import { eventsOf } from "./events.js";
 
-const KEY = "penwright-key";
-
 /** What the server would not do, in its own words. `status` is that of HTTP, 0 where there was no answer. */
 export class ApiError extends Error {
   constructor(message, status) {
@@ -16,17 +14,6 @@ export class ApiError extends Error {
 
 /** Whether somebody stopped it, which needs no message. */
 export const wasStopped = (error) => error.name === "AbortError";
-
-/** The key of a server that asks for one, for as long as the tab is open. */
-export const keepKey = (key) => sessionStorage.setItem(KEY, key);
-
-function headers(body) {
-  const key = sessionStorage.getItem(KEY);
-  return {
-    ...(body === undefined ? {} : { "content-type": "application/json" }),
-    ...(key ? { authorization: `Bearer ${key}` } : {}),
-  };
-}
 
 /** The message in the answer of a request that failed, in the shapes that our server and FastAPI give. */
 function messageOf(text, status) {
@@ -53,8 +40,9 @@ export async function ask(path, body = undefined, { signal = null } = {}) {
   const method = body === undefined ? "GET" : "POST";
   counting(1);
   try {
-    const content = body === undefined ? undefined : JSON.stringify(body);
-    const response = await fetch(path, { method, headers: headers(body), body: content, signal });
+    const sent =
+      body === undefined ? {} : { body: JSON.stringify(body), headers: { "content-type": "application/json" } };
+    const response = await fetch(path, { method, signal, ...sent });
     if (!response.ok) throw new ApiError(messageOf(await response.text(), response.status), response.status);
     return response;
   } catch (error) {

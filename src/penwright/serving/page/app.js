@@ -1,19 +1,20 @@
 /** The frame around all screens: which one is shown, with which model, in which theme. */
 
 import { make } from "./views/dom.js";
-import { askJson, keepKey, wasStopped } from "./api.js";
-import { openDialog, openShortcuts } from "./dialogs.js";
+import { askJson, wasStopped } from "./api.js";
+import { openShortcuts } from "./dialogs.js";
 import { icon } from "./icons.js";
 import { SCREENS } from "./screens.js";
 import { makeStore } from "./store.js";
 import { startTheme, turnTheme } from "./theme.js";
+import { startTour } from "./tour.js";
 
 const main = document.getElementById("main");
 const spoken = document.getElementById("spoken");
 const rail = document.getElementById("rail");
 const picker = document.getElementById("picker");
 const store = makeStore(arrive);
-const frame = { models: [], screen: null, module: null, leave: () => {} };
+const frame = { models: [], model: null, screen: null, module: null, leave: () => {} };
 
 const NAMES = { writer: "a writer", translator: "a translator", classifier: "a classifier" };
 const able = (screen, model) => screen.kinds === null || screen.kinds.includes(model.kind);
@@ -48,6 +49,7 @@ async function show(screen) {
   const state = store.of(screen.name);
   const usable = modelsFor(screen);
   const model = usable.find(({ id }) => id === state.get("model")) || usable[0] || null;
+  frame.model = model;
   drawRail();
   drawPicker(screen, model);
   document.title = `${screen.title} · Penwright`;
@@ -83,23 +85,11 @@ function announce(text) {
 /** Show the message of an error above the screen until it is closed or the next one comes. */
 function fail(error) {
   if (wasStopped(error)) return;
-  if (error.status === 401) return void askForKey();
   document.querySelector(".alert")?.remove();
   const close = make("button", { type: "button", "aria-label": "Close", click: () => alert.remove() }, "×");
   const alert = make("div", { class: "alert", role: "alert" }, make("p", {}, error.message), close);
   main.before(alert);
   if (!("status" in error)) console.error(error);
-}
-
-function askForKey() {
-  const field = make("input", { type: "password", autocomplete: "off", required: true, "aria-label": "Key" });
-  const enter = (event) => {
-    event.preventDefault();
-    keepKey(field.value);
-    location.reload();
-  };
-  const button = make("button", { class: "main" }, "Go on");
-  openDialog("This server asks for its key", make("form", { class: "line", submit: enter }, field, button));
 }
 
 function drawRail() {
@@ -149,20 +139,32 @@ function facts({ kind, parameters, n_layers, n_heads, step, device }) {
 }
 
 function drawTools() {
-  const tool = (name, title, click) =>
-    make("button", { type: "button", class: "tool", title, "aria-label": title, click }, icon(name));
+  const tool = (name, title, click, text = "") =>
+    make("button", { type: "button", class: "tool", title, "aria-label": title, click }, icon(name), text);
   const shortcuts = () => openShortcuts(frame.screen, frame.module);
   document
     .getElementById("tools")
-    .replaceChildren(tool("theme", "Light or dark", turnTheme), tool("help", "Keyboard shortcuts (?)", shortcuts));
+    .replaceChildren(
+      tool("tour", "A tour of a Transformer", tour, make("span", {}, "Tour")),
+      tool("theme", "Light or dark", turnTheme),
+      tool("help", "Keyboard shortcuts (?)", shortcuts),
+    );
   addEventListener("keydown", (event) => {
     const typing = event.target.closest?.("input, textarea, select, [contenteditable]");
-    const screen = event.altKey && SCREENS[Number(event.key) - 1];
+    const screen = event.altKey && event.shiftKey && SCREENS[Number(event.code.replace("Digit", "")) - 1];
     if (screen && !reason(screen)) store.go(screen.name);
     else if (event.key === "?" && !typing && !document.querySelector("dialog[open]")) shortcuts();
     else return;
     event.preventDefault();
   });
+}
+
+/** Over the text that is on the screen, if there is one. */
+function tour() {
+  const model = frame.model || frame.models[0];
+  if (!model) return;
+  const text = frame.screen ? store.of(frame.screen.name).get("text") : "";
+  startTour({ model, text: text || model.sample, go: store.go });
 }
 
 async function start() {

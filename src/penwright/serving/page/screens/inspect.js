@@ -61,7 +61,8 @@ export function show(element, { model, state, signal, go, announce }) {
       if (answers.size > KEPT) answers.delete(answers.keys().next().value);
     }
     const answer = await answers.get(key);
-    if (answer.warnings.length) notes.replaceChildren(...answer.warnings.map((each) => make("p", { class: "hint" }, each)));
+    if (answer.warnings.length)
+      notes.replaceChildren(...answer.warnings.map((each) => make("p", { class: "hint" }, each)));
     return answer;
   }
   /** Draw a view; gives its handle (see views/dom.js). */
@@ -116,7 +117,11 @@ export function show(element, { model, state, signal, go, announce }) {
   }
 
   const examples = model.examples.map((each) =>
-    make("button", { type: "button", class: "plain", click: () => ((text.value = each), take()) }, make("bdi", {}, label(each, 40))),
+    make(
+      "button",
+      { type: "button", class: "plain", click: () => ((text.value = each), take()) },
+      make("bdi", {}, label(each, 40)),
+    ),
   );
   const button = make("button", { type: "button", class: "main", click: take }, "Look");
   const about = make(
@@ -124,11 +129,23 @@ export function show(element, { model, state, signal, go, announce }) {
     { class: "about" },
     text,
     target,
-    make("div", { class: "line" }, button, make("kbd", {}, "Ctrl + Enter"), examples.length ? make("span", { class: "hint push" }, "or") : null, examples),
+    make(
+      "div",
+      { class: "line" },
+      button,
+      make("kbd", {}, "Ctrl + Enter"),
+      examples.length ? make("span", { class: "hint push" }, "or") : null,
+      examples,
+    ),
   );
   element.append(make("h1", { class: "pw-hidden" }, "Inspect"), about, bar);
   const save = saveMenu(question, shownHere);
-  element.append(make("div", { class: "line told" }, lead, make("div", { class: "push" }, save)), controls, notes, place);
+  element.append(
+    make("div", { class: "line told" }, lead, make("div", { class: "push" }, save)),
+    controls,
+    notes,
+    place,
+  );
   text.value = state.get("text") || model.sample;
   if (target) target.value = state.get("target");
   element.addEventListener("keydown", (event) => {
@@ -147,9 +164,15 @@ export function show(element, { model, state, signal, go, announce }) {
   function targetField({ kind, labels }) {
     const name = MEANT[kind][1];
     if (!name) return null;
-    if (kind === "translator") return make("input", { type: "text", dir: "auto", "aria-label": name, placeholder: name });
+    if (kind === "translator")
+      return make("input", { type: "text", dir: "auto", "aria-label": name, placeholder: name });
     const option = (text, value = text) => make("option", { value }, text);
     const change = () => take();
-    return make("select", { "aria-label": name, change }, option("for the label that it chooses", ""), labels.map((each) => option(each)));
+    return make(
+      "select",
+      { "aria-label": name, change },
+      option("for the label that it chooses", ""),
+      labels.map((each) => option(each)),
+    );
   }
 }

@@ -38,7 +38,11 @@ export function show(element, { model, state, signal, fail, announce, go }) {
   const stop = make("button", { type: "button", click: () => writing.running?.abort(), disabled: true }, "Stop");
   const undo = make("button", { type: "button", click: () => back(history.undo) }, "Undo");
   const redo = make("button", { type: "button", click: () => back(history.redo) }, "Redo");
-  const score = make("button", { type: "button", click: scoreAll, title: "Colour all of the text by how it surprises the model" }, "Score my text");
+  const score = make(
+    "button",
+    { type: "button", click: scoreAll, title: "Colour all of the text by how it surprises the model" },
+    "Score my text",
+  );
 
   /** Another text: drawn, kept in the address, and in the history unless it comes from there. */
   function become(parts, { typed = false, known = false } = {}) {
@@ -202,13 +206,34 @@ export function show(element, { model, state, signal, fail, announce, go }) {
   const shown = (MEASURES[state.get("colour")] && state.get("colour")) || "probability";
   const measures = ["probability", "surprise", "rank", "entropy", "none"].map((name) => [name, MEASURES[name][0]]);
   const colour = (name) => (editor.setMeasure(name), state.set({ colour: name === "probability" ? "" : name }));
-  const save = menu("Save", [["txt", "Text (.txt)"], ["json", "With all numbers (.json)"]], (format) => {
-    const text = format === "txt" ? join(writing.parts) : JSON.stringify(writing.parts, null, 1);
-    download(`${model.id}.${format}`, new Blob([text], { type: "text/plain" }));
-  });
-  const inspect = make("button", { type: "button", click: () => go("inspect", { model: model.id, text: join(writing.parts) }) }, "Inspect");
-  const example = (text) => make("button", { type: "button", click: () => (become([plain(text)]), start()) }, make("bdi", {}, text.slice(0, 60)));
-  const examples = make("div", { class: "examples line", hidden: true }, make("span", { class: "hint" }, "Try"), model.examples.map(example));
+  const save = menu(
+    "Save",
+    [
+      ["txt", "Text (.txt)"],
+      ["json", "With all numbers (.json)"],
+    ],
+    (format) => {
+      const text = format === "txt" ? join(writing.parts) : JSON.stringify(writing.parts, null, 1);
+      download(`${model.id}.${format}`, new Blob([text], { type: "text/plain" }));
+    },
+  );
+  const inspect = make(
+    "button",
+    { type: "button", click: () => go("inspect", { model: model.id, text: join(writing.parts) }) },
+    "Inspect",
+  );
+  const example = (text) =>
+    make(
+      "button",
+      { type: "button", click: () => (become([plain(text)]), start()) },
+      make("bdi", {}, text.slice(0, 60)),
+    );
+  const examples = make(
+    "div",
+    { class: "examples line", hidden: true },
+    make("span", { class: "hint" }, "Try"),
+    model.examples.map(example),
+  );
 
   element.append(
     make("h1", { class: "pw-hidden" }, "Write"),
@@ -218,9 +243,21 @@ export function show(element, { model, state, signal, fail, announce, go }) {
       make("div", { class: "line" }, run, stop, undo, redo, make("span", { class: "push line" }, score, inspect, save)),
       editor.root,
       examples,
-      make("div", { class: "line" }, make("span", { class: "hint" }, "coloured by"), choices("Coloured by", measures, shown, colour), status),
+      make(
+        "div",
+        { class: "line" },
+        make("span", { class: "hint" }, "coloured by"),
+        choices("Coloured by", measures, shown, colour),
+        status,
+      ),
     ),
-    make("aside", { class: "aside", "aria-label": "The next token and the settings" }, panel.root, settings.root, branches.root),
+    make(
+      "aside",
+      { class: "aside", "aria-label": "The next token and the settings" },
+      panel.root,
+      settings.root,
+      branches.root,
+    ),
   );
   editor.setMeasure(shown);
 
@@ -232,7 +269,8 @@ export function show(element, { model, state, signal, fail, announce, go }) {
     else if (key === "escape" && writing.running) writing.running.abort();
     else if (control && !inField && (key === "y" || (key === "z" && event.shiftKey))) back(history.redo);
     else if (control && !inField && key === "z") back(history.undo);
-    else if (event.altKey && !event.shiftKey && /^Digit\d$/.test(event.code)) panel.press((Number(event.code[5]) + 9) % 10);
+    else if (event.altKey && !event.shiftKey && /^Digit\d$/.test(event.code))
+      panel.press((Number(event.code[5]) + 9) % 10);
     else return;
     event.preventDefault();
   }

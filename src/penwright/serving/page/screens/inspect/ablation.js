@@ -60,7 +60,9 @@ export const ablation = {
     function set(heads) {
       state.set({ heads: heads.join(",") });
       handle.destroy();
-      draw(grid, { name: "importance", data: { parts: partsOf(model.heads) } }, { chosen: heads }).then((made) => (handle = made));
+      draw(grid, { name: "importance", data: { parts: partsOf(model.heads) } }, { chosen: heads }).then(
+        (made) => (handle = made),
+      );
       answer();
     }
     const each = make("button", { type: "button", click: tryEach }, "Try each head alone");

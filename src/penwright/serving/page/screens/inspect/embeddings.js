@@ -8,7 +8,10 @@ export const embeddings = {
   textless: true,
   lead: "Every token is a vector. Those that are used alike come to lie in the same direction: search for one, and see its nearest neighbours by cosine.",
   async show({ model, state, ask, draw, place, controls, look, gone, fail }) {
-    const sides = [["source", "source"], ["target", "target"]];
+    const sides = [
+      ["source", "source"],
+      ["target", "target"],
+    ];
     const side = model.kind === "translator" ? { side: state.get("side", "source") } : {};
     const change = (name) => (state.set({ side: name === "source" ? "" : name }), look());
     if (side.side) controls.append(choices("Side", sides, side.side, change));
@@ -33,7 +36,12 @@ export const embeddings = {
     }
     const chosen = ({ detail }) => choose(detail.text);
     [map, near].forEach((each) => each.addEventListener("token-chosen", chosen));
-    const field = make("input", { type: "text", value: state.get("word"), placeholder: "a word", "aria-label": "A word" });
+    const field = make("input", {
+      type: "text",
+      value: state.get("word"),
+      placeholder: "a word",
+      "aria-label": "A word",
+    });
     const submit = (event) => (event.preventDefault(), field.value && choose(field.value));
     controls.append(make("form", { class: "line", submit }, field, make("button", {}, "Neighbours")));
     if (state.get("word")) await choose(state.get("word"));

@@ -46,7 +46,20 @@ export const heads = {
       { class: "line", hidden: true },
       make("button", { type: "button", click: () => open("arithmetic") }, "Its arithmetic"),
       make("button", { type: "button", click: () => open("ablation", { heads: state.get("head") }) }, "Switch it off"),
-      make("span", { class: "hint" }, make("kbd", {}, "Page Up"), " ", make("kbd", {}, "Page Down"), " layer, ", make("kbd", {}, "["), " ", make("kbd", {}, "]"), " head, ", make("kbd", {}, "Esc"), " all heads"),
+      make(
+        "span",
+        { class: "hint" },
+        make("kbd", {}, "Page Up"),
+        " ",
+        make("kbd", {}, "Page Down"),
+        " layer, ",
+        make("kbd", {}, "["),
+        " ",
+        make("kbd", {}, "]"),
+        " head, ",
+        make("kbd", {}, "Esc"),
+        " all heads",
+      ),
     );
     controls.append(more);
 
@@ -61,13 +74,17 @@ export const heads = {
         fail(error);
       }
     }
-    root.addEventListener("head-opened", ({ detail }) => openHead(`${names[detail.part]}.${detail.layer}.${detail.head}`));
+    root.addEventListener("head-opened", ({ detail }) =>
+      openHead(`${names[detail.part]}.${detail.layer}.${detail.head}`),
+    );
     root.addEventListener("head-closed", () => {
       state.set({ head: "" });
       more.hidden = true;
       ask("heads");
     });
-    root.addEventListener("sort-chosen", ({ detail }) => state.set({ sort: detail.sort === "layer" ? "" : detail.sort }));
+    root.addEventListener("sort-chosen", ({ detail }) =>
+      state.set({ sort: detail.sort === "layer" ? "" : detail.sort }),
+    );
     root.addEventListener("part-chosen", ({ detail }) => state.set({ part: detail.part ? names[detail.part] : "" }));
     root.addEventListener("shape-chosen", ({ detail }) => state.set({ shape: detail.shape }));
     root.addEventListener("keydown", (event) => {

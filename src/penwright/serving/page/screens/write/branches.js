@@ -18,7 +18,12 @@ export function makeBranches(open) {
   /** @type {{parts: object[], text: string, parent: number | null}[]} */
   const kept = [];
   const list = make("ul", {});
-  const root = make("section", { class: "branches", "aria-label": "Branches", hidden: true }, make("h2", {}, "Branches"), list);
+  const root = make(
+    "section",
+    { class: "branches", "aria-label": "Branches", hidden: true },
+    make("h2", {}, "Branches"),
+    list,
+  );
   let current = null;
 
   function draw() {

@@ -36,7 +36,8 @@ export function makeChoices() {
     /** The part's own scores; choosing another token leads on from there. */
     showPart(part, take) {
       const { logProb, rank, entropy } = scoreOf(part);
-      const several = part.tokens.length > 1 && part.tokens.map((each) => `${label(each.text)} ${percent(Math.exp(each.logProb))}`);
+      const several =
+        part.tokens.length > 1 && part.tokens.map((each) => `${label(each.text)} ${percent(Math.exp(each.logProb))}`);
       const said = [
         `${percent(Math.exp(logProb))}, ${number(-logProb)} nats`,
         `rank ${number(rank)}`,

@@ -13,15 +13,15 @@ const NEAR_THE_END = 60; // pixels from the bottom within which the text is foll
 export function makeEditor({ changed, pointed, placeholder }) {
   const end = document.createTextNode("\n"); // after a last line break, so that the empty line can be seen
   const root = make("div", {
-      class: "editor",
-      contenteditable: "plaintext-only",
-      role: "textbox",
-      "aria-multiline": "true",
-      "aria-label": "Text",
-      "data-placeholder": placeholder,
-      dir: "auto",
-      spellcheck: "false",
-      autocapitalize: "off",
+    class: "editor",
+    contenteditable: "plaintext-only",
+    role: "textbox",
+    "aria-multiline": "true",
+    "aria-label": "Text",
+    "data-placeholder": placeholder,
+    dir: "auto",
+    spellcheck: "false",
+    autocapitalize: "off",
   });
   const state = { parts: [], measure: "probability", marked: null, composing: false };
 
@@ -37,8 +37,7 @@ export function makeEditor({ changed, pointed, placeholder }) {
     span.style.setProperty("--weight", `${Math.round(4 * share)}px`);
   }
   const fits = (node, part) =>
-    node !== end &&
-    node.textContent === part.text && (node.nodeType === Node.TEXT_NODE) === (part.tokens.length === 0);
+    node !== end && node.textContent === part.text && (node.nodeType === Node.TEXT_NODE) === (part.tokens.length === 0);
 
   /** Show these parts, leaving alone what is there already. */
   function draw(parts) {
@@ -48,7 +47,8 @@ export function makeEditor({ changed, pointed, placeholder }) {
     const stale = [...root.childNodes].slice(same).filter((node) => node !== end);
     const fresh = parts.slice(same).map((part, at) => nodeOf(part, same + at));
     for (let place = 0; place < same; place++) {
-      if (parts[place] !== state.parts[place] && parts[place].tokens.length) colour(root.childNodes[place], parts[place]);
+      if (parts[place] !== state.parts[place] && parts[place].tokens.length)
+        colour(root.childNodes[place], parts[place]);
     }
     stale.forEach((node) => node.remove());
     root.append(...fresh);

@@ -69,7 +69,12 @@ export function makeSettings({ state, defaults, changed }) {
       make("button", { type: "button", class: "plain push", click: reset }, "Reset"),
     ),
     USUAL.map((row) => slider(row, row)),
-    make("details", {}, make("summary", {}, "More rules"), MORE.map((row) => slider(row, row))),
+    make(
+      "details",
+      {},
+      make("summary", {}, "More rules"),
+      MORE.map((row) => slider(row, row)),
+    ),
     make("div", { class: "line" }, length, seed),
   );
   const numberIn = (name) => Math.max(0, Math.round(Number(fields.get(name).input.value) || 0));
