@@ -7,8 +7,9 @@ from penwright.errors import PenwrightError
 from penwright.evaluation.calibration import Calibration
 from penwright.refining import calibrate
 from penwright.serving.fields import TheShelf
+from penwright.serving.refusals import REFUSALS
 
-router = APIRouter(prefix="/classifying")
+router = APIRouter(prefix="/classifying", responses=REFUSALS)
 
 
 class BinFacts(BaseModel):

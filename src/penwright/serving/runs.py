@@ -18,9 +18,10 @@ from penwright.errors import PenwrightError
 from penwright.runs import METRICS, SAMPLES, STEPS, Record, Run
 from penwright.serving.alerts import alerts
 from penwright.serving.fields import TheShelf
+from penwright.serving.refusals import REFUSALS
 from penwright.serving.served import Shelf, UnknownModel
 
-router = APIRouter(prefix="/runs")
+router = APIRouter(prefix="/runs", responses=REFUSALS)
 QUIET = 120.0  # seconds without a new line, after which a run counts as stopped
 MOST_POINTS = 2000  # of a curve
 COUNTERS = ("step", "seconds", "targets", "epoch", "skipped", "total_steps")

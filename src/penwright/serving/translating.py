@@ -5,16 +5,17 @@ browsers count characters otherwise than Python.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import exp, fsum
-from typing import Annotated, Literal, NamedTuple
+from threading import Event
+from typing import Annotated, Literal, NamedTuple, TypeVar
 
-from fastapi import APIRouter, Request
-from pydantic import BaseModel, Field
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
 
 from penwright.decoding import Aligner
-from penwright.decoding.alignment import words_of_pieces
-from penwright.decoding.beam import Extension, Watch
+from penwright.decoding.alignment import Weights, words_of_pieces
+from penwright.decoding.beam import Extension
 from penwright.decoding.demands import Demands, Outcome
 from penwright.decoding.documents import Block, blocks, sentences
 from penwright.decoding.glossary import Glossary
@@ -22,13 +23,16 @@ from penwright.decoding.translator import Candidate, Translation
 from penwright.decoding.tree import BeamTree
 from penwright.errors import UsageError
 from penwright.refining import kept_alignment
-from penwright.serving.fields import Text, TheSettings, TheShelf
+from penwright.serving.fields import Text, TheSettings, TheShelf, check_texts
+from penwright.serving.gathering import Unwanted
+from penwright.serving.refusals import REFUSALS
+from penwright.serving.served import Served
 from penwright.serving.settings import ServingSettings
-from penwright.serving.stopping import while_connected
 from penwright.tokenizers import Tokenizer
 
-router = APIRouter(prefix="/translating")
+router = APIRouter(prefix="/translating", responses=REFUSALS)
 MOST_BEAMS = 16
+T = TypeVar("T")
 
 
 class Word(BaseModel):
@@ -57,6 +61,7 @@ class Way(BaseModel):
     log_prob: float  # in nats
     score: float
     words: list[Word]
+    weights: list[list[float]]  # how much each word looks at each source word
     terms: list[Term]
 
 
@@ -65,14 +70,20 @@ class Sentence(BaseModel):
 
     source: list[Word]
     ways: list[Way]
-    weights: list[list[float]]  # how much each word of the best one looks at each source word
     warnings: list[str]
 
 
-class Asked(BaseModel):
+class Question(BaseModel):
+    """What is sent here."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    model: Text | None = None  # None: the first translator
+
+
+class Asked(Question):
     """How to translate."""
 
-    model: str | None = None
     glossary: Text = ""  # the lines of a glossary file
     beam_size: Annotated[int, Field(ge=1, le=MOST_BEAMS)] | None = None
     length_penalty: Annotated[float, Field(ge=-10, le=10)] | None = None
@@ -80,6 +91,8 @@ class Asked(BaseModel):
 
 class Wanted(BaseModel):
     """A sentence, and how its translation begins; a beginning that ends in white space ends a word."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
 
     text: Text
     prefix: Text = ""
@@ -127,10 +140,9 @@ class Document(BaseModel):
     paragraphs: list[Paragraph]
 
 
-class AskedDocument(BaseModel):
+class AskedDocument(Question):
     """A text to be cut."""
 
-    model: str | None = None
     text: Text
 
 
@@ -169,21 +181,21 @@ class Tree(BaseModel):
 @router.post("/cut")
 async def cut(asked: AskedDocument, shelf: TheShelf, limits: TheSettings) -> Document:
     """Paragraphs and sentences of a text; no model is needed for it."""
-    _check([asked.text], limits)
+    check_texts([asked.text], limits)
     language = shelf.get(asked.model, "translator").translator.source_language
     text = asked.text.replace("\r\n", "\n")
     return Document(paragraphs=[_paragraph(block, language) for block in blocks(text)])
 
 
 @router.post("/sentences")
-async def translate(asked: AskedSentences, shelf: TheShelf, limits: TheSettings, request: Request) -> Sentences:
+async def translate(asked: AskedSentences, shelf: TheShelf, limits: TheSettings) -> Sentences:
     """Translations with the probability of each word, what became of terms, and where each word looks."""
     served = shelf.get(asked.model, "translator")
     translator, demands = served.translator, _demands(asked, limits)
-    _check([each.text for each in asked.sentences] + [each.prefix for each in asked.sentences], limits)
+    check_texts([each.text + each.prefix for each in asked.sentences], limits)
     head = kept_alignment(served.opened.run.folder)
 
-    def answer(watch: Watch) -> list[Sentence]:
+    def answer() -> list[Sentence]:
         beam_size = asked.beam_size or translator.defaults.beam_size
         found = translator.translate(
             [each.text for each in asked.sentences],
@@ -192,21 +204,20 @@ async def translate(asked: AskedSentences, shelf: TheShelf, limits: TheSettings,
             length_penalty=asked.length_penalty,
             demands=demands,
             prefixes=[each.prefix for each in asked.sentences],
-            watch=watch,
         )
-        weights = Aligner(translator.model, translator.tokenizer, head).weights([(f.source, f.text) for f in found])
+        aligner = Aligner(translator.model, translator.tokenizer, head)
+        weights = iter(aligner.weights([(each.source, way.text) for each in found for way in each.candidates]))
         return [
             Sentence(
                 source=_words(each.source),
-                ways=[_way(each, candidate, translator.tokenizer) for candidate in each.candidates],
-                weights=rows.round(4).tolist(),
+                ways=[_way(each, way, next(weights), translator.tokenizer) for way in each.candidates],
                 warnings=list(each.warnings),
             )
-            for each, rows in zip(found, weights, strict=True)
+            for each in found
         ]
 
     aligned_by = "the mean of all heads" if head is None else f"head cross.{head.layer}.{head.head}, which aligns best"
-    return Sentences(sentences=await while_connected(request, served, answer), aligned_by=aligned_by)
+    return Sentences(sentences=await _while_wanted(served, answer), aligned_by=aligned_by)
 
 
 @router.post("/words")
@@ -214,24 +225,23 @@ async def other_words(asked: AskedSentence, shelf: TheShelf, limits: TheSettings
     """The likeliest next words after the prefix, each with the rest translated anew."""
     served = shelf.get(asked.model, "translator")
     translator, demands = served.translator, _demands(asked, limits)
-    _check([asked.text, asked.prefix], limits)
-    found = await served.run(lambda: translator.alternatives(asked.text, asked.prefix, asked.n, demands))
+    check_texts([asked.text + asked.prefix], limits)
+    found = await _while_wanted(served, lambda: translator.alternatives(asked.text, asked.prefix, asked.n, demands))
     return OtherWords(
         words=[OtherWord(word=each.word, probability=exp(each.log_prob), text=each.text) for each in found]
     )
 
 
 @router.post("/tree")
-async def tree(asked: AskedSentence, shelf: TheShelf, limits: TheSettings, request: Request) -> Tree:
+async def tree(asked: AskedSentence, shelf: TheShelf, limits: TheSettings) -> Tree:
     """The tree of the search that leads to the translation of a sentence."""
     served = shelf.get(asked.model, "translator")
     translator, demands = served.translator, _demands(asked, limits)
-    _check([asked.text, asked.prefix], limits)
+    check_texts([asked.text + asked.prefix], limits)
     grown = BeamTree()
 
-    def answer(watch: Watch) -> None:
-        def both(source: int, extension: Extension) -> None:
-            watch(source, extension)
+    def answer() -> None:
+        def watch(source: int, extension: Extension) -> None:
             if source != 0:
                 raise UsageError("a tree is drawn of one sentence: give a single line that is not too long")
             grown(source, extension)
@@ -244,22 +254,33 @@ async def tree(asked: AskedSentence, shelf: TheShelf, limits: TheSettings, reque
             length_penalty=asked.length_penalty,
             demands=demands,
             prefixes=asked.prefix,
-            watch=both,
+            watch=watch,
         )
 
-    await while_connected(request, served, answer)
+    await _while_wanted(served, answer)
     return Tree(nodes=[TreeNode(**node._asdict()) for node in grown.nodes(translator.tokenizer)])
 
 
-def _check(texts: Sequence[str], limits: ServingSettings) -> None:
-    if len(texts) > 2 * limits.max_texts or sum(map(len, texts)) > limits.max_characters:
-        raise UsageError(
-            f"that is too much at once: at most {limits.max_texts} texts, and {limits.max_characters:,} characters"
-        )
+async def _while_wanted(served: Served, function: Callable[[], T]) -> T:
+    """What a function returns that searches; when its client goes away, the search ends within a step."""
+    gone = Event()
+
+    def check() -> None:
+        if gone.is_set():
+            raise Unwanted("whoever asked has gone")
+
+    def work() -> T:
+        with served.translator.watched(check):
+            return function()
+
+    try:
+        return await served.run(work)
+    finally:
+        gone.set()
 
 
 def _demands(asked: Asked, limits: ServingSettings) -> Demands:
-    _check([asked.glossary], limits)
+    check_texts([asked.glossary], limits)
     return Demands(Glossary.parse(asked.glossary.encode(), "the glossary,"))
 
 
@@ -298,13 +319,14 @@ def _words(text: str, probabilities: Sequence[float | None] = ()) -> list[Word]:
     ]
 
 
-def _way(found: Translation, candidate: Candidate, tokenizer: Tokenizer) -> Way:
+def _way(found: Translation, candidate: Candidate, weights: Weights, tokenizer: Tokenizer) -> Way:
     sides = _places(found.source), _places(candidate.text)
     return Way(
         text=candidate.text,
         log_prob=candidate.log_prob,
         score=candidate.score,
         words=_words(candidate.text, _probabilities(candidate, tokenizer)),
+        weights=weights.round(4).tolist(),
         terms=[_term(outcome, *sides) for outcome in candidate.outcomes],
     )
 
