@@ -7,8 +7,29 @@ import pytest
 
 PLACES = {
     "writer": ["tokens", "heads", "rollout", "lens", "gradients", "ablation", "arithmetic", "embeddings", "positions"],
-    "translator": ["tokens", "heads", "alignment", "rollout", "lens", "gradients", "ablation", "arithmetic", "embeddings", "positions"],
-    "classifier": ["tokens", "heads", "rollout", "lens", "gradients", "ablation", "arithmetic", "embeddings", "positions"],
+    "translator": [
+        "tokens",
+        "heads",
+        "alignment",
+        "rollout",
+        "lens",
+        "gradients",
+        "ablation",
+        "arithmetic",
+        "embeddings",
+        "positions",
+    ],
+    "classifier": [
+        "tokens",
+        "heads",
+        "rollout",
+        "lens",
+        "gradients",
+        "ablation",
+        "arithmetic",
+        "embeddings",
+        "positions",
+    ],
 }
 WAIT = ".shown:not([aria-busy]) > *"
 SIZES = [("light", 1440, 900), ("dark", 390, 844)]
@@ -79,7 +100,7 @@ def test_the_keys_are_told_by_a_question_mark_but_not_while_one_writes(visit: An
     page.keyboard.press("?")
     assert "Ctrl + Enter" in page.inner_text("dialog")
     page.keyboard.press("Escape")
-    assert page.locator("dialog").count() == 0
+    page.wait_for_selector("dialog", state="detached")
 
 
 def test_screens_are_a_key_away_and_come_back_as_they_were_left(visit: Any) -> None:

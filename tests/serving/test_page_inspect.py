@@ -91,18 +91,20 @@ def test_neighbours_are_asked_for_by_a_word_and_by_one_of_them(visit: Any, serve
     page = visit("#/inspect?model=writer&tool=embeddings&word=a")
     page.wait_for_selector(".pw-neighbours .pw-choose")
     expected = server.shelf.get("writer").inspector.neighbours("a", 12)
-    assert page.locator(".pw-neighbours bdi").all_inner_texts()[0] == expected.texts[0].replace(" ", "␣")
+    assert page.locator(".pw-neighbours bdi").all_inner_texts()[0] == expected.texts[0].replace(" ", "␣").replace(
+        "\n", "⏎"
+    )
     page.click(".pw-neighbours .pw-choose >> nth=0")
-    page.wait_for_function("text => document.querySelector('.pw-neighbours th').textContent !== text", "near “a”")
+    page.wait_for_selector(".pw-neighbours th >> nth=0 >> text=/near “[^a]/")
 
 
 def test_a_translation_of_ones_own_is_looked_at(visit: Any) -> None:
     page = visit("#/inspect?model=translator&text=eins%20zwei&target=two%20one&tool=tokens")
-    page.wait_for_selector(".shown .pw-text")
-    assert page.inner_text(".shown .pw-text").startswith("two one")
+    page.wait_for_selector(".shown .pw-beside > .pw-text")
+    assert page.inner_text(".shown .pw-beside > .pw-text").startswith("two one")
     page.fill("input[aria-label^=Translation]", "one")
     page.keyboard.press("Control+Enter")
-    page.wait_for_function("document.querySelector('.shown .pw-text')?.textContent.startsWith('one<')")
+    page.wait_for_selector(".shown .pw-beside > .pw-text:has-text('one'):not(:has-text('two'))")
 
 
 def test_a_page_that_is_saved_opens_without_a_server(visit: Any, opened: Any, tmp_path: Path) -> None:
@@ -131,7 +133,7 @@ def test_a_picture_can_be_saved(visit: Any, ending: str) -> None:
 def test_what_a_model_does_not_have_is_said_in_the_place_of_the_picture(visit: Any) -> None:
     page = visit("#/inspect?model=writer&text=It&tool=embeddings", expect=("status of 400",))
     page.fill("input[aria-label='A word']", " ")
-    page.click("text=Neighbours")
+    page.click("button:text-is('Neighbours')")
     page.wait_for_selector(".pw-neighbours, .problem")
     page.route("**/inspect/lens", lambda route: route.fulfill(status=400, body='{"error": {"message": "no lens"}}'))
     page.click("text=Lens")

@@ -31,16 +31,25 @@ function split(text, mark) {
 export function makeStore(arrive) {
   /** @type {Map<string, Record<string, string>>} */
   const known = new Map();
-  const state = { screen: "", timer: 0 };
+  const state = { screen: "", timer: 0, flushed: -LATER };
 
   function flush() {
     clearTimeout(state.timer);
     state.timer = 0;
+    state.flushed = performance.now();
     const here = address(state.screen, known.get(state.screen));
     if (state.screen && here !== location.hash) history.replaceState(null, "", here);
   }
+  /** At once, but not again before some time has passed. */
+  function soon() {
+    if (state.timer) return;
+    const wait = state.flushed + LATER - performance.now();
+    if (wait <= 0) flush();
+    else state.timer = setTimeout(flush, wait);
+  }
   function come() {
     clearTimeout(state.timer);
+    state.timer = 0;
     const { screen, values } = parse(location.hash);
     state.screen = screen;
     known.set(screen, values);
@@ -64,7 +73,7 @@ export function makeStore(arrive) {
         number: (name, otherwise) => numberOf((known.get(screen) || {})[name], otherwise),
         set(values) {
           known.set(screen, { ...known.get(screen), ...values });
-          if (screen === state.screen && !state.timer) state.timer = setTimeout(flush, LATER);
+          if (screen === state.screen) soon();
         },
       };
     },

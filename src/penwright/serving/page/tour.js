@@ -75,7 +75,7 @@ export function startTour({ model, text, go }) {
   const title = make("h2", { tabindex: -1 });
   const told = make("p", {});
   const count = make("span", { class: "hint" });
-  const field = make("input", { type: "text", value: text, dir: "auto", "aria-label": "A sentence of your own" });
+  const field = make("textarea", { rows: 2, dir: "auto", "aria-label": "A sentence of your own" }, text);
   const back = make("button", { type: "button", click: () => show(state.at - 1) }, "Back");
   const next = make("button", { type: "button", class: "main", click: () => show(state.at + 1) }, "Next");
   const skip = make("button", { type: "button", class: "plain", click: close }, "Skip the tour");
@@ -112,7 +112,11 @@ export function startTour({ model, text, go }) {
   function onKey(event) {
     if (event.key === "Escape" && (card.contains(event.target) || event.target === document.body)) close();
   }
-  field.addEventListener("keydown", ({ key }) => key === "Enter" && show(0));
+  field.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || event.shiftKey) return;
+    event.preventDefault();
+    show(0);
+  });
   document.addEventListener("keydown", onKey);
   document.body.append(card);
   open = { close };

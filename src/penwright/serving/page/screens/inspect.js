@@ -38,6 +38,7 @@ export function show(element, { model, state, signal, go, announce }) {
   });
   const target = targetField(model);
   const bar = make("div", { class: "tabs", role: "group", "aria-label": "What to look at" });
+  const title = make("h2", { class: "pw-hidden" });
   const lead = make("p", { class: "lead" });
   const controls = make("div", { class: "line controls" });
   const notes = make("div", { "aria-live": "polite" });
@@ -80,6 +81,7 @@ export function show(element, { model, state, signal, go, announce }) {
     const current = tool();
     clear();
     drawTabs(current);
+    title.textContent = current.title;
     lead.textContent = current.lead;
     if (!state.get("text") && !current.textless) return void place.append(make("p", {}, "Write a sentence above."));
     place.setAttribute("aria-busy", "true");
@@ -134,11 +136,10 @@ export function show(element, { model, state, signal, go, announce }) {
       { class: "line" },
       button,
       make("kbd", {}, "Ctrl + Enter"),
-      examples.length ? make("span", { class: "hint push" }, "or") : null,
-      examples,
+      examples.length ? make("div", { class: "others push" }, make("span", { class: "hint" }, "or"), examples) : null,
     ),
   );
-  element.append(make("h1", { class: "pw-hidden" }, "Inspect"), about, bar);
+  element.append(make("h1", { class: "pw-hidden" }, "Inspect"), about, bar, title);
   const save = saveMenu(question, shownHere);
   element.append(
     make("div", { class: "line told" }, lead, make("div", { class: "push" }, save)),

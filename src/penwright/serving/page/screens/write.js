@@ -1,16 +1,17 @@
 /** Write: a raw text that a person and the model write in turn, coloured by what the model thought of it. */
 
 import { number } from "../views/axes.js";
-import { choices, make } from "../views/dom.js";
-import { MEASURES } from "../views/text.js";
-import { askEvents, askJson, wasStopped } from "../api.js";
-import { download, menu } from "../saving.js";
+import { make } from "../views/dom.js";
+import { askJson } from "../api.js";
 import { makeBranches } from "./write/branches.js";
 import { makeChoices } from "./write/choices.js";
+import { makeButtons, makeColours, makeExamples } from "./write/controls.js";
 import { makeEditor } from "./write/editor.js";
 import { makeHistory } from "./write/history.js";
+import { makePreview } from "./write/preview.js";
 import { makeSettings } from "./write/settings.js";
-import { branched, chosen, edited, join, makeCollector, partsOf, plain, prompt, tokenOf } from "./write/text.js";
+import { stream } from "./write/stream.js";
+import { branched, chosen, edited, join, partsOf, plain, prompt } from "./write/text.js";
 
 const PAUSE = 250; // milliseconds after the last change before the next token is asked for
 
@@ -23,26 +24,40 @@ export const keys = [
 
 /** @param {HTMLElement} element @param {import("../screens.js").Context} context */
 export function show(element, { model, state, signal, fail, announce, go }) {
-  const writing = { parts: [], running: null, queue: [], frame: 0, place: -1, next: null, timer: 0, asked: null };
+  const writing = { parts: [], running: null, place: -1, next: null };
   const history = makeHistory();
   const panel = makeChoices();
-  const settings = makeSettings({ state, defaults: model.decoding, changed: () => showNext(0) });
-  const branches = makeBranches((parts) => become(parts));
+  const settings = makeSettings({ state, defaults: model.decoding, changed: () => preview.later(0) });
+  const branches = makeBranches((parts) => !writing.running && become(parts));
+  const preview = makePreview({
+    question: () => ({ model: model.id, ...prompt(writing.parts), settings: settings.rules() }),
+    found(next) {
+      writing.next = next;
+      if (writing.place < 0) showNext();
+    },
+    fail,
+    signal,
+  });
   const editor = makeEditor({
     changed: (text) => become(edited(writing.parts, text), { typed: true }),
     pointed: point,
     placeholder: "Begin a text here, and let the model go on: Ctrl + Enter.",
   });
+  const buttons = makeButtons({
+    start: () => start(),
+    stop: () => writing.running?.abort(),
+    undo: () => back(history.undo),
+    redo: () => back(history.redo),
+    score: scoreAll,
+    inspect: () => go("inspect", { model: model.id, text: join(writing.parts) }),
+    parts: () => writing.parts,
+    name: model.id,
+  });
+  const examples = makeExamples(model.examples, (text) => {
+    become([plain(text)]);
+    start();
+  });
   const status = make("p", { class: "status hint" });
-  const run = make("button", { type: "button", class: "main", click: start }, "Write on");
-  const stop = make("button", { type: "button", click: () => writing.running?.abort(), disabled: true }, "Stop");
-  const undo = make("button", { type: "button", click: () => back(history.undo) }, "Undo");
-  const redo = make("button", { type: "button", click: () => back(history.redo) }, "Redo");
-  const score = make(
-    "button",
-    { type: "button", click: scoreAll, title: "Colour all of the text by how it surprises the model" },
-    "Score my text",
-  );
 
   /** Another text: drawn, kept in the address, and in the history unless it comes from there. */
   function become(parts, { typed = false, known = false } = {}) {
@@ -52,24 +67,23 @@ export function show(element, { model, state, signal, fail, announce, go }) {
     remember();
     point(-1);
     refresh();
-    showNext(PAUSE);
+    preview.later(PAUSE);
   }
   function remember() {
     const given = writing.parts.findIndex(({ tokens }) => tokens.length);
-    const before = given < 0 ? writing.parts : writing.parts.slice(0, given);
-    state.set({ text: join(writing.parts), given: given < 0 ? "" : join(before).length || "0" });
+    state.set({
+      text: join(writing.parts),
+      given: given < 0 ? "" : String(join(writing.parts.slice(0, given)).length),
+    });
   }
   function refresh() {
-    const running = writing.running !== null;
-    run.disabled = running;
-    stop.disabled = !running;
-    undo.disabled = running || !history.canUndo();
-    redo.disabled = running || !history.canRedo();
-    score.disabled = running || join(writing.parts) === "";
-    examples.hidden = running || join(writing.parts) !== "";
+    const [resting, empty] = [writing.running === null, join(writing.parts) === ""];
+    const [undo, redo] = [resting && history.canUndo(), resting && history.canRedo()];
+    buttons.allow({ start: resting, stop: !resting, undo, redo, score: resting && !empty });
+    examples.hidden = !resting || !empty;
   }
   function back(step) {
-    const parts = step();
+    const parts = writing.running ? null : step();
     if (parts) become(parts, { known: true });
     editor.toEnd();
   }
@@ -79,187 +93,82 @@ export function show(element, { model, state, signal, fail, announce, go }) {
     if (place === writing.place || writing.running) return;
     writing.place = place;
     editor.mark(place);
-    if (place < 0) return showChoices();
-    const part = writing.parts[place];
-    const said = panel.showPart(part, (choice) => start({ from: branched(writing.parts, place, choice) }));
+    if (place < 0) return void showNext();
+    const take = (choice) => start(branched(writing.parts, place, choice));
+    const said = panel.showPart(writing.parts[place], take);
     if (byKeys) announce(said);
   }
-  function showChoices() {
-    if (!writing.next) return panel.showHint("What may come next", "Begin a text to see it.");
+  function showNext() {
+    if (!writing.next) return;
     const { likeliest, entropy } = writing.next;
-    panel.showNext(writing.next, (choice) => start({ from: [...writing.parts, chosen(choice, entropy, likeliest)] }));
-  }
-  /** Ask for the next token; the server runs the model only where the text is another one. */
-  function showNext(pause) {
-    clearTimeout(writing.timer);
-    if (writing.running) return;
-    writing.timer = setTimeout(async () => {
-      writing.asked?.abort();
-      writing.asked = new AbortController();
-      const stopped = AbortSignal.any([signal, writing.asked.signal]);
-      try {
-        const body = { model: model.id, ...prompt(writing.parts), settings: settings.rules() };
-        writing.next = await askJson("next", body, { signal: stopped });
-        if (writing.place < 0) showChoices();
-      } catch (error) {
-        fail(error);
-      }
-    }, pause);
+    panel.showNext(writing.next, (choice) => start([...writing.parts, chosen(choice, entropy, likeliest)]));
   }
 
-  async function start({ from = writing.parts } = {}) {
+  /** Let the model go on from the text, or from another one. */
+  async function start(from = writing.parts) {
     if (writing.running) return;
-    const before = join(writing.parts);
-    if (before && from !== writing.parts) branches.keep(writing.parts);
-    history.push(from, false);
-    writing.parts = from;
-    editor.draw(from);
-    point(-1);
+    if (from !== writing.parts && join(writing.parts)) branches.keep(writing.parts);
+    const body = { model: model.id, ...prompt(from), settings: settings.all() };
+    const whole = from.findLastIndex(({ text }) => text) + 1; // what comes after it has no text yet
+    const begun = from.slice(whole).flatMap(({ tokens }) => tokens);
+    become(from.slice(0, whole));
+    preview.stop();
     writing.running = new AbortController();
-    const stopped = AbortSignal.any([signal, writing.running.signal]);
     editor.lock(true);
     refresh();
     announce("Writing.");
-    const open = from.findLastIndex(({ text }) => text) + 1;
-    const collect = makeCollector(from.slice(open).flatMap(({ tokens }) => tokens));
-    writing.parts = from.slice(0, open);
     const began = performance.now();
-    let count = 0;
+    const stopped = AbortSignal.any([signal, writing.running.signal]);
+    const arrived = (parts, count) => {
+      writing.parts = writing.parts.concat(parts);
+      editor.append(parts);
+      status.textContent = speed(count, (performance.now() - began) / 1000);
+    };
     try {
-      const body = { model: model.id, ...prompt(from), settings: settings.all() };
-      for await (const { event, data } of askEvents("write", body, { signal: stopped })) {
-        if (event === "error") throw new Error(data.message);
-        if (event !== "token") continue;
-        count++;
-        const part = collect(tokenOf(data), data.shown);
-        if (part) writing.queue.push(part);
-        paintLater(count, began);
-      }
+      await stream(body, { begun, signal: stopped, arrived });
     } catch (error) {
       fail(error);
-      if (wasStopped(error)) announce("Stopped.");
     }
-    finish(count, began);
+    if (!signal.aborted) finish();
   }
-  /** New tokens are painted once in a frame, all that have come, after those that are there. */
-  function paintLater(count, began) {
-    writing.frame ||= requestAnimationFrame(() => {
-      paint();
-      status.textContent = speed(count, began);
-    });
-  }
-  function paint() {
-    cancelAnimationFrame(writing.frame);
-    writing.frame = 0;
-    const fresh = writing.queue.splice(0);
-    writing.parts.push(...fresh);
-    editor.append(fresh);
-  }
-  function speed(count, began) {
-    const seconds = (performance.now() - began) / 1000;
-    return `${count} tokens · ${number(count / Math.max(seconds, 1e-3))} a second · seed ${settings.seed()}`;
-  }
-  function finish(count, began) {
+  const speed = (count, seconds) =>
+    `${count} tokens · ${number(count / Math.max(seconds, 1e-3))} a second · seed ${settings.seed()}`;
+  function finish() {
     writing.running = null;
-    paint();
     editor.lock(false);
-    if (signal.aborted) return;
-    status.textContent = speed(count, began);
     history.replace(writing.parts);
     branches.keep(writing.parts);
     remember();
     refresh();
     editor.toEnd();
-    showNext(0);
-    announce(`${count} tokens written.`);
+    preview.later(0);
+    announce(status.textContent);
   }
 
-  /** What the model thinks of the text as it is; tokens that it wrote before keep what it thought then. */
-  async function scoreAll() {
-    const text = join(writing.parts);
+  /** What the model thinks of a text; tokens that begin before `given` stay plain. */
+  async function scored(text, given = 0) {
     try {
       const { tokens, warnings } = await askJson("score", { model: model.id, text }, { signal });
-      if (join(writing.parts) === text) become(partsOf(text, tokens));
-      status.textContent = [`${tokens.length} tokens`, meanOf(tokens), ...warnings].join(" · ");
-    } catch (error) {
-      fail(error);
-    }
-  }
-  const meanOf = (tokens) => {
-    const nats = -tokens.reduce((sum, { log_prob }) => sum + log_prob, 0) / Math.max(1, tokens.length);
-    return `${number(nats)} nats a token`;
-  };
-  /** As the address has it: the text, and what the model thought of the part that it wrote. */
-  async function restore() {
-    const [text, given] = [state.get("text"), state.number("given", -1)];
-    become(text ? [plain(text)] : []);
-    if (!text || given < 0) return;
-    try {
-      const { tokens } = await askJson("score", { model: model.id, text }, { signal });
-      if (join(writing.parts) === text) become(partsOf(text, tokens, given), { known: true });
+      if (join(writing.parts) !== text) return;
+      become(partsOf(text, tokens, given), { known: true });
       history.replace(writing.parts);
+      const nats = -tokens.reduce((sum, { log_prob }) => sum + log_prob, 0) / Math.max(1, tokens.length);
+      status.textContent = [`${tokens.length} tokens · ${number(nats)} nats a token`, ...warnings].join(" · ");
     } catch (error) {
       fail(error);
     }
   }
-
-  const shown = (MEASURES[state.get("colour")] && state.get("colour")) || "probability";
-  const measures = ["probability", "surprise", "rank", "entropy", "none"].map((name) => [name, MEASURES[name][0]]);
-  const colour = (name) => (editor.setMeasure(name), state.set({ colour: name === "probability" ? "" : name }));
-  const save = menu(
-    "Save",
-    [
-      ["txt", "Text (.txt)"],
-      ["json", "With all numbers (.json)"],
-    ],
-    (format) => {
-      const text = format === "txt" ? join(writing.parts) : JSON.stringify(writing.parts, null, 1);
-      download(`${model.id}.${format}`, new Blob([text], { type: "text/plain" }));
-    },
-  );
-  const inspect = make(
-    "button",
-    { type: "button", click: () => go("inspect", { model: model.id, text: join(writing.parts) }) },
-    "Inspect",
-  );
-  const example = (text) =>
-    make(
-      "button",
-      { type: "button", click: () => (become([plain(text)]), start()) },
-      make("bdi", {}, text.slice(0, 60)),
-    );
-  const examples = make(
-    "div",
-    { class: "examples line", hidden: true },
-    make("span", { class: "hint" }, "Try"),
-    model.examples.map(example),
-  );
-
-  element.append(
-    make("h1", { class: "pw-hidden" }, "Write"),
-    make(
-      "div",
-      { class: "paper" },
-      make("div", { class: "line" }, run, stop, undo, redo, make("span", { class: "push line" }, score, inspect, save)),
-      editor.root,
-      examples,
-      make(
-        "div",
-        { class: "line" },
-        make("span", { class: "hint" }, "coloured by"),
-        choices("Coloured by", measures, shown, colour),
-        status,
-      ),
-    ),
-    make(
-      "aside",
-      { class: "aside", "aria-label": "The next token and the settings" },
-      panel.root,
-      settings.root,
-      branches.root,
-    ),
-  );
-  editor.setMeasure(shown);
+  function scoreAll() {
+    become([...writing.parts]);
+    return scored(join(writing.parts));
+  }
+  /** As the address has it: the text, and what the model thought of the part that it wrote. */
+  function restore() {
+    const [text, given] = [state.get("text"), state.number("given", -1)];
+    become(text ? [plain(text)] : [], { known: true });
+    history.replace(writing.parts);
+    if (text && given >= 0) scored(text, given);
+  }
 
   function onKey(event) {
     const control = event.ctrlKey || event.metaKey;
@@ -275,10 +184,18 @@ export function show(element, { model, state, signal, fail, announce, go }) {
     event.preventDefault();
   }
   document.addEventListener("keydown", onKey, { signal });
+  const colours = make("div", { class: "line" }, makeColours({ state, chosen: editor.setMeasure }), status);
+  const named = { class: "aside", "aria-label": "The next token and the settings" };
+  element.append(
+    make("h1", { class: "pw-hidden" }, "Write"),
+    make("div", { class: "paper" }, buttons.root, editor.root, examples, colours),
+    make("aside", named, panel.root, settings.root, branches.root),
+  );
+  panel.showHint("What may come next", "Begin a text to see it.");
   restore();
   return {
     stop() {
-      clearTimeout(writing.timer);
+      preview.stop();
       editor.stop();
     },
   };

@@ -11,7 +11,7 @@ const NEAR_THE_END = 60; // pixels from the bottom within which the text is foll
  * comes to a part with tokens, or leaves them (-1).
  */
 export function makeEditor({ changed, pointed, placeholder }) {
-  const end = document.createTextNode("\n"); // after a last line break, so that the empty line can be seen
+  let end = document.createTextNode("\n"); // after a last line break, so that the empty line can be seen
   const root = make("div", {
     class: "editor",
     contenteditable: "plaintext-only",
@@ -57,8 +57,9 @@ export function makeEditor({ changed, pointed, placeholder }) {
     if (caret !== null && (stale.length || fresh.length)) setCaret(caret);
   }
   function settle() {
+    end.remove();
+    end = document.createTextNode("\n"); // browsers write into the old one
     if (state.parts.at(-1)?.text.endsWith("\n")) root.append(end);
-    else end.remove();
   }
   /** The text on the screen, without the line break that is only there to be seen. */
   const content = () => (end.isConnected ? root.textContent.replace(/\n$/, "") : root.textContent);
