@@ -31,7 +31,7 @@ from penwright.models import DecoderOnly
 from penwright.tokenizers import Tokenizer
 
 Known = Callable[[int], list[KeysValues]]  # those of so many tokens
-READ_TOKENS = 4096  # of prompts at a time, so that those who are written need not wait for long
+READ_TOKENS = 1024  # of prompts at a time, with padding, so that those who are written need not wait for long
 
 
 class Likely(NamedTuple):
@@ -122,12 +122,14 @@ class Pool:
 
     def _newcomers(self) -> list[Request]:
         found: list[Request] = []
-        n_tokens = 0
-        while self._waiting and n_tokens < READ_TOKENS and len(self._rows) + len(found) < self._max_rows:
+        longest = 0
+        while self._waiting and len(self._rows) + len(found) < self._max_rows:
+            longest = max(longest, len(in_view(self._waiting[0].prompt_tokens, self._context)))
+            if found and (len(found) + 1) * longest > READ_TOKENS:
+                break
             request = self._waiting.popleft()
             if not request.left:
                 found.append(request)
-                n_tokens += len(in_view(request.prompt_tokens, self._context))
         return found
 
     def _read(self, requests: Sequence[Request]) -> Iterator[Logits]:

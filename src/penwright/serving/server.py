@@ -67,7 +67,6 @@ class Server:
 
     async def serve(self, *, open_page: bool = False) -> None:
         """Until `stop`, or a signal if this is the main thread."""
-        self._socket.listen(BACKLOG)  # so that the page, which is opened now, can wait for its answer
         if open_page:
             webbrowser.open(self.address)
         try:
@@ -106,6 +105,7 @@ def _bind(host: str, port: int) -> socket.socket:
         bound = socket.socket(family, socket.SOCK_STREAM)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(place)
+        bound.listen(BACKLOG)  # from now on, so that whoever comes before all is ready only waits
     except OSError as error:
         raise PenwrightError(f"{host}:{port} cannot be listened at: {error.strerror}. Choose another --port") from None
     return bound
