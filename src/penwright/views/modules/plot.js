@@ -113,7 +113,7 @@ export function plot(root, { lines, settings, hover, name }) {
   function stroke(context, { points, colour, faint, dots }, x, y, dark, dashed) {
     context.strokeStyle = lineColour(colour, dark);
     context.globalAlpha = faint ? 0.28 : 1;
-    context.setLineDash(dashed && colour >= 8 && !faint ? [5, 3] : []);
+    context.setLineDash(dots ? [2, 4] : dashed && colour >= 8 && !faint ? [5, 3] : []);
     context.beginPath();
     thin(points, x).forEach(([px, py], at) => (at ? context.lineTo(x(px), y(py)) : context.moveTo(x(px), y(py))));
     context.stroke();

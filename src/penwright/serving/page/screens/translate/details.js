@@ -8,7 +8,7 @@ import { askJson } from "../../api.js";
 
 const STATES = {
   found: ["✓", "found", "the model wrote it by itself"],
-  forced: ["→", "forced", "search was led to it"],
+  forced: ["⤷", "forced", "search was led to it"],
   inserted: ["+", "put in", "put in after translating: look at its place"],
   missed: ["✗", "missed", "it is not there"],
 };

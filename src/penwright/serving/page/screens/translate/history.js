@@ -27,7 +27,7 @@ export function makeHistory(again) {
   const list = make("ul", {});
   const clear = make("button", { type: "button", click: () => (write([]), draw()) }, "Clear");
   const note = make("p", { class: "hint" }, "Kept in this browser only.");
-  const title = make("summary", {}, "Before");
+  const title = make("summary", {}, "History");
   const root = make("details", { class: "history" }, title, note, list, clear);
 
   function draw() {

@@ -6,7 +6,7 @@ import { askJson } from "../../api.js";
 
 /** `ask(place)` gives the body of the question; `chosen(place, word)`. One element for the whole screen. */
 export function makeOthers({ body, chosen, fail, signal }) {
-  const root = make("div", { class: "others", popover: "auto", role: "dialog", "aria-label": "Other words here" });
+  const root = make("div", { class: "other-words", popover: "auto", role: "dialog", "aria-label": "Other words here" });
   let opener = null;
   let asking = null;
   root.addEventListener("toggle", ({ newState }) => {

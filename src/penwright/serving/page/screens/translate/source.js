@@ -7,7 +7,7 @@ import { make } from "../../views/dom.js";
  */
 export function makeSource({ changed, pointed, opened, label }) {
   const copy = make("div", { class: "copy", "aria-hidden": "true" });
-  const field = make("textarea", { dir: "auto", spellcheck: "false", "aria-label": label, rows: 8 });
+  const field = make("textarea", { dir: "auto", spellcheck: "false", "aria-label": label, rows: 2 });
   field.placeholder = "Write, paste or drop a text here";
   const root = make("div", { class: "pane source" }, make("div", { class: "over" }, copy, field));
   let places = [];
