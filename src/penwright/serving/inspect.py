@@ -92,6 +92,7 @@ PICTURES: Mapping[str, Callable[[Inspector, Question], View]] = {
     "rollout": _rollout,
     "lens": lambda look, asked: view(look.lens(asked.text, asked.target, asked.k)),
     "attribution": _attribution,
+    "leaving_out": lambda look, asked: view(look.leaving_out(asked.text, asked.target)),
     "ablation": lambda look, asked: view(look.ablate(asked.text, asked.heads, asked.target, asked.k)),
     "importance": lambda look, asked: importance(look.head_importance(asked.text, asked.target)),
     "arithmetic": lambda look, asked: view(look.arithmetic(asked.text, asked.head, asked.target)),
@@ -101,8 +102,8 @@ PICTURES: Mapping[str, Callable[[Inspector, Question], View]] = {
 }
 ABOUT_A_TEXT = set(PICTURES) - {"neighbours", "map", "positions"}
 Picture = Literal[
-    "tokens", "next", "heads", "head", "alignment", "rollout", "lens", "attribution", "ablation", "importance",
-    "arithmetic", "neighbours", "map", "positions",
+    "tokens", "next", "heads", "head", "alignment", "rollout", "lens", "attribution", "leaving_out", "ablation",
+    "importance", "arithmetic", "neighbours", "map", "positions",
 ]  # fmt: skip
 
 
