@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "inspect", "load", "train"]
+__all__ = ["__version__", "inspect", "load", "serve", "train"]
 
 
 def train(
@@ -65,3 +65,12 @@ def inspect(model: "Application") -> "Inspector":
     from penwright.inspection import Inspector
 
     return Inspector(model)
+
+
+def serve(*runs: str | PathLike[str], port: int = 8000, open_page: bool = True) -> None:
+    """The page of these runs, and their interfaces for programs, on this machine alone, until Ctrl+C."""
+    from penwright.serving.server import serve
+    from penwright.serving.settings import ServingSettings
+
+    server = serve([str(run) for run in runs], ServingSettings(port=port))
+    server.run(open_page=open_page)

@@ -224,6 +224,16 @@ def every(n: int = 24) -> dict[str, Mapping[str, Any]]:
         "embeddings": embeddings(),
         "head": head(n),
         "heads": heads(2, 4, 12),
+        "importance": {
+            "parts": [
+                {
+                    "name": "decoder",
+                    "layers": [0, 1, 2],
+                    "n_heads": 4,
+                    "changes": np.linspace(-0.2, 1, 12).reshape(3, 4),
+                }
+            ]
+        },
         "labels": {
             "labels": names,
             "probabilities": [0.12, 0.71, 0.05, 0.12],

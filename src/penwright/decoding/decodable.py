@@ -6,12 +6,14 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Int64
 from torch import Tensor, nn
 
 from penwright.decoding.padding import right_padded
 from penwright.decoding.step import Stepper
 from penwright.errors import PenwrightError
+from penwright.layers.attention import KeysValues
+from penwright.layers.cache import OpenCache
 from penwright.models import DecoderOnly, EncoderDecoder
 
 SHORTEST = 2  # tokens of sources, and room for targets: a compiled step takes one for a special case
@@ -55,6 +57,11 @@ def newest_half(context_length: int) -> int:
     return context_length - context_length // 2
 
 
+def in_view(prompt: Sequence[int], context_length: int) -> Sequence[int]:
+    """What is read of a prompt."""
+    return prompt if len(prompt) <= context_length else prompt[-newest_half(context_length) :]
+
+
 class Continuing:
     """Prompts that a decoder-only model goes on with.
 
@@ -69,12 +76,16 @@ class Continuing:
         prompts: Sequence[Sequence[int]],
         max_new_tokens: int,
         stepper: Stepper | None = None,
+        known: Sequence[KeysValues] = (),
     ):
-        """Prompts are token ids, at least one each; of those that do not fit, the newest half context is read."""
-        self._model, self._stepper = model, stepper or Stepper(model)
+        """Prompts are token ids, at least one each; of those that do not fit, the newest half context is read.
+
+        `known` are the keys and values, by layer, of tokens that all prompts begin with, and of which none is the end.
+        """
+        self._model, self._stepper, self._known = model, stepper or Stepper(model), known
         self._context = model.settings.context_length
         self._half = newest_half(self._context)
-        seen = [prompt if len(prompt) <= self._context else prompt[-self._half :] for prompt in prompts]
+        seen = [in_view(prompt, self._context) for prompt in prompts]
         self._lengths = np.array([len(tokens) for tokens in seen])  # known without asking the device
         capacity = min(self._context, int(self._lengths.max()) + max_new_tokens)
         self._tokens = right_padded(seen, model.embedding.tokens.weight.device, capacity).tokens
@@ -82,10 +93,13 @@ class Continuing:
 
     def first(self) -> Float[Tensor, "rows vocab_size"]:
         """One pass over all prompts; only the last token of each goes through the output layer."""
-        hidden = self._model.hidden(self._tokens[:, : self._lengths.max()], cache=self._cache)
+        if self._known:
+            self._cache.begin(self._known)
+        n_known = self._cache.longest
+        hidden = self._model.hidden(self._tokens[:, n_known : self._lengths.max()], cache=self._cache)
         self._tell_cache()
         rows = torch.arange(len(self._lengths), device=hidden.device)
-        return self._model.output(hidden[rows, self._cache.lengths - 1])
+        return self._model.output(hidden[rows, self._cache.lengths - 1 - n_known])
 
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
         """Append a token to each row; the logits of the one after it."""
@@ -115,6 +129,7 @@ class Continuing:
             kept = self._tokens[rows, self._context - n_kept :]
             reread = self._model.new_cache(len(full), n_kept)
             self._model.hidden(kept, cache=reread)
+            self._tokens[rows, :n_kept] = kept
             for layer, new in zip(self._cache.layers, reread.layers, strict=True):
                 layer.kept.keys[rows, :, :n_kept] = new.kept.keys
                 layer.kept.values[rows, :, :n_kept] = new.kept.values
@@ -125,6 +140,35 @@ class Continuing:
         self._cache.lengths = torch.from_numpy(self._lengths).to(self._tokens.device, copy=True)
         self._cache.longest = int(self._lengths.max(initial=0))
         self._cache.ragged = bool((self._lengths != self._cache.longest).any())
+
+
+class Coming(Continuing):
+    """Rows that come and go between tokens: none at first."""
+
+    def __init__(self, model: DecoderOnly, stepper: Stepper):
+        context, like = model.settings.context_length, model.embedding.tokens.weight
+        self._model, self._stepper, self._known = model, stepper, ()
+        self._context, self._half = context, newest_half(context)
+        self._lengths = np.zeros(0, dtype=np.int64)
+        self._tokens = torch.zeros(0, context, dtype=torch.long, device=like.device)
+        self._open = OpenCache(model.settings, model.settings.n_layers, context, like)
+        self._cache = self._open
+
+    def take_in(self, others: Continuing) -> None:
+        """The rows of another one, which were read, after those that are here."""
+        n, room = others._tokens.shape
+        self._tokens = torch.cat([self._tokens, others._tokens.new_zeros(n, self._context)])
+        self._tokens[-n:, :room] = others._tokens
+        self._lengths = np.concatenate([self._lengths, others._lengths])
+        self._open.take_in(others._cache)
+
+    def seen(self, row: int) -> Int64[np.ndarray, " tokens"]:
+        """The tokens that are in view."""
+        return self._tokens[row, : self._lengths[row]].cpu().numpy()
+
+    def known(self, row: int, n_tokens: int) -> list[KeysValues]:
+        """The keys and values of a row's first tokens, by layer; they are overwritten as rows come and go."""
+        return self._cache.row(row, n_tokens)
 
 
 class Translating:

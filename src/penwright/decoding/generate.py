@@ -47,8 +47,8 @@ def generate(
     history = History(prompts or [[]] * len(rows), logits) if sampling.looks_back else None
     for n_left in reversed(range(max_new_tokens)):
         may_end = max_new_tokens - n_left > sampling.settings.min_new_tokens
-        possible = _possible(logits, constraint, n_left, None if may_end else end_id)
-        tokens = sampling.choose(possible, history, chances)
+        allowed = possible(logits, constraint, n_left, None if may_end else end_id)
+        tokens = sampling.choose(allowed, history, chances)
         step = _look(rows, tokens, logits)
         step.finished.update(_finished(step, end_id, n_left, should_stop))
         yield step
@@ -79,7 +79,7 @@ def _finished(step: Step, end_id: int, n_left: int, should_stop: StopRule | None
             yield row, "length"
 
 
-def _possible(logits: Logits, constraint: Constraint | None, n_left: int, not_yet: int | None) -> Logits:
+def possible(logits: Logits, constraint: Constraint | None, n_left: int, not_yet: int | None) -> Logits:
     """The scores without the tokens that must not come next; what must not come yet comes where nothing else may."""
     if constraint is not None:
         logits = logits.masked_fill(~constraint.allowed(n_left).to(logits.device), NEVER)

@@ -2,29 +2,26 @@
 
 from collections import Counter
 from collections.abc import Generator as Stream
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import log
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from penwright.config import DecodingSettings
-from penwright.decoding.constraints import Constraint, Guide, is_constrained
+from penwright.decoding.constraints import Constraint
 from penwright.decoding.decodable import Continuing, Decodable, evaluating, newest_half
+from penwright.decoding.drafts import Draft, Manner, manner_of
 from penwright.decoding.generate import Finish, Step, generate
-from penwright.decoding.penalties import Bias
-from penwright.decoding.sampling import Chances, Sampling
+from penwright.decoding.pool import Pool, Request
+from penwright.decoding.sampling import Chances
 from penwright.decoding.step import Stepper
-from penwright.decoding.stopping import StopFilter
-from penwright.decoding.unknown import never_written, unknown_warnings
-from penwright.errors import UsageError
+from penwright.decoding.unknown import unknown_warnings
 from penwright.models import DecoderOnly
-from penwright.tokenizers import TextStream, Tokenizer
+from penwright.tokenizers import Tokenizer
 
-MAX_NEW_TOKENS = 400  # where the settings name no number
 BATCH_ROWS = 32
 WINDOW = 8 * BATCH_ROWS  # completions of which those with prompts of one length go together
 
@@ -67,7 +64,7 @@ class Generator:
         Raises UsageError for settings that no completion of one of the prompts can meet, before anything is written.
         """
         settings = settings or self.defaults
-        drafts, manner = self._drafts(prompts, settings), self._manner(prompts, settings)
+        drafts, manner = self._drafts(prompts, settings), manner_of(self.tokenizer, settings, prompts)
         for start in range(0, len(drafts), WINDOW):
             window = drafts[start : start + WINDOW]
             by_length = sorted(window, key=lambda draft: (len(draft.prompt_tokens), draft.prompt))
@@ -81,10 +78,32 @@ class Generator:
         settings = settings or self.defaults
         (draft,) = self._drafts([prompt], settings)
         n_shown = 0
-        for _ in self._write([draft], self._manner([prompt], settings)):
+        for _ in self._write([draft], manner_of(self.tokenizer, settings, [prompt])):
             yield from draft.pieces[n_shown:]
             n_shown = len(draft.pieces)
         return self._completion(draft)
+
+    def requests(
+        self,
+        prompt: str | Sequence[int],
+        settings: DecodingSettings | None = None,
+        n: int = 1,
+        *,
+        n_likely: int = 0,
+        biases: Mapping[int, float] | None = None,
+    ) -> list[Request]:
+        """What a `pool` takes to write n completions: those that generate() gives for a prompt that comes n times.
+
+        A prompt can be given as tokens; `biases` are scores for single tokens. Raises UsageError as `each` does.
+        """
+        text = prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
+        tokens = self._encode(prompt) if isinstance(prompt, str) else [self.tokenizer.start_id, *prompt]
+        manner = manner_of(self.tokenizer, settings or self.defaults, [text], biases)
+        return [Request(text, tokens, manner, number, n_likely) for number in range(n)]
+
+    def pool(self, max_rows: int = 64) -> Pool:
+        """Where completions of different prompts and settings are written together, and come and go at any time."""
+        return Pool(self.model, self.tokenizer, self._stepper, max_rows)
 
     def bits_per_byte(self, completion: Completion) -> float | None:
         """Of all that was written, stop strings too, under the model itself; None where that is no text."""
@@ -107,24 +126,16 @@ class Generator:
     def _encode(self, prompt: str) -> list[int]:
         return [self.tokenizer.start_id, *self.tokenizer.encode(prompt)]
 
-    def _drafts(self, prompts: Sequence[str], settings: DecodingSettings) -> "list[_Draft]":
+    def _drafts(self, prompts: Sequence[str], settings: DecodingSettings) -> list[Draft]:
         times = Counter[str]()
         drafts = []
         for prompt in prompts:
-            text, stops = TextStream(self.tokenizer), StopFilter(settings.stop)
-            drafts.append(_Draft(prompt, times[prompt], self._encode(prompt), text, stops))
+            number, tokens = times[prompt], self._encode(prompt)
+            drafts.append(Draft.begin(self.tokenizer, prompt, tokens, number, settings.stop))
             times[prompt] += 1
         return drafts
 
-    def _manner(self, prompts: Sequence[str], settings: DecodingSettings) -> "_Manner":
-        tokenizer, n_new = self.tokenizer, settings.max_new_tokens or MAX_NEW_TOKENS
-        biases = tuple(_bias(tokenizer, text, value) for text, value in settings.logit_bias.items())
-        breakers = _holding(tokenizer, settings.dry_breakers) if settings.dry_multiplier else ()
-        sampling = Sampling(never_written(tokenizer), settings, biases, breakers)
-        constrained = is_constrained(settings) and prompts
-        return _Manner(sampling, n_new, Guide(settings, tokenizer, prompts, n_new) if constrained else None)
-
-    def _write(self, drafts: "list[_Draft]", manner: "_Manner") -> Iterator[Step]:
+    def _write(self, drafts: list[Draft], manner: Manner) -> Iterator[Step]:
         """Write all drafts to their end, in one batch; each distinct prompt is read once."""
         distinct = list({draft.prompt: draft.prompt_tokens for draft in drafts}.values())
         places = {prompt: place for place, prompt in enumerate(dict.fromkeys(draft.prompt for draft in drafts))}
@@ -150,7 +161,7 @@ class Generator:
                     drafts[row].close(finish)
                 yield step
 
-    def _completion(self, draft: "_Draft") -> Completion:
+    def _completion(self, draft: Draft) -> Completion:
         text, warnings = "".join(draft.pieces), self.warnings(draft.prompt)
         return Completion(draft.prompt, text, tuple(draft.tokens), tuple(draft.log_probs), draft.finish, warnings)
 
@@ -182,58 +193,3 @@ class Shared:
     def reorder(self, rows: Int[Tensor, " rows"]) -> None:
         """Let rows change places."""
         self._model.reorder(rows)
-
-
-class _Manner(NamedTuple):
-    """How all completions of one call are written."""
-
-    sampling: Sampling
-    n_new: int
-    guide: Guide | None
-
-
-@dataclass
-class _Draft:
-    """A completion while it is written."""
-
-    prompt: str
-    number: int  # how often the same prompt came before
-    prompt_tokens: list[int]
-    stream: TextStream
-    stop_filter: StopFilter
-    tokens: list[int] = field(default_factory=list)
-    log_probs: list[float] = field(default_factory=list)
-    pieces: list[str] = field(default_factory=list)  # of the text that can be shown
-    finish: Finish = "length"
-
-    def push(self, token: int) -> bool:
-        """Add the text of a token; says whether a stop string is complete."""
-        self._show(self.stop_filter.push(self.stream.push(token)))
-        return self.stop_filter.stopped
-
-    def close(self, finish: Finish) -> None:
-        self.finish = finish
-        if finish != "stop":
-            self._show(self.stop_filter.push(self.stream.finish()) + self.stop_filter.finish())
-
-    def _show(self, text: str) -> None:
-        if text:
-            self.pieces.append(text)
-
-
-def _bias(tokenizer: Tokenizer, text: str, value: float) -> Bias:
-    """The text alone and after a space, where the space is not a token of its own."""
-    unknown = tokenizer.unknown_characters(text)
-    if not text or unknown:
-        what = f"characters the model does not know ({' '.join(unknown)})" if unknown else "no characters"
-        raise UsageError(f"the bias for '{text}' cannot be given: the text has {what}")
-    alone, spaced = tokenizer.encode(text), tokenizer.encode(f" {text}")
-    same = spaced[-len(alone) :] == alone
-    return Bias([alone] if same else [alone, spaced], value)
-
-
-def _holding(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[int, ...]:
-    """The tokens that have one of these texts in them."""
-    wanted = [text.encode("utf-8", errors="replace") for text in texts if text]
-    every = ((token, tokenizer.token_bytes(token)) for token in range(tokenizer.vocab_size))
-    return tuple(token for token, spelled in every if any(text in spelled for text in wanted))

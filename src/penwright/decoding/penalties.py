@@ -64,6 +64,15 @@ class History:
         for row, prompt in enumerate(prompts):
             self.seen[row, list(prompt)] = True
 
+    @classmethod
+    def joined(cls, histories: Sequence["History"]) -> "History":
+        """Those of several batches side by side, to look at; each goes on by itself."""
+        one = cls.__new__(cls)
+        one.pasts = [past for history in histories for past in history.pasts]
+        one.seen = torch.cat([history.seen for history in histories])
+        one.written = torch.cat([history.written for history in histories])
+        return one
+
     def push(self, tokens: Int[Tensor, " rows"]) -> None:
         """The next token of each row."""
         self.seen.scatter_(1, tokens[:, None], True)

@@ -6,6 +6,7 @@ presence, frequency, DRY, repeated n-grams), temperature, the filters in the ord
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -91,15 +92,18 @@ class Sampling:
             logits = dont_repeat_yourself(logits, history, *dry, self.breakers)
         return forbid_repeated(logits, history, given.no_repeat_ngram) if given.no_repeat_ngram else logits
 
-    def choose(self, logits: Logits, history: History | None, chances: "Chances") -> Int[Tensor, " rows"]:
+    def choose(self, logits: Logits, history: History | None, chances: "Draws") -> Int[Tensor, " rows"]:
         """The next token of each row."""
-        logits = self.reshape(logits, history)
+        return self.pick(self.reshape(logits, history), chances)
+
+    def pick(self, reshaped: Logits, chances: "Draws") -> Int[Tensor, " rows"]:
+        """The token that chance takes, of what `reshape` gives."""
         if self.greedy:
-            return logits.argmax(-1)
+            return reshaped.argmax(-1)
         if self.settings.xtc_probability:
-            rows = chances.next().to(logits.device) < self.settings.xtc_probability
-            logits = exclude_top_choices(logits, self.settings.xtc_threshold, rows)
-        return draw(logits, chances.next().to(logits.device))
+            rows = chances.next().to(reshaped.device) < self.settings.xtc_probability
+            reshaped = exclude_top_choices(reshaped, self.settings.xtc_threshold, rows)
+        return draw(reshaped, chances.next().to(reshaped.device))
 
 
 def draw(logits: Logits, chances: Float[Tensor, " rows"]) -> Int[Tensor, " rows"]:
@@ -108,6 +112,13 @@ def draw(logits: Logits, chances: Float[Tensor, " rows"]) -> Int[Tensor, " rows"
     total = cumulative[:, -1:]
     threshold = torch.minimum(chances[:, None] * total, total.nextafter(torch.zeros_like(total)))
     return torch.searchsorted(cumulative, threshold, right=True)[:, 0].clamp(max=logits.shape[-1] - 1)
+
+
+class Draws(Protocol):
+    """Where numbers from [0, 1) come from."""
+
+    def next(self) -> Float[Tensor, " rows"]:
+        """The next number of each row."""
 
 
 class Chances:
@@ -134,3 +145,14 @@ class Chances:
         """Keep these rows."""
         self._generators = [self._generators[row] for row in rows]
         self._drawn = self._drawn[list(rows)]
+
+
+class Together:
+    """The chances of several rows, each of which has drawn as many numbers as it has."""
+
+    def __init__(self, rows: Sequence[Chances]):
+        self._rows = rows
+
+    def next(self) -> Float[Tensor, " rows"]:
+        """The next number of each row."""
+        return torch.cat([row.next() for row in self._rows])

@@ -68,11 +68,22 @@ class Stepper:
     def __init__(self, model: DecoderOnly | EncoderDecoder):
         self._step = Step(model)
         self._known: dict[Rows, StepFunction] = {}
+        self.watch: Callable[[], None] = _nothing  # called before each step; what it raises ends the work
+
+    @contextmanager
+    def watched(self, watch: Callable[[], None]) -> Iterator[None]:
+        """Have this called before each step inside."""
+        self.watch = watch
+        try:
+            yield
+        finally:
+            self.watch = _nothing
 
     def __call__(
         self, tokens: Int[Tensor, " rows"], cache: Cache, encoded: Encoded | None = None
     ) -> Float[Tensor, "rows vocab_size"]:
         """The logits after these tokens."""
+        self.watch()
         cache.make_room(1)
         kept = [tensor for layer in cache.layers for tensor in layer.kept]
         source = [tensor for layer in encoded.layers for tensor in layer] if encoded else []
@@ -86,6 +97,10 @@ class Stepper:
             kept = _load(self._step, rows) if device.type == "cpu" else None
             self._known[rows] = kept or self._step
         return self._known[rows]
+
+
+def _nothing() -> None:
+    pass
 
 
 def compile_steps(model: DecoderOnly | EncoderDecoder) -> None:

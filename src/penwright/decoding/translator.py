@@ -1,6 +1,7 @@
 """Text in, translation out: an encoder-decoder with its tokenizer. One line in is one line out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -104,6 +105,10 @@ class Translator:
         self._stepper = Stepper(model)
         self.context_length = model.settings.context_length
         self.reach = min(self.context_length, max(max_source_tokens or self.context_length, SHORTEST_REACH))
+
+    def watched(self, watch: Callable[[], None]) -> AbstractContextManager[None]:
+        """Have this called before each step of search inside; what it raises ends the search."""
+        return self._stepper.watched(watch)
 
     def translate(
         self,

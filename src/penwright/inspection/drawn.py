@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from penwright.errors import UsageError
-from penwright.inspection.ablation import Ablation
+from penwright.inspection.ablation import Ablation, HeadImportance
 from penwright.inspection.arithmetic import HeadArithmetic
 from penwright.inspection.attention_maps import Alignment, AttentionMaps, PackedPart, Part, pack
 from penwright.inspection.embeddings import EmbeddingMap, Neighbours
 from penwright.inspection.gradients import Attribution
 from penwright.inspection.head_statistics import STATISTICS, HeadStatistics, head_statistics
 from penwright.inspection.heads import Head
+from penwright.inspection.leaving_out import LeavingOut
 from penwright.inspection.lens import Lens
 from penwright.inspection.positions import PositionalSimilarity
 from penwright.inspection.reading import Likeliest
@@ -132,6 +133,12 @@ def _attribution(found: Attribution) -> View:
 
 
 @view.register
+def _leaving_out(found: LeavingOut) -> View:
+    data = {"method": "leaving out", "target": found.target, "tokens": found.tokens, "values": found.values}
+    return View("attribution", data, heading="What each token adds: with it less without it")
+
+
+@view.register
 def _arithmetic(found: HeadArithmetic) -> View:
     return View("arithmetic", found, heading=f"Head {found.name}.{found.layer}.{found.head}, step by step")
 
@@ -176,6 +183,12 @@ def _losses(found: LossByPosition) -> View:
     run = {"name": "loss", "x": known, "y": found.nats[known]}
     data = {"runs": [run], "x_label": "position", "y_label": "nats a token"}
     return View("curves", data, heading="Loss by position")
+
+
+def importance(found: Sequence[HeadImportance]) -> View:
+    """What every head is good for, part by part."""
+    parts = [{**table(part), "n_heads": part.changes.shape[1]} for part in found]
+    return View("importance", {"parts": parts}, heading="By how much the loss grows without each head")
 
 
 def labels(found: Lens) -> View:

@@ -90,9 +90,75 @@ class Cache:
         if self.ragged:
             self._measure()
 
+    def begin(self, kept: Sequence[KeysValues]) -> None:
+        """Every row begins with what these keys and values are of; there is nothing in them yet."""
+        n_tokens = kept[0].keys.shape[2]
+        self.make_room(n_tokens)
+        for layer, known in zip(self.layers, kept, strict=True):
+            layer.kept.keys[:, :, :n_tokens] = known.keys
+            layer.kept.values[:, :, :n_tokens] = known.values
+        self.advance(n_tokens)
+
+    def row(self, row: int, n_tokens: int) -> list[KeysValues]:
+        """A view of what a row holds of its first tokens, by layer."""
+        here = slice(row, row + 1)
+        return [KeysValues(*(x[here, :, :n_tokens] for x in layer.kept)) for layer in self.layers]
+
     def _measure(self) -> None:
         self.longest = int(self.lengths.max()) if len(self.lengths) else 0
         self.ragged = bool((self.lengths != self.longest).any())
+
+
+class OpenCache(Cache):
+    """A cache whose rows come and go: there are spare ones, so that only rows that change places are copied."""
+
+    def __init__(self, settings: ModelSettings, n_layers: int, capacity: int, like: Tensor):
+        super().__init__(settings, n_layers, 0, capacity, like)
+        self._whole = [layer.kept for layer in self.layers]  # with spare rows, of which the layers have a view
+
+    def make_room(self, n_tokens: int) -> None:
+        """Grow, where so many more tokens would not fit."""
+        self._fit(len(self.lengths), self.longest + n_tokens)
+
+    def take_in(self, other: Cache) -> None:
+        """The rows of another cache, after those that are here."""
+        n, n_all = len(self.lengths), len(self.lengths) + len(other.lengths)
+        self._fit(n_all, max(self.longest, other.longest))
+        room = min(self.room, other.room)
+        for whole, layer in zip(self._whole, other.layers, strict=True):
+            for mine, theirs in zip(whole, layer.kept, strict=True):
+                mine[n:n_all, :, :room] = theirs[:, :, :room]
+        self.lengths = torch.cat([self.lengths, other.lengths])
+        self._measure()
+
+    def select(self, rows: Int[Tensor, " selected"]) -> None:
+        """Keep these rows of the batch, in this order. Rows that stay in their places cost nothing."""
+        moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
+        if len(moved):
+            for whole in self._whole:
+                for tensor in whole:
+                    tensor[moved] = tensor[rows[moved]]
+        self.lengths = self.lengths[rows]
+        self._measure()
+        self._fit(len(rows), self.longest)
+
+    def _fit(self, n_rows: int, n_tokens: int) -> None:
+        """Have room for these: more where they need it, less where much of it would be empty."""
+        there, room = self._whole[0].keys.shape[0], self.room
+        rows = 1 << (max(n_rows, 1) - 1).bit_length() if n_rows > there or n_rows < there // 4 else there
+        wanted = min(self.capacity, -(-max(n_tokens, 1) // ROOM) * ROOM)
+        room_now = wanted if wanted > room or wanted < room - ROOM else room
+        if (rows, room_now) != (there, room):
+            self._whole = [KeysValues(*(_resized(x, rows, room_now) for x in whole)) for whole in self._whole]
+        for layer, whole in zip(self.layers, self._whole, strict=True):
+            layer.kept = KeysValues(*(x[:n_rows] for x in whole))
+
+
+def _resized(x: Tensor, n_rows: int, room: int) -> Tensor:
+    new = x.new_zeros(n_rows, x.shape[1], room, x.shape[3])
+    shared = (slice(min(n_rows, x.shape[0])), slice(None), slice(min(room, x.shape[2])))
+    new[shared] = x[shared]
+    return new
 
 
 def positions_of(

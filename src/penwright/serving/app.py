@@ -1,29 +1,43 @@
 """All routes together."""
 
+from importlib.metadata import version
 from pathlib import Path
 
-from fastapi import FastAPI, Request
-from fastapi.responses import FileResponse, JSONResponse
+from fastapi import FastAPI
+from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
 
-import penwright
-from penwright.errors import PenwrightError
-from penwright.serving import classify, health, inspect, libretranslate, openai, runs, translating, writing
-from penwright.serving.served import Shelf, UnknownModel
+from penwright.serving import (
+    classify,
+    classifying,
+    health,
+    inspect,
+    libretranslate,
+    models,
+    openai,
+    runs,
+    translating,
+    writing,
+)
+from penwright.serving.gate import Gate
+from penwright.serving.metrics import Metrics
+from penwright.serving.refusals import explain_errors
+from penwright.serving.served import Shelf
 from penwright.serving.settings import ServingSettings
 from penwright.views.export import MODULES, STYLE
 
-ROUTES = (health, openai, libretranslate, classify, writing, translating, inspect, runs)
+ROUTES = (health, models, openai, libretranslate, classify, classifying, writing, translating, inspect, runs)
 PAGE = Path(__file__).parent / "page"
 
 
 def create_app(shelf: Shelf, settings: ServingSettings) -> FastAPI:
     """The server for these models."""
-    app = FastAPI(title="Penwright", version=penwright.__version__, docs_url=None, redoc_url=None)
-    app.state.shelf, app.state.settings = shelf, settings
+    app = FastAPI(title="Penwright", version=version("penwright"), docs_url=None, redoc_url=None)
+    app.state.shelf, app.state.settings, app.state.metrics = shelf, settings, Metrics(shelf)
+    app.add_middleware(Gate, settings=settings, metrics=app.state.metrics)
     for module in ROUTES:
         app.include_router(module.router)
-    app.add_exception_handler(PenwrightError, _refused)
+    explain_errors(app)
     app.add_api_route("/views/style.css", _style, include_in_schema=False)
     app.mount("/views", StaticFiles(directory=MODULES))
     app.mount("/", StaticFiles(directory=PAGE, html=True))
@@ -32,8 +46,3 @@ def create_app(shelf: Shelf, settings: ServingSettings) -> FastAPI:
 
 async def _style() -> FileResponse:
     return FileResponse(STYLE)
-
-
-async def _refused(request: Request, error: Exception) -> JSONResponse:
-    status = 404 if isinstance(error, UnknownModel) else 400
-    return JSONResponse({"error": {"message": str(error), "type": "invalid_request_error"}}, status)

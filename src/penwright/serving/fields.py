@@ -1,10 +1,12 @@
 """What requests are made of, checked as they come in; and how a route gets at the models."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import Depends, Request
 from pydantic import AfterValidator
 
+from penwright.serving.refusals import TooMuch
 from penwright.serving.served import Shelf
 from penwright.serving.settings import ServingSettings
 
@@ -15,7 +17,7 @@ def _well_formed(text: str) -> str:
     return text
 
 
-Text = Annotated[str, AfterValidator(_well_formed)]  # of any length: `TheSettings` has the limits
+Text = Annotated[str, AfterValidator(_well_formed)]  # of any length: see `check_texts`
 
 
 def _shelf(request: Request) -> Shelf:
@@ -30,3 +32,12 @@ def _settings(request: Request) -> ServingSettings:
 
 TheShelf = Annotated[Shelf, Depends(_shelf)]
 TheSettings = Annotated[ServingSettings, Depends(_settings)]
+
+
+def check_texts(texts: Sequence[str], limits: ServingSettings) -> None:
+    """Raises TooMuch, which says which limit it is about."""
+    if len(texts) > limits.max_texts:
+        raise TooMuch(f"{len(texts)} texts at once: this server takes {limits.max_texts} (max_texts)")
+    longest = max(map(len, texts), default=0)
+    if longest > limits.max_characters:
+        raise TooMuch(f"a text of {longest:,} characters: this server takes {limits.max_characters:,} (max_characters)")

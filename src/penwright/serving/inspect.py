@@ -1,5 +1,147 @@
-"""What the page shows of the inside of a model."""
+"""What the page shows of the inside of a model: each picture of `penwright.inspection`, by name.
 
-from fastapi import APIRouter
+An answer is bytes for `views/modules/bytes.js`: {views: [{name, heading, data, options}], warnings: [texts]}. With
+`?format=json` it is the same as JSON, and with html, svg or png a file to be kept.
+"""
 
-router = APIRouter()
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+
+from penwright.inspection import Inspector, as_record, view
+from penwright.inspection.attention_maps import PackedPart
+from penwright.inspection.drawn import importance, labels, one_head
+from penwright.inspection.gradients import Method
+from penwright.inspection.heads import parse_head
+from penwright.inspection.pages import heads
+from penwright.inspection.reading import PartName, Side
+from penwright.serving.fields import Text, TheShelf
+from penwright.serving.refusals import REFUSALS
+from penwright.views import View, pack
+from penwright.views.notebook import thumbnails
+from penwright.views.packing import table
+
+router = APIRouter(prefix="/inspect", responses=REFUSALS)
+Format = Literal["bytes", "json", "html", "svg", "png"]
+TYPES: Mapping[str, str] = {
+    "bytes": "application/octet-stream",
+    "html": "text/html; charset=utf-8",
+    "svg": "image/svg+xml",
+    "png": "image/png",
+}
+N_WORDS = 2000  # of a map of embeddings
+N_POSITIONS = 256  # whose likeness is drawn
+
+
+class Question(BaseModel):
+    """What is asked of a model; each picture reads what concerns it."""
+
+    model: str | None = None
+    text: Text = ""
+    target: Text | None = None  # a translation or a label; None: the model's own
+    head: Annotated[str, Field(max_length=40)] = "0.0"  # such as "3.2", or "cross.3.2" of a translator
+    heads: Annotated[list[str], Field(max_length=4096)] = []  # to be switched off
+    part: PartName | None = None  # of a rollout; None: the last
+    position: Annotated[int, Field(ge=0)] | None = None  # after which the token comes that is attributed
+    method: Method = "integrated_gradients"
+    word: Text = ""  # whose neighbours are sought
+    side: Side | None = None  # of a translator's embeddings
+    k: Annotated[int, Field(ge=1, le=100)] = 10
+
+
+def _every_head(look: Inspector, asked: Question) -> View:
+    return heads(look, asked.text, asked.target)
+
+
+def _one_head(look: Inspector, asked: Question) -> View:
+    head = parse_head(asked.head, look.model)
+    maps = look.attention(asked.text, asked.target, [head.layer])
+    part = maps.part(head.part)
+    data = one_head(maps, head).data
+    weights = part.weights[0, head.number][: len(data["weights"])]  # as they are, not in bytes
+    return View("head", {**data, "weights": weights}, heading=f"Where head {head} looks")
+
+
+def _rollout(look: Inspector, asked: Question) -> View:
+    found = look.rollout(asked.text, asked.target)
+    return view(next((each for each in found if each.name == asked.part), found[-1]))
+
+
+def _tokens(look: Inspector, asked: Question) -> View:
+    if look.shape == "classifier":
+        return labels(look.lens(asked.text, asked.target, k=len(look.outcomes)))
+    return view(look.token_scores(asked.text, asked.target, asked.k))
+
+
+def _attribution(look: Inspector, asked: Question) -> View:
+    return view(look.attribution(asked.text, asked.target, position=asked.position, method=asked.method))
+
+
+# The pictures by their names in the address.
+PICTURES: Mapping[str, Callable[[Inspector, Question], View]] = {
+    "tokens": _tokens,
+    "next": lambda look, asked: view(look.token_scores(asked.text, asked.target, asked.k).next),
+    "heads": _every_head,
+    "head": _one_head,
+    "alignment": lambda look, asked: view(look.alignment(asked.text, asked.target)),
+    "rollout": _rollout,
+    "lens": lambda look, asked: view(look.lens(asked.text, asked.target, asked.k)),
+    "attribution": _attribution,
+    "leaving_out": lambda look, asked: view(look.leaving_out(asked.text, asked.target)),
+    "ablation": lambda look, asked: view(look.ablate(asked.text, asked.heads, asked.target, asked.k)),
+    "importance": lambda look, asked: importance(look.head_importance(asked.text, asked.target)),
+    "arithmetic": lambda look, asked: view(look.arithmetic(asked.text, asked.head, asked.target)),
+    "neighbours": lambda look, asked: view(look.neighbours(asked.word, asked.k, asked.side)),
+    "map": lambda look, asked: view(look.embedding_map(n=N_WORDS, side=asked.side)),
+    "positions": lambda look, asked: view(look.positions(N_POSITIONS, asked.side)),
+}
+ABOUT_A_TEXT = set(PICTURES) - {"neighbours", "map", "positions"}
+Picture = Literal[
+    "tokens", "next", "heads", "head", "alignment", "rollout", "lens", "attribution", "leaving_out", "ablation",
+    "importance", "arithmetic", "neighbours", "map", "positions",
+]  # fmt: skip
+
+
+@router.post("/{picture}", response_class=Response)
+async def inspect(picture: Picture, asked: Question, shelf: TheShelf, format: Format = "bytes") -> Response:
+    """A picture of what happens in a model over a text."""
+    served = shelf.get(asked.model)
+
+    def answer() -> tuple[View, tuple[str, ...]]:
+        look = served.inspector
+        warnings = look.warnings(asked.text, asked.target) if picture in ABOUT_A_TEXT else ()
+        return PICTURES[picture](look, asked), warnings
+
+    found, warnings = await served.run(answer)
+    if format == "json":
+        return JSONResponse({"views": [_record(found)], "warnings": list(warnings)})
+    content = pack({"views": [for_page(found)], "warnings": warnings}) if format == "bytes" else _file(found, format)
+    return Response(content, media_type=TYPES[format])
+
+
+def for_page(found: View) -> dict[str, Any]:
+    """A view as the page takes it: of heads their thumbnails, since it asks for a head when one is opened."""
+    data = table(found.data)
+    if found.name == "attention":
+        data = {**data, "parts": [_thumbs(part) for part in data["parts"]]}
+    return {"name": found.name, "heading": found.heading, "data": data, "options": found.options}
+
+
+def _thumbs(part: PackedPart) -> dict[str, Any]:
+    return {**table(part), "weights": None, "thumbs": thumbnails(part.weights)}
+
+
+def _record(found: View) -> dict[str, Any]:
+    return {"name": found.name, "heading": found.heading, "data": as_record(table(found.data))}
+
+
+def _file(found: View, format: str) -> bytes:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / f"view.{format}"
+        found.save(path)
+        return path.read_bytes()

@@ -1,5 +1,83 @@
 """OpenAI's interface for completions, as its clients know it."""
 
-from fastapi import APIRouter
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Literal
 
-router = APIRouter()
+from fastapi import APIRouter
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel
+
+from penwright.errors import PenwrightError
+from penwright.serving.completing import Choice, Completing, CompletionAnswer, CompletionRequest
+from penwright.serving.fields import TheSettings, TheShelf
+from penwright.serving.refusals import REFUSALS, Explanation, Refusal, told
+from penwright.serving.served import Served
+
+router = APIRouter(prefix="/v1", responses=REFUSALS)
+
+
+class ModelCard(BaseModel):
+    """A model that is served."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "penwright"
+
+
+class ModelList(BaseModel):
+    """All of them."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
+
+
+@router.get("/models")
+async def models(shelf: TheShelf) -> ModelList:
+    """Those that are served, the default first."""
+    return ModelList(data=[_card(served) for served in shelf])
+
+
+@router.get("/models/{name}")
+async def model(name: str, shelf: TheShelf) -> ModelCard:
+    """One of them."""
+    return _card(shelf.get(name))
+
+
+@router.post("/completions", response_model=CompletionAnswer)
+async def completions(
+    asked: CompletionRequest, shelf: TheShelf, limits: TheSettings
+) -> CompletionAnswer | StreamingResponse:
+    """Go on with one or several prompts, each n times; with `stream`, as events that end with [DONE]."""
+    work = Completing(asked, shelf.get(asked.model, "writer"), limits)
+    pieces = work.stream()
+    if asked.stream:
+        first = await anext(pieces)  # what cannot begin is refused as anything else is
+        return StreamingResponse(_events(work, first, pieces), media_type="text/event-stream")
+    async with aclosing(pieces):
+        async for _ in pieces:
+            pass
+    return work.answer([choice.whole() for choice in work.choices], with_usage=True)
+
+
+async def _events(work: Completing, first: Choice, rest: AsyncGenerator[Choice, None]) -> AsyncIterator[str]:
+    try:
+        async with aclosing(rest):
+            yield _event(work.answer([first], with_usage=False))
+            async for choice in rest:
+                yield _event(work.answer([choice], with_usage=False))
+        if work.asked.stream_options and work.asked.stream_options.include_usage:
+            yield _event(work.answer([], with_usage=True))
+        yield "data: [DONE]\n\n"
+    except (PenwrightError, TimeoutError) as error:
+        status, message = told(error)
+        yield _event(Refusal(error=Explanation(message=message, type="server_error", code=str(status))))
+
+
+def _event(data: BaseModel) -> str:
+    return f"data: {data.model_dump_json()}\n\n"
+
+
+def _card(served: Served) -> ModelCard:
+    return ModelCard(id=served.name, created=int((served.opened.run.folder / "recipe.toml").stat().st_mtime))

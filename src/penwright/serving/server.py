@@ -16,6 +16,8 @@ from penwright.serving.app import create_app
 from penwright.serving.served import Served, Shelf
 from penwright.serving.settings import ServingSettings
 
+BACKLOG = 256  # connections that may wait to be taken, also before all is ready
+
 
 class Server:
     """Models at an address, which is taken as soon as this is made."""
@@ -30,6 +32,14 @@ class Server:
         self._socket = _bind(settings.host, settings.port)
         self._settings = settings.model_copy(update={"port": self._socket.getsockname()[1]})
         self._shelf = shelf
+        config = uvicorn.Config(
+            create_app(shelf, self._settings),
+            log_level="warning",
+            lifespan="off",
+            server_header=False,
+            timeout_graceful_shutdown=int(self._settings.drain_seconds) + 1,
+        )
+        self._server = _Draining(config, shelf, self._settings.drain_seconds)
 
     @property
     def address(self) -> str:
@@ -49,39 +59,52 @@ class Server:
 
     def run(self, *, open_page: bool = False) -> None:
         """Serve until SIGTERM, after which what is under way comes to its end, or until Ctrl+C."""
-        app = create_app(self._shelf, self._settings)
-        config = uvicorn.Config(
-            app,
-            log_level="warning",
-            lifespan="off",
-            server_header=False,
-            timeout_graceful_shutdown=int(self._settings.drain_seconds) + 1,
-        )
-        if open_page:
-            webbrowser.open(self.address)
         before = signal.signal(signal.SIGTERM, _ended)  # uvicorn raises it again when it is done
         try:
-            asyncio.run(uvicorn.Server(config).serve([self._socket]))
+            asyncio.run(self.serve(open_page=open_page))
         finally:
             signal.signal(signal.SIGTERM, before)
+
+    async def serve(self, *, open_page: bool = False) -> None:
+        """Until `stop`, or a signal if this is the main thread."""
+        if open_page:
+            webbrowser.open(self.address)
+        try:
+            await self._server.serve([self._socket])
+        finally:
             self._shelf.close()
+
+    def stop(self) -> None:
+        """Let what is under way come to its end, then serve no more. For any thread."""
+        self._server.should_exit = True
+
+
+class _Draining(uvicorn.Server):
+    """Lets what is under way come to its end, for some seconds; then whoever still waits is told."""
+
+    def __init__(self, config: uvicorn.Config, shelf: Shelf, seconds: float):
+        super().__init__(config)
+        self._shelf, self._seconds = shelf, seconds
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for served in self._shelf:
+            served.stop()
+            asyncio.get_running_loop().call_later(self._seconds, served.cut)
+        await super().shutdown(sockets)
 
 
 def serve(folders: Sequence[str], settings: ServingSettings) -> Server:
     """Load runs, each FOLDER or NAME=FOLDER, for a server."""
     parts = [text.rpartition("=") for text in folders]
-    return Server(Shelf([Served.load(Path(folder), name or None) for name, _, folder in parts]), settings)
+    return Server(Shelf([Served.load(Path(folder), name or None, settings) for name, _, folder in parts]), settings)
 
 
 def _bind(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        bound = socket.socket(family, socket.SOCK_STREAM)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(place)
+        return socket.create_server(place[:2], family=family, backlog=BACKLOG)
     except OSError as error:
         raise PenwrightError(f"{host}:{port} cannot be listened at: {error.strerror}. Choose another --port") from None
-    return bound
 
 
 def _ended(number: int, frame: FrameType | None) -> None:

@@ -1,5 +1,225 @@
-"""What the page needs to write, token by token."""
+"""What the page needs to write: tokens as they come, each with what else might have come, and why."""
 
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
+from functools import lru_cache
+from math import exp
+from time import perf_counter
+from typing import Annotated, Any
+
+import torch
 from fastapi import APIRouter
+from fastapi.responses import StreamingResponse
+from jaxtyping import Float
+from pydantic import BaseModel, Field
+from torch import Tensor
 
-router = APIRouter()
+from penwright.config import DecodingSettings, merge, validate
+from penwright.decoding.decodable import Continuing, evaluating
+from penwright.decoding.drafts import manner_of
+from penwright.decoding.penalties import History
+from penwright.decoding.pool import News
+from penwright.decoding.unknown import unknown_warnings
+from penwright.errors import PenwrightError, UsageError
+from penwright.inspection.token_scores import TokenScores
+from penwright.inspection.tokens import readable
+from penwright.serving.fields import Text, TheSettings, TheShelf, check_texts
+from penwright.serving.refusals import REFUSALS, TooMuch, told
+from penwright.serving.served import Served
+from penwright.tokenizers import TextStream, Tokenizer
+
+router = APIRouter(responses={**REFUSALS})
+N_LIKELY = 10
+Tokens = tuple[int, ...]
+
+
+class Choice(BaseModel):
+    """A token that might come."""
+
+    id: int
+    text: str  # as it reads by itself
+    shown: str | None = None  # what it adds to a text, where that is something else: "" for a part of a character
+    probability: float  # under the model itself
+    chance: float | None = None  # of being drawn under the settings; None where there were none
+
+
+class Foresight(BaseModel):
+    """The next token, before it is drawn."""
+
+    likeliest: list[Choice]
+    entropy: float  # of the model's distribution, in nats
+    n_kept: int  # how many tokens can be drawn
+
+
+class WrittenToken(BaseModel):
+    """A token as it was drawn."""
+
+    id: int
+    text: str
+    shown: str  # the text that has become complete with it
+    log_prob: float  # under the model itself, in nats
+    rank: int
+    entropy: float
+    likeliest: list[Choice]
+    finish: str | None = None
+
+
+class ScoredToken(BaseModel):
+    """A token of a text, as the model saw it come."""
+
+    id: int
+    text: str
+    start: int  # in characters (Unicode code points) of the text
+    end: int
+    log_prob: float
+    rank: int
+    entropy: float
+    likeliest: list[Choice]
+
+
+class Scores(BaseModel):
+    """All tokens of a text."""
+
+    tokens: list[ScoredToken]
+    warnings: list[str]  # of what the model does not know
+
+
+class Prompt(BaseModel):
+    """A text, and tokens after it that are known as such: what was written before is gone on from as it was written."""
+
+    model: Text | None = None
+    text: Text = ""
+    tokens: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=100_000)] = []
+    settings: dict[str, Any] = {}  # what differs from the model's own; a null takes a rule away
+
+
+@router.post("/next")
+async def next_token(asked: Prompt, shelf: TheShelf, limits: TheSettings) -> Foresight:
+    """What may come next, before and after the settings; the model runs only where the text is another one."""
+    served = shelf.get(asked.model, "writer")
+    check_texts([asked.text], limits)
+    settings = _settings(served, asked.settings)
+    return await served.run(lambda: _foresight(served, _tokens(served, asked), settings))
+
+
+@router.post("/score")
+async def score(asked: Prompt, shelf: TheShelf, limits: TheSettings) -> Scores:
+    """How likely each token of a text is, given those before it."""
+    served = shelf.get(asked.model, "writer")
+    check_texts([asked.text], limits)
+    tokenizer = served.generator.tokenizer
+    found = await served.run(lambda: served.inspector.token_scores(asked.text, k=N_LIKELY))
+    tokens = [_scored(tokenizer, found, place) for place in range(len(found.tokens))]
+    return Scores(tokens=tokens, warnings=unknown_warnings(tokenizer, asked.text))
+
+
+@router.post("/write", response_class=StreamingResponse)
+async def write(asked: Prompt, shelf: TheShelf, limits: TheSettings) -> StreamingResponse:
+    """Goes on with a text: events `token` (a WrittenToken), then `done` or `error`."""
+    served = shelf.get(asked.model, "writer")
+    check_texts([asked.text], limits)
+    settings = _settings(served, asked.settings)
+    if (settings.max_new_tokens or 0) > limits.max_new_tokens:
+        raise TooMuch(f"{settings.max_new_tokens} new tokens: this server writes {limits.max_new_tokens} at a time")
+
+    def prepare() -> list[Any]:
+        _, *tokens = _tokens(served, asked)
+        return served.generator.requests(tokens, settings, n_likely=N_LIKELY)
+
+    news = served.write(await served.run(prepare))
+    first = await anext(news, None)  # what cannot begin is refused as anything else is
+    return StreamingResponse(_events(served, first, news), media_type="text/event-stream")
+
+
+async def _events(
+    served: Served, first: tuple[int, News] | None, rest: AsyncGenerator[tuple[int, News], None]
+) -> AsyncIterator[str]:
+    start, n, tokenizer = perf_counter(), 0, served.generator.tokenizer
+    try:
+        async with aclosing(rest):
+            found = first
+            while found is not None:
+                n += 1
+                yield _event("token", _written(tokenizer, found[1]).model_dump(exclude_none=True))
+                found = await anext(rest, None)
+        yield _event("done", {"n": n, "seconds": perf_counter() - start})
+    except (PenwrightError, TimeoutError) as error:
+        yield _event("error", {"message": told(error)[1]})
+
+
+def _event(name: str, data: Mapping[str, Any]) -> str:
+    return f"event: {name}\ndata: {json.dumps(data)}\n\n"
+
+
+def _written(tokenizer: Tokenizer, news: News) -> WrittenToken:
+    assert news.look is not None
+    return WrittenToken(
+        id=news.token,
+        text=readable(tokenizer, news.token),
+        shown=news.text,
+        log_prob=news.log_prob,
+        rank=news.look.rank,
+        entropy=news.look.entropy,
+        likeliest=[_choice(tokenizer, each.token, exp(each.log_prob), each.chance) for each in news.look.likely],
+        finish=news.finish,
+    )
+
+
+def _scored(tokenizer: Tokenizer, found: TokenScores, place: int) -> ScoredToken:
+    token, others = found.tokens[place], found.alternatives
+    pairs = zip(others.ids[place].tolist(), others.probabilities[place].tolist(), strict=True)
+    return ScoredToken(
+        id=token.id,
+        text=token.text,
+        start=token.start,
+        end=token.end,
+        log_prob=float(found.log_probs[place]),
+        rank=int(found.ranks[place]),
+        entropy=float(found.entropies[place]),
+        likeliest=[_choice(tokenizer, *pair) for pair in pairs],
+    )
+
+
+def _tokens(served: Served, asked: Prompt) -> Tokens:
+    """With the start token; raises UsageError for tokens that the model does not have."""
+    tokenizer = served.generator.tokenizer
+    strange = next((token for token in asked.tokens if token >= tokenizer.vocab_size), None)
+    if strange is not None:
+        raise UsageError(f"there is no token {strange}: tokens are 0 to {tokenizer.vocab_size - 1}")
+    return (tokenizer.start_id, *tokenizer.encode(asked.text), *asked.tokens)
+
+
+def _settings(served: Served, changes: Mapping[str, Any]) -> DecodingSettings:
+    """The model's own, with these laid over them."""
+    return validate(DecodingSettings, merge(served.generator.defaults.model_dump(), changes), "settings")
+
+
+@lru_cache(maxsize=32)
+def _logits(served: Served, tokens: Tokens) -> Float[Tensor, " vocab_size"]:
+    """Of the token after these; kept, so that settings can be tried out."""
+    model = served.generator.model
+    with torch.inference_mode(), evaluating(model):
+        return Continuing(model, [tokens], 1).first()[0].double()
+
+
+def _foresight(served: Served, tokens: Tokens, settings: DecodingSettings) -> Foresight:
+    tokenizer, logits = served.generator.tokenizer, _logits(served, tokens)
+    sampling = manner_of(tokenizer, settings, []).sampling
+    reshaped = sampling.reshape(logits[None], History([tokens], logits[None]))[0]
+    chances = (
+        torch.zeros_like(reshaped).index_fill(0, reshaped.argmax(), 1.0) if sampling.greedy else reshaped.softmax(-1)
+    )
+    probabilities = logits.softmax(-1)
+    best = probabilities.argsort(descending=True, stable=True)[:N_LIKELY]
+    choices = zip(best.tolist(), probabilities[best].tolist(), chances[best].tolist(), strict=True)
+    return Foresight(
+        likeliest=[_choice(tokenizer, *each) for each in choices],
+        entropy=float(torch.special.entr(probabilities).sum()),
+        n_kept=int((chances > 0).sum()),
+    )
+
+
+def _choice(tokenizer: Tokenizer, token: int, probability: float, chance: float | None = None) -> Choice:
+    text, shown = readable(tokenizer, token), TextStream(tokenizer).push(token)
+    return Choice(id=token, text=text, shown=None if shown == text else shown, probability=probability, chance=chance)

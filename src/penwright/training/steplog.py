@@ -1,4 +1,4 @@
-"""What each few steps of training were like, as lines of the run's steps.jsonl: the curves of the page."""
+"""What the steps of training were like, as lines of the run's steps.jsonl: the curves of the page."""
 
 from collections.abc import Sequence
 from math import isfinite
@@ -7,11 +7,11 @@ from penwright.runs import STEPS, Run
 from penwright.training.session import Observer
 from penwright.training.trainer import StepReport, Trainer
 
-EVERY = 10  # steps
+EVERY, AT_FIRST = 10, 100  # steps; of the first ones, where most happens, each
 
 
 class StepLog(Observer):
-    """Writes the means of every ten steps; steps that were skipped, since their gradient was not finite, are left out."""
+    """Writes the means of ten steps, without those that were skipped since their gradient was not finite."""
 
     def __init__(self, run: Run):
         self.run = run
@@ -19,7 +19,7 @@ class StepLog(Observer):
 
     def stepped(self, trainer: Trainer, report: StepReport) -> None:
         self.reports.append(report)
-        if report.step % EVERY == 0:
+        if report.step <= AT_FIRST or report.step % EVERY == 0:
             self._write(trainer)
 
     def finished(self, trainer: Trainer) -> None:

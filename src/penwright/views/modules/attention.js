@@ -9,7 +9,7 @@ import { draw as drawLines } from "./lines.js";
 /**
  * data as of heads.js; a part may have, instead of all `weights`, `thumbs` of all heads and `open`: {heads: [[layer,
  * head]], weights: [n, targets, sources]} of some. A head whose weights are not there is asked for: the page hears
- * head-opened {part, layer, head} and answers with parts.show(data of head.js). Emits head-closed.
+ * head-opened {part, layer, head} and answers with parts.show(data of head.js). Emits head-closed and shape-chosen.
  */
 export function draw(element, data, options = {}) {
   return view(element, "attention", build, data, options);
@@ -36,6 +36,8 @@ function build(root, data, options) {
 
   function show(head) {
     close();
+    const part = data.parts.findIndex(({ name }) => name === head.name);
+    state.opened = { part, layer: head.layer, head: head.head };
     stage.hidden = false;
     const title = make("h3", { tabindex: -1 }, headName(head));
     const back = make("button", { type: "button", class: "pw-back", click: leave }, "← all heads");
@@ -50,6 +52,7 @@ function build(root, data, options) {
       (shape) => {
         state.shape = shape;
         redraw();
+        emit(root, "shape-chosen", { shape });
       },
     );
     function redraw() {
@@ -84,7 +87,6 @@ function build(root, data, options) {
     );
   }
   shelf.addEventListener("head-opened", ({ detail }) => {
-    state.opened = detail;
     const head = headData(data.parts[detail.part], detail.layer, detail.head);
     if (head) show(head);
     else missing();

@@ -41,7 +41,8 @@ export function thumbnail(weights, size = SIZE) {
 /**
  * data: {parts: [{name, target_tokens, source_tokens, weights [n_layers, n_heads, targets, sources] or, if those are not
  * at hand, thumbs [n_layers, n_heads, up to 64, up to 64], layers: their numbers, if not all of them}], statistics: [{entropy, ...: [n_layers, n_heads]}]}.
- * options: {part: its place, sort: "layer" or the name of a statistic}. Emits head-opened {part, layer, head}.
+ * options: {part: its place, sort: "layer" or the name of a statistic}. Emits head-opened {part, layer, head},
+ * sort-chosen {sort} and part-chosen {part}.
  */
 export function draw(element, data, options = {}) {
   return view(element, "heads", build, data, options);
@@ -127,6 +128,7 @@ function build(root, data, options) {
     const parts = data.parts.map(({ name }, place) => [place, headName({ name, layer: 0, head: 0 }).split(",")[0]]);
     const change = (part) => {
       state.part = part;
+      emit(root, "part-chosen", { part });
       if (!statistics()[state.sort]) state.sort = "layer";
       tools();
       fill();
@@ -135,6 +137,7 @@ function build(root, data, options) {
     const sort = (name) => {
       state.sort = name;
       order();
+      emit(root, "sort-chosen", { sort: name });
     };
     bar.replaceChildren(
       ...(parts.length > 1 ? [choices("Part of the model", parts, state.part, change)] : []),

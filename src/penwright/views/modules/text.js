@@ -8,7 +8,7 @@ import { roving } from "./keyboard.js";
 import { inText, label, textOf } from "./tokens.js";
 
 /** How strongly a token is coloured, 0 to 1, by each measure, from {logProb, rank, entropy}. */
-const MEASURES = {
+export const MEASURES = {
   probability: ["probability", ({ logProb }) => 1 - Math.exp(logProb)],
   surprise: ["surprise", ({ logProb }) => Math.min(1, -logProb / 10)],
   rank: ["rank", ({ rank }) => Math.min(1, Math.log10(rank) / 3)],

@@ -1,0 +1,281 @@
+"""Completions that are written together though they come and go at any time (continuous batching).
+
+After Yu et al. (2022, "Orca", section 3): what is scheduled is not a batch from its beginning to its end but one token
+of each row. A request draws from chances of its own and is masked by nothing but its own past, so that it is written as
+it would be alone, up to ties within the rounding of its precision.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import isnan
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from penwright.decoding.constraints import Constraint
+from penwright.decoding.decodable import Coming, Continuing, diverged, evaluating, in_view
+from penwright.decoding.drafts import Draft, Manner
+from penwright.decoding.filters import Logits
+from penwright.decoding.generate import Finish, possible
+from penwright.decoding.penalties import History
+from penwright.decoding.prefixes import WORTH, Prefixes, Tokens, n_common
+from penwright.decoding.sampling import Chances, Together
+from penwright.decoding.step import Stepper
+from penwright.layers.attention import KeysValues
+from penwright.models import DecoderOnly
+from penwright.tokenizers import Tokenizer
+
+Known = Callable[[int], list[KeysValues]]  # those of so many tokens
+READ_TOKENS = 1024  # of prompts at a time, with padding, so that those who are written need not wait for long
+
+
+class Likely(NamedTuple):
+    """A token that could have come."""
+
+    token: int
+    log_prob: float  # in nats, under the model itself
+    chance: float  # of being drawn, as the settings have it (but for XTC, which is up to chance)
+
+
+class Look(NamedTuple):
+    """What stood to choose from."""
+
+    rank: int  # of the token that came, under the model itself; 1 is the likeliest
+    entropy: float  # of the model's distribution, in nats
+    likely: tuple[Likely, ...]  # likeliest first
+
+
+class News(NamedTuple):
+    """A token of a completion."""
+
+    token: int
+    log_prob: float  # in nats, under the model itself
+    text: str  # that can be shown now: whole characters, and nothing of a stop string
+    finish: Finish | None = None  # why the completion ends with this token
+    look: Look | None = None
+
+
+@dataclass(eq=False)
+class Request:
+    """A completion that is asked for, and whether it still is."""
+
+    prompt: str
+    prompt_tokens: Sequence[int]  # with the start token
+    manner: Manner
+    number: int = 0  # of the completions of this prompt with this seed, each of which is another
+    n_likely: int = 0  # of the tokens to look at; 0: no look
+    left: bool = False  # set by whoever no longer wants it, in any thread
+
+
+class Pool:
+    """The rows of a model that writes. All but `join` is for one thread."""
+
+    def __init__(self, model: DecoderOnly, tokenizer: Tokenizer, stepper: Stepper, max_rows: int = 64):
+        self._model, self._tokenizer, self._stepper = model, tokenizer, stepper
+        self._max_rows, self._context = max_rows, model.settings.context_length
+        self._coming = Coming(model, stepper)
+        self._rows: list[_Row] = []
+        self._waiting: deque[Request] = deque()
+        self._prefixes = Prefixes()
+
+    @property
+    def n_rows(self) -> int:
+        """How many are written now."""
+        return len(self._rows)
+
+    @property
+    def n_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self._rows or self._waiting)
+
+    def join(self, request: Request) -> None:
+        """Wait for a place."""
+        self._waiting.append(request)
+
+    def clear(self) -> list[Request]:
+        """Give up all requests, after an error."""
+        given_up = [row.request for row in self._rows] + list(self._waiting)
+        self._coming, self._rows = Coming(self._model, self._stepper), []
+        self._waiting.clear()
+        return given_up
+
+    @torch.inference_mode()
+    def step(self) -> list[tuple[Request, News]]:
+        """A token for each row: those that have left are let go first, and those that wait come in where they fit."""
+        with evaluating(self._model) as device:
+            self._keep([not row.request.left for row in self._rows])
+            last = torch.tensor([row.draft.tokens[-1] for row in self._rows], dtype=torch.long, device=device)
+            logits = [self._coming.step(last)] if self._rows else []
+            logits += self._read(self._newcomers())
+            news = self._write(torch.cat(logits)) if logits else []
+            self._keep([each.finish is None for _, each in news])
+        return news
+
+    def _newcomers(self) -> list[Request]:
+        found: list[Request] = []
+        longest = 0
+        while self._waiting and len(self._rows) + len(found) < self._max_rows:
+            longest = max(longest, len(in_view(self._waiting[0].prompt_tokens, self._context)))
+            if found and (len(found) + 1) * longest > READ_TOKENS:
+                break
+            request = self._waiting.popleft()
+            if not request.left:
+                found.append(request)
+        return found
+
+    def _read(self, requests: Sequence[Request]) -> Iterator[Logits]:
+        """Read the prompts of new rows, each distinct one once, and after what is known of their beginnings."""
+        groups: dict[tuple[int, int], list[Request]] = {}
+        known = self._known()
+        for request in requests:
+            tokens = np.array(in_view(request.prompt_tokens, self._context))
+            groups.setdefault(_longest(tokens, [seen for seen, _ in known]), []).append(request)
+        for (place, n_tokens), group in groups.items():
+            numbers = {tokens: n for n, tokens in enumerate(dict.fromkeys(tuple(r.prompt_tokens) for r in group))}
+            begun = known[place][1](n_tokens) if n_tokens else ()
+            read = Continuing(self._model, list(numbers), 0, self._stepper, begun)
+            logits = read.first()
+            if len(group) > len(numbers):
+                rows = torch.tensor([numbers[tuple(r.prompt_tokens)] for r in group], device=logits.device)
+                read.select(rows)
+                logits = logits[rows]
+            self._coming.take_in(read)
+            self._rows += [_Row(request, self._tokenizer, logits) for request in group]
+            yield logits
+
+    def _known(self) -> "list[tuple[Tokens, Known]]":
+        """Texts whose keys and values are at hand: those that are written now, and lately."""
+        running = [(self._coming.seen(row), partial(self._coming.known, row)) for row in range(len(self._rows))]
+        return running + [(prefix.tokens, prefix.cut) for prefix in self._prefixes.kept]
+
+    def _write(self, logits: Logits) -> list[tuple[Request, News]]:
+        tokens, reshaped = self._choose(self._possible(logits))
+        logits = logits.float()
+        log_probs = logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(-1)
+        chosen, values = torch.stack([tokens.double(), log_probs.double()]).tolist()
+        if any(map(isnan, values)):
+            raise diverged()
+        news = []
+        for place, row in enumerate(self._rows):
+            look = row.look(logits[place], reshaped[place], int(chosen[place])) if row.request.n_likely else None
+            news.append((row.request, row.push(int(chosen[place]), values[place], look)))
+        return news
+
+    def _possible(self, logits: Logits) -> Logits:
+        """The scores without the tokens that must not come next."""
+        if not any(row.is_bound for row in self._rows):
+            return logits
+        rows = zip(self._rows, logits.split(1), strict=True)
+        return torch.cat([row.possible(scores) if row.is_bound else scores for row, scores in rows])
+
+    def _choose(self, possible: Logits) -> tuple[Int[Tensor, " rows"], dict[int, Float[Tensor, " vocab_size"]]]:
+        """The next tokens, and the distributions that they were drawn from where there is to be a look at them.
+
+        Rows with the same settings are sampled together.
+        """
+        tokens = torch.zeros(len(possible), dtype=torch.long, device=possible.device)
+        drawn_from: dict[int, Float[Tensor, " vocab_size"]] = {}
+        groups: dict[str, list[int]] = {}
+        for place, row in enumerate(self._rows):
+            groups.setdefault(row.request.manner.key, []).append(place)
+        for places in groups.values():
+            rows = [self._rows[place] for place in places]
+            sampling, histories = rows[0].sampling, [row.history for row in rows if row.history is not None]
+            history = History.joined(histories) if histories else None
+            reshaped = sampling.reshape(possible[places], history)
+            tokens[places] = sampling.pick(reshaped, Together([row.chances for row in rows]))
+            drawn_from.update(zip(places, reshaped, strict=True))
+        return tokens, drawn_from
+
+    def _keep(self, stays: Sequence[bool]) -> None:
+        """Let go of the other rows; the last ones take their places, so that few are copied."""
+        if all(stays):
+            return
+        for row, here in enumerate(stays):
+            if not here:
+                seen = self._coming.seen(row)
+                self._prefixes.keep(seen, self._coming.known(row, len(seen)))
+        n = sum(stays)
+        movers = [row for row in range(n, len(stays)) if stays[row]]
+        order = [row if stays[row] else movers.pop() for row in range(n)]
+        self._coming.select(torch.tensor(order, dtype=torch.long))
+        self._rows = [self._rows[row] for row in order]
+
+
+class _Row:
+    """A completion while it is written."""
+
+    def __init__(self, request: Request, tokenizer: Tokenizer, logits: Logits):
+        """`logits` gives the shape and the device."""
+        manner, settings = request.manner, request.manner.sampling.settings
+        prompt = list(request.prompt_tokens)
+        self.request, self.sampling, self._end_id = request, manner.sampling, tokenizer.end_id
+        self.draft = Draft.begin(tokenizer, request.prompt, prompt, request.number, settings.stop)
+        self.chances = Chances(settings.seed, [request.number])
+        self.history = History([prompt], logits[:1]) if manner.sampling.looks_back else None
+        self._constraint = Constraint(manner.guide, [request.prompt]) if manner.guide else None
+        self._n_left = manner.n_new
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether not every token may come next."""
+        return self._constraint is not None or not self._may_end
+
+    @property
+    def _may_end(self) -> bool:
+        return len(self.draft.tokens) >= self.sampling.settings.min_new_tokens
+
+    def possible(self, logits: Float[Tensor, "1 vocab_size"]) -> Float[Tensor, "1 vocab_size"]:
+        """The scores without the tokens that must not come next."""
+        return possible(logits, self._constraint, self._n_left - 1, None if self._may_end else self._end_id)
+
+    def push(self, token: int, log_prob: float, look: Look | None) -> News:
+        """Write a token."""
+        draft, n_shown = self.draft, len(self.draft.pieces)
+        draft.tokens.append(token)
+        self._n_left -= 1
+        finish: Finish | None = "length" if self._n_left == 0 else None
+        if token == self._end_id:
+            finish = "end"
+        elif draft.push(token):
+            finish = "stop"
+        if finish is not None:
+            draft.close(finish)
+        elif self.history is not None or self._constraint is not None:
+            self._remember(torch.tensor([token]))
+        return News(token, log_prob, "".join(draft.pieces[n_shown:]), finish, look)
+
+    def look(self, logits: Float[Tensor, " vocab_size"], reshaped: Float[Tensor, " vocab_size"], token: int) -> Look:
+        """At what stood to choose from when this token came."""
+        log_probs = logits.log_softmax(-1)
+        best = log_probs.topk(min(self.request.n_likely, len(log_probs)))
+        if self.sampling.greedy:
+            chances = torch.zeros_like(reshaped).index_fill(0, reshaped.argmax(), 1.0)
+        else:
+            chances = reshaped.softmax(-1)
+        likely = zip(best.indices.tolist(), best.values.tolist(), chances[best.indices].tolist(), strict=True)
+        entropy = torch.special.entr(log_probs.exp()).sum()
+        return Look(int((log_probs > log_probs[token]).sum()) + 1, float(entropy), tuple(Likely(*x) for x in likely))
+
+    def _remember(self, token: Int[Tensor, " 1"]) -> None:
+        for part in (self.history, self._constraint):
+            if part is not None:
+                part.push(token)
+
+
+def _longest(tokens: Tokens, known: Sequence[Tokens]) -> tuple[int, int]:
+    """Which of the known texts has most in common with these tokens, and how many; 0 where that is not worth while.
+
+    The last token is to be read in any case, since what comes after it is asked for.
+    """
+    n, place = max(((n_common(tokens[:-1], seen), place) for place, seen in enumerate(known)), default=(0, 0))
+    return (place, n) if n >= WORTH else (0, 0)

@@ -1,0 +1,55 @@
+"""What a server has done, for Prometheus."""
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from penwright.serving.served import Served, Shelf
+
+
+class Metrics:
+    """Counts requests; asks the models for the rest."""
+
+    def __init__(self, shelf: Shelf):
+        self._registry = CollectorRegistry()
+        self._registry.register(_Models(shelf))
+        labels, registry = ["route", "status"], self._registry
+        self._requests = Counter("penwright_requests", "Requests that were answered", labels, registry=registry)
+        self._seconds = Histogram("penwright_request_seconds", "What they took", ["route"], registry=registry)
+
+    def count(self, route: str, status: int, seconds: float) -> None:
+        """A request that has come to its end; status 499: the client left."""
+        self._requests.labels(route, str(status)).inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def page(self) -> bytes:
+        """All of it, in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+
+class _Models(Collector):
+    def __init__(self, shelf: Shelf):
+        self._shelf = shelf
+
+    def collect(self) -> Iterable[Metric]:
+        inside = GaugeMetricFamily("penwright_texts_inside", "Texts that wait or are worked on", labels=["model"])
+        written = GaugeMetricFamily("penwright_rows", "Completions that are written now", labels=["model"])
+        tokens = CounterMetricFamily("penwright_tokens_written", "Tokens of completions", labels=["model"])
+        texts = CounterMetricFamily("penwright_texts", "Texts translated or classified", labels=["model"])
+        left = CounterMetricFamily("penwright_texts_given_up", "Texts whose client left", labels=["model"])
+        families: tuple[GaugeMetricFamily | CounterMetricFamily, ...] = (written, tokens, texts, left)
+        for served in self._shelf:
+            inside.add_metric([served.name], served.n_inside)
+            for family, value in zip(families, _counts(served), strict=True):
+                family.add_metric([served.name], value)
+        return [inside, *families]
+
+
+def _counts(served: Served) -> Iterator[int]:
+    if served.kind == "writer":
+        pooling = served.pooling
+        yield from (pooling.pool.n_rows, pooling.n_tokens, 0, pooling.n_left)
+    else:
+        yield from (0, 0, served.gathering.n_texts, served.gathering.n_left)

@@ -1,0 +1,183 @@
+/** The frame around all screens: which one is shown, with which model, in which theme. */
+
+import { make } from "./views/dom.js";
+import { askJson, wasStopped } from "./api.js";
+import { openShortcuts } from "./dialogs.js";
+import { icon } from "./icons.js";
+import { SCREENS } from "./screens.js";
+import { makeStore } from "./store.js";
+import { startTheme, turnTheme } from "./theme.js";
+import { startTour } from "./tour.js";
+
+const main = document.getElementById("main");
+const spoken = document.getElementById("spoken");
+const rail = document.getElementById("rail");
+const picker = document.getElementById("picker");
+const store = makeStore(arrive);
+const frame = { models: [], model: null, screen: null, module: null, leave: () => {} };
+
+const NAMES = { writer: "a writer", translator: "a translator", classifier: "a classifier" };
+const able = (screen, model) => screen.kinds === null || screen.kinds.includes(model.kind);
+
+/** The models that a screen can be used with. */
+const modelsFor = (screen) => frame.models.filter((model) => able(screen, model));
+
+/** Why a screen cannot be used, or "". */
+function reason(screen) {
+  if (screen.kinds === null || modelsFor(screen).length) return "";
+  const wanted = screen.kinds.map((kind) => NAMES[kind]).join(" or ");
+  return `${screen.title} needs ${wanted}; none is served here. Start: penwright serve RUN`;
+}
+
+/** A person has come to an address: show its screen, or the first that can be used. */
+async function arrive(name, values) {
+  const screen = SCREENS.find((each) => each.name === name);
+  if (!screen || reason(screen)) {
+    const usable = SCREENS.find((each) => !reason(each));
+    if (screen || !usable) return showReason(screen || SCREENS[0]);
+    return store.go(usable.name, values);
+  }
+  return show(screen);
+}
+
+async function show(screen) {
+  frame.leave();
+  const leaving = new AbortController();
+  let shown = null;
+  frame.leave = () => (leaving.abort(), shown && shown.stop && shown.stop());
+  frame.screen = screen;
+  const state = store.of(screen.name);
+  const usable = modelsFor(screen);
+  const model = usable.find(({ id }) => id === state.get("model")) || usable[0] || null;
+  frame.model = model;
+  drawRail();
+  drawPicker(screen, model);
+  document.title = `${screen.title} · Penwright`;
+  try {
+    const module = await screen.load();
+    if (leaving.signal.aborted) return;
+    frame.module = module;
+    const place = make("div", { class: `screen ${screen.name}` });
+    main.replaceChildren(place);
+    const context = { model, state, signal: leaving.signal, fail, announce, go: store.go };
+    shown = (await module.show(place, context)) || {};
+    main.dataset.ready = screen.name;
+  } catch (error) {
+    fail(error);
+  }
+}
+
+function showReason(screen) {
+  frame.leave();
+  frame.screen = screen;
+  drawRail();
+  const title = make("h1", {}, screen.title);
+  main.replaceChildren(make("div", { class: "screen" }, title, make("p", {}, reason(screen))));
+  main.dataset.ready = screen.name;
+}
+
+/** Say something to screen readers. */
+function announce(text) {
+  spoken.textContent = "";
+  requestAnimationFrame(() => (spoken.textContent = text));
+}
+
+/** Show the message of an error above the screen until it is closed or the next one comes. */
+function fail(error) {
+  if (wasStopped(error)) return;
+  document.querySelector(".alert")?.remove();
+  const close = make("button", { type: "button", "aria-label": "Close", click: () => alert.remove() }, "×");
+  const alert = make("div", { class: "alert", role: "alert" }, make("p", {}, error.message), close);
+  main.before(alert);
+  if (!("status" in error)) console.error(error);
+}
+
+function drawRail() {
+  const item = (screen) => {
+    const why = reason(screen);
+    const current = frame.screen === screen;
+    return make(
+      "li",
+      {},
+      make(
+        "a",
+        {
+          href: `#/${screen.name}`,
+          title: why || null,
+          "aria-current": current ? "page" : null,
+          "aria-disabled": why ? "true" : null,
+          click: (event) => (event.preventDefault(), store.go(screen.name)),
+        },
+        icon(screen.name),
+        make("span", {}, screen.title),
+        why && make("span", { class: "pw-hidden" }, ` (${why})`),
+      ),
+    );
+  };
+  rail.replaceChildren(make("ul", {}, SCREENS.map(item)));
+}
+
+/** The choice among the models that can do what the screen needs, and what is known of the chosen one. */
+function drawPicker(screen, model) {
+  if (!model || screen.kinds === null) return picker.replaceChildren();
+  const usable = modelsFor(screen);
+  const choose = ({ target }) => store.go(screen.name, { model: target.value });
+  const option = ({ id }) => make("option", { value: id, selected: id === model.id }, id);
+  const name =
+    usable.length > 1
+      ? make("select", { "aria-label": "Model", change: choose }, usable.map(option))
+      : make("strong", {}, model.id);
+  return picker.replaceChildren(name, make("span", { class: "facts" }, facts(model)));
+}
+
+function facts({ kind, parameters, n_layers, n_heads, step, device }) {
+  const size = parameters >= 1e6 ? `${(parameters / 1e6).toFixed(1)} M` : `${Math.round(parameters / 1e3)} k`;
+  const shape = `${n_layers} layers × ${n_heads} heads`;
+  return [kind, `${size} parameters`, shape, step && `step ${step.toLocaleString("en")}`, device]
+    .filter(Boolean)
+    .join(" · ");
+}
+
+function drawTools() {
+  const tool = (name, title, click, text = "") =>
+    make("button", { type: "button", class: "tool", title, "aria-label": title, click }, icon(name), text);
+  const shortcuts = () => openShortcuts(frame.screen, frame.module);
+  document
+    .getElementById("tools")
+    .replaceChildren(
+      tool("tour", "A tour of a Transformer", tour, make("span", {}, "Tour")),
+      tool("theme", "Light or dark", turnTheme),
+      tool("help", "Keyboard shortcuts (?)", shortcuts),
+    );
+  addEventListener("keydown", (event) => {
+    const typing = event.target.closest?.("input, textarea, select, [contenteditable]");
+    const screen = event.altKey && event.shiftKey && SCREENS[Number(event.code.replace("Digit", "")) - 1];
+    if (screen && !reason(screen)) store.go(screen.name);
+    else if (event.key === "?" && !typing && !document.querySelector("dialog[open]")) shortcuts();
+    else return;
+    event.preventDefault();
+  });
+}
+
+/** Over the text that is on the screen, if there is one. */
+function tour() {
+  const model = frame.model || frame.models[0];
+  if (!model) return;
+  const text = frame.screen ? store.of(frame.screen.name).get("text") : "";
+  startTour({ model, text: text || model.sample, go: store.go });
+}
+
+async function start() {
+  startTheme();
+  drawTools();
+  drawRail();
+  try {
+    frame.models = (await askJson("models")).models;
+  } catch (error) {
+    fail(error);
+    return;
+  }
+  store.start();
+}
+
+start();

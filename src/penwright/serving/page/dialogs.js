@@ -1,0 +1,31 @@
+/** Dialogs: one at a time, closed by Escape, by their button or by a click beside them. */
+
+import { make, table } from "./views/dom.js";
+
+const EVERYWHERE = [
+  ["Alt + Shift + 1 … 5", "go to a screen"],
+  ["Tab", "the next control; arrow keys move inside lists, grids, texts and pictures"],
+  ["Escape", "stop, go back, close"],
+  ["?", "this list"],
+];
+
+/** Open a dialog with this content; gives the element, whose close() closes it. */
+export function openDialog(title, ...content) {
+  const close = make("button", { type: "button", class: "close", "aria-label": "Close" }, "×");
+  const heading = make("header", {}, make("h2", { id: "dialog-title" }, title), close);
+  const dialog = make("dialog", { "aria-labelledby": "dialog-title" }, heading, ...content);
+  close.addEventListener("click", () => dialog.close());
+  dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+  return dialog;
+}
+
+/** The keys that work everywhere, and those of the screen. */
+export function openShortcuts(screen, module) {
+  const rows = (keys) => keys.map(([key, what]) => [make("kbd", {}, key), what]);
+  const own = (module && module.keys) || [];
+  const parts = [own.length && table([screen.title, ""], rows(own)), table(["Everywhere", ""], rows(EVERYWHERE))];
+  openDialog("Keyboard shortcuts", ...parts.filter(Boolean));
+}

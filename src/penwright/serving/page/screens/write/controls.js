@@ -1,0 +1,56 @@
+/** What stands around the text: the buttons above it, the colours and the count below. */
+
+import { choices, make } from "../../views/dom.js";
+import { MEASURES } from "../../views/text.js";
+import { download, menu } from "../../saving.js";
+import { join } from "./text.js";
+
+const NAMES = ["probability", "surprise", "rank", "entropy", "none"];
+const FORMATS = [
+  ["txt", "Text (.txt)"],
+  ["json", "With all numbers (.json)"],
+];
+
+const button = (text, click, attributes = {}) => make("button", { type: "button", click, ...attributes }, text);
+
+/** The buttons; `allow` says which of them can be used now. */
+export function makeButtons({ start, stop, undo, redo, score, inspect, parts, name }) {
+  const all = {
+    start: button("Write on", start, { class: "main", title: "Ctrl + Enter" }),
+    stop: button("Stop", stop, { title: "Escape" }),
+    undo: button("Undo", undo, { title: "Ctrl + Z" }),
+    redo: button("Redo", redo, { title: "Ctrl + Shift + Z" }),
+    score: button("Score my text", score, { title: "Colour all of the text by how it surprises the model" }),
+  };
+  const save = menu("Save", FORMATS, (format) => {
+    const content = format === "txt" ? join(parts()) : JSON.stringify(parts(), null, 1);
+    download(`${name}.${format}`, new Blob([content], { type: "text/plain" }));
+  });
+  const more = make("span", { class: "push line" }, all.score, button("Inspect", inspect), save);
+  const root = make("div", { class: "line" }, all.start, all.stop, all.undo, all.redo, more);
+  const allow = (can) => Object.entries(can).forEach(([each, yes]) => (all[each].disabled = !yes));
+  return { root, allow };
+}
+
+/** The choice of what the text is coloured by. */
+export function makeColours({ state, chosen }) {
+  const shown = NAMES.includes(state.get("colour")) ? state.get("colour") : NAMES[0];
+  const choose = (name) => {
+    state.set({ colour: name === NAMES[0] ? "" : name });
+    chosen(name);
+  };
+  const named = NAMES.map((name) => [name, MEASURES[name][0]]);
+  chosen(shown);
+  return [make("span", { class: "hint" }, "coloured by"), choices("Coloured by", named, shown, choose)];
+}
+
+/** Texts to begin with. */
+export function makeExamples(texts, begin) {
+  const example = (text) => button(make("bdi", {}, text.slice(0, 60)), () => begin(text));
+  return make(
+    "div",
+    { class: "examples line", hidden: true },
+    make("span", { class: "hint" }, "Try"),
+    texts.map(example),
+  );
+}

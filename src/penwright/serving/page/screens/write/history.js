@@ -1,0 +1,31 @@
+/** What the text was before, step by step: typing without a pause is one step, and so is all that the model wrote. */
+
+const TOGETHER = 800; // milliseconds between changes that are one step
+
+export function makeHistory() {
+  const state = { steps: [[]], at: 0, typedAt: 0 };
+  const step = (by) => {
+    const next = state.at + by;
+    if (next < 0 || next >= state.steps.length) return null;
+    state.at = next;
+    state.typedAt = 0;
+    return state.steps[next];
+  };
+  return {
+    push(parts, typed) {
+      const now = performance.now();
+      const same = typed && now - state.typedAt < TOGETHER;
+      state.steps = [...state.steps.slice(0, state.at + (same ? 0 : 1)), parts];
+      state.at = state.steps.length - 1;
+      state.typedAt = typed ? now : 0;
+    },
+    /** The present step has become this. */
+    replace(parts) {
+      state.steps[state.at] = parts;
+    },
+    undo: () => step(-1),
+    redo: () => step(1),
+    canUndo: () => state.at > 0,
+    canRedo: () => state.at < state.steps.length - 1,
+  };
+}

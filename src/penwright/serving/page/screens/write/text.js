@@ -1,0 +1,118 @@
+/**
+ * A text in parts: what a person wrote is plain, what the model wrote (or scored) comes with its tokens. Parts are never
+ * changed, so that a text of before can be gone back to.
+ *
+ * @typedef {object} Choice a token that might have come
+ * @property {number} id
+ * @property {string} text how it reads
+ * @property {string} [shown] what it adds to the text, if that is something else: nothing for a part of a character
+ * @property {number} probability the model's
+ * @property {number | null} chance after the settings; null where none were in force
+ *
+ * @typedef {object} Token
+ * @property {number} id
+ * @property {string} text how it reads by itself
+ * @property {number} logProb in nats
+ * @property {number} rank 1 for the likeliest
+ * @property {number} entropy in nats
+ * @property {Choice[]} likeliest
+ *
+ * @typedef {{text: string, tokens: Token[]}} Part no tokens: plain; several: bytes of one character
+ */
+
+/** @type {(text: string) => Part} */
+export const plain = (text) => ({ text, tokens: [] });
+
+/** All of the text. */
+export const join = (parts) => parts.map(({ text }) => text).join("");
+
+/** The parts after a person has changed the text: tokens stay up to the change; after it, what was foretold holds no more. */
+export function edited(parts, text) {
+  let [kept, at] = [0, 0];
+  while (kept < parts.length && text.startsWith(parts[kept].text, at)) at += parts[kept++].text.length;
+  while (kept && (parts[kept - 1].tokens.length === 0 || parts[kept - 1].text === "")) at -= parts[--kept].text.length;
+  const rest = text.slice(at);
+  return rest ? [...parts.slice(0, kept), plain(rest)] : parts.slice(0, kept);
+}
+
+/** What the model is to go on from: a text, and the tokens after it that are known as such. */
+export function prompt(parts) {
+  const last = parts.findLastIndex(({ tokens }) => tokens.length === 0);
+  const tokens = parts.slice(last + 1).flatMap((part) => part.tokens.map(({ id }) => id));
+  return { text: join(parts.slice(0, last + 1)), tokens };
+}
+
+/** The parts before a place, and another token in its stead, which was a choice there. */
+export function branched(parts, place, choice) {
+  const { entropy, likeliest } = parts[place].tokens[0];
+  return [...parts.slice(0, place), chosen(choice, entropy, likeliest)];
+}
+
+/** A token that a person has chosen, as a part. */
+export function chosen(choice, entropy, likeliest) {
+  const rank = 1 + likeliest.filter(({ probability }) => probability > choice.probability).length;
+  const token = { id: choice.id, text: choice.text, logProb: Math.log(choice.probability), rank, entropy, likeliest };
+  return { text: choice.shown ?? choice.text, tokens: [token] };
+}
+
+/** Tokens as they come, made into parts: bytes wait for those that make a character of them. */
+export function makeCollector(open = []) {
+  return (token, text) => {
+    open = [...open, token];
+    if (!text) return null;
+    const part = { text, tokens: open };
+    open = [];
+    return part;
+  };
+}
+
+/** A token as the server tells it. */
+export const tokenOf = ({ id, text, log_prob, rank, entropy, likeliest }) => ({
+  id,
+  text,
+  logProb: log_prob,
+  rank,
+  entropy,
+  likeliest,
+});
+
+/** What the model thought of a part: of several tokens, probabilities are multiplied. */
+export function scoreOf({ tokens }) {
+  return {
+    logProb: tokens.reduce((sum, { logProb }) => sum + logProb, 0),
+    rank: Math.max(...tokens.map(({ rank }) => rank)),
+    entropy: tokens[0].entropy,
+  };
+}
+
+/** The place of the part that holds the character before an offset, or -1. */
+export function placeAt(parts, offset) {
+  let end = 0;
+  for (let place = 0; place < parts.length; place++) {
+    end += parts[place].text.length;
+    if (offset <= end && parts[place].text) return place;
+  }
+  return -1;
+}
+
+/** A text with the scores of all its tokens, as the server tells them; those that begin before `given` are plain. */
+export function partsOf(text, scored, given = 0) {
+  const letters = Array.from(text); // the server counts code points
+  const starts = [0];
+  for (const letter of letters) starts.push(starts.at(-1) + letter.length);
+  const collect = makeCollector();
+  const first = scored.findIndex(({ start }) => starts[start] >= given);
+  if (first < 0) return text ? [plain(text)] : [];
+  const parts = [plain(text.slice(0, starts[scored[first].start]))];
+  let at = scored[first].start;
+  for (let number = first; number < scored.length; number++) {
+    // tokens that share a character are one part, which ends where the next token begins
+    const end = number + 1 < scored.length ? scored[number + 1].start : letters.length;
+    const whole = scored[number].end <= end;
+    const part = collect(tokenOf(scored[number]), whole ? text.slice(starts[at], starts[scored[number].end]) : "");
+    if (!part) continue;
+    parts.push(part);
+    at = scored[number].end;
+  }
+  return parts.filter((part) => part.text || part.tokens.length);
+}

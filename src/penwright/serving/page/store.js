@@ -1,0 +1,86 @@
+/** State in the address, so that a view can be shared and comes back when the page is loaded again. */
+
+const LATER = 200; // milliseconds: browsers limit how often the address may change
+
+/**
+ * The screen and the values that an address names: #/write?model=novel&text=Once.
+ * @param {string} hash
+ * @returns {{screen: string, values: Record<string, string>}}
+ */
+export function parse(hash) {
+  const [path, query = ""] = split(hash.replace(/^#\/?/, ""), "?");
+  return { screen: path, values: Object.fromEntries(new URLSearchParams(query)) };
+}
+
+/** The address of a screen with these values; those that are empty are left out. */
+export function address(screen, values) {
+  const given = Object.entries(values).filter(([, value]) => value !== "" && value !== null && value !== undefined);
+  const query = new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();
+  return `#/${screen}${query && `?${query}`}`;
+}
+
+function split(text, mark) {
+  const at = text.indexOf(mark);
+  return at < 0 ? [text] : [text.slice(0, at), text.slice(at + 1)];
+}
+
+/**
+ * The states of all screens, of which the present one is in the address. `arrive(screen, values)` is called when a
+ * person comes to an address: by a link, by Back, or by typing one.
+ */
+export function makeStore(arrive) {
+  /** @type {Map<string, Record<string, string>>} */
+  const known = new Map();
+  const state = { screen: "", timer: 0, flushed: -LATER };
+
+  function flush() {
+    clearTimeout(state.timer);
+    state.timer = 0;
+    state.flushed = performance.now();
+    const here = address(state.screen, known.get(state.screen));
+    if (state.screen && here !== location.hash) history.replaceState(null, "", here);
+  }
+  /** At once, but not again before some time has passed. */
+  function soon() {
+    if (state.timer) return;
+    const wait = state.flushed + LATER - performance.now();
+    if (wait <= 0) flush();
+    else state.timer = setTimeout(flush, wait);
+  }
+  function come() {
+    clearTimeout(state.timer);
+    state.timer = 0;
+    const { screen, values } = parse(location.hash);
+    state.screen = screen;
+    known.set(screen, values);
+    arrive(screen, values);
+  }
+  addEventListener("hashchange", come);
+  addEventListener("pagehide", flush);
+  return {
+    start: come,
+    /** Go to a screen: as it was left, with some values laid over. */
+    go(screen, values = {}) {
+      if (state.screen) flush();
+      const next = address(screen, { ...known.get(screen), ...values });
+      if (next === location.hash) come();
+      else location.hash = next;
+    },
+    /** The state of a screen: `get` a text by its name, `set` some; numbers and booleans are kept as texts. */
+    of(screen) {
+      return {
+        get: (name, otherwise = "") => (known.get(screen) || {})[name] ?? otherwise,
+        number: (name, otherwise) => numberOf((known.get(screen) || {})[name], otherwise),
+        set(values) {
+          known.set(screen, { ...known.get(screen), ...values });
+          if (screen === state.screen) soon();
+        },
+      };
+    },
+  };
+}
+
+function numberOf(text, otherwise) {
+  const value = Number(text);
+  return text === undefined || text === null || text === "" || !Number.isFinite(value) ? otherwise : value;
+}

@@ -1,0 +1,164 @@
+"""OpenAI's own client against a live server."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from penwright.config import DecodingSettings
+from penwright.decoding import Generator
+
+from .conftest import Running, eventually
+
+openai = pytest.importorskip("openai", reason="OpenAI's client is not installed")
+BASE = {"model": "writer", "prompt": "It was", "max_tokens": 12, "seed": 3}
+
+
+@pytest.fixture(scope="module")
+def client(server: Running) -> Iterator["openai.OpenAI"]:
+    with openai.OpenAI(base_url=f"{server.address}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def generator(server: Running) -> Generator:
+    return server.shelf.get("writer").generator
+
+
+def test_completions_are_those_of_the_model(client: "openai.OpenAI", generator: Generator) -> None:
+    found = client.completions.create(**BASE, n=3, temperature=0.7)
+    settings = DecodingSettings(max_new_tokens=12, seed=3, temperature=0.7)
+    assert [choice.text for choice in found.choices] == [c.text for c in generator.generate(["It was"] * 3, settings)]
+    assert [choice.index for choice in found.choices] == [0, 1, 2]
+    n_read = len(generator.tokenizer.encode("It was"))
+    assert found.usage.prompt_tokens == n_read
+    assert found.usage.total_tokens == n_read + found.usage.completion_tokens
+
+
+def test_a_stream_is_the_same_text_in_pieces(client: "openai.OpenAI") -> None:
+    asked = {**BASE, "n": 2, "echo": True, "logprobs": 2}
+    whole = client.completions.create(**asked)
+    pieces = list(client.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+    for choice in whole.choices:
+        mine = [c for piece in pieces for c in piece.choices if c.index == choice.index]
+        assert "".join(c.text for c in mine) == choice.text
+        assert [c.finish_reason for c in mine][-1] == choice.finish_reason
+        assert [v for c in mine if c.logprobs for v in c.logprobs.token_logprobs] == pytest.approx(
+            choice.logprobs.token_logprobs
+        )
+    assert pieces[-1].usage == whole.usage
+    assert len({piece.id for piece in pieces}) == 1
+
+
+def test_log_probabilities_have_their_places_in_the_text(client: "openai.OpenAI") -> None:
+    (choice,) = client.completions.create(**BASE, logprobs=4, echo=True).choices
+    found = choice.logprobs
+    assert found.text_offset[0] == 0
+    assert all(choice.text.startswith(t, at) for t, at in zip(found.tokens, found.text_offset, strict=True))
+    for token, value, top in zip(found.tokens, found.token_logprobs, found.top_logprobs, strict=True):
+        assert top[token] == pytest.approx(value, abs=1e-4)
+        assert value <= max(top.values()) + 1e-6 <= 1e-5
+        assert 4 <= len(top) <= 5
+
+
+def test_echo_scores_a_text_without_writing(client: "openai.OpenAI") -> None:
+    (choice,) = client.completions.create(**{**BASE, "max_tokens": 0}, echo=True, logprobs=0).choices
+    assert choice.text == "It was" and choice.logprobs.top_logprobs is None
+    (longer,) = client.completions.create(
+        **{**BASE, "prompt": "It was", "max_tokens": 1}, echo=True, logprobs=0
+    ).choices
+    assert longer.logprobs.token_logprobs[: len(choice.logprobs.tokens)] == choice.logprobs.token_logprobs
+
+
+def test_a_stop_string_is_never_sent(client: "openai.OpenAI") -> None:
+    free = client.completions.create(**{**BASE, "max_tokens": 40}).choices[0].text
+    stop = free[len(free) // 2 :][:2]
+    (stopped,) = client.completions.create(**{**BASE, "max_tokens": 40}, stop=["never", stop], logprobs=0).choices
+    assert stopped.finish_reason == "stop" and stopped.text == free[: free.index(stop)]
+    assert all(at < len(stopped.text) for at in stopped.logprobs.text_offset)
+
+
+def test_prompts_can_be_lists_and_tokens(client: "openai.OpenAI", generator: Generator) -> None:
+    texts = ["It was", "the rain"]
+    ids = [generator.tokenizer.encode(text) for text in texts]
+    of_texts, of_ids = (client.completions.create(**{**BASE, "prompt": prompt}) for prompt in (texts, ids))
+    assert [c.text for c in of_texts.choices] == [c.text for c in of_ids.choices]
+    assert client.completions.create(**{**BASE, "prompt": ids[0]}).choices[0].text == of_ids.choices[0].text
+
+
+def test_a_bias_forbids_a_token(client: "openai.OpenAI", generator: Generator) -> None:
+    first = generator.tokenizer.encode(client.completions.create(**BASE, temperature=0).choices[0].text)[0]
+    other = client.completions.create(**BASE, temperature=0, logit_bias={str(first): -100}).choices[0].text
+    assert generator.tokenizer.encode(other)[0] != first
+
+
+def test_without_a_seed_texts_differ(client: "openai.OpenAI") -> None:
+    asked = {**BASE, "seed": None, "max_tokens": 40}
+    assert len({client.completions.create(**asked).choices[0].text for _ in range(3)}) > 1
+
+
+def test_models_are_listed(client: "openai.OpenAI") -> None:
+    assert [model.id for model in client.models.list()] == ["writer", "translator", "classifier"]
+    assert client.models.retrieve("writer").object == "model"
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "about"),
+    [
+        ({"model": "nobody"}, "NotFoundError", "nobody"),
+        ({"model": "translator"}, "BadRequestError", "is a translator"),
+        ({"n": 10**6}, "BadRequestError", "max_n"),
+        ({"max_tokens": 10**6}, "BadRequestError", "max_new_tokens"),
+        ({"max_tokens": 0}, "BadRequestError", "echo"),
+        ({"prompt": []}, "BadRequestError", "empty"),
+        ({"prompt": [10**6]}, "BadRequestError", "no token 1000000"),
+        ({"prompt": "long " * 2000}, "APIStatusError", "max_characters"),
+        ({"logprobs": 10**5}, "BadRequestError", "logprobs"),
+        ({"logit_bias": {"x": 1}}, "BadRequestError", "logit_bias"),
+        ({"suffix": "end"}, "BadRequestError", "suffix"),
+        ({"temperature": 9.0}, "BadRequestError", "temperature"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_reason(
+    client: "openai.OpenAI", changes: dict[str, object], error: str, about: str
+) -> None:
+    with pytest.raises(getattr(openai, error), match=about) as caught:
+        client.completions.create(**{**BASE, **changes})
+    assert 400 <= caught.value.status_code < 500
+    assert {"message", "type", "param", "code"} <= set(caught.value.body)
+
+
+def test_a_client_that_leaves_ends_the_work(client: "openai.OpenAI", server: Running) -> None:
+    served = server.shelf.get("writer")
+    before, left = served.pooling.n_tokens, served.pooling.n_left
+    stream = client.completions.create(**{**BASE, "max_tokens": 4000, "stop": None}, n=4, stream=True)
+    next(stream)
+    stream.close()
+    assert eventually(lambda: not served.pooling.pool.busy and served.n_inside == 0)
+    assert served.pooling.n_tokens - before < 4 * 4000
+    assert served.pooling.n_left > left
+
+
+def test_the_same_seed_gives_the_same_text_alone_and_under_load(client: "openai.OpenAI") -> None:
+    asked = [
+        {
+            **BASE,
+            "prompt": "It was day " * (n % 5),
+            "seed": n,
+            "max_tokens": 5 + 3 * n,
+            "temperature": [0.7, 1.0][n % 2],
+        }
+        for n in range(12)
+    ]
+    alone = [client.completions.create(**each).choices[0].text for each in asked]
+    together: dict[int, str] = {}
+
+    def ask(number: int) -> None:
+        together[number] = client.completions.create(**asked[number]).choices[0].text
+
+    threads = [threading.Thread(target=ask, args=[number]) for number in range(len(asked))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [together[number] for number in range(len(asked))] == alone

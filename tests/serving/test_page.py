@@ -1,0 +1,162 @@
+"""The frame of the page, and what holds for all of its screens."""
+
+import json
+from typing import Any
+
+import pytest
+
+PLACES = {
+    "writer": ["tokens", "heads", "rollout", "lens", "gradients", "ablation", "arithmetic", "embeddings", "positions"],
+    "translator": [
+        "tokens",
+        "heads",
+        "alignment",
+        "rollout",
+        "lens",
+        "gradients",
+        "ablation",
+        "arithmetic",
+        "embeddings",
+        "positions",
+    ],
+    "classifier": [
+        "tokens",
+        "heads",
+        "rollout",
+        "lens",
+        "gradients",
+        "ablation",
+        "arithmetic",
+        "embeddings",
+        "positions",
+    ],
+}
+WAIT = ".shown:not([aria-busy]) > *"
+SIZES = [("light", 1440, 900), ("dark", 390, 844)]
+
+
+def go(page: Any, place: str) -> None:
+    page.evaluate("place => { delete document.querySelector('main').dataset.ready; location.hash = place; }", place)
+    page.wait_for_selector("main[data-ready]")
+
+
+@pytest.mark.parametrize(("scheme", "width", "height"), SIZES)
+def test_every_picture_of_every_model_is_drawn_and_none_is_wider_than_the_screen(
+    visit: Any, scheme: str, width: int, height: int
+) -> None:
+    page = visit("#/write", scheme, width, height)
+    for kind, tools in PLACES.items():
+        for tool in tools:
+            go(page, f"#/inspect?model={kind}&tool={tool}")
+            page.wait_for_selector(WAIT)
+            assert page.locator(".problem, .alert").all_inner_texts() == [], (kind, tool)
+            assert page.locator(".shown .pw").count() > 0, (kind, tool)
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (kind, tool)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(visit: Any, scheme: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
+    page = visit("#/write?text=It%20was%20day%201&given=3", scheme)
+    page.wait_for_selector(".editor .pw-token")
+    rules = {"runOnly": ["color-contrast"]} if scheme == "dark" else {}  # all others are the same in both themes
+    places = ["heads&head=decoder.1.0", "ablation&heads=decoder.0.0", "embeddings&word=day"]
+    for place in ["", *(f"#/inspect?model=writer&text=day&tool={tool}" for tool in places)]:
+        if place:
+            go(page, place)
+            page.wait_for_selector(WAIT)
+        found = axe.Axe().run(page, options=rules).response["violations"]
+        assert not found, [(each["id"], [node["html"][:200] for node in each["nodes"]][:3]) for each in found]
+
+
+def test_a_screen_that_no_model_can_do_says_so(visit: Any, server: Any) -> None:
+    page = visit("#/inspect?model=translator")
+    models = page.evaluate("fetch('models').then(answer => answer.json())")["models"]
+    only = json.dumps({"models": [each for each in models if each["kind"] == "translator"]})
+    page.route("**/models", lambda route: route.fulfill(body=only, content_type="application/json"))
+    page.goto(f"{server.address}/#/write")
+    page.reload()
+    page.wait_for_selector("main[data-ready='write']")
+    assert "Write needs a writer; none is served here." in page.inner_text("main")
+    assert page.get_attribute(".rail a[href='#/write']", "aria-disabled") == "true"
+
+
+def test_a_theme_is_kept(visit: Any) -> None:
+    page = visit("#/write")
+    page.click("button[aria-label='Light or dark']")
+    page.reload()
+    page.wait_for_selector("main[data-ready]")
+    paper = "getComputedStyle(document.body).backgroundColor"
+    assert page.evaluate(paper) == "rgb(21, 22, 26)"
+
+
+def test_the_keys_are_told_by_a_question_mark_but_not_while_one_writes(visit: Any) -> None:
+    page = visit("#/write")
+    page.focus(".editor")
+    page.keyboard.type("What?")
+    assert page.inner_text(".editor") == "What?"
+    assert page.locator("dialog").count() == 0
+    page.focus(".rail a")
+    page.keyboard.press("?")
+    assert "Ctrl + Enter" in page.inner_text("dialog")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("dialog", state="detached")
+
+
+def test_screens_are_a_key_away_and_come_back_as_they_were_left(visit: Any) -> None:
+    page = visit("#/write")
+    page.focus(".editor")
+    page.keyboard.type("It was")
+    page.keyboard.press("Alt+Shift+Digit2")
+    page.wait_for_selector("main[data-ready='inspect']")
+    page.keyboard.press("Alt+Shift+Digit1")
+    page.wait_for_selector("main[data-ready='write']")
+    assert page.inner_text(".editor") == "It was"
+    page.go_back()
+    page.wait_for_selector("main[data-ready='inspect']")
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "message"),
+    [
+        (400, {"error": {"message": "no such setting"}}, "no such setting"),
+        (422, {"detail": [{"loc": ["body", "text"], "msg": "too long"}]}, "text: too long"),
+        (502, "<html>", "The server answered with status 502."),
+    ],
+)
+def test_what_goes_wrong_is_said_in_words(visit: Any, status: int, body: Any, message: str) -> None:
+    page = visit("#/write", expect=(f"status of {status}",))
+    page.route("**/write", lambda route: route.fulfill(status=status, body=json.dumps(body)))
+    page.click("text=Write on")
+    assert page.inner_text(".alert p") == message
+    page.click(".alert button")
+    assert page.locator(".alert").count() == 0
+
+
+def test_a_server_that_goes_away_is_missed(visit: Any) -> None:
+    page = visit("#/write", expect=("ERR_FAILED",))
+    page.route("**/write", lambda route: route.abort())
+    page.click("text=Write on")
+    assert "Is `penwright serve` still running?" in page.inner_text(".alert")
+
+
+@pytest.mark.parametrize(("kind", "n_steps"), [("writer", 8), ("translator", 8), ("classifier", 7)])
+def test_the_tour_goes_through_the_parts_over_ones_own_sentence(visit: Any, kind: str, n_steps: int) -> None:
+    page = visit(f"#/inspect?model={kind}&text=x&tool=positions")
+    page.click("button[title^='A tour']")
+    page.fill(".tour textarea", "eins zwei")
+    page.keyboard.press("Enter")
+    for step in range(1, n_steps + 1):
+        page.wait_for_selector(f".tour .hint:text-is('{step} of {n_steps}')")
+        page.wait_for_selector(WAIT if "/inspect" in page.url else ".choices tbody tr")
+        assert page.evaluate("document.activeElement.tagName") == "H2"
+        assert "text=eins+zwei" in page.url
+        page.click(".tour button.main")
+    assert page.locator(".tour, .problem, .alert").count() == 0
+
+
+def test_the_tour_can_be_left_at_any_time(visit: Any) -> None:
+    page = visit("#/write?model=writer")
+    page.click("button[title^='A tour']")
+    page.keyboard.press("Escape")
+    assert page.locator(".tour").count() == 0

@@ -1,0 +1,143 @@
+"""Looking inside a model, on the page."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+WAIT = ".shown:not([aria-busy]) > *"
+
+
+def packed(page: Any, picture: str, **asked: Any) -> Any:
+    """The answer of the interface, unpacked by the page's own code."""
+    script = """async ([picture, asked]) => {
+      const { askPacked } = await import("/api.js");
+      const { Tensor } = await import("/views/bytes.js");
+      const flat = ({ shape, values }) => ({ shape, numbers: [...values] });
+      const plain = (_, value) => (value instanceof Tensor ? flat(value) : value);
+      return JSON.parse(JSON.stringify(await askPacked(`inspect/${picture}`, asked), plain));
+    }"""
+    return page.evaluate(script, [picture, asked])["views"][0]["data"]
+
+
+@pytest.mark.parametrize("kind", ["writer", "translator", "classifier"])
+def test_a_head_on_the_screen_has_the_weights_of_the_model(visit: Any, server: Any, kind: str) -> None:
+    text = {"writer": "It was day", "translator": "eins zwei drei", "classifier": "a fine film"}[kind]
+    look = server.shelf.get(kind).inspector
+    part = "cross" if kind == "translator" else look.heads[0].partition(".")[0]
+    page = visit(f"#/inspect?model={kind}&text={text}&tool=heads&head={part}.1.1")
+    page.wait_for_selector(".shown .pw-field")
+    maps = look.attention(text)
+    expected = maps.part(part).weights[1, 1]
+    data = packed(page, "head", model=kind, text=text, head=f"{part}.1.1")
+    shown = np.array(data["weights"]["numbers"]).reshape(data["weights"]["shape"])
+    np.testing.assert_allclose(shown, expected[: len(shown)], atol=1e-6)
+    np.testing.assert_allclose(shown.sum(-1), 1, atol=1e-5)
+    page.focus(".shown .pw-field")
+    page.keyboard.press("ArrowDown")
+    said = page.inner_text(".shown .pw-readout")
+    assert abs(float(said.rpartition(": ")[2].replace("<", "").rstrip(" %")) / 100 - expected[1, 0]) <= 0.0051
+
+
+def test_keys_lead_from_the_grid_through_heads_and_back(visit: Any) -> None:
+    page = visit("#/inspect?model=writer&text=It%20was&tool=heads")
+    page.wait_for_selector(".pw-head-card")
+    page.focus(".pw-head-card")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    title = ".pw-stage h3"
+    page.wait_for_selector(f"{title}:text('layer 0, head 1')")
+    for key, head in (("PageDown", "layer 1, head 1"), ("[", "layer 1, head 0"), ("PageUp", "layer 0, head 0")):
+        page.keyboard.press(key)
+        page.wait_for_selector(f"{title}:text('{head}')")
+    page.keyboard.press("PageUp")  # there is none above
+    page.wait_for_timeout(300)  # the address follows
+    page.reload()
+    page.wait_for_selector(f"{title}:text('layer 0, head 0')")
+    page.keyboard.press("Escape")
+    page.wait_for_selector(".pw-head-card:visible")
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "decoder, layer 0, head 0"
+
+
+def test_the_order_of_heads_is_kept_in_the_address(visit: Any) -> None:
+    page = visit("#/inspect?model=translator&text=eins&tool=heads")
+    page.click(".shown >> text=encoder >> nth=1")
+    page.click(".shown >> text=entropy")
+    page.wait_for_timeout(300)
+    page.reload()
+    page.wait_for_selector(".pw-sorted")
+    assert page.locator(".pw-head-card").first.get_attribute("aria-label").startswith("encoder, layer")
+
+
+def test_heads_that_are_ticked_are_switched_off(visit: Any, server: Any) -> None:
+    look = server.shelf.get("writer").inspector
+    text = "It was day 7"
+    page = visit(f"#/inspect?model=writer&text={text}&tool=ablation")
+    page.click("text=Try each head alone")
+    page.wait_for_selector(".pw-importance td[style], .pw-importance button[style]")
+    changes = look.head_importance(text)[0].changes
+    said = page.locator(".pw-importance button >> nth=2").get_attribute("aria-label")
+    assert said.startswith("decoder, layer 1, head 0, ")
+    assert abs(float(said.split()[-2].replace("−", "-")) - changes[1, 0]) <= 0.01 * abs(changes[1, 0]) + 1e-3
+    page.click("text=All heads")
+    page.wait_for_selector(".pw-ablation")
+    found = look.ablate(text, look.heads)
+    figures = page.locator(".pw-ablation dd").all_inner_texts()
+    assert figures[1:3] == [f"{loss:.3g}" for loss in (found.loss_before, found.loss_after)]
+    page.click("text=None")
+    page.wait_for_selector(".pw-ablation", state="detached")
+
+
+def test_neighbours_are_asked_for_by_a_word_and_by_one_of_them(visit: Any, server: Any) -> None:
+    page = visit("#/inspect?model=writer&tool=embeddings&word=a")
+    page.wait_for_selector(".pw-neighbours .pw-choose")
+    expected = server.shelf.get("writer").inspector.neighbours("a", 12)
+    assert page.locator(".pw-neighbours bdi").all_inner_texts()[0] == expected.texts[0].replace(" ", "␣").replace(
+        "\n", "⏎"
+    )
+    page.click(".pw-neighbours .pw-choose >> nth=0")
+    page.wait_for_selector(".pw-neighbours th >> nth=0 >> text=/near “[^a]/")
+
+
+def test_a_translation_of_ones_own_is_looked_at(visit: Any) -> None:
+    page = visit("#/inspect?model=translator&text=eins%20zwei&target=two%20one&tool=tokens")
+    page.wait_for_selector(".shown .pw-beside > .pw-text")
+    assert page.inner_text(".shown .pw-beside > .pw-text").startswith("two one")
+    page.fill("input[aria-label^=Translation]", "one")
+    page.keyboard.press("Control+Enter")
+    page.wait_for_selector(".shown .pw-beside > .pw-text:has-text('one'):not(:has-text('two'))")
+
+
+def test_a_page_that_is_saved_opens_without_a_server(visit: Any, opened: Any, tmp_path: Path) -> None:
+    page = visit("#/inspect?model=writer&text=It%20was&tool=lens")
+    page.wait_for_selector(".shown .pw-lens")
+    page.click("text=Save")
+    with page.expect_download() as download:
+        page.click("text=Page (.html)")
+    assert download.value.suggested_filename == "writer-lens.html"
+    saved = opened(download.value.path().read_text("utf-8"))
+    saved.wait_for_selector("main[data-ready] .pw-lens-table")
+
+
+@pytest.mark.parametrize("ending", ["svg", "png"])
+def test_a_picture_can_be_saved(visit: Any, ending: str) -> None:
+    pytest.importorskip("matplotlib", reason="pictures are an extra")
+    page = visit("#/inspect?model=writer&text=It%20was&tool=heads")
+    page.wait_for_selector(".pw-head-card")
+    page.click("text=Save")
+    with page.expect_download() as download:
+        page.click(f"text=Picture (.{ending})")
+    begin = download.value.path().read_bytes()[:60]
+    assert begin.startswith(b"\x89PNG") if ending == "png" else b"<?xml" in begin
+
+
+def test_what_a_model_does_not_have_is_said_in_the_place_of_the_picture(visit: Any) -> None:
+    page = visit("#/inspect?model=writer&text=It&tool=embeddings", expect=("status of 400",))
+    page.fill("input[aria-label='A word']", " ")
+    page.click("button:text-is('Neighbours')")
+    page.wait_for_selector(".pw-neighbours, .problem")
+    page.route("**/inspect/lens", lambda route: route.fulfill(status=400, body='{"error": {"message": "no lens"}}'))
+    page.click("text=Lens")
+    page.wait_for_selector(".problem")
+    assert page.inner_text(".problem") == "no lens"

@@ -1,0 +1,79 @@
+"""The parts of the page that are plain functions, in a browser."""
+
+from typing import Any
+
+import pytest
+
+from penwright.serving.app import PAGE
+
+TEXT = "é 😀 سلام 你好\nsecond line"
+FIRST, SECOND = TEXT.splitlines()
+STREAM = f": a comment\r\n\r\nevent: token\r\nid: 7\r\ndata: {FIRST}\r\ndata:{SECOND}\r\n\r\ndata: last\n\n"
+CUT = """async ([text, ends]) => {
+  const { makeParser } = await import("/events.js");
+  const bytes = new TextEncoder().encode(text);
+  const all = [];
+  for (let cut = 0; cut <= bytes.length; cut++) {
+    const parser = makeParser();
+    const pieces = [bytes.slice(0, cut), bytes.slice(cut)];
+    all.push(JSON.stringify([...pieces.flatMap(parser.push), ...parser.finish()]));
+  }
+  const parser = makeParser();
+  const singly = [...bytes].flatMap(byte => parser.push(Uint8Array.of(byte))).concat(parser.finish());
+  return [[...new Set(all)].map(each => JSON.parse(each)), singly];
+}"""
+EXPECTED = [{"event": "token", "data": TEXT, "id": "7"}, {"event": "message", "data": "last", "id": None}]
+
+
+def test_every_module_is_short_and_says_what_it_is_for() -> None:
+    for path in PAGE.rglob("*.js"):
+        text = path.read_text("utf-8")
+        assert text.startswith("/**"), path.name
+        assert text.count("\n") < 300, path.name
+
+
+@pytest.mark.parametrize("stream", [STREAM, STREAM.replace("\r\n", "\n"), STREAM.replace("\r\n", "\r"), STREAM[:-2]])
+def test_events_are_the_same_wherever_the_network_cuts_them(visit: Any, stream: str) -> None:
+    distinct, singly = visit("#/write").evaluate(CUT, [stream, None])
+    assert distinct == [EXPECTED]
+    assert singly == EXPECTED
+
+
+def test_an_address_holds_any_text(visit: Any) -> None:
+    script = """async texts => {
+      const { address, parse } = await import("/store.js");
+      return texts.map(text => parse(address("write", { text, empty: "" })));
+    }"""
+    texts = ["a b&c=d?e#f%20+", "\n\t😀", "سلام", "#/inspect?x=1"]
+    found = visit("#/write").evaluate(script, texts)
+    assert found == [{"screen": "write", "values": {"text": text}} for text in texts]
+
+
+def test_tokens_stay_up_to_the_change_of_a_text(visit: Any) -> None:
+    script = """async changes => {
+      const { edited, prompt } = await import("/screens/write/text.js");
+      const token = (id, text) => ({ text, tokens: [{ id, text }] });
+      const parts = [{ text: "The ", tokens: [] }, token(1, "cat"), token(2, " sat"), { text: " on", tokens: [] }];
+      return changes.map(text => {
+        const next = edited(parts, text);
+        return [next.map(({ text, tokens }) => [text, tokens.length]), prompt(next)];
+      });
+    }"""
+    page = visit("#/write")
+    same, shorter, inside, before = page.evaluate(
+        script, ["The cat sat on", "The cat sat", "The cats sat on", "A cat sat"]
+    )
+    assert same == [[["The ", 0], ["cat", 1], [" sat", 1], [" on", 0]], {"text": "The cat sat on", "tokens": []}]
+    assert shorter == [[["The ", 0], ["cat", 1], [" sat", 1]], {"text": "The ", "tokens": [1, 2]}]
+    assert inside == [[["The ", 0], ["cat", 1], ["s sat on", 0]], {"text": "The cats sat on", "tokens": []}]
+    assert before == [[["A cat sat", 0]], {"text": "A cat sat", "tokens": []}]
+
+
+def test_scored_tokens_that_share_a_character_are_one_part(visit: Any) -> None:
+    script = """async scored => {
+      const { partsOf, join } = await import("/screens/write/text.js");
+      const parts = partsOf("😀é!", scored.map(([start, end], id) => ({ start, end, id, text: "?" })));
+      return [parts.map(({ text, tokens }) => [text, tokens.map(({ id }) => id)]), join(parts)];
+    }"""
+    scored = [[0, 1], [0, 1], [0, 1], [1, 2], [2, 3]]
+    assert visit("#/write").evaluate(script, scored) == [[["😀", [0, 1, 2]], ["é", [3]], ["!", [4]]], "😀é!"]

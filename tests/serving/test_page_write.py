@@ -1,0 +1,186 @@
+"""Writing with a model, on the page."""
+
+import re
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from penwright.decoding.unknown import never_written
+
+PLACE = "#/write?model=writer&text=It%20was&length=12&temperature=0.7&top_k=5&seed=3"
+
+
+def done(page: Any) -> None:
+    page.wait_for_selector("button.main:not([disabled])")
+
+
+def write(page: Any) -> str:
+    page.focus(".editor")
+    page.keyboard.press("Control+End")
+    page.keyboard.press("Control+Enter")
+    done(page)
+    return page.evaluate("document.querySelector('.editor').textContent")
+
+
+def percent(share: float) -> str:
+    """As the page says it."""
+    return "<0.1 %" if share < 0.001 else f"{100 * share:.{1 if share < 0.1 else 0}f} %"
+
+
+def probabilities(server: Any, text: str) -> np.ndarray:
+    """Of the next token, by one plain pass."""
+    generator = server.shelf.get("writer").generator
+    tokens = [generator.tokenizer.start_id, *generator.tokenizer.encode(text)]
+    with torch.inference_mode():
+        logits = generator.model(torch.tensor([tokens]))[0, -1].double().numpy()
+    raised = np.exp(logits - logits.max())
+    return raised / raised.sum()
+
+
+def test_the_numbers_of_a_token_are_those_of_a_plain_pass(visit: Any, server: Any) -> None:
+    page = visit(PLACE)
+    text = write(page)
+    tokenizer = server.shelf.get("writer").generator.tokenizer
+    spans = page.locator(".editor .pw-token").all_inner_texts()
+    assert "It was" + "".join(spans) == text
+    place = 4
+    page.hover(f".editor .pw-token >> nth={place}")
+    expected = probabilities(server, "It was" + "".join(spans[:place]))
+    (token,) = tokenizer.encode(spans[place])
+    said = page.inner_text(".choices .hint")
+    assert said.startswith(percent(expected[token]))
+    entropy = -(expected * np.log(expected)).sum()
+    assert f"entropy {float(f'{entropy:.3g}'):g} nats" in said
+    rows = page.locator(".choices tbody tr").all_inner_texts()
+    best = np.argsort(-expected, kind="stable")[:10]
+    assert len(rows) == 10
+    may_come = np.where(np.isin(range(len(expected)), never_written(tokenizer)), 0, expected)
+    sharp = np.where(may_come >= np.sort(may_come)[-5], may_come, 0) ** (1 / 0.7)
+    chances = (sharp / sharp.sum())[best]
+    for row, token, chance in zip(rows, best, chances, strict=True):
+        assert re.findall(r"<?[\d.]+ %", row) == [percent(expected[token]), percent(chance) if chance else "0 %"]
+
+
+def test_the_same_seed_writes_the_same_and_another_does_not(visit: Any) -> None:
+    page = visit(PLACE.replace("temperature=0.7&top_k=5", "temperature=2"))
+    first = write(page)
+    page.keyboard.press("Control+z")
+    assert page.inner_text(".editor") == "It was"
+    assert write(page) == first
+    page.click("text=Undo")
+    page.fill("label:has-text('Seed') input", "4")
+    assert write(page) != first
+
+
+@pytest.mark.parametrize("way", ["click", "key"])
+def test_another_token_leads_on_and_the_first_way_is_kept(visit: Any, way: str) -> None:
+    page = visit(PLACE)
+    first = write(page)
+    start = len("It was") + 3
+    if way == "click":
+        page.hover(".editor .pw-token >> nth=3")
+        chosen = page.inner_text(".choices tbody tr:nth-child(4) bdi")
+        page.click(".choices tbody tr:nth-child(4) button")
+    else:
+        page.keyboard.press("Control+Home")
+        for _ in range(start + 1):
+            page.keyboard.press("ArrowRight")
+        page.wait_for_selector(".pw-current[data-place='4']")
+        chosen = page.inner_text(".choices tbody tr:nth-child(4) bdi")
+        page.keyboard.press("Alt+Digit4")
+    done(page)
+    second = page.evaluate("document.querySelector('.editor').textContent")
+    assert second[:start] == first[:start]
+    assert second[start] == (" " if chosen == "␣" else chosen)
+    assert page.locator(".branches li").count() == 2
+    page.click(".branches li:first-child button")
+    assert page.evaluate("document.querySelector('.editor').textContent") == first
+    assert page.locator(".editor .pw-token").count() == 12
+
+
+def test_stop_frees_the_model(visit: Any, server: Any) -> None:
+    page = visit("#/write?model=writer&text=It&length=4096")
+    page.click("text=Write on")
+    page.wait_for_selector(".editor .pw-token >> nth=20")
+    page.keyboard.press("Escape")
+    done(page)
+    count = page.locator(".editor .pw-token").count()
+    assert count < 4000
+    start = time.monotonic()
+    page.evaluate("fetch('next', { method: 'POST', headers: { 'content-type': 'application/json' }, body: '{}' })")
+    assert time.monotonic() - start < 5, "nothing is before it in the queue"
+    assert page.locator(".editor .pw-token").count() == count
+
+
+def test_moving_a_slider_asks_the_model_nothing_new(visit: Any) -> None:
+    from penwright.serving import writing
+
+    page = visit("#/write?model=writer&text=It%20was")
+    page.wait_for_selector(".choices tbody tr")
+    passes = writing._logits.cache_info().misses
+    with page.expect_response("**/next"):
+        page.fill("label:has-text('Temperature') input", "0.2")
+    with page.expect_response("**/next"):
+        page.fill("label:has-text('Top k') input", "1")
+    page.wait_for_selector("text=1 token can be drawn")
+    assert writing._logits.cache_info().misses == passes
+
+
+def test_what_is_in_the_address_comes_back_with_its_colours(visit: Any) -> None:
+    page = visit(PLACE)
+    text = write(page)
+    shares = "[...document.querySelectorAll('.editor .pw-token')].map(each => each.style.getPropertyValue('--share'))"
+    page.click("text=entropy")
+    before = page.evaluate(shares)
+    page.wait_for_timeout(300)
+    page.reload()
+    page.wait_for_selector(".editor .pw-token")
+    assert page.evaluate("document.querySelector('.editor').textContent") == text
+    assert page.evaluate(shares) == before
+    assert page.input_value("label:has-text('Temperature') input") == "0.7"
+    assert page.get_attribute("text=entropy", "aria-pressed") == "true"
+
+
+def test_a_text_of_ones_own_is_scored_whole(visit: Any, server: Any) -> None:
+    page = visit("#/write?model=writer&text=It%20was%20day%207")
+    page.click("text=Score my text")
+    page.wait_for_selector(".editor .pw-token")
+    assert page.locator(".editor .pw-token").count() == len("It was day 7")
+    page.hover(".editor .pw-token >> nth=7")
+    expected = probabilities(server, "It was ")
+    share = expected[server.shelf.get("writer").generator.tokenizer.encode("d")[0]]
+    assert page.inner_text(".choices .hint").startswith(percent(share))
+
+
+def test_texts_are_never_taken_for_markup(visit: Any) -> None:
+    page = visit("#/write?model=writer&text=x")
+    page.focus(".editor")
+    hostile = "<img src=x onerror=alert(1)><b>é 😀</b>&amp;"
+    page.keyboard.insert_text(hostile)
+    page.click("text=Score my text")
+    page.wait_for_selector(".editor .pw-token")
+    assert page.evaluate("document.querySelector('.editor').textContent") == hostile + "x"
+    assert page.locator(".editor img, .editor b").count() == 0
+    page.click("text=Inspect >> nth=-1")
+    page.wait_for_selector(".shown .pw-text")
+    assert page.locator("main img, main b").count() == 0
+    assert "<img" in page.evaluate("document.querySelector('.shown .pw-beside > .pw-text').textContent")
+
+
+def test_lines_are_broken_where_one_breaks_them_and_pasted_ones_too(visit: Any) -> None:
+    page = visit("#/write?model=writer")
+    page.focus(".editor")
+    page.keyboard.type("a\n\nb\n")
+    page.evaluate("""() => {
+      const data = new DataTransfer();
+      data.setData("text/plain", "c\\r\\nd");
+      const given = { inputType: "insertFromPaste", dataTransfer: data, bubbles: true, cancelable: true };
+      document.querySelector(".editor").dispatchEvent(new InputEvent("beforeinput", given));
+    }""")
+    page.keyboard.type("e")
+    page.keyboard.press("Backspace")
+    page.wait_for_timeout(300)
+    assert page.evaluate("new URLSearchParams(location.hash.split('?')[1]).get('text')") == "a\n\nb\nc\nd"
