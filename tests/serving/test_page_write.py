@@ -184,3 +184,14 @@ def test_lines_are_broken_where_one_breaks_them_and_pasted_ones_too(visit: Any) 
     page.keyboard.press("Backspace")
     page.wait_for_timeout(300)
     assert page.evaluate("new URLSearchParams(location.hash.split('?')[1]).get('text')") == "a\n\nb\nc\nd"
+
+
+def test_on_a_narrow_screen_a_token_brings_its_choices_up_until_they_are_closed(visit: Any) -> None:
+    page = visit(PLACE.replace("length=12", "length=4"), width=390, height=844)
+    write(page)
+    page.click(".editor .pw-token >> nth=1")
+    box = page.locator(".choices").bounding_box()
+    assert box["y"] > 300, "below the text"
+    assert box["y"] + box["height"] <= 844 - 62, "above the rail"
+    page.click(".choices .close")
+    assert page.locator(".of-part").count() == 0
