@@ -63,5 +63,5 @@ def test_a_notebook_becomes_a_page_in_which_every_view_draws(page: str, opened: 
     for element, name in zip(frames, DRAWN, strict=True):
         frame = element.content_frame()
         frame.wait_for_selector("main[data-ready]")
-        assert frame.query_selector(f"section[data-view={name}] :is(canvas, svg, table, .pw-text)"), name
+        assert frame.query_selector(f"section[data-view={name}] :is(canvas, svg, table, .pw-passage)"), name
     assert "🦊 <script>alert(1)</script>" in frames[0].content_frame().inner_text("main")
