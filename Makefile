@@ -1,41 +1,48 @@
 # make demo: watch a Transformer learn to write and to translate.  make test: lint, types, imports, tests.
+# make docs: the guide; make docs RUN=runs/novel TEXT="It was a dark" is about a model of your own.
 PYTHON ?= python3
 BIN := .venv/bin
-RUN := runs/demo
+DEMO := runs/demo
+GUIDE := docs/build/guide
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test lint format docs bench clean
 
 demo: .venv/.demo
-	@rm -rf $(RUN)
-	$(BIN)/python demo/corpora.py $(RUN)/corpora
-	$(BIN)/penwright train $(RUN)/corpora/python-topics.txt --run $(RUN)/writer --minutes 1 --set training.evaluate_every=150
-	$(BIN)/penwright train $(RUN)/corpora/german-english.tsv --run $(RUN)/translator --recipe demo/translator.toml
+	@rm -rf $(DEMO)
+	$(BIN)/python demo/corpora.py $(DEMO)/corpora
+	$(BIN)/penwright train $(DEMO)/corpora/python-topics.txt --run $(DEMO)/writer --minutes 1 --set training.evaluate_every=150
+	$(BIN)/penwright train $(DEMO)/corpora/german-english.tsv --run $(DEMO)/translator --recipe demo/translator.toml
 	@echo; echo "The translator at work:"
-	$(BIN)/penwright translate $(RUN)/translator "am Freitag, dem 17. Mai 1991" "siebenhundertdreiundvierzig"
+	$(BIN)/penwright translate $(DEMO)/translator "am Freitag, dem 17. Mai 1991" "siebenhundertdreiundvierzig"
 	@echo; echo "Yours now:"
 	@echo "  source $(BIN)/activate"
-	@echo "  penwright generate $(RUN)/writer 'The class statement'"
-	@echo "  penwright translate $(RUN)/translator 'am Montag, dem 3. August 2026'"
+	@echo "  penwright generate $(DEMO)/writer 'The class statement'"
+	@echo "  penwright translate $(DEMO)/translator 'am Montag, dem 3. August 2026'"
 	@echo "  penwright train YOUR_TEXT.txt"
 
 test: lint
 	$(BIN)/pytest
 
 lint: .venv/.dev
-	$(BIN)/ruff format --check src tests benchmarks demo
-	$(BIN)/ruff check src tests benchmarks demo
+	$(BIN)/ruff format --check src tests benchmarks demo docs
+	$(BIN)/ruff check src tests benchmarks demo docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 format: .venv/.dev
-	$(BIN)/ruff format src tests benchmarks demo
-	$(BIN)/ruff check --fix src tests benchmarks demo
+	$(BIN)/ruff format src tests benchmarks demo docs
+	$(BIN)/ruff check --fix src tests benchmarks demo docs
+
+docs: .venv/.dev
+	$(BIN)/python docs/guide/make_run.py docs/build/runs
+	$(BIN)/sphinx-build -q -W --keep-going -E -a -D run="$(RUN)" -D text="$(TEXT)" docs/guide $(GUIDE)
+	@echo "Open $(GUIDE)/index.html"
 
 bench: .venv/.dev
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf .venv runs/demo
+	rm -rf .venv $(DEMO) docs/build
 
 # Every version is pinned in constraints.txt; pyproject.toml says which ranges are expected to work.
 .venv/.pip:

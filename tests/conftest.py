@@ -47,13 +47,11 @@ def browser() -> Iterator["sync_api.Browser"]:
 
 
 @pytest.fixture
-def opened(browser: "sync_api.Browser", tmp_path: Path) -> Iterator[Callable[..., "sync_api.Page"]]:
-    """Open a page from file://; in the end it must have complained of nothing and asked for nothing."""
+def browse(browser: "sync_api.Browser") -> Iterator[Callable[..., "sync_api.Page"]]:
+    """Open a file; in the end it must have complained of nothing and asked for nothing but files."""
     contexts, complaints, requests = [], [], []
 
-    def open_page(source: str, scheme: str = "light", width: int = 1440, height: int = 900) -> "sync_api.Page":
-        path = tmp_path / "page.html"
-        path.write_text(source, encoding="utf-8")
+    def open_file(path: Path, scheme: str = "light", width: int = 1440, height: int = 900) -> "sync_api.Page":
         context = browser.new_context(
             offline=True, color_scheme=scheme, viewport={"width": width, "height": height}, reduced_motion="reduce"
         )
@@ -66,8 +64,20 @@ def opened(browser: "sync_api.Browser", tmp_path: Path) -> Iterator[Callable[...
         page.goto(path.as_uri())
         return page
 
-    yield open_page
+    yield open_file
     for context in contexts:
         context.close()
     assert complaints == []
-    assert all(url.startswith(("file:", "about:srcdoc")) for url in requests), requests
+    assert all(url.startswith(("file:", "about:srcdoc", "data:")) for url in requests), requests
+
+
+@pytest.fixture
+def opened(browse: Callable[..., "sync_api.Page"], tmp_path: Path) -> Callable[..., "sync_api.Page"]:
+    """The same, given what stands in the file."""
+
+    def open_page(source: str, scheme: str = "light", width: int = 1440, height: int = 900) -> "sync_api.Page":
+        path = tmp_path / "page.html"
+        path.write_text(source, encoding="utf-8")
+        return browse(path, scheme, width, height)
+
+    return open_page

@@ -77,8 +77,7 @@ class Run:
     @classmethod
     def create(cls, folder: Path) -> "Run":
         """A new, empty run; refuses a folder that already holds one that can be resumed, or anything else."""
-        if folder.exists() and not _is_as_good_as_empty(folder):
-            raise PenwrightError(f"{folder} is not empty: choose another --run, or --resume the run in it")
+        require_unused(folder)
         (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
         return cls(folder)
 
@@ -208,6 +207,12 @@ class Run:
         for checkpoint in self.checkpoints()[:-keep]:
             if checkpoint.step != best:
                 shutil.rmtree(checkpoint.folder)
+
+
+def require_unused(folder: Path) -> None:
+    """Raises PenwrightError where a new run cannot be kept."""
+    if folder.exists() and not _is_as_good_as_empty(folder):
+        raise PenwrightError(f"{folder} is not empty: choose another --run, or --resume the run in it")
 
 
 def _is_as_good_as_empty(folder: Path) -> bool:

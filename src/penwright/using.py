@@ -82,7 +82,7 @@ def load_generator(folder: Path, device: str = "cpu", precision: Precision | Non
     """A run that writes; raises UsageError for one that does something else."""
     application = load(folder, device, precision)
     if not isinstance(application, Generator):
-        raise _wrong_kind(folder, application, "generate", "continues text with a generator")
+        raise _wrong_kind(folder, application, "generate", "needs a writer")
     return application
 
 
@@ -103,8 +103,8 @@ def load_classifier(folder: Path, device: str = "cpu") -> Classifier:
 
 
 def _wrong_kind(folder: Path, application: Application, verb: str, need: str) -> UsageError:
-    holds = type(application).__name__.lower()
-    right = {"generator": "generate", "translator": "translate", "classifier": "classify"}[holds]
+    kinds = {Generator: ("writer", "generate"), Translator: ("translator", "translate")}
+    holds, right = kinds.get(type(application), ("classifier", "classify"))
     return UsageError(f'{folder} holds a {holds}; `{verb}` {need}. Try: penwright {right} {folder} "..."')
 
 

@@ -89,6 +89,16 @@ def test_what_cannot_be_shown_is_said_in_a_line(penwright, runs: Path, options: 
     assert "Traceback" not in done.stderr
 
 
+def test_what_comes_later_has_no_say_in_the_table_either(penwright, runs: Path) -> None:
+    done = penwright("inspect", runs / "translator", "eins zwei", "--target", "one two", "--attribute")
+    assert done.stdout.count("<s>") == 1 and "two" not in done.stdout
+
+
+def test_an_empty_text_is_refused_where_there_is_nothing_to_look_at(penwright, runs: Path) -> None:
+    done = penwright("inspect", runs / "writer", stdin="\n")
+    assert (done.returncode, done.stderr) == (2, "penwright: there is nothing to look at: the text is empty\n")
+
+
 def test_a_text_can_be_piped_in_whole(penwright, runs: Path) -> None:
     piped = penwright("inspect", runs / "writer", "--top", 1, stdin="It was\nday 7\n")
     assert piped == penwright("inspect", runs / "writer", "It was\nday 7", "--top", 1)

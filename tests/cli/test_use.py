@@ -14,6 +14,12 @@ from penwright.runs import Run
 from .conftest import Command
 
 
+def test_the_list_of_commands_says_what_each_does_on_its_line(penwright: Command) -> None:
+    commands = penwright("--help").stdout.partition("Commands:")[2].strip().split("\n")
+    assert len(commands) > 10
+    assert [line for line in commands if line.endswith("...")] == []
+
+
 def test_generate_continues_the_prompt(penwright: Command, runs: Path) -> None:
     done = penwright("generate", runs / "writer", "It was", "--max-new-tokens", 20)
     assert done.returncode == 0 and done.stdout.startswith("It was") and len(done.stdout) > 10

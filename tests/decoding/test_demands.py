@@ -173,3 +173,10 @@ def test_odd_texts_with_a_glossary_give_a_line_each(translator: Translator, text
     (translation,) = translator.translate([text], demands=demands, beam_size=1, max_new_tokens=12)
     assert translation.text.count("\n") == 0
     translation.text.encode("utf-8")
+
+
+def test_wished_words_come_as_they_are_written(translator: Translator) -> None:
+    (plain,) = translator.translate(["the dog runs"])
+    word = next(word for word in re.findall(r"(?<![^\W_])[a-z]+(?![^\W_])", plain.text) if stands(word, plain.text))
+    (asked,) = translator.translate(["the dog runs"], demands=glossary(dog=word.upper()))
+    assert stands(word.upper(), asked.text) and [o.state for o in asked.candidates[0].outcomes] == ["forced"]

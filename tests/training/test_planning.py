@@ -3,7 +3,7 @@ import pytest
 from penwright import compiler
 from penwright.config import ModelSettings, Table, merge
 from penwright.models.size import size_of
-from penwright.training.planning import LADDER, Facts, Plan, make_plan
+from penwright.training.planning import LADDER, Facts, Plan, make_plan, rounded
 
 SHAKESPEARE = Facts("generate", n_examples=1, n_bytes=1_000_000, n_characters=65)
 NOVELS = Facts("generate", n_examples=8, n_bytes=9_000_000, n_characters=120)
@@ -44,6 +44,13 @@ def test_a_setting_stays_though_the_type_of_its_table_is_chosen() -> None:
     assert plan_for(NOVELS, tokenizer={"vocab_size": 700}).recipe.tokenizer.vocab_size == 700
     plan = plan_for(PAIRS, optimizer={"learning_rate": 0.01}, schedule={"warmup_steps": 7})
     assert plan.recipe.optimizer.learning_rate == 0.01 and plan.recipe.schedule.warmup_steps == 7
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(0.284, "0.28"), (5.31, "5.3"), (99.6, "100"), (5.3e2, "530"), (1.2e4, "12,000")]
+)
+def test_numbers_are_written_out_with_two_digits_or_whole(value: float, words: str) -> None:
+    assert rounded(value) == words
 
 
 def test_a_small_text_is_read_by_characters_and_a_large_one_by_pieces() -> None:

@@ -56,3 +56,19 @@ def test_the_frame_takes_the_height_of_its_view_and_the_theme_of_the_notebook(op
     assert page.evaluate(
         "[...document.querySelectorAll('iframe')].every(f => f.getAttribute('sandbox') === 'allow-scripts')"
     )
+
+
+@pytest.mark.parametrize("name", ["text", "attribution", "curves", "embeddings", "head", "arithmetic", "lens"])
+def test_a_frame_shows_all_of_its_view_wherever_on_the_page_it_stands(opened: Callable[..., Any], name: str) -> None:
+    shown = output(View(name, samples.every()[name]))
+    page = opened(f"<!doctype html><html lang=en><title>n</title><body><p style='height:3000px'></p>{shown}")
+    element = page.query_selector("iframe")
+    element.content_frame().wait_for_selector("main[data-ready]")
+    page.wait_for_function("document.querySelector('iframe').style.height !== '520px'")  # though it is out of sight
+    element.scroll_into_view_if_needed()
+    page.wait_for_timeout(300)
+    frame = element.content_frame()
+    lowest = "Math.max(...[...document.querySelectorAll('main *')].map(e => e.getBoundingClientRect().bottom))"
+    assert frame.evaluate(lowest) <= element.bounding_box()["height"]
+    plots = "[...document.querySelectorAll('.pw-plot, .pw-map')].map(e => e.offsetHeight)"
+    assert all(height >= 300 for height in frame.evaluate(plots))

@@ -17,7 +17,10 @@ def command(
     target: Annotated[Path, typer.Argument(help="Their translations, a line each.")],
     device: Device = "cpu",
 ) -> None:
-    """Print the links of each pair of lines as i-j (Pharaoh format): the numbers of words, from 0, in both."""
+    """Print which words of two files stand for each other.
+
+    The links of each pair of lines as i-j (Pharaoh format): the numbers of words, from 0, in both.
+    """
     from penwright.api import load_aligner
     from penwright.decoding import pharaoh
 

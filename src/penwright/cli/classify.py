@@ -8,7 +8,10 @@ NAME = "classify"
 
 
 def command(run: RunFolder, texts: Texts = None, device: Device = "cpu", json: Json = False) -> None:
-    """Classify texts, or the lines of standard input: label, probability and text, parted by tabs."""
+    """Classify texts, or the lines of standard input.
+
+    A line for each: label, probability and text, parted by tabs.
+    """
     from penwright.api import load_classifier
 
     sources = given_texts(texts)

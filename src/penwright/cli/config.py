@@ -15,7 +15,10 @@ def command(
     set_: Annotated[list[str] | None, typer.Option("--set", help="Any setting: table.key=value.")] = None,
     json: Json = False,
 ) -> None:
-    """Check a recipe and print it whole, defaults included; without one, explain every key."""
+    """Check a recipe and print it whole, or explain every key.
+
+    Whole means with all defaults; without a recipe, every key is explained.
+    """
     from penwright.config import Recipe, explain, merge, parse_override, read_toml, validate, write_toml
 
     if recipe is None:

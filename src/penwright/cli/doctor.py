@@ -14,7 +14,7 @@ EXTRAS = {"datasets": "hub", "tensorboard": "tensorboard", "babel": "demo", "num
 
 
 def command(json: Json = False) -> None:
-    """Check the installation and say what training would run on here, and why."""
+    """Say what training would run on here, and why."""
     import torch
 
     from penwright.config import TrainingSettings

@@ -22,7 +22,10 @@ def command(
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
-    """Score the best model of a run on its whole held-out part, or on files of your own."""
+    """Score a run on its held-out part, or on files of your own.
+
+    That is its best model, on all of the part.
+    """
     from penwright import api
     from penwright.config import merge, parse_override
 

@@ -21,7 +21,10 @@ def command(
         Literal["float32", "bfloat16", "int8"], typer.Option(help="Of the weights; int8 is a quarter of float32.")
     ] = "float32",
 ) -> None:
-    """Write a run's best model and its tokenizer as another engine reads them."""
+    """Write a run as another engine reads it.
+
+    That is its best model, and its tokenizer.
+    """
     from penwright.api import export
 
     export(run, to, output, precision)

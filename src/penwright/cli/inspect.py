@@ -41,7 +41,7 @@ def command(
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
-    """Look into a model: how likely each token of a text is, and where the heads look.
+    """Look into a model: likely tokens, and where heads look.
 
     Without options, the text with its surprise, and the heads that look most at the previous token; with only -o
     PAGE.html, all that fits on a page.

@@ -82,5 +82,5 @@ def main() -> NoReturn:
 
 
 def _interrupted(number: int, frame: FrameType | None) -> NoReturn:
-    print("penwright: interrupted", file=sys.stderr)
+    print("\npenwright: interrupted", file=sys.stderr)  # below what was being written
     sys.exit(130)

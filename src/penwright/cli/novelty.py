@@ -26,7 +26,10 @@ def command(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Find the longest run of each text in the training text, and the share of its word n-grams that are new."""
+    """Find what texts copy from the training text.
+
+    The longest run of each text, and the share of its word n-grams that are new.
+    """
     from penwright import api
 
     texts = [text for path in files or ["-"] for text in _texts(read_text(path))]

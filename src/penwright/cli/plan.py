@@ -17,8 +17,12 @@ def command(
     set_: Annotated[list[str] | None, typer.Option("--set", help="Any setting: table.key=value.")] = None,
     json: Json = False,
 ) -> None:
-    """Say what would be trained, how good it may become, and when more minutes stop paying; trains nothing."""
+    """Say what would be trained, and how good it may become.
+
+    Also when more minutes stop paying. Trains nothing.
+    """
     from penwright import api
+    from penwright.training.planning import rounded
 
     flags: dict[str, object] = {"data": without_none({"train": data}), "training": without_none({"minutes": minutes})}
     prepared = api.prepare(settings_of(recipe, flags, set_ or []))
@@ -28,7 +32,7 @@ def command(
         return
     for line in plan_in_words(prepared):
         print(line)
-    print(f"reads the text about {prepared.plan.epochs:.2g} times")
+    print(f"reads the text about {rounded(prepared.plan.epochs)} times")
     if outlook is None:
         print("how well it will do cannot be told beforehand for this task: labels and translations differ too much")
         return

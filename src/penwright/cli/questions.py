@@ -53,6 +53,8 @@ class Questions:
 
     def usual(self) -> list[Question]:
         """Without anything asked: surprise, or a classifier's attribution, and a few heads."""
+        if not self.text.strip() and self.inspector.shape != "classifier":
+            raise UsageError("there is nothing to look at: the text is empty")
         first = self.attribution(None) if self.inspector.shape == "classifier" else self.scores(5)
         return [first, self.heads("diagonal" if self.inspector.shape == "translator" else "previous", FIRST_HEADS)]
 
@@ -216,15 +218,17 @@ def _lens(found: Lens, console: Console) -> Drawn:
 
 
 def _attribution(found: Attribution, console: Console) -> Drawn:
-    strongest = max(np.abs(found.values).max(initial=0), 1e-12)
-    order = np.argsort(-np.abs(found.values), kind="stable")[:LISTED]
+    values = found.values[: found.n_source + found.position + 1]  # what comes later has no say
+    strongest = max(np.abs(values).max(initial=0), 1e-12)
+    order = np.argsort(-np.abs(values), kind="stable")[:LISTED]
     rows = [
-        [label(found.tokens[place].text), f"{found.values[place]:+.3f}", signed_bar(found.values[place] / strongest)]
+        [label(found.tokens[place].text), f"{values[place]:+.3f}", signed_bar(values[place] / strongest)]
         for place in sorted(order)
     ]
+    whole = found.log_prob - found.baseline_log_prob
     yield Text(
         f"what speaks for (█) and against (▒) {label(found.target)}, in nats; "
-        f"together {found.values.sum():+.3f} of {found.log_prob - found.baseline_log_prob:+.3f} (gap {found.gap:+.3f})"
+        f"together {found.values.sum():+.3f} of {whole:+.3f} (gap {abs(found.gap):.3f})"
     )
     yield table_of(["token", "nats", ""], rows, last="left")
 

@@ -10,7 +10,10 @@ def command(
     precision: InPrecision = None,
     json: Json = False,
 ) -> None:
-    """Choose the quickest precision that is as good, and compile the steps of decoding: two minutes, once."""
+    """Have a run write or translate faster from now on.
+
+    Chooses the quickest precision that is as good, and compiles the steps of decoding: two minutes, once.
+    """
     from penwright import api
 
     nats = api.quicken(run, precision)

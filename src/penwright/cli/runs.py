@@ -13,7 +13,7 @@ NAME = "runs"
 def command(
     folder: Annotated[Path, typer.Argument(help="Where runs are kept.")] = Path("runs"), json: Json = False
 ) -> None:
-    """List the runs in a folder with their last evaluation."""
+    """List the runs in a folder with their best evaluation."""
     from penwright.errors import PenwrightError
     from penwright.runs import Run
 

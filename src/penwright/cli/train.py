@@ -59,7 +59,10 @@ def command(
         return
 
     from penwright import api
+    from penwright.runs import require_unused
 
+    if run is not None and ensemble is None and not dry_run:
+        require_unused(run)  # before any work is done
     prepared = api.prepare(settings)
     folder = run or api.new_run_folder(prepared.plan.recipe)
     if ensemble is not None:
@@ -133,4 +136,5 @@ def _example(folder: Path) -> str:
 
     prompts = [record["prompt"].strip() for record in Run.open(folder).records("samples.jsonl")]
     short = [prompt for prompt in prompts if 0 < len(prompt) <= LONGEST_EXAMPLE and "\n" not in prompt]
-    return shlex.quote(short[-1] if short else "...")
+    plain = [prompt for prompt in short if "'" not in prompt] or short  # which quotes would make hard to read
+    return shlex.quote(plain[-1] if plain else "...")

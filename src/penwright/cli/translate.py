@@ -53,7 +53,10 @@ def command(
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
-    """Translate texts, or the lines of standard input: as many lines come out as go in."""
+    """Translate texts, or the lines of standard input.
+
+    As many lines come out as go in.
+    """
     from penwright.api import load_aligner, load_translator
     from penwright.config import DecodingSettings, validate
     from penwright.decoding import Demands, Glossary, Protection, pharaoh

@@ -19,7 +19,10 @@ def command(
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
-    """Try length and coverage penalties on held-out pairs; keep the best in the run if they help beyond chance."""
+    """Find the penalties of beam search that suit a translator.
+
+    Tries length and coverage penalties on held-out pairs, and keeps the best in the run if they help beyond chance.
+    """
     from penwright import api
 
     tuning = api.tune_decoding(run, data or [], device, beam_size=beam)

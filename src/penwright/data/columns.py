@@ -75,7 +75,7 @@ def labelled_columns(table: Table, columns: Columns) -> tuple[tuple[int, ...], i
         if found is None:
             raise PenwrightError(
                 f"{table.name}: no column looks like labels (few different short values); "
-                f"say which with label=..., its columns are: {', '.join(table.columns)}"
+                f"say which with --set data.label=..., its columns are: {', '.join(table.columns)}"
             )
         label = found
     if not texts:

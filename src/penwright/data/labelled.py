@@ -74,7 +74,7 @@ def _check_number_of_labels(rows: Rows, keep: Mask) -> None:
         _, label = next(rows.read(keep))
         raise PenwrightError(
             f"{rows.files[0].path}: {n_labels:,} different labels, such as '{label[:40]}', are too many; is that the "
-            "column of the labels? Say which with label=..."
+            "column of the labels? Say which with --set data.label=..."
         )
 
 

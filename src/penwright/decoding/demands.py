@@ -175,10 +175,9 @@ def _is_unlikely(hypothesis: Hypothesis, tokenizer: Tokenizer, place: tuple[int,
 
 
 def _first_place(text: str, wish: Wish, taken: set[tuple[int, int]]) -> tuple[int, int] | None:
-    forms = sorted(wish.forms, key=len, reverse=True)
-    pattern = "|".join(re.escape(form) for form in forms)
-    flags = re.IGNORECASE if wish.follows_case else re.NOFLAG
-    places = [match.span() for match in re.finditer(pattern, text, flags)]
+    forms = {*wish.forms, *(map(capitalised, wish.forms) if wish.follows_case else ())}
+    pattern = "|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True))
+    places = [match.span() for match in re.finditer(pattern, text)]
     whole = [place for place in places if wish.protected or _is_whole(text, *place)]
     return next((place for place in whole if place not in taken), None)
 

@@ -250,7 +250,7 @@ class Translator:
         parts = [part for line in lines for part in line]
         warnings = unknown_warnings(self.tokenizer, "".join(part.job.source for part in parts))
         if any(len(line) > 1 for line in lines):
-            warnings.append(f"translated in parts, since the model reads {self.reach} tokens at once")
+            warnings.append(f"translated in parts of less than {self.reach} tokens, as the model has learned to read")
         if candidates[0].finish == "length":
             warnings.append("the translation did not come to an end and was cut")
         for part in parts:

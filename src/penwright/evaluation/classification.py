@@ -32,5 +32,8 @@ def classification_scores(counts: Counts) -> tuple[Score, ...]:
     f1 = 2 * correct / np.maximum(counts.sum(0) + counts.sum(1), 1)
     present = counts.sum(1) > 0  # a label without any example says nothing
     accuracy = 100 * correct.sum() / max(1, counts.sum())
-    note = f"{counts.sum():,} examples"
-    return (Score("accuracy", float(accuracy), True, note), Score("macro-F1", float(100 * f1[present].mean()), True))
+    note = f"% of {counts.sum():,} examples"
+    return (
+        Score("accuracy", float(accuracy), True, note),
+        Score("macro-F1", float(100 * f1[present].mean()), True, "%"),
+    )

@@ -38,7 +38,7 @@ def save_ctranslate2(model: Model, tokenizer: Tokenizer, folder: Path, precision
     Raises PenwrightError when the model has something that CTranslate2 has not, or the package is missing.
     """
     if isinstance(model, EncoderOnly):
-        raise PenwrightError("CTranslate2 has no classifiers: only a generator or a translator can be exported to it")
+        raise PenwrightError("CTranslate2 has no classifiers: only a writer or a translator can be exported to it")
     limits = {**LIMITS, "norm.type": ("rms",)} if model.settings.qk_norm else LIMITS
     check_limits(model.settings, limits, "CTranslate2")
     specs = optional_package("ctranslate2.specs", "ctranslate2")

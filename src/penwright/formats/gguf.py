@@ -51,7 +51,7 @@ def save_gguf(model: Model, tokenizer: Tokenizer, folder: Path, precision: Preci
     Raises PenwrightError when the model or its tokenizer has no equal in llama.cpp, or the package is missing.
     """
     if not isinstance(model, DecoderOnly):
-        raise PenwrightError("GGUF is for generators only; a translator can be exported to ctranslate2")
+        raise PenwrightError("GGUF is for writers only; a translator can be exported to ctranslate2")
     check_limits(model.settings, LIMITS, "llama.cpp")
     if tokenizer.kind != "bpe":
         raise PenwrightError(

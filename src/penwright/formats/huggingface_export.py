@@ -37,7 +37,7 @@ def save_huggingface(model: Model, tokenizer: Tokenizer, folder: Path, precision
     Raises PenwrightError naming the settings that neither Llama nor Qwen3 nor GPT-2 has.
     """
     if not isinstance(model, DecoderOnly):
-        raise PenwrightError("only a generator can be exported to huggingface; a translator to ctranslate2")
+        raise PenwrightError("only a writer can be exported to huggingface; a translator to ctranslate2")
     if precision == "int8":
         raise PenwrightError("huggingface weights are float32 or bfloat16; for int8 export to ctranslate2 or gguf")
     candidates = [_candidate(name, model.settings, tokenizer) for name in MODEL_TYPES]

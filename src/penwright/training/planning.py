@@ -105,7 +105,9 @@ class _Planner:
     def _choose_tokenizer(self) -> None:
         facts = self.facts
         if facts.task == "generate" and facts.n_bytes < 3_000_000 and facts.n_characters <= 400:
-            reason = f"{facts.n_bytes / 1e6:.2g} MB with {facts.n_characters} characters teach spelling, not many words"
+            reason = (
+                f"{rounded(facts.n_bytes / 1e6)} MB with {facts.n_characters} characters teach spelling, not many words"
+            )
             self._suggest("tokenizer.type", "characters", reason)
         else:
             self._suggest("tokenizer.type", "bpe", "pieces of words; nothing is unknown to it")
@@ -119,7 +121,7 @@ class _Planner:
         pieces = 2 ** round(log2(max(256.0, 4000 * (text / 4e6) ** 0.5)))
         if self.facts.task == "translate":
             pieces *= 2  # fewer steps to a sentence: three BLEU more after two minutes (measured)
-        size = f"{text / 1e6:.2g} MB of text"
+        size = f"{rounded(text / 1e6)} MB of text"
         if self.facts.task == "classify":
             return min(32_000, max(512, 4 * pieces)), f"for {size}: whole words tell classes apart best (measured)"
         return min(32_000, max(512, pieces)), f"for {size}, so that most pieces are seen often"
@@ -176,7 +178,10 @@ class _Planner:
             if affordable < needed:
                 break
             chosen, tokens = name, affordable
-        return chosen, f"sees about {_rounded(tokens)} tokens in the budget, {tokens / self.corpus_tokens:.2g} epochs"
+        return (
+            chosen,
+            f"sees about {in_words(tokens)} tokens in the budget, {rounded(tokens / self.corpus_tokens)} epochs",
+        )
 
     def _settings(self, name: str | None) -> ModelSettings:
         return validate(ModelSettings, merge(SIZES[name] if name else {}, self.table.get("model", {})), "the settings")
@@ -240,11 +245,11 @@ class _Planner:
             return 0.3, "labels are soon learned by heart (measured)"
         epochs = self.epochs
         rates = [(2.5, 0.0), (15.0, 0.1), (50.0, 0.2)]  # beside weight decay (measured)
-        return next((rate for limit, rate in rates if epochs < limit), 0.3), f"for about {epochs:.2g} epochs"
+        return next((rate for limit, rate in rates if epochs < limit), 0.3), f"for about {rounded(epochs)} epochs"
 
     def _token_dropout(self) -> tuple[float, str]:
         if self.epochs < 2.5:
-            return 0.1, f"for about {self.epochs:.2g} epochs"
+            return 0.1, f"for about {rounded(self.epochs)} epochs"
         return 0.5, "no single word shall decide; one point of accuracy (measured)"
 
     def _choose_optimizer(self) -> None:
@@ -293,8 +298,14 @@ def _filled_in(table: Table, path: Sequence[str], value: object) -> Table:
     return {**table, first: _filled_in(table.get(first, {}), rest, value) if rest else value}
 
 
-def _rounded(count: float) -> str:
+def in_words(count: float) -> str:
+    """1.2 million, 530 thousand."""
     for limit, unit in ((1e9, "billion"), (1e6, "million"), (1e3, "thousand")):
         if count >= limit:
-            return f"{count / limit:.2g} {unit}"
+            return f"{rounded(count / limit)} {unit}"
     return f"{count:.0f}"
+
+
+def rounded(value: float) -> str:
+    """Two digits, but all of a whole number: 0.28, 5.3, 530."""
+    return f"{value:.2g}" if value < 99.5 else f"{value:,.0f}"

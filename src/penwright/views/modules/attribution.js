@@ -13,7 +13,7 @@ export function signedText(root, { tokens, values, line, say, name }) {
   const spans = tokens.map((token, place) =>
     make("span", { class: "pw-token pw-signed", role: "button", "data-place": place }, inText(textOf(token))),
   );
-  const node = make("div", { class: "pw-text", dir: "auto", role: "group", "aria-label": name }, spans);
+  const node = make("div", { class: "pw-passage", dir: "auto", role: "group", "aria-label": name }, spans);
   const found = (event) => event.target.closest(".pw-token");
   const show = (event, aloud) => found(event) && line.show(say(Number(found(event).dataset.place)), aloud);
   node.addEventListener("pointerover", (event) => show(event, false));

@@ -22,6 +22,7 @@ function livingInAFrame() {
     if (source === parent && data && data.penwright === "theme") document.documentElement.dataset.theme = data.theme;
   });
   new ResizeObserver(tell).observe(document.documentElement);
+  tell(); // a frame out of sight observes nothing
   parent.postMessage({ penwright: "ready" }, "*");
 }
 

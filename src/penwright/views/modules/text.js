@@ -40,7 +40,7 @@ function build(root, data, { measure = "probability" }) {
   const spans = data.tokens.map((token, place) =>
     make("span", { class: "pw-token", role: "button", "data-place": place }, inText(textOf(token))),
   );
-  const text = make("div", { class: "pw-text", dir: "auto", role: "group", "aria-label": "text" }, spans);
+  const text = make("div", { class: "pw-passage", dir: "auto", role: "group", "aria-label": "text" }, spans);
   const score = (place) => ({
     logProb: logProbs.number(place - first),
     rank: ranks ? ranks.number(place - first) : NaN,
