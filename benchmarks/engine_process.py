@@ -77,9 +77,9 @@ class Ours:
 
     def _continue(self, job: Job) -> Tokens:
         from penwright.config import DecodingSettings
+        from penwright.decoding.choosing.sampling import Chances, Sampling
         from penwright.decoding.decodable import Continuing
         from penwright.decoding.generate import generate
-        from penwright.decoding.sampling import Chances, Sampling
 
         steps = generate(
             Continuing(self.model, job.texts, job.n_new, self.stepper),

@@ -25,7 +25,7 @@ from sphinx.writers.html5 import HTML5Translator
 import penwright
 from penwright.config import DecodingSettings, ModelSettings
 from penwright.decoding import Generator
-from penwright.decoding.sampling import Sampling
+from penwright.decoding.choosing.sampling import Sampling
 from penwright.inspection import Inspector, view
 from penwright.inspection.drawn import labels, one_head
 from penwright.inspection.heads import parse_head

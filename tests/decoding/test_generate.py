@@ -5,7 +5,7 @@ import torch
 
 from penwright.config import DecodingSettings, Table
 from penwright.decoding import Chances, Continuing, Sampling, generate
-from penwright.decoding.penalties import Bias
+from penwright.decoding.choosing.penalties import Bias
 from penwright.errors import PenwrightError
 from penwright.models import DecoderOnly
 

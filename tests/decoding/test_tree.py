@@ -6,8 +6,8 @@ import pytest
 
 from penwright.config import DecodingSettings
 from penwright.decoding import Translator
-from penwright.decoding.demands import Demands
-from penwright.decoding.glossary import Entry, Glossary
+from penwright.decoding.obeying.demands import Demands
+from penwright.decoding.obeying.glossary import Entry, Glossary
 from penwright.decoding.tree import BeamTree, Node
 from penwright.models import EncoderDecoder
 from penwright.tokenizers import Tokenizer

@@ -8,9 +8,9 @@ import torch
 
 from penwright.config import Table
 from penwright.decoding.beam import BeamSettings, beam_search
+from penwright.decoding.choosing.sampling import Chances, Sampling
 from penwright.decoding.decodable import Continuing, Translating
 from penwright.decoding.generate import generate
-from penwright.decoding.sampling import Chances, Sampling
 from penwright.errors import PenwrightError
 from penwright.formats.ctranslate2 import save_ctranslate2
 from penwright.models import DecoderOnly, EncoderDecoder

@@ -2,14 +2,14 @@
 
 from penwright.decoding.alignment import Aligner, Head, choose_head, pharaoh
 from penwright.decoding.beam import BeamSettings, Hypothesis, beam_search
+from penwright.decoding.choosing.sampling import Chances, Sampling
 from penwright.decoding.classifier import Classification, Classifier
 from penwright.decoding.decodable import Continuing, Decodable, Translating
-from penwright.decoding.demands import NO_DEMANDS, Demands, Outcome
 from penwright.decoding.generate import Finish, Step, generate
 from penwright.decoding.generator import Completion, Generator
-from penwright.decoding.glossary import Entry, Glossary
-from penwright.decoding.protection import Protection
-from penwright.decoding.sampling import Chances, Sampling
+from penwright.decoding.obeying.demands import NO_DEMANDS, Demands, Outcome
+from penwright.decoding.obeying.glossary import Entry, Glossary
+from penwright.decoding.obeying.protection import Protection
 from penwright.decoding.translator import Alternative, Candidate, Piece, Translation, Translator
 
 __all__ = [

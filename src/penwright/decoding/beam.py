@@ -10,11 +10,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from penwright.decoding.choosing.largest import largest
+from penwright.decoding.choosing.sampling import NEVER
 from penwright.decoding.decodable import Decodable, diverged
-from penwright.decoding.guided import Guided, put
-from penwright.decoding.guides import Guide
-from penwright.decoding.largest import largest
-from penwright.decoding.sampling import NEVER
+from penwright.decoding.obeying.guided import Guided, put
+from penwright.decoding.obeying.guides import Guide
 
 
 @dataclass(frozen=True)

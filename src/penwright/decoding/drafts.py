@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from penwright.config import DecodingSettings
-from penwright.decoding.constraints import Guide, is_constrained
+from penwright.decoding.choosing.penalties import Bias
+from penwright.decoding.choosing.sampling import Sampling
+from penwright.decoding.constraining.constraints import Guide, is_constrained
 from penwright.decoding.generate import Finish
-from penwright.decoding.penalties import Bias
-from penwright.decoding.sampling import Sampling
 from penwright.decoding.stopping import StopFilter
 from penwright.decoding.unknown import never_written
 from penwright.errors import UsageError

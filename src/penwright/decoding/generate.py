@@ -7,11 +7,11 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from penwright.decoding.constraints import Constraint
+from penwright.decoding.choosing.filters import NEVER, Logits
+from penwright.decoding.choosing.penalties import History, forbid
+from penwright.decoding.choosing.sampling import Chances, Sampling
+from penwright.decoding.constraining.constraints import Constraint
 from penwright.decoding.decodable import Decodable, diverged
-from penwright.decoding.filters import NEVER, Logits
-from penwright.decoding.penalties import History, forbid
-from penwright.decoding.sampling import Chances, Sampling
 
 Finish = Literal["end", "stop", "length"]  # the model ended; a stop string came; as long as allowed
 StopRule = Callable[[int, int], bool]  # called with a row and its new token

@@ -11,12 +11,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from penwright.config import DecodingSettings
-from penwright.decoding.constraints import Constraint
+from penwright.decoding.choosing.sampling import Chances
+from penwright.decoding.constraining.constraints import Constraint
 from penwright.decoding.decodable import Continuing, Decodable, evaluating, newest_half
 from penwright.decoding.drafts import Draft, Manner, manner_of
 from penwright.decoding.generate import Finish, Step, generate
 from penwright.decoding.pool import Pool, Request
-from penwright.decoding.sampling import Chances
 from penwright.decoding.step import Stepper
 from penwright.decoding.unknown import unknown_warnings
 from penwright.models import DecoderOnly

@@ -17,14 +17,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from penwright.decoding.constraints import Constraint
+from penwright.decoding.choosing.filters import Logits
+from penwright.decoding.choosing.penalties import History
+from penwright.decoding.choosing.sampling import Chances, Together
+from penwright.decoding.constraining.constraints import Constraint
 from penwright.decoding.decodable import Coming, Continuing, diverged, evaluating, in_view
 from penwright.decoding.drafts import Draft, Manner
-from penwright.decoding.filters import Logits
 from penwright.decoding.generate import Finish, possible
-from penwright.decoding.penalties import History
 from penwright.decoding.prefixes import WORTH, Prefixes, Tokens, n_common
-from penwright.decoding.sampling import Chances, Together
 from penwright.decoding.step import Stepper
 from penwright.layers.attention import KeysValues
 from penwright.models import DecoderOnly

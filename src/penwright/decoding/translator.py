@@ -10,11 +10,11 @@ from typing import Literal, NamedTuple
 
 from penwright.config import DecodingSettings
 from penwright.decoding.beam import BeamSettings, Hypothesis, Watch
-from penwright.decoding.demands import USUAL_DEMANDS, Demands, Outcome
+from penwright.decoding.choosing.sampling import Sampling
 from penwright.decoding.documents import translated
-from penwright.decoding.jobs import Found, Job
-from penwright.decoding.sampling import Sampling
-from penwright.decoding.searching import Searcher
+from penwright.decoding.obeying.demands import USUAL_DEMANDS, Demands, Outcome
+from penwright.decoding.obeying.jobs import Found, Job
+from penwright.decoding.obeying.searching import Searcher
 from penwright.decoding.segments import around, segments
 from penwright.decoding.step import Stepper
 from penwright.decoding.symptoms import symptoms

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from penwright.decoding.beam import Extension
-from penwright.decoding.sampling import NEVER
+from penwright.decoding.choosing.sampling import NEVER
 from penwright.tokenizers import Tokenizer
 
 

@@ -8,12 +8,12 @@ from math import fsum
 import torch
 
 from penwright.decoding.beam import BeamSettings, Hypothesis
+from penwright.decoding.choosing.sampling import NEVER, Chances, Sampling
 from penwright.decoding.decodable import Translating, evaluating
 from penwright.decoding.generate import generate
-from penwright.decoding.jobs import Asked, Found, Job, source_tokens
+from penwright.decoding.obeying.jobs import Asked, Found, Job, source_tokens
+from penwright.decoding.obeying.searching import BATCH_TOKENS, Searcher
 from penwright.decoding.padding import batches_by_length, right_padded
-from penwright.decoding.sampling import NEVER, Chances, Sampling
-from penwright.decoding.searching import BATCH_TOKENS, Searcher
 from penwright.decoding.step import Stepper
 from penwright.models import EncoderDecoder
 from penwright.tokenizers import Tokenizer

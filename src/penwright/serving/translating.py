@@ -16,9 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from penwright.decoding import Aligner
 from penwright.decoding.alignment import Weights, words_of_pieces
 from penwright.decoding.beam import Extension
-from penwright.decoding.demands import Demands, Outcome
 from penwright.decoding.documents import Block, blocks, sentences
-from penwright.decoding.glossary import Glossary
+from penwright.decoding.obeying.demands import Demands, Outcome
+from penwright.decoding.obeying.glossary import Glossary
 from penwright.decoding.translator import Candidate, Translation
 from penwright.decoding.tree import BeamTree
 from penwright.errors import UsageError

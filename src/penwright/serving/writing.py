@@ -16,9 +16,9 @@ from pydantic import BaseModel, Field
 from torch import Tensor
 
 from penwright.config import DecodingSettings, merge, validate
+from penwright.decoding.choosing.penalties import History
 from penwright.decoding.decodable import Continuing, evaluating
 from penwright.decoding.drafts import manner_of
-from penwright.decoding.penalties import History
 from penwright.decoding.pool import News
 from penwright.decoding.unknown import unknown_warnings
 from penwright.errors import PenwrightError, UsageError

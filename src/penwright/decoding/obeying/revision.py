@@ -6,10 +6,10 @@ from math import fsum
 
 from penwright.decoding.beam import Hypothesis
 from penwright.decoding.decodable import evaluating
-from penwright.decoding.demands import Draft, Wish, tokens_before
-from penwright.decoding.glossary import capitalised
-from penwright.decoding.jobs import Asked, Found, Job, source_tokens
-from penwright.decoding.placement import Hiding, Word, replaced_words, target_log_probs, words_of
+from penwright.decoding.obeying.demands import Draft, Wish, tokens_before
+from penwright.decoding.obeying.glossary import capitalised
+from penwright.decoding.obeying.jobs import Asked, Found, Job, source_tokens
+from penwright.decoding.obeying.placement import Hiding, Word, replaced_words, target_log_probs, words_of
 from penwright.models import EncoderDecoder
 from penwright.tokenizers import Tokenizer
 

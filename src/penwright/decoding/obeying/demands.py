@@ -8,10 +8,10 @@ from math import fsum, inf, log
 from typing import Literal, NamedTuple
 
 from penwright.decoding.beam import Hypothesis
-from penwright.decoding.glossary import Glossary, capitalised
-from penwright.decoding.guides import Borders, Guide, Term, Tokens
-from penwright.decoding.placement import Word
-from penwright.decoding.protection import Protection
+from penwright.decoding.obeying.glossary import Glossary, capitalised
+from penwright.decoding.obeying.guides import Borders, Guide, Term, Tokens
+from penwright.decoding.obeying.placement import Word
+from penwright.decoding.obeying.protection import Protection
 from penwright.tokenizers import Tokenizer
 
 NO_TERMS, USUAL = Glossary(), Protection()

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from penwright.decoding.largest import WORTH_IT, largest
+from penwright.decoding.choosing.largest import WORTH_IT, largest
 
 
 @pytest.mark.parametrize("columns", [8000, 8003, 64 * 40, 130])

@@ -8,7 +8,7 @@ from jaxtyping import Int, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from penwright.decoding.filters import NEVER, Logits
+from penwright.decoding.choosing.filters import NEVER, Logits
 
 MOST_LOST = 1e4  # by a repetition, however long it is
 

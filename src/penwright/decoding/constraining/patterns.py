@@ -5,7 +5,7 @@ from functools import cache
 from re import _compiler, _constants, _parser  # type: ignore[attr-defined]  # Hypothesis reads patterns through it too
 from typing import Any
 
-from penwright.decoding.expressions import N_CODE_POINTS, Expression, Expressions, Span
+from penwright.decoding.constraining.expressions import N_CODE_POINTS, Expression, Expressions, Span
 from penwright.errors import UsageError
 
 LONGEST = 1_000  # characters of a pattern

@@ -8,13 +8,13 @@ import torch
 
 from penwright.decoding.beam import BeamSettings, Extension, Hypothesis, Watch, beam_search
 from penwright.decoding.decodable import Translating, evaluating
-from penwright.decoding.demands import NO_DRAFT, Draft, GuideMaker, Outcome, Wish, outcomes, wishes_of
-from penwright.decoding.guides import Guide
-from penwright.decoding.jobs import Asked, Found, Job, source_tokens
 from penwright.decoding.looking import TokenPair, coverage, cross_attention
+from penwright.decoding.obeying.demands import NO_DRAFT, Draft, GuideMaker, Outcome, Wish, outcomes, wishes_of
+from penwright.decoding.obeying.guides import Guide
+from penwright.decoding.obeying.jobs import Asked, Found, Job, source_tokens
+from penwright.decoding.obeying.protection import Span
+from penwright.decoding.obeying.revision import Revision, with_swapped
 from penwright.decoding.padding import batches_by_length
-from penwright.decoding.protection import Span
-from penwright.decoding.revision import Revision, with_swapped
 from penwright.decoding.step import Stepper
 from penwright.models import EncoderDecoder
 from penwright.tokenizers import Tokenizer

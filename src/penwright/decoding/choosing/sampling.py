@@ -14,8 +14,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from penwright.config import DecodingSettings
-from penwright.decoding.filters import FILTERS, NEVER, Logits, exclude_top_choices
-from penwright.decoding.penalties import (
+from penwright.decoding.choosing.filters import FILTERS, NEVER, Logits, exclude_top_choices
+from penwright.decoding.choosing.penalties import (
     Bias,
     History,
     add_biases,

@@ -6,7 +6,7 @@ import torch
 
 from penwright.config import DecodingSettings
 from penwright.decoding import Completion, Generator
-from penwright.decoding.constraints import Constraint, Guide, _decode
+from penwright.decoding.constraining.constraints import Constraint, Guide, _decode
 from penwright.errors import UsageError
 from penwright.models import DecoderOnly
 from penwright.tokenizers import Tokenizer, train_tokenizer

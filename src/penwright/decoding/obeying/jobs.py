@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from penwright.decoding.beam import Hypothesis
-from penwright.decoding.demands import NO_DRAFT, Demands, Draft, Outcome, Wish
-from penwright.decoding.guides import Guide
+from penwright.decoding.obeying.demands import NO_DRAFT, Demands, Draft, Outcome, Wish
+from penwright.decoding.obeying.guides import Guide
 from penwright.tokenizers import Tokenizer
 
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penwright.decoding.automaton import Automaton
-from penwright.decoding.expressions import Expression, Expressions
-from penwright.decoding.patterns import LONGEST, parse_pattern
+from penwright.decoding.constraining.automaton import Automaton
+from penwright.decoding.constraining.expressions import Expression, Expressions
+from penwright.decoding.constraining.patterns import LONGEST, parse_pattern
 from penwright.errors import UsageError
 
 PATTERNS = [

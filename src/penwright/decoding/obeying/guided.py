@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from penwright.decoding.guides import Guide, Prospects, State
-from penwright.decoding.sampling import NEVER
+from penwright.decoding.choosing.sampling import NEVER
+from penwright.decoding.obeying.guides import Guide, Prospects, State
 
 
 class Standing(NamedTuple):

@@ -12,9 +12,9 @@ from jaxtyping import Bool, Float32, Float64, Int, Int64
 from torch import Tensor
 
 from penwright.config import DecodingSettings
-from penwright.decoding.automaton import Automaton
-from penwright.decoding.expressions import Expression, Expressions, Span
-from penwright.decoding.patterns import characters, parse_pattern
+from penwright.decoding.constraining.automaton import Automaton
+from penwright.decoding.constraining.expressions import Expression, Expressions, Span
+from penwright.decoding.constraining.patterns import characters, parse_pattern
 from penwright.decoding.unknown import never_written
 from penwright.errors import UsageError
 from penwright.tokenizers import Tokenizer

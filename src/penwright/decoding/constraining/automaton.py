@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int32
 from numpy.typing import NDArray
 
-from penwright.decoding.expressions import Classes, Expression, Expressions, TooLarge
+from penwright.decoding.constraining.expressions import Classes, Expression, Expressions, TooLarge
 from penwright.errors import UsageError
 
 MOST_STATES = 10_000

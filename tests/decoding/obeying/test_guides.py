@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penwright.decoding import BeamSettings, Hypothesis, Translating, beam_search
-from penwright.decoding.guides import Borders, Guide, Term
+from penwright.decoding.obeying.guides import Borders, Guide, Term
 from penwright.models import EncoderDecoder
 from penwright.tokenizers import Tokenizer, train_tokenizer
 

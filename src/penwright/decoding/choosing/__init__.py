@@ -1,0 +1,1 @@
+"""Which token comes next: rules that reshape the scores, and the draw."""

@@ -1,0 +1,1 @@
+"""What a completion must and must not hold, as one regular language."""
