@@ -20,6 +20,7 @@ from penwright.training.machine import Machine, choose_machine
 from penwright.training.pace import pace_on
 from penwright.training.planning import Facts, Plan, make_plan
 from penwright.training.session import Observer, Session
+from penwright.training.steplog import StepLog
 from penwright.training.trainer import Trainer
 from penwright.using import load
 
@@ -227,7 +228,8 @@ def _teachers(bench: Workbench) -> list[Model]:
 
 def _fit(run: Run, bench: Workbench, trainer: Trainer, observers: Sequence[Observer]) -> Application:
     parts = TASKS[bench.recipe.task]
-    Session(run, trainer, lambda: parts.evaluate(bench), lambda: parts.sample(bench), observers).fit()
+    watching = [StepLog(run), *observers]
+    Session(run, trainer, lambda: parts.evaluate(bench), lambda: parts.sample(bench), watching).fit()
     _, warnings = run.best()
     for warning in warnings:
         _say(observers, warning)

@@ -12,15 +12,18 @@ from penwright.data.corpora import Pair
 from penwright.decoding import Aligner, Head, choose_head
 from penwright.decoding.step import compile_steps
 from penwright.errors import UsageError
+from penwright.evaluation.calibration import Bin, Calibration, calibration
 from penwright.evaluation.perplexity import surprise
 from penwright.evaluation.tuning import Tuning, tune, tuned
 from penwright.models import EncoderOnly
-from penwright.tasks import TASKS, AnyCorpus
+from penwright.runs import Run
+from penwright.tasks import TASKS, AnyCorpus, classifying
 from penwright.using import QUICKENED, Opened, load_translator, opened
 
 AS_GOOD = 0.005  # nats a token
 MEASURED_BATCHES = 100
 ALIGNMENT = "alignment.json"  # of a run: the head of attention that aligns best
+CALIBRATION = "calibration.json"  # of a run: how often a classifier is right that is so sure
 
 
 def quicken(folder: Path, precision: Precision | None = None) -> Mapping[Precision, float]:
@@ -85,8 +88,29 @@ def load_aligner(folder: Path, device: str = "cpu", paths: Sequence[str] = ()) -
         pairs = [(pair.source, pair.target) for pair in _pairs(it, paths)]
         best = choose_head(translator.model, translator.tokenizer, pairs)[0]
         it.run.write_json(ALIGNMENT, {**best.head._asdict(), "f1": best.f1, "n_pairs": len(pairs)})
-    kept = it.run.read_json(ALIGNMENT)
-    return Aligner(translator.model, translator.tokenizer, Head(kept["layer"], kept["head"], kept["shift"]))
+    return Aligner(translator.model, translator.tokenizer, kept_alignment(folder))
+
+
+def kept_alignment(folder: Path) -> Head | None:
+    """The head that load_aligner() has chosen, if it was ever asked."""
+    if not (folder / ALIGNMENT).is_file():
+        return None
+    kept = Run.open(folder).read_json(ALIGNMENT)
+    return Head(kept["layer"], kept["head"], kept["shift"])
+
+
+def calibrate(folder: Path, device: str = "cpu") -> Calibration:
+    """How often a classifier is right, by how sure it is; measured once, on the run's held-out texts, and kept."""
+    it = opened(folder)
+    if it.recipe.task != "classify":
+        raise UsageError(f"{folder} does not classify, so that there is no label it could be sure of")
+    if not (it.run.folder / CALIBRATION).is_file():
+        bench = it.bench(it.corpus(), it.model(), device)
+        assert isinstance(bench.model, EncoderOnly)
+        batches = classifying.batches(bench, bench.held_out).in_order()
+        it.run.write_json(CALIBRATION, calibration(bench.model, batches, bench.device)._asdict())
+    kept = it.run.read_json(CALIBRATION)
+    return Calibration(tuple(Bin(*each) for each in kept["bins"]), kept["n"], kept["error"])
 
 
 def _pairs(it: Opened, paths: Sequence[str]) -> list[Pair]:

@@ -1,6 +1,6 @@
 """A run folder: the recipe, the tokenizer, checkpoints that are whole or not there, metrics and samples.
 
-recipe.toml  tokenizer.json  corpus.json  metrics.jsonl  samples.jsonl
+recipe.toml  tokenizer.json  corpus.json  steps.jsonl  metrics.jsonl  samples.jsonl
 checkpoints/step-00001200/{model.safetensors, training.safetensors, state.json, manifest.json}
 """
 
@@ -24,6 +24,7 @@ from penwright.errors import PenwrightError
 Tensors = dict[str, Tensor]
 Record = dict[str, Any]  # one JSON object
 WEIGHTS, TRAINING, STATE = "model.safetensors", "training.safetensors", "state.json"
+STEPS, METRICS, SAMPLES = "steps.jsonl", "metrics.jsonl", "samples.jsonl"
 BEFORE_TRAINING = {"recipe.toml", "tokenizer.json", "checkpoints"}  # what is written before there is anything to resume
 
 
@@ -121,7 +122,7 @@ class Run:
             raise PenwrightError(f"{self.folder / name} cannot be read: {error}") from None
 
     def append(self, name: str, record: Record) -> None:
-        """Add a line to metrics.jsonl or samples.jsonl."""
+        """Add a line to steps.jsonl, metrics.jsonl or samples.jsonl."""
         with (self.folder / name).open("a", encoding="utf-8") as file:
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
 
@@ -141,7 +142,7 @@ class Run:
         for checkpoint in self.checkpoints():
             if checkpoint.step > step:
                 shutil.rmtree(checkpoint.folder)
-        for name in ("metrics.jsonl", "samples.jsonl"):
+        for name in (STEPS, METRICS, SAMPLES):
             kept = [json.dumps(r, ensure_ascii=False) + "\n" for r in self.records(name) if r["step"] <= step]
             write_atomically(self.folder / name, "".join(kept))
 

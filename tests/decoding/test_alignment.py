@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -86,3 +87,18 @@ def test_the_pairs_aligned_by_hand_name_words_that_are_there() -> None:
         pairs = {tuple(map(int, link.split("-"))) for link in links.split()}
         assert {i for i, _ in pairs} <= set(range(len(source.split())))
         assert {j for _, j in pairs} == set(range(len(target.split())))
+
+
+def test_the_weights_of_words_are_those_of_their_tokens(
+    translating_model: Callable[..., EncoderDecoder], characters: Tokenizer
+) -> None:
+    model, pair = translating_model(characters.vocab_size).double(), ("ab cd", "cd ab e")
+    (maps,) = cross_attention(model, characters, [TokenPair(*map(characters.encode, pair))])
+    (weights,) = Aligner(model, characters, Head(1, 2, 1)).weights([pair])
+    at = {"ab ": [0, 1, 2], "cd": [3, 4]}, {"cd ": [0, 1, 2], "ab ": [3, 4, 5], "e": [6]}
+    expected = [
+        [maps[1, 2, [t + 1 for t in to]][:, of].sum(1).mean() for of in at[0].values()] for to in at[1].values()
+    ]
+    np.testing.assert_allclose(weights, expected, atol=1e-6)
+    (mean,) = Aligner(model, characters, None).weights([pair])
+    np.testing.assert_allclose(mean[0, 0], maps[:, :, :3, :3].mean((0, 1)).sum(1).mean(), atol=1e-6)

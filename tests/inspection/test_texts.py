@@ -61,7 +61,9 @@ def test_every_text_can_be_inspected(inspector: Make, pieces: Tokenizer, task: T
         inspected.ablate(text, ["0.0"], target),
         inspected.arithmetic(text, "0.1", target),
     ]
-    if task != "classify":
+    if task == "classify":
+        found.append(inspected.leaving_out(text))
+    else:
         found += [
             inspected.token_scores(text, target),
             inspected.loss_by_position([text], None if target is None else [target]),
@@ -144,6 +146,21 @@ def test_special_tokens_have_no_share_and_tokens_to_come_have_none(inspector: Ma
     assert found.values[found.n_source + 3 :].tolist() == [0] * 5
     with pytest.raises(UsageError, match="positions are 0 to 7"):
         inspected.attribution("abc", "bad ace", position=99)
+
+
+def test_what_a_token_adds_is_lost_without_it(inspector: Make, asked: tuple[str, str | None], task: Task) -> None:
+    inspected = inspector(task)
+    if task != "classify":
+        with pytest.raises(UsageError, match="of what a classifier reads"):
+            inspected.leaving_out(asked[0])
+        return
+    found = inspected.leaving_out("abc", "fair")
+    classify = inspected.application.classify
+    whole = np.log(classify("abc")[0].scores["fair"])
+    without = [np.log(classify(text)[0].scores["fair"]) for text in ("bc", "ac", "ab")]
+    np.testing.assert_allclose(found.values, [0, *(whole - without), 0], atol=1e-5)
+    assert found.log_prob == pytest.approx(whole, abs=1e-5)
+    assert inspected.leaving_out("abc").target == classify("abc")[0].label
 
 
 def test_a_label_can_be_asked_for_and_must_exist(inspector: Make) -> None:

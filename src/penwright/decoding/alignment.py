@@ -13,6 +13,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 from numpy.typing import NDArray
 
 from penwright.decoding.looking import Maps, TokenPair, cross_attention
@@ -23,6 +24,7 @@ from penwright.tokenizers.tokenizer import well_formed
 ITERATIONS = 8  # of expectation and maximisation
 TENSION = 4.0  # how much less likely a link is that is one whole sentence off the diagonal, in nats
 Links = frozenset[tuple[int, int]]  # numbers of a source word and a target word, parted by white space
+Weights = Float[np.ndarray, "target_words source_words"]  # of each target word on each source word
 
 
 class Head(NamedTuple):
@@ -41,9 +43,9 @@ class Agreement(NamedTuple):
 
 
 class Aligner:
-    """Aligns pairs of sentences by one head of the model that could have translated them."""
+    """Aligns pairs of sentences by one head of the model that could have translated them; None: by all at once."""
 
-    def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, head: Head):
+    def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, head: Head | None):
         self._model, self._tokenizer, self.head = model, tokenizer, head
 
     def align(self, pairs: Sequence[tuple[str, str]]) -> list[Links]:
@@ -51,15 +53,22 @@ class Aligner:
 
         Pairs longer than the model's context have none.
         """
+        return [links_of(weights) for weights in self.weights(pairs)]
+
+    def weights(self, pairs: Sequence[tuple[str, str]]) -> list[Weights]:
+        """How much each target word of each pair looks at each source word; less than 1 in all.
+
+        The sum over the source word's tokens, and the mean over the target word's. 0 for pairs longer than the context.
+        """
         longest = self._model.settings.context_length - 1
         short = [
             n for n, pair in enumerate(pairs) if max(len(self._tokenizer.encode(side)) for side in pair) <= longest
         ]
         maps = _maps(self._model, self._tokenizer, [pairs[number] for number in short])
-        links: list[Links] = [frozenset()] * len(pairs)
+        weights = [np.zeros((len(target.split()), len(source.split()))) for source, target in pairs]
         for number, each in zip(short, maps, strict=True):
-            links[number] = _links(each, pairs[number], self.head, self._tokenizer)
-        return links
+            weights[number] = word_weights(each, pairs[number], self.head, self._tokenizer)
+        return weights
 
 
 def choose_head(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> list[Agreement]:
@@ -73,7 +82,7 @@ def choose_head(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence[tup
     links: dict[Head, list[Links]] = {head: [] for head in heads}
     for each, pair in zip(_maps(model, tokenizer, pairs), pairs, strict=True):
         for head in heads:
-            links[head].append(_links(each, pair, head, tokenizer))
+            links[head].append(links_of(word_weights(each, pair, head, tokenizer)))
     silver = lexical_links(pairs)
     agreements = [Agreement(head, f1(links[head], silver)) for head in heads]
     return sorted(agreements, key=lambda agreement: -agreement.f1)
@@ -99,16 +108,24 @@ def _maps(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence[tuple[str
     return cross_attention(model, tokenizer, [TokenPair(*map(tokenizer.encode, pair)) for pair in pairs])
 
 
-def _links(maps: Maps, pair: tuple[str, str], head: Head, tokenizer: Tokenizer) -> Links:
-    sources, targets = word_numbers(pair[0], tokenizer), word_numbers(pair[1], tokenizer)
-    weights = maps[head.layer, head.head, head.shift : head.shift + len(targets)]
-    links = set()
-    for word in range(max(targets, default=-1) + 1):
-        mine = weights[np.array(targets[: len(weights)]) == word].sum(0)
-        by_word = np.bincount(sources, weights=mine, minlength=1) if len(sources) else np.zeros(0)
-        if len(by_word) and by_word.max() > 0:
-            links.add((int(by_word.argmax()), word))
-    return frozenset(links)
+def word_weights(maps: Maps, pair: tuple[str, str], head: Head | None, tokenizer: Tokenizer) -> Weights:
+    """Those of one head, or of the mean of all heads at the steps that write a word."""
+    sources, targets = (np.array(word_numbers(side, tokenizer), dtype=np.int64) for side in pair)
+    if head is None:
+        by_token = maps.mean((0, 1))[: len(targets)]
+    else:
+        by_token = maps[head.layer, head.head, head.shift : head.shift + len(targets)]
+    found = np.zeros((len(pair[1].split()), len(pair[0].split())))
+    for word in range(len(found)):
+        mine = by_token[targets[: len(by_token)] == word]
+        if mine.size and found.size:
+            np.add.at(found[word], sources, mine.mean(0))
+    return found
+
+
+def links_of(weights: Weights) -> Links:
+    """Each target word with the source word that it looks at most, if any."""
+    return frozenset((int(row.argmax()), word) for word, row in enumerate(weights) if row.size and row.max() > 0)
 
 
 def word_numbers(text: str, tokenizer: Tokenizer) -> list[int]:
@@ -116,6 +133,11 @@ def word_numbers(text: str, tokenizer: Tokenizer) -> list[int]:
     text, tokens = well_formed(text), tokenizer.encode(text)
     by_character = tokenizer.kind == "characters"  # of which some may be unknown
     sizes = [len(c.encode()) for c in text] if by_character else [len(tokenizer.token_bytes(t)) for t in tokens]
+    return words_of_pieces(text, sizes)
+
+
+def words_of_pieces(text: str, sizes: Iterable[int]) -> list[int]:
+    """The same for any pieces of the text, given how many bytes each has."""
     starts = [len(text[: match.start()].encode()) for match in re.finditer(r"\S+", text)]
     return [max(0, bisect_left(starts, end) - 1) for end in accumulate(sizes)]
 

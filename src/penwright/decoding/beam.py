@@ -1,6 +1,6 @@
 """Beam search for many sources at once; sentences that are finished leave the batch."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal, NamedTuple
@@ -35,6 +35,18 @@ class Hypothesis:
     score: float
     finish: Literal["end", "length"]
     log_probs: tuple[float, ...] = ()  # of each token, and of the end token
+
+
+class Extension(NamedTuple):
+    """How the beams of a sentence went on: for each its token, and the beam before that it goes on from."""
+
+    length: int  # of the beams now
+    parents: Sequence[int]
+    tokens: Sequence[int]
+    log_probs: Sequence[float]  # in nats, of all tokens so far; -inf where there is no such beam
+
+
+Watch = Callable[[int, Extension], None]  # is told the number of a sentence and its extension
 
 
 class _Hypotheses(NamedTuple):
@@ -98,6 +110,7 @@ def beam_search(
     *,
     end_id: int,
     guides: Sequence[Guide | None] = (),
+    watch: Watch | None = None,
 ) -> list[list[Hypothesis]]:
     """The n best hypotheses of each row of the model, best first; `limits` are their longest lengths, end included.
 
@@ -106,6 +119,7 @@ def beam_search(
     its limit ranks below all that ended. With beam_size 1 this is greedy search.
 
     A row with a guide is led through its terms, and its hypotheses are ranked by merit; other rows do not notice.
+    `watch` sees every step of every row, and ends the search by raising.
     """
     results: list[list[Hypothesis]] = [[] for _ in limits]
     logits = model.first().repeat_interleave(settings.beam_size, 0)
@@ -113,6 +127,8 @@ def beam_search(
     model.select(torch.arange(len(limits), device=logits.device).repeat_interleave(settings.beam_size))
     while True:
         parents = search.extend(logits, end_id)
+        if watch is not None:
+            search.tell(watch, parents)
         done = search.done()
         leaving = bool(done.any())
         if leaving:
@@ -200,6 +216,13 @@ class _Search:
             ):
                 row[place] = values
         return found
+
+    def tell(self, watch: Watch, parents: Int[Tensor, "sentences beams"]) -> None:
+        """Report the step that extend() took; `parents` are the rows that it gave."""
+        last = self.length - 1
+        columns = (parents % self.settings.beam_size, self.beams.tokens[:, :, last], self.beams.sums[:, :, last])
+        for number, *each in zip(self.numbers.tolist(), *(column.tolist() for column in columns), strict=True):
+            watch(number, Extension(self.length, *each))
 
     def done(self) -> Bool[Tensor, " sentences"]:
         """Where the limit is reached or no beam can still get a score among the n best.

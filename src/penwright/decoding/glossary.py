@@ -55,14 +55,23 @@ class Glossary:
     @classmethod
     def read(cls, path: Path) -> "Glossary":
         """Raises PenwrightError that names the line for a missing tab, an empty side, or a term with two wishes."""
+        try:
+            content = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
+        except OSError as error:
+            raise PenwrightError(f"the glossary {path} cannot be read: {error.strerror}") from None
+        return cls.parse(content, str(path))
+
+    @classmethod
+    def parse(cls, content: bytes, name: str) -> "Glossary":
+        """The lines of a file, or of what a person typed; errors are those of `read`, and name it so."""
         entries: dict[tuple[str, bool], tuple[int, Entry]] = {}
-        for number, line in _lines(path):
-            entry = _entry(line, f"{path} line {number}")
+        for number, line in _lines(content, name):
+            entry = _entry(line, f"{name} line {number}")
             key = (entry.source, True) if entry.case == "exact" else (entry.source.casefold(), False)
             before, same = entries.setdefault(key, (number, entry))
             if same.targets != entry.targets:
                 raise PenwrightError(
-                    f'{path} line {number}: "{entry.source}" already stands in line {before} with other words; '
+                    f'{name} line {number}: "{entry.source}" already stands in line {before} with other words; '
                     "keep one of them, or join the forms with |"
                 )
         return cls(tuple(entry for _, entry in entries.values()))
@@ -102,16 +111,12 @@ def without_overlaps(places: Iterable[Place]) -> list[Place]:
     return sorted(kept, key=lambda place: place.start)
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    try:
-        content = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
-    except OSError as error:
-        raise PenwrightError(f"the glossary {path} cannot be read: {error.strerror}") from None
+def _lines(content: bytes, name: str) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(content.split(b"\n"), start=1):
         try:
             text = line.decode("utf-8").removesuffix("\r")
         except UnicodeDecodeError:
-            raise PenwrightError(f"{path} line {number} is not UTF-8: save the glossary as UTF-8") from None
+            raise PenwrightError(f"{name} line {number} is not UTF-8: save the glossary as UTF-8") from None
         if text.strip() and not text.startswith("#"):
             yield number, text
 

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import torch
 
-from penwright.decoding.beam import BeamSettings, Hypothesis, beam_search
+from penwright.decoding.beam import BeamSettings, Extension, Hypothesis, Watch, beam_search
 from penwright.decoding.decodable import Translating, evaluating
 from penwright.decoding.demands import NO_DRAFT, Draft, GuideMaker, Outcome, Wish, outcomes, wishes_of
 from penwright.decoding.guides import Guide
@@ -29,21 +29,24 @@ class Searcher:
         self._model, self._tokenizer, self._stepper = model, tokenizer, stepper
         self._revision = Revision(model, tokenizer)
 
-    def find(self, jobs: Sequence[Job], settings: BeamSettings, limit: int | None) -> dict[Job, list[Found]]:
+    def find(
+        self, jobs: Sequence[Job], settings: BeamSettings, limit: int | None, watch: Watch | None = None
+    ) -> dict[Job, list[Found]]:
         """What is found for each job, best first, each text once.
 
         First the model writes as it will, but for spans that are kept. Where it missed the glossary's words, this draft
-        shows where they belong, and search goes once more, with them.
+        shows where they belong, and search goes once more, with them. `watch` sees both, in each by other numbers.
         """
         kept = {job: _as_it_is(job) for job in jobs if _is_protected(job)}
         others = [job for job in jobs if job not in kept]
-        found = kept | dict(zip(others, self.search(list(map(self.freely, others)), settings, limit), strict=True))
+        freely = self.search(list(map(self.freely, others)), settings, limit, watch)
+        found = kept | dict(zip(others, freely, strict=True))
         missed = [job for job in others if job.demands.is_hard and found[job][0].missed]
         drafts = self._revision.drafts(missed, [found[job][0] for job in missed])
         led = [self._led(job, draft) for job, draft in zip(missed, drafts, strict=True)]
         written = [found[job][0].hypothesis for job in missed]
         swapped = self._revision.swapped(led, written, settings.length_penalty)
-        for each, better, hypothesis in zip(led, self.search(led, settings, limit), swapped, strict=True):
+        for each, better, hypothesis in zip(led, self.search(led, settings, limit, watch), swapped, strict=True):
             both = with_swapped(better, self._distinct(each, [hypothesis] if hypothesis else []))
             found[each.job] = both[: settings.n_best]
         return found
@@ -72,7 +75,9 @@ class Searcher:
         guide = self._guides.guide(job.source, led, job.demands.bias, draft) if led else None
         return Asked(job, wishes, self._guides.beginning(job.prefix, guide) if job.prefix else guide, draft)
 
-    def search(self, asked: Sequence[Asked], settings: BeamSettings, limit: int | None) -> list[list[Found]]:
+    def search(
+        self, asked: Sequence[Asked], settings: BeamSettings, limit: int | None, watch: Watch | None = None
+    ) -> list[list[Found]]:
         """What is found for each in one go, best first, each text once."""
         several = settings.n_best > 1 or settings.coverage_penalty > 0  # of several, some texts may be equal
         wider = replace(settings, n_best=settings.beam_size) if several else settings
@@ -83,7 +88,9 @@ class Searcher:
                 limits = [self.limit(len(tokens[n]), asked[n].guide, limit) for n in batch]
                 model = self.rows([tokens[number] for number in batch], max(limits))
                 guides = [asked[number].guide for number in batch]
-                results = beam_search(model, limits, wider, end_id=self._tokenizer.end_id, guides=guides)
+                results = beam_search(
+                    model, limits, wider, end_id=self._tokenizer.end_id, guides=guides, watch=_among(batch, watch)
+                )
                 for number, hypotheses in zip(batch, results, strict=True):
                     ranked = self._by_coverage(tokens[number], hypotheses, settings.coverage_penalty)
                     found[number] = self._distinct(asked[number], ranked)[: settings.n_best]
@@ -124,6 +131,17 @@ class Searcher:
         """A hypothesis as text, with what became of the wishes."""
         text, results = outcomes(asked.job.source, asked.wishes, hypothesis, self._tokenizer, asked.draft)
         return Found(text, hypothesis, asked.wishes, results)
+
+
+def _among(batch: Sequence[int], watch: Watch | None) -> Watch | None:
+    """Who watches a batch of what is numbered otherwise."""
+    if watch is None:
+        return None
+
+    def told(place: int, extension: Extension) -> None:
+        watch(batch[place], extension)
+
+    return told
 
 
 def _is_protected(job: Job) -> bool:

@@ -9,7 +9,7 @@ from math import fsum
 from typing import Literal, NamedTuple
 
 from penwright.config import DecodingSettings
-from penwright.decoding.beam import BeamSettings, Hypothesis
+from penwright.decoding.beam import BeamSettings, Hypothesis, Watch
 from penwright.decoding.demands import USUAL_DEMANDS, Demands, Outcome
 from penwright.decoding.documents import translated
 from penwright.decoding.jobs import Found, Job
@@ -33,6 +33,7 @@ class Piece(NamedTuple):
 
     text: str
     log_prob: float  # in nats
+    token: int
 
 
 @dataclass(frozen=True)
@@ -119,11 +120,13 @@ class Translator:
         max_new_tokens: int | None = None,
         demands: Demands | Sequence[Demands] = USUAL_DEMANDS,
         prefixes: str | Sequence[str] = "",
+        watch: Watch | None = None,
     ) -> list[Translation]:
         """A translation for each text, in their order; what is not given comes from the defaults.
 
         Line breaks stay where they are, and a blank line gives an empty one. Demands and prefixes are for
         all texts, or one for each. A translation begins with its prefix; one that ends in white space ends a word.
+        `watch` sees the steps of search, and ends it by raising.
         """
         defaults, usual = self.defaults, self._settings()
         settings = replace(
@@ -135,7 +138,7 @@ class Translator:
         if not 1 <= n_best <= settings.beam_size:
             raise UsageError(f"n_best ({n_best}) must be between 1 and beam_size ({settings.beam_size})")
         parts = self._prepared(texts, demands, prefixes)
-        found = self._searcher.find(_jobs(parts), settings, max_new_tokens or defaults.max_new_tokens)
+        found = self._searcher.find(_jobs(parts), settings, max_new_tokens or defaults.max_new_tokens, watch)
         return [self._put_together(text, lines, found) for text, lines in parts]
 
     def sample(
@@ -279,6 +282,7 @@ class Translator:
         )
 
     def _pieces(self, hypothesis: Hypothesis) -> list[Piece]:
-        texts = [self.tokenizer.token_text(token) for token in hypothesis.tokens]
-        texts += [""] if hypothesis.finish == "end" and hypothesis.log_probs else []
-        return [Piece(*each) for each in zip(texts, hypothesis.log_probs, strict=True)]
+        ended = hypothesis.finish == "end" and hypothesis.log_probs
+        texts = [*map(self.tokenizer.token_text, hypothesis.tokens), *([""] if ended else [])]
+        tokens = [*hypothesis.tokens, *([self.tokenizer.end_id] if ended else [])]
+        return [Piece(*each) for each in zip(texts, hypothesis.log_probs, tokens, strict=True)]

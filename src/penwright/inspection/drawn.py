@@ -18,6 +18,7 @@ from penwright.inspection.embeddings import EmbeddingMap, Neighbours
 from penwright.inspection.gradients import Attribution
 from penwright.inspection.head_statistics import STATISTICS, HeadStatistics, head_statistics
 from penwright.inspection.heads import Head
+from penwright.inspection.leaving_out import LeavingOut
 from penwright.inspection.lens import Lens
 from penwright.inspection.positions import PositionalSimilarity
 from penwright.inspection.reading import Likeliest
@@ -129,6 +130,12 @@ def _attribution(found: Attribution) -> View:
         "gap": found.gap,
     }
     return View("attribution", data, heading="Which tokens speak for it, and which against")
+
+
+@view.register
+def _leaving_out(found: LeavingOut) -> View:
+    data = {"method": "leaving out", "target": found.target, "tokens": found.tokens, "values": found.values}
+    return View("attribution", data, heading="What each token adds: with it less without it")
 
 
 @view.register

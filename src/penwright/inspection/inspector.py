@@ -24,13 +24,14 @@ from penwright.inspection.embeddings import EmbeddingMap, Neighbours, nearest, p
 from penwright.inspection.gradients import N_STEPS, Aim, Attribution, Method, attribution, likeliest_outcome
 from penwright.inspection.head_statistics import HeadStatistics, head_statistics, joined
 from penwright.inspection.heads import all_heads, parse_head
+from penwright.inspection.leaving_out import LeavingOut, leaving_out
 from penwright.inspection.lens import Lens, logit_lens
 from penwright.inspection.positions import PositionalSimilarity, positional_similarity
 from penwright.inspection.reading import Reading, Side, embedding_of
 from penwright.inspection.rollout import Rollout, rollouts
 from penwright.inspection.token_scores import LossByPosition, TokenScores, loss_by_position, token_scores
 from penwright.inspection.tokens import Token, special_token, tokens_of, vocabulary
-from penwright.models import Model
+from penwright.models import EncoderOnly, Model
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.tokenizer import well_formed
 
@@ -148,6 +149,14 @@ class Inspector:
             outcome = reading.answers[position].id
         aim = Aim(position, outcome if label is None else label)
         return attribution(self.model, reading, aim, self.outcomes, method, n_steps)
+
+    def leaving_out(self, text: str, target: str | None = None) -> LeavingOut:
+        """What a classifier would say without each token."""
+        if not isinstance(self.model, EncoderOnly):
+            raise UsageError("tokens are left out of what a classifier reads; this is a " + self.shape)
+        reading, label = self.read(text), self._label(target)
+        label = likeliest_outcome(self.model, reading, 0) if label is None else label
+        return leaving_out(self.model, reading, label, self.outcomes[label])
 
     def ablate(self, text: str, heads: Sequence[str], target: str | None = None, k: int = 5) -> Ablation:
         """What changes without these heads, such as "3.2" (layer 3, head 2) or a translator's "cross.3.2"."""

@@ -7,7 +7,18 @@ from fastapi import FastAPI
 from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
 
-from penwright.serving import classify, health, inspect, libretranslate, models, openai, runs, translating, writing
+from penwright.serving import (
+    classify,
+    classifying,
+    health,
+    inspect,
+    libretranslate,
+    models,
+    openai,
+    runs,
+    translating,
+    writing,
+)
 from penwright.serving.gate import Gate
 from penwright.serving.metrics import Metrics
 from penwright.serving.refusals import explain_errors
@@ -15,7 +26,7 @@ from penwright.serving.served import Shelf
 from penwright.serving.settings import ServingSettings
 from penwright.views.export import MODULES, STYLE
 
-ROUTES = (health, models, openai, libretranslate, classify, writing, translating, inspect, runs)
+ROUTES = (health, models, openai, libretranslate, classify, classifying, writing, translating, inspect, runs)
 PAGE = Path(__file__).parent / "page"
 
 

@@ -21,11 +21,12 @@ from penwright.inspection.heads import parse_head
 from penwright.inspection.pages import heads
 from penwright.inspection.reading import PartName, Side
 from penwright.serving.fields import Text, TheShelf
+from penwright.serving.refusals import REFUSALS
 from penwright.views import View, pack
 from penwright.views.notebook import thumbnails
 from penwright.views.packing import table
 
-router = APIRouter(prefix="/inspect")
+router = APIRouter(prefix="/inspect", responses=REFUSALS)
 Format = Literal["bytes", "json", "html", "svg", "png"]
 TYPES: Mapping[str, str] = {
     "bytes": "application/octet-stream",
@@ -91,6 +92,7 @@ PICTURES: Mapping[str, Callable[[Inspector, Question], View]] = {
     "rollout": _rollout,
     "lens": lambda look, asked: view(look.lens(asked.text, asked.target, asked.k)),
     "attribution": _attribution,
+    "leaving_out": lambda look, asked: view(look.leaving_out(asked.text, asked.target)),
     "ablation": lambda look, asked: view(look.ablate(asked.text, asked.heads, asked.target, asked.k)),
     "importance": lambda look, asked: importance(look.head_importance(asked.text, asked.target)),
     "arithmetic": lambda look, asked: view(look.arithmetic(asked.text, asked.head, asked.target)),
@@ -100,8 +102,8 @@ PICTURES: Mapping[str, Callable[[Inspector, Question], View]] = {
 }
 ABOUT_A_TEXT = set(PICTURES) - {"neighbours", "map", "positions"}
 Picture = Literal[
-    "tokens", "next", "heads", "head", "alignment", "rollout", "lens", "attribution", "ablation", "importance",
-    "arithmetic", "neighbours", "map", "positions",
+    "tokens", "next", "heads", "head", "alignment", "rollout", "lens", "attribution", "leaving_out", "ablation",
+    "importance", "arithmetic", "neighbours", "map", "positions",
 ]  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from pydantic import BaseModel
 from penwright.inspection.heads import all_heads
 from penwright.models import Model
 from penwright.serving.fields import TheShelf
+from penwright.serving.languages import languages_of
 from penwright.serving.served import Kind, Served
 
 router = APIRouter()
@@ -30,6 +31,7 @@ class ModelFacts(BaseModel):
     device: str
     step: int | None  # of training, that of its best checkpoint
     labels: list[str]  # a classifier's
+    languages: list[str]  # a translator's two, as codes; see languages.py
     decoding: dict[str, Any]  # its own settings for being read out
     examples: list[str]  # texts it was tried on while it was trained
     sample: str  # something to look into: of a writer, with the beginning of what it wrote
@@ -66,6 +68,7 @@ def facts(served: Served) -> ModelFacts:
         device=device_of(model),
         step=it.run.best_step(),
         labels=list(it.card.labels),
+        languages=list(languages_of(served.name, it)) if served.kind == "translator" else [],
         decoding=it.recipe.decoding.model_dump(mode="json"),
         examples=examples[:N_EXAMPLES],
         sample=written[-1][:SAMPLE] if written else "",

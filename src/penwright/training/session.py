@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from penwright.errors import Interrupted
 from penwright.evaluation.scores import Score
-from penwright.runs import Run
+from penwright.runs import METRICS, SAMPLES, Run
 from penwright.training.compilation import uncompiled
 from penwright.training.trainer import StepReport, Trainer
 
@@ -104,9 +104,9 @@ class Session:
         state.evaluations_since_best = 0 if best else state.evaluations_since_best + 1
         record = {score.name: score.value for score in scores}
         counters = {"step": state.step, "seconds": round(state.seconds, 2), "epoch": round(trainer.epoch, 3)}
-        self.run.append("metrics.jsonl", {**counters, "targets": state.targets, "skipped": state.skipped, **record})
+        self.run.append(METRICS, {**counters, "targets": state.targets, "skipped": state.skipped, **record})
         for sample in samples:
-            self.run.append("samples.jsonl", {"step": state.step, **sample._asdict()})
+            self.run.append(SAMPLES, {"step": state.step, **sample._asdict()})
         for observer in self.observers:
             observer.evaluated(trainer, scores, samples, best)
         self.last_evaluated_step = state.step

@@ -23,9 +23,27 @@ export const SCREENS = [
     load: () => import("./screens/write.js"),
   },
   {
+    name: "translate",
+    title: "Translate",
+    kinds: ["translator"],
+    load: () => import("./screens/translate.js"),
+  },
+  {
+    name: "classify",
+    title: "Classify",
+    kinds: ["classifier"],
+    load: () => import("./screens/classify.js"),
+  },
+  {
     name: "inspect",
     title: "Inspect",
     kinds: ["writer", "translator", "classifier"],
     load: () => import("./screens/inspect.js"),
+  },
+  {
+    name: "runs",
+    title: "Runs",
+    kinds: null,
+    load: () => import("./screens/runs.js"),
   },
 ];

@@ -3,12 +3,13 @@
 import { extent, number } from "./axes.js";
 import { tensor } from "./bytes.js";
 import { isDark, lineColour } from "./colour.js";
-import { choices, make, readout, table, twin, view } from "./dom.js";
+import { choices, emit, make, readout, table, twin, view } from "./dom.js";
 import { plot } from "./plot.js";
 
 /**
- * data: {runs: [{name, x: [n], y: [n]}], x_label, y_label}. options: {log_x, log_y, smoothing: 0 to 0.99, the weight of
- * what came before}. Lines of one run share its colour; NaN and what has no logarithm is left out.
+ * data: {runs: [{name, x: [n], y: [n], colour: a number, by default its place, dots: whether its points are drawn}],
+ * x_label, y_label}. options: {log_x, log_y, smoothing: 0 to 0.99, the weight of what came before}. NaN and what has no
+ * logarithm is left out. Emits drawing-changed {log_x, log_y, smoothing}. parts.setRuns(runs) goes on with other numbers.
  */
 export function draw(element, data, options = {}) {
   return view(element, "curves", build, data, options);
@@ -27,25 +28,34 @@ export function smooth(points, weight) {
 }
 
 function build(root, data, options) {
-  const { runs, x_label = "step", y_label = "loss" } = data;
+  const { x_label = "step", y_label = "loss" } = data;
   const state = { logX: Boolean(options.log_x), logY: Boolean(options.log_y), smoothing: options.smoothing || 0 };
-  const points = runs.map(({ x, y }) => {
-    const [xs, ys] = [tensor(x).numbers(), tensor(y).numbers()];
-    return Array.from(xs, (value, at) => [value, ys[at]]);
-  });
-  let lines = [];
-  const settle = () => {
-    lines = runs.flatMap(({ name }, at) => {
-      const raw = { name, points: points[at], colour: at, faint: state.smoothing > 0 };
-      return state.smoothing > 0 ? [raw, { name, points: smooth(points[at], state.smoothing), colour: at }] : [raw];
+  let [runs, points, lines, values] = [data.runs, [], [], []];
+  const legend = make("ul", { class: "pw-keys" });
+  const colourOf = ({ colour }, at) => colour ?? at;
+
+  function settle() {
+    points = runs.map(({ x, y }) => {
+      const [xs, ys] = [tensor(x).numbers(), tensor(y).numbers()];
+      return Array.from(xs, (value, at) => [value, ys[at]]);
     });
-  };
+    lines = runs.flatMap(({ name, dots }, at) => {
+      const isSmooth = state.smoothing > 0 && !dots;
+      const raw = { name, points: points[at], colour: colourOf(runs[at], at), faint: isSmooth, dots };
+      return isSmooth ? [raw, { ...raw, points: smooth(points[at], state.smoothing), faint: false }] : [raw];
+    });
+  }
+  function drawLegend() {
+    values = runs.map(() => make("span", { class: "pw-number" }));
+    const key = ({ name, dots }, at) => {
+      const swatch = make("span", { class: dots ? "pw-swatch pw-dots" : "pw-swatch" });
+      swatch.style.setProperty("background", lineColour(colourOf(runs[at], at), isDark(root)));
+      return make("li", {}, swatch, make("bdi", {}, name), " ", values[at]);
+    };
+    legend.replaceChildren(...runs.map(key));
+  }
   settle();
   const line = readout("Point into the diagram, or use the arrow keys; drag to enlarge, double-click or 0 for all.");
-  const values = runs.map(() => make("span", { class: "pw-number" }));
-  const keys = runs.map(({ name }, at) =>
-    make("li", {}, make("span", { class: "pw-swatch" }), make("bdi", {}, name), " ", values[at]),
-  );
   const frame = make("div", {});
   const drawn = plot(frame, {
     name: `${y_label} by ${x_label} of ${runs.length} runs`,
@@ -60,6 +70,11 @@ function build(root, data, options) {
     const said = runs.map(({ name }, at) => `${name} ${near[at] ? number(near[at][1]) : "–"}`).slice(0, 6);
     line.show(`${x_label} ${number(x)}: ${said.join(", ")}`, aloud);
   }
+  function tell() {
+    settle();
+    drawn.repaint();
+    emit(root, "drawing-changed", { log_x: state.logX, log_y: state.logY, smoothing: state.smoothing });
+  }
   const toggle = (name, text) =>
     make(
       "label",
@@ -69,7 +84,7 @@ function build(root, data, options) {
         checked: state[name],
         change: ({ target }) => {
           state[name] = target.checked;
-          drawn.repaint();
+          tell();
         },
       }),
       text,
@@ -82,8 +97,7 @@ function build(root, data, options) {
   ];
   const smoothing = choices("Smoothing", levels, state.smoothing, (value) => {
     state.smoothing = value;
-    settle();
-    drawn.repaint();
+    tell();
   });
   const bar = make(
     "div",
@@ -99,7 +113,7 @@ function build(root, data, options) {
       ? [number(finite[0][1]), number(extent(finite.map(([, y]) => y))[0]), number(finite.at(-1)[1])]
       : ["–", "–", "–"];
   };
-  root.append(bar, frame, make("ul", { class: "pw-keys" }, keys), ...line.nodes);
+  root.append(bar, frame, legend, ...line.nodes);
   root.append(
     twin("As a table", () =>
       table(
@@ -109,12 +123,17 @@ function build(root, data, options) {
     ),
   );
   const repaint = () => {
-    keys.forEach((key, at) => key.firstChild.style.setProperty("background", lineColour(at, isDark(root))));
+    drawLegend();
     drawn.repaint();
   };
+  function setRuns(fresh) {
+    runs = fresh;
+    settle();
+    repaint();
+  }
   drawn.measure();
   repaint();
-  return { repaint, paint: drawn.paint, stop: drawn.stop };
+  return { repaint, paint: drawn.paint, stop: drawn.stop, setRuns, canvas: drawn.canvas, svg: drawn.svg, paper: drawn.paper };
 }
 
 /** The point nearest to x in points that are in its order. */

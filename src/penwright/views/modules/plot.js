@@ -4,6 +4,7 @@ import { extent, number, scale } from "./axes.js";
 import { isDark, lineColour } from "./colour.js";
 import { make } from "./dom.js";
 import { move } from "./keyboard.js";
+import { vectorContext } from "./vector.js";
 
 const MANY = 16; // lines, from which on they are no longer dashed where colours come again: that is slow
 const MARGIN = { left: 52, right: 12, top: 26, bottom: 38 };
@@ -27,8 +28,9 @@ export function thin(points, pixelOf) {
 }
 
 /**
- * Draw `lines` [{name, points: [[x, y]], colour: a number, faint}] in `root`. `settings()` gives {logX, logY, xLabel,
- * yLabel}. `hover(x)` is told where the pointer is, or null.
+ * Draw `lines` [{name, points: [[x, y]], colour: a number, faint, dots: whether each point is one}] in `root`.
+ * `settings()` gives {logX, logY, xLabel, yLabel}. `hover(x)` is told where the pointer is, or null. `svg()` gives what
+ * is shown as a file.
  */
 export function plot(root, { lines, settings, hover, name }) {
   const canvas = make("canvas", {
@@ -51,6 +53,14 @@ export function plot(root, { lines, settings, hover, name }) {
   function paint() {
     state.frame = 0;
     if (!state.width) return;
+    const ratio = devicePixelRatio || 1;
+    canvas.width = state.width * ratio;
+    canvas.height = state.height * ratio;
+    const context = canvas.getContext("2d");
+    context.scale(ratio, ratio);
+    paintOn(context);
+  }
+  function paintOn(context) {
     const given = settings();
     const all = lines().map((line) => ({ ...line, points: line.points.filter((point) => usable(point, given)) }));
     const xs = state.window || extent(values(all, 0, [-Infinity, Infinity]));
@@ -58,21 +68,11 @@ export function plot(root, { lines, settings, hover, name }) {
     const pad = given.logY ? 0 : 0.04 * (ys[1] - ys[0] || 1);
     state.x = scale(xs, [MARGIN.left, state.width - MARGIN.right], given.logX);
     const y = scale([ys[0] - pad, ys[1] + pad], [state.height - MARGIN.bottom, MARGIN.top], given.logY);
-    const ratio = devicePixelRatio || 1;
-    canvas.width = state.width * ratio;
-    canvas.height = state.height * ratio;
-    const context = canvas.getContext("2d");
-    context.scale(ratio, ratio);
-    const style = getComputedStyle(root);
-    axes(context, style, state.x, y, given);
+    axes(context, getComputedStyle(root), state.x, y, given);
     context.save();
     context.beginPath();
-    context.rect(
-      MARGIN.left,
-      MARGIN.top,
-      state.width - MARGIN.left - MARGIN.right,
-      state.height - MARGIN.top - MARGIN.bottom,
-    );
+    const [wide, high] = [state.width - MARGIN.left - MARGIN.right, state.height - MARGIN.top - MARGIN.bottom];
+    context.rect(MARGIN.left, MARGIN.top, wide, high);
     context.clip();
     const dark = isDark(root);
     context.lineWidth = all.length > 2 * MANY ? 1 : 1.75;
@@ -110,15 +110,24 @@ export function plot(root, { lines, settings, hover, name }) {
     context.fillText(yLabel || "", 4, 14);
     context.globalAlpha = 1;
   }
-  function stroke(context, { points, colour, faint }, x, y, dark, dashed) {
+  function stroke(context, { points, colour, faint, dots }, x, y, dark, dashed) {
     context.strokeStyle = lineColour(colour, dark);
     context.globalAlpha = faint ? 0.28 : 1;
-    context.setLineDash(dashed && colour >= 8 && !faint ? [5, 3] : []);
+    context.setLineDash(dots ? [2, 4] : dashed && colour >= 8 && !faint ? [5, 3] : []);
     context.beginPath();
     thin(points, x).forEach(([px, py], at) => (at ? context.lineTo(x(px), y(py)) : context.moveTo(x(px), y(py))));
     context.stroke();
-    context.globalAlpha = 1;
     context.setLineDash([]);
+    if (dots && points.length < 200) {
+      context.fillStyle = context.strokeStyle;
+      context.beginPath();
+      for (const [px, py] of points) {
+        context.moveTo(x(px) + 3.5, y(py));
+        context.arc(x(px), y(py), 3.5, 0, 2 * Math.PI);
+      }
+      context.fill();
+    }
+    context.globalAlpha = 1;
   }
   /** The crosshair and what is being enlarged lie over the canvas, so that moving them draws no line anew. */
   function mark() {
@@ -162,5 +171,12 @@ export function plot(root, { lines, settings, hover, name }) {
   }
   const resize = new ResizeObserver(measure);
   resize.observe(canvas);
-  return { repaint: later, measure, paint, stop: () => resize.disconnect(), canvas };
+  function svg() {
+    const context = vectorContext(state.width, state.height);
+    paintOn(context);
+    return context.svg(paper());
+  }
+  /** The colour of the page, for files that have no page around them. */
+  const paper = () => (isDark(root) ? "#15161a" : "#fdfdfb");
+  return { repaint: later, measure, paint, stop: () => resize.disconnect(), canvas, svg, paper };
 }

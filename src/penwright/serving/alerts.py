@@ -1,0 +1,106 @@
+"""What a person should look at in the figures of a training run, in plain words."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from math import isfinite
+from statistics import median
+from typing import Any, Literal, NamedTuple
+
+Record = Mapping[str, Any]
+WINDOW = 20  # records before a spike that say what is usual
+SPIKE = 8.0  # times the usual distance from the median
+OVER_FITTED = 0.01  # of the least held-out loss, which is more than chance
+FLAT, N_FLAT = 0.003, 4  # no more gain than this share of the loss, over so many evaluations
+
+
+class Alert(NamedTuple):
+    """One thing, where it was seen, and what may be done."""
+
+    kind: Literal["not finite", "spike", "plateau", "over-fitting"]
+    step: int
+    text: str
+
+
+def alerts(steps: Sequence[Record], evaluations: Sequence[Record]) -> list[Alert]:
+    """From the lines of steps.jsonl and metrics.jsonl, in the order of their steps."""
+    nats = next((name for name in (evaluations[0] if evaluations else ()) if name.startswith("nats")), None)
+    held_out = [(int(each["step"]), float(each[nats])) for each in evaluations if nats and _is_number(each.get(nats))]
+    found = [*_not_finite(steps), *_spikes(steps), *_over_fitting(held_out, steps), *_plateau(held_out)]
+    return sorted(found, key=lambda alert: alert.step)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and isfinite(value)
+
+
+def _not_finite(steps: Sequence[Record]) -> Iterator[Alert]:
+    grown = [after for before, after in pairwise([{"skipped": 0}, *steps]) if _more_skipped(before, after)]
+    if grown:
+        skipped = grown[-1]["skipped"]
+        yield Alert(
+            "not finite",
+            grown[0]["step"],
+            f"the gradient was not finite; {skipped} step{'s were' if skipped > 1 else ' was'} skipped up to step "
+            f"{grown[-1]['step']:,}. A few do no harm. If they come more and more often, lower "
+            "optimizer.learning_rate, lengthen schedule.warmup_steps, or set training.precision=float32.",
+        )
+
+
+def _more_skipped(before: Record, after: Record) -> bool:
+    return int(after.get("skipped") or 0) > int(before.get("skipped") or 0)
+
+
+def _spikes(steps: Sequence[Record]) -> Iterator[Alert]:
+    """Where the loss stands out from the records before it; one alert for what comes in a row."""
+    known = [(each["step"], each["loss"]) for each in steps if _is_number(each.get("loss"))]
+    quiet_from = 0
+    for place in range(WINDOW, len(known)):
+        before = [loss for _, loss in known[place - WINDOW : place]]
+        usual = median(before)
+        spread = median(abs(loss - usual) for loss in before)
+        step, loss = known[place]
+        if place >= quiet_from and loss > usual + SPIKE * spread + 0.05 * abs(usual):
+            quiet_from = place + WINDOW
+            yield Alert(
+                "spike",
+                step,
+                f"the loss jumped from about {usual:.3g} to {loss:.3g}. If it comes down again, nothing is lost; "
+                "if there are more, a lower learning rate or a longer warm-up helps.",
+            )
+
+
+def _over_fitting(held_out: Sequence[tuple[int, float]], steps: Sequence[Record]) -> Iterator[Alert]:
+    if not held_out:
+        return
+    best_step, best = min(held_out, key=lambda pair: pair[1])
+    last_step, last = held_out[-1]
+    if last <= best * (1 + OVER_FITTED) or last_step == best_step:
+        return
+    then, now = (_loss_at(steps, step) for step in (best_step, last_step))
+    fell = (
+        f", while the training loss went from {then:.3g} to {now:.3g}" if then is not None and now is not None else ""
+    )
+    yield Alert(
+        "over-fitting",
+        best_step,
+        f"from here on the loss on held-out text rose from {best:.3g} to {last:.3g}{fell}: the model learns its text "
+        "by heart. The best weights are kept. More text, more dropout or fewer steps help.",
+    )
+
+
+def _loss_at(steps: Sequence[Record], step: int) -> float | None:
+    known = [each["loss"] for each in steps if each["step"] <= step and _is_number(each.get("loss"))]
+    return float(known[-1]) if known else None
+
+
+def _plateau(held_out: Sequence[tuple[int, float]]) -> Iterator[Alert]:
+    if len(held_out) <= N_FLAT:
+        return
+    (since, before), last = held_out[-N_FLAT - 1], min(loss for _, loss in held_out[-N_FLAT:])
+    if abs(before - last) <= FLAT * abs(before):
+        yield Alert(
+            "plateau",
+            since,
+            f"the loss on held-out text has hardly moved since then: {before:.4g} and now {last:.4g}. "
+            "More steps at this size gain little; a larger model or more text may.",
+        )

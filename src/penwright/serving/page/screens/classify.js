@@ -1,0 +1,125 @@
+/** Classify: a text with the label it is given and why; or a table of texts, pasted or from a file. */
+
+import { make } from "../views/dom.js";
+import { askJson, wasStopped } from "../api.js";
+import { parse } from "./classify/csv.js";
+import { makeMany } from "./classify/many.js";
+import { makeOne } from "./classify/one.js";
+
+const PAUSE = 500; // milliseconds after the last change
+const MANY = 2; // lines from which on a text is taken for a table, when it is pasted
+
+export const keys = [
+  ["Ctrl + Enter", "classify at once"],
+  ["← → in the text", "from token to token"],
+  ["Enter on a label", "what speaks for that one"],
+  ["Escape", "back from a table's row to the table"],
+];
+
+/** @param {HTMLElement} element @param {import("../screens.js").Context} context */
+export function show(element, { model, state, signal, fail, announce, go }) {
+  const page = { timer: 0, asking: null, back: null };
+  const calibration = askJson(`classifying/calibration?model=${encodeURIComponent(model.id)}`, undefined, { signal }).catch(() => null);
+  const method = state.get("method", "integrated_gradients");
+  const one = makeOne({ model, signal, fail, announce, method, remember: (name) => state.set({ method: name }), calibration });
+  const many = makeMany({ model, signal, fail, announce, chosen: openRow });
+  const field = make("textarea", { rows: 3, dir: "auto", spellcheck: "false", "aria-label": "Text", placeholder: "Write a text, or paste a table of them", input: later });
+  const button = (text, click, attributes = {}) => make("button", { type: "button", click, ...attributes }, text);
+  const chooser = make("input", { type: "file", accept: ".csv,.tsv,.txt,text/*", hidden: true, change: () => chooser.files[0] && openFile(chooser.files[0]) });
+  const back = button("‹ Back to the table", goBack, { hidden: true });
+  const examples = model.examples.slice(0, 3).map((text) => button(make("bdi", {}, text.slice(0, 60)), () => showText(text)));
+
+  function later() {
+    clearTimeout(page.timer);
+    page.timer = setTimeout(take, PAUSE);
+  }
+  async function take() {
+    clearTimeout(page.timer);
+    page.asking?.abort();
+    page.asking = new AbortController();
+    const stopped = AbortSignal.any([signal, page.asking.signal]);
+    const text = field.value;
+    state.set({ text });
+    if (!text.trim()) return one.hide();
+    try {
+      await one.show(text, stopped);
+    } catch (error) {
+      if (!stopped.aborted && !wasStopped(error)) fail(error);
+    }
+  }
+  function showText(text) {
+    field.value = text;
+    return take();
+  }
+  function showTable(text) {
+    const rows = parse(text);
+    if (!rows.length) return fail(new Error("There is no text in this table."));
+    clearTimeout(page.timer);
+    page.asking?.abort();
+    one.hide();
+    leaveRow();
+    field.value = "";
+    state.set({ text: "" });
+    return many.show(rows);
+  }
+  async function openFile(file) {
+    showTable(await file.text());
+    chooser.value = "";
+  }
+  field.addEventListener("paste", (event) => {
+    const text = event.clipboardData.getData("text");
+    if (field.value.trim() || parse(text).length < MANY) return;
+    event.preventDefault();
+    showTable(text);
+  });
+  element.addEventListener("dragover", (event) => event.preventDefault());
+  element.addEventListener("drop", (event) => {
+    if (!event.dataTransfer.files.length) return;
+    event.preventDefault();
+    openFile(event.dataTransfer.files[0]);
+  });
+
+  function openRow(text, row) {
+    page.back = row.dataset.number;
+    many.root.hidden = true;
+    back.hidden = false;
+    showText(text);
+    back.focus();
+  }
+  function leaveRow() {
+    back.hidden = true;
+    page.back = null;
+  }
+  function goBack() {
+    const number = page.back;
+    leaveRow();
+    one.hide();
+    field.value = "";
+    state.set({ text: "" });
+    many.root.hidden = false;
+    many.root.querySelector(`button[data-number="${number}"]`)?.focus();
+  }
+  document.addEventListener(
+    "keydown",
+    (event) => {
+      if ((event.ctrlKey || event.metaKey) && event.key === "Enter") take();
+      else if (event.key === "Escape" && page.back !== null && !document.querySelector("dialog[open]")) goBack();
+      else return;
+      event.preventDefault();
+    },
+    { signal },
+  );
+  element.append(
+    make("h1", { class: "pw-hidden" }, "Classify"),
+    make(
+      "div",
+      { class: "asked" },
+      field,
+      make("div", { class: "line" }, back, make("span", { class: "hint" }, "Try"), examples, make("span", { class: "push line" }, button("Inspect", () => go("inspect", { model: model.id, text: field.value })), button("Open a table", () => chooser.click())), chooser),
+    ),
+    one.root,
+    many.root,
+  );
+  if (state.get("text")) showText(state.get("text"));
+  return { stop: () => (clearTimeout(page.timer), many.hide()) };
+}

@@ -1,0 +1,84 @@
+/** One text: the probability of each label, and which tokens speak for the label that was chosen. */
+
+import { percent } from "../../views/axes.js";
+import { draw as drawAttribution } from "../../views/attribution.js";
+import { choices, make } from "../../views/dom.js";
+import { draw as drawLabels } from "../../views/labels.js";
+import { askJson, askPacked, wasStopped } from "../../api.js";
+
+const METHODS = [
+  ["integrated_gradients", "integrated gradients"],
+  ["gradient_x_input", "gradient × input"],
+  ["leaving_out", "leaving out"],
+];
+const SAID = {
+  integrated_gradients:
+    "The values and the gap add up to what the text changes in the label's log-probability, from a text that says nothing. A large gap: do not trust them.",
+  gradient_x_input: "A first guess: it is quick, and where the gap is large it is wrong.",
+  leaving_out: "What the label's log-probability loses when the token is left out. It needs no gradient, and has no gap.",
+};
+
+/** How right the model was that was as sure, in words; `calibration` as GET /classifying/calibration gives it. */
+export function trust(calibration, probability) {
+  if (!calibration) return "";
+  if (!calibration.n)
+    return `Probabilities are as the model gives them; how far they can be trusted is not known here (${calibration.note}).`;
+  const bin = calibration.bins.find(({ low, high }) => probability >= low && (probability < high || high >= 1));
+  const all = `Over all ${calibration.n.toLocaleString("en")} held-out texts, probabilities were off by ${percent(calibration.error)} on average.`;
+  if (!bin) return `No held-out text had such a probability. ${all}`;
+  const range = `${Math.round(100 * bin.low)} to ${Math.round(100 * bin.high)} %`;
+  return `Of ${bin.n.toLocaleString("en")} held-out texts with ${range}, it was right about ${percent(bin.accuracy)}. ${all}`;
+}
+
+/** `method` is kept by `remember`. Shows what comes of a text, with what is known of trust. */
+export function makeOne({ model, signal, fail, announce, method, remember, calibration }) {
+  const bars = make("div", { class: "labels" });
+  const note = make("p", { class: "pw-note" });
+  const picture = make("div", { class: "picture" });
+  const why = make("p", { class: "pw-note" });
+  const chosen = choices("Attribution by", METHODS, method, (name) => (remember(name), explain(name)));
+  const root = make(
+    "div",
+    { class: "one", hidden: true },
+    make("section", { "aria-label": "Labels" }, bars, note),
+    make("section", { "aria-label": "Why" }, make("div", { class: "line" }, make("h2", {}, "Why"), chosen), picture, why),
+  );
+  const shown = { text: "", label: null, method, asking: null, handles: [] };
+  bars.addEventListener("label-chosen", ({ detail }) => ((shown.label = detail.label), explain(shown.method)));
+
+  async function explain(name) {
+    shown.method = name;
+    shown.asking?.abort();
+    shown.asking = new AbortController();
+    const now = shown.asking;
+    const body = { model: model.id, text: shown.text, ...(shown.label === null ? {} : { target: shown.label }) };
+    const [path, extra] = name === "leaving_out" ? ["inspect/leaving_out", {}] : ["inspect/attribution", { method: name }];
+    picture.setAttribute("aria-busy", "true");
+    try {
+      const answer = await askPacked(path, { ...body, ...extra }, { signal: AbortSignal.any([signal, now.signal]) });
+      shown.handles.splice(0).forEach((handle) => handle.destroy());
+      shown.handles.push(drawAttribution(picture, answer.views[0].data));
+      why.textContent = [SAID[name], ...answer.warnings].join(" ");
+    } catch (error) {
+      if (!now.signal.aborted && !wasStopped(error)) fail(error);
+    }
+    if (shown.asking === now) picture.removeAttribute("aria-busy");
+  }
+  return {
+    root,
+    /** Classify a text and explain the likeliest label. */
+    async show(text, stopped) {
+      const { results } = await askJson("classify", { model: model.id, texts: text }, { signal: stopped });
+      const { label, scores, warnings } = results[0];
+      bars.replaceChildren();
+      drawLabels(bars, { labels: Object.keys(scores), probabilities: Object.values(scores), note: warnings.join(" ") || null });
+      root.hidden = false;
+      Object.assign(shown, { text, label: null });
+      announce(`${label}, ${percent(scores[label])}`);
+      const known = await calibration;
+      note.textContent = trust(known, scores[label]);
+      await explain(shown.method);
+    },
+    hide: () => (root.hidden = true),
+  };
+}

@@ -1,0 +1,168 @@
+/** Runs: what was trained beside the served models, and what is being trained now: curves, samples, settings, alerts. */
+
+import { draw as drawCurves } from "../views/curves.js";
+import { choices, make, table } from "../views/dom.js";
+import { askJson, wasStopped } from "../api.js";
+import { download, menu } from "../saving.js";
+import { AXES, csvOf, differences, linesOf, measuresOf } from "./runs/figures.js";
+import { makeList } from "./runs/list.js";
+import { makeSamples } from "./runs/samples.js";
+
+const AGAIN = 2000; // milliseconds until figures of a run that is trained are asked for again
+const BY = [["step", "by step"], ["targets", "by tokens"], ["time", "by time"]];
+const FORMATS = [["csv", "Numbers (.csv)"], ["svg", "Picture (.svg)"], ["png", "Picture (.png)"]];
+const KINDS = { "not finite": "Not finite", spike: "Spike", plateau: "Plateau", "over-fitting": "Over-fitting" };
+
+export const keys = [
+  ["← → in the diagram", "read the curves"],
+  ["0 in the diagram", "show all of them again"],
+  ["Space on a run", "take it in, or leave it out"],
+];
+
+/** @param {HTMLElement} element @param {import("../screens.js").Context} context */
+export async function show(element, { state, signal, fail, announce, go }) {
+  const page = { runs: [], chosen: [], figures: new Map(), more: new Map(), timer: 0, handle: null, drawn: "" };
+  const list = makeList({ changed: choose, open: (screen, model) => go(screen, { model }) });
+  const alerts = make("div", { class: "alerts", "aria-live": "polite" });
+  const tabs = make("div", { class: "tabs", role: "group", "aria-label": "What to draw" });
+  const diagram = make("div", { class: "diagram" });
+  const samples = makeSamples({ moved: (step) => state.set({ step: step ?? "" }) });
+  const settings = make("section", { class: "differences", "aria-label": "Settings" });
+  const by = () => (AXES[state.get("by")] ? state.get("by") : "step");
+  const measures = () => measuresOf([...page.figures.values()]);
+  const measure = () => measures().find(({ name }) => name === state.get("measure")) || measures()[0];
+  const colours = () => new Map(page.chosen.map((name, at) => [name, at]));
+  const address = (path, name) => `runs/${path}?run=${encodeURIComponent(name)}`;
+  const save = menu("Save", FORMATS, (format) => saveAs(format).catch(fail));
+  diagram.addEventListener("drawing-changed", ({ detail }) => state.set({ logx: detail.log_x || "", logy: detail.log_y || "", smooth: detail.smoothing || "" }));
+
+  function choose(names) {
+    page.chosen = [...page.chosen.filter((name) => names.includes(name)), ...names.filter((name) => !page.chosen.includes(name))];
+    state.set({ runs: JSON.stringify(page.chosen) });
+    list.draw(page.runs, colours());
+    return load();
+  }
+  /** All that is shown of the chosen runs. */
+  async function load() {
+    try {
+      await Promise.all(page.chosen.map(learn));
+      draw();
+    } catch (error) {
+      if (!wasStopped(error)) fail(error);
+    }
+  }
+  /** Figures each time; samples and settings where the step is another one. */
+  async function learn(name) {
+    const figures = await askJson(address("figures", name), undefined, { signal });
+    page.figures.set(name, figures);
+    const step = figures.evaluations.step?.at(-1) ?? -1;
+    if (page.more.get(name)?.step === step) return;
+    const [tried, given] = await Promise.all(["samples", "settings"].map((path) => askJson(address(path, name), undefined, { signal })));
+    page.more.set(name, { step, samples: tried.samples, settings: given.settings });
+  }
+  function lines() {
+    return page.chosen.flatMap((name) => linesOf({ name, colour: colours().get(name), figures: page.figures.get(name) }, measure().name, by()));
+  }
+  function draw() {
+    drawTabs();
+    drawAlerts();
+    drawDiagram();
+    samples.show(page.chosen.map((name) => ({ name, samples: page.more.get(name).samples })), state.number("step", null));
+    drawSettings();
+  }
+  /** New numbers go into the diagram that is there; another measure or other runs need another one. */
+  function drawDiagram() {
+    const key = JSON.stringify([page.chosen, measure().name, by()]);
+    const runs = lines();
+    if (key === page.drawn && page.handle) return page.handle.parts.setRuns(runs);
+    page.drawn = key;
+    page.handle?.destroy();
+    page.handle = null;
+    diagram.replaceChildren();
+    if (!runs.length) return diagram.append(make("p", { class: "hint" }, page.chosen.length ? "There are no figures of this yet." : "Choose a run."));
+    const options = { log_x: state.get("logx") === "true", log_y: state.get("logy") === "true", smoothing: state.number("smooth", 0) };
+    const [, xLabel] = AXES[by()];
+    page.handle = drawCurves(diagram, { runs, x_label: xLabel, y_label: measure().label }, options);
+    return undefined;
+  }
+  function drawTabs() {
+    const tab = ({ name, title }) => make("button", { type: "button", "aria-pressed": String(name === measure().name), click: () => (state.set({ measure: name }), draw()) }, title);
+    const focused = document.activeElement?.closest(".tabs") && document.activeElement.textContent;
+    tabs.replaceChildren(...measures().map(tab));
+    if (focused) [...tabs.children].find(({ textContent }) => textContent === focused)?.focus();
+  }
+  function drawAlerts() {
+    const found = page.chosen.flatMap((name) => page.figures.get(name).alerts.map((alert) => ({ ...alert, name })));
+    const item = ({ kind, step, text, name }) =>
+      make("p", { class: "alarm" }, make("strong", {}, KINDS[kind] || kind), ` · ${page.chosen.length > 1 ? `${name}, ` : ""}step ${step.toLocaleString("en")}: ${text}`);
+    const before = alerts.textContent;
+    const fresh = found.map(item);
+    if (fresh.map(({ textContent }) => textContent).join("") !== before) alerts.replaceChildren(...fresh);
+  }
+  function drawSettings() {
+    const heading = make("h2", {}, page.chosen.length > 1 ? "Settings that differ" : "Settings");
+    const all = page.chosen.map((name) => page.more.get(name).settings);
+    const found = page.chosen.length > 1 ? differences(all) : Object.entries(all[0] || {}).map(([name, value]) => [name, [value]]);
+    const said = (value) => (value === null ? "–" : typeof value === "string" ? value : JSON.stringify(value));
+    const rows = found.map(([name, values]) => [name, ...values.map((value) => make("bdi", {}, said(value)))]);
+    const body = rows.length ? make("div", { class: "pw-scroll", tabindex: 0, role: "group", "aria-label": "Table of settings" }, table(["setting", ...page.chosen], rows)) : make("p", { class: "hint" }, "All settings are the same.");
+    settings.hidden = page.chosen.length === 0;
+    if (page.chosen.length > 1) return settings.replaceChildren(heading, body);
+    const open = settings.querySelector("details")?.open || false;
+    return settings.replaceChildren(make("details", { open }, make("summary", {}, "Settings"), body));
+  }
+  async function saveAs(format) {
+    if (!page.handle) throw new Error("There is no diagram to save.");
+    const { canvas, svg, paper, paint } = page.handle.parts;
+    const name = `${page.chosen.join("-")}-${measure().name}`.replace(/[^\w.-]+/g, "_");
+    const [, xLabel] = AXES[by()];
+    if (format === "csv") return download(`${name}.csv`, new Blob([csvOf(lines(), xLabel, measure().label)], { type: "text/csv" }));
+    if (format === "svg") return download(`${name}.svg`, new Blob([svg()], { type: "image/svg+xml" }));
+    paint();
+    const copy = make("canvas", { width: canvas.width, height: canvas.height });
+    const context = copy.getContext("2d");
+    context.fillStyle = paper();
+    context.fillRect(0, 0, copy.width, copy.height);
+    context.drawImage(canvas, 0, 0);
+    return copy.toBlob((blob) => download(`${name}.png`, blob));
+  }
+
+  /** The list anew; figures anew where a chosen run is being trained. */
+  async function refresh() {
+    try {
+      const before = new Map(page.runs.map((run) => [run.name, run.state]));
+      page.runs = (await askJson("runs", undefined, { signal })).runs;
+      list.draw(page.runs, colours());
+      const live = page.runs.filter(({ name, state: now }) => page.chosen.includes(name) && (now === "training" || before.get(name) === "training"));
+      live.filter(({ name, state: now }) => now === "finished" && before.get(name) === "training").forEach(({ name }) => announce(`${name} has finished.`));
+      if (live.length) await load();
+    } catch (error) {
+      if (!wasStopped(error)) fail(error);
+    }
+    if (!signal.aborted) page.timer = setTimeout(refresh, AGAIN);
+  }
+  function first() {
+    try {
+      const wanted = JSON.parse(state.get("runs", "[]")).filter((name) => page.runs.some((run) => run.name === name));
+      if (wanted.length) return wanted;
+    } catch {
+      // somebody wrote the address by hand
+    }
+    return page.runs.slice(0, 1).map(({ name }) => name);
+  }
+  element.append(
+    make("h1", { class: "pw-hidden" }, "Runs"),
+    make("nav", { class: "chooser", "aria-label": "Runs" }, list.root),
+    make("div", { class: "about" }, alerts, make("div", { class: "line" }, tabs, make("span", { class: "push line" }, choices("By", BY, by(), (value) => (state.set({ by: value }), draw())), save)), diagram, samples.root, settings),
+  );
+  await refresh();
+  page.chosen = first();
+  list.draw(page.runs, colours());
+  await load();
+  return {
+    stop() {
+      clearTimeout(page.timer);
+      page.handle?.destroy();
+    },
+  };
+}

@@ -1,0 +1,251 @@
+/** Translate: a text beside its translation, sentence by sentence; every word can be pointed at, and put otherwise. */
+
+import { percent } from "../views/axes.js";
+import { make } from "../views/dom.js";
+import { askJson } from "../api.js";
+import { download } from "../saving.js";
+import { makeDetails } from "./translate/details.js";
+import { joined, placesOf, sentencesOf } from "./translate/document.js";
+import { makeGlossary } from "./translate/glossary.js";
+import { makeHistory } from "./translate/history.js";
+import { makeOthers } from "./translate/others.js";
+import { makeTranslations } from "./translate/sentences.js";
+import { makeSource } from "./translate/source.js";
+import { makeTarget, sureness } from "./translate/target.js";
+
+const PAUSE = 400; // milliseconds after the last change
+const LONGEST_ADDRESS = 3000; // characters of a text that is kept in the address
+
+export const keys = [
+  ["Ctrl + Enter", "translate at once"],
+  ["← → in the translation", "from word to word"],
+  ["Enter", "other words at this place; arrows choose one, Enter takes it"],
+  ["Alt + ↑ ↓", "the sentence before or after"],
+];
+
+const known = makeTranslations();
+
+/** @param {HTMLElement} element @param {import("../screens.js").Context} context */
+export async function show(element, { model, state, signal, fail, announce, go }) {
+  const page = { timer: 0, asking: null, paragraphs: [], sentences: [], chosen: -1, glossary: state.get("glossary") };
+  const [from, to] = model.languages;
+  const readout = make("p", { class: "hint readout" }, "Point at a word to see what it goes back to; choose one for others.");
+  const source = makeSource({
+    changed: later,
+    pointed: pointSource,
+    opened: (file) => openFile(file).catch(fail),
+    label: `Text in ${name(from, "the source language")}`,
+  });
+  const target = makeTarget({ pointed: pointTarget, chosen: (place, near) => others.open(place, near) });
+  const others = makeOthers({ body: bodyOfWords, chosen: replace, fail, signal });
+  const details = makeDetails({
+    body: (number) => ({ ...how(), text: page.sentences[number].text, prefix: page.sentences[number].prefix }),
+    choose: chooseWay,
+    move: (step) => choose(page.chosen + step),
+    inspect: (number) => go("inspect", { model: model.id, text: page.sentences[number].text, target: shownText(number), tool: "alignment" }),
+    fail,
+    signal,
+  });
+  const glossary = makeGlossary({ text: page.glossary, changed: (text) => ((page.glossary = text), state.set({ glossary: text }), take()) });
+  const history = makeHistory((entry) => go("translate", { model: entry.model, text: entry.source }));
+
+  const how = () => ({ model: model.id, glossary: page.glossary });
+  const shownText = (number) => {
+    const { result, way } = page.sentences[number];
+    return result ? result.ways[way].text : "";
+  };
+  const whole = () => joined(page.paragraphs, page.sentences.map((_, number) => shownText(number)));
+
+  function later() {
+    clearTimeout(page.timer);
+    page.timer = setTimeout(take, PAUSE);
+  }
+  /** Cut the text, and translate what is not yet known. */
+  async function take() {
+    clearTimeout(page.timer);
+    page.asking?.abort();
+    page.asking = new AbortController();
+    const stopped = AbortSignal.any([signal, page.asking.signal]);
+    const text = source.field.value;
+    state.set({ text: text.length <= LONGEST_ADDRESS ? text : "" });
+    try {
+      const { paragraphs } = await askJson("translating/cut", { model: model.id, text }, { signal: stopped });
+      lay(text, paragraphs);
+      await known.ask(page.sentences, how(), stopped, fill);
+      finish(text);
+    } catch (error) {
+      if (!stopped.aborted) fail(error);
+    }
+  }
+  /** New sentences; a beginning that was chosen for one stays with its text. */
+  function lay(text, paragraphs) {
+    const begun = new Map(page.sentences.map((each) => [each.text, each.prefix]));
+    const fresh = ({ text: sentence, paragraph }) => ({ text: sentence, paragraph, prefix: begun.get(sentence) || "", result: null, way: 0 });
+    page.paragraphs = paragraphs;
+    page.sentences = sentencesOf(paragraphs).map(fresh);
+    source.place(placesOf(text, page.sentences));
+    target.lay(paragraphs, "The translation appears here while you write.");
+    if (page.chosen >= page.sentences.length) page.chosen = page.sentences.length - 1;
+    if (!page.sentences.length) details.hide();
+  }
+  function fill(number, result) {
+    const sentence = page.sentences[number];
+    Object.assign(sentence, { result, way: 0 });
+    target.fill(number, result.ways[0]);
+    if (number === Math.max(page.chosen, 0)) choose(number);
+  }
+  function finish(text) {
+    source.mark(new Map(), termWords());
+    glossary.tell(counts());
+    copy.disabled = save.disabled = page.sentences.length === 0;
+    if (!page.sentences.length) return;
+    history.add(model.id, text, whole());
+    const n = page.sentences.length;
+    announce(n === 1 ? `Translated: ${shownText(0)}` : `${n} sentences translated.`);
+  }
+  const shownTerms = (number) => page.sentences[number].result?.ways[page.sentences[number].way].terms || [];
+  function counts() {
+    const all = page.sentences.flatMap((_, number) => shownTerms(number).filter((term) => !term.protected));
+    const found = {};
+    all.forEach((term) => (found[term.state] = (found[term.state] || 0) + 1));
+    return found;
+  }
+  function termWords() {
+    const numbers = page.sentences.flatMap((_, sentence) =>
+      shownTerms(sentence).flatMap((term) => term.source_words.map((word) => source.numberOf(sentence, word))),
+    );
+    return new Set(numbers);
+  }
+
+  function choose(number) {
+    if (number < 0 || number >= page.sentences.length || !page.sentences[number].result) return;
+    page.chosen = number;
+    target.mark(number, new Map());
+    details.show(number, page.sentences[number], page.sentences.length);
+  }
+  function chooseWay(number, way) {
+    page.sentences[number].way = way;
+    target.fill(number, page.sentences[number].result.ways[way]);
+    choose(number);
+    details.root.querySelector(".way[aria-pressed=true]")?.focus();
+    finish(source.field.value);
+  }
+  function bodyOfWords({ sentence, word }) {
+    return { ...how(), text: page.sentences[sentence].text, prefix: before(sentence, word), n: 8 };
+  }
+  /** The translation up to a word, ending in white space. */
+  function before(sentence, word) {
+    const { result, way } = page.sentences[sentence];
+    const text = result.ways[way].words.slice(0, word).map((each) => each.before + each.text).join("");
+    return text ? `${text} ` : "";
+  }
+  async function replace({ sentence, word }, chosenWord) {
+    const wanted = page.sentences[sentence];
+    const prefix = `${before(sentence, word)}${chosenWord} `;
+    try {
+      await known.ask([{ text: wanted.text, prefix }], how(), signal, (_, result) => {
+        wanted.prefix = prefix;
+        fill(sentence, result);
+      });
+      choose(sentence);
+      finish(source.field.value);
+      target.spanOf({ sentence, word })?.focus();
+    } catch (error) {
+      fail(error);
+    }
+  }
+
+  function pointTarget(place, aloud) {
+    if (!place) return source.mark(new Map(), termWords());
+    const { result, way } = page.sentences[place.sentence];
+    const row = result.ways[way].weights[place.word] || [];
+    const looked = new Map(row.map((weight, at) => [source.numberOf(place.sentence, at), weight]));
+    source.mark(looked, termWords());
+    target.mark(place.sentence, new Map([[place.word, 1]]));
+    const best = result.source[row.indexOf(Math.max(...row))];
+    const { text, probability } = result.ways[way].words[place.word];
+    tell(`“${text}”${sureness(probability)}${best ? ` · looks at “${best.text}” ${percent(Math.max(...row))}` : ""}`, aloud);
+    if (aloud && page.chosen !== place.sentence) choose(place.sentence);
+  }
+  function pointSource(number, aloud) {
+    const place = source.placeOf(number);
+    const sentence = place && page.sentences[place.sentence];
+    if (!sentence?.result) return target.mark(page.chosen, new Map());
+    const { weights, words } = sentence.result.ways[sentence.way];
+    const column = weights.map((row) => row[place.word] || 0);
+    target.mark(place.sentence, new Map(column.map((weight, at) => [at, weight])));
+    source.mark(new Map([[number, 1]]), termWords());
+    const best = column.indexOf(Math.max(...column));
+    if (best >= 0 && words[best]) tell(`“${sentence.result.source[place.word]?.text}” is looked at by “${words[best].text}” ${percent(column[best])}`, aloud);
+  }
+  function tell(text, aloud) {
+    readout.textContent = text;
+    if (aloud) announce(text);
+  }
+
+  async function openFile(file) {
+    source.set((await file.text()).replace(/\r\n?/g, "\n"));
+    page.file = file.name;
+    take();
+  }
+  const chooser = make("input", { type: "file", accept: ".txt,.md,text/plain", hidden: true, change: () => chooser.files[0] && openFile(chooser.files[0]).catch(fail) });
+  const button = (text, click, attributes = {}) => make("button", { type: "button", click, ...attributes }, text);
+  const copy = button("Copy", async () => {
+    await navigator.clipboard.writeText(whole()).then(() => announce("Copied."), () => fail(new Error("The browser did not let the text be copied.")));
+  }, { disabled: true });
+  const save = button("Save", () => {
+    const [stem, ending] = /^(.*?)(\.[^.]*)?$/.exec(page.file || "translation.txt").slice(1);
+    download(`${stem}.${to || "translated"}${ending || ".txt"}`, new Blob([whole()], { type: "text/plain" }));
+  }, { disabled: true });
+  const clear = button("Clear", () => (source.set(""), take(), source.field.focus()));
+  const swap = await swapButton();
+  const head = (title, ...tools) => make("div", { class: "line head" }, make("h2", {}, title), make("span", { class: "push line" }, tools));
+  const examples = make("div", { class: "line" }, make("span", { class: "hint" }, "Try"), model.examples.slice(0, 3).map((text) => button(make("bdi", {}, text.slice(0, 50)), () => (source.set(text), take()))));
+  element.append(
+    make("h1", { class: "pw-hidden" }, "Translate"),
+    make(
+      "div",
+      { class: "panes" },
+      make("section", { class: "card", "aria-label": "Source" }, head(name(from, "Source"), button("Open", () => chooser.click()), clear, swap), source.root, chooser),
+      make("section", { class: "card", "aria-label": "Translation" }, head(name(to, "Translation"), copy, save), target.root),
+    ),
+    readout,
+    make("div", { class: "below" }, details.root, make("aside", { "aria-label": "Glossary and history" }, glossary.root, history.root, examples)),
+    others.root,
+  );
+
+  /** To the served model that goes the other way, with the translation as its text. */
+  async function swapButton() {
+    const { models } = await askJson("models", undefined, { signal });
+    const other = models.find(({ languages }) => from !== to && languages[0] === to && languages[1] === from);
+    return other && button("⇄", () => go("translate", { model: other.id, text: whole() }), { title: "The other way", "aria-label": `From ${name(to)} to ${name(from)}` });
+  }
+  document.addEventListener(
+    "keydown",
+    (event) => {
+      if ((event.ctrlKey || event.metaKey) && event.key === "Enter") take();
+      else if (event.altKey && (event.key === "ArrowUp" || event.key === "ArrowDown")) choose(page.chosen + (event.key === "ArrowUp" ? -1 : 1));
+      else return;
+      event.preventDefault();
+    },
+    { signal },
+  );
+  source.set(state.get("text"));
+  await take();
+  return {
+    stop() {
+      clearTimeout(page.timer);
+      page.asking?.abort();
+    },
+  };
+}
+
+/** The name of a language, in English as the page is; what else to say where it is not known. */
+function name(code, otherwise = "") {
+  if (!code || code === "source" || code === "target") return otherwise;
+  try {
+    return new Intl.DisplayNames("en", { type: "language" }).of(code);
+  } catch {
+    return code;
+  }
+}

@@ -1,0 +1,74 @@
+/** A small table of terms and the words that are wished for them. Its text is that of a glossary file. */
+
+import { make } from "../../views/dom.js";
+
+const CASES = [
+  ["", "any case"],
+  ["exact", "as written"],
+  ["follow", "case follows"],
+];
+
+/** [term, words, rule] of each line of a glossary file. */
+export const rowsOf = (text) =>
+  text
+    .split(/\r?\n/)
+    .filter((line) => line.trim() && !line.startsWith("#"))
+    .map((line) => [...line.split("\t"), "", "", ""].slice(0, 3).map((cell) => cell.trim()));
+
+/** The file of such rows; those without both sides are left out. */
+export const textOf = (rows) =>
+  rows
+    .map((row) => row.map((cell) => cell.replace(/\s+/g, " ").trim()))
+    .filter(([term, words]) => term && words)
+    .map(([term, words, rule]) => [term, words, ...(rule ? [rule] : [])].join("\t"))
+    .join("\n");
+
+/** `changed(text)` when the glossary is another one. */
+export function makeGlossary({ text, changed }) {
+  const body = make("tbody");
+  const note = make("p", { class: "hint" }, "Forms that may stand for each other are parted by |.");
+  const add = make("button", { type: "button", click: () => addRow([], true) }, "Add a term");
+  const columns = ["term", "wished words", "found in", ""].map((name) => make("th", { scope: "col" }, name));
+  const table = make("table", {}, make("thead", {}, make("tr", {}, columns)), body);
+  let before = text;
+
+  const cells = (row) => [...row.querySelectorAll("input, select")].map(({ value }) => value);
+  function settle() {
+    const now = textOf([...body.children].map(cells));
+    if (now !== before) changed((before = now));
+  }
+  function input(value, name) {
+    const field = make("input", { type: "text", "aria-label": name, change: settle });
+    field.value = value || "";
+    field.addEventListener("paste", (event) => {
+      const pasted = event.clipboardData.getData("text");
+      if (!pasted.includes("\t")) return;
+      event.preventDefault();
+      field.closest("tr").remove();
+      rowsOf(pasted).forEach((row) => addRow(row));
+      settle();
+    });
+    return field;
+  }
+  function addRow([term, words, rule] = [], focused = false) {
+    const options = CASES.map(([value, name]) => make("option", { value, selected: value === (rule || "") }, name));
+    const choice = make("select", { "aria-label": "Found in", change: settle }, options);
+    const away = make("button", { type: "button", class: "plain", "aria-label": "Remove this term" }, "×");
+    const fields = [input(term, "Term"), input(words, "Wished words"), choice, away];
+    const row = make("tr", {}, fields.map((field) => make("td", {}, field)));
+    away.addEventListener("click", () => (row.remove(), settle(), add.focus()));
+    body.append(row);
+    if (focused) fields[0].focus();
+  }
+  rowsOf(text).forEach((row) => addRow(row));
+  const title = make("summary", {}, "Glossary");
+  const root = make("details", { class: "glossary", open: Boolean(text) }, title, table, add, note);
+  return {
+    root,
+    /** How many terms became what. */
+    tell(counts) {
+      const said = Object.entries(counts).map(([state, count]) => `${count} ${state}`);
+      title.textContent = said.length ? `Glossary · ${said.join(", ")}` : "Glossary";
+    },
+  };
+}

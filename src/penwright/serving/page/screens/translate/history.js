@@ -1,0 +1,58 @@
+/** What was translated before: in this browser only, and gone when it is cleared. */
+
+import { make } from "../../views/dom.js";
+
+const KEY = "penwright-translations";
+const MOST = 40;
+const LONGEST = 4000; // characters that are kept of a text
+
+function read() {
+  try {
+    const found = JSON.parse(localStorage.getItem(KEY) || "[]");
+    return Array.isArray(found) ? found : [];
+  } catch {
+    return [];
+  }
+}
+function write(entries) {
+  try {
+    localStorage.setItem(KEY, JSON.stringify(entries));
+  } catch {
+    // the browser keeps nothing, or has no room: then there is no history
+  }
+}
+
+/** `again({model, source})` takes an entry up again. */
+export function makeHistory(again) {
+  const list = make("ul", {});
+  const clear = make("button", { type: "button", click: () => (write([]), draw()) }, "Clear");
+  const note = make("p", { class: "hint" }, "Kept in this browser only.");
+  const title = make("summary", {}, "History");
+  const root = make("details", { class: "history" }, title, note, list, clear);
+
+  function draw() {
+    const entries = read();
+    root.hidden = entries.length === 0;
+    const item = (entry) =>
+      make(
+        "li",
+        {},
+        make("button", { type: "button", click: () => again(entry) }, make("bdi", {}, entry.source.slice(0, 90))),
+        make("bdi", { class: "hint" }, entry.target.slice(0, 90)),
+      );
+    list.replaceChildren(...entries.map(item));
+  }
+  draw();
+  return {
+    root,
+    /** What goes on from the last entry takes its place. */
+    add(model, source, target) {
+      if (!source.trim() || source.length > LONGEST) return;
+      const entries = read().filter((entry) => entry.source !== source || entry.model !== model);
+      const last = entries[0];
+      const grew = last && (source.startsWith(last.source.trim()) || last.source.startsWith(source.trim()));
+      write([{ model, source, target }, ...(grew ? entries.slice(1) : entries)].slice(0, MOST));
+      draw();
+    },
+  };
+}

@@ -1,0 +1,83 @@
+/** The pane of translations: words one can point at, underlined where the model was not sure. */
+
+import { percent } from "../../views/axes.js";
+import { make } from "../../views/dom.js";
+import { roving } from "../../views/keyboard.js";
+
+/** How thick the line below a word is, in pixels, by its probability. */
+const THICKNESS = [
+  [0.1, 3],
+  [0.3, 2.25],
+  [0.6, 1.5],
+];
+const thickness = (p) => (p === null ? 0 : (THICKNESS.find(([below]) => p < below) || [0, 0])[1]);
+
+/** In words, for the readout. */
+export const sureness = (p) => (p === null ? "" : `, ${percent(p)}`);
+
+/** `pointed({sentence, word} or null, aloud)`, `chosen({sentence, word}, element)` when a word is opened. */
+export function makeTarget({ pointed, chosen }) {
+  const text = make("div", { class: "words", dir: "auto", role: "group", "aria-label": "Translation" });
+  const root = make("div", { class: "pane target" }, text);
+  let spans = [];
+  let frames = [];
+  const keys = roving(text, () => spans);
+
+  function wordSpan(sentence, { text: shown, probability }, word) {
+    const span = make("span", { class: "word", role: "button", "aria-haspopup": "dialog" }, shown);
+    span.style.setProperty("--thick", `${thickness(probability)}px`);
+    span.place = { sentence, word };
+    return span;
+  }
+  function fill(number, way) {
+    const frame = frames[number];
+    frame.removeAttribute("aria-busy");
+    frame.replaceChildren(
+      ...way.words.flatMap((word, at) => [word.before, wordSpan(number, word, at)]),
+      ...(way.words.length ? [] : [make("span", { class: "word empty" }, "∅")]),
+    );
+  }
+  const found = (event) => event.target.closest(".word");
+  text.addEventListener("pointerover", (event) => found(event)?.place && pointed(found(event).place, false));
+  text.addEventListener("pointerleave", () => pointed(null, false));
+  text.addEventListener("focusin", (event) => found(event)?.place && pointed(found(event).place, true));
+  text.addEventListener("click", (event) => found(event)?.place && chosen(found(event).place, found(event)));
+  text.addEventListener("keydown", (event) => {
+    if ((event.key !== "Enter" && event.key !== " ") || !found(event)?.place) return;
+    event.preventDefault();
+    chosen(found(event).place, found(event));
+  });
+  return {
+    root,
+    /** Paragraphs with empty frames for their sentences. */
+    lay(paragraphs, placeholder) {
+      let number = 0;
+      frames = [];
+      const blocks = paragraphs.map(({ first, sentences }) => {
+        const parts = sentences.flatMap(({ before, after }) => {
+          const frame = make("span", { class: "sentence", "data-sentence": number++, "aria-busy": "true" }, "…");
+          frames.push(frame);
+          return [before, frame, after];
+        });
+        return make("p", {}, first, parts);
+      });
+      text.replaceChildren(...(frames.length ? blocks : [make("p", { class: "hint" }, placeholder)]));
+      spans = [];
+    },
+    /** A translation in its frame. */
+    fill(number, way) {
+      fill(number, way);
+      spans = [...text.querySelectorAll(".word:not(.empty)")];
+      keys.settle();
+    },
+    /** Mark a sentence as the chosen one, and some of its words as strongly as they look at something. */
+    mark(sentence, strengths) {
+      frames.forEach((frame, number) => frame.classList.toggle("chosen", number === sentence));
+      spans.forEach((span) => {
+        const strength = span.place.sentence === sentence ? strengths.get(span.place.word) || 0 : 0;
+        span.style.setProperty("--look", `${Math.round(100 * strength)}%`);
+      });
+    },
+    spanOf: ({ sentence, word }) => spans.find(({ place }) => place.sentence === sentence && place.word === word),
+  };
+}

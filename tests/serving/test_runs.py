@@ -1,0 +1,123 @@
+"""Runs as the page sees them, and what it warns of."""
+
+import json
+from math import nan
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penwright.runs import Run
+from penwright.serving.alerts import alerts
+from penwright.serving.runs import thinned
+
+
+def get(asked: Any, path: str) -> Any:
+    status, found = asked(f"runs{path}")
+    assert status == 200, found
+    return found
+
+
+def test_runs_are_those_beside_the_served_ones(asked: Any, runs: Path) -> None:
+    found = {run["name"]: run for run in get(asked, "")["runs"]}
+    assert {"writer", "translator", "classifier"} <= set(found)
+    writer = found["writer"]
+    assert (writer["task"], writer["state"], writer["step"], writer["total_steps"]) == ("generate", "finished", 6, 6)
+    assert writer["model"] == "writer" and writer["scores"]["nats per token"] > 0
+
+
+def test_figures_are_the_lines_of_the_run(asked: Any, runs: Path) -> None:
+    found, run = get(asked, "/figures?run=writer"), Run.open(runs / "writer")
+    for columns, name in ((found["steps"], "steps.jsonl"), (found["evaluations"], "metrics.jsonl")):
+        for at, record in enumerate(run.records(name)):
+            assert {key: columns[key][at] for key in record} == record
+    targets, seconds = found["steps"]["targets"][0], found["steps"]["seconds"][0]
+    assert found["steps"]["speed"][0] == pytest.approx(targets / seconds)
+    assert found["state"] == "finished"
+
+
+def test_samples_and_settings_are_those_of_the_run(asked: Any, runs: Path) -> None:
+    run = Run.open(runs / "translator")
+    assert get(asked, "/samples?run=translator")["samples"] == run.records("samples.jsonl")
+    settings = get(asked, "/settings?run=translator")["settings"]
+    assert settings["model.d_model"] == 32 and settings["training.steps"] == 6
+
+
+@pytest.mark.parametrize("name", ["nothing", "../runs/writer", "/etc", "writer/checkpoints", "", "\0"])
+def test_only_a_name_opens_a_run(asked: Any, name: str) -> None:
+    for path in ("figures", "samples", "settings"):
+        status, found = asked(f"runs/{path}?run={quote(name)}")
+        assert status == 404 and "beside those" in str(found)
+
+
+def test_a_run_that_has_just_begun_or_is_broken_breaks_nothing(asked: Any, runs: Path) -> None:
+    young, broken = runs / "young", runs / "broken"
+    for folder in (young, broken):
+        folder.mkdir()
+    (young / "recipe.toml").write_bytes((runs / "writer" / "recipe.toml").read_bytes())
+    (young / "steps.jsonl").write_text('{"step": 10, "seconds": 1.0, "targets": 50, "loss": NaN}\n{"step": 20, "sec')
+    (broken / "recipe.toml").write_text("task = 'nothing'")
+    found = {run["name"]: run for run in get(asked, "")["runs"]}
+    assert found["young"]["state"] == "training" and "broken" not in found
+    assert get(asked, "/figures?run=young")["steps"]["loss"] == [None]
+    for folder in (young, broken):
+        for path in folder.iterdir():
+            path.unlink()
+        folder.rmdir()
+
+
+@given(st.lists(st.floats(0.1, 9), min_size=1, max_size=300), st.integers(2, 40))
+def test_thinned_curves_keep_the_least_and_the_greatest(losses: list[float], most: int) -> None:
+    records = [{"step": step, "loss": loss} for step, loss in enumerate(losses)]
+    kept = thinned(records, most)
+    assert len(kept) <= max(most, len(losses) if len(losses) <= most else 0)
+    assert [each["step"] for each in kept] == sorted({each["step"] for each in kept})
+    assert {min(losses), max(losses)} <= {each["loss"] for each in kept}
+
+
+def curve(losses: list[float | None], skipped: list[int] | None = None) -> list[dict[str, object]]:
+    counts = skipped or [0] * len(losses)
+    return [
+        {"step": 10 * at, "loss": loss, "skipped": count}
+        for at, (loss, count) in enumerate(zip(losses, counts, strict=True), start=1)
+    ]
+
+
+def looks(*losses: float) -> list[dict[str, object]]:
+    return [{"step": 100 * at, "seconds": 1.0, "nats per token": loss} for at, loss in enumerate(losses, start=1)]
+
+
+def test_a_calm_run_gives_no_alert() -> None:
+    falling = [5 / (1 + 0.05 * at) + 0.01 * (at % 3) for at in range(200)]
+    assert alerts(curve(falling), looks(4, 3, 2.5, 2.2, 2.1, 2.0)) == []
+    assert alerts([], []) == []
+
+
+def test_a_jump_of_the_loss_is_told_once_with_its_step() -> None:
+    losses = [3 - 0.01 * at + 0.02 * (at % 2) for at in range(60)]
+    losses[40:43] = [6.0, 7.0, 5.0]
+    (alert,) = alerts(curve(losses), looks(3, 2))
+    assert (alert.kind, alert.step) == ("spike", 410) and "to 6" in alert.text
+
+
+def test_skipped_steps_are_counted() -> None:
+    (alert,) = alerts(curve([3.0, None, 2.9, None], [0, 4, 4, 9]), [])
+    assert (alert.kind, alert.step) == ("not finite", 20) and "9 steps were skipped" in alert.text
+
+
+def test_over_fitting_is_told_from_the_best_step() -> None:
+    (alert,) = alerts(curve([3.0, 2.0, 1.0, 0.5] * 10), looks(3, 2, 2.1, 2.4))
+    assert (alert.kind, alert.step) == ("over-fitting", 200) and "from 2 to 2.4" in alert.text
+
+
+def test_a_plateau_is_a_loss_that_no_longer_moves_either_way() -> None:
+    (alert,) = alerts([], looks(4, 2, 1.001, 1.0, 1.002, 1.001, 0.9995))
+    assert (alert.kind, alert.step) == ("plateau", 300)
+    assert json.dumps(alert._asdict())
+
+
+def test_numbers_that_are_none_are_left_out() -> None:
+    assert alerts(curve([None, None]), [{"step": 1, "nats per token": nan}]) == []

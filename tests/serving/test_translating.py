@@ -1,0 +1,135 @@
+"""What the page is told to translate: the library's own figures, by words."""
+
+from collections.abc import Callable
+from math import exp
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penwright.decoding import Aligner, Translator
+from penwright.decoding.documents import translated
+
+
+@pytest.fixture
+def translator(server: Any) -> Translator:
+    return server.shelf.get("translator").translator
+
+
+@pytest.fixture
+def translating(asked: Any) -> Callable[..., Any]:
+    """The answer of a route, which must be well."""
+
+    def ask(path: str, **body: object) -> Any:
+        status, found = asked(f"translating/{path}", body)
+        assert status == 200, found
+        return found
+
+    return ask
+
+
+def spelled(words: list[dict[str, str]]) -> str:
+    return "".join(word["before"] + word["text"] for word in words)
+
+
+def test_sentences_are_those_of_the_library_and_so_are_their_probabilities(
+    translating: Any, translator: Translator
+) -> None:
+    texts = ["eins zwei", "drei 🦊  vier", ""]
+    found = translating("sentences", sentences=[{"text": text} for text in texts])["sentences"]
+    expected = translator.translate(texts, n_best=5)
+    for one, other in zip(found, expected, strict=True):
+        assert [way["text"] for way in one["ways"]] == [candidate.text for candidate in other.candidates]
+        assert spelled(one["source"]) == other.source.rstrip()
+        for way, candidate in zip(one["ways"], other.candidates, strict=True):
+            assert spelled(way["words"]) == candidate.text.rstrip()
+            known = [word["probability"] for word in way["words"]]
+            if known and None not in known:
+                end = candidate.pieces[-1].log_prob if len(candidate.pieces[-1].text) == 0 else 0.0
+                product = exp(candidate.log_prob - end)
+                for each in known:
+                    product /= each
+                assert product == pytest.approx(1, rel=1e-6), "the words' probabilities make up the text's"
+    assert found[2]["ways"][0]["text"] == ""
+
+
+def test_words_look_where_the_aligner_says(translating: Any, translator: Translator) -> None:
+    (found,) = translating("sentences", sentences=[{"text": "eins zwei drei"}])["sentences"]
+    for way in found["ways"]:
+        pair = ("eins zwei drei", way["text"])
+        (weights,) = Aligner(translator.model, translator.tokenizer, None).weights([pair])
+        np.testing.assert_allclose(np.array(way["weights"]).reshape(weights.shape), weights, atol=1e-3)
+        assert len(way["weights"]) == len(way["words"])
+
+
+def test_a_translation_begins_as_it_is_told(translating: Any, translator: Translator) -> None:
+    (found,) = translating("sentences", sentences=[{"text": "eins zwei", "prefix": "four "}])["sentences"]
+    assert found["ways"][0]["text"] == translator.translate(["eins zwei"], prefixes="four ", n_best=5)[0].text
+    assert found["ways"][0]["words"][0]["text"].startswith("four")
+
+
+def test_other_words_are_the_librarys(translating: Any, translator: Translator) -> None:
+    found = translating("words", text="eins zwei", prefix="one ", n=4)["words"]
+    expected = translator.alternatives("eins zwei", "one ", 4)
+    assert [(each["word"], each["text"]) for each in found] == [(each.word, each.text) for each in expected]
+    assert [each["probability"] for each in found] == pytest.approx([exp(each.log_prob) for each in expected])
+
+
+def test_terms_are_told_apart_and_placed_among_the_words(translating: Any) -> None:
+    body = {"sentences": [{"text": "eins zwei 7,5 km"}], "glossary": "zwei\tcouple"}
+    (found,) = translating("sentences", **body)["sentences"]
+    way = found["ways"][0]
+    terms = {term["source"]: term for term in way["terms"]}
+    assert terms["zwei"]["state"] == "forced" and terms["zwei"]["source_words"] == [1]
+    words = [way["words"][place]["text"].lower() for place in terms["zwei"]["target_words"]]
+    assert any("couple" in word for word in words)
+    assert terms["7,5 km"]["protected"] and terms["7,5 km"]["target"] == "7,5 km"
+
+
+def test_a_wrong_glossary_is_refused_with_its_line(asked: Any) -> None:
+    body = {"sentences": [{"text": "eins"}], "glossary": "eins\tone\nzwei"}
+    status, found = asked("translating/sentences", body)
+    assert status == 400 and "the glossary, line 2 has no tab" in str(found)
+
+
+def test_the_tree_ends_with_what_was_found(translating: Any, translator: Translator) -> None:
+    nodes = translating("tree", text="eins zwei", beam_size=3)["nodes"]
+    candidate = translator.translate(["eins zwei"], beam_size=3, n_best=3)[0].candidates[0]
+    ends = [node for node in nodes if node["final"]] or [node for node in nodes if node["step"] == nodes[-1]["step"]]
+    assert min(abs(end["log_prob"] - candidate.log_prob) for end in ends) < 1e-6
+
+
+@pytest.mark.parametrize("text", ["eins\nzwei", "eins zwei " * 60])
+def test_a_tree_is_of_one_sentence(asked: Any, text: str) -> None:
+    status, found = asked("translating/tree", {"text": text})
+    assert status == 400 and "one sentence" in str(found)
+
+
+@pytest.mark.parametrize(
+    "document",
+    ["", "\n\n", "Eins. Zwei!\n\n  - drei vier\n    fünf", "a  b \r\n\u2028 c", f"{'wort ' * 30}\n{'wort ' * 12}"],
+)
+def test_paragraphs_and_sentences_put_together_are_the_document(translating: Any, document: str) -> None:
+    found = translating("cut", text=document)["paragraphs"]
+    cores = [[sentence["text"] for sentence in paragraph["sentences"]] for paragraph in found]
+    seen: list[str] = []
+    translated(document.replace("\r\n", "\n"), "en", lambda texts: (seen.extend(texts), list(texts))[1])
+    assert [core for group in cores for core in group] == seen
+    flat = "\n".join(
+        paragraph["first"] + "".join(s["before"] + s["text"] + s["after"] for s in paragraph["sentences"])
+        for paragraph in found
+    )
+    assert flat.split() == document.split()
+
+
+def test_too_much_at_once_is_refused(asked: Any) -> None:
+    status, found = asked("translating/cut", {"text": "a" * 50_001})
+    assert status == 413 and "max_characters" in str(found)
+
+
+def test_a_client_that_goes_away_frees_the_model(asked: Any, translating: Any) -> None:
+    long = {"sentences": [{"text": f"eins zwei drei {n}"} for n in range(120)], "beam_size": 16}
+    for _ in range(5):
+        with pytest.raises(TimeoutError):
+            asked("translating/sentences", long, timeout=0.05)
+    assert translating("sentences", sentences=[{"text": "eins"}])["sentences"][0]["ways"]
