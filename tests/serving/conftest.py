@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 pytest.importorskip("fastapi", reason="the server is an extra: pip install 'penwright[serve]'")
 SETTINGS = {
     "model": {"d_model": 32, "n_layers": 2, "n_heads": 2, "context_length": 48},
-    "training": {"steps": 3, "batch_tokens": 256, "threads": 1},
+    "training": {"steps": 6, "batch_tokens": 256, "threads": 1},
 }
 
 

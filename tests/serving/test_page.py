@@ -107,7 +107,7 @@ def test_screens_are_a_key_away_and_come_back_as_they_were_left(visit: Any) -> N
     page = visit("#/write")
     page.focus(".editor")
     page.keyboard.type("It was")
-    page.keyboard.press("Alt+Shift+Digit2")
+    page.keyboard.press("Alt+Shift+Digit4")
     page.wait_for_selector("main[data-ready='inspect']")
     page.keyboard.press("Alt+Shift+Digit1")
     page.wait_for_selector("main[data-ready='write']")
