@@ -35,7 +35,7 @@ format: .venv/.dev
 
 docs: .venv/.dev
 	$(BIN)/python docs/guide/make_run.py docs/build/runs
-	$(BIN)/sphinx-build -q -W --keep-going -E -a -D run="$(RUN)" -D text="$(TEXT)" docs/guide $(GUIDE)
+	$(BIN)/sphinx-build -q -W --keep-going -E -a -D runs=docs/build/runs -D run="$(RUN)" -D text="$(TEXT)" docs/guide $(GUIDE)
 	@echo "Open $(GUIDE)/index.html"
 
 bench: .venv/.dev

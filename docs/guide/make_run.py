@@ -76,7 +76,7 @@ WRITER: Settings = {
 }
 TRANSLATOR: Settings = {
     "data": {"held_out": 0.02},
-    "tokenizer": {"type": "bpe", "vocab_size": 600},
+    "tokenizer": {"type": "bpe", "vocab_size": 1_000},
     "model": {"d_model": 96, "n_layers": 2, "n_heads": 4, "context_length": 64},
     "training": {"batch_tokens": 1_024, "prompts": ["am Freitag, dem 17. Mai 1991", "einundzwanzig"]},
 }

@@ -84,7 +84,7 @@ def _whole(folder: Path) -> str:
     return path.read_text("utf-8", errors="replace") if path.is_file() else ""
 
 
-def _ending(folder: Path, n_characters: int = 4_000) -> str:
+def _ending(folder: Path, n_characters: int = 12_000) -> str:
     """What a writer is asked about that it was not trained on: the end of a single text is held out."""
     return _whole(folder)[-n_characters:]
 
@@ -185,7 +185,8 @@ class Look(_Asking):
         code = "\n".join(self.content)
         found = self.evaluate(code)
         drawn = found if isinstance(found, View) else view(found)
-        given = dict(option.split("=") for option in self.arguments)
+        pairs = (option.split("=") for option in self.arguments)
+        given = {name: float(value) if value[0].isdigit() else value for name, value in pairs}
         drawn = replace(drawn, options={**drawn.options, **given})
         shown = nodes.literal_block(code, code, language="python", classes=["asked"])
         return [shown, nodes.raw("", drawn._repr_mimebundle_()["text/html"], format="html", classes=["look"])]
@@ -210,7 +211,8 @@ class Value(SphinxRole):
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         config = self.env.config
         found = eval(self.text, {}, names(config.runs, config.run, config.text))
-        return [nodes.Text(f"{found:,.3g}" if isinstance(found, float) else str(found))], []
+        text = f"{found:,.3g}" if isinstance(found, float) else str(found)
+        return [nodes.inline("", text, support_smartquotes=False)], []  # what a model wrote stays as it is
 
 
 def inline_formula(writer: HTML5Translator, node: nodes.math) -> None:
