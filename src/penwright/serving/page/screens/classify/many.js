@@ -88,7 +88,7 @@ export function makeMany({ model, signal, announce, chosen, fail }) {
     const { found, cell } = shown;
     const rows = found.filter(({ truth, label }) => !cell || (truth === cell[0] && label === cell[1])).toSorted(ORDERS[order.value || "given"][1]);
     all.hidden = !cell;
-    head.replaceChildren(...["", "label", "probability", ...(hasTruth() ? ["given"] : []), "text"].map((name) => make("th", { scope: "col" }, name)));
+    head.replaceChildren(...["number", "label", "probability", ...(hasTruth() ? ["given"] : []), "text"].map((name) => make("th", { scope: "col" }, name)));
     body.replaceChildren(...rows.slice(0, SHOWN).map(line));
     if (rows.length > SHOWN) body.append(make("tr", {}, make("td", { colspan: 5, class: "hint" }, `… and ${(rows.length - SHOWN).toLocaleString("en")} more, which are in the saved table`)));
     drawMatrix();

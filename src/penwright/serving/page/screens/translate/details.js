@@ -55,7 +55,7 @@ export function makeDetails({ body, choose, move, inspect, fail, signal }) {
         make(
           "button",
           { type: "button", class: "way", "aria-pressed": String(at === way), click: () => choose(place, at) },
-          make("bdi", {}, each.text || "∅"),
+          make("bdi", {}, each.words.length ? each.text : "∅"),
         ),
         make("span", { class: "hint" }, `${number(each.log_prob)} nats`),
       );

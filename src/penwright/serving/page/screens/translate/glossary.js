@@ -28,7 +28,8 @@ export function makeGlossary({ text, changed }) {
   const body = make("tbody");
   const note = make("p", { class: "hint" }, "Forms that may stand for each other are parted by |.");
   const add = make("button", { type: "button", click: () => addRow([], true) }, "Add a term");
-  const columns = ["term", "wished words", "found in", ""].map((name) => make("th", { scope: "col" }, name));
+  const columns = ["term", "wished words", "found in"].map((name) => make("th", { scope: "col" }, name));
+  columns.push(make("th", { scope: "col" }, make("span", { class: "pw-hidden" }, "remove")));
   const table = make("table", {}, make("thead", {}, make("tr", {}, columns)), body);
   let before = text;
 

@@ -1,0 +1,97 @@
+"""Classifying on the page."""
+
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+TEXT = "a fine film number 3"
+TABLE = 'text,label\n"a fine, ""old"" film",good\na dull film,bad\na dull film number 9,good\nno label here,?\n'
+
+
+def test_labels_tokens_and_gap_are_those_of_the_model(visit: Any, server: Any) -> None:
+    page = visit(f"#/classify?text={quote(TEXT)}")
+    page.wait_for_selector(".picture .pw-attribution")
+    served = server.shelf.get("classifier")
+    (found,) = served.classifier.classify([TEXT])
+    rows = page.locator(".labels tbody tr").all_inner_texts()
+    assert [row.split()[0] for row in rows] == list(found.scores)
+    expected = served.inspector.attribution(TEXT)
+    page.click(".picture summary")
+    page.wait_for_selector(".picture td")
+    values = [float(text.replace("−", "-")) for text in page.locator(".picture .pw-twin td").all_inner_texts()]
+    np.testing.assert_allclose(values, expected.values, rtol=0.01, atol=0.001)
+    assert "gap of completeness" in page.inner_text(".picture .pw-title")
+
+
+def test_another_label_and_another_method_are_explained(visit: Any, server: Any) -> None:
+    page = visit(f"#/classify?text={quote(TEXT)}")
+    page.wait_for_selector(".picture .pw-attribution")
+    page.click("button:has-text('leaving out')")
+    page.wait_for_selector(".picture .pw-title:has-text('leaving out')")
+    other = page.locator(".labels .pw-choose").nth(1)
+    label = other.inner_text()
+    other.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector(f".picture .pw-title:has-text('{label}')")
+    page.click(".picture summary")
+    page.wait_for_selector(".picture td")
+    values = [float(text.replace("−", "-")) for text in page.locator(".picture .pw-twin td").all_inner_texts()]
+    expected = server.shelf.get("classifier").inspector.leaving_out(TEXT, label)
+    np.testing.assert_allclose(values, expected.values, rtol=0.01, atol=0.001)
+
+
+def test_a_note_says_how_often_it_was_right(visit: Any) -> None:
+    page = visit(f"#/classify?text={quote(TEXT)}")
+    page.wait_for_selector(".one .pw-note:has-text('held-out texts')")
+
+
+def test_a_pasted_table_is_classified_sorted_and_saved(visit: Any, server: Any) -> None:
+    page = visit("#/classify")
+    page.set_input_files(
+        "input[type=file]", {"name": "films.csv", "mimeType": "text/csv", "buffer": TABLE.encode("utf-8-sig")}
+    )
+    page.wait_for_selector(".rows tbody tr >> nth=3")
+    texts = ['a fine, "old" film', "a dull film", "a dull film number 9", "no label here"]
+    found = server.shelf.get("classifier").classifier.classify(texts)
+    said = [each.label for each in found]
+    assert page.locator(".rows tbody th").all_inner_texts() == said
+    right = [label == truth for label, truth in zip(said, ["good", "bad", "good"], strict=False)]
+    assert f"of {len(right)} with a label" in page.inner_text(".summary")
+    counts = [int(text) for text in page.locator(".matrix button").all_inner_texts()]
+    assert sum(counts) == 3 and counts[0] + counts[3] == sum(right)
+    page.select_option("select[aria-label=Order]", "unsure")
+    order = sorted(range(4), key=lambda at: found[at].scores[found[at].label])
+    assert page.locator(".rows td.text").all_inner_texts() == [texts[at] for at in order]
+    with page.expect_download() as waiting:
+        page.click(".many button:has-text('Save')")
+    saved = waiting.value.path().read_text(encoding="utf-8").split("\n")
+    assert saved[0].strip() == "text,given,label,p(bad),p(good)"
+    assert saved[1].startswith('"a fine, ""old"" film",good,')
+
+
+def test_a_row_opens_its_text_and_escape_leads_back(visit: Any) -> None:
+    page = visit("#/classify")
+    page.set_input_files("input[type=file]", {"name": "a.csv", "mimeType": "text/csv", "buffer": TABLE.encode()})
+    page.wait_for_selector(".rows tbody tr >> nth=3")
+    page.locator(".rows button").nth(1).focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".picture .pw-attribution")
+    assert page.input_value(".asked textarea") == "a dull film" and page.is_hidden(".many")
+    page.keyboard.press("Escape")
+    assert page.is_visible(".rows") and page.evaluate("document.activeElement.dataset.number") == "1"
+
+
+def test_tables_are_read_as_they_were_written(visit: Any) -> None:
+    page = visit("#/classify")
+    rows = page.evaluate(
+        """async (texts) => {
+          const { parse, format } = await import("./screens/classify/csv.js");
+          return [texts.map((text) => parse(text)), parse(format([["a,\\"b\\"", "c\\nd"], ["", "\U0001f98a"]]))];
+        }""",
+        ["a\tb\n1\t2\r\n\n", 'x;"y;z"\n', "only a line, with commas", "one\ntwo"],
+    )
+    assert rows == [
+        [[["a", "b"], ["1", "2"]], [["x", "y;z"]], [["only a line", " with commas"]], [["one"], ["two"]]],
+        [['a,"b"', "c\nd"], ["", "\U0001f98a"]],
+    ]

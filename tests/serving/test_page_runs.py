@@ -1,0 +1,144 @@
+"""Watching runs on the page; and what holds for this screen, for Translate and for Classify."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from penwright.runs import Run
+
+SIZES = [("light", 1440, 900), ("dark", 390, 844)]
+PLACES = {
+    "#/translate?text=eins%20zwei.%20drei%20vier.&glossary=zwei%09couple": ".details .way",
+    "#/classify?text=a%20fine%20film": ".picture .pw-attribution",
+    "#/runs?runs=%5B%22writer%22%2C%22translator%22%5D": ".pw-plot",
+}
+
+
+@pytest.mark.parametrize(("scheme", "width", "height"), SIZES)
+def test_no_screen_is_wider_than_the_window_and_axe_finds_nothing(
+    visit: Any, scheme: str, width: int, height: int
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
+    for place, awaited in PLACES.items():
+        page = visit(place, scheme, width, height)
+        page.wait_for_selector(awaited)
+        page.evaluate("document.querySelectorAll('main details').forEach((each) => (each.open = true))")
+        page.wait_for_timeout(300)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), place
+        found = axe.Axe().run(page).response["violations"]
+        assert not found, [(each["id"], [node["html"][:200] for node in each["nodes"]][:3]) for each in found]
+
+
+def points(page: Any) -> Any:
+    """What the diagram says at its right end."""
+    page.focus(".pw-plot")
+    for _ in range(3):
+        page.keyboard.press("ArrowLeft")
+    return page.inner_text(".diagram [aria-live]")
+
+
+def test_the_diagram_has_the_numbers_of_the_run(visit: Any, runs: Path) -> None:
+    page = visit("#/runs?runs=%5B%22writer%22%5D")
+    page.wait_for_selector(".pw-plot")
+    page.click(".diagram summary")
+    page.wait_for_selector(".diagram td")
+    cells = page.locator(".diagram .pw-twin td").all_inner_texts()
+    losses = [record["loss"] for record in Run.open(runs / "writer").records("steps.jsonl")]
+    assert float(cells[0]) == pytest.approx(losses[0], rel=0.01)
+    assert float(cells[2]) == pytest.approx(losses[-1], rel=0.01)
+    assert "writer, training" in points(page)
+
+
+def test_runs_are_laid_over_each_other_and_their_settings_compared(visit: Any) -> None:
+    page = visit("#/runs?runs=%5B%22writer%22%5D")
+    page.wait_for_selector(".pw-plot")
+    page.focus("input[value=translator]")
+    page.keyboard.press("Space")
+    page.wait_for_selector(".differences th:has-text('translator')")
+    rows = dict(
+        zip(
+            page.locator(".differences tbody th").all_inner_texts(),
+            page.locator(".differences tbody td").all_inner_texts()[::2],
+            strict=True,
+        )
+    )
+    assert rows["task"] == "generate" and "model.d_model" not in rows
+    assert page.locator(".pw-keys li").count() == 4
+
+
+def test_samples_go_by_their_step(visit: Any, runs: Path) -> None:
+    page = visit("#/runs?runs=%5B%22translator%22%5D")
+    page.wait_for_selector(".tried .card")
+    samples = Run.open(runs / "translator").records("samples.jsonl")
+    first, last = samples[0]["step"], samples[-1]["step"]
+    assert page.locator(".tried .card").count() == sum(each["step"] == last for each in samples)
+    page.focus(".samples input[type=range]")
+    page.keyboard.press("Home")
+    assert page.inner_text(".samples output") == f"step {first}"
+    expected = [each["completion"] for each in samples if each["step"] == first]
+    assert page.locator(".tried .written").count() == len(expected)
+
+
+def test_a_run_that_is_being_trained_grows_and_its_alerts_come(visit: Any, runs: Path) -> None:
+    folder = runs / "live"
+    folder.mkdir()
+    (folder / "recipe.toml").write_bytes((runs / "writer" / "recipe.toml").read_bytes())
+    lines = folder / "steps.jsonl"
+
+    def step(number: int, loss: float, skipped: int = 0) -> None:
+        record = {"step": number, "seconds": number / 10, "targets": 9 * number, "loss": loss, "skipped": skipped}
+        with lines.open("a") as file:
+            file.write(json.dumps({**record, "gradient norm": 1.0, "learning rate": 0.1, "total_steps": 99}) + "\n")
+
+    try:
+        for number in range(1, 30):
+            step(number, 3.0)
+        page = visit("#/runs?runs=%5B%22live%22%5D")
+        page.wait_for_selector(".run-list .training")
+        assert page.locator(".alarm").count() == 0
+        step(30, 9.0, skipped=2)
+        page.wait_for_selector(".alarm:has-text('Spike')")
+        page.wait_for_selector(".alarm:has-text('2 steps were skipped')")
+        assert "step 30" in page.inner_text(".run-list .training")
+    finally:
+        for path in folder.iterdir():
+            path.unlink()
+        folder.rmdir()
+
+
+@pytest.mark.parametrize("ending", ["csv", "svg", "png"])
+def test_the_diagram_is_saved(visit: Any, runs: Path, ending: str) -> None:
+    page = visit("#/runs?runs=%5B%22writer%22%5D")
+    page.wait_for_selector(".pw-plot")
+    page.click(".menu > button")
+    with page.expect_download() as waiting:
+        page.click(f"[role=menuitem]:has-text('.{ending}')")
+    saved = waiting.value.path().read_bytes()
+    if ending == "svg":
+        root = ElementTree.fromstring(saved)
+        assert root.tag.endswith("svg") and b"nats" in saved and len(root) > 5
+    elif ending == "png":
+        assert saved.startswith(b"\x89PNG")
+    else:
+        rows = saved.decode().split("\r\n")
+        losses = [record["loss"] for record in Run.open(runs / "writer").records("steps.jsonl")]
+        found = [float(row.split(",")[-1]) for row in rows if row.startswith('"writer, training"')]
+        assert found == pytest.approx(losses)
+
+
+def test_what_is_drawn_is_kept_in_the_address(visit: Any) -> None:
+    page = visit("#/runs?runs=%5B%22writer%22%5D")
+    page.wait_for_selector(".pw-plot")
+    page.click(".tabs button:has-text('Gradient norm')")
+    page.click("button:has-text('by time')")
+    page.click("label:has-text('log y')")
+    page.wait_for_url(re.compile("logy=true"))
+    page.reload()
+    page.wait_for_selector(".pw-plot")
+    assert page.get_attribute(".tabs button:has-text('Gradient norm')", "aria-pressed") == "true"
+    assert page.get_attribute("button:has-text('by time')", "aria-pressed") == "true"
+    assert page.is_checked("label:has-text('log y') input")

@@ -1,0 +1,145 @@
+"""Translating on the page."""
+
+import re
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+from penwright.decoding import Aligner
+from penwright.decoding.documents import translated
+
+PLACE = "#/translate?model=translator&text="
+FILLED = ".words .sentence:not([aria-busy])"
+
+
+def visit_with(visit: Any, text: str, *size: Any) -> Any:
+    page = visit(PLACE + quote(text), *size)
+    page.wait_for_selector(".words .sentence")
+    settled(page)
+    return page
+
+
+def settled(page: Any) -> None:
+    page.wait_for_selector(".words:not(:has([aria-busy]))")
+
+
+def shown(page: Any) -> list[str]:
+    text: str = page.evaluate("[...document.querySelectorAll('.words .sentence')].map(e => e.textContent).join(' ')")
+    return text.split()
+
+
+def words(text: str) -> list[str]:
+    """As the page shows them."""
+    return text.split() or ["∅"]
+
+
+def test_what_is_typed_is_translated_as_the_library_does(visit: Any, server: Any) -> None:
+    page = visit("#/translate?model=translator")
+    page.fill(".source textarea", "eins zwei drei")
+    page.wait_for_selector(FILLED)
+    expected = server.shelf.get("translator").translator.translate(["eins zwei drei"], n_best=5)[0]
+    ways = page.locator(".way").all_inner_texts()
+    assert [way.split() for way in ways] == [words(each.text) for each in expected.candidates]
+    page.wait_for_url(re.compile("text=eins.zwei.drei"))
+
+
+def test_pointing_at_a_word_marks_what_it_looks_at(visit: Any, server: Any) -> None:
+    text = "eins zwei 7,5 km"
+    page = visit_with(visit, text)
+    page.locator(".words .word").first.hover()
+    translator = server.shelf.get("translator").translator
+    best = translator.translate([text], n_best=5)[0].text
+    (weights,) = Aligner(translator.model, translator.tokenizer, None).weights([(text, best)])
+    marks = page.evaluate(
+        "[...document.querySelectorAll('.copy span')].map(e => parseInt(e.style.getPropertyValue('--look')))"
+    )
+    np.testing.assert_allclose(marks, 100 * weights[0], atol=1)
+
+
+def test_a_word_put_otherwise_begins_the_translation_anew(visit: Any, server: Any) -> None:
+    text = "eins zwei drei"
+    page = visit_with(visit, text)
+    page.locator(".words .word").first.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".other-words button")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".details .hint:has-text('It begins as you chose')")
+    settled(page)
+    translator = server.shelf.get("translator").translator
+    chosen = translator.alternatives(text, "", 8)[1].word
+    expected = translator.translate([text], n_best=5, prefixes=f"{chosen} ")[0].text
+    assert shown(page) == words(expected)
+
+
+def test_another_of_the_best_is_taken_by_choosing_it(visit: Any) -> None:
+    page = visit_with(visit, "eins zwei")
+    other = page.locator(".way").nth(1)
+    text = other.inner_text()
+    other.click()
+    assert shown(page) == text.split()
+    assert page.get_attribute(".way >> nth=1", "aria-pressed") == "true"
+
+
+def test_terms_are_chips_and_a_wrong_glossary_is_told(visit: Any) -> None:
+    page = visit_with(visit, "eins zwei 7,5 km")
+    page.click(".glossary summary")
+    page.click("text=Add a term")
+    page.fill("[aria-label='Term']", "zwei")
+    page.fill("[aria-label='Wished words']", "couple")
+    page.keyboard.press("Tab")
+    page.wait_for_selector(".chip:has-text('zwei → couple')")
+    chips = page.locator(".chip").all_inner_texts()
+    assert any("zwei → couple" in chip for chip in chips) and any(
+        "7,5 km" in chip and "stays" in chip for chip in chips
+    )
+    assert page.locator(".copy .term").all_inner_texts()[0] == "zwei"
+    page.wait_for_url(re.compile("glossary=zwei%09couple"))
+
+
+def test_the_tree_and_the_alignment_are_drawn_when_they_are_opened(visit: Any) -> None:
+    page = visit_with(visit, "eins zwei")
+    page.click("summary:has-text('Where its words look')")
+    page.wait_for_selector(".pw-alignment")
+    page.click("summary:has-text('How it was found')")
+    page.wait_for_selector(".pw-beam .pw-node")
+
+
+def test_paragraphs_are_kept_and_saved_as_the_library_writes_them(visit: Any, server: Any) -> None:
+    document = f"Eins zwei.\n\n  - drei vier\n\n{'zwei drei ' * 6}\n{'vier ' * 9}"
+    page = visit_with(visit, document)
+    with page.expect_download() as waiting:
+        page.click("button:has-text('Save')")
+    saved = waiting.value.path().read_text(encoding="utf-8")
+    translator = server.shelf.get("translator").translator
+
+    def best(texts: Any) -> list[str]:
+        return [each.text for each in translator.translate(texts, n_best=5)]
+
+    assert saved == translated(document, "en", best)
+
+
+def test_what_was_translated_stays_in_this_browser_until_it_is_cleared(visit: Any) -> None:
+    page = visit_with(visit, "eins zwei")
+    page.click(".history summary")
+    assert page.locator(".history li button").all_inner_texts() == ["eins zwei"]
+    page.click(".history button:has-text('Clear')")
+    assert page.is_hidden(".history") and page.evaluate("localStorage.getItem('penwright-translations')") == "[]"
+
+
+def test_texts_are_never_taken_for_markup(visit: Any) -> None:
+    page = visit_with(visit, "<img src=x onerror=alert(1)> eins")
+    assert page.locator(".pane img").count() == 0
+    assert page.evaluate("document.querySelector('.copy').textContent").startswith("<img src=x")
+
+
+def test_only_the_last_text_is_translated_and_the_same_sentence_but_once(visit: Any) -> None:
+    page = visit_with(visit, "eins zwei. drei vier.")
+    asked = []
+    page.on("request", lambda request: asked.append(request.post_data) if "/sentences" in request.url else None)
+    page.fill(".source textarea", "eins zwei. drei fünf.")
+    page.fill(".source textarea", "eins zwei. drei sechs.")
+    page.wait_for_timeout(600)
+    settled(page)
+    assert len(asked) == 1 and "sechs" in asked[0] and "eins zwei" not in asked[0]
