@@ -102,11 +102,11 @@ def test_neighbours_are_asked_for_by_a_word_and_by_one_of_them(visit: Any, serve
 
 def test_a_translation_of_ones_own_is_looked_at(visit: Any) -> None:
     page = visit("#/inspect?model=translator&text=eins%20zwei&target=two%20one&tool=tokens")
-    page.wait_for_selector(".shown .pw-beside > .pw-text")
-    assert page.inner_text(".shown .pw-beside > .pw-text").startswith("two one")
+    page.wait_for_selector(".shown .pw-beside > .pw-passage")
+    assert page.inner_text(".shown .pw-beside > .pw-passage").startswith("two one")
     page.fill("input[aria-label^=Translation]", "one")
     page.keyboard.press("Control+Enter")
-    page.wait_for_selector(".shown .pw-beside > .pw-text:has-text('one'):not(:has-text('two'))")
+    page.wait_for_selector(".shown .pw-beside > .pw-passage:has-text('one'):not(:has-text('two'))")
 
 
 def test_a_page_that_is_saved_opens_without_a_server(visit: Any, opened: Any, tmp_path: Path) -> None:

@@ -166,9 +166,9 @@ def test_texts_are_never_taken_for_markup(visit: Any) -> None:
     assert page.evaluate("document.querySelector('.editor').textContent") == hostile + "x"
     assert page.locator(".editor img, .editor b").count() == 0
     page.click("text=Inspect >> nth=-1")
-    page.wait_for_selector(".shown .pw-text")
+    page.wait_for_selector(".shown .pw-passage")
     assert page.locator("main img, main b").count() == 0
-    assert "<img" in page.evaluate("document.querySelector('.shown .pw-beside > .pw-text').textContent")
+    assert "<img" in page.evaluate("document.querySelector('.shown .pw-beside > .pw-passage').textContent")
 
 
 def test_lines_are_broken_where_one_breaks_them_and_pasted_ones_too(visit: Any) -> None:

@@ -22,7 +22,7 @@ def command(
     open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     set_: Annotated[list[str] | None, typer.Option("--set", help="A limit, as max_rows=16; may be repeated.")] = None,
 ) -> None:
-    """Serve runs: a page to use and inspect them, and the interfaces of OpenAI and LibreTranslate."""
+    """Serve runs: a page, and the interfaces of others."""
     from penwright.config import merge, parse_override, validate
 
     try:
