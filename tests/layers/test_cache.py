@@ -1,11 +1,13 @@
 """A cache knows how many tokens each row holds, and where the next ones go."""
 
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from penwright.config import ModelSettings
 from penwright.layers.attention import KeysValues
-from penwright.layers.cache import Cache, LayerCache, positions_of
+from penwright.layers.cache import Cache, LayerCache, OpenCache, positions_of
 
 SETTINGS = ModelSettings.model_validate({"d_model": 8, "n_heads": 2})
 NEW = torch.zeros(3, 2, dtype=torch.long)
@@ -51,3 +53,29 @@ def filled(kept: Tensor) -> list[list[float]]:
 def test_a_cache_has_the_precision_of_the_model() -> None:
     cache = Cache(SETTINGS, n_layers=2, batch=1, capacity=4, like=torch.zeros(1, dtype=torch.bfloat16))
     assert [layer.kept.keys.dtype for layer in cache.layers] == [torch.bfloat16, torch.bfloat16]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.lists(st.integers(1, 150), max_size=4)), max_size=8))
+def test_an_open_cache_keeps_what_its_rows_hold(plan: list[tuple[int, list[int]]]) -> None:
+    settings = ModelSettings.model_validate({"d_model": 4, "n_heads": 1, "n_layers": 2, "context_length": 150})
+    like, number = torch.zeros(1), 1.0
+    cache, expected = OpenCache(settings, 2, 150, like), []
+    for n_leaving, coming in plan:
+        kept = list(range(n_leaving, len(expected)))[::-1]
+        cache.select(torch.tensor(kept, dtype=torch.long))
+        expected = [expected[row] for row in kept]
+        if coming:
+            new = Cache(settings, 2, len(coming), 150, like)
+            new.make_room(max(coming))
+            for row, length in enumerate(coming):
+                for layer in new.layers:
+                    layer.kept.keys[row, :, :length] = number
+                expected.append((length, number))
+                number += 1
+            new.advance(torch.tensor(coming))
+            cache.take_in(new)
+        assert cache.lengths.tolist() == [length for length, _ in expected]
+        assert cache.longest == max((length for length, _ in expected), default=0) <= cache.room <= 150
+        for row, (length, value) in enumerate(expected):
+            assert all((layer.keys[..., :length, :] == value).all() for layer in cache.row(row, length))
+            assert cache.layers[0].kept.keys.shape[0] == len(expected)

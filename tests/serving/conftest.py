@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -53,21 +54,47 @@ class Running(NamedTuple):
     shelf: "Shelf"
 
 
+Serving = Callable[..., Running]
+
+
 @pytest.fixture(scope="session")
-def server(runs: Path) -> Iterator[Running]:
-    """One with all three, in a thread of its own."""
+def serving(runs: Path) -> Iterator[Serving]:
+    """Starts servers with all three, each in a thread of its own and with the limits that are given."""
     from penwright.serving.served import Served, Shelf
     from penwright.serving.server import Server
     from penwright.serving.settings import ServingSettings
 
-    limits = ServingSettings(port=0, max_rows=8, max_characters=5000)
-    shelf = Shelf([Served.load(runs / kind, limits=limits) for kind in ("writer", "translator", "classifier")])
-    up = Server(shelf, limits)
-    thread = threading.Thread(target=lambda: asyncio.run(up.serve()))
-    thread.start()
-    yield Running(up.address, shelf)
-    up.stop()
-    thread.join()
+    loaded = [Served.load(runs / kind) for kind in ("writer", "translator", "classifier")]
+    up = []
+
+    def start(**limits: Any) -> Running:
+        settings = ServingSettings(**{"port": 0, "max_rows": 8, "max_characters": 5000, "drain_seconds": 1.0, **limits})
+        shelf = Shelf([Served(each.name, each.opened, each.application, settings) for each in loaded])
+        server = Server(shelf, settings)
+        thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
+        thread.start()
+        up.append((server, thread))
+        return Running(server.address, shelf)
+
+    yield start
+    for server, _ in up:
+        server.stop()
+    for _, thread in up:
+        thread.join()
+
+
+@pytest.fixture(scope="session")
+def server(serving: Serving) -> Running:
+    """One of them, with the usual limits."""
+    return serving()
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+    """Whether it comes true."""
+    end = monotonic() + seconds
+    while not condition() and monotonic() < end:
+        sleep(0.005)
+    return condition()
 
 
 Visit = Callable[..., "Page"]

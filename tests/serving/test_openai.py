@@ -1,15 +1,14 @@
 """OpenAI's own client against a live server."""
 
 import threading
-from collections.abc import Callable, Iterator
-from time import monotonic, sleep
+from collections.abc import Iterator
 
 import pytest
 
 from penwright.config import DecodingSettings
 from penwright.decoding import Generator
 
-from .conftest import Running
+from .conftest import Running, eventually
 
 openai = pytest.importorskip("openai", reason="OpenAI's client is not installed")
 BASE = {"model": "writer", "prompt": "It was", "max_tokens": 12, "seed": 3}
@@ -24,13 +23,6 @@ def client(server: Running) -> Iterator["openai.OpenAI"]:
 @pytest.fixture(scope="module")
 def generator(server: Running) -> Generator:
     return server.shelf.get("writer").generator
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
-    end = monotonic() + seconds
-    while not condition() and monotonic() < end:
-        sleep(0.005)
-    return condition()
 
 
 def test_completions_are_those_of_the_model(client: "openai.OpenAI", generator: Generator) -> None:

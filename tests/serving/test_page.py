@@ -107,7 +107,7 @@ def test_screens_are_a_key_away_and_come_back_as_they_were_left(visit: Any) -> N
     page = visit("#/write")
     page.focus(".editor")
     page.keyboard.type("It was")
-    page.keyboard.press("Alt+Shift+Digit2")
+    page.keyboard.press("Alt+Shift+Digit4")
     page.wait_for_selector("main[data-ready='inspect']")
     page.keyboard.press("Alt+Shift+Digit1")
     page.wait_for_selector("main[data-ready='write']")
@@ -138,3 +138,25 @@ def test_a_server_that_goes_away_is_missed(visit: Any) -> None:
     page.route("**/write", lambda route: route.abort())
     page.click("text=Write on")
     assert "Is `penwright serve` still running?" in page.inner_text(".alert")
+
+
+@pytest.mark.parametrize(("kind", "n_steps"), [("writer", 8), ("translator", 8), ("classifier", 7)])
+def test_the_tour_goes_through_the_parts_over_ones_own_sentence(visit: Any, kind: str, n_steps: int) -> None:
+    page = visit(f"#/inspect?model={kind}&text=x&tool=positions")
+    page.click("button[title^='A tour']")
+    page.fill(".tour textarea", "eins zwei")
+    page.keyboard.press("Enter")
+    for step in range(1, n_steps + 1):
+        page.wait_for_selector(f".tour .hint:text-is('{step} of {n_steps}')")
+        page.wait_for_selector(WAIT if "/inspect" in page.url else ".choices tbody tr")
+        assert page.evaluate("document.activeElement.tagName") == "H2"
+        assert "text=eins+zwei" in page.url
+        page.click(".tour button.main")
+    assert page.locator(".tour, .problem, .alert").count() == 0
+
+
+def test_the_tour_can_be_left_at_any_time(visit: Any) -> None:
+    page = visit("#/write?model=writer")
+    page.click("button[title^='A tour']")
+    page.keyboard.press("Escape")
+    assert page.locator(".tour").count() == 0

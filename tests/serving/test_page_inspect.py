@@ -14,7 +14,8 @@ def packed(page: Any, picture: str, **asked: Any) -> Any:
     script = """async ([picture, asked]) => {
       const { askPacked } = await import("/api.js");
       const { Tensor } = await import("/views/bytes.js");
-      const plain = (_, value) => (value instanceof Tensor ? { shape: value.shape, numbers: [...value.numbers()] } : value);
+      const flat = ({ shape, values }) => ({ shape, numbers: [...values] });
+      const plain = (_, value) => (value instanceof Tensor ? flat(value) : value);
       return JSON.parse(JSON.stringify(await askPacked(`inspect/${picture}`, asked), plain));
     }"""
     return page.evaluate(script, [picture, asked])["views"][0]["data"]
@@ -51,6 +52,7 @@ def test_keys_lead_from_the_grid_through_heads_and_back(visit: Any) -> None:
         page.keyboard.press(key)
         page.wait_for_selector(f"{title}:text('{head}')")
     page.keyboard.press("PageUp")  # there is none above
+    page.wait_for_timeout(300)  # the address follows
     page.reload()
     page.wait_for_selector(f"{title}:text('layer 0, head 0')")
     page.keyboard.press("Escape")

@@ -4,21 +4,32 @@ from typing import Any
 
 import pytest
 
+from penwright.serving.app import PAGE
+
 TEXT = "é 😀 سلام 你好\nsecond line"
-STREAM = f": a comment\r\n\r\nevent: token\r\nid: 7\r\ndata: {TEXT.splitlines()[0]}\r\ndata:second line\r\n\r\ndata: last\n\n"
+FIRST, SECOND = TEXT.splitlines()
+STREAM = f": a comment\r\n\r\nevent: token\r\nid: 7\r\ndata: {FIRST}\r\ndata:{SECOND}\r\n\r\ndata: last\n\n"
 CUT = """async ([text, ends]) => {
   const { makeParser } = await import("/events.js");
   const bytes = new TextEncoder().encode(text);
   const all = [];
   for (let cut = 0; cut <= bytes.length; cut++) {
     const parser = makeParser();
-    all.push(JSON.stringify([...parser.push(bytes.slice(0, cut)), ...parser.push(bytes.slice(cut)), ...parser.finish()]));
+    const pieces = [bytes.slice(0, cut), bytes.slice(cut)];
+    all.push(JSON.stringify([...pieces.flatMap(parser.push), ...parser.finish()]));
   }
   const parser = makeParser();
   const singly = [...bytes].flatMap(byte => parser.push(Uint8Array.of(byte))).concat(parser.finish());
   return [[...new Set(all)].map(each => JSON.parse(each)), singly];
 }"""
 EXPECTED = [{"event": "token", "data": TEXT, "id": "7"}, {"event": "message", "data": "last", "id": None}]
+
+
+def test_every_module_is_short_and_says_what_it_is_for() -> None:
+    for path in PAGE.rglob("*.js"):
+        text = path.read_text("utf-8")
+        assert text.startswith("/**"), path.name
+        assert text.count("\n") < 300, path.name
 
 
 @pytest.mark.parametrize("stream", [STREAM, STREAM.replace("\r\n", "\n"), STREAM.replace("\r\n", "\r"), STREAM[:-2]])

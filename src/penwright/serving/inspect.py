@@ -21,11 +21,12 @@ from penwright.inspection.heads import parse_head
 from penwright.inspection.pages import heads
 from penwright.inspection.reading import PartName, Side
 from penwright.serving.fields import Text, TheShelf
+from penwright.serving.refusals import REFUSALS
 from penwright.views import View, pack
 from penwright.views.notebook import thumbnails
 from penwright.views.packing import table
 
-router = APIRouter(prefix="/inspect")
+router = APIRouter(prefix="/inspect", responses=REFUSALS)
 Format = Literal["bytes", "json", "html", "svg", "png"]
 TYPES: Mapping[str, str] = {
     "bytes": "application/octet-stream",

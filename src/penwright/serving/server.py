@@ -16,7 +16,7 @@ from penwright.serving.app import create_app
 from penwright.serving.served import Served, Shelf
 from penwright.serving.settings import ServingSettings
 
-BACKLOG = 256  # connections that may wait to be taken
+BACKLOG = 256  # connections that may wait to be taken, also before all is ready
 
 
 class Server:
@@ -102,13 +102,9 @@ def serve(folders: Sequence[str], settings: ServingSettings) -> Server:
 def _bind(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        bound = socket.socket(family, socket.SOCK_STREAM)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(place)
-        bound.listen(BACKLOG)  # from now on, so that whoever comes before all is ready only waits
+        return socket.create_server(place[:2], family=family, backlog=BACKLOG)
     except OSError as error:
         raise PenwrightError(f"{host}:{port} cannot be listened at: {error.strerror}. Choose another --port") from None
-    return bound
 
 
 def _ended(number: int, frame: FrameType | None) -> None:

@@ -224,7 +224,7 @@ def _bars(figure: "Figure", names: Sequence[str], values: Shaped[ndarray, " n"],
     axes = figure.subplots()
     axes.barh(range(len(names)), values, color=[LINES[1] if value >= 0 else LINES[0] for value in values], height=0.7)
     axes.set_yticks(range(len(names)), names, fontsize=7)
-    axes.set(xlabel=title, ylim=(len(names) - 0.5, -0.5))
+    axes.set(xlabel=title, ylim=(max(1, len(names)) - 0.5, -0.5))
 
 
 def _labels(figure: "Figure", data: Mapping[str, Any]) -> None:

@@ -128,7 +128,7 @@ export function show(element, { model, state, signal, go, announce }) {
   const button = make("button", { type: "button", class: "main", click: take }, "Look");
   const about = make(
     "div",
-    { class: "about" },
+    { class: "subject" },
     text,
     target,
     make(

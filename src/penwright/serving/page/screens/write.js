@@ -26,7 +26,7 @@ export const keys = [
 export function show(element, { model, state, signal, fail, announce, go }) {
   const writing = { parts: [], running: null, place: -1, next: null };
   const history = makeHistory();
-  const panel = makeChoices();
+  const panel = makeChoices({ closed: () => point(-1) });
   const settings = makeSettings({ state, defaults: model.decoding, changed: () => preview.later(0) });
   const branches = makeBranches((parts) => !writing.running && become(parts));
   const preview = makePreview({

@@ -19,14 +19,19 @@ function choiceBars(likeliest, take) {
   return bars("token", drawn ? COLUMNS : ["probability"], rows);
 }
 
-/** A panel: `showPart` what is known of a part of the text, `showNext` what may come after all of it. */
-export function makeChoices() {
+/**
+ * A panel: `showPart` what is known of a part of the text, `showNext` what may come after all of it. On a narrow screen
+ * what is known of a part comes up from below, until it is closed.
+ */
+export function makeChoices({ closed }) {
   const heading = make("h2", {});
+  const close = make("button", { type: "button", class: "close", "aria-label": "Close", click: closed }, "×");
   const facts = make("p", { class: "hint" });
   const place = make("div", {});
-  const root = make("section", { class: "choices", "aria-label": "Choices" }, heading, facts, place);
+  const root = make("section", { class: "choices", "aria-label": "Choices" }, close, heading, facts, place);
 
-  function fill(title, text, content) {
+  function fill(title, text, content, ofPart = false) {
+    root.classList.toggle("of-part", ofPart);
     heading.replaceChildren(...title);
     facts.textContent = text;
     place.replaceChildren(...content);
@@ -45,7 +50,7 @@ export function makeChoices() {
         several && `made of ${several.join(", ")}`,
       ];
       const name = make("bdi", { class: "pw-quoted" }, label(part.text, 40));
-      fill([name, " instead of"], said.filter(Boolean).join(" · "), [choiceBars(part.tokens[0].likeliest, take)]);
+      fill([name, " instead of"], said.filter(Boolean).join(" · "), [choiceBars(part.tokens[0].likeliest, take)], true);
       return `${label(part.text, 40)}: ${percent(Math.exp(logProb))}, rank ${number(rank)}`;
     },
     /** The next token's probabilities, and how many tokens the settings leave to be drawn. */

@@ -1,0 +1,123 @@
+"""The page of the server in a browser: how soon it is there, and whether it keeps up with a model that writes fast.
+
+A model's tokens are played to it: 5,000 at once, then 1,000 at 200 a second. "behind" is by how much longer the page
+took for these than they took to be sent; "frames, longest" is the longest distance of two frames meanwhile. All are
+milliseconds.
+
+Run: python -m benchmarks.page RUN [ROUNDS], where RUN holds a writer
+"""
+
+import asyncio
+import json
+import socket
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from shutil import which
+from typing import Any
+
+from benchmarks.report import Result, write_result
+
+NAME = "page"
+N_BEFORE, N_PACED, RATE = 5000, 1000, 200  # tokens, tokens, tokens a second
+WATCH = """([before, all]) => new Promise(done => {
+  const editor = document.querySelector(".editor");
+  const [frames, lengths] = [[], []];
+  let last = null;
+  let begin = null;
+  const look = now => {
+    const count = editor.childElementCount;
+    if (count > before) {
+      begin ??= [now, count];
+      if (last !== null) frames.push(now - last);
+    }
+    last = now;
+    if (count < all) return requestAnimationFrame(look);
+    frames.sort((one, other) => one - other);
+    const [took, sent] = [now - begin[0], all - begin[1]];
+    return done({ took, sent, longest: frames.at(-1), median: frames[frames.length >> 1] });
+  };
+  requestAnimationFrame(look);
+})"""
+
+
+def main(run: str, rounds: int = 3) -> None:
+    """Each round in a fresh context, so that nothing is known of the page."""
+    from playwright.sync_api import sync_playwright
+
+    found: dict[str, list[float]] = {}
+    with _serving(Path(run)) as address, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=which("chromium"), args=["--no-sandbox"])
+        for _ in range(rounds):
+            for name, value in _measure(browser, address).items():
+                found.setdefault(name, []).append(value)
+        machine = f"Chromium {browser.version}, headless, without a GPU; server, model and browser share the machine."
+        browser.close()
+    results = [Result(name, {"ms": values}) for name, values in found.items()]
+    write_result(NAME, f"python -m benchmarks.{NAME} {run} {rounds}", results, machine)
+
+
+def _measure(browser: Any, address: str) -> dict[str, float]:
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    page = context.new_page()
+    page.set_default_timeout(60_000)
+    page.goto(f"{address}/#/write?text=It")
+    page.wait_for_selector("main[data-ready]")
+    page.wait_for_selector(".choices tbody tr")
+    paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    page.click("button.main")
+    watched = page.evaluate(WATCH, [N_BEFORE, N_BEFORE + N_PACED])
+    context.close()
+    return {
+        "first paint": paint,
+        f"{RATE} tokens a second after {N_BEFORE:,}: behind": watched["took"] - 1000 * watched["sent"] / RATE,
+        "frames, median": watched["median"],
+        "frames, longest": watched["longest"],
+    }
+
+
+async def _played() -> AsyncIterator[str]:
+    likeliest = [{"id": id, "text": f" word{id}", "probability": 0.1, "chance": 0.1} for id in range(10)]
+    loop = asyncio.get_running_loop()
+    start = 0.0
+    for number in range(N_BEFORE + N_PACED):
+        if number == N_BEFORE:
+            await asyncio.sleep(1)  # until the page has taken in what came at once
+            start = loop.time()
+        if number > N_BEFORE:
+            await asyncio.sleep(max(0.0, start + (number - N_BEFORE) / RATE - loop.time()))
+        text = f" word{number % 97}" + "\n" * (number % 60 == 59)
+        token = {"id": 1, "text": text, "shown": text, "log_prob": -(number % 7), "rank": 2, "entropy": 1.5}
+        yield f"event: token\ndata: {json.dumps({**token, 'likeliest': likeliest})}\n\n"
+    yield 'event: done\ndata: {"n": 1, "seconds": 1}\n\n'
+
+
+@contextmanager
+def _serving(run: Path) -> Iterator[str]:
+    """The server, but for what writes."""
+    import uvicorn
+    from fastapi import FastAPI
+    from fastapi.responses import StreamingResponse
+
+    from penwright.serving.app import create_app
+    from penwright.serving.served import Served, Shelf
+    from penwright.serving.settings import ServingSettings
+
+    bound = socket.create_server(("127.0.0.1", 0))
+    port = bound.getsockname()[1]
+    shelf, app = Shelf([Served.load(run)]), FastAPI()
+    app.post("/write")(lambda: StreamingResponse(_played(), media_type="text/event-stream"))
+    app.mount("/", create_app(shelf, ServingSettings(port=port)))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve([bound])))
+    thread.start()
+    yield f"http://127.0.0.1:{port}"
+    server.should_exit = True
+    thread.join()
+    shelf.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:]))

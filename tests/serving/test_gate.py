@@ -1,0 +1,204 @@
+"""Who may ask, from where and how much; and how a server ends."""
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import closing
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from penwright.errors import UsageError
+
+from .conftest import Running, Serving, eventually
+
+KEY = "a secret: with a colon"
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    text: str
+
+
+def ask(address: str, path: str, method: str = "GET", body: bytes | None = None, **headers: str) -> Answer:
+    host, port = address.removeprefix("http://").split(":")
+    connection = HTTPConnection(host, int(port), timeout=20)
+    try:
+        connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+        found = connection.getresponse()
+        headers = {name.lower(): value for name, value in found.getheaders()}
+        return Answer(found.status, headers, found.read().decode())
+    finally:
+        connection.close()
+
+
+@pytest.fixture(scope="module")
+def locked(serving: Serving) -> str:
+    """The address of a server that asks for a key."""
+    return serving(api_key=KEY).address
+
+
+def test_only_the_address_that_was_printed_is_known(server: Running) -> None:
+    host = server.address.removeprefix("http://")
+    port = host.split(":")[1]
+    assert ask(server.address, "/health").status == 200
+    assert ask(server.address, "/health", Host=f"localhost:{port}").status == 200
+    for other in ("evil.example", f"evil.example:{port}", "127.0.0.1", f"localhost.evil.example:{port}", ""):
+        assert ask(server.address, "/v1/models", Host=other).status == 403
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1", "https://localhost"])
+def test_pages_of_other_places_are_refused(server: Running, origin: str) -> None:
+    assert ask(server.address, "/v1/models", Origin=origin).status == 403
+    assert ask(server.address, "/v1/models", Origin=server.address).status == 200
+
+
+def test_answers_let_no_other_page_in(server: Running) -> None:
+    for path in ("/", "/v1/models", "/nothing"):
+        headers = ask(server.address, path).headers
+        assert "default-src 'self'" in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert not [name for name in headers if name.startswith("access-control")]
+
+
+def test_nothing_but_health_is_open_without_the_key(locked: str) -> None:
+    assert ask(locked, "/health").status == 200
+    paths = json.loads(ask(locked, "/openapi.json", X_API_Key=KEY).text)["paths"]
+    assert {"/v1/completions", "/translate", "/classify", "/metrics"} <= set(paths)
+    for path in {*paths, "/", "/openapi.json", "/views/dom.js", "/nothing"} - {"/health"}:
+        for method in ("GET", "POST"):
+            assert ask(locked, path, method).status == 401, path
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Authorization": f"Bearer {KEY}"},
+        {"Authorization": "Basic " + base64.b64encode(f"anybody:{KEY}".encode()).decode()},
+        {"X-API-Key": KEY},
+    ],
+)
+def test_the_key_opens(locked: str, headers: dict[str, str]) -> None:
+    assert ask(locked, "/v1/models", **headers).status == 200
+    wrong = {name: value[:-2] + "x=" for name, value in headers.items()}
+    assert ask(locked, "/v1/models", **wrong).status == 401
+
+
+def test_clients_of_libretranslate_show_the_key_in_the_body(locked: str) -> None:
+    client = pytest.importorskip("libretranslatepy").LibreTranslateAPI(locked, KEY)
+    assert client.languages()[0]["targets"] == ["target"]
+    assert isinstance(client.translate("eins", "auto", "target"), str)
+    body = json.dumps({"q": "eins", "target": "target", "api_key": KEY}).encode()
+    assert ask(locked, "/translate", "POST", body, Content_Type="application/json").status == 200
+
+
+def test_a_body_that_is_too_large_is_refused(serving: Serving) -> None:
+    address = serving(max_body_bytes=2000).address
+    found = ask(address, "/v1/completions", "POST", b"x" * 2001)
+    assert found.status == 413 and "max_body_bytes" in found.text
+    claimed = ask(address, "/v1/completions", "POST", b"{}", Content_Length="10000000000")
+    assert claimed.status == 413
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[" * 100_000, b"\xff\xfe", b'{"prompt": NaN}', b"1" * 10_000, b'{"seed": 1e999}', b"null"]
+)
+@pytest.mark.parametrize("path", ["/v1/completions", "/translate", "/detect", "/classify"])
+def test_what_is_no_json_is_the_clients_mistake(server: Running, path: str, body: bytes) -> None:
+    found = ask(server.address, path, "POST", body, Content_Type="application/json")
+    assert 400 <= found.status < 500
+    assert json.loads(found.text)["error"]
+
+
+def test_more_than_can_wait_is_refused_for_now(serving: Serving) -> None:
+    running = serving(max_waiting=3)
+    served = running.shelf.get("writer")
+    long = json.dumps({"prompt": "It", "max_tokens": 4000, "n": 3, "stream": True}).encode()
+    host, port = running.address.removeprefix("http://").split(":")
+    with closing(HTTPConnection(host, int(port), timeout=20)) as connection:
+        connection.request("POST", "/v1/completions", long, {"Content-Type": "application/json"})
+        with connection.getresponse() as answer:
+            assert answer.readline().startswith(b"data: {")
+            refused = ask(
+                running.address, "/v1/completions", "POST", b'{"prompt": "It"}', Content_Type="application/json"
+            )
+    assert refused.status == 429 and refused.headers["retry-after"]
+    assert eventually(lambda: served.n_inside == 0 and not served.pooling.pool.busy)
+    accepted = ask(running.address, "/v1/completions", "POST", b'{"prompt": "It"}', Content_Type="application/json")
+    assert accepted.status == 200
+    many = ask(running.address, "/v1/completions", "POST", b'{"n": 4}', Content_Type="application/json")
+    assert many.status == 400
+
+
+def test_what_takes_too_long_is_ended(serving: Serving) -> None:
+    running = serving(deadline_seconds=0.2)
+    long = {"prompt": "It", "max_tokens": 4000, "logit_bias": {str(no_end(running)): -100}}
+    found = ask(running.address, "/v1/completions", "POST", json.dumps(long).encode(), Content_Type="application/json")
+    assert found.status == 504 and json.loads(found.text)["error"]["type"] == "timeout_error"
+    streamed = ask(
+        running.address,
+        "/v1/completions",
+        "POST",
+        json.dumps({**long, "stream": True}).encode(),
+        Content_Type="application/json",
+    )
+    assert streamed.status == 200 and '"error"' in streamed.text and "[DONE]" not in streamed.text
+    assert eventually(lambda: not running.shelf.get("writer").pooling.pool.busy)
+
+
+def no_end(running: Running) -> int:
+    return running.shelf.get("writer").generator.tokenizer.end_id
+
+
+def test_metrics_count(server: Running) -> None:
+    def counted(name: str) -> float:
+        lines = ask(server.address, "/metrics").text.split("\n")
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+
+    name = 'penwright_requests_total{route="/classify",status="200"}'
+    before = counted(name), counted('penwright_texts_total{model="classifier"}')
+    body = b'{"texts": ["a fine film", "a dull film"]}'
+    found = ask(server.address, "/classify", "POST", body, Content_Type="application/json")
+    assert [sum(each["scores"].values()) for each in json.loads(found.text)["results"]] == pytest.approx([1, 1])
+    assert (counted(name), counted('penwright_texts_total{model="classifier"}')) == (before[0] + 1, before[1] + 2)
+
+
+def test_an_address_for_others_wants_a_key(server: Running) -> None:
+    from penwright.serving.server import Server
+    from penwright.serving.settings import ServingSettings
+
+    with pytest.raises(UsageError, match="--api-key"):
+        Server(server.shelf, ServingSettings(host="0.0.0.0", port=0))
+
+
+def test_a_port_that_is_taken_is_named(server: Running) -> None:
+    from penwright.errors import PenwrightError
+    from penwright.serving.server import Server
+    from penwright.serving.settings import ServingSettings
+
+    port = int(server.address.rpartition(":")[2])
+    with pytest.raises(PenwrightError, match=f"{port} cannot be listened at"):
+        Server(server.shelf, ServingSettings(port=port))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_lets_open_streams_come_to_their_end(runs: Path, number: signal.Signals, code: int) -> None:
+    command = [sys.executable, "-m", "penwright", "serve", str(runs / "writer"), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().split(": ")[0]
+        host, port = address.removeprefix("http://").split(":")
+        body = json.dumps({"prompt": "It", "max_tokens": 300, "stream": True, "seed": 1})
+        with closing(HTTPConnection(host, int(port), timeout=30)) as connection:
+            connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+            with connection.getresponse() as answer:
+                assert answer.readline().startswith(b"data: {")
+                process.send_signal(number)
+                assert answer.read().endswith(b"data: [DONE]\n\n")
+        assert process.wait(20) == code

@@ -1,0 +1,36 @@
+"""What no client would send: schemathesis reads the description of the interfaces and tries its borders, and beyond."""
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from .conftest import Running
+
+CHECKS = ("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance")
+
+
+@pytest.mark.skipif(find_spec("schemathesis") is None, reason="schemathesis is not installed")
+def test_nothing_that_can_be_sent_breaks_the_server(server: Running, tmp_path: Path) -> None:
+    options = {
+        "phases": "coverage,fuzzing",
+        "mode": "all",  # also what the description does not allow
+        "checks": ",".join(CHECKS),
+        "max-examples": "4",
+        "generation-allow-x00": "true",
+        "workers": "1",
+        "seed": "1",
+        "exclude-path-regex": "^/inspect",  # pictures take too long for so many cases
+    }
+    given = [f"--{name}={value}" for name, value in options.items()]
+    command = [sys.executable, "-m", "schemathesis.cli", "run", f"{server.address}/openapi.json", *given]
+    done = subprocess.run(
+        [*command, "--generation-deterministic", "--no-color", "--continue-on-failure"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
