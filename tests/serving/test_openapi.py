@@ -7,22 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Running
+from .conftest import Serving
 
 CHECKS = ("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance")
 
 
 @pytest.mark.skipif(find_spec("schemathesis") is None, reason="schemathesis is not installed")
-def test_nothing_that_can_be_sent_breaks_the_server(server: Running, tmp_path: Path) -> None:
+def test_nothing_that_can_be_sent_breaks_the_server(serving: Serving, tmp_path: Path) -> None:
+    server = serving(max_new_tokens=32, max_n=2, max_characters=500)
     options = {
         "phases": "coverage,fuzzing",
         "mode": "all",  # also what the description does not allow
         "checks": ",".join(CHECKS),
-        "max-examples": "4",
+        "max-examples": "3",
         "generation-allow-x00": "true",
         "workers": "1",
         "seed": "1",
-        "exclude-path-regex": "^/inspect",  # pictures take too long for so many cases
+        "include-path-regex": "^/(v1/|translate$|detect|languages|frontend|classify$|health|metrics)",  # for programs
     }
     given = [f"--{name}={value}" for name, value in options.items()]
     command = [sys.executable, "-m", "schemathesis.cli", "run", f"{server.address}/openapi.json", *given]

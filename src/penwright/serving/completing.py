@@ -80,6 +80,17 @@ class LogProbs(BaseModel):
             text_offset=[place for part in parts for place in part.text_offset],
         )
 
+    def before(self, place: int) -> "LogProbs":
+        """Those of the tokens that begin before this character."""
+        n = sum(offset < place for offset in self.text_offset)
+        top = None if self.top_logprobs is None else self.top_logprobs[:n]
+        return LogProbs(
+            tokens=self.tokens[:n],
+            token_logprobs=self.token_logprobs[:n],
+            top_logprobs=top,
+            text_offset=self.text_offset[:n],
+        )
+
 
 class Choice(BaseModel):
     """A completion, or a piece of one."""
@@ -176,6 +187,7 @@ class _Growing:
         self._text = ""  # that was shown
         self._n_characters = 0  # of all tokens, whether shown or not
         self.n_tokens = 0
+        self._is_cut = False  # by a stop string, whose tokens are not part of it
         self._pieces: list[Choice] = []
 
     def take(self, news: News) -> Choice:
@@ -183,8 +195,8 @@ class _Growing:
         self.n_tokens += 1
         likely = {each.token: each.log_prob for each in news.look.likely} if news.look else {}
         finish: Finish = {"end": "stop", "stop": "stop", "length": "length", None: None}[news.finish]
-        is_shown = news.finish != "end" and self._n_characters < len(self._text) + len(news.text)
-        log_probs = self.log_probs([(news.token, news.log_prob, likely)]) if is_shown else None
+        self._is_cut = news.finish == "stop"
+        log_probs = None if news.finish == "end" else self.log_probs([(news.token, news.log_prob, likely)])
         return self.piece(news.text, finish, log_probs)
 
     def piece(self, text: str, finish: Finish = None, log_probs: LogProbs | None = None) -> Choice:
@@ -215,6 +227,8 @@ class _Growing:
         """All pieces as one."""
         found = [piece.logprobs for piece in self._pieces if piece.logprobs]
         log_probs = None if self.n_likely is None else LogProbs.joined(found, bool(self.n_likely))
+        if log_probs and self._is_cut:
+            log_probs = log_probs.before(len(self._text))
         finish = self._pieces[-1].finish_reason
         return Choice(index=self._index, text=self._text, logprobs=log_probs, finish_reason=finish)
 
