@@ -153,7 +153,7 @@ export async function show(element, { state, signal, fail, announce, go }) {
   element.append(
     make("h1", { class: "pw-hidden" }, "Runs"),
     make("nav", { class: "chooser", "aria-label": "Runs" }, list.root),
-    make("div", { class: "about" }, alerts, make("div", { class: "line" }, tabs, make("span", { class: "push line" }, choices("By", BY, by(), (value) => (state.set({ by: value }), draw())), save)), diagram, samples.root, settings),
+    make("div", { class: "seen" }, alerts, make("div", { class: "line" }, tabs, make("span", { class: "push line" }, choices("By", BY, by(), (value) => (state.set({ by: value }), draw())), save)), diagram, samples.root, settings),
   );
   await refresh();
   page.chosen = first();
