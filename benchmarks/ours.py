@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
+from math import log
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -25,9 +26,9 @@ def train(folder: Path, options: Sequence[object]) -> Finished:
 
 
 def losses(folder: Path) -> list[tuple[float, float]]:
-    """Seconds of training and nats a token, at every look at the held-out part."""
+    """Seconds of training and nats a byte (of ASCII: a character), at every look at the held-out part."""
     records = Run.open(folder).records("metrics.jsonl")
-    return [(float(record["seconds"]), float(record["nats per token"])) for record in records]
+    return [(float(record["seconds"]), log(2) * float(record["bits per byte"])) for record in records]
 
 
 def evaluate(folder: Path, *files: object) -> dict[str, float]:

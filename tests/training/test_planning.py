@@ -58,6 +58,17 @@ def test_a_small_text_is_read_by_characters_and_a_large_one_by_pieces() -> None:
     assert plan_for(NOVELS).recipe.tokenizer.type == "bpe"
 
 
+def test_in_a_minute_a_writer_reads_few_kinds_of_pieces_unless_the_text_is_tiny() -> None:
+    minute: Table = {"minutes": 1}
+    assert plan_for(SHAKESPEARE, training=minute).recipe.tokenizer.type == "bpe"
+    assert plan_for(SHAKESPEARE._replace(n_bytes=100_000), training=minute).recipe.tokenizer.type == "characters"
+    sizes = {
+        facts: [plan_for(facts, training={"minutes": m}).recipe.tokenizer.vocab_size or 0 for m in (1, 10)]
+        for facts in (NOVELS, PAIRS)
+    }
+    assert sizes[NOVELS][0] < sizes[NOVELS][1] and sizes[PAIRS][0] == sizes[PAIRS][1]
+
+
 def test_the_vocabulary_grows_with_the_text() -> None:
     sizes = [
         plan_for(Facts("generate", 1, n_bytes, 500)).recipe.tokenizer.vocab_size or 0

@@ -13,6 +13,7 @@ from penwright.training.compilation import GAIN, choose_compilation
 from penwright.training.pace import Pace
 
 DEFAULT_MINUTES = 10.0
+SHORT = 2.0  # minutes
 LADDER = ("nano", "tiny", "mini", "small", "medium", "base", "large")
 TOKENS_PER_PARAMETER: dict[Task, float] = {"generate": 1.0, "translate": 0.8, "classify": 0.8}
 # ... that training should see: with fewer, a smaller model gets further in the time
@@ -104,10 +105,9 @@ class _Planner:
 
     def _choose_tokenizer(self) -> None:
         facts = self.facts
-        if facts.task == "generate" and facts.n_bytes < 3_000_000 and facts.n_characters <= 400:
-            reason = (
-                f"{rounded(facts.n_bytes / 1e6)} MB with {facts.n_characters} characters teach spelling, not many words"
-            )
+        if facts.task == "generate" and facts.n_characters <= 400 and facts.n_bytes < self._spelled_below:
+            size = f"{rounded(facts.n_bytes / 1e6)} MB with {facts.n_characters} characters"
+            reason = f"{size} teach spelling, not many words"
             self._suggest("tokenizer.type", "characters", reason)
         else:
             self._suggest("tokenizer.type", "bpe", "pieces of words; nothing is unknown to it")
@@ -115,10 +115,20 @@ class _Planner:
             vocabulary, reason = self._vocabulary()
             self._suggest("tokenizer.vocab_size", vocabulary, reason)
 
+    @property
+    def _is_short(self) -> bool:
+        """Whether a writer has so little time that what it reads should be few kinds of large pieces (measured)."""
+        return self.facts.task == "generate" and self._get("training.minutes", DEFAULT_MINUTES) < SHORT
+
+    @property
+    def _spelled_below(self) -> int:
+        """The bytes of text below which a writer reads characters."""
+        return 500_000 if self._is_short else 3_000_000
+
     def _vocabulary(self) -> tuple[int, str]:
         """Twice as many pieces for every fourfold text (after Gowda and May 2020), in powers of two."""
         text = self.facts.n_bytes * (2 if self.facts.task == "translate" else 1)  # one vocabulary for both sides
-        pieces = 2 ** round(log2(max(256.0, 4000 * (text / 4e6) ** 0.5)))
+        pieces = 2 ** round(log2(max(256.0, 4000 * (text / 4e6) ** 0.5)) - self._is_short / 2)
         if self.facts.task == "translate":
             pieces *= 2  # fewer steps to a sentence: three BLEU more after two minutes (measured)
         size = f"{rounded(text / 1e6)} MB of text"
@@ -141,11 +151,10 @@ class _Planner:
         return max(1.0, self.facts.n_bytes / letters)
 
     def _choose_batch(self) -> None:
-        minutes = self._get("training.minutes", DEFAULT_MINUTES)
         if self.facts.task == "generate":
-            context = 128 if minutes < 2 else 256
+            context, batch = (128, 2048) if self._is_short else (256, 4096)
             self._suggest("model.context_length", context, "tokens that the model looks back on")
-            self._suggest("training.batch_tokens", 2048 if minutes < 2 else 4096, "many small steps learn fastest here")
+            self._suggest("training.batch_tokens", batch, "many small steps learn fastest here")
         elif self.facts.task == "translate":
             self._suggest("model.context_length", 256, "longer texts are split into sentences")
             self._suggest("training.batch_tokens", 2048, "padding included; many small steps learn fastest here")
