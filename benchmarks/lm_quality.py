@@ -1,7 +1,7 @@
 """Validation loss against seconds on tiny Shakespeare's characters: nanoGPT's CPU recipe beside ours, from raw text.
 
-nanoGPT says its loss on random windows of 64 characters, ours is over the whole last tenth in windows side by side. Both
-are in nats a character, whatever the tokens are.
+nanoGPT says its loss on random windows of 64 characters, ours is over the whole last tenth in windows side by side;
+both in nats a character, whatever the tokens are.
 
 Run: python -m benchmarks.lm_quality TEXT NANOGPT_CHECKOUT [MINUTES,MINUTES...] [ROUNDS]
 """

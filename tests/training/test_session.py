@@ -63,6 +63,18 @@ def test_the_best_is_kept_though_later_ones_are_worse(run: Run, make_trainer: Ma
     assert [checkpoint.step for checkpoint in run.checkpoints()] == [4, 10]
 
 
+def test_of_equal_scores_the_one_with_fewest_nats_is_kept(run: Run, make_trainer: MakeTrainer) -> None:
+    looks = iter([(0.0, 5.0), (0.0, 4.0), (0.0, 4.5), (0.0, 4.0)])  # BLEU stays 0 for a while
+
+    def look() -> list[Score]:
+        bleu, nats = next(looks)
+        return [Score("BLEU", bleu, True), Score("nats per token", nats)]
+
+    trainer = make_trainer(training={"steps": 8, "evaluate_every": 2})
+    Session(run, trainer, look, lambda: [Sample("a", "b")], [recorder := Recorder()]).fit()
+    assert recorder.evaluated_at == [(2, True), (4, True), (6, False), (8, False)] and run.best_step() == 4
+
+
 class Killed(BaseException):
     """Ends a process at once: nothing of ours catches it."""
 

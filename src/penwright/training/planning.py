@@ -17,6 +17,7 @@ SHORT = 2.0  # minutes
 LADDER = ("nano", "tiny", "mini", "small", "medium", "base", "large")
 TOKENS_PER_PARAMETER: dict[Task, float] = {"generate": 1.0, "translate": 0.8, "classify": 0.8}
 # ... that training should see: with fewer, a smaller model gets further in the time
+SHORT_SHARE = 0.6  # of them, that is enough for a writer of less than two minutes
 PARAMETERS_PER_TOKEN: dict[Task, float] = {"generate": 12.0, "translate": 12.0, "classify": 0.6}
 # ... of the corpus: more only learns it by heart, and soonest where a whole text teaches no more than a label
 TRAINING_SHARE = 0.9  # of the time; the rest goes into evaluations
@@ -206,7 +207,8 @@ class _Planner:
         return self._measure(name).flops_per_token
 
     def _tokens_needed(self, name: str) -> float:
-        return TOKENS_PER_PARAMETER[self.facts.task] * self._parameters(name)
+        share = SHORT_SHARE if self._is_short else 1.0
+        return share * TOKENS_PER_PARAMETER[self.facts.task] * self._parameters(name)
 
     def _affordable_tokens(self, name: str | None) -> float:
         """Target tokens that the budget allows for."""

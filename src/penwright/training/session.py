@@ -98,7 +98,7 @@ class Session:
         with uncompiled(), trainer.average.applied() if trainer.average else nullcontext():
             scores, samples = self.evaluate(), self.sample()
         state = trainer.state
-        best = scores[0].beats(state.best)
+        best = self._is_best(scores)
         if best:
             state.best, state.best_step = scores[0].value, state.step
         state.evaluations_since_best = 0 if best else state.evaluations_since_best + 1
@@ -114,6 +114,12 @@ class Session:
         self._save()
         trainer.reserved_seconds = monotonic() - begin
         self.last_evaluated_at = state.seconds + trainer.reserved_seconds
+
+    def _is_best(self, scores: Sequence[Score]) -> bool:
+        """By the first score; of equal ones, as BLEU is 0 for a while, the one with fewest nats."""
+        state, nats = self.trainer.state, _nats(scores)
+        fewer = nats is not None and state.best_nats is not None and nats < state.best_nats
+        return scores[0].beats(state.best) or (scores[0].value == state.best and fewer)
 
     def _save(self) -> None:
         tensors, record = self.trainer.save()
@@ -136,7 +142,7 @@ class Session:
         It is seen by the nats, which move smoothly where a score such as accuracy jumps by chance.
         """
         settings, state = self.trainer.settings, self.trainer.state
-        nats = next((score.value for score in scores if score.name.startswith("nats")), None)
+        nats = _nats(scores)
         if nats is not None:
             state.best_nats = nats if state.best_nats is None else min(nats, state.best_nats)
             over = nats > state.best_nats * (1 + OVER_FITTED)
@@ -184,3 +190,7 @@ def _signals() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _nats(scores: Sequence[Score]) -> float | None:
+    return next((score.value for score in scores if score.name.startswith("nats")), None)
