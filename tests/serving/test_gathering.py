@@ -1,7 +1,8 @@
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import pytest
 
@@ -10,6 +11,13 @@ pytest.importorskip("fastapi", reason="the server is an extra: pip install 'penw
 from penwright.serving.gathering import BATCH, Gathering, Unwanted
 
 Batches = list[tuple[str, list[str]]]
+T = TypeVar("T")
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """In a thread of its own, since the browser of other tests keeps a loop running in this one."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()
 
 
 def gather(
@@ -27,7 +35,7 @@ def gather(
             gathering: Gathering[str, str] = Gathering(work or upper, worker)
             return await asyncio.gather(*(gathering.ask(*each) for each in questions), return_exceptions=True)
 
-    return asyncio.run(ask()), batches
+    return run(ask()), batches
 
 
 def test_those_who_ask_at_the_same_time_share_a_batch() -> None:
@@ -86,4 +94,4 @@ def test_work_that_nobody_waits_for_is_stopped() -> None:
             assert gathering.n_left == 1
             assert await gathering.ask("", ["b"]) == ["b"]
 
-    asyncio.run(ask_and_leave())
+    run(ask_and_leave())

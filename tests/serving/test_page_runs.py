@@ -23,13 +23,14 @@ def test_no_screen_is_wider_than_the_window_and_axe_finds_nothing(
     visit: Any, scheme: str, width: int, height: int
 ) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
+    rules = {"runOnly": ["color-contrast"]} if scheme == "dark" else {}  # all others are the same in both themes
     for place, awaited in PLACES.items():
         page = visit(place, scheme, width, height)
         page.wait_for_selector(awaited)
         page.evaluate("document.querySelectorAll('main details').forEach((each) => (each.open = true))")
         page.wait_for_timeout(300)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), place
-        found = axe.Axe().run(page).response["violations"]
+        found = axe.Axe().run(page, options=rules).response["violations"]
         assert not found, [(each["id"], [node["html"][:200] for node in each["nodes"]][:3]) for each in found]
 
 

@@ -133,7 +133,15 @@ function build(root, data, options) {
   }
   drawn.measure();
   repaint();
-  return { repaint, paint: drawn.paint, stop: drawn.stop, setRuns, canvas: drawn.canvas, svg: drawn.svg, paper: drawn.paper };
+  return {
+    repaint,
+    paint: drawn.paint,
+    stop: drawn.stop,
+    setRuns,
+    canvas: drawn.canvas,
+    svg: drawn.svg,
+    paper: drawn.paper,
+  };
 }
 
 /** The point nearest to x in points that are in its order. */

@@ -19,15 +19,39 @@ export const keys = [
 /** @param {HTMLElement} element @param {import("../screens.js").Context} context */
 export function show(element, { model, state, signal, fail, announce, go }) {
   const page = { timer: 0, asking: null, back: null };
-  const calibration = askJson(`classifying/calibration?model=${encodeURIComponent(model.id)}`, undefined, { signal }).catch(() => null);
+  const calibration = askJson(`classifying/calibration?model=${encodeURIComponent(model.id)}`, undefined, {
+    signal,
+  }).catch(() => null);
   const method = state.get("method", "integrated_gradients");
-  const one = makeOne({ model, signal, fail, announce, method, remember: (name) => state.set({ method: name }), calibration });
+  const one = makeOne({
+    model,
+    signal,
+    fail,
+    announce,
+    method,
+    remember: (name) => state.set({ method: name }),
+    calibration,
+  });
   const many = makeMany({ model, signal, fail, announce, chosen: openRow });
-  const field = make("textarea", { rows: 3, dir: "auto", spellcheck: "false", "aria-label": "Text", placeholder: "Write a text, or paste a table of them", input: later });
+  const field = make("textarea", {
+    rows: 3,
+    dir: "auto",
+    spellcheck: "false",
+    "aria-label": "Text",
+    placeholder: "Write a text, or paste a table of them",
+    input: later,
+  });
   const button = (text, click, attributes = {}) => make("button", { type: "button", click, ...attributes }, text);
-  const chooser = make("input", { type: "file", accept: ".csv,.tsv,.txt,text/*", hidden: true, change: () => chooser.files[0] && openFile(chooser.files[0]) });
+  const chooser = make("input", {
+    type: "file",
+    accept: ".csv,.tsv,.txt,text/*",
+    hidden: true,
+    change: () => chooser.files[0] && openFile(chooser.files[0]),
+  });
   const back = button("‹ Back to the table", goBack, { hidden: true });
-  const examples = model.examples.slice(0, 3).map((text) => button(make("bdi", {}, text.slice(0, 60)), () => showText(text)));
+  const examples = model.examples
+    .slice(0, 3)
+    .map((text) => button(make("bdi", {}, text.slice(0, 60)), () => showText(text)));
 
   function later() {
     clearTimeout(page.timer);
@@ -115,7 +139,20 @@ export function show(element, { model, state, signal, fail, announce, go }) {
       "div",
       { class: "asked" },
       field,
-      make("div", { class: "line" }, back, make("span", { class: "hint" }, "Try"), examples, make("span", { class: "push line" }, button("Inspect", () => go("inspect", { model: model.id, text: field.value })), button("Open a table", () => chooser.click())), chooser),
+      make(
+        "div",
+        { class: "line" },
+        back,
+        make("span", { class: "hint" }, "Try"),
+        examples,
+        make(
+          "span",
+          { class: "push line" },
+          button("Inspect", () => go("inspect", { model: model.id, text: field.value })),
+          button("Open a table", () => chooser.click()),
+        ),
+        chooser,
+      ),
     ),
     one.root,
     many.root,

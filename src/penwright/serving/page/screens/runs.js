@@ -9,8 +9,16 @@ import { makeList } from "./runs/list.js";
 import { makeSamples } from "./runs/samples.js";
 
 const AGAIN = 2000; // milliseconds until figures of a run that is trained are asked for again
-const BY = [["step", "by step"], ["targets", "by tokens"], ["time", "by time"]];
-const FORMATS = [["csv", "Numbers (.csv)"], ["svg", "Picture (.svg)"], ["png", "Picture (.png)"]];
+const BY = [
+  ["step", "by step"],
+  ["targets", "by tokens"],
+  ["time", "by time"],
+];
+const FORMATS = [
+  ["csv", "Numbers (.csv)"],
+  ["svg", "Picture (.svg)"],
+  ["png", "Picture (.png)"],
+];
 const KINDS = { "not finite": "Not finite", spike: "Spike", plateau: "Plateau", "over-fitting": "Over-fitting" };
 
 export const keys = [
@@ -34,10 +42,15 @@ export async function show(element, { state, signal, fail, announce, go }) {
   const colours = () => new Map(page.chosen.map((name, at) => [name, at]));
   const address = (path, name) => `runs/${path}?run=${encodeURIComponent(name)}`;
   const save = menu("Save", FORMATS, (format) => saveAs(format).catch(fail));
-  diagram.addEventListener("drawing-changed", ({ detail }) => state.set({ logx: detail.log_x || "", logy: detail.log_y || "", smooth: detail.smoothing || "" }));
+  diagram.addEventListener("drawing-changed", ({ detail }) =>
+    state.set({ logx: detail.log_x || "", logy: detail.log_y || "", smooth: detail.smoothing || "" }),
+  );
 
   function choose(names) {
-    page.chosen = [...page.chosen.filter((name) => names.includes(name)), ...names.filter((name) => !page.chosen.includes(name))];
+    page.chosen = [
+      ...page.chosen.filter((name) => names.includes(name)),
+      ...names.filter((name) => !page.chosen.includes(name)),
+    ];
     state.set({ runs: JSON.stringify(page.chosen) });
     list.draw(page.runs, colours());
     return load();
@@ -57,17 +70,24 @@ export async function show(element, { state, signal, fail, announce, go }) {
     page.figures.set(name, figures);
     const step = figures.evaluations.step?.at(-1) ?? -1;
     if (page.more.get(name)?.step === step) return;
-    const [tried, given] = await Promise.all(["samples", "settings"].map((path) => askJson(address(path, name), undefined, { signal })));
+    const [tried, given] = await Promise.all(
+      ["samples", "settings"].map((path) => askJson(address(path, name), undefined, { signal })),
+    );
     page.more.set(name, { step, samples: tried.samples, settings: given.settings });
   }
   function lines() {
-    return page.chosen.flatMap((name) => linesOf({ name, colour: colours().get(name), figures: page.figures.get(name) }, measure().name, by()));
+    return page.chosen.flatMap((name) =>
+      linesOf({ name, colour: colours().get(name), figures: page.figures.get(name) }, measure().name, by()),
+    );
   }
   function draw() {
     drawTabs();
     drawAlerts();
     drawDiagram();
-    samples.show(page.chosen.map((name) => ({ name, samples: page.more.get(name).samples })), state.number("step", null));
+    samples.show(
+      page.chosen.map((name) => ({ name, samples: page.more.get(name).samples })),
+      state.number("step", null),
+    );
     drawSettings();
   }
   /** New numbers go into the diagram that is there; another measure or other runs need another one. */
@@ -79,14 +99,30 @@ export async function show(element, { state, signal, fail, announce, go }) {
     page.handle?.destroy();
     page.handle = null;
     diagram.replaceChildren();
-    if (!runs.length) return diagram.append(make("p", { class: "hint" }, page.chosen.length ? "There are no figures of this yet." : "Choose a run."));
-    const options = { log_x: state.get("logx") === "true", log_y: state.get("logy") === "true", smoothing: state.number("smooth", 0) };
+    if (!runs.length)
+      return diagram.append(
+        make("p", { class: "hint" }, page.chosen.length ? "There are no figures of this yet." : "Choose a run."),
+      );
+    const options = {
+      log_x: state.get("logx") === "true",
+      log_y: state.get("logy") === "true",
+      smoothing: state.number("smooth", 0),
+    };
     const [, xLabel] = AXES[by()];
     page.handle = drawCurves(diagram, { runs, x_label: xLabel, y_label: measure().label }, options);
     return undefined;
   }
   function drawTabs() {
-    const tab = ({ name, title }) => make("button", { type: "button", "aria-pressed": String(name === measure().name), click: () => (state.set({ measure: name }), draw()) }, title);
+    const tab = ({ name, title }) =>
+      make(
+        "button",
+        {
+          type: "button",
+          "aria-pressed": String(name === measure().name),
+          click: () => (state.set({ measure: name }), draw()),
+        },
+        title,
+      );
     const focused = document.activeElement?.closest(".tabs") && document.activeElement.textContent;
     tabs.replaceChildren(...measures().map(tab));
     if (focused) [...tabs.children].find(({ textContent }) => textContent === focused)?.focus();
@@ -94,7 +130,12 @@ export async function show(element, { state, signal, fail, announce, go }) {
   function drawAlerts() {
     const found = page.chosen.flatMap((name) => page.figures.get(name).alerts.map((alert) => ({ ...alert, name })));
     const item = ({ kind, step, text, name }) =>
-      make("p", { class: "alarm" }, make("strong", {}, KINDS[kind] || kind), ` · ${page.chosen.length > 1 ? `${name}, ` : ""}step ${step.toLocaleString("en")}: ${text}`);
+      make(
+        "p",
+        { class: "alarm" },
+        make("strong", {}, KINDS[kind] || kind),
+        ` · ${page.chosen.length > 1 ? `${name}, ` : ""}step ${step.toLocaleString("en")}: ${text}`,
+      );
     const before = alerts.textContent;
     const fresh = found.map(item);
     if (fresh.map(({ textContent }) => textContent).join("") !== before) alerts.replaceChildren(...fresh);
@@ -102,10 +143,17 @@ export async function show(element, { state, signal, fail, announce, go }) {
   function drawSettings() {
     const heading = make("h2", {}, page.chosen.length > 1 ? "Settings that differ" : "Settings");
     const all = page.chosen.map((name) => page.more.get(name).settings);
-    const found = page.chosen.length > 1 ? differences(all) : Object.entries(all[0] || {}).map(([name, value]) => [name, [value]]);
+    const found =
+      page.chosen.length > 1 ? differences(all) : Object.entries(all[0] || {}).map(([name, value]) => [name, [value]]);
     const said = (value) => (value === null ? "–" : typeof value === "string" ? value : JSON.stringify(value));
     const rows = found.map(([name, values]) => [name, ...values.map((value) => make("bdi", {}, said(value)))]);
-    const body = rows.length ? make("div", { class: "pw-scroll", tabindex: 0, role: "group", "aria-label": "Table of settings" }, table(["setting", ...page.chosen], rows)) : make("p", { class: "hint" }, "All settings are the same.");
+    const body = rows.length
+      ? make(
+          "div",
+          { class: "pw-scroll", tabindex: 0, role: "group", "aria-label": "Table of settings" },
+          table(["setting", ...page.chosen], rows),
+        )
+      : make("p", { class: "hint" }, "All settings are the same.");
     settings.hidden = page.chosen.length === 0;
     if (page.chosen.length > 1) return settings.replaceChildren(heading, body);
     const open = settings.querySelector("details")?.open || false;
@@ -116,7 +164,8 @@ export async function show(element, { state, signal, fail, announce, go }) {
     const { canvas, svg, paper, paint } = page.handle.parts;
     const name = `${page.chosen.join("-")}-${measure().name}`.replace(/[^\w.-]+/g, "_");
     const [, xLabel] = AXES[by()];
-    if (format === "csv") return download(`${name}.csv`, new Blob([csvOf(lines(), xLabel, measure().label)], { type: "text/csv" }));
+    if (format === "csv")
+      return download(`${name}.csv`, new Blob([csvOf(lines(), xLabel, measure().label)], { type: "text/csv" }));
     if (format === "svg") return download(`${name}.svg`, new Blob([svg()], { type: "image/svg+xml" }));
     paint();
     const copy = make("canvas", { width: canvas.width, height: canvas.height });
@@ -133,8 +182,12 @@ export async function show(element, { state, signal, fail, announce, go }) {
       const before = new Map(page.runs.map((run) => [run.name, run.state]));
       page.runs = (await askJson("runs", undefined, { signal })).runs;
       list.draw(page.runs, colours());
-      const live = page.runs.filter(({ name, state: now }) => page.chosen.includes(name) && (now === "training" || before.get(name) === "training"));
-      live.filter(({ name, state: now }) => now === "finished" && before.get(name) === "training").forEach(({ name }) => announce(`${name} has finished.`));
+      const live = page.runs.filter(
+        ({ name, state: now }) => page.chosen.includes(name) && (now === "training" || before.get(name) === "training"),
+      );
+      live
+        .filter(({ name, state: now }) => now === "finished" && before.get(name) === "training")
+        .forEach(({ name }) => announce(`${name} has finished.`));
       if (live.length) await load();
     } catch (error) {
       if (!wasStopped(error)) fail(error);
@@ -153,7 +206,25 @@ export async function show(element, { state, signal, fail, announce, go }) {
   element.append(
     make("h1", { class: "pw-hidden" }, "Runs"),
     make("nav", { class: "chooser", "aria-label": "Runs" }, list.root),
-    make("div", { class: "seen" }, alerts, make("div", { class: "line" }, tabs, make("span", { class: "push line" }, choices("By", BY, by(), (value) => (state.set({ by: value }), draw())), save)), diagram, samples.root, settings),
+    make(
+      "div",
+      { class: "seen" },
+      alerts,
+      make(
+        "div",
+        { class: "line" },
+        tabs,
+        make(
+          "span",
+          { class: "push line" },
+          choices("By", BY, by(), (value) => (state.set({ by: value }), draw())),
+          save,
+        ),
+      ),
+      diagram,
+      samples.root,
+      settings,
+    ),
   );
   await refresh();
   page.chosen = first();

@@ -3,7 +3,6 @@
 import { percent } from "../views/axes.js";
 import { make } from "../views/dom.js";
 import { askJson } from "../api.js";
-import { download } from "../saving.js";
 import { makeDetails } from "./translate/details.js";
 import { joined, placesOf, sentencesOf } from "./translate/document.js";
 import { makeGlossary } from "./translate/glossary.js";
@@ -12,6 +11,7 @@ import { makeOthers } from "./translate/others.js";
 import { makeTranslations } from "./translate/sentences.js";
 import { makeSource } from "./translate/source.js";
 import { makeTarget, sureness } from "./translate/target.js";
+import { languageName, makeTools } from "./translate/tools.js";
 
 const PAUSE = 400; // milliseconds after the last change
 const LONGEST_ADDRESS = 3000; // characters of a text that is kept in the address
@@ -29,12 +29,16 @@ const known = makeTranslations();
 export async function show(element, { model, state, signal, fail, announce, go }) {
   const page = { timer: 0, asking: null, paragraphs: [], sentences: [], chosen: -1, glossary: state.get("glossary") };
   const [from, to] = model.languages;
-  const readout = make("p", { class: "hint readout" }, "Point at a word to see what it goes back to; choose one for others.");
+  const readout = make(
+    "p",
+    { class: "hint readout" },
+    "Point at a word to see what it goes back to; choose one for others.",
+  );
   const source = makeSource({
     changed: later,
     pointed: pointSource,
-    opened: (file) => openFile(file).catch(fail),
-    label: `Text in ${name(from, "the source language")}`,
+    opened: (file) => tools.openFile(file),
+    label: `Text in ${languageName(from, "the source language")}`,
   });
   const target = makeTarget({ pointed: pointTarget, chosen: (place, near) => others.open(place, near) });
   const others = makeOthers({ body: bodyOfWords, chosen: replace, fail, signal });
@@ -42,11 +46,20 @@ export async function show(element, { model, state, signal, fail, announce, go }
     body: (number) => ({ ...how(), text: page.sentences[number].text, prefix: page.sentences[number].prefix }),
     choose: chooseWay,
     move: (step) => choose(page.chosen + step),
-    inspect: (number) => go("inspect", { model: model.id, text: page.sentences[number].text, target: shownText(number), tool: "alignment" }),
+    inspect: (number) =>
+      go("inspect", {
+        model: model.id,
+        text: page.sentences[number].text,
+        target: shownText(number),
+        tool: "alignment",
+      }),
     fail,
     signal,
   });
-  const glossary = makeGlossary({ text: page.glossary, changed: (text) => ((page.glossary = text), state.set({ glossary: text }), take()) });
+  const glossary = makeGlossary({
+    text: page.glossary,
+    changed: (text) => ((page.glossary = text), state.set({ glossary: text }), take()),
+  });
   const history = makeHistory((entry) => go("translate", { model: entry.model, text: entry.source }));
 
   const how = () => ({ model: model.id, glossary: page.glossary });
@@ -54,8 +67,17 @@ export async function show(element, { model, state, signal, fail, announce, go }
     const { result, way } = page.sentences[number];
     return result ? result.ways[way].text : "";
   };
-  const whole = () => joined(page.paragraphs, page.sentences.map((_, number) => shownText(number)));
+  const whole = () =>
+    joined(
+      page.paragraphs,
+      page.sentences.map((_, number) => shownText(number)),
+    );
 
+  function become(text) {
+    source.set(text);
+    source.field.focus();
+    return take();
+  }
   function later() {
     clearTimeout(page.timer);
     page.timer = setTimeout(take, PAUSE);
@@ -80,7 +102,13 @@ export async function show(element, { model, state, signal, fail, announce, go }
   /** New sentences; a beginning that was chosen for one stays with its text. */
   function lay(text, paragraphs) {
     const begun = new Map(page.sentences.map((each) => [each.text, each.prefix]));
-    const fresh = ({ text: sentence, paragraph }) => ({ text: sentence, paragraph, prefix: begun.get(sentence) || "", result: null, way: 0 });
+    const fresh = ({ text: sentence, paragraph }) => ({
+      text: sentence,
+      paragraph,
+      prefix: begun.get(sentence) || "",
+      result: null,
+      way: 0,
+    });
     page.paragraphs = paragraphs;
     page.sentences = sentencesOf(paragraphs).map(fresh);
     source.place(placesOf(text, page.sentences));
@@ -97,7 +125,7 @@ export async function show(element, { model, state, signal, fail, announce, go }
   function finish(text) {
     source.mark(new Map(), termWords());
     glossary.tell(counts());
-    copy.disabled = save.disabled = page.sentences.length === 0;
+    tools.enable(page.sentences.length > 0);
     if (!page.sentences.length) return;
     history.add(model.id, text, whole());
     const n = page.sentences.length;
@@ -136,7 +164,10 @@ export async function show(element, { model, state, signal, fail, announce, go }
   /** The translation up to a word, ending in white space. */
   function before(sentence, word) {
     const { result, way } = page.sentences[sentence];
-    const text = result.ways[way].words.slice(0, word).map((each) => each.before + each.text).join("");
+    const text = result.ways[way].words
+      .slice(0, word)
+      .map((each) => each.before + each.text)
+      .join("");
     return text ? `${text} ` : "";
   }
   async function replace({ sentence, word }, chosenWord) {
@@ -164,7 +195,10 @@ export async function show(element, { model, state, signal, fail, announce, go }
     target.mark(place.sentence, new Map([[place.word, 1]]));
     const best = result.source[row.indexOf(Math.max(...row))];
     const { text, probability } = result.ways[way].words[place.word];
-    tell(`“${text}”${sureness(probability)}${best ? ` · looks at “${best.text}” ${percent(Math.max(...row))}` : ""}`, aloud);
+    tell(
+      `“${text}”${sureness(probability)}${best ? ` · looks at “${best.text}” ${percent(Math.max(...row))}` : ""}`,
+      aloud,
+    );
     if (aloud && page.chosen !== place.sentence) choose(place.sentence);
   }
   function pointSource(number, aloud) {
@@ -176,55 +210,46 @@ export async function show(element, { model, state, signal, fail, announce, go }
     target.mark(place.sentence, new Map(column.map((weight, at) => [at, weight])));
     source.mark(new Map([[number, 1]]), termWords());
     const best = column.indexOf(Math.max(...column));
-    if (best >= 0 && words[best]) tell(`“${sentence.result.source[place.word]?.text}” is looked at by “${words[best].text}” ${percent(column[best])}`, aloud);
+    if (best >= 0 && words[best])
+      tell(
+        `“${sentence.result.source[place.word]?.text}” is looked at by “${words[best].text}” ${percent(column[best])}`,
+        aloud,
+      );
   }
   function tell(text, aloud) {
     readout.textContent = text;
     if (aloud) announce(text);
   }
 
-  async function openFile(file) {
-    source.set((await file.text()).replace(/\r\n?/g, "\n"));
-    page.file = file.name;
-    take();
-  }
-  const chooser = make("input", { type: "file", accept: ".txt,.md,text/plain", hidden: true, change: () => chooser.files[0] && openFile(chooser.files[0]).catch(fail) });
-  const button = (text, click, attributes = {}) => make("button", { type: "button", click, ...attributes }, text);
-  const copy = button("Copy", async () => {
-    await navigator.clipboard.writeText(whole()).then(() => announce("Copied."), () => fail(new Error("The browser did not let the text be copied.")));
-  }, { disabled: true });
-  const save = button("Save", () => {
-    const [stem, ending] = /^(.*?)(\.[^.]*)?$/.exec(page.file || "translation.txt").slice(1);
-    download(`${stem}.${to || "translated"}${ending || ".txt"}`, new Blob([whole()], { type: "text/plain" }));
-  }, { disabled: true });
-  const clear = button("Clear", () => (source.set(""), take(), source.field.focus()));
-  const swap = await swapButton();
-  const head = (title, ...tools) => make("div", { class: "line head" }, make("h2", {}, title), make("span", { class: "push line" }, tools));
-  const examples = make("div", { class: "line" }, make("span", { class: "hint" }, "Try"), model.examples.slice(0, 3).map((text) => button(make("bdi", {}, text.slice(0, 50)), () => (source.set(text), take()))));
+  const tools = await makeTools({ model, signal, fail, announce, go, take: become, whole });
+  const head = (title, parts) =>
+    make("div", { class: "line head" }, make("h2", {}, title), make("span", { class: "push line" }, parts));
+  const pane = (title, parts, { root }) =>
+    make("section", { class: "card", "aria-label": title }, head(title, parts), root);
   element.append(
     make("h1", { class: "pw-hidden" }, "Translate"),
     make(
       "div",
       { class: "panes" },
-      make("section", { class: "card", "aria-label": "Source" }, head(name(from, "Source"), button("Open", () => chooser.click()), clear, swap), source.root, chooser),
-      make("section", { class: "card", "aria-label": "Translation" }, head(name(to, "Translation"), copy, save), target.root),
+      pane(languageName(from, "Source"), tools.source, source),
+      pane(languageName(to, "Translation"), tools.target, target),
     ),
     readout,
-    make("div", { class: "below" }, details.root, make("aside", { "aria-label": "Glossary and history" }, glossary.root, history.root, examples)),
+    make(
+      "div",
+      { class: "below" },
+      details.root,
+      make("aside", { "aria-label": "Glossary and history" }, glossary.root, history.root, tools.examples),
+    ),
     others.root,
   );
 
-  /** To the served model that goes the other way, with the translation as its text. */
-  async function swapButton() {
-    const { models } = await askJson("models", undefined, { signal });
-    const other = models.find(({ languages }) => from !== to && languages[0] === to && languages[1] === from);
-    return other && button("⇄", () => go("translate", { model: other.id, text: whole() }), { title: "The other way", "aria-label": `From ${name(to)} to ${name(from)}` });
-  }
   document.addEventListener(
     "keydown",
     (event) => {
       if ((event.ctrlKey || event.metaKey) && event.key === "Enter") take();
-      else if (event.altKey && (event.key === "ArrowUp" || event.key === "ArrowDown")) choose(page.chosen + (event.key === "ArrowUp" ? -1 : 1));
+      else if (event.altKey && (event.key === "ArrowUp" || event.key === "ArrowDown"))
+        choose(page.chosen + (event.key === "ArrowUp" ? -1 : 1));
       else return;
       event.preventDefault();
     },
@@ -238,14 +263,4 @@ export async function show(element, { model, state, signal, fail, announce, go }
       page.asking?.abort();
     },
   };
-}
-
-/** The name of a language, in English as the page is; what else to say where it is not known. */
-function name(code, otherwise = "") {
-  if (!code || code === "source" || code === "target") return otherwise;
-  try {
-    return new Intl.DisplayNames("en", { type: "language" }).of(code);
-  } catch {
-    return code;
-  }
 }

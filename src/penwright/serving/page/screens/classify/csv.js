@@ -35,7 +35,9 @@ export function parse(text, separator = separatorOf(text)) {
 
 /** Rows as CSV (RFC 4180). */
 export const format = (rows) =>
-  rows.map((row) => row.map((cell) => (/[",\r\n]/.test(cell) ? `"${cell.replaceAll('"', '""')}"` : cell)).join(",")).join("\r\n") + "\r\n";
+  rows
+    .map((row) => row.map((cell) => (/[",\r\n]/.test(cell) ? `"${cell.replaceAll('"', '""')}"` : cell)).join(","))
+    .join("\r\n") + "\r\n";
 
 /**
  * Which column holds the texts and which the labels, if any: {text, label, hasHeader}. Labels are known by their values,
@@ -54,6 +56,8 @@ export function columnsOf(rows, labels) {
   const others = all.filter((column) => !hasLabels || column !== label);
   const text = others.toSorted((one, other) => length(other) - length(one))[0];
   const names = rows[0].map((cell) => cell.trim().toLowerCase());
-  const looksLikeNames = hasLabels ? !known.has(rows[0][label]?.trim()) : names.some((name) => /^(text|sentence|label|phrase|review)$/.test(name));
+  const looksLikeNames = hasLabels
+    ? !known.has(rows[0][label]?.trim())
+    : names.some((name) => /^(text|sentence|label|phrase|review)$/.test(name));
   return { text, label: hasLabels ? label : null, hasHeader: rows.length > 1 && looksLikeNames };
 }

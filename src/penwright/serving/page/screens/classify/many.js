@@ -24,15 +24,35 @@ export function makeMany({ model, signal, announce, chosen, fail }) {
   const progress = make("progress", { hidden: true, "aria-label": "Classified" });
   const columns = make("span", { class: "line" });
   const order = make("select", { "aria-label": "Order", change: draw });
-  const save = make("button", { type: "button", click: () => download(`${model.id}.csv`, new Blob([table()], { type: "text/csv" })) }, "Save");
+  const save = make(
+    "button",
+    { type: "button", click: () => download(`${model.id}.csv`, new Blob([table()], { type: "text/csv" })) },
+    "Save",
+  );
   const body = make("tbody");
   const head = make("tr");
   const matrix = make("div", { class: "matrix" });
-  const all = make("button", { type: "button", class: "plain", hidden: true, click: () => ((shown.cell = null), draw()) }, "Show all");
-  const frame = make("div", { class: "pw-scroll rows", tabindex: 0, role: "group", "aria-label": "Table of texts" }, make("table", {}, make("thead", {}, head), body));
-  const root = make("div", { class: "many", hidden: true }, make("div", { class: "line" }, summary, progress, make("span", { class: "push line" }, columns, order, all, save)), make("div", { class: "beside" }, frame, matrix));
+  const all = make(
+    "button",
+    { type: "button", class: "plain", hidden: true, click: () => ((shown.cell = null), draw()) },
+    "Show all",
+  );
+  const frame = make(
+    "div",
+    { class: "pw-scroll rows", tabindex: 0, role: "group", "aria-label": "Table of texts" },
+    make("table", {}, make("thead", {}, head), body),
+  );
+  const root = make(
+    "div",
+    { class: "many", hidden: true },
+    make("div", { class: "line" }, summary, progress, make("span", { class: "push line" }, columns, order, all, save)),
+    make("div", { class: "beside" }, frame, matrix),
+  );
   const shown = { rows: [], found: [], spec: null, cell: null, asking: null, handle: null };
-  matrix.addEventListener("cell-chosen", ({ detail }) => ((shown.cell = [model.labels[detail.row], model.labels[detail.column]]), draw()));
+  matrix.addEventListener(
+    "cell-chosen",
+    ({ detail }) => ((shown.cell = [model.labels[detail.row], model.labels[detail.column]]), draw()),
+  );
   frame.addEventListener("click", (event) => open(event.target.closest("[data-number]")));
 
   function open(row) {
@@ -46,13 +66,19 @@ export function makeMany({ model, signal, announce, chosen, fail }) {
     const names = rows[0].map((cell, at) => (spec.hasHeader && cell.trim()) || `column ${at + 1}`);
     const choice = (name, key, none) => {
       const change = ({ target }) => ((spec[key] = target.value === "" ? null : Number(target.value)), classify());
-      const options = names.map((text, at) => make("option", { value: at, selected: spec[key] === at }, text.slice(0, 30)));
+      const options = names.map((text, at) =>
+        make("option", { value: at, selected: spec[key] === at }, text.slice(0, 30)),
+      );
       const empty = none ? [make("option", { value: "", selected: spec[key] === null }, "none")] : [];
       return make("label", { class: "hint" }, `${name} `, make("select", { change }, empty, options));
     };
-    columns.replaceChildren(...(names.length > 1 ? [choice("text", "text", false), choice("label", "label", true)] : []));
+    columns.replaceChildren(
+      ...(names.length > 1 ? [choice("text", "text", false), choice("label", "label", true)] : []),
+    );
     const orders = Object.entries(ORDERS).filter(([name]) => name !== "wrong" || hasTruth());
-    order.replaceChildren(...orders.map(([value, [name]]) => make("option", { value, selected: value === order.value }, name)));
+    order.replaceChildren(
+      ...orders.map(([value, [name]]) => make("option", { value, selected: value === order.value }, name)),
+    );
   }
   async function classify() {
     shown.asking?.abort();
@@ -60,7 +86,12 @@ export function makeMany({ model, signal, announce, chosen, fail }) {
     const stopped = AbortSignal.any([signal, shown.asking.signal]);
     const { rows, spec } = shown;
     drawColumns();
-    const given = rows.slice(spec.hasHeader ? 1 : 0).map((row) => ({ text: row[spec.text] ?? "", truth: spec.label === null ? null : (row[spec.label] ?? "").trim() }));
+    const given = rows
+      .slice(spec.hasHeader ? 1 : 0)
+      .map((row) => ({
+        text: row[spec.text] ?? "",
+        truth: spec.label === null ? null : (row[spec.label] ?? "").trim(),
+      }));
     shown.found = [];
     shown.cell = null;
     progress.hidden = false;
@@ -70,7 +101,11 @@ export function makeMany({ model, signal, announce, chosen, fail }) {
         progress.value = from;
         summary.textContent = `${from.toLocaleString("en")} of ${given.length.toLocaleString("en")}`;
         const some = given.slice(from, from + AT_ONCE);
-        const { results } = await askJson("classify", { model: model.id, texts: some.map(({ text }) => text) }, { signal: stopped });
+        const { results } = await askJson(
+          "classify",
+          { model: model.id, texts: some.map(({ text }) => text) },
+          { signal: stopped },
+        );
         results.forEach(({ label, scores }, at) => shown.found.push(rowOf(some[at], label, scores, from + at)));
       }
       draw();
@@ -82,39 +117,99 @@ export function makeMany({ model, signal, announce, chosen, fail }) {
   }
   function rowOf({ text, truth }, label, scores, number) {
     const isKnown = truth !== null && model.labels.includes(truth);
-    return { number, text, truth, isKnown, label, scores, confidence: scores[label], wrong: Number(isKnown && truth !== label) };
+    return {
+      number,
+      text,
+      truth,
+      isKnown,
+      label,
+      scores,
+      confidence: scores[label],
+      wrong: Number(isKnown && truth !== label),
+    };
   }
   function draw() {
     const { found, cell } = shown;
-    const rows = found.filter(({ truth, label }) => !cell || (truth === cell[0] && label === cell[1])).toSorted(ORDERS[order.value || "given"][1]);
+    const rows = found
+      .filter(({ truth, label }) => !cell || (truth === cell[0] && label === cell[1]))
+      .toSorted(ORDERS[order.value || "given"][1]);
     all.hidden = !cell;
-    head.replaceChildren(...["number", "label", "probability", ...(hasTruth() ? ["given"] : []), "text"].map((name) => make("th", { scope: "col" }, name)));
+    head.replaceChildren(
+      ...["number", "label", "probability", ...(hasTruth() ? ["given"] : []), "text"].map((name) =>
+        make("th", { scope: "col" }, name),
+      ),
+    );
     body.replaceChildren(...rows.slice(0, SHOWN).map(line));
-    if (rows.length > SHOWN) body.append(make("tr", {}, make("td", { colspan: 5, class: "hint" }, `… and ${(rows.length - SHOWN).toLocaleString("en")} more, which are in the saved table`)));
+    if (rows.length > SHOWN)
+      body.append(
+        make(
+          "tr",
+          {},
+          make(
+            "td",
+            { colspan: 5, class: "hint" },
+            `… and ${(rows.length - SHOWN).toLocaleString("en")} more, which are in the saved table`,
+          ),
+        ),
+      );
     drawMatrix();
   }
   function line({ number, text, truth, label, confidence, wrong }) {
-    const look = make("button", { type: "button", class: "plain", "data-number": number, "aria-label": `Look at text ${number + 1}` }, String(number + 1));
-    const bar = make("span", { class: "pw-bar-track", "aria-hidden": "true" }, make("span", { style: { width: `${100 * confidence}%` } }));
-    const given = hasTruth() ? [make("td", { class: wrong ? "wrong" : "" }, make("bdi", {}, truth), wrong ? make("span", { class: "hint" }, " ✗") : "")] : [];
-    return make("tr", { "data-number": number }, make("td", {}, look), make("th", { scope: "row" }, make("bdi", {}, label)), make("td", { class: "pw-number sure" }, bar, percent(confidence)), given, make("td", { class: "text" }, make("bdi", {}, text.slice(0, 300))));
+    const look = make(
+      "button",
+      { type: "button", class: "plain", "data-number": number, "aria-label": `Look at text ${number + 1}` },
+      String(number + 1),
+    );
+    const bar = make(
+      "span",
+      { class: "pw-bar-track", "aria-hidden": "true" },
+      make("span", { style: { width: `${100 * confidence}%` } }),
+    );
+    const given = hasTruth()
+      ? [
+          make(
+            "td",
+            { class: wrong ? "wrong" : "" },
+            make("bdi", {}, truth),
+            wrong ? make("span", { class: "hint" }, " ✗") : "",
+          ),
+        ]
+      : [];
+    return make(
+      "tr",
+      { "data-number": number },
+      make("td", {}, look),
+      make("th", { scope: "row" }, make("bdi", {}, label)),
+      make("td", { class: "pw-number sure" }, bar, percent(confidence)),
+      given,
+      make("td", { class: "text" }, make("bdi", {}, text.slice(0, 300))),
+    );
   }
   function drawMatrix() {
     const known = shown.found.filter(({ isKnown }) => isKnown);
     const right = known.filter(({ wrong }) => !wrong).length;
     const n = shown.found.length.toLocaleString("en");
-    summary.textContent = known.length ? `${n} texts · ${percent(right / known.length)} right of ${known.length.toLocaleString("en")} with a label` : `${n} texts`;
+    summary.textContent = known.length
+      ? `${n} texts · ${percent(right / known.length)} right of ${known.length.toLocaleString("en")} with a label`
+      : `${n} texts`;
     shown.handle?.destroy();
     shown.handle = null;
     matrix.hidden = !known.length;
     if (!known.length) return;
-    const counts = model.labels.map((truth) => model.labels.map((label) => known.filter((each) => each.truth === truth && each.label === label).length));
+    const counts = model.labels.map((truth) =>
+      model.labels.map((label) => known.filter((each) => each.truth === truth && each.label === label).length),
+    );
     shown.handle = drawConfusion(matrix, { labels: model.labels, counts });
   }
   /** The table as CSV: what was given, the label, and all probabilities. */
   function table() {
     const names = ["text", ...(hasTruth() ? ["given"] : []), "label", ...model.labels.map((label) => `p(${label})`)];
-    const rows = shown.found.map(({ text, truth, label, scores }) => [text, ...(hasTruth() ? [truth] : []), label, ...model.labels.map((name) => scores[name].toFixed(6))]);
+    const rows = shown.found.map(({ text, truth, label, scores }) => [
+      text,
+      ...(hasTruth() ? [truth] : []),
+      label,
+      ...model.labels.map((name) => scores[name].toFixed(6)),
+    ]);
     return format([names, ...rows]);
   }
   return {

@@ -15,7 +15,8 @@ const SAID = {
   integrated_gradients:
     "The values and the gap add up to what the text changes in the label's log-probability, from a text that says nothing. A large gap: do not trust them.",
   gradient_x_input: "A first guess: it is quick, and where the gap is large it is wrong.",
-  leaving_out: "What the label's log-probability loses when the token is left out. It needs no gradient, and has no gap.",
+  leaving_out:
+    "What the label's log-probability loses when the token is left out. It needs no gradient, and has no gap.",
 };
 
 /** How right the model was that was as sure, in words; `calibration` as GET /classifying/calibration gives it. */
@@ -41,7 +42,13 @@ export function makeOne({ model, signal, fail, announce, method, remember, calib
     "div",
     { class: "one", hidden: true },
     make("section", { "aria-label": "Labels" }, bars, note),
-    make("section", { "aria-label": "Why" }, make("div", { class: "line" }, make("h2", {}, "Why"), chosen), picture, why),
+    make(
+      "section",
+      { "aria-label": "Why" },
+      make("div", { class: "line" }, make("h2", {}, "Why"), chosen),
+      picture,
+      why,
+    ),
   );
   const shown = { text: "", label: null, method, asking: null, handles: [] };
   bars.addEventListener("label-chosen", ({ detail }) => ((shown.label = detail.label), explain(shown.method)));
@@ -52,7 +59,8 @@ export function makeOne({ model, signal, fail, announce, method, remember, calib
     shown.asking = new AbortController();
     const now = shown.asking;
     const body = { model: model.id, text: shown.text, ...(shown.label === null ? {} : { target: shown.label }) };
-    const [path, extra] = name === "leaving_out" ? ["inspect/leaving_out", {}] : ["inspect/attribution", { method: name }];
+    const [path, extra] =
+      name === "leaving_out" ? ["inspect/leaving_out", {}] : ["inspect/attribution", { method: name }];
     picture.setAttribute("aria-busy", "true");
     try {
       const answer = await askPacked(path, { ...body, ...extra }, { signal: AbortSignal.any([signal, now.signal]) });
@@ -71,7 +79,11 @@ export function makeOne({ model, signal, fail, announce, method, remember, calib
       const { results } = await askJson("classify", { model: model.id, texts: text }, { signal: stopped });
       const { label, scores, warnings } = results[0];
       bars.replaceChildren();
-      drawLabels(bars, { labels: Object.keys(scores), probabilities: Object.values(scores), note: warnings.join(" ") || null });
+      drawLabels(bars, {
+        labels: Object.keys(scores),
+        probabilities: Object.values(scores),
+        note: warnings.join(" ") || null,
+      });
       root.hidden = false;
       Object.assign(shown, { text, label: null });
       announce(`${label}, ${percent(scores[label])}`);

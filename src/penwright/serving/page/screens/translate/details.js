@@ -102,7 +102,9 @@ export function makeDetails({ body, choose, move, inspect, fail, signal }) {
       ];
       root.replaceChildren(
         make("div", { class: "line" }, make("h2", {}, title), steps, look),
-        ...result.warnings.map((text) => make("p", { class: "warning" }, make("span", { "aria-hidden": "true" }, "⚠ "), text)),
+        ...result.warnings.map((text) =>
+          make("p", { class: "warning" }, make("span", { "aria-hidden": "true" }, "⚠ "), text),
+        ),
         ...[chips(result.ways[way].terms), began, ways(number, sentence)].filter(Boolean),
         ...folds,
       );

@@ -5,12 +5,15 @@ export function placesOf(text, sentences) {
   const places = [];
   let from = 0;
   sentences.forEach(({ text: sentence }, number) => {
-    sentence.split(/\s+/u).filter(Boolean).forEach((word, at) => {
-      const start = text.indexOf(word, from);
-      if (start < 0) return;
-      from = start + word.length;
-      places.push({ start, end: from, sentence: number, word: at });
-    });
+    sentence
+      .split(/\s+/u)
+      .filter(Boolean)
+      .forEach((word, at) => {
+        const start = text.indexOf(word, from);
+        if (start < 0) return;
+        from = start + word.length;
+        places.push({ start, end: from, sentence: number, word: at });
+      });
   });
   return places;
 }

@@ -56,7 +56,11 @@ export function makeGlossary({ text, changed }) {
     const choice = make("select", { "aria-label": "Found in", change: settle }, options);
     const away = make("button", { type: "button", class: "plain", "aria-label": "Remove this term" }, "×");
     const fields = [input(term, "Term"), input(words, "Wished words"), choice, away];
-    const row = make("tr", {}, fields.map((field) => make("td", {}, field)));
+    const row = make(
+      "tr",
+      {},
+      fields.map((field) => make("td", {}, field)),
+    );
     away.addEventListener("click", () => (row.remove(), settle(), add.focus()));
     body.append(row);
     if (focused) fields[0].focus();

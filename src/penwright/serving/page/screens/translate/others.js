@@ -25,7 +25,7 @@ export function makeOthers({ body, chosen, fail, signal }) {
 
   function put(near) {
     const { left, bottom } = near.getBoundingClientRect();
-    root.style.setProperty("left", `${Math.max(8, Math.min(left, innerWidth - root.offsetWidth - 8))}px`);
+    root.style.setProperty("left", `${Math.max(8, Math.min(left, document.body.clientWidth - root.offsetWidth - 8))}px`);
     const below = bottom + 6 + root.offsetHeight < innerHeight;
     const top = below ? bottom + 6 : Math.max(8, near.getBoundingClientRect().top - root.offsetHeight - 6);
     root.style.setProperty("top", `${top}px`);
