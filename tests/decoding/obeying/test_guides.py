@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penwright.decoding import BeamSettings, Hypothesis, Translating, beam_search
+from penwright.decoding.choosing.filters import NEVER
+from penwright.decoding.obeying.guided import Guided, Standing
 from penwright.decoding.obeying.guides import Borders, Guide, Term
 from penwright.models import EncoderDecoder
 from penwright.tokenizers import Tokenizer, train_tokenizer
@@ -97,6 +99,16 @@ def test_hard_terms_stand_once_even_in_a_small_beam(
     found = search(translating_model(), guides, [12, 12, 14], BeamSettings(beam_size))
     for best, *_ in found:
         assert [count(best.tokens, term) for term in terms] == [1, 1, 1]
+
+
+def test_a_term_is_not_broken_off_when_there_is_no_time_to_begin_it_anew() -> None:
+    guide = Guide([word(3, 4, 5)], Anywhere())
+    begun = guide.after(guide.after(guide.start(), 3), 4)
+    for limit, offered in ((6, {5}), (8, {5, 7, 9})):  # three tokens are there, and three more and the end take seven
+        guided = Guided(guide, limit, [Standing(begun)] * 3)
+        best, before = torch.tensor([[7, 9, 5]]).expand(3, 3), [(0.0, 0.0), (NEVER, NEVER), (NEVER, NEVER)]
+        chosen = guided.choose(torch.zeros(3, 29), best, before, 3)
+        assert {continuation.token for continuation in chosen} == offered
 
 
 def test_a_term_may_be_asked_for_twice_and_in_any_form(translating_model: Callable[..., EncoderDecoder]) -> None:

@@ -96,7 +96,9 @@ class Guided:
         if self._is_pressed(prospects, length):
             nearer = [t for t in prospects.wanted if self._needed_after(state, t) < prospects.needed]
             return nearer or list(prospects.wanted)
-        return list(dict.fromkeys([*likely, *prospects.wanted]))
+        tokens = list(dict.fromkeys([*likely, *prospects.wanted]))
+        in_time = [t for t in tokens if length + self._needed_after(state, t) + 2 <= self.limit]  # with it and the end
+        return in_time if prospects.needed and in_time else tokens  # a term that breaks off must begin anew
 
     def _is_pressed(self, prospects: Prospects, length: int) -> bool:
         """Whether what is needed takes all the tokens that are left."""
