@@ -255,7 +255,7 @@ class _Planner:
         if self.facts.task == "classify":
             return 0.3, "labels are soon learned by heart (measured)"
         epochs = self.epochs
-        rates = [(2.5, 0.0), (15.0, 0.1), (50.0, 0.2)]  # beside weight decay (measured)
+        rates = [(5.0 if self._is_short else 2.5, 0.0), (15.0, 0.1), (50.0, 0.2)]  # beside weight decay (measured)
         return next((rate for limit, rate in rates if epochs < limit), 0.3), f"for about {rounded(epochs)} epochs"
 
     def _token_dropout(self) -> tuple[float, str]:
