@@ -24,7 +24,7 @@ class Engine(NamedTuple):
     task: str
     folder: str
     precision: str = "float32"
-    workers: int = 1  # CTranslate2 shares its threads among so many
+    workers: int = 1  # CTranslate2 shares its threads among so many; ours are processes
     threads: int = THREADS
 
 
@@ -67,7 +67,7 @@ class Ours:
         self.model = make_model(task, self.tokenizer.vocab_size, settings).eval()
         load_weights(self.model, load_file(folder / "model.safetensors"), str(folder))
         to_precision(self.model, engine.precision)
-        self.stepper = Stepper(self.model)
+        self.stepper, self.workers = Stepper(self.model), engine.workers
 
     def write(self, job: Job) -> list[str]:
         from penwright.models import DecoderOnly
@@ -91,6 +91,14 @@ class Ours:
         return list(zip(*(step.tokens for step in steps), strict=True))
 
     def _translate(self, job: Job) -> Tokens:
+        from penwright.decoding.sharing import shared_out
+
+        rows = -(-len(job.texts) // self.workers)
+        jobs = [job._replace(texts=job.texts[begin : begin + rows]) for begin in range(0, len(job.texts), rows)]
+        found = shared_out(lambda number: self._search(jobs[number]), len(jobs), self.workers)
+        return [tokens for texts in found for tokens in texts]
+
+    def _search(self, job: Job) -> Tokens:
         import torch
 
         from penwright.decoding.beam import BeamSettings, beam_search

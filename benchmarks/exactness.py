@@ -17,7 +17,7 @@ from torch import Tensor
 from benchmarks.report import Result, write_result
 from penwright.api import load_translator
 from penwright.config import Precision
-from penwright.decoding import BeamSettings, Decodable, Translating, beam_search
+from penwright.decoding import BeamSettings, Branching, Translating, beam_search
 from penwright.decoding.padding import batches_by_length, right_padded
 from penwright.evaluation.translation import translation_scores
 from penwright.layers.quantised import to_precision
@@ -27,7 +27,7 @@ from penwright.tokenizers import Tokenizer
 NAME = "exactness"
 BATCH_TOKENS = 1024
 Tokens = tuple[int, ...]
-Rows = Callable[[Sequence[Tokens], int], Decodable]
+Rows = Callable[[Sequence[Tokens], int], Branching]
 
 
 class Uncached:
@@ -50,6 +50,10 @@ class Uncached:
     def select(self, rows: Tensor) -> None:
         """Keep these rows."""
         self._encoded, self._targets = self._encoded.select(rows), self._targets[rows]
+
+    def branch(self, n: int) -> None:
+        """Each source n times."""
+        self.select(torch.arange(len(self._targets)).repeat_interleave(n))
 
     def reorder(self, rows: Tensor) -> None:
         """The sources stay as they are."""
@@ -75,16 +79,16 @@ class Translations:
             found |= {number: best.tokens for number, (best, *_) in zip(batch, results, strict=True)}
         return [found[number] for number in range(len(self.sources))]
 
-    def _rows(self, sources: Sequence[Tokens], longest: int) -> Decodable:
+    def _rows(self, sources: Sequence[Tokens], longest: int) -> Branching:
         return Translating(self.model, sources, start_id=self.tokenizer.start_id, max_new_tokens=longest)
 
-    def _uncached(self, sources: Sequence[Tokens]) -> Decodable:
+    def _uncached(self, sources: Sequence[Tokens]) -> Branching:
         return Uncached(self.model, sources, self.tokenizer.start_id)
 
     def together(self) -> list[Tokens]:
-        return self.in_batches(self._by_length())
+        return self.in_batches(self.by_length())
 
-    def _by_length(self) -> Iterator[Sequence[int]]:
+    def by_length(self) -> Iterator[Sequence[int]]:
         lengths = [len(source) for source in self.sources]
         return iter(batches_by_length(lengths, BATCH_TOKENS // self.settings.beam_size))
 
@@ -110,7 +114,7 @@ def main(run: Path, sources: Path, references: Path, n: int = 1000) -> None:
                 "same as float32, %": [_same(found, exact[beam_size])],
                 "alone, %": [_same(found, trial.in_batches([number] for number in range(len(tokens))))],
                 "shuffled by sevens, %": [_same(found, trial.in_batches(_shuffled(len(tokens))))],
-                "without a cache, %": [_same(found, trial.in_batches(trial._by_length(), cached=False))],
+                "without a cache, %": [_same(found, trial.in_batches(trial.by_length(), cached=False))],
                 "BLEU": [bleu],
             }
             name = f"{precision}, {'greedy' if beam_size == 1 else f'{beam_size} beams'}"

@@ -8,10 +8,10 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from benchmarks.multi30k import files_of
 from benchmarks.ours import pace_in_new_process
-from benchmarks.peers import JoeyNMT
+from benchmarks.parallel_texts import parts_of
 from benchmarks.report import Result, write_result
+from benchmarks.translation_peers import JoeyNMT
 from penwright.config import Table
 
 STEPS, BATCH, VOCABULARY = 60, 4096, 8000
@@ -30,7 +30,7 @@ def main(data: Path, python: Path, rounds: int = 3) -> None:
         print(f"{name}: {pace:,.0f} target tokens/s", flush=True)
 
     with TemporaryDirectory() as folder:
-        parts = files_of(data, Path(folder) / "plain", "en", "de")
+        parts = parts_of(data, Path(folder) / "plain", ("en", "de"))
         for number in range(rounds):
             peer = JoeyNMT(python, Path(folder) / f"peer-{number}", ("en", "de"), parts)
             peer.prepare(VOCABULARY)

@@ -1,8 +1,8 @@
 """The page of the server in a browser: how soon it is there, and whether it keeps up with a model that writes fast.
 
 A model's tokens are played to it: 5,000 at once, then 1,000 at 200 a second. "behind" is by how much longer the page
-took for these than they took to be sent; "frames, longest" is the longest distance of two frames meanwhile. All are
-milliseconds.
+took for these than they took to be sent; "frames, longest" is the longest distance of two frames meanwhile, and "work"
+is what the browser's main thread did for each of them: scripts, styles, layout and paint. All are milliseconds.
 
 Run: python -m benchmarks.page RUN [ROUNDS], where RUN holds a writer
 """
@@ -23,12 +23,12 @@ from benchmarks.report import Result, write_result
 NAME = "page"
 N_BEFORE, N_PACED, RATE = 5000, 1000, 200  # tokens, tokens, tokens a second
 WATCH = """([before, all]) => new Promise(done => {
-  const editor = document.querySelector(".editor");
+  const tokens = document.querySelector(".editor").getElementsByClassName("pw-token");
   const [frames, lengths] = [[], []];
   let last = null;
   let begin = null;
   const look = now => {
-    const count = editor.childElementCount;
+    const count = tokens.length;
     if (count > before) {
       begin ??= [now, count];
       if (last !== null) frames.push(now - last);
@@ -37,7 +37,7 @@ WATCH = """([before, all]) => new Promise(done => {
     if (count < all) return requestAnimationFrame(look);
     frames.sort((one, other) => one - other);
     const [took, sent] = [now - begin[0], all - begin[1]];
-    return done({ took, sent, longest: frames.at(-1), median: frames[frames.length >> 1] });
+    return done({ took, sent, longest: frames.at(-1), median: frames[frames.length >> 1], frames: frames.length });
   };
   requestAnimationFrame(look);
 })"""
@@ -68,14 +68,28 @@ def _measure(browser: Any, address: str) -> dict[str, float]:
     page.wait_for_selector(".choices tbody tr")
     paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
     page.click("button.main")
+    page.wait_for_function(f"document.querySelectorAll('.editor .pw-token').length >= {N_BEFORE}")
+    page.wait_for_timeout(300)  # what came at once is laid out
+    session = context.new_cdp_session(page)
+    session.send("Performance.enable")
+    before = _spent(session)
     watched = page.evaluate(WATCH, [N_BEFORE, N_BEFORE + N_PACED])
+    work = [1000 * (after - begun) / watched["frames"] for begun, after in zip(before, _spent(session), strict=True)]
     context.close()
     return {
         "first paint": paint,
         f"{RATE} tokens a second after {N_BEFORE:,}: behind": watched["took"] - 1000 * watched["sent"] / RATE,
         "frames, median": watched["median"],
         "frames, longest": watched["longest"],
+        "work a frame": work[0],
+        "layout in it": work[1],
     }
+
+
+def _spent(session: Any) -> list[float]:
+    """Seconds that the main thread worked since the page began, and those of layout among them."""
+    metrics = {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}
+    return [metrics["TaskDuration"], metrics["LayoutDuration"]]
 
 
 async def _played() -> AsyncIterator[str]:

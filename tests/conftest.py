@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from jaxtyping import install_import_hook
+
+from .checking import check_types_of
 
 if TYPE_CHECKING:
     from playwright import sync_api
 
-install_import_hook("penwright", "beartype.beartype")
+check_types_of("penwright")
 torch.set_num_threads(1)  # the models of the tests are too small to share out
 
 
@@ -22,6 +23,7 @@ def seeded() -> None:
     torch.manual_seed(0)
 
 
+BROWSER = ["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]  # nothing is found elsewhere
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 
 
@@ -39,7 +41,7 @@ def browser() -> Iterator["sync_api.Browser"]:
     installed = which("chromium") or which("chromium-browser") or which("google-chrome")
     with sync_api.sync_playwright() as playwright:
         try:
-            found = playwright.chromium.launch(executable_path=installed, args=["--no-sandbox"])
+            found = playwright.chromium.launch(executable_path=installed, args=BROWSER)
         except sync_api.Error as missing:
             pytest.skip(f"no browser to test the views in: {missing.message.splitlines()[0]}")
         yield found

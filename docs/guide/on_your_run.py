@@ -32,7 +32,7 @@ from penwright.inspection.heads import parse_head
 from penwright.models import make_model
 from penwright.runs import Record, Run
 from penwright.views import View
-from penwright.views.pictures import label
+from penwright.views.ink import label
 
 USUAL_TEXTS = {
     "writer": "If the name is not defined, an exception is raised",

@@ -1,6 +1,6 @@
 """The Python door: a run is made (making.py, ensemble.py) and used (using.py)."""
 
-from penwright.ensemble import member_settings, train_ensemble
+from penwright.ensemble import member_settings, minutes_for, train_ensemble
 from penwright.making import Prepared, expect, new_run_folder, prepare, read_recipe, resume, train
 from penwright.refining import load_aligner, quicken, tune_decoding
 from penwright.using import evaluate, export, load, load_classifier, load_generator, load_translator, novelty
@@ -16,6 +16,7 @@ __all__ = [
     "load_generator",
     "load_translator",
     "member_settings",
+    "minutes_for",
     "new_run_folder",
     "novelty",
     "prepare",

@@ -8,7 +8,7 @@ from penwright.errors import Interrupted
 from penwright.making import Prepared, prepare, resume, train
 from penwright.runs import Run
 from penwright.tasks import Application
-from penwright.training.planning import DEFAULT_MINUTES
+from penwright.training.affordable import DEFAULT_MINUTES
 from penwright.training.session import Observer
 from penwright.using import load
 
@@ -38,6 +38,11 @@ def member_settings(given: Table, n_members: int, number: int) -> Table:
     """Those of a member, counted from 1: its own seed, but the same text held out as for all others."""
     seed = given.get("seed", 1)
     return merge(_held_out_alike(given), {"seed": seed + number}, _minutes(given, MEMBERS_SHARE / n_members))
+
+
+def minutes_for(n_members: int, each: float) -> float:
+    """The budget of an ensemble whose members are to have so many minutes each."""
+    return n_members * each / MEMBERS_SHARE
 
 
 def student_settings(given: Table, members: Sequence[Path]) -> Table:

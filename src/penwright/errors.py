@@ -1,4 +1,4 @@
-"""The errors a person can cause, and the exit code each ends with."""
+"""The errors a person can cause, and the exit code each ends with; and what is worth a warning."""
 
 
 class PenwrightError(Exception):
@@ -17,3 +17,7 @@ class Interrupted(PenwrightError):
     """Work was stopped by Ctrl+C or SIGTERM after its state was saved; the message says how to go on."""
 
     exit_code = 130
+
+
+class PenwrightWarning(UserWarning):
+    """Something that was worked round, or could be better: the message says what, where, and what to do."""

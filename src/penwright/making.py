@@ -16,12 +16,14 @@ from penwright.tasks import TASKS, AnyCorpus, Application, Workbench, make_card,
 from penwright.tasks.stores import token_store
 from penwright.tokenizers import Tokenizer, train_tokenizer
 from penwright.training.expectation import CONTEXT, MEASURED, Outlook, compressed_bits, outlook_for
+from penwright.training.facts import Facts
 from penwright.training.machine import Machine, choose_machine
 from penwright.training.pace import pace_on
-from penwright.training.planning import Facts, Plan, make_plan
+from penwright.training.planning import Plan, make_plan
 from penwright.training.session import Observer, Session
 from penwright.training.steplog import StepLog
 from penwright.training.trainer import Trainer
+from penwright.training.wishes import forget_wishes
 from penwright.using import load
 
 SEEN_FOR_FACTS = 2_000_000  # characters read to see which distinct ones there are
@@ -39,10 +41,14 @@ class Prepared:
 
 def read_recipe(path: Path, above: Table) -> Table:
     """A recipe's tables; without its budget when `above`, which will be laid over it, gives another."""
-    table = read_toml(path)
-    if any(name in above.get("training", {}) for name in BUDGETS) and "training" in table:
-        table["training"] = {key: value for key, value in table["training"].items() if key not in BUDGETS}
-    return table
+    return _making_way(read_toml(path), above)
+
+
+def _making_way(table: Table, above: Table) -> Table:
+    """The table without its budget, where the one above it gives another."""
+    if "training" not in table or not any(name in above.get("training", {}) for name in BUDGETS):
+        return table
+    return {**table, "training": {key: value for key, value in table["training"].items() if key not in BUDGETS}}
 
 
 def prepare(given: Table) -> Prepared:
@@ -95,7 +101,8 @@ def _facts(task: Task, corpus: AnyCorpus) -> Facts:
         seen += len(text)
         if seen > SEEN_FOR_FACTS:
             break
-    return Facts(task, corpus.n_training, corpus.training_bytes, len(distinct), len(corpus.labels))
+    letters = corpus.training.n_characters
+    return Facts(task, corpus.n_training, corpus.training_bytes, len(distinct), len(corpus.labels), letters)
 
 
 def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) -> Application:
@@ -103,6 +110,7 @@ def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) 
     recipe, machine = _resolve(prepared.plan.recipe, prepared.machine), prepared.machine
     parts, corpus = TASKS[recipe.task], prepared.corpus
     run = Run.create(folder)
+    forget_wishes(run)
     torch.manual_seed(recipe.seed)
     tokenizer = _tokenizer(recipe, corpus, observers)
     tokenizer.save(run.tokenizer_path)
@@ -129,10 +137,9 @@ def _tokenizer(recipe: Recipe, corpus: AnyCorpus, observers: Sequence[Observer])
 def resume(folder: Path, changes: Table, observers: Sequence[Observer] = ()) -> Application:
     """Go on where a run stopped, bit for bit; or with `changes`: a further budget, another place of the same data."""
     run = Run.open(folder)
+    forget_wishes(run)  # of an earlier day; one that comes while the text is read is obeyed at the first step
     more = {name: value for name, value in changes.get("training", {}).items() if name in BUDGETS}
-    table = run.recipe.model_dump(exclude_none=True)
-    if more:
-        table["training"] = {key: value for key, value in table["training"].items() if key not in BUDGETS}
+    table = _making_way(run.recipe.model_dump(exclude_none=True), changes)
     recipe = validate(Recipe, merge(table, changes), str(folder))
     machine = choose_machine(recipe.training)
     torch.manual_seed(recipe.seed)

@@ -9,7 +9,7 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of malloc.h
 def keep_freed_memory() -> None:
     """Have it reuse the memory of large tensors, where it would ask for fresh pages at every step.
 
-    The system clears such pages one by one: a quarter of a training step, and as much of one of beam search
+    The system clears such pages one by one: a quarter of a training step, and more of one of many beams
     (benchmarks/LOG.md). Only glibc has this.
     """
     if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt"):

@@ -1,6 +1,7 @@
 """A run folder: the recipe, the tokenizer, checkpoints that are whole or not there, metrics and samples.
 
 recipe.toml  tokenizer.json  corpus.json  steps.jsonl  metrics.jsonl  samples.jsonl
+stop (somebody wishes that training ends)  stopped (it ended before its time, all saved)
 checkpoints/step-00001200/{model.safetensors, training.safetensors, state.json, manifest.json}
 """
 
@@ -25,7 +26,8 @@ Tensors = dict[str, Tensor]
 Record = dict[str, Any]  # one JSON object
 WEIGHTS, TRAINING, STATE = "model.safetensors", "training.safetensors", "state.json"
 STEPS, METRICS, SAMPLES = "steps.jsonl", "metrics.jsonl", "samples.jsonl"
-BEFORE_TRAINING = {"recipe.toml", "tokenizer.json", "checkpoints"}  # what is written before there is anything to resume
+STOP, STOPPED = "stop", "stopped"
+BEFORE_TRAINING = {"recipe.toml", "tokenizer.json", "checkpoints", STOP}  # written before there is anything to resume
 
 
 class DamagedCheckpoint(PenwrightError):

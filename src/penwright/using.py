@@ -10,8 +10,10 @@ import torch
 
 from penwright.config import Precision, Recipe, Table, merge, validate
 from penwright.data.corpora import Document
+from penwright.data.languages import Languages
 from penwright.decoding import Classifier, Generator, Translator
-from penwright.errors import PenwrightError, UsageError
+from penwright.decoding.step import are_steps_kept
+from penwright.errors import PenwrightError, PenwrightWarning, UsageError
 from penwright.evaluation.novelty import NoveltyReport, measure, passages
 from penwright.evaluation.scores import Score
 from penwright.formats.export import Format, save_as
@@ -19,7 +21,7 @@ from penwright.layers.quantised import to_precision
 from penwright.memory import keep_freed_memory
 from penwright.models import Model, make_model
 from penwright.models.weights import load_weights
-from penwright.runs import Run
+from penwright.runs import WEIGHTS, Checkpoint, Run
 from penwright.tasks import TASKS, AnyCorpus, Application, Card, Workbench, make_application, reading_of
 from penwright.tasks.stores import token_store
 from penwright.tasks.translating import score_translations
@@ -35,13 +37,16 @@ class Opened(NamedTuple):
     recipe: Recipe
     tokenizer: Tokenizer
     card: Card
+    checkpoint: Checkpoint | None = None  # the one that was asked for
 
     def model(self, precision: Precision = "float32") -> Model:
-        """Its best model, in evaluation mode; warns of damaged checkpoints that were passed over."""
+        """Its best model, or that of its checkpoint; warns of damaged checkpoints that were passed over."""
         keep_freed_memory()
-        checkpoint, warnings = self.run.best()
+        if self.checkpoint is not None:
+            self.checkpoint.verify(WEIGHTS)
+        checkpoint, warnings = (self.checkpoint, []) if self.checkpoint else self.run.best()
         for warning in warnings:
-            warn(warning, stacklevel=3)
+            warn(warning, PenwrightWarning, stacklevel=3)
         model = make_model(self.recipe.task, self.tokenizer.vocab_size, self.recipe.model, len(self.card.labels)).eval()
         load_weights(model, checkpoint.weights(), str(checkpoint.folder))
         to_precision(model, precision)
@@ -60,21 +65,29 @@ class Opened(NamedTuple):
 
 
 def opened(folder: str | Path) -> Opened:
-    """A run; raises PenwrightError where there is none."""
-    run = Run.open(Path(folder))
+    """A run, or one checkpoint (a folder of its checkpoints/); raises PenwrightError where there is none."""
+    folder = Path(folder)
+    home = folder.parent.parent
+    is_inside = folder.parent.name == "checkpoints" and (home / "recipe.toml").is_file()
+    kept = Run(home).checkpoints() if is_inside else []
+    checkpoint = next((each for each in kept if each.folder == folder), None)
+    run = Run.open(home if checkpoint else folder)
     card = run.read_json("corpus.json")["card"]
-    return Opened(
-        run, run.recipe, Tokenizer.load(run.tokenizer_path), Card(tuple(card["labels"]), card["max_source_tokens"])
-    )
+    languages = Languages(*card["languages"]) if card.get("languages") else None  # older runs do not say
+    made = Card(tuple(card["labels"]), card["max_source_tokens"], languages)
+    return Opened(run, run.recipe, Tokenizer.load(run.tokenizer_path), made, checkpoint)
 
 
 def load(folder: str | Path, device: str = "cpu", precision: Precision | None = None) -> Application:
-    """The best model of a run, ready to use: a Generator, a Translator or a Classifier.
+    """The best model of a run, or that of a checkpoint, ready to use: a Generator, a Translator or a Classifier.
 
     Weights are in float32, unless `quicken` has found another precision to be as good, or one is asked for.
     """
     it = opened(folder)
     model = it.model(precision or _kept_precision(it.run, device))
+    if precision is None and _is_quickened(it.run, device) and not are_steps_kept(model):
+        slow = f"{folder} is slower than it could be until `penwright quicken {folder}`: its steps are not kept"
+        warn(slow, PenwrightWarning, stacklevel=2)
     return make_application(model.to(device), it.tokenizer, it.recipe, it.card)
 
 
@@ -103,9 +116,8 @@ def load_classifier(folder: Path, device: str = "cpu") -> Classifier:
 
 
 def _wrong_kind(folder: Path, application: Application, verb: str, need: str) -> UsageError:
-    kinds = {Generator: ("writer", "generate"), Translator: ("translator", "translate")}
-    holds, right = kinds.get(type(application), ("classifier", "classify"))
-    return UsageError(f'{folder} holds a {holds}; `{verb}` {need}. Try: penwright {right} {folder} "..."')
+    right = {"writer": "generate", "translator": "translate", "classifier": "classify"}[application.kind]
+    return UsageError(f'{folder} holds a {application.kind}; `{verb}` {need}. Try: penwright {right} {folder} "..."')
 
 
 def evaluate(
@@ -133,11 +145,13 @@ def evaluate(
 
 
 def _kept_precision(run: Run, device: str) -> Precision:
-    """What quicken() has found for CPUs."""
-    if torch.device(device).type != "cpu" or not (run.folder / QUICKENED).exists():
-        return "float32"
-    found: Precision = run.read_json(QUICKENED)["precision"]
+    found: Precision = run.read_json(QUICKENED)["precision"] if _is_quickened(run, device) else "float32"
     return found
+
+
+def _is_quickened(run: Run, device: str) -> bool:
+    """What quicken() has found is for CPUs."""
+    return torch.device(device).type == "cpu" and (run.folder / QUICKENED).exists()
 
 
 def export(folder: Path, to: Format, output: Path, precision: Precision = "float32") -> None:

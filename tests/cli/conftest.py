@@ -4,7 +4,7 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
@@ -13,16 +13,20 @@ import pytest
 import torch
 
 from penwright.cli.main import main
+from penwright.training import pace
 
-SMALL = ["--set", "model.d_model=16", "--set", "model.n_layers=1", "--set", "model.n_heads=2"]
 QUICK = [
-    *SMALL,
-    "--set",
-    "model.context_length=32",
-    "--set",
-    "training.batch_tokens=128",
-    "--set",
-    "training.threads=1",
+    option
+    for setting in (
+        "model.d_model=16",
+        "model.n_layers=1",
+        "model.n_heads=2",
+        "model.context_length=32",
+        "training.batch_tokens=128",
+        "training.threads=1",
+        "decoding.max_new_tokens=40",  # samples are written at each evaluation
+    )
+    for option in ("--set", setting)
 ]
 
 
@@ -40,6 +44,14 @@ Command = Callable[..., Done]
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["PENWRIGHT_CACHE"] = str(tmp_path_factory.mktemp("cache"))  # commands in other processes see it too
+
+
+@pytest.fixture(scope="session", autouse=True)
+def brief_pace() -> Iterator[None]:
+    """Plans measure a single step of each size: here it is of no account how fast this machine is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pace, "STEPS", 1)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -89,6 +101,7 @@ def runs(penwright: Command, corpora: Path, tmp_path_factory: pytest.TempPathFac
     """A tiny run of each task: writer, translator, classifier."""
     folder = tmp_path_factory.mktemp("runs")
     for name, data in (("writer", "novel.txt"), ("translator", "pairs.tsv"), ("classifier", "labels.csv")):
-        made = penwright("train", corpora / data, "--run", folder / name, "--steps", 30, *QUICK)
+        options = ["--steps", 30, "--set", "training.evaluate_every=10", *QUICK]
+        made = penwright("train", corpora / data, "--run", folder / name, *options)
         assert made.returncode == 0, made.stderr
     return folder

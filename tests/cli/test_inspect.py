@@ -1,6 +1,7 @@
 """`penwright inspect` as a person types it: what it draws has the numbers of the API, for each kind of run."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,10 @@ from rich.console import Console
 
 import penwright as door
 from penwright.cli.drawing import Piece, coloured, heat_map, visible
+from penwright.errors import PenwrightError
 from penwright.inspection import Inspector, as_record
+from penwright.inspection.comparison import compare
+from penwright.runs import Run
 
 ASKED = {
     "writer": ("It was day 7", ["--top", 2, "--sort", "previous", "--head", "0.1", "--lens", "--rollout"]),
@@ -144,7 +148,17 @@ def test_what_is_found_can_be_written_as_a_page(penwright, runs: Path, kind: str
         assert done.stdout == f"{tmp_path / 'view.html'} ({size:,} bytes)\n"
 
 
-@pytest.mark.parametrize("option", [["--head", "cross.0.1"], ["--rollout"], ["--alignment"], ["--sort", "entropy"]])
+@pytest.mark.parametrize(
+    "option",
+    [
+        ["--head", "cross.0.1"],
+        ["--rollout"],
+        ["--alignment"],
+        ["--sort", "entropy"],
+        ["--arithmetic", "cross.0.1"],
+        ["--beams", 3],
+    ],
+)
 def test_a_picture_shows_the_one_thing_that_was_asked(penwright, runs: Path, option: list[str], tmp_path: Path) -> None:
     for ending, start in ((".svg", b"<?xml"), (".png", b"\x89PNG")):
         path = tmp_path / f"view{ending}"
@@ -159,7 +173,7 @@ def test_a_picture_shows_the_one_thing_that_was_asked(penwright, runs: Path, opt
         (["-o", "view.gif"], "-o writes .html, .svg or .png"),
         (["-o", "view.svg"], "one picture: ask for one thing"),
         (["--lens", "--rollout", "-o", "view.svg"], "one picture: ask for one thing"),
-        (["--arithmetic", "0.0", "-o", "view.svg"], "'arithmetic' is only for .html"),
+        (["--beams", 3, "-o", "view.svg"], "only a translator searches with beams"),
         (["--ablate", "each", "-o", "view.html"], "no picture of --ablate each"),
         (["-o", "nowhere/view.html"], "cannot be written"),
     ],
@@ -172,3 +186,47 @@ def test_what_cannot_be_written_is_said_in_a_line(
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_two_texts_and_two_checkpoints_are_compared(penwright, runs: Path, tmp_path: Path) -> None:
+    first, second = "It was day 7", "It was day 12"
+    look = Inspector(door.load(runs / "writer"))
+    asked = penwright("inspect", runs / "writer", first, "--other-text", second, "--json")
+    found = json.loads(asked.stdout)["compared"]
+    assert found == as_record(compare(look.surprises(first), look.surprises(second)))
+    checkpoint = min((runs / "writer" / "checkpoints").iterdir())
+    other = penwright("inspect", runs / "writer", first, "--other-run", checkpoint)
+    early = Inspector(door.load(checkpoint))
+    assert (other.returncode, other.stderr) == (0, "")
+    sums = [float(each.surprises(first).nats.sum()) for each in (look, early)]
+    assert f"writer {sums[0]:.3f}, {checkpoint.name} {sums[1]:.3f}" in other.stdout
+    page = penwright("inspect", runs / "writer", first, "--other-run", checkpoint, "-o", tmp_path / "two.html")
+    assert (page.returncode, page.stderr) == (0, "")
+
+
+def test_runs_of_two_kinds_are_not_compared(penwright, runs: Path) -> None:
+    done = penwright("inspect", runs / "writer", "It was", "--other-run", runs / "classifier")
+    assert done.returncode == 2 and "cannot be compared" in done.stderr
+
+
+def test_a_checkpoint_is_loaded_as_itself_and_what_is_no_whole_one_is_not(runs: Path, tmp_path: Path) -> None:
+    folder = min((runs / "writer" / "checkpoints").iterdir())
+    weights = Run(runs / "writer").checkpoints()[0].weights()
+    loaded = dict(door.load(folder).model.named_parameters())
+    assert all(bool((weights[name] == loaded[name]).all()) for name in weights if name in loaded)
+    broken = tmp_path / "run" / "checkpoints"
+    shutil.copytree(runs / "writer", tmp_path / "run")
+    (broken / folder.name / "model.safetensors").write_bytes(b"no weights")
+    with pytest.raises(PenwrightError, match="is damaged"):
+        door.load(broken / folder.name)
+    with pytest.raises(PenwrightError, match="there is no run"):
+        door.load(broken / "step-99999999")
+
+
+def test_the_tree_of_a_search_is_drawn_with_all_that_was_tried(penwright, runs: Path) -> None:
+    found = json.loads(penwright("inspect", runs / "translator", "eins zwei", "--beams", 2, "--json").stdout)["beams"]
+    shown = penwright("inspect", runs / "translator", "eins zwei", "--beams", 2).stdout
+    assert len(found["nodes"]) == shown.count("\n") - 2
+    assert shown.count("ended") == sum(node[-1] for node in found["nodes"])
+    best = door.load(runs / "translator").translate(["eins zwei"], beam_size=2)[0].candidates[0]
+    assert f"{best.log_prob:.2f}" in shown

@@ -12,10 +12,11 @@ def test_a_plan_says_what_may_be_expected_and_trains_nothing(penwright: Command,
 
 
 def test_a_plan_for_programs(penwright: Command, corpora: Path) -> None:
-    plan = json.loads(penwright("plan", corpora / "novel.txt", "--minutes", 1, "--json").stdout)
+    options = ["--minutes", 1, "--set", "model.size=nano", "--json"]  # whose pace is soon measured
+    plan = json.loads(penwright("plan", corpora / "novel.txt", *options).stdout)
     assert plan["epochs"] > 0 and 0 < plan["outlook"]["low"] < plan["outlook"]["high"]
 
 
 def test_where_nothing_can_be_expected_a_plan_says_so(penwright: Command, corpora: Path) -> None:
-    done = penwright("plan", corpora / "pairs.tsv", "--minutes", 1)
+    done = penwright("plan", corpora / "pairs.tsv", "--minutes", 1, "--set", "model.size=nano")
     assert done.returncode == 0 and "cannot be told" in done.stdout

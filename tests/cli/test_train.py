@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -31,13 +32,13 @@ def test_the_plan_gives_a_reason_for_every_choice(penwright: Command, corpora: P
 
 
 def test_a_dry_run_writes_nothing(penwright: Command, corpora: Path, tmp_path: Path) -> None:
-    penwright("train", corpora / "novel.txt", "--dry-run", cwd=tmp_path)
+    assert penwright("train", corpora / "novel.txt", "--dry-run", "--steps", 5, cwd=tmp_path).returncode == 0
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_recipe_of_a_dry_run_is_a_recipe(penwright: Command, corpora: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "plan.toml"
-    recipe.write_text(penwright("train", corpora / "pairs.tsv", "--dry-run").stdout, encoding="utf-8")
+    recipe.write_text(penwright("train", corpora / "pairs.tsv", "--dry-run", "--steps", 5).stdout, encoding="utf-8")
     again = penwright("train", "--recipe", recipe, "--dry-run")
     assert again.returncode == 0 and again.stdout == recipe.read_text(encoding="utf-8")
 
@@ -46,7 +47,7 @@ def test_the_recipe_of_a_dry_run_is_a_recipe(penwright: Command, corpora: Path, 
     ("data", "task"), [("novel.txt", "generate"), ("pairs.tsv", "translate"), ("labels.csv", "classify")]
 )
 def test_the_task_is_found_out_from_the_data(penwright: Command, corpora: Path, data: str, task: str) -> None:
-    plan = json.loads(penwright("train", corpora / data, "--dry-run", "--json").stdout)
+    plan = json.loads(penwright("train", corpora / data, "--dry-run", "--json", "--steps", 5).stdout)
     assert plan["recipe"]["task"] == task
 
 
@@ -63,14 +64,24 @@ def weights_of(folder: Path) -> bytes:
     return (Run(folder).checkpoints()[-1].folder / "model.safetensors").read_bytes()
 
 
+TO_BE_STOPPED = [*QUICK, "--steps", "120", "--set", "training.evaluate_every=20", "--set", "model.dropout=0.2"]
+
+
+@pytest.fixture(scope="module")
+def unbroken(penwright: Command, corpora: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nothing stopped."""
+    folder = tmp_path_factory.mktemp("unbroken") / "run"
+    assert penwright("train", corpora / "novel.txt", "--run", folder, *TO_BE_STOPPED).returncode == 0
+    return folder
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_a_stopped_run_resumes_to_the_very_same_weights(
-    penwright: Command, corpora: Path, tmp_path: Path, number: signal.Signals
+    penwright: Command, corpora: Path, unbroken: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
-    options = [*QUICK, "--steps", "120", "--set", "training.evaluate_every=20", "--set", "model.dropout=0.2"]
-    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
-    assert penwright("train", corpora / "novel.txt", "--run", unbroken, *options).returncode == 0
-    command = [sys.executable, "-m", "penwright", "train", str(corpora / "novel.txt"), "--run", str(broken), *options]
+    broken = tmp_path / "broken"
+    training = ["train", str(corpora / "novel.txt"), "--run", str(broken), *TO_BE_STOPPED]
+    command = [sys.executable, "-m", "penwright", *training]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     wait_for_checkpoint(broken, process, 20)
     os.kill(process.pid, number)
@@ -143,7 +154,7 @@ def test_changed_data_is_noticed_at_resuming_and_named(penwright: Command, corpo
 
 
 def test_minutes_end_in_time_with_the_cooldown_done(penwright: Command, corpora: Path, tmp_path: Path) -> None:
-    done = penwright("train", corpora / "novel.txt", "--run", tmp_path / "run", "--minutes", 0.1, *QUICK)
+    done = penwright("train", corpora / "novel.txt", "--run", tmp_path / "run", "--minutes", 0.05, *QUICK)
     assert done.returncode == 0, done.stderr
     state = Run(tmp_path / "run").checkpoints()[-1].state()
     assert state["step"] == state["total_steps"]
@@ -206,7 +217,9 @@ def test_a_text_that_is_none_is_refused_by_name(penwright: Command, tmp_path: Pa
 def test_a_corpus_smaller_than_the_context_still_trains(penwright: Command, tmp_path: Path) -> None:
     (tmp_path / "haiku.txt").write_text("An old silent pond\nA frog jumps into the pond\nSplash! Silence again.\n")
     run = tmp_path / "run"
-    done = penwright("train", tmp_path / "haiku.txt", "--run", run, "--steps", 5, "--set", "model.d_model=16")
+    smaller = ("model.d_model=16", "decoding.max_new_tokens=40", "training.batch_tokens=256", "training.threads=1")
+    options = [option for setting in smaller for option in ("--set", setting)]  # but for the context
+    done = penwright("train", tmp_path / "haiku.txt", "--run", run, "--steps", 5, *options)
     assert done.returncode == 0, done.stderr
     assert penwright("generate", run, "An").returncode == 0
 
@@ -223,3 +236,14 @@ def test_an_ensemble_becomes_one_model_that_is_used_like_any_other(
     again = penwright(*options)
     assert again.returncode == 0 and "step" not in again.stderr, again.stderr
     assert penwright("train", "--resume", tmp_path / "all", "--ensemble", 2).returncode == 2
+
+
+def test_members_that_are_too_short_to_teach_are_told_before_they_are_trained(
+    penwright: Command, corpora: Path, tmp_path: Path
+) -> None:
+    asked = ["train", corpora / "pairs.tsv", "--ensemble", 3, "--dry-run", *QUICK]
+    short = penwright(*asked, "--minutes", 0.03)
+    assert short.returncode == 0
+    (minutes,) = re.findall(r"each of the 3 members has 0.005 minutes, .* give --minutes (\S+) or more", short.stderr)
+    assert float(minutes) > 0.03 and short.stderr.count("too short: ") == 1
+    assert "members has" not in penwright(*asked, "--minutes", 1e6).stderr + penwright(*asked, "--steps", 9).stderr

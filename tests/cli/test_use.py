@@ -9,7 +9,7 @@ import pytest
 import penwright as package
 from penwright import api
 from penwright.decoding import Classifier, Generator, Translator
-from penwright.runs import Run
+from penwright.runs import Run, write_atomically
 
 from .conftest import Command
 
@@ -145,7 +145,8 @@ def test_help_needs_no_torch(arguments: list[str]) -> None:
 def test_ten_lines_of_python_do_the_same(corpora: Path, tmp_path: Path) -> None:
     tiny = {
         "model": {"d_model": 16, "n_layers": 1, "n_heads": 2, "context_length": 32},
-        "training": {"steps": 5, "threads": 1},
+        "training": {"steps": 5, "threads": 1, "evaluate_every": 5},
+        "decoding": {"max_new_tokens": 40},
     }
     writer = package.train(corpora / "novel.txt", run=tmp_path / "writer", settings=tiny, quiet=True)
     assert isinstance(writer, Generator)
@@ -193,6 +194,22 @@ def test_a_document_keeps_its_shape(penwright: Command, runs: Path, tmp_path: Pa
     lines = done.stdout.split("\n")
     assert [bool(line.strip()) for line in lines] == [True, False, True, False, False, True, False]
     assert lines[2].startswith("  - ")
+
+
+def test_sentences_end_as_they_do_in_the_language_of_the_source(penwright: Command, runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("eins am 3. Mai. Zwei bzw. Drei.\n", encoding="utf-8")
+    asked = ["translate", runs / "translator", "--document", tmp_path / "letter.txt"]
+    assert "is not known" in penwright(*asked).stderr
+    assert "is not known" not in penwright(*asked, "--language", "de").stderr
+    shutil.copytree(runs / "translator", tmp_path / "run")
+    facts = json.loads((tmp_path / "run" / "corpus.json").read_text(encoding="utf-8"))
+    assert facts["card"].pop("languages") is None
+    write_atomically(tmp_path / "run" / "corpus.json", json.dumps(facts))  # as older runs have it
+    assert api.load_translator(tmp_path / "run").source_language is None
+    facts["card"]["languages"] = ["de", "en"]
+    write_atomically(tmp_path / "run" / "corpus.json", json.dumps(facts))
+    assert api.load_translator(tmp_path / "run").source_language == "de"
+    assert "is not known" not in penwright("translate", tmp_path / "run", *asked[2:]).stderr
 
 
 def test_words_are_aligned_by_a_head_that_is_chosen_once(penwright: Command, runs: Path, tmp_path: Path) -> None:

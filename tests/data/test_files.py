@@ -154,3 +154,42 @@ def test_what_is_no_text_is_refused_by_name(tmp_path, content, message):
 
 def test_the_hash_is_that_of_the_stored_file(tmp_path):
     assert examine(write(tmp_path, b"abc")).sha256.startswith("ba7816bf8f01cfea")
+
+
+CHINESE = "话说宝玉听了，笑道：“这话说得是。你们且坐着，我去去就来。”众人都笑了。"
+JAPANESE = "吾輩は猫である。名前はまだ無い。どこで生れたかとんと見当がつかぬ。"
+HEBREW = "בראשית ברא אלהים את השמים ואת הארץ. והארץ היתה תהו ובהו וחשך על פני תהום. "
+ARABIC = "هل أنت هنا؟ نعم، أنا هنا منذ الصباح، وقد قرأت الكتاب الذي أعطيتني إياه. "
+THAI = "ฉันรักคุณมาก และคุณก็รักฉันเช่นกัน เราไปตลาดด้วยกันทุกวัน "
+RUSSIAN = "Князь Василий говорил всегда лениво, как актёр говорит роль старой пьесы. "
+TURKISH = "Kapının önünde yaşlı bir kadın oturuyordu; çocuklar bağrışıyor, kırmızı bir top sokağa yuvarlanıyordu. "
+
+ICELANDIC = "Ég þekki ekki þennan mann, en það er gott að hann kom; nýja húsið stóð autt í þrjú ár og enginn bjó þar. "
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        *((CHINESE, encoding) for encoding in ("gb18030", "gbk")),
+        *((JAPANESE, encoding) for encoding in ("shift_jis", "euc_jp")),
+        *((HEBREW, encoding) for encoding in ("cp1255", "iso8859_8")),
+        *((ARABIC, encoding) for encoding in ("cp1256", "iso8859_6")),
+        *((RUSSIAN, encoding) for encoding in ("cp1251", "koi8_r", "iso8859_5", "cp866")),
+        (THAI, "cp874"),
+        (TURKISH, "cp1254"),
+        (ICELANDIC, "cp1252"),
+    ],
+)
+@pytest.mark.parametrize("end", ["\n", ""], ids=["lines", "one line"])
+@pytest.mark.parametrize("times", [10, 2000], ids=["short", "long"])
+def test_letters_tell_their_encoding_wherever_a_sample_is_cut(tmp_path, text, encoding, end, times):
+    content = (text + end) * times
+    assert read(write(tmp_path, content.encode(encoding)))[1] == content
+
+
+@pytest.mark.parametrize("block", [3, 4, 1 << 20])
+def test_bare_carriage_returns_are_line_ends_where_there_are_hardly_any_others(tmp_path, monkeypatch, block):
+    monkeypatch.setattr(files, "BLOCK", block)
+    file = examine(write(tmp_path, b"one\rtwo\r\rfour\r" * 10 + b"end\r\n"))
+    assert list(file.lines()) == ["one", "two", "", "four"] * 10 + ["end"]
+    assert (file.n_cr, file.n_lines) == (40, 41)

@@ -30,6 +30,8 @@ def every(corpus) -> set:
     [
         ("a.tsv", "label\tsentence\r\n" + "".join(f"{label}\t{text}\r\n" for text, label in ROWS)),
         ("a.tsv", "sentence\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in ROWS)),
+        ("a.csv", "文本,标签\n" + "".join(f"{text},{label}\n" for text, label in ROWS)),
+        ("a.csv", "Метка,Текст\n" + "".join(f"{label},{text}\n" for text, label in ROWS)),
         ("a.csv", "".join(f'"{label}","{text}"\n' for text, label in ROWS)),
         ("a.txt", "".join(f"{text}\t{label}\n" for text, label in ROWS)),
         ("a.jsonl", "".join(json.dumps({"text": text, "label": int(label)}) + "\n" for text, label in ROWS)),

@@ -35,7 +35,7 @@ def test_a_file_named_twice_counts_once(tmp_path):
 
 def test_a_folder_without_text_says_what_it_has(tmp_path):
     (tmp_path / "table.xlsx").write_text("x", encoding="utf-8")
-    with pytest.raises(PenwrightError, match=r"no text .* 1 other files, for example table\.xlsx"):
+    with pytest.raises(PenwrightError, match=r"no text .* 1 other files, of which 1 end in \.xlsx"):
         text_files([tmp_path])
 
 
@@ -47,3 +47,30 @@ def test_a_name_too_long_for_the_system_is_no_traceback():
 @pytest.mark.parametrize(("path", "suffix"), [("a/train.TSV.gz", ".tsv"), ("x.en", ".en"), ("x.gz", ""), ("x", "")])
 def test_the_suffix_is_the_one_before_gz(path, suffix):
     assert suffix_of(path) == suffix
+
+
+def test_a_pattern_stands_for_the_files_that_it_fits(tmp_path):
+    for name in ("a.py", "b/c.py", "b/d.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x", encoding="utf-8")
+    found = text_files([f"{tmp_path}/**/*.py"])
+    assert [path.relative_to(tmp_path).as_posix() for path in found] == ["a.py", "b/c.py"]
+
+
+def test_a_file_whose_name_looks_like_a_pattern_is_that_file(tmp_path):
+    (tmp_path / "a[1].txt").write_text("x", encoding="utf-8")
+    assert text_files([tmp_path / "a[1].txt"]) == [tmp_path / "a[1].txt"]
+
+
+def test_a_pattern_that_fits_nothing_says_so(tmp_path):
+    with pytest.raises(PenwrightError, match="no file fits the pattern"):
+        text_files([f"{tmp_path}/*.py"])
+
+
+def test_a_folder_of_other_files_says_how_to_read_them(tmp_path):
+    for name in ("a.py", "b.py", "c.toml"):
+        (tmp_path / name).write_text("x", encoding="utf-8")
+    with pytest.raises(PenwrightError) as error:
+        text_files([tmp_path])
+    pattern = str(error.value).split("'")[1]
+    assert [path.name for path in text_files([pattern])] == ["a.py", "b.py"]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penwright.decoding import Aligner, Head, choose_head, pharaoh
-from penwright.decoding.alignment import error_rate, lexical_links, word_numbers
+from penwright.decoding.alignment import error_rate, lexical_links, word_numbers, word_weights
 from penwright.decoding.looking import TokenPair, coverage, cross_attention
 from penwright.models import EncoderDecoder
 from penwright.tokenizers import Tokenizer, train_tokenizer
@@ -102,3 +102,16 @@ def test_the_weights_of_words_are_those_of_their_tokens(
     np.testing.assert_allclose(weights, expected, atol=1e-6)
     (mean,) = Aligner(model, characters, None).weights([pair])
     np.testing.assert_allclose(mean[0, 0], maps[:, :, :3, :3].mean((0, 1)).sum(1).mean(), atol=1e-6)
+
+
+def test_characters_are_words_where_no_spaces_part_them() -> None:
+    pairs = [("one cat", "一猫"), ("one dog", "一狗"), ("two dogs", "二狗"), ("two cats", "二猫")]
+    assert lexical_links(pairs)[0] == {(0, 0), (1, 1)}
+
+
+def test_the_characters_of_a_token_look_where_it_looks() -> None:
+    tokenizer = train_tokenizer("bpe", ["猫狗猫狗 ab"] * 9, 270)
+    assert len(tokenizer.encode("猫狗")) == 1
+    maps = np.full((1, 1, 3, 1), 0.5)
+    weights = word_weights(maps, ("ab", "猫狗"), Head(0, 0, 0), tokenizer)
+    assert weights.tolist() == [[0.5], [0.5]]

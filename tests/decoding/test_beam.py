@@ -94,6 +94,9 @@ class Script:
     def select(self, rows: Tensor) -> None:
         self.n_rows = len(rows)
 
+    def branch(self, n: int) -> None:
+        self.n_rows *= n
+
     def reorder(self, rows: Tensor) -> None:
         pass
 
@@ -117,6 +120,29 @@ def test_search_goes_on_while_something_better_can_come(
 def test_search_stops_when_nothing_better_can_come() -> None:
     ((found,),) = beam_search(Script((0.1, 0.8)), [4], BeamSettings(2, length_penalty=0.0), end_id=END)
     assert found.tokens == ()  # the script has no second step
+
+
+def test_a_source_that_nobody_waits_for_leaves_at_the_next_step_and_disturbs_no_other(
+    translating_model: Callable[..., EncoderDecoder],
+) -> None:
+    model = translating_model(29, 0).double()
+    settings, steps, rows = BeamSettings(beam_size=3, n_best=2, banned=(END,)), 0, []
+    translating = Translating(model, SOURCES, start_id=START, max_new_tokens=10)
+    ours = translating.step
+
+    def step(tokens: Tensor) -> Tensor:
+        nonlocal steps
+        steps += 1
+        rows.append(len(tokens))
+        return ours(tokens)
+
+    translating.step = step  # type: ignore[method-assign]
+    found = beam_search(translating, [10] * 4, settings, end_id=END, wanted=lambda number: number != 2 or steps < 4)
+    assert rows == [4, *[12] * 3, *[9] * 6]  # the start tokens; three steps of all four; the others' remaining steps
+    others = [number for number in range(4) if number != 2]
+    alone = search(model, [SOURCES[number] for number in others], [10] * 3, settings)
+    assert_same([found[number] for number in others], alone)
+    assert len(found[2][0].tokens) == 4
 
 
 def test_a_source_is_translated_alone_as_in_any_batch(

@@ -95,7 +95,7 @@ def test_beams_that_change_places_keep_their_source(translating_model: Callable[
     def rows() -> Translating:
         rows = Translating(model, [SOURCES[0]], start_id=1, max_new_tokens=9)
         rows.first()
-        rows.select(torch.tensor([0, 0, 0]))
+        rows.branch(3)
         rows.step(torch.tensor([5, 6, 7]))
         return rows
 

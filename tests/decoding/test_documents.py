@@ -1,6 +1,6 @@
 """Documents keep their shape."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -63,3 +63,32 @@ def test_longer_translations_of_wrapped_paragraphs_are_wrapped_again() -> None:
     paragraph = "The first line of this paragraph is full up to here,\nand so is not the second."
     lines = translated(paragraph, "en", lambda sentences: [f"{each} {each}" for each in sentences]).split("\n")
     assert len(lines) > 2 and max(map(len, lines)) <= 52
+
+
+def named(names: dict[str, str]) -> Callable[[Sequence[str]], list[str]]:
+    return lambda sentences: [names[sentence] for sentence in sentences]
+
+
+def test_sentences_that_need_a_space_between_them_get_one_and_others_lose_it() -> None:
+    english = named({"我来了。": "I am here.", "你好吗？": "How are you?"})
+    assert translated("我来了。你好吗？", "zh", english) == "I am here. How are you?"
+    chinese = named({"I am here.": "我来了。", "How are you?": "你好吗？"})
+    assert translated("  I am here. How are you?", "en", chinese) == "  我来了。你好吗？"
+
+
+def test_wrapped_chinese_is_read_without_spaces_and_wrapped_between_characters() -> None:
+    line = "却说宝玉听了这话不觉又惊又喜便忙忙地走到老太太那边去请安"
+    seen: list[str] = []
+
+    def note(sentences: Sequence[str]) -> Sequence[str]:
+        seen.extend(sentences)
+        return sentences
+
+    document = f"{line}\n{line[:9]}。"
+    assert translated(document, "zh", note) == document
+    assert seen == [f"{line}{line[:9]}。"]
+
+
+def test_the_question_mark_of_arabic_ends_a_sentence() -> None:
+    line = "هل قرأت الكتاب الذي أعطيتك إياه أمس مساء؟"  # short of a full line, and at a sentence's end
+    assert len(blocks(f"{line}\nنعم")) == 2

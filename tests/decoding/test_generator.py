@@ -9,7 +9,7 @@ from penwright.config import DecodingSettings
 from penwright.decoding import Completion, Generator
 from penwright.errors import UsageError
 from penwright.models import DecoderOnly
-from penwright.tokenizers import Tokenizer
+from penwright.tokenizers import Tokenizer, train_tokenizer
 
 SETTINGS = DecodingSettings(max_new_tokens=20, temperature=1.0)
 
@@ -193,3 +193,13 @@ def test_bits_per_byte_are_those_of_the_text_without_the_end(bytes_generator: Ge
     assert bytes_generator.bits_per_byte(completion) == pytest.approx(2.0)
     assert bytes_generator.bits_per_byte(Completion("", "", (end,), (-9.0,), "end")) is None
     assert completion.mean_log_prob == pytest.approx((-4 * log(2) - 9) / 3)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_characters_of_several_pieces_are_written_whole(writer: Callable[..., DecoderOnly], seed: int) -> None:
+    common = "我来了你好吗他说道这是什么"
+    rare = "".join(map(chr, range(0x4E00, 0x4F00)))
+    pieces = train_tokenizer("bpe", [common * 20 + rare], 330)
+    generator = Generator(writer(pieces.vocab_size, seed), pieces, SETTINGS)
+    texts = [completion.text for completion in generator.generate(["我", "", "你好"] * 4)]
+    assert "".join(texts) and not any("\N{REPLACEMENT CHARACTER}" in text for text in texts)

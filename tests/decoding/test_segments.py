@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penwright.decoding.segments import segments
+from penwright.decoding.segments import segments, sentences
 
 
 def at_most(n: int) -> Callable[[str], bool]:
@@ -47,3 +47,12 @@ def test_numbers_are_not_cut_at_their_commas() -> None:
 @pytest.mark.parametrize("language", ["zh", "", "no-such-language"])
 def test_any_language_code_will_do(language: str) -> None:
     assert "".join(segments("你好，世界。再见。", at_most(4), language)) == "你好，世界。再见。"
+
+
+@pytest.mark.parametrize(
+    ("language", "n"), [("de", 2), ("de-CH", 2), ("DE_at", 2), ("en", 4), (None, 4), ("no such one", 4)]
+)
+def test_sentences_end_as_is_usual_in_a_language_and_give_the_text_again(language: str | None, n: int) -> None:
+    text = "Er kam am 3. Mai 2020 an. Das ist gut, bzw. Dr. Meier sagt es. "
+    found = sentences(text, language)
+    assert "".join(found) == text and len(found) == n

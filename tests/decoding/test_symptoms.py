@@ -36,3 +36,9 @@ def test_loops_are_found(text: str, loop: str) -> None:
 def test_what_is_wrong_is_said(source: str, target: str, n_source: int, n_target: int, warning: str) -> None:
     found = symptoms(source, target, n_source, n_target)
     assert len(found) == bool(warning) and all(warning in each for each in found)
+
+
+def test_a_loop_is_found_where_no_spaces_part_words() -> None:
+    assert symptoms("I am very glad.", "我很高兴我很高兴我很高兴。", 5, 13) == [
+        'the translation repeats itself: "我很高兴"'
+    ]

@@ -1,10 +1,15 @@
+import os
+import sys
 from collections.abc import Callable, Sequence
 
 import pytest
 import torch
 
 from penwright.config import DecodingSettings
-from penwright.decoding import Translator
+from penwright.decoding import Translator, sharing
+from penwright.decoding.obeying import searching
+from penwright.decoding.obeying.demands import Demands
+from penwright.decoding.obeying.glossary import Entry, Glossary
 from penwright.errors import UsageError
 from penwright.models import EncoderDecoder
 from penwright.tokenizers import Tokenizer
@@ -24,6 +29,44 @@ def texts_of(translator: Translator, texts: Sequence[str]) -> list[str]:
 
 def test_translations_come_in_the_order_of_the_texts_and_each_as_alone(translator: Translator) -> None:
     assert texts_of(translator, TEXTS) == [texts_of(translator, [text])[0] for text in TEXTS]
+
+
+@pytest.mark.parametrize("demands", [Demands(), Demands(Glossary((Entry("ab", ("jig",)),)))], ids=["free", "led"])
+def test_texts_that_nobody_waits_for_any_more_end_and_the_others_come_as_ever(
+    translator: Translator, demands: Demands
+) -> None:
+    expected = translator.translate(TEXTS, demands=demands, max_new_tokens=20)
+    n_steps = 0
+
+    def wanted(number: int) -> bool:
+        return number in (1, 5) or n_steps < 3
+
+    def count() -> None:
+        nonlocal n_steps
+        n_steps += 1
+
+    with translator.watched(count, wanted):
+        found = translator.translate(TEXTS, demands=demands, max_new_tokens=20)
+    assert [found[n].candidates for n in (0, 1, 5)] == [expected[n].candidates for n in (0, 1, 5)]  # 0 is 5's text too
+    assert all(len(found[n].candidates[0].pieces) <= 4 for n in (2, 4, 6))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are copied on Linux alone")
+def test_two_processes_say_what_one_says(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = translator.translate(TEXTS, n_best=2)
+    others: list[int] = []
+
+    def counted(work: Callable[[int], object], n: int, n_processes: int) -> list[object]:
+        pids = sharing.shared_out(lambda number: (os.getpid(), work(number)), n, n_processes)
+        others.append(len({pid for pid, _ in pids} - {os.getpid()}))
+        return [found for _, found in pids]
+
+    monkeypatch.setattr(sharing, "_may_copy", lambda: True)
+    monkeypatch.setattr(searching, "shared_out", counted)
+    monkeypatch.setattr(searching, "BATCH_TOKENS", 30)
+    translator.share_out(2)
+    assert translator.translate(TEXTS, n_best=2) == alone
+    assert others == [1, 0]  # and the glossary's second search has nothing to do
 
 
 def test_different_texts_have_different_translations(translator: Translator) -> None:

@@ -57,6 +57,12 @@ def test_bits_per_byte_count_the_bytes_of_the_text_whatever_the_tokens() -> None
     assert scores == pytest.approx({"nats per token": 2 * log(2), "bits per byte": 0.5})
 
 
+def test_an_unknown_character_is_not_cheaper_than_one_of_all_characters() -> None:
+    known, unknown = (text_scores(Surprise(nats=8 * log(2), n_targets=4), 16, n)[1] for n in (0, 2))
+    assert unknown.value - known.value == pytest.approx(2 * 17.3 / 16, abs=0.01)
+    assert "2 unknown characters" in unknown.note
+
+
 def test_the_unigram_baseline_is_the_entropy_of_the_frequencies() -> None:
     training = np.array([0] * 3000 + [1] * 1000)
     held_out = np.array([1] + [0] * 3 * 100 + [1] * 100)

@@ -27,3 +27,24 @@ def test_a_copy_of_the_references_is_perfect() -> None:
 ])  # fmt: skip
 def test_what_is_not_finite_beats_nothing(higher: bool, value: float, other: float | None, beats: bool) -> None:
     assert Score("a score", value, higher).beats(other) is beats
+
+
+@pytest.mark.parametrize(
+    ("references", "tokenizer"),
+    [
+        (["我来了。", "你好吗？", "我用 Python 写程序。"], "zh"),
+        (["吾輩は猫である。", "名前はまだ無い。"], "char"),
+        (["ฉันรักคุณ"], "char"),
+        (["A cat, 猫, sat on the mat.", "He said 你好 to me, and I to him."], "13a"),
+        (["나는 학생입니다."], "13a"),
+        (["هل أنت هنا؟"], "13a"),
+        ([""], "13a"),
+    ],
+)
+def test_bleu_counts_what_the_script_parts(references: list[str], tokenizer: str) -> None:
+    assert f"tok:{tokenizer}" in translation_scores(references, references)[0].note
+
+
+def test_a_chinese_sentence_that_is_partly_right_has_a_part_of_the_score() -> None:
+    bleu = translation_scores(["我昨天在学校里看见了他。"], ["我昨天在学校里看到了他。"])[0]
+    assert 40 < bleu.value < 90

@@ -117,6 +117,12 @@ def test_tokenizers_without_an_equal_are_refused(kind, random_model, awkward, tm
         save_gguf(random_model("generate", tokenizer), tokenizer, tmp_path)
 
 
+def test_a_tokenizer_that_joins_marks_is_refused(random_model, tmp_path):
+    tokenizer = train_tokenizer("bpe", ["ฉันรักน้ำที่นี่ " * 50], 300)
+    with pytest.raises(PenwrightError, match="vowel signs"):
+        save_gguf(random_model("generate", tokenizer), tokenizer, tmp_path)
+
+
 def test_a_translator_is_refused(random_model, bpe, tmp_path):
     with pytest.raises(PenwrightError, match="ctranslate2"):
         save_gguf(random_model("translate", bpe), bpe, tmp_path)

@@ -4,6 +4,7 @@ import base64
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import closing
@@ -175,6 +176,15 @@ def test_an_address_for_others_wants_a_key(server: Running) -> None:
 
     with pytest.raises(UsageError, match="--api-key"):
         Server(server.shelf, ServingSettings(host="0.0.0.0", port=0))
+
+
+def test_an_answer_does_not_wait_for_the_acknowledgement_of_its_beginning() -> None:
+    from penwright.serving.server import _bind
+
+    with _bind("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
+        accepted, _ = listening.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_port_that_is_taken_is_named(server: Running) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the server is an extra: pip install 'penwright[serve]'")
 
-from penwright.serving.gathering import BATCH, Gathering, Unwanted
+from penwright.serving.gathering import BATCH, Gathering, Unwanted, Waiting
 
 Batches = list[tuple[str, list[str]]]
 T = TypeVar("T")
@@ -26,7 +26,7 @@ def gather(
     """The answers, and the batches in which they were made."""
     batches: Batches = []
 
-    def upper(manner: str, texts: Sequence[str], watch: Callable[[], None]) -> list[str]:
+    def upper(manner: str, texts: Sequence[str], waiting: Waiting) -> list[str]:
         batches.append((manner, list(texts)))
         return [manner + text.upper() for text in texts]
 
@@ -59,7 +59,7 @@ def test_who_has_many_texts_does_not_keep_others_waiting() -> None:
 
 
 def test_an_error_reaches_all_who_wait_and_work_goes_on() -> None:
-    def fail_once(manner: str, texts: Sequence[str], watch: Callable[[], None]) -> list[str]:
+    def fail_once(manner: str, texts: Sequence[str], waiting: Waiting) -> list[str]:
         if manner == "bad":
             raise ValueError("no")
         return list(texts)
@@ -72,11 +72,11 @@ def test_an_error_reaches_all_who_wait_and_work_goes_on() -> None:
 def test_work_that_nobody_waits_for_is_stopped() -> None:
     begun, ended, left = threading.Event(), threading.Event(), threading.Event()
 
-    def work(manner: str, texts: Sequence[str], watch: Callable[[], None]) -> list[str]:
+    def work(manner: str, texts: Sequence[str], waiting: Waiting) -> list[str]:
         begun.set()
         left.wait(10)
         try:
-            watch()
+            waiting.check()
         except Unwanted:
             ended.set()
             raise
@@ -95,3 +95,32 @@ def test_work_that_nobody_waits_for_is_stopped() -> None:
             assert await gathering.ask("", ["b"]) == ["b"]
 
     run(ask_and_leave())
+
+
+def test_who_leaves_a_batch_is_told_apart_from_those_who_stay() -> None:
+    begun, left = threading.Event(), threading.Event()
+    seen: list[list[bool]] = []
+
+    def work(manner: str, texts: Sequence[str], waiting: Waiting) -> list[str]:
+        places = {text: number for number, text in enumerate(texts)}
+        for event in (begun, left):
+            seen.append([waiting.wants(places[text]) for text in ("a", "b", "c")])
+            begun.set()
+            assert event is left or left.wait(10)
+        waiting.check()  # somebody still waits
+        return [text.upper() for text in texts]
+
+    async def ask_and_leave() -> None:
+        with ThreadPoolExecutor(1) as worker:
+            gathering: Gathering[str, str] = Gathering(work, worker)
+            stays = asyncio.create_task(gathering.ask("", ["b"]))
+            leaves = asyncio.create_task(gathering.ask("", ["a", "c"]))
+            await asyncio.to_thread(begun.wait, 10)
+            leaves.cancel()
+            await asyncio.gather(leaves, return_exceptions=True)
+            left.set()
+            assert await stays == ["B"]
+            assert gathering.n_left == 2
+
+    run(ask_and_leave())
+    assert seen == [[True, True, True], [False, True, False]]

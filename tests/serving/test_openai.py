@@ -8,7 +8,7 @@ import pytest
 from penwright.config import DecodingSettings
 from penwright.decoding import Generator
 
-from .conftest import Running, eventually
+from .conftest import Asked, Running, eventually
 
 openai = pytest.importorskip("openai", reason="OpenAI's client is not installed")
 BASE = {"model": "writer", "prompt": "It was", "max_tokens": 12, "seed": 3}
@@ -138,6 +138,30 @@ def test_a_client_that_leaves_ends_the_work(client: "openai.OpenAI", server: Run
     assert eventually(lambda: not served.pooling.pool.busy and served.n_inside == 0)
     assert served.pooling.n_tokens - before < 4 * 4000
     assert served.pooling.n_left > left
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"prompt": "It was \ud800"},
+        {"prompt": ["It was", "\udfff day"]},
+        {"stop": "\udc00"},
+        {"suffix": "\ud83e"},
+        {"model": "writer\ud800"},
+        {"logit_bias": {"\ud800": 1}},
+    ],
+)
+def test_half_of_a_surrogate_pair_is_the_clients_mistake(
+    asked: Asked, changes: dict[str, object], stream: bool
+) -> None:
+    status, found = asked("v1/completions", {**BASE, **changes, "stream": stream})
+    assert 400 <= status < 500 and found["error"]["message"]
+
+
+def test_both_halves_of_a_surrogate_pair_are_a_character(asked: Asked) -> None:
+    halves, whole = (asked("v1/completions", {**BASE, "prompt": text, "echo": True}) for text in ("\ud83e\udd8a", "🦊"))
+    assert halves[0] == 200 and halves[1]["choices"] == whole[1]["choices"]
 
 
 def test_the_same_seed_gives_the_same_text_alone_and_under_load(client: "openai.OpenAI") -> None:

@@ -1,12 +1,26 @@
 """The frame of the page, and what holds for all of its screens."""
 
 import json
+import re
 from typing import Any
 
 import pytest
 
+from penwright.serving.app import PAGE
+
 PLACES = {
-    "writer": ["tokens", "heads", "rollout", "lens", "gradients", "ablation", "arithmetic", "embeddings", "positions"],
+    "writer": [
+        "tokens",
+        "heads",
+        "rollout",
+        "lens",
+        "gradients",
+        "ablation",
+        "arithmetic",
+        "embeddings",
+        "positions",
+        "compare&other_text=night",
+    ],
     "translator": [
         "tokens",
         "heads",
@@ -18,6 +32,7 @@ PLACES = {
         "arithmetic",
         "embeddings",
         "positions",
+        "compare&other_text=eins",
     ],
     "classifier": [
         "tokens",
@@ -29,6 +44,7 @@ PLACES = {
         "arithmetic",
         "embeddings",
         "positions",
+        "compare&other_text=eins",
     ],
 }
 WAIT = ".shown:not([aria-busy]) > *"
@@ -60,13 +76,22 @@ def test_axe_finds_nothing(visit: Any, scheme: str) -> None:
     page = visit("#/write?text=It%20was%20day%201&given=3", scheme)
     page.wait_for_selector(".editor .pw-token")
     rules = {"runOnly": ["color-contrast"]} if scheme == "dark" else {}  # all others are the same in both themes
-    places = ["heads&head=decoder.1.0", "ablation&heads=decoder.0.0", "embeddings&word=day"]
+    places = ["heads&head=decoder.1.0", "ablation&heads=decoder.0.0", "embeddings&word=day", "compare&other_text=night"]
     for place in ["", *(f"#/inspect?model=writer&text=day&tool={tool}" for tool in places)]:
         if place:
             go(page, place)
             page.wait_for_selector(WAIT)
         found = axe.Axe().run(page, options=rules).response["violations"]
         assert not found, [(each["id"], [node["html"][:200] for node in each["nodes"]][:3]) for each in found]
+
+
+@pytest.mark.parametrize("screen", ["write", "translate", "classify", "inspect", "runs"])
+def test_the_rules_of_a_screen_are_about_nothing_else(screen: str) -> None:
+    css = re.sub(r"/\*.*?\*/", "", (PAGE / f"{screen}.css").read_text("utf-8"), flags=re.S)
+    rules = [rule.strip() for rule in re.findall(r"([^{};]+)\{", css) if not rule.strip().startswith("@")]
+    selectors = [each.strip() for rule in rules for each in rule.split(",\n")]
+    assert len(selectors) > 10
+    assert [each for each in selectors if f":where(.{screen})" not in each and not each.startswith(f".{screen}")] == []
 
 
 def test_a_screen_that_no_model_can_do_says_so(visit: Any, server: Any) -> None:

@@ -1,10 +1,14 @@
 """Looking inside a model, on the page."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+
+from penwright.inspection.comparison import compare
+from penwright.serving.served import Served
 
 WAIT = ".shown:not([aria-busy]) > *"
 
@@ -141,3 +145,59 @@ def test_what_a_model_does_not_have_is_said_in_the_place_of_the_picture(visit: A
     page.click("text=Lens")
     page.wait_for_selector(".problem")
     assert page.inner_text(".problem") == "no lens"
+
+
+def test_two_texts_are_laid_beside_each_other(visit: Any, server: Any) -> None:
+    look = server.shelf.get("writer").inspector
+    page = visit("#/inspect?model=writer&text=It%20was%20day%207&tool=compare")
+    page.fill("input[name=other_text]", "It was night 7")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".shown .pw-comparison")
+    assert page.locator(".pw-pair .pw-passage").all_inner_texts() == ["It was day 7", "It was night 7"]
+    expected = compare(look.surprises("It was day 7"), look.surprises("It was night 7"))
+    place = expected.first_texts.index("7")
+    page.focus(f".pw-pair > :nth-child(2) [data-row='{place}']")
+    said = page.inner_text(".pw-comparison .pw-panel")
+    numbers = [float(each.replace("−", "-")) for each in re.findall(r"[-−]?\d+\.\d+(?= and| nats)", said)]
+    assert numbers == pytest.approx([expected.first[place], expected.second[place]], rel=0.01)
+    assert page.locator(".pw-pair .pw-current").count() == 2, "the same row is marked on both sides"
+    page.wait_for_timeout(300)
+    page.reload()
+    page.wait_for_selector(".shown .pw-comparison")
+    assert page.input_value("input[name=other_text]") == "It was night 7"
+
+
+def test_two_models_are_compared_and_their_heads(visit: Any, server: Any, runs: Path) -> None:
+    shelf = server.shelf
+    twin = Served(
+        "other-writer", shelf.get("writer").opened, shelf.get("writer").application, shelf.get("writer").limits
+    )
+    shelf._served["other-writer"] = twin
+    try:
+        page = visit("#/inspect?model=writer&text=It%20was&tool=compare&beside=model&what=heads")
+        page.wait_for_selector(".shown .pw-statistics")
+        statistics = shelf.get("writer").inspector.head_statistics("It was")[0]
+        assert page.locator(".pw-statistics tbody tr").count() == statistics.entropy.size
+        assert page.locator(".pw-statistics thead th").all_inner_texts() == [
+            "head",
+            "writer",
+            "other-writer",
+            "difference",
+        ]
+        cells = page.locator(".pw-statistics tbody tr:has(th:text-is('decoder.1.0')) td").all_inner_texts()
+        assert float(cells[0]) == pytest.approx(statistics.entropy[1, 0], rel=0.02) and float(cells[2]) == 0
+        page.click(".pw-statistics button:text-is('previous')")
+        page.click(".controls button:text-is('surprise')")
+        page.wait_for_selector(".shown .pw-comparison")
+        page.click(".controls button:text-is('heads')")
+        page.wait_for_selector(".pw-statistics button[aria-pressed=true]:text-is('previous')")
+    finally:
+        del shelf._served["other-writer"]
+        twin.close()
+
+
+def test_what_cannot_be_compared_is_refused(asked: Any) -> None:
+    status, found = asked("inspect/compared/tokens", {"text": "a", "model": "writer", "other_model": "classifier"})
+    assert status == 400 and "cannot be compared" in str(found)
+    status, found = asked("inspect/compared/heads?format=json", {"model": "writer", "text": "a", "other_text": "b"})
+    assert status == 200 and found["views"][0]["data"]["names"] == ["the text", "the other text"]

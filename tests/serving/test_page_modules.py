@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from penwright.data.scripts import joined
 from penwright.serving.app import PAGE
 
 TEXT = "é 😀 سلام 你好\nsecond line"
@@ -77,3 +78,25 @@ def test_scored_tokens_that_share_a_character_are_one_part(visit: Any) -> None:
     }"""
     scored = [[0, 1], [0, 1], [0, 1], [1, 2], [2, 3]]
     assert visit("#/write").evaluate(script, scored) == [[["😀", [0, 1, 2]], ["é", [3]], ["!", [4]]], "😀é!"]
+
+
+def test_gaps_are_those_of_the_server(visit: Any) -> None:
+    script = """async (gaps) => {
+      const { gapBetween } = await import("/screens/translate/scripts.js");
+      return gaps.map((each) => gapBetween(...each));
+    }"""
+    gaps = [("Hi.", "", "You?", "好。", "你"), ("好。", " ", "你", "Hi.", "You?"), ("a", "", "b", "c", "d")]
+    expected = [joined(before, gap, after, (left, right)) for before, gap, after, left, right in gaps]
+    assert visit("#/translate").evaluate(script, gaps) == expected
+
+
+def test_a_document_is_put_together_and_wrapped_by_its_script(visit: Any) -> None:
+    script = """async ([texts, width]) => {
+      const { joined } = await import("/screens/translate/document.js");
+      const sentences = [{ before: "", text: "One.", after: " " }, { before: "", text: "Two.", after: "" }];
+      return joined([{ first: "", rest: "", width, sentences }], texts);
+    }"""
+    page = visit("#/translate")
+    assert page.evaluate(script, [["我来了。", "你好吗？"], 0]) == "我来了。你好吗？"
+    assert page.evaluate(script, [["我来了。", "你好吗？"], 8]) == "我来了。\n你好吗？"
+    assert page.evaluate(script, [["The cat sat.", "It slept."], 12]) == "The cat sat.\nIt slept."

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from penwright.runs import Run
+from penwright.training.wishes import is_to_stop, note_stopped
 
 SIZES = [("light", 1440, 900), ("dark", 390, 844)]
 PLACES = {
@@ -143,3 +144,34 @@ def test_what_is_drawn_is_kept_in_the_address(visit: Any) -> None:
     assert page.get_attribute(".tabs button:has-text('Gradient norm')", "aria-pressed") == "true"
     assert page.get_attribute("button:has-text('by time')", "aria-pressed") == "true"
     assert page.is_checked("label:has-text('log y') input")
+
+
+def test_training_is_stopped_from_the_page_after_a_question(visit: Any, runs: Path) -> None:
+    folder = runs / "busy"
+    folder.mkdir()
+    (folder / "recipe.toml").write_bytes((runs / "writer" / "recipe.toml").read_bytes())
+    (folder / "steps.jsonl").write_text('{"step": 10, "seconds": 1.0, "targets": 50, "loss": 3.0, "total_steps": 99}\n')
+    try:
+        page = visit("#/runs?runs=%5B%22busy%22%5D")
+        button = page.get_by_role("button", name="Stop training busy")
+        button.focus()
+        page.keyboard.press("Enter")
+        assert page.get_by_role("dialog", name="Stop training busy?").is_visible()
+        assert page.evaluate("document.activeElement.textContent") == "Let it go on"
+        page.wait_for_timeout(2500)  # the list is drawn anew behind the dialog
+        page.keyboard.press("Enter")
+        assert not is_to_stop(Run(folder))
+        assert page.evaluate("document.activeElement.ariaLabel") == "Stop training busy"
+        page.keyboard.press("Enter")
+        page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".run-list .state:has-text('stopping')")
+        assert is_to_stop(Run(folder)) and button.count() == 0
+        assert page.evaluate("document.activeElement.value") == "busy", "the keyboard is still in the list"
+        note_stopped(Run(folder))
+        page.wait_for_selector("li:has(input[value=busy]) .state:text-is('stopped')")
+        page.wait_for_function("document.getElementById('spoken').textContent === 'busy has stopped.'")
+    finally:
+        for path in folder.iterdir():
+            path.unlink()
+        folder.rmdir()

@@ -196,3 +196,37 @@ def test_on_a_narrow_screen_a_token_brings_its_choices_up_until_they_are_closed(
     assert box["y"] + box["height"] <= 844 - 62, "above the rail"
     page.click(".choices .close")
     assert page.locator(".of-part").count() == 0
+
+
+GROWING = """async ([given, pieces]) => {
+  const { makeEditor } = await import("/screens/write/editor.js");
+  const { plain } = await import("/screens/write/text.js");
+  const token = { id: 1, logProb: -1, rank: 1, entropy: 1, likeliest: [] };
+  const editor = makeEditor({ changed: () => {}, pointed: () => {}, placeholder: "" });
+  document.querySelector(".editor").replaceWith(editor.root);
+  const places = () => [...editor.root.querySelectorAll(".pw-token")].map((span) => {
+    const { left, top } = span.getClientRects()[0];
+    return [Math.round(left), Math.round(top + editor.root.scrollTop)];
+  });
+  editor.draw([plain(given)]);
+  editor.lock(true);
+  for (const text of pieces) editor.append([{ text, tokens: [token] }]);
+  const lines = [...editor.root.querySelectorAll("div")].map((line) => line.textContent);
+  const written = { text: editor.root.textContent, places: places() };
+  editor.lock(false);
+  const flat = { text: editor.root.textContent, places: places() };
+  return { lines, written, flat, left: editor.root.querySelectorAll("div").length };
+}"""
+
+
+@pytest.mark.parametrize("given", ["", "A line.\n", "A line.\nand half", "\n\n"])
+def test_lines_are_blocks_while_the_model_writes_and_stand_where_they_stand_afterwards(visit: Any, given: str) -> None:
+    page = visit("#/write?model=writer")
+    pieces = [" one", " two\n", "\n", "three", "\n\n", " four\nfive", " six " * 60, "seven\n"]
+    found = page.evaluate(GROWING, [given, pieces])
+    assert found["written"]["text"] == given + "".join(pieces)
+    assert found["flat"]["text"] == given + "".join(pieces) + "\n", "with a line break to be seen"
+    assert found["written"]["places"] == found["flat"]["places"] and found["left"] == 0
+    whole = given if given.endswith("\n") else ""
+    assert "".join(found["lines"]) == (given + "".join(pieces))[len(whole) :]
+    assert all(line.endswith("\n") for line in found["lines"]) and len(found["lines"]) == 4

@@ -1,6 +1,9 @@
 """Runs as the page sees them, and what it warns of."""
 
 import json
+import shutil
+import subprocess
+import sys
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -10,9 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penwright.config import merge
 from penwright.runs import Run
 from penwright.serving.alerts import alerts
 from penwright.serving.runs import thinned
+from penwright.training.wishes import is_to_stop, note_stopped
+
+from .conftest import SETTINGS, eventually
 
 
 def get(asked: Any, path: str) -> Any:
@@ -67,6 +74,81 @@ def test_a_run_that_has_just_begun_or_is_broken_breaks_nothing(asked: Any, runs:
         for path in folder.iterdir():
             path.unlink()
         folder.rmdir()
+
+
+def young_run(runs: Path, name: str) -> Path:
+    """A folder that looks like that of a run which is being trained."""
+    folder = runs / name
+    folder.mkdir()
+    (folder / "recipe.toml").write_bytes((runs / "writer" / "recipe.toml").read_bytes())
+    (folder / "steps.jsonl").write_text('{"step": 10, "seconds": 1.0, "targets": 50, "loss": 3.0}\n')
+    return folder
+
+
+def test_a_run_that_is_being_trained_gets_the_wish_that_it_stops(asked: Any, runs: Path) -> None:
+    folder = young_run(runs, "to-stop")
+    try:
+        for _ in range(2):  # to ask again does no harm
+            status, found = asked("runs/stop", {"run": "to-stop"})
+            assert (status, found) == (200, {"state": "stopping"})
+        assert (
+            is_to_stop(Run(folder))
+            and {run["name"]: run["state"] for run in get(asked, "")["runs"]}["to-stop"] == "stopping"
+        )
+        note_stopped(Run(folder))
+        assert get(asked, "/figures?run=to-stop")["state"] == "stopped"
+        assert asked("runs/stop", {"run": "to-stop"})[0] == 409
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "words"),
+    [
+        ("writer", 409, "has finished"),
+        ("nothing", 404, "beside those"),
+        ("../runs/writer", 404, "beside"),
+        (7, 422, ""),
+    ],
+)
+def test_only_a_run_that_is_being_trained_can_be_stopped(
+    asked: Any, runs: Path, name: object, status: int, words: str
+) -> None:
+    before = sorted(runs.rglob("*"))
+    found = asked("runs/stop", {"run": name})
+    assert found[0] == status and words in str(found[1])
+    assert sorted(runs.rglob("*")) == before
+
+
+def test_a_link_in_the_place_of_the_wish_is_not_followed(asked: Any, runs: Path, tmp_path: Path) -> None:
+    folder = young_run(runs, "linked")
+    (folder / "stop").symlink_to(tmp_path / "elsewhere")
+    try:
+        asked("runs/stop", {"run": "linked"})
+        assert not (tmp_path / "elsewhere").exists()
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_training_in_another_process_stops_when_the_server_is_asked_and_resumes_to_the_same(
+    asked: Any, runs: Path
+) -> None:
+    settings = merge(SETTINGS, {"training": {"steps": 1500, "evaluate_every": 1500}, "tokenizer": {"type": "bytes"}})
+    flags = [f"--set={table}.{key}={value}" for table, values in settings.items() for key, value in values.items()]
+    command = [sys.executable, "-m", "penwright", "train", str(runs / "writer.txt"), "--run", str(runs / "long")]
+    process = subprocess.Popen([*command, *flags], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        assert eventually(lambda: len(Run(runs / "long").records("steps.jsonl")) > 0, 60)
+        assert asked("runs/stop", {"run": "long"})[0] == 200
+        _, said = process.communicate(timeout=60)
+        state = Run(runs / "long").newest()[0].state()
+        assert process.returncode == 130 and "everything is saved" in said and 0 < state["step"] < 1500
+        assert get(asked, "/figures?run=long")["state"] == "stopped"
+        subprocess.run([*command[:4], "--resume", str(runs / "long")], check=True, capture_output=True)
+        assert get(asked, "/figures?run=long")["state"] == "finished"
+    finally:
+        process.kill()
+        shutil.rmtree(runs / "long", ignore_errors=True)
 
 
 @given(st.lists(st.floats(0.1, 9), min_size=1, max_size=300), st.integers(2, 40))

@@ -1,14 +1,24 @@
 """What the page is told to translate: the library's own figures, by words."""
 
-from collections.abc import Callable
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from math import exp
 from typing import Any
 
 import numpy as np
 import pytest
+from torch import Tensor
 
-from penwright.decoding import Aligner, Translator
+import penwright
+from penwright.config import merge
+from penwright.decoding import Aligner, Translating, Translator
 from penwright.decoding.documents import translated
+from penwright.decoding.words import pieces_of_words
+from penwright.serving.served import Served
+
+from .conftest import SETTINGS
 
 
 @pytest.fixture
@@ -127,9 +137,92 @@ def test_too_much_at_once_is_refused(asked: Any) -> None:
     assert status == 413 and "max_characters" in str(found)
 
 
+@pytest.fixture(scope="module")
+def chinese(server: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A translator of made-up lines into Chinese, hardly trained, served beside the others."""
+    folder = tmp_path_factory.mktemp("chinese")
+    words = {"eins": "一", "zwei": "二", "drei": "三", "vier": "四", "hund": "狗", "haus": "房子"}
+    lines = [f"{a} {b} {c}\t{words[a]}{words[b]}{words[c]}。\n" for a in words for b in words for c in words]
+    (folder / "pairs.tsv").write_text("".join(lines), encoding="utf-8")
+    settings = merge(SETTINGS, {"tokenizer": {"type": "characters"}})
+    penwright.train(folder / "pairs.tsv", run=folder / "run", settings=settings, quiet=True)
+    server.shelf._served["chinese"] = served = Served.load(folder / "run", "chinese", server.shelf.get("writer").limits)
+    yield served
+    del server.shelf._served["chinese"]
+    served.close()
+
+
+def test_words_of_a_script_without_spaces_are_known_one_by_one(translating: Any, chinese: Any) -> None:
+    translator = chinese.translator
+    asked = {"text": "eins hund vier", "prefix": "一狗四。"}
+    (found,) = translating("sentences", model="chinese", sentences=[asked])["sentences"]
+    way = found["ways"][0]
+    best = translator.translate(["eins hund vier"], n_best=5, prefixes="一狗四。")[0].candidates[0]
+    assert way["text"] == best.text and [word["text"] for word in way["words"][:4]] == ["一", "狗", "四", "。"]
+    probabilities = [exp(piece.log_prob) for piece in best.pieces[:4]]
+    assert [word["probability"] for word in way["words"][:4]] == pytest.approx(probabilities)
+    tokenizer = translator.tokenizer
+    aligner = Aligner(translator.model, tokenizer, None, lambda text: pieces_of_words(text, tokenizer))
+    (weights,) = aligner.weights([("eins hund vier", "一狗四。")])
+    assert weights.shape == (4, 3) and (weights.sum(1) > 0.2).all()
+    assert np.array(way["weights"]).shape == (len(way["words"]), 3)
+
+
+def test_another_character_is_exchanged_and_the_rest_follows_without_a_space(translating: Any, chinese: Any) -> None:
+    text = "eins hund vier"
+    others = translating("words", model="chinese", text=text, prefix="一", n=20)["words"]
+    han = [each for each in others if each["word"] in set("一二三四狗房子。")]
+    assert len(han) > 2
+    assert all(each["prefix"] == "一" + each["word"] for each in han)
+    assert all(each["text"].startswith(each["prefix"].rstrip()) for each in others)
+    assert all(each["prefix"].endswith(f"{each['word']} ") for each in others if each["word"].isascii())
+    again = {"text": text, "prefix": han[1]["prefix"]}
+    (found,) = translating("sentences", model="chinese", sentences=[again])["sentences"]
+    assert found["ways"][0]["text"].startswith(han[1]["prefix"])
+    assert [word["text"] for word in found["ways"][0]["words"]][:2] == list(han[1]["prefix"])
+
+
+def test_the_words_of_a_source_are_told_with_its_sentences(translating: Any, chinese: Any) -> None:
+    found = translating("cut", text="eins zwei. drei vier.")["paragraphs"][0]["sentences"]
+    assert [sentence["words"] for sentence in found] == [["eins", "zwei."], ["drei", "vier."]]
+    found = translating("cut", model="chinese", text="狗 eins房子")["paragraphs"][0]["sentences"]
+    assert [sentence["words"] for sentence in found] == [["狗", "eins", "房", "子"]]
+
+
 def test_a_client_that_goes_away_frees_the_model(asked: Any, translating: Any) -> None:
     long = {"sentences": [{"text": f"eins zwei drei {n}"} for n in range(120)], "beam_size": 16}
     for _ in range(5):
         with pytest.raises(TimeoutError):
             asked("translating/sentences", long, timeout=0.05)
     assert translating("sentences", sentences=[{"text": "eins"}])["sentences"][0]["ways"]
+
+
+def test_who_leaves_a_shared_batch_is_translated_no_further(
+    server: Any, translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served, plain = server.shelf.get("translator"), Translating.step
+    begun, left, rows = threading.Event(), threading.Event(), []
+
+    def step(self: Translating, tokens: Tensor) -> Tensor:
+        rows.append(len(tokens))
+        if len(rows) == 2:
+            begun.set()
+            assert left.wait(10)
+        return plain(self, tokens)
+
+    async def ask_and_leave() -> str:
+        stays = asyncio.create_task(served.translate(["eins zwei drei"]))
+        leaves = asyncio.create_task(served.translate(["vier fünf sechs"]))
+        await asyncio.to_thread(begun.wait, 10)
+        leaves.cancel()
+        await asyncio.gather(leaves, return_exceptions=True)
+        left.set()
+        (found,) = await stays
+        return str(found.text)
+
+    expected = translator.translate(["eins zwei drei"])[0].text
+    monkeypatch.setattr(Translating, "step", step)
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(asyncio.run, ask_and_leave()).result() == expected
+    beam_size = translator.defaults.beam_size
+    assert rows[:3] == [2, 2 * beam_size, beam_size]

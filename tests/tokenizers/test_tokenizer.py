@@ -32,11 +32,14 @@ HARD = [
     "日本語の文章です。",
     "Ġ Ċ Ā spelling of bytes",
 ]
+MARKED = "בְּרֵאשִׁית בָּרָא אֱלֹהִים אֵת הַשָּׁמַיִם וְאֵת הָאָרֶץ ฉันรักน้ำที่นี่ हिन्दी में लिखा "
 TRAINING = ["The cat sat on the mat, and the dog's mat was sat on. " * 20, *HARD]
 
 
-@pytest.fixture(scope="module", params=list(KINDS))
+@pytest.fixture(scope="module", params=[*KINDS, "bpe of marks"])
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    if request.param == "bpe of marks":
+        return train_tokenizer("bpe", [*TRAINING, MARKED * 9], 300)
     return train_tokenizer(request.param, TRAINING, 300 if request.param in ("bpe", "unigram") else None)
 
 

@@ -1,6 +1,7 @@
 """Training is deterministic, survives any text and any vocabulary, and says what it could not do."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -103,3 +104,18 @@ def test_a_sample_is_bounded_while_the_stream_is_read_to_its_end():
     tokenizer = train_tokenizer("bpe", lines(), 100_000, max_bytes=1_000)
     assert len(read) == 5_000
     assert tokenizer.vocab_size < 600
+
+
+@learned
+@pytest.mark.parametrize("word", ["בְּרֵאשִׁית", "ที่นี่", "हिन्दी", "cafe\u0301s"])
+def test_vowel_signs_and_accents_do_not_end_a_word(kind: str, word: str, tmp_path: Path):
+    tokenizer = train_tokenizer(kind, [f"{word} {word}\n" * 300], 400)
+    assert kind == "unigram" or len(tokenizer.encode(word)) == 1  # unigrams of one word alone stay bytes
+    tokenizer.save(tmp_path / "tokenizer.json")
+    loaded = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert (loaded.kind, loaded.joins_marks) == (kind, True)
+
+
+@learned
+def test_a_text_without_marks_is_cut_as_gpt2_cuts_it(kind: str):
+    assert not train_tokenizer(kind, ["Plain words, and accents: żółć, été. " * 50], 300).joins_marks

@@ -3,7 +3,10 @@ import pytest
 from penwright import compiler
 from penwright.config import ModelSettings, Table, merge
 from penwright.models.size import size_of
-from penwright.training.planning import LADDER, Facts, Plan, make_plan, rounded
+from penwright.training.affordable import LADDER
+from penwright.training.choices import rounded
+from penwright.training.facts import Facts
+from penwright.training.planning import Plan, make_plan
 
 SHAKESPEARE = Facts("generate", n_examples=1, n_bytes=1_000_000, n_characters=65)
 NOVELS = Facts("generate", n_examples=8, n_bytes=9_000_000, n_characters=120)
@@ -55,6 +58,7 @@ def test_numbers_are_written_out_with_two_digits_or_whole(value: float, words: s
 
 def test_a_small_text_is_read_by_characters_and_a_large_one_by_pieces() -> None:
     assert plan_for(SHAKESPEARE).recipe.tokenizer.type == "characters"
+    assert plan_for(SHAKESPEARE._replace(n_bytes=1_600_000)).recipe.tokenizer.type == "bpe"
     assert plan_for(NOVELS).recipe.tokenizer.type == "bpe"
 
 
@@ -67,6 +71,30 @@ def test_in_a_minute_a_writer_reads_few_kinds_of_pieces_unless_the_text_is_tiny(
         for facts in (NOVELS, PAIRS)
     }
     assert sizes[NOVELS][0] < sizes[NOVELS][1] and sizes[PAIRS][0] == sizes[PAIRS][1]
+
+
+def test_characters_are_counted_not_their_bytes() -> None:
+    """A text of the same length, whether its letters take one byte (English), two (Russian) or three (Thai)."""
+    texts = [SHAKESPEARE._replace(n_bytes=n_bytes * 1_000_000, n_letters=1_000_000) for n_bytes in (1, 2, 3)]
+    for minutes in (1, 10):
+        assert len({plan_for(text, training={"minutes": minutes}).recipe.tokenizer.type for text in texts}) == 1
+    assert len({plan_for(text).epochs for text in texts}) == 1
+
+
+@pytest.mark.parametrize(
+    ("facts", "bytes_a_piece"),  # in vocabularies of 1,024 and 8,192
+    [
+        (Facts("generate", 1, 2_517_394, 4_532, n_letters=855_342), (2.79, 4.36)),  # a Chinese novel
+        (Facts("generate", 6, 3_432_674, 3_679, n_letters=1_153_554), (3.37, 5.67)),  # Japanese novels
+        (Facts("generate", 1, 3_393_410, 136, n_letters=1_904_684), (4.31, 6.92)),  # a Russian one
+        (Facts("generate", 1, 1_115_394, 65), (2.44, 3.54)),  # Shakespeare
+    ],
+)
+def test_the_tokens_of_texts_in_all_scripts_are_told_within_a_quarter(
+    facts: Facts, bytes_a_piece: tuple[float, float]
+) -> None:
+    for vocab_size, n_bytes in zip((1024, 8192), bytes_a_piece, strict=True):
+        assert facts.tokens_in("bpe", vocab_size) == pytest.approx(facts.n_bytes / n_bytes, rel=0.25)
 
 
 def test_the_vocabulary_grows_with_the_text() -> None:
@@ -129,6 +157,16 @@ def test_compiling_is_chosen_by_how_long_the_run_takes(monkeypatch: pytest.Monke
     assert compiled(minutes=1) == compiled(steps=10) == compiled(compile="off", minutes=60) == "off"
     assert compiled(minutes=60) == compiled(steps=100_000) == compiled(compile="auto", epochs=1000) == "on"
     assert compiled(compile="on", minutes=1) == "on"
+
+
+def test_minutes_that_are_too_few_even_for_the_smallest_model_are_told_with_those_that_would_do() -> None:
+    short = plan_for(PAIRS, training={"minutes": 0.25})
+    assert short.minutes_wanted is not None and short.minutes_wanted > 0.25
+    wanted = float(short.minutes_wanted * 1.01)
+    assert plan_for(PAIRS, training={"minutes": wanted}).minutes_wanted is None
+    large = plan_for(PAIRS, training={"minutes": wanted}, model={"size": "base"}).minutes_wanted
+    assert large is not None and large > 10 * wanted
+    assert plan_for(PAIRS, training={"steps": 1}).minutes_wanted is None
 
 
 def test_teachers_take_their_time() -> None:

@@ -10,6 +10,7 @@ from penwright.evaluation.scores import Score
 from penwright.runs import Run
 from penwright.training.session import Observer, Sample, Session
 from penwright.training.trainer import StepReport, Trainer
+from penwright.training.wishes import forget_wishes, is_to_stop, was_stopped, wish_stop
 
 MakeTrainer = Callable[..., Trainer]
 
@@ -129,6 +130,35 @@ def test_a_signal_ends_the_step_saves_and_says_how_to_go_on(run: Run, make_train
         session_of(run, make_trainer(training={"steps": 9, "evaluate_every": 9}), [], Impatient()).fit()
     assert run.newest()[0].step == 3
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_wish_that_is_left_in_the_run_ends_it_as_a_signal_does(run: Run, make_trainer: MakeTrainer) -> None:
+    class Visitor(Recorder):
+        def stepped(self, trainer: Trainer, report: StepReport) -> None:
+            if report.step == 3:
+                wish_stop(run)
+
+    settings = {"steps": 9, "evaluate_every": 9}
+    unbroken = make_trainer(training=settings)
+    for _ in unbroken.steps():
+        pass
+    with pytest.raises(Interrupted, match="--resume"):
+        session_of(run, make_trainer(training=settings), [], Visitor()).fit()
+    assert run.newest()[0].step == 3 and was_stopped(run) and not is_to_stop(run)
+    resumed = make_trainer(training=settings)
+    resumed.load(run.newest()[0])
+    forget_wishes(run)
+    session_of(run, resumed, [1.0], Recorder()).fit()
+    assert not was_stopped(run)
+    for name, tensor in unbroken.weights().items():
+        assert bool((resumed.weights()[name] == tensor).all()), name
+
+
+def test_a_wish_that_comes_with_the_last_step_leaves_a_finished_run(run: Run, make_trainer: MakeTrainer) -> None:
+    wish_stop(run)
+    wish_stop(run)  # a second one says nothing new
+    session_of(run, make_trainer(training={"steps": 1}), [1.0], Recorder()).fit()
+    assert run.is_finished and not was_stopped(run) and not is_to_stop(run)
 
 
 def test_evaluation_sees_the_averaged_weights(run: Run, make_trainer: MakeTrainer) -> None:

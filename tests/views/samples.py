@@ -191,6 +191,29 @@ def curves(n_runs: int = 3, n: int = 400) -> dict[str, Any]:
     return {"runs": runs, "x_label": "step", "y_label": "nats a token"}
 
 
+def comparison(n: int = 30) -> dict[str, Any]:
+    chance = np.random.default_rng(10)
+    first, second = chance.exponential(1.6, (2, n))
+    first[3] = second[5] = np.nan
+    words = [token["text"] for token in text(n)]
+    return {
+        "names": ["early", "late"],
+        "first_texts": ["" if place == 3 else word for place, word in enumerate(words)],
+        "second_texts": ["" if place == 5 else word for place, word in enumerate(words)],
+        "first": first,
+        "second": second,
+        "differences": second - first,
+        "sums": [float(np.nansum(first)), float(np.nansum(second))],
+    }
+
+
+def compared_heads() -> dict[str, Any]:
+    first, second = (statistics(attention(3, 4, 24, seed=seed)) for seed in (0, 1))
+    first["entropy"][2] = np.nan  # the first has two layers only
+    part = {"name": "decoder", "layers": [0, 1, 2], "first": first, "second": second}
+    return {"names": ["early", "late"], "parts": [part]}
+
+
 def alignment() -> dict[str, Any]:
     pairs = [(0, 0, 0.9), (1, 2, 0.8), (2, 1, 0.85), (3, 3, 0.6), (3, 4, 0.3), (4, 5, 0.95)]
     links = [{"source": s, "target": t, "strength": p} for s, t, p in pairs]
@@ -219,6 +242,7 @@ def every(n: int = 24) -> dict[str, Mapping[str, Any]]:
         },
         "beam": beam(3, n // 4),
         "candidates": {"before": choices(10), "after": choices(10)[:5], "entropy": 1.83},
+        "comparison": comparison(n),
         "confusion": {"labels": names, "counts": counts},
         "curves": curves(),
         "embeddings": embeddings(),
@@ -247,6 +271,7 @@ def every(n: int = 24) -> dict[str, Mapping[str, Any]]:
         },
         "positions": positions(n * 2),
         "rollout": {key: value for key, value in head(n).items() if key not in ("layer", "head")},
+        "statistics": compared_heads(),
         "text": scores(n + 16),
     }
 

@@ -8,8 +8,8 @@ import pytest
 import samples
 
 from penwright.views import View, html, notebook
+from penwright.views.ink import SIGNED, WEIGHTS
 from penwright.views.packing import roots
-from penwright.views.pictures import SIGNED, WEIGHTS
 
 Opened = Callable[..., Any]
 LISTEN = "name => { window.heard = []; addEventListener(name, ({detail}) => window.heard.push(detail)); }"

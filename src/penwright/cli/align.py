@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from penwright.cli.options import Device, RunFolder
+from penwright.cli.options import Device, RunFolder, lines_of, read_text
 from penwright.errors import PenwrightError
 
 NAME = "align"
@@ -19,22 +19,14 @@ def command(
 ) -> None:
     """Print which words of two files stand for each other.
 
-    The links of each pair of lines as i-j (Pharaoh format): the numbers of words, from 0, in both.
+    The links of each pair of lines as i-j (Pharaoh format): the numbers of words, from 0, in both. Where no spaces
+    part words, as in Chinese, each character is one.
     """
     from penwright.api import load_aligner
     from penwright.decoding import pharaoh
 
-    sides = [_lines(path) for path in (source, target)]
+    sides = [lines_of(read_text(str(path))) for path in (source, target)]
     if len(sides[0]) != len(sides[1]):
         raise PenwrightError(f"{source} has {len(sides[0]):,} lines and {target} {len(sides[1]):,}")
     for links in load_aligner(run, device).align(list(zip(*sides, strict=True))):
         print(pharaoh(links))
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        read = path.read_bytes().decode("utf-8", errors="replace").removeprefix("\ufeff")
-    except OSError as error:
-        raise PenwrightError(f"{path} cannot be read: {error.strerror}") from None
-    lines = [line.removesuffix("\r") for line in read.split("\n")]
-    return lines[:-1] if lines[-1] == "" else lines

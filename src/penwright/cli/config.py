@@ -5,14 +5,14 @@ from typing import Annotated
 
 import typer
 
-from penwright.cli.options import Json, print_json
+from penwright.cli.options import AnySetting, Json, print_json
 
 NAME = "config"
 
 
 def command(
     recipe: Annotated[Path | None, typer.Argument(help="A recipe or a run; without one, all keys.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Any setting: table.key=value.")] = None,
+    set_: AnySetting = None,
     json: Json = False,
 ) -> None:
     """Check a recipe and print it whole, or explain every key.

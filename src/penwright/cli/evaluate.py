@@ -5,16 +5,14 @@ from typing import Annotated
 
 import typer
 
-from penwright.cli.options import Device, InPrecision, Json, RunFolder, print_json
+from penwright.cli.options import Device, InPrecision, Json, OwnFiles, RunFolder, print_json
 
 NAME = "evaluate"
 
 
 def command(
     run: RunFolder,
-    data: Annotated[
-        list[str] | None, typer.Argument(help="Files of your own, instead of the held-out part.", metavar="DATA")
-    ] = None,
+    data: OwnFiles = None,
     beam: Annotated[int | None, typer.Option(help="For translation; 1 is greedy.", min=1)] = None,
     output: Annotated[Path | None, typer.Option(help="Keep the translations in this file.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="How the files are read: data.key=value.")] = None,

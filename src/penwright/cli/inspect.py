@@ -11,7 +11,7 @@ from penwright.cli.options import Device, Json, RunFolder, print_json, warn
 from penwright.errors import PenwrightError, UsageError
 
 if TYPE_CHECKING:
-    from penwright.cli.questions import Question
+    from penwright.cli.questions import Question, Questions
     from penwright.views import View
 
 NAME = "inspect"
@@ -27,6 +27,7 @@ def command(
     head: Annotated[list[str] | None, typer.Option(help="Where a head looks: LAYER.HEAD or PART.LAYER.HEAD.")] = None,
     arithmetic: Annotated[str | None, typer.Option(help="A head step by step, with its numbers.")] = None,
     alignment: Annotated[bool, typer.Option("--alignment", help="Where a translator looks for each token.")] = False,
+    beams: Annotated[int | None, typer.Option(help="What a search with so many beams tried.", min=1)] = None,
     rollout: Annotated[bool, typer.Option("--rollout", help="Attention followed through all layers.")] = False,
     lens: Annotated[bool, typer.Option("--lens", help="What the model would say after each layer.")] = False,
     attribute: Annotated[
@@ -35,6 +36,12 @@ def command(
     position: Annotated[int | None, typer.Option(help="The token whose next one --attribute is about, from 0.")] = None,
     ablate: Annotated[str | None, typer.Option(help="What changes without heads 0.1,2.3, or without each.")] = None,
     neighbours: Annotated[list[str] | None, typer.Option(help="The words nearest to this one; needs no text.")] = None,
+    other_text: Annotated[
+        str | None, typer.Option(help="Beside this text: how their surprise and heads differ.")
+    ] = None,
+    other_run: Annotated[
+        Path | None, typer.Option(help="Beside this run, or a folder of its checkpoints/, over the same text.")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="To a file: a page (.html) or a picture (.svg, .png).")
     ] = None,
@@ -66,10 +73,12 @@ def command(
             [about.head(name) for name in head or []],
             [about.arithmetic(arithmetic)] if arithmetic else [],
             [about.alignment()] if alignment else [],
+            [about.beams(beams)] if beams else [],
             [about.rollout()] if rollout else [],
             [about.lens()] if lens else [],
             [about.attribution(position)] if attribute else [],
             [about.ablation(ablate)] if ablate else [],
+            _beside(about, (run, other_run), other_text, device),
         ]
         chosen += [question for some in wanted for question in some]
         if not chosen and output is None:
@@ -83,6 +92,26 @@ def command(
         )
     views = [view for question in chosen for view in question.views(question.find())]
     _write(output, views or list(overview(inspector, text or "", target)), f"Penwright: {run.resolve().name}", json)
+
+
+def _beside(
+    about: "Questions", runs: "tuple[Path, Path | None]", other_text: str | None, device: str
+) -> "list[Question]":
+    """The questions about two at once; none where there is no other one."""
+    from penwright.api import load
+    from penwright.cli.questions import Questions
+    from penwright.inspection import Inspector
+
+    run, other = runs
+    if other is None:
+        if other_text is None:
+            return []
+        return about.beside(Questions(about.inspector, other_text, None), ("the text", "the other text"))
+    look = Inspector(load(other, device))
+    if look.shape != about.inspector.shape:
+        raise UsageError(f"{other} holds a {look.shape} and {run} a {about.inspector.shape}: they cannot be compared")
+    text = about.text if other_text is None else other_text
+    return about.beside(Questions(look, text, about.target), (run.name, other.name))
 
 
 def _write(output: Path, views: "Sequence[View]", title: str, json: bool) -> None:

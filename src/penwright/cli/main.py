@@ -3,8 +3,9 @@
 import os
 import signal
 import sys
+import warnings
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 import typer
 
@@ -27,7 +28,7 @@ from penwright.cli import (
     translate,
     tune,
 )
-from penwright.errors import PenwrightError
+from penwright.errors import PenwrightError, PenwrightWarning
 
 COMMANDS = (
     train,
@@ -71,7 +72,10 @@ def main() -> NoReturn:
     """Run the command; exit with 0, 1 (it failed), 2 (it was asked wrongly) or 130 (it was interrupted)."""
     signal.signal(signal.SIGINT, _interrupted)
     try:
-        app()
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", PenwrightWarning)
+            warnings.showwarning = _told
+            app()
     except PenwrightError as error:
         print(f"penwright: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
@@ -79,6 +83,21 @@ def main() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     sys.exit(0)
+
+
+def _told(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Ours as every other word to the person; of others, also the line of code that it came from."""
+    if issubclass(category, PenwrightWarning):
+        print(f"penwright: {message}", file=sys.stderr)
+    else:
+        print(warnings.formatwarning(message, category, filename, lineno, line), end="", file=sys.stderr)
 
 
 def _interrupted(number: int, frame: FrameType | None) -> NoReturn:

@@ -22,6 +22,12 @@ InPrecision = Annotated[
     Literal["float32", "bfloat16", "int8"] | None,
     typer.Option("--precision", help="Of the weights; else float32, or what `quicken` found.", show_default=False),
 ]
+Data = Annotated[list[str] | None, typer.Argument(help="Files, folders, patterns or hub:NAME.", metavar="DATA")]
+OwnFiles = Annotated[
+    list[str] | None, typer.Argument(help="Files of your own, instead of the held-out part.", metavar="DATA")
+]
+RecipeFile = Annotated[Path | None, typer.Option(help="A TOML file of settings.")]
+AnySetting = Annotated[list[str] | None, typer.Option("--set", help="Any setting: table.key=value.")]
 Texts = Annotated[
     list[str] | None, typer.Argument(help="Texts; without any, each line of standard input is one.", metavar="TEXT")
 ]
@@ -81,7 +87,12 @@ def plan_as_record(prepared: "Prepared") -> dict[str, object]:
     plan = prepared.plan
     choices = [choice._asdict() for choice in plan.choices]
     record = {"recipe": plan.recipe.model_dump(mode="json"), "choices": choices, "epochs": plan.epochs}
-    return {**record, "size": plan.size._asdict(), "data": prepared.corpus.report.as_dict()}
+    return {
+        **record,
+        "minutes_wanted": plan.minutes_wanted,
+        "size": plan.size._asdict(),
+        "data": prepared.corpus.report.as_dict(),
+    }
 
 
 def plan_in_words(prepared: "Prepared") -> "Iterator[str]":
@@ -95,3 +106,8 @@ def plan_in_words(prepared: "Prepared") -> "Iterator[str]":
         f"model: {size.parameters:,} parameters, {size.flops_per_token / 1e6:.1f} MFLOP a token, "
         f"about {size.training_bytes / 1e9:.2g} GB to train"
     )
+    if plan.minutes_wanted is not None:
+        yield (
+            f"too short: {plan.recipe.training.minutes:.2g} minutes end before this model has well begun to learn; "
+            f"give it {plan.minutes_wanted:.2g} or more"
+        )

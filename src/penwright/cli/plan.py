@@ -1,20 +1,29 @@
 """penwright plan: what would be trained, and what may be expected of it."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from penwright.cli.options import Json, plan_as_record, plan_in_words, print_json, settings_of, without_none
+from penwright.cli.options import (
+    AnySetting,
+    Data,
+    Json,
+    RecipeFile,
+    plan_as_record,
+    plan_in_words,
+    print_json,
+    settings_of,
+    without_none,
+)
 
 NAME = "plan"
 
 
 def command(
-    data: Annotated[list[str] | None, typer.Argument(help="Files, folders or hub:NAME.", metavar="DATA")] = None,
+    data: Data = None,
     minutes: Annotated[float | None, typer.Option(help="To train for, on this machine.")] = None,
-    recipe: Annotated[Path | None, typer.Option(help="A TOML file of settings.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Any setting: table.key=value.")] = None,
+    recipe: RecipeFile = None,
+    set_: AnySetting = None,
     json: Json = False,
 ) -> None:
     """Say what would be trained, and how good it may become.
@@ -22,7 +31,7 @@ def command(
     Also when more minutes stop paying. Trains nothing.
     """
     from penwright import api
-    from penwright.training.planning import rounded
+    from penwright.training.choices import rounded
 
     flags: dict[str, object] = {"data": without_none({"train": data}), "training": without_none({"minutes": minutes})}
     prepared = api.prepare(settings_of(recipe, flags, set_ or []))

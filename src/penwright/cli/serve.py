@@ -1,5 +1,6 @@
 """penwright serve: models for programs and people on this machine."""
 
+from importlib.util import find_spec
 from typing import Annotated
 
 import typer
@@ -8,6 +9,7 @@ from penwright.cli.options import without_none
 from penwright.errors import PenwrightError
 
 NAME = "serve"
+NEEDED = ("fastapi", "uvicorn", "python-multipart", "prometheus-client")
 
 
 def command(
@@ -22,14 +24,16 @@ def command(
     open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     set_: Annotated[list[str] | None, typer.Option("--set", help="A limit, as max_rows=16; may be repeated.")] = None,
 ) -> None:
-    """Serve runs: a page, and the interfaces of others."""
+    """Serve a page, and the APIs of OpenAI and LibreTranslate."""
     from penwright.config import merge, parse_override, validate
 
-    try:
-        from penwright.serving.server import serve
-        from penwright.serving.settings import ServingSettings
-    except ModuleNotFoundError as error:
-        raise PenwrightError(f"serving needs {error.name}: pip install 'penwright[serve]'") from None
+    missing = [package for package in NEEDED if find_spec(package.replace("-", "_")) is None]
+    if missing:
+        raise PenwrightError(f"serving needs {' and '.join(missing)}: pip install 'penwright[serve]'")
+
+    from penwright.serving.server import serve
+    from penwright.serving.settings import ServingSettings
+
     flags = without_none({"host": host, "port": port, "api_key": api_key})
     table = merge(flags, *(parse_override(text) for text in set_ or []))
     server = serve(runs, validate(ServingSettings, table, "the options"))

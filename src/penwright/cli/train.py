@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penwright.cli.options import Json, plan_as_record, plan_in_words, print_json, settings_of, without_none
+from penwright.cli.options import (
+    AnySetting,
+    Data,
+    Json,
+    RecipeFile,
+    plan_as_record,
+    plan_in_words,
+    print_json,
+    settings_of,
+    warn,
+    without_none,
+)
 from penwright.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,17 +32,17 @@ LONGEST_EXAMPLE = 80  # characters, so that it stays on a line
 
 
 def command(
-    data: Annotated[list[str] | None, typer.Argument(help="Files, folders or hub:NAME.", metavar="DATA")] = None,
+    data: Data = None,
     task: Annotated[str | None, typer.Option(help="generate, translate or classify; found out if not given.")] = None,
     run: Annotated[Path | None, typer.Option(help="Where to keep the run; runs/NAME if not given.")] = None,
-    recipe: Annotated[Path | None, typer.Option(help="A TOML file of settings.")] = None,
+    recipe: RecipeFile = None,
     minutes: Annotated[float | None, typer.Option(help="Train for so many minutes of this machine.")] = None,
     steps: Annotated[int | None, typer.Option(help="Train for so many steps.")] = None,
     epochs: Annotated[float | None, typer.Option(help="Train for so many passes over the text.")] = None,
     size: Annotated[str | None, typer.Option(help="Of the model: nano, tiny, mini, small, medium, base, ...")] = None,
     validation: Annotated[list[str] | None, typer.Option(help="Held-out files of your own.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of everything random.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Any setting: table.key=value.")] = None,
+    set_: AnySetting = None,
     ensemble: Annotated[
         int | None, typer.Option(help="Train so many models, and one that learns from them all.", min=2, max=64)
     ] = None,
@@ -78,15 +89,35 @@ def command(
 def _train_ensemble(settings: "Table", n_members: int, folder: Path, json: bool, dry_run: bool) -> None:
     from penwright import api
 
+    told = False
+
     def watch(run: Path, prepared: "Prepared | None") -> "list[Observer]":
+        nonlocal told
         if prepared is not None:
             _show_plan(prepared, run, json, False)
+            if not told:
+                _warn_of_short_members(prepared, n_members)
+                told = True
         return _observers(run, json)
 
     if dry_run:
-        _show_plan(api.prepare(api.member_settings(settings, n_members, 1)), folder, json, True)
+        member = api.prepare(api.member_settings(settings, n_members, 1))
+        _show_plan(member, folder, json, True)
+        _warn_of_short_members(member, n_members)
     else:
         api.train_ensemble(settings, n_members, folder, watch)
+
+
+def _warn_of_short_members(member: "Prepared", n_members: int) -> None:
+    from penwright import api
+
+    plan = member.plan
+    if plan.minutes_wanted is not None and plan.recipe.distillation is None:
+        warn(
+            f"each of the {n_members} members has {plan.recipe.training.minutes:.2g} minutes, in which it learns too "
+            f"little to teach anything: give --minutes {api.minutes_for(n_members, plan.minutes_wanted):.2g} or more, "
+            "or leave --ensemble out"
+        )
 
 
 def _resume(folder: Path, changes: "Table", json: bool) -> None:

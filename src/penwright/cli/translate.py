@@ -16,10 +16,11 @@ from penwright.cli.options import (
     Texts,
     given_texts,
     print_json,
+    read_text,
     warn,
     without_none,
 )
-from penwright.errors import PenwrightError, UsageError
+from penwright.errors import UsageError
 
 if TYPE_CHECKING:
     from penwright.decoding import Demands, Translation, Translator
@@ -48,7 +49,9 @@ def command(
     ] = None,
     document: Annotated[Path | None, typer.Option(help="A text file: paragraphs stay, sentences are found.")] = None,
     align: Annotated[bool, typer.Option("--align", help="Add which words stand for each other, as i-j.")] = False,
-    language: Annotated[str, typer.Option(help="Of the source, for finding the ends of sentences.")] = "en",
+    language: Annotated[
+        str | None, typer.Option(help="Of the source, to find the ends of sentences; else as the run knows it.")
+    ] = None,
     precision: InPrecision = None,
     device: Device = "cpu",
     json: Json = False,
@@ -65,9 +68,12 @@ def command(
         Glossary.read(glossary) if glossary else Glossary(), inf if bias is None else bias, Protection(protect or ())
     )
     translator = load_translator(run, device, precision)
-    translator.source_language = language
+    translator.source_language = language or translator.source_language
+    translator.share_out()
     if document is not None:
-        print(translator.translate_document(_read(document), demands), end="")
+        if translator.source_language is None:
+            warn("the language of the source is not known, so sentences end as in English: say it, as --language de")
+        print(translator.translate_document(read_text(str(document)).replace("\r\n", "\n"), demands), end="")
         return
     sources = given_texts(texts)
     if alternatives is not None:
@@ -120,11 +126,3 @@ def _print_alternatives(
         raise UsageError("--alternatives are for one sentence")
     for word, log_prob, text, _ in translator.alternatives(sources[0], prefix, n, demands):
         print(f"{word}\t{log_prob:.3f}\t{text}")
-
-
-def _read(path: Path) -> str:
-    try:
-        read = path.read_bytes().decode("utf-8", errors="replace").removeprefix("\ufeff")
-    except OSError as error:
-        raise PenwrightError(f"{path} cannot be read: {error.strerror}") from None
-    return read.replace("\r\n", "\n")

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from penwright.cli.options import Device, Json, RunFolder, print_json
+from penwright.cli.options import Device, Json, OwnFiles, RunFolder, print_json
 
 NAME = "tune"
 SHOWN = 10
@@ -12,9 +12,7 @@ SHOWN = 10
 
 def command(
     run: RunFolder,
-    data: Annotated[
-        list[str] | None, typer.Argument(help="Files of your own, instead of the held-out part.", metavar="DATA")
-    ] = None,
+    data: OwnFiles = None,
     beam: Annotated[int | None, typer.Option(help="As wide as this, not as the recipe has it.", min=2)] = None,
     device: Device = "cpu",
     json: Json = False,

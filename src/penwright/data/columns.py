@@ -5,16 +5,8 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 from penwright.data.examples import Columns
-from penwright.data.tables import (
-    LABEL_NAMES,
-    LANGUAGE_NAMES,
-    SOURCE_NAMES,
-    TARGET_NAMES,
-    TEXT_NAMES,
-    Row,
-    Table,
-    sample_of,
-)
+from penwright.data.headers import LABEL_NAMES, LANGUAGE_NAMES, SOURCE_NAMES, TARGET_NAMES, TEXT_NAMES
+from penwright.data.tables import Row, Table, sample_of
 from penwright.errors import PenwrightError
 
 LONGEST_LABEL = 50  # characters
@@ -117,6 +109,8 @@ def named_pair(table: Table) -> tuple[int, int] | None:
     if source is not None and target is not None:
         return source, target
     languages = [place for place, name in enumerate(names) if re.split("[-_]", name)[0] in LANGUAGE_NAMES]
+    if len(languages) > 2:
+        languages = [place for place in languages if names[place] != "id"]  # numbers, rather than Indonesian
     return (languages[0], languages[1]) if len(languages) >= 2 else None
 
 

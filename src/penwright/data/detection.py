@@ -5,18 +5,10 @@ from pathlib import Path
 
 from penwright.data.columns import label_column, named_label_column, named_pair
 from penwright.data.files import SourceFile, examine_text
+from penwright.data.headers import LANGUAGE_NAMES, TEXT_NAMES
 from penwright.data.hub import is_hub, open_hub
-from penwright.data.paths import suffix_of
-from penwright.data.tables import (
-    LANGUAGE_NAMES,
-    TEXT_NAMES,
-    Table,
-    delimited_table,
-    has_tabs,
-    is_table,
-    open_table,
-    sample_of,
-)
+from penwright.data.paths import is_folder, is_pattern, suffix_of
+from penwright.data.tables import Table, delimited_table, has_tabs, is_table, open_table, sample_of
 from penwright.errors import PenwrightError
 
 DOCUMENTS = (".txt", ".md", ".text")
@@ -29,8 +21,10 @@ def detect_task(paths: Sequence[str | Path], *, encoding: str | None = None) -> 
     first, *others = map(str, paths)
     if is_hub(first):
         return _task_of_table(open_hub(first))
-    if Path(first).is_dir():
+    if is_folder(first):
         return "generate", f"{first} is a folder, whose files are read as running text"
+    if is_pattern(first):
+        return "generate", f"{first} is a pattern, and the files that it fits are read as running text"
     return _task_of_file(examine_text(first, encoding), others, encoding)
 
 

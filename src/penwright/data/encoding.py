@@ -1,6 +1,7 @@
 """Which encoding the bytes of a file are in, and whether they are text at all."""
 
 import codecs
+import re
 from difflib import get_close_matches
 from encodings.aliases import aliases
 
@@ -37,10 +38,14 @@ SIGNATURES = {
 CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b"))
 MAX_CONTROLS = 0.05  # of the bytes of a text, NUL counted in
 CANDIDATES = [
-    *("cp1252", "cp1250", "iso8859_2", "cp1251", "koi8_r", "cp1253", "cp1254"),
-    *("shift_jis", "euc_jp", "gb18030", "big5", "euc_kr"),
+    *("cp1252", "cp1250", "iso8859_2", "cp1253", "cp1254"),
+    *("cp1251", "koi8_r", "iso8859_5", "cp866"),  # Cyrillic
+    *("cp1255", "iso8859_8", "cp1256", "iso8859_6", "cp874"),  # Hebrew, Arabic, Thai
+    *("cp932", "euc_jp", "gb18030", "big5", "big5hkscs", "cp949"),
 ]
 CARONS = b"\x8a\x8e\x9a\x9e"  # Š, Ž, š, ž in Windows-1250 and -1252, rare in the languages of the latter
+TURKISH = b"\xfd"  # ı in Windows-1254, of the letters beyond ASCII two in five; ý in -1252, the rarest of Icelandic
+BORDER = re.compile(rb"[\x00-\x2f][^\x00-\x2f]*\Z")  # such a byte is in no encoding the rest of a character
 MAX_STRANGENESS = 0.4  # of the letters of a text, as charset_normalizer counts it; even a pangram must pass
 MAX_INVALID = 0.001  # of the bytes of a damaged UTF-8 file
 STRAY_BYTES = 3  # so many invalid ones say nothing of another encoding
@@ -84,16 +89,29 @@ def is_damaged_utf8(n_invalid: int, n_multibyte: int, n_bytes: int) -> bool:
     return few and n_invalid <= max(1, MAX_INVALID * n_bytes) and n_invalid * 20 <= n_bytes
 
 
+def whole_characters(sample: bytes) -> bytes:
+    """Without the end, where a cut may have left half of a character that takes several bytes."""
+    border = BORDER.search(sample)
+    return sample[: border.start() + 1] if border and border.start() else sample[: len(sample) & ~1]
+
+
 def guess_encoding(sample: bytes) -> str:
-    """The likeliest encoding of lines that are not UTF-8."""
+    """The likeliest encoding of lines that are not UTF-8; the last character must be whole."""
     matches = from_bytes(sample, cp_isolation=CANDIDATES, enable_fallback=False, threshold=MAX_STRANGENESS)
     best = matches.best()
     if best is None:
         return "cp1252"
     as_good = [match for match in matches if match.chaos <= best.chaos and match.coherence >= best.coherence]
     alike = {name for match in as_good for name in match.could_be_from_charset}
+    if alike & {"cp1252", "cp1254"} and _is_turkish(sample):
+        return "cp1254"
     if "cp1252" in alike and not any(byte in sample for byte in CARONS):
         return "cp1252"  # the commonest of those that read alike
     if "iso8859_2" in alike and not any(0x80 <= byte < 0xA0 for byte in sample):
         return "iso8859_2"  # its letters leave 0x80 to 0x9F free, where Windows-1250 has some of its commonest
     return best.encoding
+
+
+def _is_turkish(sample: bytes) -> bool:
+    beyond_ascii = len(sample) - len(sample.translate(None, bytes(range(128, 256))))
+    return 5 * sample.count(TURKISH) > beyond_ascii

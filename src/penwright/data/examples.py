@@ -102,6 +102,7 @@ class Corpus(Generic[Example]):
     fingerprint: str
     report: Report
     label_counts: Mapping[str, int] = field(default_factory=dict)  # of the training part, in order
+    names: tuple[str, ...] = ()  # of the sides of pairs, where all files call them alike
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""A text file as it is read: unpacked, decoded, with what had to be put right counted. Lines end at "\\n" only."""
+"""A text file as it is read: unpacked, decoded, with what had to be put right counted. Lines end at "\\n"."""
 
 import codecs
 import gzip
@@ -10,7 +10,14 @@ from io import BufferedIOBase
 from itertools import chain
 from pathlib import Path
 
-from penwright.data.encoding import check_encoding, first_guess, guess_encoding, is_damaged_utf8, what_else
+from penwright.data.encoding import (
+    check_encoding,
+    first_guess,
+    guess_encoding,
+    is_damaged_utf8,
+    what_else,
+    whole_characters,
+)
 from penwright.data.paths import existing_file
 from penwright.errors import PenwrightError
 
@@ -18,6 +25,7 @@ BLOCK = 1 << 20  # bytes read at a time, and about the longest piece of text han
 GZIP = b"\x1f\x8b"
 MARK = "\ufeff"  # the byte-order mark, at the start of a file only
 REPLACEMENT = "\ufffd"
+OLD_MAC = 10  # so many bare carriage returns for each line end, and they are the line ends
 SAMPLE = 1 << 15  # bytes of unusual lines from which an encoding is guessed
 
 
@@ -37,11 +45,12 @@ class SourceFile:
     first_replaced: int | None = None  # offset in the unpacked bytes
     n_nul: int = 0  # removed
     n_crlf: int = 0  # lines that ended in CRLF
+    n_cr: int = 0  # lines that ended in a bare CR
     blank: bool = False
 
     def blocks(self) -> Iterator[str]:
         """The text in pieces of about 1 MiB, cut anywhere."""
-        return _decoded(Path(self.path), self.encoding, _Tally())
+        return _decoded(Path(self.path), self.encoding, _Tally(), old_mac=self.n_cr > 0)
 
     def chunks(self) -> Iterator[str]:
         """The text in pieces of about 1 MiB, cut before a line start where there is one."""
@@ -84,8 +93,13 @@ class _Tally:
     unpacked: int = 0
     nul: int = 0
     crlf: int = 0
+    cr: int = 0  # those of no CRLF
     blank: bool = True
     ends_in_line: bool = False
+
+    @property
+    def is_old_mac(self) -> bool:
+        return self.cr > 1 and self.cr >= OLD_MAC * self.newlines
 
     def add(self, text: str) -> None:
         self.utf8_bytes += len(text.encode("utf-8", "surrogatepass"))
@@ -111,6 +125,9 @@ def examine(path: str | Path, encoding: str | None = None) -> SourceFile:
         else:
             guess, guessed = guess_encoding(_unusual_lines(path)), True
             tally = _survey(path, guess)
+    old_mac = tally.is_old_mac
+    if old_mac:
+        tally = _survey(path, guess, old_mac=True)
     return SourceFile(
         path=str(path),
         n_bytes=path.stat().st_size,
@@ -124,6 +141,7 @@ def examine(path: str | Path, encoding: str | None = None) -> SourceFile:
         first_replaced=first_replaced,
         n_nul=tally.nul,
         n_crlf=tally.crlf,
+        n_cr=tally.cr if old_mac else 0,
         blank=tally.blank,
     )
 
@@ -147,15 +165,18 @@ def open_raw(path: str | Path) -> BufferedIOBase:
         raise PenwrightError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
-def _survey(path: Path, encoding: str) -> _Tally:
+def _survey(path: Path, encoding: str, old_mac: bool = False) -> _Tally:
     tally = _Tally()
-    for text in _decoded(path, encoding, tally):
+    for text in _decoded(path, encoding, tally, old_mac):
         tally.add(text)
     return tally
 
 
-def _decoded(path: Path, encoding: str, tally: _Tally) -> Iterator[str]:
-    """Text in blocks, without the mark at the start, NULs and carriage returns of line ends, all counted in tally."""
+def _decoded(path: Path, encoding: str, tally: _Tally, old_mac: bool) -> Iterator[str]:
+    """Text in blocks, without the mark at the start, NULs and carriage returns of line ends, all counted in tally.
+
+    Bare carriage returns are line ends where the file is that of an `old_mac`.
+    """
     decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
     count_damage = _damage_counter(encoding)
     held = ""  # a carriage return at the end of a block: perhaps half of a line end
@@ -165,17 +186,18 @@ def _decoded(path: Path, encoding: str, tally: _Tally) -> Iterator[str]:
         count_damage(block, text, tally)
         if first and text:
             text, first = text.removeprefix(MARK), False
-        text, held = _tidy(held + text, tally)
+        text, held = _tidy(held + text, tally, old_mac)
         if text:
             yield text
     text = decoder.decode(b"", final=True)
     count_damage(b"", text, tally)
-    text, rest = _tidy(held + text, tally)
+    text, rest = _tidy(held + text, tally, old_mac)
+    tally.cr += len(rest)
     if text or rest:
-        yield text + rest
+        yield text + ("\n" if rest and old_mac else rest)
 
 
-def _tidy(text: str, tally: _Tally) -> tuple[str, str]:
+def _tidy(text: str, tally: _Tally, old_mac: bool) -> tuple[str, str]:
     """The text with plain line ends and without NULs, and a carriage return that may belong to what follows."""
     if "\0" in text:
         tally.nul += text.count("\0")
@@ -185,7 +207,9 @@ def _tidy(text: str, tally: _Tally) -> tuple[str, str]:
     text, held = (text[:-1], "\r") if text.endswith("\r") else (text, "")
     crlf = text.count("\r\n")
     tally.crlf += crlf
-    return (text.replace("\r\n", "\n") if crlf else text), held
+    text = text.replace("\r\n", "\n") if crlf else text
+    tally.cr += text.count("\r")
+    return (text.replace("\r", "\n") if old_mac else text), held
 
 
 def _damage_counter(encoding: str) -> Callable[[bytes, str, _Tally], None]:
@@ -234,12 +258,12 @@ def _first_invalid(path: Path) -> int | None:
 
 
 def _unusual_lines(path: Path) -> bytes:
-    """Lines that are not ASCII, where an encoding shows; those at the borders of blocks in two pieces."""
-    every = (line for block in _raw_blocks(path) for line in block.split(b"\n") if not line.isascii())
-    lines, size = [], 0
-    for line in every:
-        lines.append(line[:SAMPLE])
-        size += len(line)
-        if size > SAMPLE:
-            break
-    return b"\n".join(lines)[:SAMPLE]
+    """Lines that are not ASCII, where an encoding shows; of one that is longer than a sample, its beginning."""
+    found, rest = b"", b""
+    for block in _raw_blocks(path):
+        *lines, rest = (rest + block).split(b"\n")
+        found += b"".join(line + b"\n" for line in lines if not line.isascii())
+        if len(found) + len(rest) > SAMPLE and not (found + rest).isascii():
+            return whole_characters((found + rest)[:SAMPLE])
+        rest = rest[: SAMPLE + 1]
+    return found + rest

@@ -12,9 +12,11 @@ from penwright.data.columns import names_in, pair_columns
 from penwright.data.examples import AS_FOUND, Cleaning, Columns, Corpus, Pair, Part, Reading
 from penwright.data.files import SourceFile, examine_text
 from penwright.data.hub import is_hub, open_hub
+from penwright.data.languages import side_name
 from penwright.data.paths import suffix_of
 from penwright.data.report import count
-from penwright.data.rows import SHORT, RowKind, Rows, RowSource, Rule, common_rules, measured_rows, open_rows
+from penwright.data.rows import SHORT, RowKind, Rows, RowSource, common_rules, measured_rows, open_rows
+from penwright.data.sources import Rule
 from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_rows
 from penwright.data.tables import Table, delimited_table, has_tabs, is_table, open_table, select
 from penwright.data.tmx import read_tmx, tmx_languages
@@ -55,15 +57,16 @@ def _sources(paths: Sequence[str], reading: Reading) -> list[RowSource]:
 
 def _from_table(table: Table, columns: Columns) -> RowSource:
     source, target = pair_columns(table, columns)
-    choice = f"source = column {table.columns[source]}, target = column {table.columns[target]}"
-    return RowSource(table.files, partial(select, table, (source,), target), table.place, choice)
+    names = table.columns[source], table.columns[target]
+    choice = f"source = column {names[0]}, target = column {names[1]}"
+    return RowSource(table.files, partial(select, table, (source,), target), table.place, choice, names)
 
 
 def _from_tmx(file: SourceFile, columns: Columns) -> RowSource:
     told = [None if name is None else str(name) for name in (columns.source, columns.target)]
-    source, target = tmx_languages(file, *told)
-    choice = f"source = {source}, target = {target}"
-    return RowSource((file,), partial(read_tmx, file, source, target), lambda i: f"{file.path} unit {i + 1:,}", choice)
+    names = tmx_languages(file, *told)
+    choice = f"source = {names[0]}, target = {names[1]}"
+    return RowSource((file,), partial(read_tmx, file, *names), lambda i: f"{file.path} unit {i + 1:,}", choice, names)
 
 
 def _from_lines(first: SourceFile, second: SourceFile, columns: Columns) -> RowSource:
@@ -75,6 +78,7 @@ def _from_lines(first: SourceFile, second: SourceFile, columns: Columns) -> RowS
         partial(aligned, first, second),
         lambda line: f"{first.path} line {line + 1:,}",
         "source; the file after it: target",
+        (side_name(first.path), side_name(second.path)),
     )
 
 

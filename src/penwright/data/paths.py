@@ -1,13 +1,17 @@
-"""Which files are meant: given paths, folders with text in them, and near misses by name."""
+"""Which files are meant: given paths and patterns, folders with text in them, and near misses by name."""
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
+from glob import glob
 from pathlib import Path
 
 from penwright.errors import PenwrightError
 
 TEXT_SUFFIXES = (".txt", ".md", ".text")
 HUB = "hub:"
+WILDCARD = re.compile(r"[*?\[]")
 
 
 def suffix_of(path: str | Path) -> str:
@@ -30,16 +34,47 @@ def existing_file(path: str | Path) -> Path:
 
 
 def text_files(paths: Sequence[str | Path]) -> list[Path]:
-    """The files named, and those with text in the folders named, each once."""
-    found = [file for path in paths for file in (_text_in(Path(path)) if _is_folder(path) else [existing_file(path)])]
-    return list(dict.fromkeys(found))
+    """The files named, those with text in the folders named, and those that patterns (code/**/*.py) fit, each once."""
+    return list(dict.fromkeys(file for path in paths for file in _files_of(path)))
 
 
-def _is_folder(path: str | Path) -> bool:
+def is_pattern(path: str | Path) -> bool:
+    """Whether it stands for the files that it fits; a file of that very name goes before."""
+    return WILDCARD.search(str(path)) is not None and not Path(path).exists()
+
+
+def is_folder(path: str | Path) -> bool:
+    """Whether a folder stands there that may be looked into."""
     try:
         return Path(path).is_dir()
     except OSError:
         return False
+
+
+def left_aside(folder: Path) -> str:
+    """Of which kind the files of a folder are that are not taken for text, and what would read them; "" for none."""
+    others = Counter(suffix_of(file) for file in _visible_files(folder) if suffix_of(file) not in TEXT_SUFFIXES)
+    if not others:
+        return ""
+    suffix, most = max(others.items(), key=lambda each: (each[1], each[0]))
+    pattern = folder / "**" / f"*{suffix}"
+    kind = f"{most:,} end in {suffix}" if suffix else f"{most:,} have no ending"
+    return f"{others.total():,} other files, of which {kind} (to read these: '{pattern}')"
+
+
+def _files_of(path: str | Path) -> list[Path]:
+    if is_folder(path):
+        return _text_in(Path(path))
+    if is_pattern(path):
+        return _fitting(str(path))
+    return [existing_file(path)]
+
+
+def _fitting(pattern: str) -> list[Path]:
+    files = sorted(path for path in map(Path, glob(pattern, recursive=True)) if path.is_file())
+    if not files:
+        raise PenwrightError(f"no file fits the pattern {pattern}")
+    return files
 
 
 def _text_in(folder: Path) -> list[Path]:
@@ -47,8 +82,9 @@ def _text_in(folder: Path) -> list[Path]:
     chosen = [file for file in files if suffix_of(file) in TEXT_SUFFIXES]
     if not chosen:
         kinds = ", ".join(f"*{suffix}" for suffix in TEXT_SUFFIXES)
-        others = f"; it has {len(files)} other files, for example {files[0].name}" if files else "; it is empty"
-        raise PenwrightError(f"there is no text ({kinds}, or these as .gz) in the folder {folder}{others}")
+        others = left_aside(folder)
+        has = f"it has {others}" if others else "it is empty"
+        raise PenwrightError(f"there is no text ({kinds}, or these as .gz) in the folder {folder}; {has}")
     return chosen
 
 

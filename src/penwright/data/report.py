@@ -6,7 +6,19 @@ from dataclasses import asdict, dataclass
 from penwright.data.files import SourceFile
 
 SHOWN = 8  # files that are described one by one
-NAMES = {"utf-8": "UTF-8", "ascii": "ASCII", "cp1252": "Windows-1252", "cp1250": "Windows-1250"}
+NAMES = {
+    "utf-8": "UTF-8",
+    "ascii": "ASCII",
+    "koi8_r": "KOI8-R",
+    "cp874": "Windows-874",
+    **{f"cp{page}": f"Windows-{page}" for page in range(1250, 1257)},
+    "cp932": "Shift-JIS",
+    "euc_jp": "EUC-JP",
+    "gb18030": "GB18030",
+    "big5": "Big5",
+    "big5hkscs": "Big5-HKSCS",
+    "cp949": "EUC-KR",
+}
 
 
 @dataclass(frozen=True)
@@ -67,6 +79,8 @@ def oddities(file: SourceFile) -> list[str]:
         found.append(f"{count(file.n_nul, 'NUL character')} removed")
     if file.n_crlf:
         found.append(f"{count(file.n_crlf, 'line')} ended in CRLF")
+    if file.n_cr:
+        found.append(f"{count(file.n_cr, 'line')} ended in CR")
     return found
 
 

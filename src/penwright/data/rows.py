@@ -1,10 +1,10 @@
 """Corpora of two-sided rows, which pairs and labelled texts both are: measured once, then chosen from with numpy."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
-from itertools import chain, compress, islice
+from itertools import islice
 from pathlib import Path
 from typing import Generic
 
@@ -21,37 +21,22 @@ from penwright.data.examples import (
     fingerprint_of,
     only_held_out,
 )
-from penwright.data.files import SourceFile
 from penwright.data.report import Dropped, Report, count, reasons
+from penwright.data.sources import Rule, Source, Sources, leave_out
 from penwright.data.splits import Hashes, Mask, repeats
 from penwright.errors import PenwrightError
 
 TwoSides = tuple[str, str]
+RowSource = Source[TwoSides]
 Sizes = NDArray[np.uint32]
 SHORT = 30  # characters of a side whose ratio to the other says nothing
 BATCH = 8192  # rows measured at a time
 
 
 @dataclass(frozen=True)
-class RowSource:
-    """Rows of one table or of two aligned files; a row that could not be read is None."""
-
-    files: tuple[SourceFile, ...]
-    read: Callable[[], Iterator[TwoSides | None]]
-    place: Callable[[int], str]
-    choice: str  # of the columns, in words
-
-    @property
-    def note(self) -> str:
-        return f"{self.files[0].path}: {self.choice}"
-
-
-@dataclass(frozen=True)
-class Rows:
+class Rows(Sources[TwoSides]):
     """All rows of some sources with their lengths and hashes: 41 bytes a row, whatever its text."""
 
-    sources: tuple[RowSource, ...]
-    n_of_source: tuple[int, ...]
     first_hashes: Hashes
     second_hashes: Hashes
     first_sizes: Sizes  # characters
@@ -63,28 +48,11 @@ class Rows:
     def __len__(self) -> int:
         return len(self.first_hashes)
 
-    @property
-    def files(self) -> tuple[SourceFile, ...]:
-        return tuple(file for source in self.sources for file in source.files)
-
     @cached_property
     def hashes(self) -> Hashes:
         """Of both sides together."""
         with np.errstate(over="ignore"):
             return self.first_hashes * np.uint64(0x9E3779B97F4A7C15) + self.second_hashes
-
-    def read(self, chosen: Mask) -> Iterator[TwoSides]:
-        """The chosen rows, in order."""
-        every = chain.from_iterable(source.read() for source in self.sources)
-        return (row for row in compress(every, chosen.tobytes()) if row is not None)
-
-    def place(self, number: int) -> str:
-        """Where the row with this number stands."""
-        for source, n in zip(self.sources, self.n_of_source, strict=True):
-            if number < n:
-                return source.place(number)
-            number -= n
-        raise IndexError(number)
 
 
 def measure(sources: Sequence[RowSource]) -> Rows:
@@ -122,18 +90,11 @@ def _sizes(side: Iterable[str] | Iterable[bytes]) -> Sizes:
     return np.fromiter(map(len, side), dtype=np.uint32)
 
 
-Rule = tuple[str, Callable[[Mask], Mask]]  # why rows are left out, and which, given those still kept
-
-
 def clean(rows: Rows, rules: Sequence[Rule], keep: Mask | None = None) -> tuple[Mask, list[Dropped]]:
     """The rows that no rule leaves out, and what the rules, in their order, leave out."""
     keep = np.ones(len(rows), dtype=np.bool_) if keep is None else keep.copy()
-    before, dropped = int(keep.sum()), []
-    for reason, rule in rules:
-        fails = rule(keep) & keep
-        if fails.any():
-            dropped.append(Dropped(reason, int(fails.sum()), rows.place(int(np.argmax(fails)))))
-            keep &= ~fails
+    before = int(keep.sum())
+    dropped = leave_out(rules, keep, rows.place)
     if not keep.any():
         raise PenwrightError(f"{rows.files[0].path}: nothing is left of {before:,} rows: {reasons(dropped)}")
     return keep, dropped
@@ -186,18 +147,19 @@ def open_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: Read
         n_kept=len(training) + (0 if reading.validation else len(held_out)),
         dropped=(*dropped, *leaked),
         split=f"held out: {count(len(held_out), kind.unit)}, {how}; training: {count(len(training), kind.unit)}",
-        notes=(*(source.note for source in rows.sources), *notes),
+        notes=(*rows.notes, *notes),
     )
     fingerprint = fingerprint_of(
         files,
         task=kind.name,
         n_own=len(reading.validation),
-        columns=[source.choice for source in rows.sources],
+        columns=[source.choice for source in rows.each],
         cleaning=reading.cleaning,
         held_out=reading.held_out,
         seed=reading.seed,
     )
-    return Corpus(training, held_out, files, fingerprint, report)
+    names = {source.names for source in rows.each}
+    return Corpus(training, held_out, files, fingerprint, report, names=names.pop() if len(names) == 1 else ())
 
 
 def measured_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: Reading) -> Corpus[Example]:

@@ -10,6 +10,7 @@ from itertools import chain, islice
 from operator import itemgetter
 
 from penwright.data.files import SourceFile
+from penwright.data.headers import HEADER_NAMES, TELLING_NAMES, TEXT_NAMES
 from penwright.data.paths import suffix_of
 from penwright.errors import PenwrightError
 
@@ -20,19 +21,6 @@ MOST_LINES = 2000  # of one row: more are swallowed by a quote mark that is not 
 LONGEST_FIELD = 2**31 - 1
 TSV, CSV, JSON = (".tsv", ".tab"), (".csv",), (".jsonl", ".ndjson", ".json")
 TABLE_SUFFIXES = (*TSV, *CSV, *JSON)
-LANGUAGES = """
-    english german french spanish polish czech italian russian chinese
-    af ar be bg bn bs ca cs cy da de el en eo es et eu fa fi fr ga gl gu he hi hr hu hy id is it ja ka kk ko lt lv mk ml
-    mn mr ms mt nb ne nl nn no pl pt ro ru sk sl sq sr sv sw ta te th tl tr uk ur uz vi zh
-"""
-LANGUAGE_NAMES = frozenset(LANGUAGES.split())
-SOURCE_NAMES = ("source", "src", "input", "source_text")
-TARGET_NAMES = ("target", "tgt", "trg", "output", "translation", "target_text", "reference")
-TEXT_NAMES = ("text", "sentence", "content", "review", "document", "body", "message", "comment", "tweet", "question")
-LABEL_NAMES = ("label", "class", "category", "sentiment", "intent", "topic", "labels", "class_index", "coarse_label")
-OTHER_NAMES = ("id", "idx", "index", "title", "description", "name", "date", "rating", "stars", "score", "pos")
-TELLING_NAMES = frozenset((*SOURCE_NAMES, *TARGET_NAMES, *TEXT_NAMES, *LABEL_NAMES))
-HEADER_NAMES = TELLING_NAMES | LANGUAGE_NAMES | set(OTHER_NAMES)
 SURROGATES = re.compile("[\ud800-\udfff]")
 
 

@@ -1,6 +1,6 @@
 """Running text as a corpus: which documents stay, and which of them, or which end of each, is held out."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import compress
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from penwright.data.examples import (
     only_held_out,
 )
 from penwright.data.report import Dropped, Report, count, reasons
+from penwright.data.sources import Rule, leave_out
 from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_documents, repeats, tail_start
 from penwright.errors import PenwrightError
 
@@ -69,19 +70,14 @@ def measured_text(paths: Sequence[str | Path], reading: Reading = AS_FOUND) -> C
 
 def _clean(documents: Documents, held_out: Documents | None, cleaning: Cleaning) -> tuple[Mask, list[Dropped]]:
     """Which documents stay, and how many do not for which reason; those also held out do not."""
-    keep = np.ones(len(documents.hashes), dtype=bool)
-    rules: list[tuple[str, Callable[[], Mask]]] = [
-        ("broken rows (bad JSON, or no text in them)", lambda: documents.characters < 0),
-        ("blank", lambda: documents.characters == 0),
-        ("exact duplicates", lambda: repeats(documents.hashes, keep) if cleaning.deduplicate else ~keep),
-        ("also in the validation files", lambda: _also_in(documents, held_out)),
+    keep = np.ones(len(documents.hashes), dtype=np.bool_)
+    rules: list[Rule] = [
+        ("broken rows (bad JSON, or no text in them)", lambda _: documents.characters < 0),
+        ("blank", lambda _: documents.characters == 0),
+        ("exact duplicates", lambda kept: repeats(documents.hashes, kept) if cleaning.deduplicate else ~kept),
+        ("also in the validation files", lambda _: _also_in(documents, held_out)),
     ]
-    dropped = []
-    for reason, rule in rules:
-        fails = rule() & keep
-        if fails.any():
-            dropped.append(Dropped(reason, int(fails.sum()), documents.place(int(np.argmax(fails)))))
-            keep &= ~fails
+    dropped = leave_out(rules, keep, documents.place)
     if not keep.any():
         raise PenwrightError(f"no document is left of {len(keep):,}: {reasons(dropped)}")
     return keep, dropped

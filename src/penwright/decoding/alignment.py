@@ -6,24 +6,24 @@ Translation"), and the one is taken that agrees best with what the corpus itself
 in both directions (IBM model 1 with a preference for the diagonal, after Dyer et al. 2013).
 """
 
-import re
-from bisect import bisect_left
-from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from penwright.data.scripts import words
 from penwright.decoding.looking import Maps, TokenPair, cross_attention
+from penwright.decoding.words import Span, numbers_of, token_sizes, word_spans
 from penwright.models import EncoderDecoder
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.tokenizer import well_formed
 
 ITERATIONS = 8  # of expectation and maximisation
 TENSION = 4.0  # how much less likely a link is that is one whole sentence off the diagonal, in nats
-Links = frozenset[tuple[int, int]]  # numbers of a source word and a target word, parted by white space
+Links = frozenset[tuple[int, int]]  # numbers of a source word and a target word, as words() parts them
+Cut = Callable[[str], Sequence[Span]]  # a text into words
 Weights = Float[np.ndarray, "target_words source_words"]  # of each target word on each source word
 
 
@@ -43,10 +43,13 @@ class Agreement(NamedTuple):
 
 
 class Aligner:
-    """Aligns pairs of sentences by one head of the model that could have translated them; None: by all at once."""
+    """Aligns pairs of sentences by one head of the model that could have translated them; None: by all at once.
 
-    def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, head: Head | None):
-        self._model, self._tokenizer, self.head = model, tokenizer, head
+    Words are what white space parts, and single characters in scripts that have none, unless `cut` says otherwise.
+    """
+
+    def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, head: Head | None, cut: Cut = word_spans):
+        self._model, self._tokenizer, self.head, self._cut = model, tokenizer, head, cut
 
     def align(self, pairs: Sequence[tuple[str, str]]) -> list[Links]:
         """The links of each pair: every target word has the source word that it looks at most, if any.
@@ -65,9 +68,9 @@ class Aligner:
             n for n, pair in enumerate(pairs) if max(len(self._tokenizer.encode(side)) for side in pair) <= longest
         ]
         maps = _maps(self._model, self._tokenizer, [pairs[number] for number in short])
-        weights = [np.zeros((len(target.split()), len(source.split()))) for source, target in pairs]
+        weights = [np.zeros((len(self._cut(target)), len(self._cut(source)))) for source, target in pairs]
         for number, each in zip(short, maps, strict=True):
-            weights[number] = word_weights(each, pairs[number], self.head, self._tokenizer)
+            weights[number] = word_weights(each, pairs[number], self.head, self._tokenizer, self._cut)
         return weights
 
 
@@ -108,16 +111,22 @@ def _maps(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence[tuple[str
     return cross_attention(model, tokenizer, [TokenPair(*map(tokenizer.encode, pair)) for pair in pairs])
 
 
-def word_weights(maps: Maps, pair: tuple[str, str], head: Head | None, tokenizer: Tokenizer) -> Weights:
+def word_weights(
+    maps: Maps, pair: tuple[str, str], head: Head | None, tokenizer: Tokenizer, cut: Cut = word_spans
+) -> Weights:
     """Those of one head, or of the mean of all heads at the steps that write a word."""
-    sources, targets = (np.array(word_numbers(side, tokenizer), dtype=np.int64) for side in pair)
+    sources, targets = (np.array(word_numbers(side, tokenizer, cut), dtype=np.int64) for side in pair)
     if head is None:
         by_token = maps.mean((0, 1))[: len(targets)]
     else:
         by_token = maps[head.layer, head.head, head.shift : head.shift + len(targets)]
-    found = np.zeros((len(pair[1].split()), len(pair[0].split())))
+    found = np.zeros((len(cut(pair[1])), len(cut(pair[0]))))
+    targets = targets[: len(by_token)]
     for word in range(len(found)):
-        mine = by_token[targets[: len(by_token)] == word]
+        of_word = np.flatnonzero(targets == word)
+        if not of_word.size:  # one of several characters of a token
+            of_word = np.flatnonzero(targets > word)[:1]
+        mine = by_token[of_word]
         if mine.size and found.size:
             np.add.at(found[word], sources, mine.mean(0))
     return found
@@ -128,18 +137,10 @@ def links_of(weights: Weights) -> Links:
     return frozenset((int(row.argmax()), word) for word, row in enumerate(weights) if row.size and row.max() > 0)
 
 
-def word_numbers(text: str, tokenizer: Tokenizer) -> list[int]:
+def word_numbers(text: str, tokenizer: Tokenizer, cut: Cut = word_spans) -> list[int]:
     """For each token of the text, the number of the word that it ends in, or that stands before it."""
-    text, tokens = well_formed(text), tokenizer.encode(text)
-    by_character = tokenizer.kind == "characters"  # of which some may be unknown
-    sizes = [len(c.encode()) for c in text] if by_character else [len(tokenizer.token_bytes(t)) for t in tokens]
-    return words_of_pieces(text, sizes)
-
-
-def words_of_pieces(text: str, sizes: Iterable[int]) -> list[int]:
-    """The same for any pieces of the text, given how many bytes each has."""
-    starts = [len(text[: match.start()].encode()) for match in re.finditer(r"\S+", text)]
-    return [max(0, bisect_left(starts, end) - 1) for end in accumulate(sizes)]
+    text = well_formed(text)
+    return numbers_of(text, cut(text), token_sizes(text, tokenizer))
 
 
 def lexical_links(pairs: Sequence[tuple[str, str]]) -> list[Links]:
@@ -185,7 +186,7 @@ def _co_occurrences(
     n_targets = 0
     for pair in pairs:
         source, target = (
-            np.array([ids.setdefault(_plain(word), len(ids)) for word in text.split()], dtype=np.int64)
+            np.array([ids.setdefault(_plain(word), len(ids)) for word in words(text)], dtype=np.int64)
             for ids, text in zip(known, pair, strict=True)
         )
         sources.append(np.tile(source, len(target)))

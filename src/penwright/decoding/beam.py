@@ -12,7 +12,7 @@ from torch import Tensor
 
 from penwright.decoding.choosing.largest import largest
 from penwright.decoding.choosing.sampling import NEVER
-from penwright.decoding.decodable import Decodable, diverged
+from penwright.decoding.decodable import Branching, diverged
 from penwright.decoding.obeying.guided import Guided, put
 from penwright.decoding.obeying.guides import Guide
 
@@ -49,6 +49,7 @@ class Extension(NamedTuple):
 
 
 Watch = Callable[[int, Extension], None]  # is told the number of a sentence and its extension
+Wanted = Callable[[int], bool]  # whether the sentence of this number is still waited for
 
 
 Reals = Float[np.ndarray, "sentences n"]
@@ -113,13 +114,14 @@ class _Continuations(NamedTuple):
 
 @torch.inference_mode()
 def beam_search(
-    model: Decodable,
+    model: Branching,
     limits: Sequence[int],
     settings: BeamSettings,
     *,
     end_id: int,
     guides: Sequence[Guide | None] = (),
     watch: Watch | None = None,
+    wanted: Wanted | None = None,
 ) -> list[list[Hypothesis]]:
     """The n best hypotheses of each row of the model, best first; `limits` are their longest lengths, end included.
 
@@ -128,18 +130,19 @@ def beam_search(
     its limit ranks below all that ended. With beam_size 1 this is greedy search.
 
     A row with a guide is led through its terms, and its hypotheses are ranked by merit; other rows do not notice.
-    `watch` sees every step of every row, and ends the search by raising.
+    `watch` sees every step of every row, and ends the search by raising. A sentence that is not `wanted` any more ends
+    at the next step, with what there is of it.
     """
     results: list[list[Hypothesis]] = [[] for _ in limits]
     logits = model.first().repeat_interleave(settings.beam_size, 0)
     device = logits.device
     search = _Search.start(limits, settings, guides)
-    model.select(torch.arange(len(limits), device=device).repeat_interleave(settings.beam_size))
+    model.branch(settings.beam_size)
     while True:
         parents = search.extend(logits, end_id)
         if watch is not None:
             search.tell(watch, parents)
-        done = search.done()
+        done = search.done() if wanted is None else search.done() | search.given_up(wanted)
         if done.any():
             for sentence, hypotheses in search.finish(done):
                 if not hypotheses:
@@ -158,7 +161,7 @@ def beam_search(
 class _Search:
     """The sentences that are still searched: their beams, and the best finished hypotheses of each.
 
-    All of it is small and changes at every step: NumPy does that in a third of the time that torch takes to begin.
+    In NumPy, which begins sooner than torch to do what is small and changes at every step.
     """
 
     settings: BeamSettings
@@ -247,6 +250,10 @@ class _Search:
             best[place] += guided.guide.most_bias
         reach = np.maximum(best / (self.length + 1) ** penalty, best / self.limits**penalty)
         return (self.limits <= self.length) | (self.finished.scores[:, -1] >= reach)
+
+    def given_up(self, wanted: Wanted) -> Bool[np.ndarray, " sentences"]:
+        """Where nobody waits for what is found."""
+        return np.array([not wanted(number) for number in self.numbers.tolist()])
 
     def finish(self, done: Bool[np.ndarray, " sentences"]) -> list[tuple[int, list[Hypothesis]]]:
         """The numbers and results of the sentences that are done."""

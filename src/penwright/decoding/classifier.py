@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -32,6 +33,8 @@ class Classifier:
 
     The log-probabilities of the windows are averaged and brought back to a sum of 1, so that each window counts alike.
     """
+
+    kind: Literal["classifier"] = "classifier"
 
     def __init__(self, model: EncoderOnly, tokenizer: Tokenizer, labels: Sequence[str]):
         """Labels are named in the order of the model's outputs."""

@@ -13,7 +13,7 @@ from penwright.decoding.padding import right_padded
 from penwright.decoding.step import Stepper
 from penwright.errors import PenwrightError
 from penwright.layers.attention import KeysValues
-from penwright.layers.cache import OpenCache
+from penwright.layers.cache import Cache, OpenCache
 from penwright.models import DecoderOnly, EncoderDecoder
 
 SHORTEST = 2  # tokens of sources, and room for targets: a compiled step takes one for a special case
@@ -31,6 +31,14 @@ class Decodable(Protocol):
 
     def select(self, rows: Int[Tensor, " selected"]) -> None:
         """Keep these rows, in this order, repeated where a row is named twice."""
+
+
+@runtime_checkable
+class Branching(Decodable, Protocol):
+    """Rows that can become several: the beams of a source, which are side by side, and kept or let go together."""
+
+    def branch(self, n: int) -> None:
+        """Each row becomes n rows side by side."""
 
     def reorder(self, rows: Int[Tensor, " rows"]) -> None:
         """What select does, when each row becomes one of the same source: beams that change places."""
@@ -62,8 +70,8 @@ def in_view(prompt: Sequence[int], context_length: int) -> Sequence[int]:
     return prompt if len(prompt) <= context_length else prompt[-newest_half(context_length) :]
 
 
-class Continuing:
-    """Prompts that a decoder-only model goes on with.
+class _Growing:
+    """Rows of a decoder-only model: the tokens of each that are in view, how many they are, and their cache.
 
     When a row has more than context_length tokens, its newest half context is read again from position 0, and the rest
     is out of view from then on. So no position is one that training has not shown, and what is written depends on the
@@ -73,33 +81,14 @@ class Continuing:
     def __init__(
         self,
         model: DecoderOnly,
-        prompts: Sequence[Sequence[int]],
-        max_new_tokens: int,
-        stepper: Stepper | None = None,
-        known: Sequence[KeysValues] = (),
+        stepper: Stepper,
+        tokens: Int[Tensor, "rows capacity"],
+        lengths: Int64[np.ndarray, " rows"],
+        cache: Cache,
     ):
-        """Prompts are token ids, at least one each; of those that do not fit, the newest half context is read.
-
-        `known` are the keys and values, by layer, of tokens that all prompts begin with, and of which none is the end.
-        """
-        self._model, self._stepper, self._known = model, stepper or Stepper(model), known
+        self._model, self._stepper = model, stepper
         self._context = model.settings.context_length
-        self._half = newest_half(self._context)
-        seen = [in_view(prompt, self._context) for prompt in prompts]
-        self._lengths = np.array([len(tokens) for tokens in seen])  # known without asking the device
-        capacity = min(self._context, int(self._lengths.max()) + max_new_tokens)
-        self._tokens = right_padded(seen, model.embedding.tokens.weight.device, capacity).tokens
-        self._cache = model.new_cache(len(seen), capacity)
-
-    def first(self) -> Float[Tensor, "rows vocab_size"]:
-        """One pass over all prompts; only the last token of each goes through the output layer."""
-        if self._known:
-            self._cache.begin(self._known)
-        n_known = self._cache.longest
-        hidden = self._model.hidden(self._tokens[:, n_known : self._lengths.max()], cache=self._cache)
-        self._tell_cache()
-        rows = torch.arange(len(self._lengths), device=hidden.device)
-        return self._model.output(hidden[rows, self._cache.lengths - 1 - n_known])
+        self._tokens, self._lengths, self._cache = tokens, lengths, cache  # lengths: known without asking the device
 
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
         """Append a token to each row; the logits of the one after it."""
@@ -117,13 +106,9 @@ class Continuing:
         self._cache.select(rows)
         self._tell_cache()
 
-    def reorder(self, rows: Int[Tensor, " rows"]) -> None:
-        """A prompt has no source that could stay in place."""
-        self.select(rows)
-
     def _make_room(self) -> None:
         """Read the newest tokens of full rows again, one less than stay in view, since one more is about to come."""
-        full, n_kept = np.flatnonzero(self._lengths == self._context), self._half - 1
+        full, n_kept = np.flatnonzero(self._lengths == self._context), newest_half(self._context) - 1
         rows = torch.from_numpy(full).to(self._tokens.device)
         if n_kept:
             kept = self._tokens[rows, self._context - n_kept :]
@@ -142,17 +127,48 @@ class Continuing:
         self._cache.ragged = bool((self._lengths != self._cache.longest).any())
 
 
-class Coming(Continuing):
+class Continuing(_Growing):
+    """Prompts that a decoder-only model goes on with."""
+
+    def __init__(
+        self,
+        model: DecoderOnly,
+        prompts: Sequence[Sequence[int]],
+        max_new_tokens: int,
+        stepper: Stepper | None = None,
+        known: Sequence[KeysValues] = (),
+    ):
+        """Prompts are token ids, at least one each; of those that do not fit, the newest half context is read.
+
+        `known` are the keys and values, by layer, of tokens that all prompts begin with, and of which none is the end.
+        """
+        context = model.settings.context_length
+        seen = [in_view(prompt, context) for prompt in prompts]
+        lengths = np.array([len(tokens) for tokens in seen])
+        capacity = min(context, int(lengths.max()) + max_new_tokens)
+        tokens = right_padded(seen, model.embedding.tokens.weight.device, capacity).tokens
+        super().__init__(model, stepper or Stepper(model), tokens, lengths, model.new_cache(len(seen), capacity))
+        self._known = known
+
+    def first(self) -> Float[Tensor, "rows vocab_size"]:
+        """One pass over all prompts; only the last token of each goes through the output layer."""
+        if self._known:
+            self._cache.begin(self._known)
+        n_known = self._cache.longest
+        hidden = self._model.hidden(self._tokens[:, n_known : self._lengths.max()], cache=self._cache)
+        self._tell_cache()
+        rows = torch.arange(len(self._lengths), device=hidden.device)
+        return self._model.output(hidden[rows, self._cache.lengths - 1 - n_known])
+
+
+class Coming(_Growing):
     """Rows that come and go between tokens: none at first."""
 
     def __init__(self, model: DecoderOnly, stepper: Stepper):
         context, like = model.settings.context_length, model.embedding.tokens.weight
-        self._model, self._stepper, self._known = model, stepper, ()
-        self._context, self._half = context, newest_half(context)
-        self._lengths = np.zeros(0, dtype=np.int64)
-        self._tokens = torch.zeros(0, context, dtype=torch.long, device=like.device)
+        tokens = torch.zeros(0, context, dtype=torch.long, device=like.device)
         self._open = OpenCache(model.settings, model.settings.n_layers, context, like)
-        self._cache = self._open
+        super().__init__(model, stepper, tokens, np.zeros(0, dtype=np.int64), self._open)
 
     def take_in(self, others: Continuing) -> None:
         """The rows of another one, which were read, after those that are here."""
@@ -186,7 +202,8 @@ class Translating:
         """Sources are token ids with the end token; max_new_tokens is at most the model's context_length."""
         self._start_id, self._stepper = start_id, stepper or Stepper(model)
         device = model.source_embedding.tokens.weight.device
-        self._encoded = model.encode(*right_padded(sources, device, SHORTEST)).contiguous()
+        self._encoded = self._stepper.read(*right_padded(sources, device, SHORTEST))
+        self._n_beams = 1
         self._cache = model.new_cache(len(sources), max(SHORTEST, max_new_tokens))
 
     def first(self) -> Float[Tensor, "rows vocab_size"]:
@@ -199,10 +216,17 @@ class Translating:
         return self._stepper(tokens, self._cache, self._encoded)
 
     def select(self, rows: Int[Tensor, " selected"]) -> None:
-        """Keep these rows."""
-        self._encoded = self._encoded.select(rows)
+        """Keep these rows; of several beams, whole sources."""
+        self._encoded = self._encoded.select(rows[:: self._n_beams] // self._n_beams)
         self._cache.select(rows)
+
+    def branch(self, n: int) -> None:
+        """All beams of a source look at one copy of it."""
+        if n > 1:
+            rows = torch.arange(len(self._cache.lengths), device=self._cache.lengths.device)
+            self._cache.select(rows.repeat_interleave(n))
+            self._n_beams *= n
 
     def reorder(self, rows: Int[Tensor, " rows"]) -> None:
         """The sources stay as they are."""
-        self._cache.select(rows)
+        self._cache.reorder(rows)

@@ -3,13 +3,15 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from textwrap import wrap
 
-import sentencex
+from penwright.data.scripts import CHINESE_OR_JAPANESE, columns, gaps_between, wrapped
+from penwright.decoding.segments import sentences
 
 _BULLET = re.compile(r"(?:[-*+•–—>#|]+|\(?(?:\d{1,3}|[A-Za-z])[.)])\s+")
-_END = (".", "!", "?", ":", ";", "…", "。", "！", "？", '"', "”", "»", "“")
-SHORT, FULL = 40, 60  # characters of a line that may have been wrapped; of one that ends a sentence as well
+_END = tuple('.!?:;…"”»“。！？：；」』）؟؛۔।॥׃')
+SHORT, FULL = 40, 60  # columns of a line that may have been wrapped; of one that ends a sentence as well
 
 
 @dataclass(frozen=True)
@@ -19,14 +21,21 @@ class Block:
     first: str  # the white space and bullet before the first line
     rest: str  # the white space before the others
     text: str  # without them, on one line
-    width: int  # of the longest line; 0 where there is one line only
+    width: int  # of the longest line, in columns; 0 where there is one line only
 
     def lines(self, text: str) -> str:
         """This text with its bullet and indentation, wrapped as the block was."""
         text = " ".join(text.split()) if self.width else text
         if not self.width:
             return self.first + text
-        found = wrap(text, self.width, initial_indent=self.first, subsequent_indent=self.rest, break_long_words=False)
+        if not CHINESE_OR_JAPANESE.search(text):
+            found = wrap(
+                text, self.width, initial_indent=self.first, subsequent_indent=self.rest, break_long_words=False
+            )
+        else:
+            room = max(1, self.width - max(columns(self.first), columns(self.rest)))
+            starts = chain([self.first], repeat(self.rest))
+            found = [start + line for start, line in zip(starts, wrapped(text, room), strict=False)]
         return "\n".join(found or [self.first])
 
 
@@ -41,19 +50,13 @@ def blocks(document: str) -> list[Block]:
     return [_block(group) for group in groups]
 
 
-def sentences(text: str, language: str) -> list[str]:
-    """Parts that together give the text again, each a sentence with the white space around it."""
-    found: list[str] = list(sentencex.segment(language, text))
-    return found if "".join(found) == text else [text]
-
-
 def _goes_on(group: Sequence[str], line: str) -> bool:
     """Whether a line is the next one of a wrapped paragraph: as far in, after a line that was full."""
     before, text = group[-1].rstrip(), line.strip()
     if not text or not before or _BULLET.match(text):
         return False
-    columns = {_indent(group[-1])} | ({_hanging(before)} if len(group) == 1 else set())
-    return _indent(line) in columns and len(before) >= (FULL if before.endswith(_END) else SHORT)
+    places = {_indent(group[-1])} | ({_hanging(before)} if len(group) == 1 else set())
+    return _indent(line) in places and columns(before) >= (FULL if before.endswith(_END) else SHORT)
 
 
 def _indent(line: str) -> str:
@@ -70,21 +73,23 @@ def _block(group: Sequence[str]) -> Block:
     bullet = _BULLET.match(first.lstrip())
     head = indent + (bullet[0] if bullet else "")
     rest = _indent(group[1]) if len(group) > 1 else ""
-    text = " ".join([first[len(head) :].rstrip(), *(line.strip() for line in group[1:])])
-    return Block(head, rest, text, max(map(len, group)) if len(group) > 1 else 0)
+    lines = [first[len(head) :].rstrip(), *(line.strip() for line in group[1:])]
+    gaps = gaps_between(lines, [*[" "] * (len(lines) - 1), ""], lines)
+    text = "".join(line + gap for line, gap in zip(lines, gaps, strict=True))
+    return Block(head, rest, text, max(map(columns, group)) if len(group) > 1 else 0)
 
 
-def translated(document: str, language: str, translate: Callable[[Sequence[str]], Sequence[str]]) -> str:
-    """The document, sentence by sentence; `language` is a code such as "en", for what is known about its sentences."""
+def translated(document: str, language: str | None, translate: Callable[[Sequence[str]], Sequence[str]]) -> str:
+    """The document, sentence by sentence; `language` as in sentences()."""
     parts = blocks(document)
     cut = [sentences(part.text, language) if part.text.strip() else [] for part in parts]
     new = iter(translate([sentence.strip() for group in cut for sentence in group]))
-    texts = ["".join(_in_place(sentence, next(new)) for sentence in group) for group in cut]
+    texts = [_put_together(group, [next(new) for _ in group]) for group in cut]
     return "\n".join(part.lines(text) for part, text in zip(parts, texts, strict=True))
 
 
-def _in_place(sentence: str, new: str) -> str:
-    """With the white space that was around the sentence."""
-    core = sentence.strip()
-    start = sentence.find(core)
-    return sentence[:start] + new + sentence[start + len(core) :]
+def _put_together(sentences: Sequence[str], new: Sequence[str]) -> str:
+    """The translations, with the white space that was around the sentences."""
+    first, cores = "".join(sentences[:1]), [sentence.strip() for sentence in sentences]
+    gaps = gaps_between(new, [sentence[len(sentence.rstrip()) :] for sentence in sentences], cores)
+    return _indent(first) + "".join(text + gap for text, gap in zip(new, gaps, strict=True))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from penwright.config import DecodingSettings
 from penwright.decoding.choosing.penalties import Bias
 from penwright.decoding.choosing.sampling import Sampling
-from penwright.decoding.constraining.constraints import Guide, is_constrained
+from penwright.decoding.constraining.constraints import Guide, is_constrained, may_break_characters
 from penwright.decoding.generate import Finish
 from penwright.decoding.stopping import StopFilter
 from penwright.decoding.unknown import never_written
@@ -40,7 +40,7 @@ def manner_of(
     of_tokens = [Bias([[token]], value) for token, value in (biases or {}).items()]
     breakers = _holding(tokenizer, settings.dry_breakers) if settings.dry_multiplier else ()
     sampling = Sampling(never_written(tokenizer), settings, (*of_texts, *of_tokens), breakers)
-    constrained = is_constrained(settings) and prompts
+    constrained = prompts and (is_constrained(settings) or may_break_characters(tokenizer))
     guide = Guide(settings, tokenizer, prompts, n_new) if constrained else None
     key = f"{settings.model_dump_json(exclude=APART)} {biases or ''}"
     return Manner(sampling, n_new, guide, key)

@@ -5,6 +5,7 @@ from math import isnan
 from typing import Literal, NamedTuple
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from penwright.decoding.choosing.filters import NEVER, Logits
@@ -49,7 +50,7 @@ def generate(
         may_end = max_new_tokens - n_left > sampling.settings.min_new_tokens
         allowed = possible(logits, constraint, n_left, None if may_end else end_id)
         tokens = sampling.choose(allowed, history, chances)
-        step = _look(rows, tokens, logits)
+        step = Step(rows, *brought_over(tokens, logits), {})
         step.finished.update(_finished(step, end_id, n_left, should_stop))
         yield step
         kept = [place for place, row in enumerate(rows) if row not in step.finished]
@@ -90,11 +91,11 @@ def possible(logits: Logits, constraint: Constraint | None, n_left: int, not_yet
     return logits
 
 
-def _look(rows: list[int], tokens: Tensor, logits: Tensor) -> Step:
-    """Bring the tokens over from the device, with their log-probabilities in the same transfer."""
+def brought_over(tokens: Int[Tensor, " rows"], logits: Logits) -> tuple[list[int], list[float]]:
+    """The tokens from the device, and their log-probabilities in nats, in one transfer."""
     logits = logits.float()
     log_probs = logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(-1)
     chosen, values = torch.stack([tokens.double(), log_probs.double()]).tolist()
     if any(map(isnan, values)):
         raise diverged()
-    return Step(rows, [int(token) for token in chosen], values, {})
+    return [int(token) for token in chosen], values

@@ -5,6 +5,7 @@ from collections.abc import Generator as Stream
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import log
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -45,6 +46,8 @@ class Completion:
 
 class Generator:
     """Continues prompts; the same prompt, settings and seed give the same text, alone or among others."""
+
+    kind: Literal["writer"] = "writer"
 
     def __init__(self, model: DecoderOnly, tokenizer: Tokenizer, defaults: DecodingSettings | None = None):
         self.model, self.tokenizer = model, tokenizer
@@ -189,7 +192,3 @@ class Shared:
     def select(self, rows: Int[Tensor, " selected"]) -> None:
         """Keep these rows."""
         self._model.select(rows)
-
-    def reorder(self, rows: Int[Tensor, " rows"]) -> None:
-        """Let rows change places."""
-        self._model.reorder(rows)

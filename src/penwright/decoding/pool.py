@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import isnan
 from typing import NamedTuple
 
 import numpy as np
@@ -21,9 +20,9 @@ from penwright.decoding.choosing.filters import Logits
 from penwright.decoding.choosing.penalties import History
 from penwright.decoding.choosing.sampling import Chances, Together
 from penwright.decoding.constraining.constraints import Constraint
-from penwright.decoding.decodable import Coming, Continuing, diverged, evaluating, in_view
+from penwright.decoding.decodable import Coming, Continuing, evaluating, in_view
 from penwright.decoding.drafts import Draft, Manner
-from penwright.decoding.generate import Finish, possible
+from penwright.decoding.generate import Finish, brought_over, possible
 from penwright.decoding.prefixes import WORTH, Prefixes, Tokens, n_common
 from penwright.decoding.step import Stepper
 from penwright.layers.attention import KeysValues
@@ -159,15 +158,11 @@ class Pool:
 
     def _write(self, logits: Logits) -> list[tuple[Request, News]]:
         tokens, reshaped = self._choose(self._possible(logits))
-        logits = logits.float()
-        log_probs = logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(-1)
-        chosen, values = torch.stack([tokens.double(), log_probs.double()]).tolist()
-        if any(map(isnan, values)):
-            raise diverged()
+        chosen, values = brought_over(tokens, logits)
         news = []
         for place, row in enumerate(self._rows):
-            look = row.look(logits[place], reshaped[place], int(chosen[place])) if row.request.n_likely else None
-            news.append((row.request, row.push(int(chosen[place]), values[place], look)))
+            look = row.look(logits[place].float(), reshaped[place], chosen[place]) if row.request.n_likely else None
+            news.append((row.request, row.push(chosen[place], values[place], look)))
         return news
 
     def _possible(self, logits: Logits) -> Logits:

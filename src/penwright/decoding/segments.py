@@ -10,18 +10,25 @@ _CLAUSE = re.compile(r"[,;:،؛]\s+|[、，；：]\s*|\s+(?=[-–—]\s)")
 _WORD = re.compile(r"\s+")
 
 
-def segments(text: str, fits: Callable[[str], bool], language: str) -> list[str]:
+def segments(text: str, fits: Callable[[str], bool], language: str | None) -> list[str]:
     """Parts that fit and together give the text again; the white space between two parts ends the first.
 
-    `language` is a code such as "en", for what is known about its sentences; other codes do no harm. A single character
-    is never cut, even when it does not fit.
+    A single character is never cut, even when it does not fit.
     """
     if fits(text):
         return [text]
-    sentences: list[str] = list(sentencex.segment(language, text))
-    if "".join(sentences) != text:
-        sentences = [text]
-    return [part for sentence in sentences for part in _cut(sentence, fits)]
+    return [part for sentence in sentences(text, language) for part in _cut(sentence, fits)]
+
+
+def sentences(text: str, language: str | None) -> list[str]:
+    """Parts that together give the text again, each a sentence with the white space around it.
+
+    `language` is a code such as "de-CH", for what is known about its sentences; of an unknown one, they end as in
+    English.
+    """
+    code = (language or "en").lower().replace("_", "-").split("-")[0]
+    found: list[str] = list(sentencex.segment(code, text))
+    return found if "".join(found) == text else [text]
 
 
 def around(spans: Sequence[tuple[int, int]], parts: Sequence[str]) -> list[str]:

@@ -1,54 +1,46 @@
-"""The step that writing repeats for each token: as it is, or compiled ahead of time and kept for later processes."""
+"""The step that writing repeats for each token, and the reading before it: as they are, or compiled ahead of time."""
 
-import hashlib
-import json
-import os
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-import penwright.layers
-import penwright.models
 from penwright import compiler
-from penwright.config import cache_folder
+from penwright.decoding.ahead import Compiled, ModelPart, compile_ahead, is_kept, load
 from penwright.layers.attention import Attention, KeysValues, stepping_attention
 from penwright.layers.cache import ROOM, Cache
 from penwright.models import DecoderOnly, Encoded, EncoderDecoder
 
-Rows = Literal["one", "many"]
-StepFunction = Callable[[Tensor, Tensor, list[Tensor], list[Tensor], Tensor | None], Tensor]
-N_ROWS: dict[Rows, int] = {"one": 1, "many": 4}  # of the example to compile by
-N_SOURCES = 8
-WORTH_THREADS: dict[Rows, int] = {"one": 5_000_000, "many": 2_000_000}
+Inputs = tuple[Tensor, Tensor, list[Tensor], Tensor | None, list[Tensor], Tensor | None]  # of Step.forward
+Part = Literal["one", "many", "sources"]  # a step of one row, of more, or the reading of sources
+READ_TOGETHER = 2  # sources at least: a compiled reading takes one for a special case
+N_SOURCES, N_BEAMS, N_TOKENS = 3, 2, 8  # of the examples to compile by
+WORTH_THREADS: dict[Part, int] = {"one": 5_000_000, "many": 2_000_000, "sources": 2_000_000}
 # ... parameters that make several threads pay: in a smaller step they wait for each other after every product
 
 
-class Step(nn.Module):
+class Step(ModelPart):
     """One more token for each row, as a function of tensors alone."""
-
-    def __init__(self, model: DecoderOnly | EncoderDecoder):
-        super().__init__()
-        self.model = model
 
     def forward(
         self,
-        tokens: Int[Tensor, " rows"],
-        lengths: Int[Tensor, " rows"],
-        kept: list[Float[Tensor, "rows n_kv_heads room d_head"]],
-        source: list[Float[Tensor, "rows n_kv_heads sources d_head"]],
-        padding: Bool[Tensor, "rows sources"] | None,
-    ) -> Float[Tensor, "rows vocab_size"]:
+        tokens: Int[Tensor, "*rows"],
+        lengths: Int[Tensor, "*rows"],
+        kept: list[Float[Tensor, "kept_rows n_kv_heads room d_head"]],
+        origins: Int[Tensor, "*rows room"] | None,
+        source: list[Float[Tensor, "sources n_kv_heads length d_head"]],
+        padding: Bool[Tensor, "sources length"] | None,
+    ) -> Float[Tensor, "all_rows vocab_size"]:
         """The logits of the next token, not in bfloat16, which is too coarse to tell the best ones apart.
 
-        What is kept, keys and values in turn, takes this token in, where it is.
+        What is kept, keys and values in turn, takes this token in, where it is. Where there are sources, *rows are
+        the sources and the beams of each.
         """
-        model, cache = self.model, Cache.over(_layers(kept), lengths)
+        model, tokens = self.model, tokens.flatten()
+        cache = Cache.over(_layers(kept), lengths.flatten(), None if origins is None else origins.flatten(0, 1))
         if isinstance(model, DecoderOnly):
             hidden = model.hidden(tokens[:, None], cache=cache)
         else:
@@ -56,6 +48,18 @@ class Step(nn.Module):
             hidden = model.hidden(tokens[:, None], Encoded(_layers(source), padding), cache)
         logits: Tensor = model.output(hidden[:, -1])
         return logits.float() if logits.dtype == torch.bfloat16 else logits
+
+
+class Reading(ModelPart):
+    """Sources read, as a function of tensors alone."""
+
+    def forward(
+        self, sources: Int[Tensor, "sources length"], padding: Bool[Tensor, "sources length"]
+    ) -> list[Float[Tensor, "sources n_kv_heads length d_head"]]:
+        """The keys and values of each layer in turn, laid out in memory as a compiled step expects them."""
+        assert isinstance(self.model, EncoderDecoder)
+        encoded = self.model.encode(sources, padding)
+        return [x.contiguous() for layer in encoded.layers for x in layer]
 
 
 def _layers(tensors: list[Tensor]) -> tuple[KeysValues, ...]:
@@ -66,8 +70,8 @@ class Stepper:
     """Appends a token to each row of a cache, by a compiled step where one was kept for models of this shape."""
 
     def __init__(self, model: DecoderOnly | EncoderDecoder):
-        self._step = Step(model)
-        self._known: dict[Rows, StepFunction] = {}
+        self._model, self._step = model, Step(model)
+        self._known: dict[Part, Compiled | None] = {}
         self.watch: Callable[[], None] = _nothing  # called before each step; what it raises ends the work
 
     @contextmanager
@@ -79,6 +83,11 @@ class Stepper:
         finally:
             self.watch = _nothing
 
+    @property
+    def n_threads(self) -> int:
+        """Those that a step of several rows is quickest with."""
+        return _threads(self._step, "many")
+
     def __call__(
         self, tokens: Int[Tensor, " rows"], cache: Cache, encoded: Encoded | None = None
     ) -> Float[Tensor, "rows vocab_size"]:
@@ -86,17 +95,36 @@ class Stepper:
         self.watch()
         cache.make_room(1)
         kept = [tensor for layer in cache.layers for tensor in layer.kept]
-        source = [tensor for layer in encoded.layers for tensor in layer] if encoded else []
-        step = self._for("one" if len(tokens) == 1 else "many", tokens.device)
-        logits: Tensor = step(tokens, cache.lengths, kept, source, encoded.padding if encoded else None)
+        compiled = self._compiled("one" if len(tokens) == 1 else "many", tokens.device)
+        if encoded is None:
+            inputs: Inputs = (tokens, cache.lengths, kept, None, [], None)
+        else:
+            origins = cache.origins
+            if compiled and len(tokens) > 1 and origins is None:
+                origins = cache.own_rows(cache.room)  # compiled for beams, whether there are any or not
+            by_source = (len(encoded.padding), -1)
+            rows = (tokens.unflatten(0, by_source), cache.lengths.unflatten(0, by_source))
+            origins = None if origins is None else origins.unflatten(0, by_source)
+            inputs = (*rows, kept, origins, [x for layer in encoded.layers for x in layer], encoded.padding)
+        logits: Tensor = compiled(*inputs)[0] if compiled else self._step(*inputs)
         cache.advance(1)
         return logits
 
-    def _for(self, rows: Rows, device: torch.device) -> StepFunction:
-        if rows not in self._known:
-            kept = _load(self._step, rows) if device.type == "cpu" else None
-            self._known[rows] = kept or self._step
-        return self._known[rows]
+    def read(self, sources: Int[Tensor, "sources length"], padding: Bool[Tensor, "sources length"]) -> Encoded:
+        """What a translator's steps look at."""
+        compiled, n = self._compiled("sources", sources.device), len(sources)
+        if compiled:
+            copies = 2 if n == 1 else 1  # compiled for two sources or more
+            found = [x[:n] for x in compiled(sources.repeat(copies, 1), padding.repeat(copies, 1))]
+        else:
+            found = Reading(self._model)(sources, padding)
+        return Encoded(_layers(found), padding)
+
+    def _compiled(self, part: Part, device: torch.device) -> Compiled | None:
+        if part not in self._known:
+            whole = _whole(self._model, part)
+            self._known[part] = load(whole, part, _threads(whole, part)) if device.type == "cpu" else None
+        return self._known[part]
 
 
 def _nothing() -> None:
@@ -104,116 +132,104 @@ def _nothing() -> None:
 
 
 def compile_steps(model: DecoderOnly | EncoderDecoder) -> None:
-    """Compile the steps of models of this shape and precision, for one row and for many, unless they are kept already.
+    """Compile what models of this shape and precision do to write, unless it is kept already.
 
-    That takes up to a minute each, once on a machine: whatever the weights, later processes find them.
+    That takes up to a minute for each part, once on a machine: whatever the weights, later processes find them.
     """
     compiler.require()
-    compiler.keep_what_is_compiled()
-    for rows in N_ROWS:
-        path = _path(Step(model), rows)
-        if not path.exists():
-            _compile(Step(model), rows, path)
+    for part in _parts(model):
+        whole = _whole(model, part)
+        n_threads = _threads(whole, part)
+        if not is_kept(whole, part, n_threads):
+            compile_ahead(whole, part, n_threads, exported(model, part))
 
 
-def _path(step: Step, rows: Rows) -> Path:
-    return cache_folder("compiled") / f"step-{rows}-{_key(step, rows)}.pt2"
+def are_steps_kept(model: nn.Module) -> bool:
+    """Whether compile_steps() has been here, since the code, torch and the number of threads are what they are."""
+    if not isinstance(model, DecoderOnly | EncoderDecoder):
+        return False
+    return all(is_kept(_whole(model, part), part, _threads(_whole(model, part), part)) for part in _parts(model))
 
 
-def _load(step: Step, rows: Rows) -> StepFunction | None:
-    """By torch's own loader: its dress in Python takes two seconds to import and parses JSON at each step."""
-    path = _path(step, rows)
-    if not path.exists():
-        return None
-    try:
-        loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", True, 1, -1)
-    except RuntimeError:  # a disk was full, or the like: nothing is lost but time
-        warnings.warn(f"{path} is damaged: delete it and `penwright quicken` again", stacklevel=2)
-        return None
-    tensors = dict(step.named_parameters(remove_duplicate=False)) | dict(step.named_buffers(remove_duplicate=False))
-    loader.load_constants({name: tensors[name] for name in loader.get_constant_fqns()}, False, True, True)
-    n_threads = _threads(step, rows)
-
-    def run(
-        tokens: Tensor, lengths: Tensor, kept: list[Tensor], source: list[Tensor], padding: Tensor | None
-    ) -> Tensor:
-        with _with_threads(n_threads):
-            return loader.run([tokens, lengths, *kept, *source, *([] if padding is None else [padding])])[0]
-
-    return run
+def _parts(model: DecoderOnly | EncoderDecoder) -> tuple[Part, ...]:
+    return ("one", "many") if isinstance(model, DecoderOnly) else ("one", "many", "sources")
 
 
-def _key(step: Step, rows: Rows) -> str:
-    """What a compiled step depends on: shapes and kinds of weights, never their values, and what compiled it."""
-    model = step.model
-    shapes = [(name, str(x.dtype), list(x.shape)) for name, x in step.state_dict().items()]
-    sources = [Path(__file__), *(path for p in (penwright.layers, penwright.models) for path in _modules_of(p))]
-    code = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sources]
-    machine = (torch.backends.cpu.get_cpu_capability(), _threads(step, rows))
-    what = json.dumps([model.settings.model_dump(mode="json"), shapes, code, torch.__version__, machine])
-    return hashlib.sha256(what.encode()).hexdigest()[:16]
+def _whole(model: DecoderOnly | EncoderDecoder, part: Part) -> ModelPart:
+    return Reading(model) if part == "sources" else Step(model)
 
 
-def _threads(step: Step, rows: Rows) -> int:
-    n_parameters = sum(x.numel() for x in step.model.decoder.state_dict().values())
-    return torch.get_num_threads() if n_parameters >= WORTH_THREADS[rows] else 1
+def _threads(whole: ModelPart, part: Part) -> int:
+    n_parameters = sum(x.numel() for x in whole.model.decoder.state_dict().values())
+    return torch.get_num_threads() if n_parameters >= WORTH_THREADS[part] else 1
 
 
-@contextmanager
-def _with_threads(n: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    if n == before:
-        yield
-        return
-    torch.set_num_threads(n)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def exported(model: DecoderOnly | EncoderDecoder, part: Part) -> torch.export.ExportedProgram:
+    """The part as a graph, for any number of rows (unless there is one), tokens kept and tokens of sources."""
+    if part == "sources":
+        example = _example_of_sources(model)
+    elif isinstance(model, DecoderOnly):
+        example = _example_of_writing(model, several=part == "many")
+    else:
+        example = _example_of_translating(model, several=part == "many")
+    with torch.no_grad(), _stepping(model.decoder):
+        return torch.export.export(_whole(model, part), example.inputs, dynamic_shapes=example.shapes, strict=False)
 
 
-def _modules_of(package: object) -> list[Path]:
-    return sorted(Path(str(package.__file__)).parent.glob("*.py"))  # type: ignore[attr-defined]
+class Example(NamedTuple):
+    """Inputs to compile by, and for each its dimensions that may have other lengths."""
+
+    inputs: tuple[object, ...]  # each another tensor: one given twice would be taken for one for ever
+    shapes: tuple[object, ...]
 
 
-def _compile(step: Step, rows: Rows, path: Path) -> None:
-    """Write the compiled step to this path, whole or not at all. Weights are not in it: they are given at loading."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(f".{os.getpid()}.pt2")
-    options = {"aot_inductor.package_constants_in_so": False}
-    with torch.no_grad(), _with_threads(_threads(step, rows)), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch._inductor.aoti_compile_and_package(exported(step, rows), package_path=str(part), inductor_configs=options)
-    part.rename(path)
+def _dimension(name: str, longest: int = 2**20) -> object:
+    return torch.export.Dim(name, min=2, max=longest)
 
 
-def exported(step: Step, rows: Rows) -> torch.export.ExportedProgram:
-    """The step as a graph, for any number of rows (unless there is one), tokens kept and tokens of sources."""
-    model, n = step.model, N_ROWS[rows]
-    decoder, settings = model.decoder, model.settings
-    like = model.embedding.tokens.weight if isinstance(model, DecoderOnly) else model.target_embedding.tokens.weight
+def _example_of_sources(model: DecoderOnly | EncoderDecoder) -> Example:
+    tokens = torch.ones(N_SOURCES, N_TOKENS, dtype=torch.long)
+    shape = {0: _dimension("sources"), 1: _dimension("length", model.settings.context_length)}
+    return Example((tokens, tokens > 0), (shape, shape))
 
-    def keys_values(length: int) -> list[Tensor]:
-        return [like.new_zeros(n, settings.n_kv_heads, length, settings.d_head) for _ in range(2 * len(decoder.blocks))]
 
-    translates = isinstance(model, EncoderDecoder)
-    kept = keys_values(min(ROOM, settings.context_length))
-    source = keys_values(N_SOURCES) if translates else []
-    padding = torch.ones(n, N_SOURCES, dtype=torch.bool) if translates else None
-    tokens = torch.zeros(n, dtype=torch.long)
-    Dim = torch.export.Dim
-    batch = {} if n == 1 else {0: Dim("rows", min=2, max=2**20)}
-    room, sources = Dim("room", min=2, max=settings.context_length), Dim("sources", min=2, max=2**20)
-    shapes = (
-        batch,
-        batch,
-        [{**batch, 2: room}] * len(kept),
-        [{**batch, 2: sources}] * len(source),
-        {**batch, 1: sources} if translates else None,
+def _example_of_writing(model: DecoderOnly, *, several: bool) -> Example:
+    rows = {0: _dimension("rows")} if several else {}
+    tokens = torch.zeros(N_SOURCES if several else 1, dtype=torch.long)
+    kept = _keys_values(model, len(tokens), min(ROOM, model.settings.context_length))
+    kept_shape = {**rows, 2: _dimension("room", model.settings.context_length)}
+    inputs: Inputs = (tokens, tokens.clone(), kept, None, [], None)
+    return Example(inputs, (rows, rows, [kept_shape] * len(kept), None, [], None))
+
+
+def _example_of_translating(model: EncoderDecoder, *, several: bool) -> Example:
+    n_sources, n_beams = (N_SOURCES, N_BEAMS) if several else (1, 1)
+    tokens = torch.zeros(n_sources, n_beams, dtype=torch.long)
+    kept = _keys_values(model, tokens.numel(), min(ROOM, model.settings.context_length))
+    source = _keys_values(model, n_sources, N_TOKENS)
+    padding = torch.ones(n_sources, N_TOKENS, dtype=torch.bool)
+    length, room = {2: _dimension("length")}, {2: _dimension("room", model.settings.context_length)}
+    sources = {0: _dimension("sources")} if several else {}
+    rows = {**sources, 1: _dimension("beams")} if several else {}
+    kept_shapes = [{0: _dimension("kept_rows"), **room} if several else room] * len(kept)
+    origins = torch.zeros(n_sources, n_beams, kept[0].shape[2], dtype=torch.long) if several else None
+    return Example(
+        (tokens, tokens.clone(), kept, origins, source, padding),
+        (
+            rows,
+            rows,
+            kept_shapes,
+            {**rows, **room} if several else None,
+            [{**sources, **length}] * len(source),
+            {**sources, 1: length[2]},
+        ),
     )
-    given = (tokens, tokens.clone(), kept, source, padding)  # one tensor given twice would be taken for one for ever
-    with torch.no_grad(), _stepping(decoder):
-        return torch.export.export(step, given, dynamic_shapes=shapes, strict=False)
+
+
+def _keys_values(model: DecoderOnly | EncoderDecoder, n: int, length: int) -> list[Tensor]:
+    embedding = model.embedding if isinstance(model, DecoderOnly) else model.target_embedding
+    shape = (n, model.settings.n_kv_heads, length, model.settings.d_head)
+    return [embedding.tokens.weight.new_zeros(shape) for _ in range(2 * len(model.decoder.blocks))]
 
 
 @contextmanager

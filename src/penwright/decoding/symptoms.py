@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 
+from penwright.data.scripts import WITHOUT_SPACES, words
+
 LONGEST_LOOP = 6  # words
 TOO_OFTEN = 4  # times that a word or phrase comes one after another; of more than one word: 3
 FEW_TOKENS = 8  # of a source that is too short to judge a length by
@@ -13,11 +15,10 @@ SHORTEST, LONGEST = 0.3, 3.0  # target tokens for each source token
 def symptoms(source: str, target: str, n_source: int, n_target: int) -> list[str]:
     """Warnings about a target that repeats itself, copies its source, or is oddly short or long; lengths in tokens."""
     found = []
-    words = target.split()
-    loop = repeated(words)
-    if loop and not repeated(source.split()):
+    loop = repeated(words(target))
+    if loop and not repeated(words(source)):
         found.append(f'the translation repeats itself: "{loop}"')
-    if _copied(source.split(), words):
+    if _copied(source.split(), target.split()):
         found.append("the translation copies the source")
     if n_source >= FEW_TOKENS and n_target < SHORTEST * n_source:
         found.append(f"the translation is very short: {n_target} tokens for {n_source}")
@@ -26,16 +27,17 @@ def symptoms(source: str, target: str, n_source: int, n_target: int) -> list[str
     return found
 
 
-def repeated(words: Sequence[str]) -> str:
+def repeated(said: Sequence[str]) -> str:
     """The first words that come again and again, one after another; nothing where there are none."""
     for n in range(1, LONGEST_LOOP + 1):
         often = TOO_OFTEN if n == 1 else TOO_OFTEN - 1
-        same = [before == after for before, after in zip(words, words[n:], strict=False)]
+        same = [before == after for before, after in zip(said, said[n:], strict=False)]
         start = 0
         for equal, run in groupby(same):
             length = len(list(run))
             if equal and length >= n * (often - 1):
-                return " ".join(words[start : start + n])
+                gap = "" if WITHOUT_SPACES.match(said[start]) else " "
+                return gap.join(said[start : start + n])
             start += length
     return ""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from math import log
+from math import log, log2
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +13,8 @@ from penwright.data.batches import IGNORED, Batch
 from penwright.evaluation.scores import Score
 from penwright.models import Model
 from penwright.objectives import summed_loss
+
+N_CHARACTERS = 160_000  # of Unicode 17, about, any of which an unknown one may be
 
 
 class Surprise(NamedTuple):
@@ -45,12 +47,17 @@ def _without(batch: Batch, ignored: int) -> Batch:
     return replace(batch, targets=targets, n_targets=int((targets != IGNORED).sum()))
 
 
-def text_scores(total: Surprise, n_bytes: int) -> tuple[Score, ...]:
-    """Nats a token and bits a byte of the held-out text, whose length in UTF-8 is n_bytes."""
-    return (
-        Score("nats per token", total.mean),
-        Score("bits per byte", total.nats / log(2) / max(1, n_bytes), note=f"{n_bytes:,} bytes held out"),
-    )
+def text_scores(total: Surprise, n_bytes: int, n_unknown: int = 0) -> tuple[Score, ...]:
+    """Nats a token and bits a byte of the held-out text, whose length in UTF-8 is n_bytes.
+
+    The bits are those that would bring the text back: a character that the tokenizer does not know costs, beside its
+    token, those that say which it is.
+    """
+    bits = total.nats / log(2) + n_unknown * log2(N_CHARACTERS)
+    note = f"{n_bytes:,} bytes held out"
+    if n_unknown:
+        note += f", {n_unknown:,} unknown characters among them, for {log2(N_CHARACTERS):.1f} bits more each"
+    return Score("nats per token", total.mean), Score("bits per byte", bits / max(1, n_bytes), note=note)
 
 
 def baselines(training: NDArray[np.integer], held_out: NDArray[np.integer], vocab_size: int) -> dict[str, float]:

@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
-from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.significance import PairedTest, Result
 
 from penwright.config import DecodingSettings
 from penwright.decoding import NO_DEMANDS, Candidate, Translator
 from penwright.decoding.looking import TokenPair, coverage, cross_attention
 from penwright.errors import PenwrightError
-from penwright.evaluation.translation import translation_scores
+from penwright.evaluation.translation import bleu_for, translation_scores
 
 LENGTH_PENALTIES = tuple(n / 5 for n in range(11))
 COVERAGE_PENALTIES = (0.0, 0.05, 0.1, 0.2, 0.4)
@@ -110,7 +109,9 @@ def _ranked(
 
 
 def _p_value(before: Sequence[str], after: Sequence[str], references: Sequence[str]) -> float:
-    test = PairedTest([("before", before), ("after", after)], {"BLEU": BLEU()}, [list(references)], test_type="bs")
+    test = PairedTest(
+        [("before", before), ("after", after)], {"BLEU": bleu_for(references)}, [list(references)], test_type="bs"
+    )
     result = test()[1]["BLEU"][1]
     assert isinstance(result, Result) and result.p_value is not None
     return float(result.p_value)

@@ -58,6 +58,11 @@ def save_gguf(model: Model, tokenizer: Tokenizer, folder: Path, precision: Preci
             f"llama.cpp has no equal of a tokenizer of {tokenizer.kind}; only models trained with "
             '--set tokenizer.type="bpe" can be exported to gguf'
         )
+    if tokenizer.joins_marks:
+        raise PenwrightError(
+            "llama.cpp would cut the words of this text at each of its vowel signs and accents, unlike this model; "
+            "export it to huggingface or ctranslate2"
+        )
     gguf = optional_package("gguf", "gguf")
     writer = gguf.GGUFWriter(folder / FILE_NAME, "qwen3" if model.settings.qk_norm else "llama")
     _describe_model(writer, model.settings, tokenizer.vocab_size)

@@ -1,4 +1,4 @@
-"""Our writers as models of transformers: the tables of architectures.py, read the other way."""
+"""Our writers as models of transformers: the tables of architectures/, read the other way."""
 
 import json
 from pathlib import Path

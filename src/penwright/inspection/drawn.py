@@ -14,6 +14,8 @@ from penwright.errors import UsageError
 from penwright.inspection.ablation import Ablation, HeadImportance
 from penwright.inspection.arithmetic import HeadArithmetic
 from penwright.inspection.attention_maps import Alignment, AttentionMaps, PackedPart, Part, pack
+from penwright.inspection.beams import Beams
+from penwright.inspection.comparison import Comparison, HeadComparison
 from penwright.inspection.embeddings import EmbeddingMap, Neighbours
 from penwright.inspection.gradients import Attribution
 from penwright.inspection.head_statistics import STATISTICS, HeadStatistics, head_statistics
@@ -86,6 +88,11 @@ def _alignment(found: Alignment) -> View:
 
 
 @view.register
+def _beams(found: Beams) -> View:
+    return View("beam", {"nodes": [node._asdict() for node in found.nodes]}, heading="What the search tried")
+
+
+@view.register
 def _rollout(found: Rollout) -> View:
     rows = found.answers if found.name == "cross" else found.target_tokens
     data = {
@@ -111,6 +118,17 @@ def _text(found: TokenScores) -> View:
     data = {**table(found), "alternatives": list(places)}
     del data["next"]  # is a view of its own
     return View("text", data, heading="How likely each token was")
+
+
+def compared(found: Comparison, names: tuple[str, str]) -> View:
+    """Two surprises side by side, which go by these names."""
+    return View("comparison", {**table(found), "names": names}, heading="What surprises whom")
+
+
+def compared_heads(found: Sequence[HeadComparison], names: tuple[str, str], sort: str = "entropy") -> View:
+    """The statistics of all heads side by side."""
+    parts = [table(part) for part in found]
+    return View("statistics", {"parts": parts, "names": names}, {"sort": sort}, "Which heads differ")
 
 
 @view.register

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from penwright.decoding import Classifier, Generator, Translator
+from penwright.decoding.decodable import evaluating
 from penwright.decoding.unknown import unknown_warnings
 from penwright.errors import UsageError
 from penwright.inspection.ablation import Ablation, HeadImportance, ablate, head_importance
@@ -20,6 +21,8 @@ from penwright.inspection.attention_maps import (
     attention_maps,
     packed_maps,
 )
+from penwright.inspection.beams import Beams, beams
+from penwright.inspection.comparison import Surprises
 from penwright.inspection.embeddings import EmbeddingMap, Neighbours, nearest, plane
 from penwright.inspection.gradients import N_STEPS, Aim, Attribution, Method, attribution, likeliest_outcome
 from penwright.inspection.head_statistics import HeadStatistics, head_statistics, joined
@@ -27,7 +30,7 @@ from penwright.inspection.heads import all_heads, parse_head
 from penwright.inspection.leaving_out import LeavingOut, leaving_out
 from penwright.inspection.lens import Lens, logit_lens
 from penwright.inspection.positions import PositionalSimilarity, positional_similarity
-from penwright.inspection.reading import Reading, Side, embedding_of
+from penwright.inspection.reading import Reading, Side, embedding_of, scores
 from penwright.inspection.rollout import Rollout, rollouts
 from penwright.inspection.token_scores import LossByPosition, TokenScores, loss_by_position, token_scores
 from penwright.inspection.tokens import Token, special_token, tokens_of, vocabulary
@@ -58,13 +61,7 @@ class Inspector:
 
     @property
     def shape(self) -> Shape:
-        match self.application:
-            case Generator():
-                return "writer"
-            case Translator():
-                return "translator"
-            case Classifier():
-                return "classifier"
+        return self.application.kind
 
     @property
     def heads(self) -> list[str]:
@@ -106,6 +103,12 @@ class Inspector:
         parts = [head_statistics(part) for maps in one_by_one for part in maps.parts]
         return tuple(joined([part for part in parts if part.name == name]) for name in self._parts)
 
+    def beams(self, text: str, beam_size: int | None = None) -> Beams:
+        """What a translator's search tried for a sentence."""
+        if not isinstance(self.application, Translator):
+            raise UsageError("only a translator searches with beams; this is a " + self.shape)
+        return beams(self.application, text, beam_size)
+
     def rollout(self, text: str, target: str | None = None) -> tuple[Rollout, ...]:
         """Where each position's content comes from, by part."""
         return rollouts(self.attention(text, target))
@@ -118,6 +121,15 @@ class Inspector:
         """The probability and the rank of each token, and the k likeliest in its place."""
         reading = self._whole(text, target) if self.shape == "writer" else self.read(text, target)
         return token_scores(self.model, reading, self.words, k)
+
+    def surprises(self, text: str, target: str | None = None) -> Surprises:
+        """Of each token; of a classifier, of each label."""
+        if self.shape == "classifier":
+            with evaluating(self.model), torch.inference_mode():
+                said = scores(self.model, self.read(text))[0, 0].log_softmax(-1)
+            return Surprises(self.outcomes, -said.cpu().numpy())
+        seen = self.token_scores(text, target, k=1)
+        return Surprises([token.text for token in seen.tokens], -seen.log_probs)
 
     def loss_by_position(self, texts: Sequence[str], targets: Sequence[str] | None = None) -> LossByPosition:
         """Over a writer's texts in windows of the context side by side, or over a translator's pairs."""

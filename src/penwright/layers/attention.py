@@ -57,17 +57,19 @@ def plain_attention(
 
 
 def stepping_attention(
-    queries: Float[Tensor, "batch n_heads 1 d_head"],
+    queries: Float[Tensor, "batch n_heads targets d_head"],
     keys: Float[Tensor, "batch n_kv_heads sources d_head"],
     values: Float[Tensor, "batch n_kv_heads sources d_head"],
     mask: KernelMask,
     dropout: float,
-) -> Float[Tensor, "batch n_heads 1 d_head"]:
-    """The same for one target a row, as sums that a compiler makes two loops of; they are in float32."""
-    keys, values = (_for_each_query_head(x, queries) for x in (keys, values))
-    scores = (queries.float() * keys.float()).sum(-1) * queries.shape[-1] ** -0.5
-    scores = scores if mask.allowed is None else scores.masked_fill(~mask.allowed[:, :, 0], -inf)
-    return (scores.softmax(-1)[..., None] * values.float()).sum(2, keepdim=True).to(queries.dtype)
+) -> Float[Tensor, "batch n_heads targets d_head"]:
+    """The same for few targets, as sums that a compiler makes two loops of; they are in float32."""
+    keys, values = (_for_each_query_head(x, queries)[:, :, None].float() for x in (keys, values))
+    scores = (queries[:, :, :, None].float() * keys).sum(-1) * queries.shape[-1] ** -0.5
+    scores = scores if mask.allowed is None else scores.masked_fill(~mask.allowed, -inf)
+    weights = (scores - scores.amax(-1, keepdim=True)).exp()
+    sums = (weights[..., None] * values).sum(3)
+    return (sums / weights.sum(-1, keepdim=True)).to(queries.dtype)  # once, and not for each source
 
 
 def attention_weights(

@@ -24,6 +24,7 @@ class Pass(NamedTuple):
     mask: KernelMask
     rotation: Rotation | None
     source_mask: KernelMask = KernelMask()  # for cross-attention
+    origins: Int[Tensor, "rows room"] | None = None  # of the tokens that the cache holds
 
 
 class Residual(nn.Module):
@@ -64,18 +65,26 @@ class Block(nn.Module):
     ) -> Float[Tensor, "batch targets d_model"]:
         def attend(x: Tensor) -> Tensor:
             source = self.attention.keys_values(x, here.rotation)
-            source = source if cache is None else cache.append(source, here.positions, here.end)
+            source = source if cache is None else cache.append(source, here.positions, here.end, here.origins)
             return self.attention(x, source, here.mask, here.rotation)
 
         x = self.attention_residual(x, attend)
         if self.cross_attention is not None and self.cross_residual is not None and encoded is not None:
             cross_attention = self.cross_attention
-            x = self.cross_residual(x, lambda x: cross_attention(x, encoded, here.source_mask))
+
+            def look(x: Tensor) -> Tensor:
+                by_source = x.reshape(encoded.keys.shape[0], -1, x.shape[-1])  # rows of one source are its targets
+                return cross_attention(by_source, encoded, here.source_mask).reshape(x.shape)
+
+            x = self.cross_residual(x, look)
         return self.feed_forward_residual(x, self.feed_forward)
 
 
 class Encoded(NamedTuple):
-    """A source, read once: what the cross-attention of each decoder layer attends to."""
+    """Sources, read once: what the cross-attention of each decoder layer attends to.
+
+    Each has as many rows of targets as the others, side by side: one, or its beams.
+    """
 
     layers: tuple[KeysValues, ...]
     padding: Bool[Tensor, "batch sources"]  # True at real tokens
@@ -116,6 +125,7 @@ class Stack(nn.Module):
             mask.resolve(positions, end, whole=end == x.shape[1]),
             self.rotary(positions) if self.rotary else None,
             Mask(padding=encoded.padding).resolve(positions, encoded.padding.shape[1]) if encoded else KernelMask(),
+            cache.origins if cache else None,
         )
         for layer, block in enumerate(self.blocks):
             kept = cache.layers[layer] if cache else None

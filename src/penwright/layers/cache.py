@@ -24,20 +24,30 @@ class LayerCache:
         """Make room for so many tokens in all."""
         self.kept = KeysValues(*(F.pad(x, (0, 0, 0, room - x.shape[2])) for x in self.kept))
 
-    def append(self, new: KeysValues, positions: Int[Tensor, "rows targets"], end: int) -> KeysValues:
-        """Write the new tokens at their positions; return everything up to `end`.
+    def append(
+        self,
+        new: KeysValues,
+        positions: Int[Tensor, "rows targets"],
+        end: int,
+        origins: Int[Tensor, "batch room"] | None = None,
+    ) -> KeysValues:
+        """Write the new tokens at their positions; return everything up to `end`, from the rows where it is kept.
 
         Rows of different lengths leave stale entries behind their end. No mask but causality is needed for those:
         a target sees nothing beyond its own position, and each entry is overwritten before its position is reached.
         """
         if positions.shape[0] == 1:
-            self.kept.keys[:, :, positions[0]] = new.keys
-            self.kept.values[:, :, positions[0]] = new.values
+            n_rows = new.keys.shape[0]
+            self.kept.keys[:n_rows, :, positions[0]] = new.keys
+            self.kept.values[:n_rows, :, positions[0]] = new.values
         else:
             rows = torch.arange(positions.shape[0], device=positions.device)[:, None]
             self.kept.keys[rows, :, positions] = new.keys.transpose(1, 2)
             self.kept.values[rows, :, positions] = new.values.transpose(1, 2)
-        return KeysValues(self.kept.keys[:, :, :end], self.kept.values[:, :, :end])
+        if origins is None:
+            return KeysValues(self.kept.keys[:, :, :end], self.kept.values[:, :, :end])
+        places = torch.arange(end, device=positions.device)
+        return KeysValues(*(x[origins[:, :end], :, places].transpose(1, 2) for x in self.kept))
 
 
 class Cache:
@@ -51,13 +61,20 @@ class Cache:
         self.lengths = torch.zeros(batch, dtype=torch.long, device=like.device)
         self.longest = 0  # of lengths, known without asking the device
         self.ragged = False  # whether lengths differ
+        self.origins: Int[Tensor, "batch room"] | None = None  # the row that keeps each token of a row; None: itself
 
     @classmethod
-    def over(cls, layers: Sequence[KeysValues], lengths: Int[Tensor, " batch"]) -> "Cache":
+    def over(
+        cls,
+        layers: Sequence[KeysValues],
+        lengths: Int[Tensor, " batch"],
+        origins: Int[Tensor, "batch room"] | None = None,
+    ) -> "Cache":
         """These keys and values, in rows of these lengths, each with room for one token more."""
         cache = cls.__new__(cls)
         cache.layers, cache.lengths, cache.ragged = [LayerCache(kept) for kept in layers], lengths, True
-        cache.capacity = layers[0].keys.shape[2]
+        cache.origins = origins
+        cache.capacity = layers[0].keys.shape[2] if origins is None else origins.shape[1]
         cache.longest = cache.capacity - 1
         return cache
 
@@ -71,6 +88,8 @@ class Cache:
         needed = self.longest + n_tokens
         if needed > self.room:
             room = min(self.capacity, -(-needed // ROOM) * ROOM)
+            if self.origins is not None:
+                self.origins = torch.cat([self.origins, self.own_rows(room - self.room)], dim=1)
             for layer in self.layers:
                 layer.grow(room)
 
@@ -83,12 +102,28 @@ class Cache:
             self._measure()
 
     def select(self, rows: Int[Tensor, " selected"]) -> None:
-        """Keep these rows of the batch, in this order: to follow beams, or to let finished rows go."""
+        """Keep these rows of the batch, in this order: to let finished rows go, or to make beams of them."""
+        if self.origins is not None:
+            return self.reorder(rows)
         for layer in self.layers:
             layer.kept = layer.kept.select(rows)
         self.lengths = self.lengths[rows]
         if self.ragged:
             self._measure()
+
+    def reorder(self, rows: Int[Tensor, " selected"]) -> None:
+        """The same without copying keys and values, to follow beams: a row notes where those before it have theirs.
+
+        For at most as many rows as there are, all of one length.
+        """
+        origins = self.own_rows(self.room) if self.origins is None else self.origins
+        self.origins, self.lengths = origins[rows], self.lengths[rows]
+        self.origins[:, self.longest :] = self.own_rows(self.room - self.longest)
+
+    def own_rows(self, n_tokens: int) -> Int[Tensor, "batch n_tokens"]:
+        """The origins of so many tokens that each row keeps itself."""
+        rows = torch.arange(len(self.lengths), device=self.lengths.device)
+        return rows[:, None].repeat(1, n_tokens)
 
     def begin(self, kept: Sequence[KeysValues]) -> None:
         """Every row begins with what these keys and values are of; there is nothing in them yet."""

@@ -10,6 +10,7 @@ from fastapi.staticfiles import StaticFiles
 from penwright.serving import (
     classify,
     classifying,
+    comparing,
     health,
     inspect,
     libretranslate,
@@ -26,7 +27,7 @@ from penwright.serving.served import Shelf
 from penwright.serving.settings import ServingSettings
 from penwright.views.export import MODULES, STYLE
 
-ROUTES = (health, models, openai, libretranslate, classify, classifying, writing, translating, inspect, runs)
+ROUTES = (health, models, openai, libretranslate, classify, classifying, writing, translating, inspect, comparing, runs)
 PAGE = Path(__file__).parent / "page"
 
 

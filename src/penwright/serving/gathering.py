@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from penwright.errors import PenwrightError
 
@@ -15,6 +15,23 @@ BATCH = 32  # texts
 
 class Unwanted(PenwrightError):
     """Whoever asked has gone."""
+
+
+class Waiting:
+    """Who still waits for the texts of a batch; it may be asked in any thread."""
+
+    def __init__(self, answers: Sequence[asyncio.Future[Any]]):
+        """Of each text the answer that it is for."""
+        self._answers, self._all = answers, set(answers)
+
+    def wants(self, number: int) -> bool:
+        """Whether the text of this number is waited for."""
+        return not self._answers[number].done()
+
+    def check(self) -> None:
+        """Raises Unwanted when nobody waits for any of them."""
+        if all(answer.done() for answer in self._all):
+            raise Unwanted("nobody waits for this")
 
 
 @dataclass(eq=False)
@@ -43,11 +60,11 @@ class Gathering(Generic[Manner, Result]):
 
     def __init__(
         self,
-        work: Callable[[Manner, Sequence[str], Callable[[], None]], Sequence[Result]],
+        work: Callable[[Manner, Sequence[str], Waiting], Sequence[Result]],
         worker: Executor,
         wait_seconds: float = 0.004,
     ):
-        """`work` is called in the worker's thread, and may call its last argument, which raises Unwanted to stop it."""
+        """`work` is called in the worker's thread; its last argument says whose result is still waited for."""
         self._work, self._worker, self._wait = work, worker, wait_seconds
         self._questions: list[_Question[Manner, Result]] = []
         self._task: asyncio.Task[None] | None = None
@@ -109,9 +126,4 @@ class Gathering(Generic[Manner, Result]):
         """In the worker's thread."""
         parts = (each.texts[len(each.results) :][: batch.count(each)] for each in asked)
         texts = [text for part in parts for text in part]
-
-        def watch() -> None:
-            if not any(question.is_open for question in asked):
-                raise Unwanted("nobody waits for this")
-
-        return self._work(asked[0].manner, texts, watch) if asked else []
+        return self._work(asked[0].manner, texts, Waiting([each.answer for each in batch])) if asked else []

@@ -4,7 +4,7 @@ An answer is bytes for `views/modules/bytes.js`: {views: [{name, heading, data, 
 `?format=json` it is the same as JSON, and with html, svg or png a file to be kept.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal
@@ -118,6 +118,11 @@ async def inspect(picture: Picture, asked: Question, shelf: TheShelf, format: Fo
         return PICTURES[picture](look, asked), warnings
 
     found, warnings = await served.run(answer)
+    return answer_in(format, found, warnings)
+
+
+def answer_in(format: Format, found: View, warnings: Sequence[str]) -> Response:
+    """A picture with its warnings, as the page or somebody's file has it."""
     if format == "json":
         return JSONResponse({"views": [_record(found)], "warnings": list(warnings)})
     content = pack({"views": [for_page(found)], "warnings": warnings}) if format == "bytes" else _file(found, format)

@@ -1,12 +1,12 @@
 """Which languages a translator is for, as far as a run tells, and which one a text seems to be in."""
 
-import re
 from collections.abc import Sequence
 from math import exp
-from pathlib import Path
 from typing import NamedTuple
 
+from penwright.data.languages import Languages, languages_in
 from penwright.serving.served import Served, Wording
+from penwright.tasks import languages_of as known_languages
 from penwright.using import Opened
 
 NAMES = {
@@ -26,15 +26,7 @@ NAMES = {
     "uk": "Ukrainian",
     "zh": "Chinese",
 }
-CODE = re.compile(r"[a-z]{2,3}(-[A-Za-z]{2,4})?")
-PAIR = re.compile(r"(?:^|[^A-Za-z])([a-z]{2,3})-([a-z]{2,3})(?:[^A-Za-z]|$)")
-
-
-class Languages(NamedTuple):
-    """From one to another, as codes; "source" and "target" where they are not known."""
-
-    source: str
-    target: str
+UNKNOWN = Languages("source", "target")
 
 
 class Guess(NamedTuple):
@@ -45,18 +37,8 @@ class Guess(NamedTuple):
 
 
 def languages_of(name: str, it: Opened) -> Languages:
-    """Told by the name under which a run is served (de-en), the names of its columns or the ends of its files."""
-    data = it.recipe.data
-    if pair := PAIR.search(name):
-        return Languages(*pair.groups())
-    if isinstance(data.source, str) and isinstance(data.target, str):
-        codes = [column.lower() for column in (data.source, data.target)]
-    else:
-        codes = list(dict.fromkeys(_ending(path) for path in data.train))
-    if len(codes) == 2 and all(map(CODE.fullmatch, codes)):
-        return Languages(*codes)
-    pairs = {match.groups() for path in data.train if (match := PAIR.search(Path(path).name))}
-    return Languages(*pairs.pop()) if len(pairs) == 1 else Languages("source", "target")
+    """Told by the name under which a run is served (de-en), or by what it was trained on."""
+    return languages_in(name) or known_languages(it.recipe, it.card) or UNKNOWN
 
 
 async def detect(text: str, translators: Sequence[Served]) -> list[Guess]:
@@ -74,9 +56,3 @@ async def detect(text: str, translators: Sequence[Served]) -> list[Guess]:
 def name_of(code: str) -> str:
     """For people."""
     return NAMES.get(code, code)
-
-
-def _ending(path: str) -> str:
-    """The last suffix of a file that is not about how it is written: train.de.gz is in German."""
-    suffixes = [suffix[1:] for suffix in Path(path).suffixes if suffix not in {".gz", ".xz", ".bz2", ".txt", ".zst"}]
-    return suffixes[-1] if suffixes else ""

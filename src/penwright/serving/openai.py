@@ -9,7 +9,8 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 from penwright.errors import PenwrightError
-from penwright.serving.completing import Choice, Completing, CompletionAnswer, CompletionRequest
+from penwright.serving.completing import Completing
+from penwright.serving.completing_fields import Choice, CompletionAnswer, CompletionRequest
 from penwright.serving.fields import TheSettings, TheShelf
 from penwright.serving.refusals import REFUSALS, Explanation, Refusal, told
 from penwright.serving.served import Served

@@ -29,6 +29,10 @@ class TooMuch(PenwrightError):
     """A request is larger than allowed."""
 
 
+class NotTraining(PenwrightError):
+    """A run that is to be stopped is not being trained."""
+
+
 class Explanation(BaseModel):
     """What is wrong."""
 
@@ -54,6 +58,7 @@ REASONS = {
     400: "The request makes no sense",
     401: "A key is missing",
     404: "There is no such model",
+    409: "The run is not being trained",
     413: "The request is too large",
     422: "The request is not of the right shape",
     429: "Too many requests wait",
@@ -67,6 +72,7 @@ PLAIN_REFUSALS: Answers = {status: {"model": PlainRefusal, "description": reason
 STATUS: Mapping[type[Exception], int] = {
     UnknownModel: 404,
     TooMuch: 413,
+    NotTraining: 409,
     Busy: 429,
     Stopping: 503,
     Unwanted: 503,

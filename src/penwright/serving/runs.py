@@ -11,20 +11,22 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field
 
 from penwright.config import Task
 from penwright.errors import PenwrightError
 from penwright.runs import METRICS, SAMPLES, STEPS, Record, Run
 from penwright.serving.alerts import alerts
 from penwright.serving.fields import TheShelf
-from penwright.serving.refusals import REFUSALS
+from penwright.serving.refusals import REFUSALS, NotTraining
 from penwright.serving.served import Shelf, UnknownModel
+from penwright.training.wishes import is_to_stop, was_stopped, wish_stop
 
 router = APIRouter(prefix="/runs", responses=REFUSALS)
 QUIET = 120.0  # seconds without a new line, after which a run counts as stopped
 MOST_POINTS = 2000  # of a curve
 COUNTERS = ("step", "seconds", "targets", "epoch", "skipped", "total_steps")
+State = Literal["training", "stopping", "finished", "stopped"]
 Column = list[float | None]
 RunName = Annotated[str, Query(max_length=500)]
 
@@ -34,7 +36,7 @@ class RunFacts(BaseModel):
 
     name: str
     task: Task
-    state: Literal["training", "finished", "stopped"]
+    state: State
     step: int
     total_steps: int | None
     seconds: float
@@ -88,6 +90,20 @@ class RunSettings(BaseModel):
     settings: dict[str, Any]
 
 
+class ToStop(BaseModel):
+    """Which run is to be stopped."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    run: Annotated[str, Field(max_length=500)]
+
+
+class Stopped(BaseModel):
+    """How it stands now: "stopping" until the step is taken and all is saved."""
+
+    state: State
+
+
 @router.get("")
 def every_run(shelf: TheShelf) -> Runs:
     """Those that stand beside the served ones."""
@@ -121,6 +137,17 @@ def samples(shelf: TheShelf, run: RunName) -> Samples:
 def settings(shelf: TheShelf, run: RunName) -> RunSettings:
     """The recipe."""
     return RunSettings(settings=_flat(_run(shelf, run).recipe.model_dump(mode="json")))
+
+
+@router.post("/stop")
+def stop(shelf: TheShelf, asked: ToStop) -> Stopped:
+    """Have a run saved and its training ended after the step that it is at; it can be resumed."""
+    run = _run(shelf, asked.run)
+    state = _state(run)
+    if state not in ("training", "stopping"):
+        raise NotTraining(f"{asked.run} is not being trained: it has {state}")
+    wish_stop(run)
+    return Stopped(state=_state(run))
 
 
 def folders(shelf: Shelf) -> dict[str, Path]:
@@ -178,13 +205,15 @@ def _facts(name: str, run: Run, shelf: Shelf) -> RunFacts:
     )
 
 
-def _state(run: Run) -> Literal["training", "finished", "stopped"]:
+def _state(run: Run) -> State:
     with suppress(PenwrightError, KeyError, IndexError):
         state = run.checkpoints()[-1].state()
         spent = state["total_steps"] is not None and state["step"] >= state["total_steps"]
         if spent or state.get("stopped_early", False):
             return "finished"
-    return "training" if time.time() - _changed(run) < QUIET else "stopped"
+    if was_stopped(run) or time.time() - _changed(run) >= QUIET:
+        return "stopped"
+    return "stopping" if is_to_stop(run) else "training"
 
 
 def _changed(run: Run) -> float:

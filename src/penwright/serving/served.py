@@ -13,7 +13,7 @@ from penwright.decoding.obeying.demands import USUAL_DEMANDS
 from penwright.decoding.pool import News, Request
 from penwright.errors import PenwrightError, UsageError
 from penwright.inspection import Inspector
-from penwright.serving.gathering import Gathering
+from penwright.serving.gathering import Gathering, Waiting
 from penwright.serving.pooling import Pooling
 from penwright.serving.settings import ServingSettings
 from penwright.tasks import Application
@@ -61,13 +61,7 @@ class Served:
 
     @property
     def kind(self) -> Kind:
-        match self.application:
-            case Generator():
-                return "writer"
-            case Translator():
-                return "translator"
-            case Classifier():
-                return "classifier"
+        return self.application.kind
 
     @property
     def generator(self) -> Generator:
@@ -157,11 +151,9 @@ class Served:
             async with asyncio.timeout(self.limits.deadline_seconds):
                 return await self.gathering.ask(wording, texts)
 
-    def _translate(
-        self, wording: Wording | None, texts: Sequence[str], watch: Callable[[], None]
-    ) -> Sequence[Translation]:
+    def _translate(self, wording: Wording | None, texts: Sequence[str], waiting: Waiting) -> Sequence[Translation]:
         assert wording is not None
-        with self.translator.watched(watch):
+        with self.translator.watched(waiting.check, waiting.wants):
             return self.translator.translate(
                 texts,
                 beam_size=wording.beam_size,
@@ -171,10 +163,8 @@ class Served:
                 prefixes=wording.prefix,
             )
 
-    def _classify(
-        self, wording: Wording | None, texts: Sequence[str], watch: Callable[[], None]
-    ) -> Sequence[Classification]:
-        watch()
+    def _classify(self, wording: Wording | None, texts: Sequence[str], waiting: Waiting) -> Sequence[Classification]:
+        waiting.check()
         return self.classifier.classify(texts)
 
     @contextmanager

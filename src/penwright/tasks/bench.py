@@ -7,6 +7,7 @@ import torch
 from penwright.config import Recipe
 from penwright.data.batching import Markers
 from penwright.data.corpora import Cleaning, Columns, Corpus, Document, Labelled, Pair, Part, Reading
+from penwright.data.languages import Languages, languages_between, languages_told
 from penwright.data.store import TokenStore
 from penwright.decoding import Classifier, Generator, Translator
 from penwright.models import DecoderOnly, EncoderDecoder, EncoderOnly, Model
@@ -46,12 +47,19 @@ class Card:
 
     labels: tuple[str, ...] = ()
     max_source_tokens: int | None = None  # of the longest source seen, with its end token
+    languages: Languages | None = None  # of the pairs; None: not known
 
 
 def make_card(corpus: AnyCorpus, training: TokenStore) -> Card:
     """What is known after the corpus was read."""
     sources = training.columns.get("source")
-    return Card(corpus.labels, None if sources is None else int(sources.lengths.max()) + 1)
+    longest = None if sources is None else int(sources.lengths.max()) + 1
+    return Card(corpus.labels, longest, languages_between(corpus.names))
+
+
+def languages_of(recipe: Recipe, card: Card) -> Languages | None:
+    """Those of a translator: as its corpus called them, or as its recipe tells."""
+    return card.languages or languages_told(recipe.data)
 
 
 def make_application(model: Model, tokenizer: Tokenizer, recipe: Recipe, card: Card) -> Application:
@@ -60,7 +68,14 @@ def make_application(model: Model, tokenizer: Tokenizer, recipe: Recipe, card: C
         case DecoderOnly():
             return Generator(model, tokenizer, recipe.decoding)
         case EncoderDecoder():
-            return Translator(model, tokenizer, recipe.decoding, max_source_tokens=card.max_source_tokens)
+            languages = languages_of(recipe, card)
+            return Translator(
+                model,
+                tokenizer,
+                recipe.decoding,
+                source_language=languages.source if languages else None,
+                max_source_tokens=card.max_source_tokens,
+            )
         case EncoderOnly():
             return Classifier(model, tokenizer, card.labels)
 

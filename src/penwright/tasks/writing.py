@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from penwright.data.batching import TextBatches
 from penwright.data.corpora import Document
+from penwright.data.scripts import first_words
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
 from penwright.decoding import Generator
@@ -32,7 +33,9 @@ def texts(corpus: AnyCorpus) -> Iterator[str]:
 def evaluate(bench: Workbench) -> Sequence[Score]:
     windows = batches(bench, bench.held_out).in_order()
     total = surprise(bench.model, windows, bench.device, ignored=bench.tokenizer.end_id)
-    return text_scores(total, bench.corpus.held_out_bytes)
+    unknown = bench.tokenizer.unknown_id
+    n_unknown = 0 if unknown is None else int((bench.held_out.column("text").tokens[:] == unknown).sum())
+    return text_scores(total, bench.corpus.held_out_bytes, n_unknown)
 
 
 def beaten(bench: Workbench) -> Sequence[Score]:
@@ -61,4 +64,4 @@ def _openings(part: AnyPart) -> list[str]:
     """The first words of the first lines of the held-out text."""
     chunks = (chunk for document in part if isinstance(document, Document) for chunk in document.chunks)
     lines = [line[:200] for line in next(chunks, "").split("\n") if any(map(str.isalpha, line[:200]))]
-    return [" ".join(line.split()[:WORDS]) for line in lines[:N_PROMPTS]] or ["\n"]
+    return [first_words(line, WORDS) for line in lines[:N_PROMPTS]] or ["\n"]

@@ -1,13 +1,15 @@
 """How each kind of tokenizer is trained and made up; a new kind is a function, a row in KINDS, a case in kind_of."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as LibraryTokenizer
-from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from penwright.errors import PenwrightError
 from penwright.tokenizers.bytelevel import SPELLING
@@ -20,6 +22,10 @@ SPECIALS = [PAD, START, END]  # <unk>, which only characters know, is a piece of
 _N_CODE_POINTS = 0x110000
 _SMALLEST = len(SPELLING) + len(SPECIALS)
 _DEFAULT = 8_000
+_LOOKED_AT = 1_000_000  # characters, to see whether a text has marks
+_MANY_MARKS = 0.01  # of them
+_MARKED_WORDS = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
+# ... the words of GPT-2, but that a mark (a vowel of Hebrew, Arabic, Hindi or Thai, an accent) does not end one
 
 
 class Trained(NamedTuple):
@@ -57,7 +63,8 @@ def train_bytes(texts: Iterable[str], vocab_size: int | None) -> Trained:
 def train_bpe(texts: Iterable[str], vocab_size: int | None) -> Trained:
     """Byte-level BPE (Sennrich et al. 2016, Radford et al. 2019): join the most frequent pair again and again."""
     size = _checked(vocab_size)
-    library = _byte_level(models.BPE(), split_words=True)
+    marked, texts = _is_marked(texts)
+    library = _byte_level(models.BPE(), split_words=True, marked=marked)
     trainer = trainers.BpeTrainer(
         vocab_size=size - len(SPECIALS), min_frequency=2, initial_alphabet=SPELLING, show_progress=False
     )
@@ -68,11 +75,12 @@ def train_bpe(texts: Iterable[str], vocab_size: int | None) -> Trained:
 def train_unigram(texts: Iterable[str], vocab_size: int | None) -> Trained:
     """Unigram language model over bytes (Kudo 2018): many pieces first, then drop those that are missed least."""
     size = _checked(vocab_size)
-    draft = _byte_level(models.Unigram(), split_words=True)
+    marked, texts = _is_marked(texts)
+    draft = _byte_level(models.Unigram(), split_words=True, marked=marked)
     trainer = trainers.UnigramTrainer(vocab_size=size - len(SPECIALS), initial_alphabet=SPELLING, show_progress=False)
     draft.train_from_iterator(texts, trainer=trainer)
     scores = _settled_scores(dict(json.loads(draft.to_str())["model"]["vocab"]))
-    library = _byte_level(models.Unigram(vocab=scores), split_words=True)
+    library = _byte_level(models.Unigram(vocab=scores), split_words=True, marked=marked)
     return Trained(library, _shortfall(library, size))
 
 
@@ -93,9 +101,9 @@ def kind_of(library: LibraryTokenizer) -> Kind:
             return "characters"
         case "BPE", ("ByteLevel", False):
             return "bytes"
-        case "BPE", ("ByteLevel", True):
+        case "BPE", ("ByteLevel", True) | ("Sequence", None):
             return "bpe"
-        case "Unigram", ("ByteLevel", True):
+        case "Unigram", ("ByteLevel", True) | ("Sequence", None):
             return "unigram"
         case other:
             raise ValueError(f"no kind of tokenizer is made up as {other}")
@@ -109,9 +117,25 @@ def _count_characters(texts: Iterable[str]) -> NDArray[np.int64]:
     return counts
 
 
-def _byte_level(model: models.Model, split_words: bool) -> LibraryTokenizer:
+def _is_marked(texts: Iterable[str]) -> tuple[bool, Iterator[str]]:
+    """Whether the beginning of these texts has many combining marks; and the texts, whole."""
+    texts, seen, looked_at = iter(texts), [], 0
+    for text in texts:
+        seen.append(text)
+        looked_at += len(text)
+        if looked_at >= _LOOKED_AT:
+            break
+    beginning = "".join(seen)[:_LOOKED_AT]
+    n_marks = sum(unicodedata.category(letter).startswith("M") for letter in beginning if letter > "\u02ff")
+    return n_marks > _MANY_MARKS * len(beginning), chain(seen, texts)
+
+
+def _byte_level(model: models.Model, split_words: bool, marked: bool = False) -> LibraryTokenizer:
     library = LibraryTokenizer(model)
-    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split_words)
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split_words and not marked)
+    if marked:
+        words = pre_tokenizers.Split(Regex(_MARKED_WORDS), "isolated")
+        library.pre_tokenizer = pre_tokenizers.Sequence([words, library.pre_tokenizer])
     library.decoder = decoders.ByteLevel()
     return library
 

@@ -9,6 +9,7 @@ from typing import SupportsIndex
 
 import numpy as np
 from tokenizers import Tokenizer as LibraryTokenizer
+from tokenizers import pre_tokenizers
 
 from penwright.errors import PenwrightError
 from penwright.tokenizers.bytelevel import bytes_of
@@ -35,6 +36,7 @@ class Tokenizer:
         """`notes` says in words where training could not do what was asked."""
         library.encode_special_tokens = True
         self.kind = kind_of(library)
+        self.joins_marks = isinstance(library.pre_tokenizer, pre_tokenizers.Sequence)  # unlike that of GPT-2
         self.notes = notes
         self.vocab_size = library.get_vocab_size(with_added_tokens=True)
         self.dtype = ids_type(self.vocab_size)

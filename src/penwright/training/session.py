@@ -12,6 +12,7 @@ from penwright.evaluation.scores import Score
 from penwright.runs import METRICS, SAMPLES, Run
 from penwright.training.compilation import uncompiled
 from penwright.training.trainer import StepReport, Trainer
+from penwright.training.wishes import forget_wishes, is_to_stop, note_stopped
 
 SAVE_AT_LEAST_EVERY = 300.0  # seconds
 EVALUATIONS = 10  # of a run, unless the settings say otherwise
@@ -60,7 +61,10 @@ class Session:
         self.saved_step, self.saved_at = trainer.state.step, monotonic()
 
     def fit(self) -> None:
-        """Train to the end of the budget or of patience; raises Interrupted after SIGINT or SIGTERM, all saved."""
+        """Train to the end of the budget or of patience.
+
+        Raises Interrupted, all saved, after SIGINT, SIGTERM or a wish that somebody left in the run (wishes.py).
+        """
         try:
             with _signals() as received:
                 for report in self.trainer.steps():
@@ -72,10 +76,12 @@ class Session:
                         self._save()
                     if self.trainer.state.stopped_early:
                         break
-                    if received and self.trainer.state.step != self.trainer.state.total_steps:
+                    unfinished = self.trainer.state.step != self.trainer.state.total_steps
+                    if unfinished and (received or is_to_stop(self.run)):
                         self._interrupted()
                 if self.last_evaluated_step != self.trainer.state.step:
                     self._look_up()
+                forget_wishes(self.run)
         finally:
             for observer in self.observers:
                 observer.finished(self.trainer)
@@ -131,6 +137,7 @@ class Session:
     def _interrupted(self) -> None:
         if self.saved_step != self.trainer.state.step:
             self._save()
+        note_stopped(self.run)
         raise Interrupted(
             f"stopped after step {self.trainer.state.step:,}; everything is saved. "
             f"Go on with: penwright train --resume {self.run.folder}"

@@ -1,10 +1,9 @@
 """Views as SVG and PNG, for papers: drawn by matplotlib (extra `pictures`), since a server has no browser.
 
-Text stays text in SVG, so that what shows it also shapes it, in any script. Colours are those of `modules/colour.js`.
+Text stays text in SVG, so that what shows it also shapes it, in any script.
 """
 
 import io
-import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,8 @@ from jaxtyping import Float, Shaped
 from numpy import ndarray
 
 from penwright.errors import PenwrightError, UsageError
+from penwright.views.diagrams import arithmetic, beam, comparison
+from penwright.views.ink import LINES, SIGNED, colours, image, label, probabilities
 from penwright.views.packing import table
 
 if TYPE_CHECKING:
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ENDINGS = (".svg", ".png")
-WEIGHTS = "#f8f8e9 #ceeab5 #90dd9f #27ce9f #05b2a5 #0597a0 #037c97 #00628d #004788 #1b2a77 #20194b"
-SIGNED = "#004298 #2f66b5 #5e8acb #8daee0 #bed3f1 #f5f7f9 #f0cfb9 #dfa985 #cc8452 #b66010 #904700"
-LINES = ["#0072b2", "#c25100", "#00795a", "#a8508a", "#8a6d00", "#2b2b2b", "#3a7ca5", "#7a4b2a"]
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "penwright",  # the same picture is the same file
@@ -35,7 +33,6 @@ STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "figure.dpi": 200,
 }
-SIGNS = {" ": "␣", "\n": "⏎", "\t": "⇥"}
 Drawing = Callable[["Figure", Mapping[str, Any]], None]
 
 
@@ -58,21 +55,6 @@ def picture(name: str, data: Mapping[str, Any], ending: str) -> bytes:
     return out.getvalue()
 
 
-def label(token: Any, longest: int = 24) -> str:
-    """The token as a label, as in `modules/tokens.js`."""
-    text = token if isinstance(token, str) else table(token)["text"]
-    cut = text[:longest]
-    cut = re.sub(r"^ +| +$", lambda spaces: "␣" * len(spaces[0]), cut)
-    signs = "".join(c if c.isprintable() else SIGNS.get(c, f"‹{ord(c):04X}›") for c in cut)
-    return (signs or "∅") + ("…" if len(text) > longest else "")
-
-
-def probabilities(weights: Any) -> Float[ndarray, "*shape"]:
-    """Bytes hold 255 times the square root (see `packing.roots`); other arrays are probabilities themselves."""
-    weights = np.asarray(weights)
-    return (weights / 255.0) ** 2 if weights.dtype == np.uint8 else weights.astype(float)
-
-
 def _matrix(figure: "Figure", data: Mapping[str, Any]) -> None:
     weights = probabilities(data["weights"])
     rows, columns = ([label(token) for token in data[side]] for side in ("target_tokens", "source_tokens"))
@@ -80,7 +62,7 @@ def _matrix(figure: "Figure", data: Mapping[str, Any]) -> None:
     figure.set_size_inches(size + 0.8, size)
     axes = figure.subplots()
     name = data.get("name", "decoder")
-    shown = _image(axes, _back(weights) if name == "decoder" else weights)
+    shown = image(axes, _back(weights) if name == "decoder" else weights)
     _tokens(axes, rows, columns)
     if "layer" in data:
         axes.set_title(f"{name}, layer {data['layer']}, head {data['head']}", fontsize=9, loc="left")
@@ -93,13 +75,6 @@ def _matrix(figure: "Figure", data: Mapping[str, Any]) -> None:
 def _back(weights: Float[ndarray, "*heads targets sources"]) -> Float[ndarray, "*heads targets sources"]:
     """What a decoder's tokens may not see stays clear."""
     return np.where(np.tri(*weights.shape[-2:]), weights, np.nan)
-
-
-def _image(axes: "Axes", weights: Float[ndarray, "targets sources"]) -> Any:
-    from matplotlib.colors import LinearSegmentedColormap  # noqa: PLC0415
-
-    colours = LinearSegmentedColormap.from_list("weights", WEIGHTS.split())
-    return axes.imshow(np.sqrt(weights), cmap=colours, vmin=0, vmax=1, interpolation="nearest", aspect="auto")
 
 
 def _tokens(axes: "Axes", rows: Sequence[str], columns: Sequence[str]) -> None:
@@ -122,7 +97,7 @@ def _heads(figure: "Figure", data: Mapping[str, Any]) -> None:
     wide = np.pad(weights, ((0, 0), (0, 0), (gap, 0), (0, gap)), constant_values=np.nan)
     figure.set_size_inches(0.75 * n_heads, 0.85 * n_layers)
     axes = figure.subplots()
-    _image(axes, wide.transpose(0, 2, 1, 3).reshape(n_layers * (rows + gap), n_heads * (columns + gap)))
+    image(axes, wide.transpose(0, 2, 1, 3).reshape(n_layers * (rows + gap), n_heads * (columns + gap)))
     axes.axis("off")
     for layer, head in np.ndindex(n_layers, n_heads):
         place = head * (columns + gap), layer * (rows + gap) + gap - 1
@@ -175,7 +150,7 @@ def _confusion(figure: "Figure", data: Mapping[str, Any]) -> None:
     figure.set_size_inches(1.8 + 0.5 * len(names), 1.4 + 0.4 * len(names))
     axes = figure.subplots()
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    _image(axes, shares)
+    image(axes, shares)
     _tokens(axes, names, names)
     axes.set(ylabel="true", title="said")
     for (row, column), count in np.ndenumerate(counts):
@@ -189,7 +164,7 @@ def _lens(figure: "Figure", data: Mapping[str, Any]) -> None:
     n_layers, positions = probability.shape
     figure.set_size_inches(1.2 + 0.62 * positions, 0.9 + 0.28 * n_layers)
     axes = figure.subplots()
-    _image(axes, probability)
+    image(axes, probability)
     names = [f"layer {layer - 1}" if layer else "embedding" for layer in range(n_layers)][::-1]
     _tokens(axes, names, [label(token, 12) for token in data["tokens"][:24]])
     for (row, column), share in np.ndenumerate(probability):
@@ -208,12 +183,9 @@ def _embeddings(figure: "Figure", data: Mapping[str, Any]) -> None:
 
 
 def _similarity(figure: "Figure", data: Mapping[str, Any]) -> None:
-    from matplotlib.colors import LinearSegmentedColormap  # noqa: PLC0415
-
     figure.set_size_inches(4.4, 3.8)
     axes = figure.subplots()
-    colours = LinearSegmentedColormap.from_list("signed", SIGNED.split())
-    shown = axes.imshow(data["similarity"], cmap=colours, vmin=-1, vmax=1, interpolation="nearest")
+    shown = axes.imshow(data["similarity"], cmap=colours(SIGNED), vmin=-1, vmax=1, interpolation="nearest")
     axes.set(xlabel="position", ylabel="position")
     figure.colorbar(shown, ax=axes, shrink=0.7, label="cosine")
 
@@ -258,9 +230,12 @@ def _text(figure: "Figure", data: Mapping[str, Any]) -> None:
 DRAWINGS: dict[str, Drawing] = {
     "ablation": _ablation,
     "alignment": _alignment,
+    "arithmetic": arithmetic,
     "attention": _heads,
     "attribution": _attribution,
+    "beam": beam,
     "candidates": _candidates,
+    "comparison": comparison,
     "confusion": _confusion,
     "curves": _curves,
     "embeddings": _embeddings,

@@ -1,4 +1,5 @@
 import re
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 from penwright.decoding.constraining.automaton import Automaton
 from penwright.decoding.constraining.expressions import Expression, Expressions
 from penwright.decoding.constraining.patterns import LONGEST, parse_pattern
-from penwright.errors import UsageError
+from penwright.errors import PenwrightError, UsageError
 
 PATTERNS = [
     "",
@@ -31,9 +32,16 @@ PATTERNS = [
     "((a|b)*c){2}",
     "(.*a.{2})|b",
     r"\s\S",
+    r"[^\d\W]{2}",
+    r"[\D\S]1",
+    r"(?i)[^k]+",
+    r"(?ai:[\wß])+",
+    r"[]^-]*",
+    r"[^a]",
+    r"(?i)\u212a",
     "[é-ł]{1,2}",
 ]
-texts = st.text("abcABCdxyé1 .\nłßKk", max_size=7)
+texts = st.text("abcABCdxyé1 .\nłßKk]^-\u212a", max_size=7)
 quick = settings(max_examples=100, deadline=None)
 
 
@@ -77,6 +85,9 @@ def test_patterns_match_some_of_what_they_are_made_for(pattern: str) -> None:
         "bcac",
         "kß",
         "axbb",
+        "k1",
+        "^]",
+        "k",
     ]
     assert any(accepts(AUTOMATA[pattern], text) for text in tried)
 
@@ -124,3 +135,10 @@ def test_evil_patterns_are_read_in_a_step_a_character() -> None:
     automaton = built("(x+x+)+y")
     assert not accepts(automaton, "x" * 5000)
     assert accepts(automaton, "x" * 5000 + "y")
+
+
+def test_under_a_python_with_another_parser_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(re, "_parser")
+    monkeypatch.setitem(sys.modules, "re._parser", None)
+    with pytest.raises(PenwrightError, match=r"under Python 3\.\d+"):
+        built("a|b")

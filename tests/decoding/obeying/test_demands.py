@@ -9,6 +9,7 @@ import torch
 
 from penwright.config import DecodingSettings
 from penwright.decoding import Demands, Entry, Glossary, Protection, Translator
+from penwright.decoding.obeying.demands import Wish, first_place
 from penwright.models import EncoderDecoder
 from penwright.tokenizers import Tokenizer, train_tokenizer
 
@@ -180,3 +181,9 @@ def test_wished_words_come_as_they_are_written(translator: Translator) -> None:
     word = next(word for word in re.findall(r"(?<![^\W_])[a-z]+(?![^\W_])", plain.text) if stands(word, plain.text))
     (asked,) = translator.translate(["the dog runs"], demands=glossary(dog=word.upper()))
     assert stands(word.upper(), asked.text) and [o.state for o in asked.candidates[0].outcomes] == ["forced"]
+
+
+@pytest.mark.parametrize(("text", "found"), [("我看见了宝玉。", True), ("我用Python写", True), ("Pythons", False)])
+def test_a_wish_is_whole_between_letters_of_a_script_without_spaces(text: str, found: bool) -> None:
+    wish = Wish(0, 1, ("宝玉", "Python"), False, False)
+    assert (first_place(text, wish, set()) is not None) is found

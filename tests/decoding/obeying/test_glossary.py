@@ -76,3 +76,11 @@ def test_an_exact_term_goes_before_one_in_any_case() -> None:
 def test_wished_words_can_follow_the_case(term: str, wished: str) -> None:
     assert Entry("dog", ("hund",), "follow").wished(term) == (wished,)
     assert Entry("dog", ("hund",)).wished(term) == ("hund",)
+
+
+@pytest.mark.parametrize(
+    ("term", "text"),
+    [("宝玉", "却说宝玉笑道"), ("猫", "吾輩は猫である。"), ("แมว", "ฉันรักแมวมาก"), ("Python", "我用Python写程序")],
+)
+def test_terms_are_found_where_no_spaces_part_words(term: str, text: str) -> None:
+    assert found(Glossary((Entry(term, ("x",)),)), text) == [term]

@@ -45,8 +45,7 @@ def keep_typical_p(logits: Logits, p: float) -> Logits:
 
     The likeliest token goes with the others where it tells too little.
     """
-    log_probs = logits.double().log_softmax(-1)
-    entropy = -(log_probs.exp() * log_probs).nan_to_num(0.0).sum(-1, keepdim=True)
+    log_probs, entropy = _surprise(logits)
     order = (-log_probs - entropy).abs().sort(dim=-1, stable=True).indices
     return _until(logits.gather(-1, order), order, logits, p)
 
@@ -58,8 +57,7 @@ def keep_epsilon(logits: Logits, epsilon: float) -> Logits:
 
 def keep_eta(logits: Logits, epsilon: float) -> Logits:
     """The same with a threshold that falls where much is possible (Hewitt et al. 2022, eta sampling, equation 5)."""
-    log_probs = logits.double().log_softmax(-1)
-    entropy = -(log_probs.exp() * log_probs).nan_to_num(0.0).sum(-1, keepdim=True)
+    _, entropy = _surprise(logits)
     return _keep_above(logits, torch.clamp(sqrt(epsilon) * torch.exp(-entropy), max=epsilon))
 
 
@@ -87,6 +85,12 @@ FILTERS: dict[str, Callable[[Logits, Any], Logits]] = {
     "epsilon_cutoff": keep_epsilon,
     "eta_cutoff": keep_eta,
 }
+
+
+def _surprise(logits: Logits) -> tuple[Float[Tensor, "rows vocab_size"], Float[Tensor, "rows 1"]]:
+    """The log-probability of each token in nats, and the entropy of each row: what is to be expected of it."""
+    log_probs = logits.double().log_softmax(-1)
+    return log_probs, -(log_probs.exp() * log_probs).nan_to_num(0.0).sum(-1, keepdim=True)
 
 
 def _until(ordered: Logits, places: Tensor, logits: Logits, p: float) -> Logits:

@@ -20,8 +20,8 @@ class Largest(NamedTuple):
 def largest(scores: Float[Tensor, "rows columns"], n: int) -> Largest:
     """The n largest of each row: they stand in the n blocks that have the largest maxima, or behind all blocks.
 
-    torch's topk goes through a row number by number, a maximum by whole vectors: on a CPU this takes a third of its
-    time (benchmarks/LOG.md).
+    torch's topk goes through a row number by number, a maximum by whole vectors: on a CPU this takes less than half
+    of its time (benchmarks/LOG.md).
     """
     n_blocks = scores.shape[1] // BLOCK
     if scores.device.type != "cpu" or scores.numel() < WORTH_IT or n_blocks < 2 * n:

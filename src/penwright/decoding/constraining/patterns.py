@@ -1,18 +1,18 @@
 """What Python's `re` means by a pattern, as an expression; what is no regular expression in it is refused."""
 
 import re
-from functools import cache
-from re import _compiler, _constants, _parser  # type: ignore[attr-defined]  # Hypothesis reads patterns through it too
+import sys
+from functools import cache, lru_cache
 from typing import Any
 
 from penwright.decoding.constraining.expressions import N_CODE_POINTS, Expression, Expressions, Span
-from penwright.errors import UsageError
+from penwright.errors import PenwrightError, UsageError
 
 LONGEST = 1_000  # characters of a pattern
 _FLAGS = re.IGNORECASE | re.DOTALL | re.ASCII  # that change which characters are meant
-_CHARACTERS = (_constants.LITERAL, _constants.NOT_LITERAL, _constants.ANY, _constants.IN)
-_BEGINS = [(_constants.AT, at) for at in (_constants.AT_BEGINNING, _constants.AT_BEGINNING_STRING)]
-_ENDS = [(_constants.AT, at) for at in (_constants.AT_END, _constants.AT_END_STRING)]
+_BEGINS = ("AT_BEGINNING", "AT_BEGINNING_STRING")
+_ENDS = ("AT_END", "AT_END_STRING")
+_CATEGORIES = {"DIGIT": "d", "SPACE": "s", "WORD": "w"}
 _REFUSED = {
     "AT": "\\b, and ^ or $ inside the pattern",
     "ASSERT": "looking ahead or behind",
@@ -29,7 +29,7 @@ def parse_pattern(expressions: Expressions, pattern: str) -> Expression:
     if len(pattern) > LONGEST:
         raise UsageError(f"the pattern has {len(pattern):,} characters; at most {LONGEST:,} are read")
     try:
-        tree = _parser.parse(pattern)
+        tree = _parsed(pattern)
         return _Reader(expressions).whole(list(tree), tree.state.flags)
     except (re.error, OverflowError) as error:
         raise UsageError(f"the pattern '{pattern}' is not a regular expression: {error}") from None
@@ -37,10 +37,26 @@ def parse_pattern(expressions: Expressions, pattern: str) -> Expression:
         raise UsageError("the pattern is nested too deeply") from None
 
 
-def characters(pattern: str) -> tuple[Span, ...]:
-    """The characters that a pattern such as \\w means."""
-    ((name, value),) = _parser.parse(pattern)
-    return _matching(name, value, 0)
+@lru_cache(maxsize=64)
+def characters(pattern: str, flags: int = 0) -> tuple[Span, ...]:
+    """The characters that a pattern such as \\w means, by asking `re` about every one."""
+    every = _every_character()
+    return tuple(match.span() for match in re.compile(f"(?:{pattern})+", flags).finditer(every))
+
+
+def _parsed(pattern: str) -> Any:
+    """The tree of a pattern, by Python's own parser: private, but no other means the same by every pattern.
+
+    Hypothesis reads patterns through it too. All else that is asked of `re` here is public.
+    """
+    try:
+        from re import _parser  # type: ignore[attr-defined]  # noqa: PLC0415
+    except ImportError:
+        version = ".".join(map(str, sys.version_info[:2]))
+        raise PenwrightError(
+            f"patterns for writing cannot be read under Python {version}, whose parser is another; they can under 3.11"
+        ) from None
+    return _parser.parse(pattern)
 
 
 class _Reader:
@@ -51,9 +67,9 @@ class _Reader:
 
     def whole(self, items: list[Any], flags: int) -> Expression:
         """The whole pattern, or an alternative of it: ^ and $ around it say nothing that is not so anyway."""
-        items = items[1:] if items and items[0] in _BEGINS else items
-        items = items[:-1] if items and items[-1] in _ENDS else items
-        if len(items) == 1 and items[0][0] == _constants.BRANCH:
+        items = items[1:] if items and _is_at(items[0], _BEGINS) else items
+        items = items[:-1] if items and _is_at(items[-1], _ENDS) else items
+        if len(items) == 1 and str(items[0][0]) == "BRANCH":
             return self._make.either(*(self.whole(list(branch), flags) for branch in items[0][1][1]))
         return self.sequence(items, flags)
 
@@ -61,9 +77,9 @@ class _Reader:
         return self._make.then(*(self._item(name, value, flags) for name, value in items))
 
     def _item(self, name: Any, value: Any, flags: int) -> Expression:
-        if name in _CHARACTERS:
-            return self._make.one_of(_matching(name, value, flags & _FLAGS))
         match str(name):
+            case "LITERAL" | "NOT_LITERAL" | "ANY" | "IN" as kind:
+                return self._make.one_of(_meant(kind, value, flags & _FLAGS))
             case "BRANCH":
                 return self._make.either(*(self.sequence(list(branch), flags) for branch in value[1]))
             case "SUBPATTERN":
@@ -72,21 +88,46 @@ class _Reader:
             case "MAX_REPEAT" | "MIN_REPEAT":
                 least, most, inner = value
                 part = self.sequence(list(inner), flags)
-                return self._make.repeat(part, least, None if most == _constants.MAXREPEAT else int(most))
+                return self._make.repeat(part, least, None if str(most) == "MAXREPEAT" else int(most))
             case other:
                 what = _REFUSED.get(other, other)
                 raise UsageError(f"a pattern for writing cannot hold {what}: it must tell what may come next")
 
 
-def _matching(name: Any, value: Any, flags: int) -> tuple[Span, ...]:
-    """The characters that are meant, by asking `re` about every one."""
-    if name == _constants.LITERAL and not flags & re.IGNORECASE:
-        return ((value, value + 1),)
-    state = _parser.State()
-    state.flags = flags | (0 if flags & re.ASCII else re.UNICODE)
-    single = _parser.SubPattern(state, [(name, value)])
-    runs = _parser.SubPattern(state, [(_constants.MAX_REPEAT, (1, _constants.MAXREPEAT, single))])
-    return tuple(match.span() for match in _compiler.compile(runs, state.flags).finditer(_every_character()))
+def _is_at(item: tuple[Any, Any], places: tuple[str, ...]) -> bool:
+    return str(item[0]) == "AT" and str(item[1]) in places
+
+
+def _meant(kind: str, value: Any, flags: int) -> tuple[Span, ...]:
+    """The characters of a part of a pattern that stands for a single one."""
+    match kind:
+        case "LITERAL" if not flags & re.IGNORECASE:
+            return ((value, value + 1),)
+        case "LITERAL":
+            return characters(_escaped(value), flags)
+        case "NOT_LITERAL":
+            return characters(f"[^{_escaped(value)}]", flags)
+        case "ANY":
+            return characters(".", flags)
+    return characters(f"[{''.join(_in_set(str(name), inner) for name, inner in value)}]", flags)
+
+
+def _in_set(name: str, value: Any) -> str:
+    """A part of a set of characters, as it is written between brackets."""
+    match name:
+        case "NEGATE":
+            return "^"
+        case "LITERAL":
+            return _escaped(value)
+        case "RANGE":
+            return f"{_escaped(value[0])}-{_escaped(value[1])}"
+    *negated, category = str(value).removeprefix("CATEGORY_").split("_")
+    letter = _CATEGORIES[category]
+    return f"\\{letter.upper() if negated else letter}"
+
+
+def _escaped(code_point: int) -> str:
+    return f"\\U{code_point:08x}"
 
 
 @cache

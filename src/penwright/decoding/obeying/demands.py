@@ -7,6 +7,7 @@ from itertools import pairwise
 from math import fsum, inf, log
 from typing import Literal, NamedTuple
 
+from penwright.data.scripts import CHINESE_OR_JAPANESE, WITHOUT_SPACES
 from penwright.decoding.beam import Hypothesis
 from penwright.decoding.obeying.glossary import Glossary, capitalised
 from penwright.decoding.obeying.guides import Borders, Guide, Term, Tokens
@@ -157,7 +158,7 @@ def outcomes(
     results = []
     for wish in wishes:
         here = (source[wish.start : wish.end], wish.start, wish.end, wish.protected)
-        place = _first_place(text, wish, taken)
+        place = first_place(text, wish, taken)
         if place is None:
             results.append(Outcome(*here, "missed"))
             continue
@@ -167,6 +168,11 @@ def outcomes(
     return _with_insertions(source, text, wishes, results)
 
 
+def _beside(letter: str, space: str) -> str:
+    """The space that parts what is put in from this letter."""
+    return space if letter and not CHINESE_OR_JAPANESE.match(letter) else ""
+
+
 def _is_unlikely(hypothesis: Hypothesis, tokenizer: Tokenizer, place: tuple[int, int]) -> bool:
     """Whether the model would hardly have written by itself what stands there."""
     ends = [len(tokenizer.decode(hypothesis.tokens[:n])) for n in range(len(hypothesis.tokens) + 1)]
@@ -174,7 +180,8 @@ def _is_unlikely(hypothesis: Hypothesis, tokenizer: Tokenizer, place: tuple[int,
     return fsum(hypothesis.log_probs[n] for n in inside) < UNLIKELY
 
 
-def _first_place(text: str, wish: Wish, taken: set[tuple[int, int]]) -> tuple[int, int] | None:
+def first_place(text: str, wish: Wish, taken: set[tuple[int, int]]) -> tuple[int, int] | None:
+    """Where the first wished word that is not taken stands in a translation, as a whole word."""
     forms = {*wish.forms, *(map(capitalised, wish.forms) if wish.follows_case else ())}
     pattern = "|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True))
     places = [match.span() for match in re.finditer(pattern, text)]
@@ -183,7 +190,8 @@ def _first_place(text: str, wish: Wish, taken: set[tuple[int, int]]) -> tuple[in
 
 
 def _is_whole(text: str, start: int, end: int) -> bool:
-    return not (text[start - 1 : start].isalnum() or text[end : end + 1].isalnum())
+    beside = text[start - 1 : start], text[end : end + 1]
+    return not any(letter.isalnum() and not WITHOUT_SPACES.match(letter) for letter in beside)
 
 
 def _with_insertions(
@@ -194,11 +202,11 @@ def _with_insertions(
         if results[number].state != "missed" or not wish.protected:
             continue
         span, ideal = wish.forms[0], round(len(text) * wish.start / max(1, len(source)))
-        borders = [0, *(match.start() for match in re.finditer(r"\s", text)), len(text)]
+        borders = [0, *(match.start() for match in re.finditer(r"\s|(?<=[、，：；])", text)), len(text)]
         inside = [(r.target_start, r.target_end) for r in results if r.target_start >= 0]
         free = [b for b in borders if all(not start < b < end for start, end in inside)]
         border = min(free, key=lambda place: abs(place - ideal))
-        added = f" {span}" if border else (f"{span} " if text and not text[0].isspace() else span)
+        added = _beside(text[:border][-1:], " ") + span + ("" if border else _beside(text[:1].strip(), " "))
         text = text[:border] + added + text[border:]
         results = [r if r.target_start < border else r.moved(0, len(added)) for r in results]
         start = border + added.index(span)

@@ -16,10 +16,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
+from penwright.data.scripts import WITHOUT_SPACES
 from penwright.errors import PenwrightError
 
 Case = Literal["any", "exact", "follow"]
-_WORD = re.compile(r"\w+(?:-\w+)*|[^\w\s]")
+_LETTERS = rf"(?:(?!{WITHOUT_SPACES.pattern})\w)+"  # of a word, where words are parted by spaces
+_WORD = re.compile(rf"{_LETTERS}(?:-{_LETTERS})*|[^\s]")
 
 
 class Entry(NamedTuple):

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
+from penwright.data.scripts import WITHOUT_SPACES
 from penwright.tokenizers import Tokenizer
 
 Tokens = tuple[int, ...]
@@ -29,6 +30,8 @@ class Borders:
 
 
 def _ends_word(text: str) -> bool:
+    if WITHOUT_SPACES.match(text):
+        return True
     return bool(text) and not (text[0].isalnum() or text[0] in "-_'’\N{REPLACEMENT CHARACTER}" or _combines(text[0]))
 
 
@@ -37,6 +40,8 @@ def _combines(character: str) -> bool:
 
 
 def _opens_word(text: str) -> bool:
+    if WITHOUT_SPACES.match(text[-1:]):
+        return True
     return bool(text) and (text[-1] in "\"'„‚»/" or unicodedata.category(text[-1]) in ("Ps", "Pi"))
 
 

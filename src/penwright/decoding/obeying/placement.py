@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import torch
 
+from penwright.data.scripts import WITHOUT_SPACES
 from penwright.decoding.padding import batches_by_length, right_padded
 from penwright.models import EncoderDecoder
 from penwright.tokenizers import Tokenizer
@@ -56,7 +57,7 @@ def words_of(tokens: Sequence[int], tokenizer: Tokenizer) -> list[Word]:
     text, words, start = "", [], 0
     for number, token in enumerate(tokens):
         piece = tokenizer.token_bytes(token).decode("utf-8", "ignore")
-        if piece[:1].isspace() or (piece and not piece[0].isalnum()):
+        if piece[:1].isspace() or (piece and not piece[0].isalnum()) or WITHOUT_SPACES.match(piece):
             words.append(Word(text.strip(), start, number - start))
             text, start = "", number
         text += piece

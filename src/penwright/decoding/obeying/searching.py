@@ -1,12 +1,13 @@
 """Search for the translations of single parts: in batches of like length, led by what is asked of each."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 
-from penwright.decoding.beam import BeamSettings, Extension, Hypothesis, Watch, beam_search
+from penwright.decoding.beam import BeamSettings, Extension, Hypothesis, Wanted, Watch, beam_search
 from penwright.decoding.decodable import Translating, evaluating
 from penwright.decoding.looking import TokenPair, coverage, cross_attention
 from penwright.decoding.obeying.demands import NO_DRAFT, Draft, GuideMaker, Outcome, Wish, outcomes, wishes_of
@@ -15,11 +16,13 @@ from penwright.decoding.obeying.jobs import Asked, Found, Job, source_tokens
 from penwright.decoding.obeying.protection import Span
 from penwright.decoding.obeying.revision import Revision, with_swapped
 from penwright.decoding.padding import batches_by_length
+from penwright.decoding.sharing import shared_out
 from penwright.decoding.step import Stepper
 from penwright.models import EncoderDecoder
 from penwright.tokenizers import Tokenizer
 
 BATCH_TOKENS = 4096  # of the sources of one batch, with padding, times beam_size
+WantedJob = Callable[[Job], bool]  # whether it is still waited for
 
 
 class Searcher:
@@ -28,25 +31,34 @@ class Searcher:
     def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, stepper: Stepper | None = None):
         self._model, self._tokenizer, self._stepper = model, tokenizer, stepper
         self._revision = Revision(model, tokenizer)
+        self.processes = 1  # that share large inputs
 
     def find(
-        self, jobs: Sequence[Job], settings: BeamSettings, limit: int | None, watch: Watch | None = None
+        self,
+        jobs: Sequence[Job],
+        settings: BeamSettings,
+        limit: int | None,
+        watch: Watch | None = None,
+        wanted: WantedJob | None = None,
     ) -> dict[Job, list[Found]]:
         """What is found for each job, best first, each text once.
 
         First the model writes as it will, but for spans that are kept. Where it missed the glossary's words, this draft
-        shows where they belong, and search goes once more, with them. `watch` sees both, in each by other numbers.
+        shows where they belong, and search goes once more, with them. `watch` sees both, in each by other numbers. Of a
+        job that is not `wanted` any more comes what was found by then.
         """
         kept = {job: _as_it_is(job) for job in jobs if _is_protected(job)}
         others = [job for job in jobs if job not in kept]
-        freely = self.search(list(map(self.freely, others)), settings, limit, watch)
+        freely = self.search(list(map(self.freely, others)), settings, limit, watch, wanted)
         found = kept | dict(zip(others, freely, strict=True))
         missed = [job for job in others if job.demands.is_hard and found[job][0].missed]
+        missed = [job for job in missed if wanted is None or wanted(job)]
         drafts = self._revision.drafts(missed, [found[job][0] for job in missed])
         led = [self._led(job, draft) for job, draft in zip(missed, drafts, strict=True)]
         written = [found[job][0].hypothesis for job in missed]
         swapped = self._revision.swapped(led, written, settings.length_penalty)
-        for each, better, hypothesis in zip(led, self.search(led, settings, limit, watch), swapped, strict=True):
+        searched = self.search(led, settings, limit, watch, wanted)
+        for each, better, hypothesis in zip(led, searched, swapped, strict=True):
             both = with_swapped(better, self._distinct(each, [hypothesis] if hypothesis else []))
             found[each.job] = both[: settings.n_best]
         return found
@@ -76,25 +88,50 @@ class Searcher:
         return Asked(job, wishes, self._guides.beginning(job.prefix, guide) if job.prefix else guide, draft)
 
     def search(
-        self, asked: Sequence[Asked], settings: BeamSettings, limit: int | None, watch: Watch | None = None
+        self,
+        asked: Sequence[Asked],
+        settings: BeamSettings,
+        limit: int | None,
+        watch: Watch | None = None,
+        wanted: WantedJob | None = None,
     ) -> list[list[Found]]:
         """What is found for each in one go, best first, each text once."""
         several = settings.n_best > 1 or settings.coverage_penalty > 0  # of several, some texts may be equal
         wider = replace(settings, n_best=settings.beam_size) if several else settings
         tokens = [source_tokens(self._tokenizer, each.job) for each in asked]
         found: list[list[Found]] = [[] for _ in asked]
+        batches = self._batches([len(each) for each in tokens], settings.beam_size, one_process=bool(watch or wanted))
+
+        def hypotheses(place: int) -> list[Sequence[Hypothesis]]:
+            batch = batches.numbers[place]
+            limits = [self.limit(len(tokens[n]), asked[n].guide, limit) for n in batch]
+            model = self.rows([tokens[number] for number in batch], max(limits))
+            guides = [asked[number].guide for number in batch]
+            end_id = self._tokenizer.end_id
+            results = beam_search(
+                model,
+                limits,
+                wider,
+                end_id=end_id,
+                guides=guides,
+                watch=_among(batch, watch),
+                wanted=_by_number([asked[number].job for number in batch], wanted),
+            )
+            pairs = zip(batch, results, strict=True)
+            return [self._by_coverage(tokens[n], result, settings.coverage_penalty) for n, result in pairs]
+
         with evaluating(self._model), torch.inference_mode():
-            for batch in batches_by_length([len(t) for t in tokens], BATCH_TOKENS // settings.beam_size):
-                limits = [self.limit(len(tokens[n]), asked[n].guide, limit) for n in batch]
-                model = self.rows([tokens[number] for number in batch], max(limits))
-                guides = [asked[number].guide for number in batch]
-                results = beam_search(
-                    model, limits, wider, end_id=self._tokenizer.end_id, guides=guides, watch=_among(batch, watch)
-                )
-                for number, hypotheses in zip(batch, results, strict=True):
-                    ranked = self._by_coverage(tokens[number], hypotheses, settings.coverage_penalty)
-                    found[number] = self._distinct(asked[number], ranked)[: settings.n_best]
+            results = shared_out(hypotheses, len(batches.numbers), batches.processes)
+        for batch, ranked in zip(batches.numbers, results, strict=True):
+            for number, each in zip(batch, ranked, strict=True):
+                found[number] = self._distinct(asked[number], each)[: settings.n_best]
         return found
+
+    def _batches(self, lengths: Sequence[int], beam_size: int, *, one_process: bool) -> "_Batches":
+        """Several processes are worth beginning from two full batches on."""
+        full, n_tokens = BATCH_TOKENS // beam_size, sum(lengths)
+        processes = 1 if one_process or n_tokens < 2 * full else self.processes
+        return _Batches(list(batches_by_length(lengths, min(full, -(-n_tokens // processes)))), processes)
 
     def _by_coverage(
         self, source: Sequence[int], hypotheses: Sequence[Hypothesis], penalty: float
@@ -133,6 +170,13 @@ class Searcher:
         return Found(text, hypothesis, asked.wishes, results)
 
 
+class _Batches(NamedTuple):
+    """What is searched together, and how many processes do it."""
+
+    numbers: Sequence[list[int]]
+    processes: int
+
+
 def _among(batch: Sequence[int], watch: Watch | None) -> Watch | None:
     """Who watches a batch of what is numbered otherwise."""
     if watch is None:
@@ -142,6 +186,10 @@ def _among(batch: Sequence[int], watch: Watch | None) -> Watch | None:
         watch(batch[place], extension)
 
     return told
+
+
+def _by_number(jobs: Sequence[Job], wanted: WantedJob | None) -> Wanted | None:
+    return None if wanted is None else lambda number: wanted(jobs[number])
 
 
 def _is_protected(job: Job) -> bool:

@@ -59,7 +59,7 @@ async function show(screen) {
     frame.module = module;
     const place = make("div", { class: `screen ${screen.name}` });
     main.replaceChildren(place);
-    const context = { model, state, signal: leaving.signal, fail, announce, go: store.go };
+    const context = { model, models: frame.models, state, signal: leaving.signal, fail, announce, go: store.go };
     shown = (await module.show(place, context)) || {};
     main.dataset.ready = screen.name;
   } catch (error) {

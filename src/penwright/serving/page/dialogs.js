@@ -22,6 +22,18 @@ export function openDialog(title, ...content) {
   return dialog;
 }
 
+/** Whether a person, asked whether something is to be done, says so; the focus is on the answer that does nothing. */
+export function confirmed(title, text, { yes, no = "Cancel" }) {
+  const refuse = make("button", { type: "button", autofocus: true }, no);
+  const agree = make("button", { type: "button", class: "main" }, yes);
+  const dialog = openDialog(title, make("p", {}, text), make("div", { class: "line answers" }, refuse, agree));
+  return new Promise((resolve) => {
+    refuse.addEventListener("click", () => dialog.close());
+    agree.addEventListener("click", () => (resolve(true), dialog.close()));
+    dialog.addEventListener("close", () => resolve(false));
+  });
+}
+
 /** The keys that work everywhere, and those of the screen. */
 export function openShortcuts(screen, module) {
   const rows = (keys) => keys.map(([key, what]) => [make("kbd", {}, key), what]);

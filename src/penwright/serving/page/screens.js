@@ -7,6 +7,7 @@
  *
  * @typedef {object} Context
  * @property {{id: string, kind: Kind}} model the chosen one, of the screen's kinds; all that GET /models says of it
+ * @property {object[]} models all that are served
  * @property {{get: Function, number: Function, set: Function}} state of the screen, kept in the address (store.js)
  * @property {AbortSignal} signal fires when the screen is left: give it to every request
  * @property {(error: Error) => void} fail shows the message of an error, unless somebody stopped it

@@ -7,9 +7,12 @@ import { choices, emit, make, view } from "./dom.js";
 import { roving } from "./keyboard.js";
 import { inText, label, textOf } from "./tokens.js";
 
-/** How strongly a token is coloured, 0 to 1, by each measure, from {logProb, rank, entropy}. */
+/**
+ * How strongly a token is coloured, 0 to 1, by each measure, from {logProb, rank, entropy}. Of the probability it is the
+ * cube root: of a young model most tokens have less than a tenth, and would look alike.
+ */
 export const MEASURES = {
-  probability: ["probability", ({ logProb }) => 1 - Math.exp(logProb)],
+  probability: ["probability", ({ logProb }) => 1 - Math.exp(logProb / 3)],
   surprise: ["surprise", ({ logProb }) => Math.min(1, -logProb / 10)],
   rank: ["rank", ({ rank }) => Math.min(1, Math.log10(rank) / 3)],
   entropy: ["entropy", ({ entropy }) => Math.min(1, entropy / 6)],

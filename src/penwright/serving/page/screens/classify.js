@@ -2,6 +2,7 @@
 
 import { make } from "../views/dom.js";
 import { askJson, wasStopped } from "../api.js";
+import { newest } from "../newest.js";
 import { parse } from "./classify/csv.js";
 import { makeMany } from "./classify/many.js";
 import { makeOne } from "./classify/one.js";
@@ -18,7 +19,8 @@ export const keys = [
 
 /** @param {HTMLElement} element @param {import("../screens.js").Context} context */
 export function show(element, { model, state, signal, fail, announce, go }) {
-  const page = { timer: 0, asking: null, back: null };
+  const page = { back: null };
+  const asking = newest(signal);
   const calibration = askJson(`classifying/calibration?model=${encodeURIComponent(model.id)}`, undefined, {
     signal,
   }).catch(() => null);
@@ -54,14 +56,10 @@ export function show(element, { model, state, signal, fail, announce, go }) {
     .map((text) => button(make("bdi", {}, text.slice(0, 60)), () => showText(text)));
 
   function later() {
-    clearTimeout(page.timer);
-    page.timer = setTimeout(take, PAUSE);
+    asking.later(take, PAUSE);
   }
   async function take() {
-    clearTimeout(page.timer);
-    page.asking?.abort();
-    page.asking = new AbortController();
-    const stopped = AbortSignal.any([signal, page.asking.signal]);
+    const stopped = asking.begin();
     const text = field.value;
     state.set({ text });
     if (!text.trim()) return one.hide();
@@ -78,8 +76,7 @@ export function show(element, { model, state, signal, fail, announce, go }) {
   function showTable(text) {
     const rows = parse(text);
     if (!rows.length) return fail(new Error("There is no text in this table."));
-    clearTimeout(page.timer);
-    page.asking?.abort();
+    asking.end();
     one.hide();
     leaveRow();
     field.value = "";
@@ -158,5 +155,5 @@ export function show(element, { model, state, signal, fail, announce, go }) {
     many.root,
   );
   if (state.get("text")) showText(state.get("text"));
-  return { stop: () => (clearTimeout(page.timer), many.hide()) };
+  return { stop: () => (asking.end(), many.hide()) };
 }

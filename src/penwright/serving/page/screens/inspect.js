@@ -24,7 +24,7 @@ const MEANT = {
 };
 
 /** @param {HTMLElement} element @param {import("../screens.js").Context} context */
-export function show(element, { model, state, signal, go, announce }) {
+export function show(element, { model, models, state, signal, go, announce }) {
   const tools = TOOLS.filter(({ kinds }) => !kinds || kinds.includes(model.kind));
   const answers = new Map();
   const shown = { handles: [], asked: null, looking: null };
@@ -87,7 +87,7 @@ export function show(element, { model, state, signal, go, announce }) {
     place.setAttribute("aria-busy", "true");
     try {
       const gone = () => now.signal.aborted;
-      await current.show({ model, state, controls, place, ask, draw, look, gone, announce, open, fail: shownHere });
+      await current.show({ model, models, state, controls, place, ask, draw, look, gone, announce, open, fail: shownHere });
     } catch (error) {
       if (!now.signal.aborted) shownHere(error);
     }

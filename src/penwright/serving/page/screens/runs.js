@@ -3,6 +3,7 @@
 import { draw as drawCurves } from "../views/curves.js";
 import { choices, make, table } from "../views/dom.js";
 import { askJson, wasStopped } from "../api.js";
+import { confirmed } from "../dialogs.js";
 import { download, menu } from "../saving.js";
 import { AXES, csvOf, differences, linesOf, measuresOf } from "./runs/figures.js";
 import { makeList } from "./runs/list.js";
@@ -19,6 +20,7 @@ const FORMATS = [
   ["svg", "Picture (.svg)"],
   ["png", "Picture (.png)"],
 ];
+const IN_WORK = ["training", "stopping"];
 const KINDS = { "not finite": "Not finite", spike: "Spike", plateau: "Plateau", "over-fitting": "Over-fitting" };
 
 export const keys = [
@@ -30,7 +32,7 @@ export const keys = [
 /** @param {HTMLElement} element @param {import("../screens.js").Context} context */
 export async function show(element, { state, signal, fail, announce, go }) {
   const page = { runs: [], chosen: [], figures: new Map(), more: new Map(), timer: 0, handle: null, drawn: "" };
-  const list = makeList({ changed: choose, open: (screen, model) => go(screen, { model }) });
+  const list = makeList({ changed: choose, open: (screen, model) => go(screen, { model }), stop });
   const alerts = make("div", { class: "alerts", "aria-live": "polite" });
   const tabs = make("div", { class: "tabs", role: "group", "aria-label": "What to draw" });
   const diagram = make("div", { class: "diagram" });
@@ -54,6 +56,21 @@ export async function show(element, { state, signal, fail, announce, go }) {
     state.set({ runs: JSON.stringify(page.chosen) });
     list.draw(page.runs, colours());
     return load();
+  }
+  async function stop(name) {
+    const words = "It stops after the step that it is at, and saves first: nothing is lost. To go on later: ";
+    const command = make("kbd", {}, "penwright train --resume");
+    const sure = await confirmed(`Stop training ${name}?`, [words, command], { yes: "Stop training", no: "Let it go on" });
+    list.focus(name, "Stop"); // it may have been drawn anew behind the dialog
+    if (!sure) return;
+    try {
+      await askJson("runs/stop", { run: name }, { signal });
+      announce(`${name} is asked to stop.`);
+    } catch (error) {
+      fail(error);
+    }
+    clearTimeout(page.timer);
+    await refresh();
   }
   /** All that is shown of the chosen runs. */
   async function load() {
@@ -183,11 +200,12 @@ export async function show(element, { state, signal, fail, announce, go }) {
       page.runs = (await askJson("runs", undefined, { signal })).runs;
       list.draw(page.runs, colours());
       const live = page.runs.filter(
-        ({ name, state: now }) => page.chosen.includes(name) && (now === "training" || before.get(name) === "training"),
+        ({ name, state: now }) =>
+          page.chosen.includes(name) && (IN_WORK.includes(now) || IN_WORK.includes(before.get(name))),
       );
-      live
-        .filter(({ name, state: now }) => now === "finished" && before.get(name) === "training")
-        .forEach(({ name }) => announce(`${name} has finished.`));
+      page.runs
+        .filter(({ name, state: now }) => !IN_WORK.includes(now) && IN_WORK.includes(before.get(name)))
+        .forEach(({ name, state: now }) => announce(`${name} has ${now === "finished" ? "finished" : "stopped"}.`));
       if (live.length) await load();
     } catch (error) {
       if (!wasStopped(error)) fail(error);

@@ -3,6 +3,7 @@
 import { percent } from "../views/axes.js";
 import { make } from "../views/dom.js";
 import { askJson } from "../api.js";
+import { newest } from "../newest.js";
 import { makeDetails } from "./translate/details.js";
 import { joined, placesOf, sentencesOf } from "./translate/document.js";
 import { makeGlossary } from "./translate/glossary.js";
@@ -27,7 +28,8 @@ const known = makeTranslations();
 
 /** @param {HTMLElement} element @param {import("../screens.js").Context} context */
 export async function show(element, { model, state, signal, fail, announce, go }) {
-  const page = { timer: 0, asking: null, paragraphs: [], sentences: [], chosen: -1, glossary: state.get("glossary") };
+  const page = { paragraphs: [], sentences: [], chosen: -1, glossary: state.get("glossary") };
+  const asking = newest(signal);
   const [from, to] = model.languages;
   const readout = make(
     "p",
@@ -79,15 +81,11 @@ export async function show(element, { model, state, signal, fail, announce, go }
     return take();
   }
   function later() {
-    clearTimeout(page.timer);
-    page.timer = setTimeout(take, PAUSE);
+    asking.later(take, PAUSE);
   }
   /** Cut the text, and translate what is not yet known. */
   async function take() {
-    clearTimeout(page.timer);
-    page.asking?.abort();
-    page.asking = new AbortController();
-    const stopped = AbortSignal.any([signal, page.asking.signal]);
+    const stopped = asking.begin();
     const text = source.field.value;
     state.set({ text: text.length <= LONGEST_ADDRESS ? text : "" });
     try {
@@ -102,8 +100,9 @@ export async function show(element, { model, state, signal, fail, announce, go }
   /** New sentences; a beginning that was chosen for one stays with its text. */
   function lay(text, paragraphs) {
     const begun = new Map(page.sentences.map((each) => [each.text, each.prefix]));
-    const fresh = ({ text: sentence, paragraph }) => ({
+    const fresh = ({ text: sentence, words, paragraph }) => ({
       text: sentence,
+      words,
       paragraph,
       prefix: begun.get(sentence) || "",
       result: null,
@@ -161,18 +160,14 @@ export async function show(element, { model, state, signal, fail, announce, go }
   function bodyOfWords({ sentence, word }) {
     return { ...how(), text: page.sentences[sentence].text, prefix: before(sentence, word), n: 8 };
   }
-  /** The translation up to a word, ending in white space. */
+  /** The translation up to a word, with the white space before it, if there is any. */
   function before(sentence, word) {
     const { result, way } = page.sentences[sentence];
-    const text = result.ways[way].words
-      .slice(0, word)
-      .map((each) => each.before + each.text)
-      .join("");
-    return text ? `${text} ` : "";
+    const words = result.ways[way].words.slice(0, word + 1);
+    return words.map((each, at) => each.before + (at < word ? each.text : "")).join("");
   }
-  async function replace({ sentence, word }, chosenWord) {
+  async function replace({ sentence, word }, prefix) {
     const wanted = page.sentences[sentence];
-    const prefix = `${before(sentence, word)}${chosenWord} `;
     try {
       await known.ask([{ text: wanted.text, prefix }], how(), signal, (_, result) => {
         wanted.prefix = prefix;
@@ -258,9 +253,6 @@ export async function show(element, { model, state, signal, fail, announce, go }
   source.set(state.get("text"));
   await take();
   return {
-    stop() {
-      clearTimeout(page.timer);
-      page.asking?.abort();
-    },
+    stop: () => asking.end(),
   };
 }

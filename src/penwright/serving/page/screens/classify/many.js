@@ -4,6 +4,7 @@ import { percent } from "../../views/axes.js";
 import { draw as drawConfusion } from "../../views/confusion.js";
 import { make } from "../../views/dom.js";
 import { askJson } from "../../api.js";
+import { newest } from "../../newest.js";
 import { download } from "../../saving.js";
 import { columnsOf, format } from "./csv.js";
 
@@ -48,7 +49,8 @@ export function makeMany({ model, signal, announce, chosen, fail }) {
     make("div", { class: "line" }, summary, progress, make("span", { class: "push line" }, columns, order, all, save)),
     make("div", { class: "beside" }, frame, matrix),
   );
-  const shown = { rows: [], found: [], spec: null, cell: null, asking: null, handle: null };
+  const shown = { rows: [], found: [], spec: null, cell: null, handle: null };
+  const asking = newest(signal);
   matrix.addEventListener(
     "cell-chosen",
     ({ detail }) => ((shown.cell = [model.labels[detail.row], model.labels[detail.column]]), draw()),
@@ -81,9 +83,7 @@ export function makeMany({ model, signal, announce, chosen, fail }) {
     );
   }
   async function classify() {
-    shown.asking?.abort();
-    shown.asking = new AbortController();
-    const stopped = AbortSignal.any([signal, shown.asking.signal]);
+    const stopped = asking.begin();
     const { rows, spec } = shown;
     drawColumns();
     const given = rows
@@ -222,7 +222,7 @@ export function makeMany({ model, signal, announce, chosen, fail }) {
       return classify();
     },
     hide() {
-      shown.asking?.abort();
+      asking.end();
       root.hidden = true;
     },
   };

@@ -5,6 +5,7 @@ import { draw as drawAttribution } from "../../views/attribution.js";
 import { choices, make } from "../../views/dom.js";
 import { draw as drawLabels } from "../../views/labels.js";
 import { askJson, askPacked, wasStopped } from "../../api.js";
+import { newest } from "../../newest.js";
 
 const METHODS = [
   ["integrated_gradients", "integrated gradients"],
@@ -50,27 +51,26 @@ export function makeOne({ model, signal, fail, announce, method, remember, calib
       why,
     ),
   );
-  const shown = { text: "", label: null, method, asking: null, handles: [] };
+  const shown = { text: "", label: null, method, handles: [] };
+  const asking = newest(signal);
   bars.addEventListener("label-chosen", ({ detail }) => ((shown.label = detail.label), explain(shown.method)));
 
   async function explain(name) {
     shown.method = name;
-    shown.asking?.abort();
-    shown.asking = new AbortController();
-    const now = shown.asking;
+    const stopped = asking.begin();
     const body = { model: model.id, text: shown.text, ...(shown.label === null ? {} : { target: shown.label }) };
     const [path, extra] =
       name === "leaving_out" ? ["inspect/leaving_out", {}] : ["inspect/attribution", { method: name }];
     picture.setAttribute("aria-busy", "true");
     try {
-      const answer = await askPacked(path, { ...body, ...extra }, { signal: AbortSignal.any([signal, now.signal]) });
+      const answer = await askPacked(path, { ...body, ...extra }, { signal: stopped });
       shown.handles.splice(0).forEach((handle) => handle.destroy());
       shown.handles.push(drawAttribution(picture, answer.views[0].data));
       why.textContent = [SAID[name], ...answer.warnings].join(" ");
     } catch (error) {
-      if (!now.signal.aborted && !wasStopped(error)) fail(error);
+      if (!stopped.aborted && !wasStopped(error)) fail(error);
     }
-    if (shown.asking === now) picture.removeAttribute("aria-busy");
+    if (!stopped.aborted) picture.removeAttribute("aria-busy");
   }
   return {
     root,

@@ -6,6 +6,7 @@
 import { choices, make } from "../../views/dom.js";
 import { label } from "../../views/tokens.js";
 import { ablation } from "./ablation.js";
+import { compare } from "./compare.js";
 import { embeddings } from "./embeddings.js";
 import { caution, heads } from "./heads.js";
 
@@ -134,4 +135,5 @@ export const TOOLS = [
   arithmetic,
   embeddings,
   position,
+  compare,
 ];

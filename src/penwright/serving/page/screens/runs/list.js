@@ -5,7 +5,7 @@ import { isDark, lineColour } from "../../views/colour.js";
 import { make } from "../../views/dom.js";
 
 const SCREENS = { generate: "write", translate: "translate", classify: "classify" };
-const STATES = { training: "training", finished: "finished", stopped: "stopped" };
+const IN_WORK = ["training", "stopping"];
 
 /** 1:02:03, or 02:03. */
 function clock(seconds) {
@@ -14,13 +14,13 @@ function clock(seconds) {
   return hours ? `${hours}:${two(minutes)}:${two(rest)}` : `${two(minutes)}:${two(rest)}`;
 }
 
-/** `changed(names)` when others are chosen; `open(screen, model)` to use a run that is served. */
-export function makeList({ changed, open }) {
+/** `changed(names)` when others are chosen; `open(screen, model)` to use a run that is served, `stop(name)` to end one. */
+export function makeList({ changed, open, stop }) {
   const root = make("ul", { class: "run-list", "aria-label": "Runs" });
 
   function progress({ state, step, total_steps: total }) {
     const share = total ? Math.min(1, step / total) : 0;
-    if (state !== "training" || !total) return null;
+    if (!IN_WORK.includes(state) || !total) return null;
     return make("progress", { value: share, max: 1, "aria-label": `${Math.round(100 * share)} % of its steps` });
   }
   function item(run, chosen, colour) {
@@ -34,28 +34,36 @@ export function makeList({ changed, open }) {
       clock(run.seconds),
       score && `${score[0]} ${number(score[1])}`,
     ];
-    const use =
-      run.model &&
-      make("button", { type: "button", class: "plain", click: () => open(SCREENS[run.task], run.model) }, "Open");
+    const button = (text, label, click) =>
+      make("button", { type: "button", class: "plain", value: run.name, "aria-label": label, click }, text);
+    const uses = [
+      run.model && button("Open", `Open ${run.name}`, () => open(SCREENS[run.task], run.model)),
+      run.state === "training" && button("Stop", `Stop training ${run.name}`, () => stop(run.name)),
+    ];
     return make(
       "li",
-      { class: run.state },
+      { class: IN_WORK.includes(run.state) ? "training" : run.state },
       make("label", {}, box, make("bdi", {}, run.name), swatch),
-      make("span", { class: "state" }, STATES[run.state]),
+      make("span", { class: "state" }, run.state),
       make("span", { class: "hint run-facts" }, facts.filter(Boolean).join(" · ")),
+      make("span", { class: "uses" }, ...uses.filter(Boolean)),
       progress(run),
-      use,
     );
+  }
+  /** The control of a run that says this, or else its box. */
+  function focus(name, text) {
+    const found = [...root.querySelectorAll("input, button")].filter(({ value }) => value === name);
+    (found.find(({ textContent }) => textContent === text) || found[0])?.focus();
   }
   const names = () => [...root.querySelectorAll("input:checked")].map(({ value }) => value);
   return {
     root,
     /** Draw all, with `colours` a map from the chosen ones to the numbers of their colours. */
     draw(runs, colours) {
-      const focused = document.activeElement?.value;
+      const focused = document.activeElement?.closest(".run-list") && document.activeElement;
       root.replaceChildren(...runs.map((run) => item(run, colours.has(run.name), colours.get(run.name))));
-      if (focused && !document.activeElement?.closest(".run-list"))
-        [...root.querySelectorAll("input")].find(({ value }) => value === focused)?.focus();
+      if (focused) focus(focused.value, focused.textContent);
     },
+    focus,
   };
 }

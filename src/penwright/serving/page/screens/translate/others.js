@@ -4,7 +4,7 @@ import { bars } from "../../views/bars.js";
 import { make } from "../../views/dom.js";
 import { askJson } from "../../api.js";
 
-/** `ask(place)` gives the body of the question; `chosen(place, word)`. One element for the whole screen. */
+/** `body(place)` is that of the question; `chosen(place, prefix)`: how the translation is to begin. One element for the whole screen. */
 export function makeOthers({ body, chosen, fail, signal }) {
   const root = make("div", { class: "other-words", popover: "auto", role: "dialog", "aria-label": "Other words here" });
   let opener = null;
@@ -31,10 +31,10 @@ export function makeOthers({ body, chosen, fail, signal }) {
     root.style.setProperty("top", `${top}px`);
   }
   function list(place, words) {
-    const rows = words.map(({ word, text, probability }) => ({
+    const rows = words.map(({ word, text, probability, prefix }) => ({
       name: word,
       values: [probability],
-      choose: () => (root.hidePopover(), chosen(place, word)),
+      choose: () => (root.hidePopover(), chosen(place, prefix)),
       title: text,
     }));
     const table = bars("instead", ["probability"], rows);

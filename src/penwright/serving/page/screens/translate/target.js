@@ -3,6 +3,7 @@
 import { percent } from "../../views/axes.js";
 import { make } from "../../views/dom.js";
 import { roving } from "../../views/keyboard.js";
+import { gapAfter } from "./document.js";
 
 /** How thick the line below a word is, in pixels, by its probability. */
 const THICKNESS = [
@@ -20,7 +21,7 @@ export function makeTarget({ pointed, chosen }) {
   const text = make("div", { class: "words", dir: "auto", role: "group", "aria-label": "Translation" });
   const root = make("div", { class: "pane target" }, text);
   let spans = [];
-  let frames = [];
+  let frames = []; // of the sentences, each with the white space after it
   const keys = roving(text, () => spans);
 
   function wordSpan(sentence, { text: shown, probability }, word) {
@@ -36,6 +37,11 @@ export function makeTarget({ pointed, chosen }) {
       ...way.words.flatMap((word, at) => [word.before, wordSpan(number, word, at)]),
       ...(way.words.length ? [] : [make("span", { class: "word empty" }, "∅")]),
     );
+    frame.translation = way.text;
+    for (const { siblings, at, gap } of [frames[number - 1], frame].filter(Boolean)) {
+      const texts = siblings.frames.map(({ translation }) => translation);
+      gap.textContent = gapAfter(siblings.sentences, texts, at);
+    }
   }
   const found = (event) => event.target.closest(".word");
   text.addEventListener("pointerover", (event) => found(event)?.place && pointed(found(event).place, false));
@@ -54,10 +60,13 @@ export function makeTarget({ pointed, chosen }) {
       let number = 0;
       frames = [];
       const blocks = paragraphs.map(({ first, sentences }) => {
-        const parts = sentences.flatMap(({ before, after }) => {
+        const siblings = { sentences, frames: [] };
+        const parts = sentences.flatMap(({ before, after }, at) => {
           const frame = make("span", { class: "sentence", "data-sentence": number++, "aria-busy": "true" }, "…");
+          Object.assign(frame, { siblings, at, gap: document.createTextNode(after) });
+          siblings.frames.push(frame);
           frames.push(frame);
-          return [before, frame, after];
+          return [before, frame, frame.gap];
         });
         return make("p", {}, first, parts);
       });

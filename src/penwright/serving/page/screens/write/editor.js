@@ -23,7 +23,7 @@ export function makeEditor({ changed, pointed, placeholder }) {
     spellcheck: "false",
     autocapitalize: "off",
   });
-  const state = { parts: [], measure: "probability", marked: null, composing: false };
+  const state = { parts: [], nodes: [], measure: "probability", marked: null, composing: false, locked: false, line: null };
 
   function nodeOf(part, place) {
     if (part.tokens.length === 0) return document.createTextNode(part.text);
@@ -43,6 +43,7 @@ export function makeEditor({ changed, pointed, placeholder }) {
   function draw(parts) {
     const caret = document.activeElement === root ? caretOffset() : null;
     let same = 0;
+    flatten();
     while (same < parts.length && root.childNodes[same] && fits(root.childNodes[same], parts[same])) same++;
     const stale = [...root.childNodes].slice(same).filter((node) => node !== end);
     const fresh = parts.slice(same).map((part, at) => nodeOf(part, same + at));
@@ -50,6 +51,7 @@ export function makeEditor({ changed, pointed, placeholder }) {
       if (parts[place] !== state.parts[place] && parts[place].tokens.length)
         colour(root.childNodes[place], parts[place]);
     }
+    state.nodes = [...[...root.childNodes].slice(0, same), ...fresh];
     stale.forEach((node) => node.remove());
     root.append(...fresh);
     state.parts = parts;
@@ -64,16 +66,42 @@ export function makeEditor({ changed, pointed, placeholder }) {
   /** The text on the screen, without the line break that is only there to be seen. */
   const content = () => (end.isConnected ? root.textContent.replace(/\n$/, "") : root.textContent);
 
-  /** Show more parts after those that are there. */
+  /**
+   * Show more parts after those that are there. While the text is locked, each line (up to a line break) is a block of its
+   * own, so that a browser lays out the last one only, whose cost does not grow with the text.
+   */
   function append(more) {
     const follow = root.scrollHeight - root.scrollTop - root.clientHeight < NEAR_THE_END;
-    const fragment = document.createDocumentFragment();
-    more.forEach((part, at) => fragment.append(nodeOf(part, state.parts.length + at)));
+    const fresh = more.map((part, at) => nodeOf(part, state.parts.length + at));
     end.remove();
-    root.append(fragment);
+    fresh.forEach((node) => (state.locked ? lineFor() : root).append(node));
+    state.nodes.push(...fresh);
     state.parts = state.parts.concat(more);
-    settle();
+    if (!state.locked) settle();
     if (follow) root.scrollTop = root.scrollHeight;
+  }
+  const endsLine = (node) => node.textContent.endsWith("\n");
+  /** The block that the next node belongs into: the last one, unless a line ended there. */
+  function lineFor() {
+    if (!state.line || (state.line.lastChild && endsLine(state.line.lastChild))) {
+      state.line = make("div", {});
+      root.append(state.line);
+    }
+    return state.line;
+  }
+  /** What stands after the last line break, as the beginning of a block. */
+  function openLine() {
+    end.remove();
+    const last = state.nodes.slice(state.nodes.findLastIndex(endsLine) + 1);
+    if (!last.length) return;
+    state.line = make("div", {}, last);
+    root.append(state.line);
+  }
+  /** One line of nodes again, as it is edited. */
+  function flatten() {
+    if (!state.line) return;
+    [...root.children].filter(({ tagName }) => tagName === "DIV").forEach((line) => line.replaceWith(...line.childNodes));
+    state.line = null;
   }
   function caretOffset() {
     const selection = getSelection();
@@ -107,7 +135,7 @@ export function makeEditor({ changed, pointed, placeholder }) {
   }
   function mark(place) {
     state.marked?.classList.remove("pw-current");
-    const node = place >= 0 ? root.childNodes[place] : null;
+    const node = place >= 0 ? state.nodes[place] : null;
     state.marked = node && node.classList ? node : null;
     state.marked?.classList.add("pw-current");
   }
@@ -141,10 +169,18 @@ export function makeEditor({ changed, pointed, placeholder }) {
     toEnd: () => (root.focus({ preventScroll: true }), setCaret(content().length)),
     setMeasure(measure) {
       state.measure = measure;
-      state.parts.forEach((part, place) => part.tokens.length && colour(root.childNodes[place], part));
+      state.parts.forEach((part, place) => part.tokens.length && colour(state.nodes[place], part));
     },
     /** While the model writes, nobody else does. */
-    lock: (on) => root.setAttribute("contenteditable", on ? "false" : "plaintext-only"),
+    lock(on) {
+      state.locked = on;
+      if (on) openLine();
+      else {
+        flatten();
+        settle();
+      }
+      root.setAttribute("contenteditable", on ? "false" : "plaintext-only");
+    },
     stop: () => document.removeEventListener("selectionchange", onSelection),
   };
 }

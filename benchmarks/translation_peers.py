@@ -1,0 +1,240 @@
+"""The peers that translate, each from an environment of its own: JoeyNMT and eole.
+
+Both read the same SentencePiece pieces and have the same layers and widths; what they choose by themselves stays.
+"""
+
+import json
+from pathlib import Path
+from typing import Protocol
+
+import sacrebleu
+
+from benchmarks.parallel_texts import Parts
+from benchmarks.peers import Finished, run
+
+
+class TranslationPeer(Protocol):
+    """A toolkit in a folder of its own, as it is trained and asked on the command line."""
+
+    NAME: str
+
+    def __init__(self, python: Path, folder: Path, languages: tuple[str, str], parts: Parts): ...
+
+    def prepare(self, vocab_size: int) -> Finished: ...
+
+    def train_for(self, seconds: float, seed: int) -> Finished:
+        """With settings for a run of minutes, and stopped when the time is up."""
+
+    def bleu(self) -> float:
+        """Of the test part, five beams, by its best or last checkpoint; 0 when none was saved in the time."""
+
+
+class _Peer:
+    """What is alike in both: where the files lie, and how their pieces are made."""
+
+    PIECES = (
+        "import sys, sentencepiece as s; source, target, size = sys.argv[1:]; "
+        "s.SentencePieceTrainer.train(input=[source, target], model_prefix='pieces', vocab_size=int(size), "
+        "model_type='unigram', character_coverage=1.0, minloglevel=2"
+    )
+
+    def __init__(self, python: Path, folder: Path, languages: tuple[str, str], parts: Parts):
+        self.python, self.folder, self.languages = python.absolute(), folder, languages
+        folder.mkdir(parents=True)
+        for part, files in parts.items():
+            for language, file in zip(languages, files, strict=True):
+                (folder / f"{part}.{language}").write_bytes(file.read_bytes())
+
+    def file(self, part: str, side: int) -> str:
+        """The name of one side, 0 or 1, of a part."""
+        return f"{part}.{self.languages[side]}"
+
+    def _prepare(self, code: str, vocab_size: int) -> Finished:
+        return run([self.python, "-c", code, self.file("train", 0), self.file("train", 1), vocab_size], self.folder)
+
+
+class JoeyNMT(_Peer):
+    """joeynmt 2.3, which asks for importlib_metadata as well."""
+
+    NAME = "JoeyNMT"
+    TOKENS_A_SECOND = r"Tokens per Sec: +([\d.]+)"
+    BLEU = r"bleu: +([\d.]+)"
+    SHIM = (  # joeynmt 2.3 restricts pieces to its vocabulary by a method that has gone; here they are the same anyway
+        "import sys; from sentencepiece import SentencePieceProcessor as P; "
+        "P.SetVocabulary = getattr(P, 'SetVocabulary', lambda self, pieces: None); "
+        "from joeynmt.__main__ import main; sys.argv = ['joeynmt', *sys.argv[1:]]; main()"
+    )
+    PREPARE = (
+        _Peer.PIECES + ", unk_id=0, pad_id=1, bos_id=2, eos_id=3); "
+        "p = s.SentencePieceProcessor(model_file='pieces.model'); "
+        "open('vocabulary.txt', 'w', encoding='utf-8').write("
+        "''.join(p.id_to_piece(i) + chr(10) for i in range(p.get_piece_size())))"
+    )
+
+    def prepare(self, vocab_size: int) -> Finished:
+        return self._prepare(self.PREPARE, vocab_size)
+
+    def train_for(self, seconds: float, seed: int) -> Finished:
+        """Small batches and a short warm-up, which suit so few updates; a look at the dev part every two minutes."""
+        few = {"batch_size": 1024, "learning_rate": 0.003, "learning_rate_warmup": 200, "validation_freq": 140}
+        return self.train(seconds, random_seed=seed, **few)
+
+    def train(self, limit: float = float("inf"), **training: object) -> Finished:
+        """Up to a limit in seconds; the options are those of its [training] section."""
+        (self.folder / "config.yaml").write_text(self._config(training), encoding="utf-8")
+        return run([self.python, "-c", self.SHIM, "train", "config.yaml", "--skip-test"], self.folder, limit)
+
+    def bleu(self) -> float:
+        if not list(self.folder.glob("model/*best.ckpt")):
+            return 0.0
+        return run([self.python, "-c", self.SHIM, "test", "config.yaml"], self.folder).found(self.BLEU)[-1][1]
+
+    def _config(self, training: dict[str, object]) -> str:
+        source, target = self.languages
+        side = (
+            "{{lang: {0}, level: bpe, lowercase: false, max_length: 120, voc_file: vocabulary.txt, "
+            "tokenizer_type: sentencepiece, tokenizer_cfg: {{model_file: pieces.model}}}}"
+        )
+        layers = (
+            "{type: transformer, num_layers: 4, num_heads: 4, embeddings: {embedding_dim: 128, scale: true, "
+            "dropout: 0.0}, hidden_size: 128, ff_size: 256, dropout: 0.3, layer_norm: pre}"
+        )
+        chosen = {
+            "optimizer": "adamw",
+            "normalization": "tokens",
+            "adam_betas": "[0.9, 0.98]",
+            "label_smoothing": 0.1,
+            "learning_rate": 0.005,
+            "scheduling": "warmupinversesquareroot",
+            "learning_rate_warmup": 2000,
+            "clip_grad_norm": 1.0,
+            "batch_size": 4096,
+            "batch_type": "token",
+            "early_stopping_metric": "bleu",
+            "epochs": 1000,
+            "validation_freq": 500,
+            "logging_freq": 10,
+            "overwrite": "true",
+            "print_valid_sents": "[0]",
+            "keep_best_ckpts": 1,
+            **training,
+        }
+        lines = [
+            "name: peer",
+            "model_dir: model",
+            "use_cuda: false",
+            "data:",
+            "  train: train",
+            "  dev: dev",
+            "  test: test",
+            "  dataset_type: plain",
+            f"  src: {side.format(source)}",
+            f"  trg: {side.format(target)}",
+            "testing:",
+            "  {beam_size: 5, beam_alpha: 1.0, batch_size: 100, batch_type: sentence, max_output_length: 80, "
+            "eval_metrics: [bleu], sacrebleu_cfg: {tokenize: 13a}}",
+            "training:",
+            *[f"  {name}: {value}" for name, value in chosen.items()],
+            "model:",
+            "  tied_embeddings: true",
+            "  tied_softmax: true",
+            "  initializer: xavier_uniform",
+            "  embed_initializer: xavier_uniform",
+            f"  encoder: {layers}",
+            f"  decoder: {layers}",
+        ]
+        return "\n".join(lines) + "\n"
+
+
+class Eole(_Peer):
+    """eole 0.6, which asks for aiohttp as well."""
+
+    NAME = "eole"
+    EOLE = "import sys; from eole.bin.main import main; sys.argv = ['eole', *sys.argv[1:]]; main()"
+    VOCABULARY = (  # as its spm_to_vocab makes it, which reads what SentencePiece writes beside the model
+        "; from eole.bin.tools.spm_to_vocab import SpmtoVocab as v; "
+        "rows = v.convert(open('pieces.vocab', encoding='utf-8')); "
+        "open('vocabulary.txt', 'w', encoding='utf-8').write(''.join(f'{piece}\\t{count}\\n' for piece, count in rows))"
+    )
+
+    def prepare(self, vocab_size: int) -> Finished:
+        return self._prepare(_Peer.PIECES + ")" + self.VOCABULARY, vocab_size)
+
+    def train_for(self, seconds: float, seed: int) -> Finished:
+        """Its recipe for WMT17 with smaller batches, sizes and warm-up; a checkpoint every 25 updates."""
+        (self.folder / "config.yaml").write_text(json.dumps(self._config(seed), indent=1), encoding="utf-8")
+        return run([self.python, "-c", self.EOLE, "train", "-config", "config.yaml"], self.folder, seconds)
+
+    def bleu(self) -> float:
+        if not list(self.folder.glob("model/*.safetensors")):
+            return 0.0
+        asked = ["-model_path", "model", "-src", self.file("test", 0), "-output", "found.txt", "-beam_size", 5]
+        run([self.python, "-c", self.EOLE, "predict", *asked, "-gpu_ranks", -1], self.folder)
+        return sacrebleu.corpus_bleu(self._lines("found.txt"), [self._lines(self.file("test", 1))]).score
+
+    def _lines(self, name: str) -> list[str]:
+        return (self.folder / name).read_text(encoding="utf-8").rstrip("\n").split("\n")
+
+    def _config(self, seed: int) -> dict[str, object]:
+        pieces = {"src_subword_model": "pieces.model", "tgt_subword_model": "pieces.model"}
+        return {
+            "save_data": "data",
+            "overwrite": True,
+            "seed": seed,
+            "report_every": 5,
+            "src_vocab": "vocabulary.txt",
+            "tgt_vocab": "vocabulary.txt",
+            "share_vocab": True,
+            "n_sample": 0,
+            "data": {
+                "train": {"path_src": self.file("train", 0), "path_tgt": self.file("train", 1)},
+                "valid": {"path_src": self.file("dev", 0), "path_tgt": self.file("dev", 1)},
+            },
+            "transforms": ["sentencepiece", "filtertoolong"],
+            "transforms_configs": {
+                "sentencepiece": pieces,
+                "filtertoolong": {"src_seq_length": 120, "tgt_seq_length": 120},
+            },
+            "training": {
+                "model_path": "model",
+                "world_size": 1,
+                "gpu_ranks": [],
+                "keep_checkpoint": 2,
+                "save_checkpoint_steps": 25,
+                "train_steps": 1_000_000,
+                "valid_steps": 200,
+                "batch_type": "tokens",
+                "batch_size": 1024,
+                "valid_batch_size": 4096,
+                "accum_count": [1],
+                "accum_steps": [0],
+                "compute_dtype": "fp32",
+                "optim": "adamw",
+                "adam_beta2": 0.98,
+                "learning_rate": 1.0,
+                "warmup_steps": 200,
+                "decay_method": "noam",
+                "bucket_size": 30_000,
+                "num_workers": 0,
+                "dropout_steps": [0],
+                "dropout": [0.1],
+                "attention_dropout": [0.1],
+                "max_grad_norm": 0,
+                "label_smoothing": 0.1,
+                "param_init_method": "xavier_uniform",
+                "normalization": "tokens",
+            },
+            "model": {
+                "architecture": "transformer",
+                "hidden_size": 128,
+                "share_decoder_embeddings": True,
+                "share_embeddings": True,
+                "layers": 4,
+                "heads": 4,
+                "transformer_ff": 256,
+                "embeddings": {"word_vec_size": 128, "position_encoding_type": "SinusoidalInterleaved"},
+            },
+        }
+
+
+PEERS: dict[str, type[TranslationPeer]] = {peer.NAME: peer for peer in (JoeyNMT, Eole)}

@@ -1,0 +1,71 @@
+"""What the files of a corpus hold, numbered through all of them; and which of it is left out, and why."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, compress
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from penwright.data.files import SourceFile
+from penwright.data.report import Dropped
+from penwright.data.splits import Mask
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Source(Generic[Item]):
+    """Documents or rows of one file, folder or table, or of two aligned files; what could not be read is None."""
+
+    files: tuple[SourceFile, ...]
+    read: Callable[[], Iterator[Item | None]]
+    place: Callable[[int], str]
+    choice: str = ""  # of the columns, in words
+    names: tuple[str, ...] = ()  # of the two sides: columns, or languages
+    remark: str = ""  # on what was not read
+
+
+@dataclass(frozen=True)
+class Sources(Generic[Item]):
+    """All of them, and how much is in each."""
+
+    each: tuple[Source[Item], ...]
+    n_of_each: tuple[int, ...]
+
+    @property
+    def files(self) -> tuple[SourceFile, ...]:
+        return tuple(file for source in self.each for file in source.files)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Which columns were chosen, by file, and what was not read."""
+        chosen = [f"{source.files[0].path}: {source.choice}" for source in self.each if source.choice]
+        return (*chosen, *(source.remark for source in self.each if source.remark))
+
+    def read(self, chosen: Mask) -> Iterator[Item]:
+        """The chosen items, in order."""
+        every = chain.from_iterable(source.read() for source in self.each)
+        return (item for item in compress(every, chosen.tobytes()) if item is not None)
+
+    def place(self, number: int) -> str:
+        """Where the item with this number stands."""
+        for source, n in zip(self.each, self.n_of_each, strict=True):
+            if number < n:
+                return source.place(number)
+            number -= n
+        raise IndexError(number)
+
+
+Rule = tuple[str, Callable[[Mask], Mask]]  # why items are left out, and which, given those still kept
+
+
+def leave_out(rules: Sequence[Rule], keep: Mask, place: Callable[[int], str]) -> list[Dropped]:
+    """Take from `keep` what the rules, in their order, leave out; how many each does, and where the first stands."""
+    dropped = []
+    for reason, rule in rules:
+        fails = rule(keep) & keep
+        if fails.any():
+            dropped.append(Dropped(reason, int(fails.sum()), place(int(np.argmax(fails)))))
+            keep &= ~fails
+    return dropped

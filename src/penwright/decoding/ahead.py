@@ -1,0 +1,115 @@
+"""Functions of tensors compiled ahead of time, for models of one shape, and kept for later processes."""
+
+import hashlib
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from torch import Tensor, nn
+
+import penwright.layers
+import penwright.models
+from penwright import compiler
+from penwright.config import cache_folder
+from penwright.errors import PenwrightWarning
+from penwright.models import DecoderOnly, EncoderDecoder
+
+Input = Tensor | Sequence[Tensor] | None
+Compiled = Callable[..., list[Tensor]]  # takes what the module takes, and gives its tensors as a list
+
+
+class ModelPart(nn.Module):
+    """A function of tensors that a model computes."""
+
+    def __init__(self, model: DecoderOnly | EncoderDecoder):
+        super().__init__()
+        self.model = model
+
+
+def compile_ahead(part: ModelPart, name: str, n_threads: int, graph: torch.export.ExportedProgram) -> None:
+    """Write the compiled function where load() finds it, whole or not at all.
+
+    Weights are not in it: they are given at loading.
+    """
+    compiler.keep_what_is_compiled()
+    path = _path(part, name, n_threads)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(f".{os.getpid()}.pt2")
+    options = {"aot_inductor.package_constants_in_so": False}
+    with torch.no_grad(), with_threads(n_threads), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch._inductor.aoti_compile_and_package(graph, package_path=str(unfinished), inductor_configs=options)
+    unfinished.rename(path)
+
+
+def is_kept(part: ModelPart, name: str, n_threads: int) -> bool:
+    """Whether compile_ahead() has been here, since the code and torch are what they are."""
+    return _path(part, name, n_threads).exists()
+
+
+def load(part: ModelPart, name: str, n_threads: int) -> Compiled | None:
+    """By torch's own loader: its dress in Python takes two seconds to import and parses JSON at each step."""
+    path = _path(part, name, n_threads)
+    if not path.exists():
+        return None
+    try:
+        loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", True, 1, -1)
+    except RuntimeError:  # a disk was full, or the like: nothing is lost but time
+        damaged = f"{path} is damaged: delete it and `penwright quicken` again"
+        warnings.warn(damaged, PenwrightWarning, stacklevel=2)
+        return None
+    tensors = dict(part.named_parameters(remove_duplicate=False)) | dict(part.named_buffers(remove_duplicate=False))
+    loader.load_constants({name: tensors[name] for name in loader.get_constant_fqns()}, False, True, True)
+
+    def run(*inputs: Input) -> list[Tensor]:
+        with with_threads(n_threads):
+            return list(loader.run(list(_flat(inputs))))
+
+    return run
+
+
+def _flat(inputs: Sequence[Input]) -> Iterator[Tensor]:
+    for each in inputs:
+        if isinstance(each, Tensor):
+            yield each
+        elif each is not None:
+            yield from each
+
+
+def _path(part: ModelPart, name: str, n_threads: int) -> Path:
+    return cache_folder("compiled") / f"step-{name}-{_key(part, n_threads)}.pt2"
+
+
+def _key(part: ModelPart, n_threads: int) -> str:
+    """What a compiled function depends on: shapes and kinds of weights, never their values, and what compiled it."""
+    shapes = [(name, str(x.dtype), list(x.shape)) for name, x in part.state_dict().items()]
+    places = [Path(__file__), Path(str(sys.modules[type(part).__module__].__file__))]
+    places += [path for package in (penwright.layers, penwright.models) for path in _modules_of(package)]
+    code = [hashlib.sha256(path.read_bytes()).hexdigest() for path in places]
+    machine = (torch.backends.cpu.get_cpu_capability(), n_threads)
+    what = json.dumps([part.model.settings.model_dump(mode="json"), shapes, code, torch.__version__, machine])
+    return hashlib.sha256(what.encode()).hexdigest()[:16]
+
+
+def _modules_of(package: ModuleType) -> list[Path]:
+    return sorted(Path(str(package.__file__)).parent.glob("*.py"))
+
+
+@contextmanager
+def with_threads(n: int) -> Iterator[None]:
+    """Have torch compute by so many threads inside."""
+    before = torch.get_num_threads()
+    if n == before:
+        yield
+        return
+    torch.set_num_threads(n)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

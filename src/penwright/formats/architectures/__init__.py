@@ -1,0 +1,17 @@
+"""What architectures of transformers are in our settings and our names: tables, which can be read both ways."""
+
+from penwright.formats.architectures.architecture import WORDS, Architecture, Config, Tensors
+from penwright.formats.architectures.classifiers import BERT
+from penwright.formats.architectures.translators import M2M100, MARIAN
+from penwright.formats.architectures.writers import GPT2, LLAMA, QWEN3
+
+__all__ = ["ARCHITECTURES", "WORDS", "Architecture", "Config", "Tensors"]
+
+ARCHITECTURES = {
+    "GPT2LMHeadModel": GPT2,
+    "LlamaForCausalLM": LLAMA,
+    "Qwen3ForCausalLM": QWEN3,
+    "MarianMTModel": MARIAN,
+    "M2M100ForConditionalGeneration": M2M100,
+    "BertForSequenceClassification": BERT,
+}

@@ -1,0 +1,114 @@
+"""GPT-2, Llama and Qwen3: models that write."""
+
+from penwright.config import Table
+from penwright.formats.architectures.architecture import Architecture, Config, Tensors, rename, under
+
+
+def _add_prefix(tensors: Tensors) -> Tensors:
+    """The first GPT-2 was saved without the name of its base model, which later ones have."""
+    named = any(name.startswith("transformer.") for name in tensors)
+    return tensors if named else {f"transformer.{name}": tensor for name, tensor in tensors.items()}
+
+
+GPT2 = Architecture(
+    task="generate",
+    keys=(
+        ("n_embd", "d_model"),
+        ("n_layer", "n_layers"),
+        ("n_head", "n_heads"),
+        ("n_inner", "d_ff"),
+        ("n_positions", "context_length"),
+        ("activation_function", "feed_forward"),
+        ("layer_norm_epsilon", "norm.eps"),
+        ("tie_word_embeddings", "tie_embeddings"),
+        ("resid_pdrop", "dropout"),
+        ("attn_pdrop", "attention_dropout"),
+    ),
+    modules=(
+        rename("transformer.wte", "embedding.tokens"),
+        rename("transformer.wpe", "embedding.positions"),
+        *under(
+            "transformer.h.{i}",
+            "decoder.blocks.{i}",
+            rename("ln_1", "attention_residual.norm"),
+            rename("attn.c_attn", "attention.query", "attention.key", "attention.value", transposed=True),
+            rename("attn.c_proj", "attention.output", transposed=True),
+            rename("ln_2", "feed_forward_residual.norm"),
+            rename("mlp.c_fc", "feed_forward.up", transposed=True),
+            rename("mlp.c_proj", "feed_forward.down", transposed=True),
+        ),
+        rename("transformer.ln_f", "decoder.norm"),
+        rename("lm_head", "output"),
+    ),
+    block={"positions": {"type": "learned"}, "norm": {"type": "layer"}, "bias": True},
+    supported={
+        "scale_attn_weights": (True,),
+        "scale_attn_by_inverse_layer_idx": (False,),
+        "add_cross_attention": (False,),
+    },
+    defaults={"n_inner": None, "tie_word_embeddings": True, "resid_pdrop": 0.1, "attn_pdrop": 0.1},
+    prepare=_add_prefix,
+)
+
+_LLAMA_KEYS = (
+    ("hidden_size", "d_model"),
+    ("num_hidden_layers", "n_layers"),
+    ("num_attention_heads", "n_heads"),
+    ("num_key_value_heads", "n_kv_heads"),
+    ("head_dim", "d_head"),
+    ("intermediate_size", "d_ff"),
+    ("max_position_embeddings", "context_length"),
+    ("rms_norm_eps", "norm.eps"),
+    ("rope_theta", "positions.base"),
+    ("tie_word_embeddings", "tie_embeddings"),
+    ("attention_dropout", "attention_dropout"),
+)
+_LLAMA_BLOCK: Table = {"positions": {"type": "rotary"}, "norm": {"type": "rms"}, "feed_forward": "swiglu"}
+_LLAMA_SUPPORTED: dict[str, tuple[object, ...]] = {"hidden_act": ("silu", "swish"), "rope_type": ("default",)}
+_LLAMA_DEFAULTS: Config = {
+    "num_key_value_heads": None,
+    "head_dim": None,
+    "rope_theta": 10_000.0,
+    "tie_word_embeddings": False,
+    "attention_dropout": 0.0,
+    "attention_bias": False,
+    "mlp_bias": False,
+}
+_LLAMA_MODULES = (
+    rename("model.embed_tokens", "embedding.tokens"),
+    *under(
+        "model.layers.{i}",
+        "decoder.blocks.{i}",
+        rename("input_layernorm", "attention_residual.norm"),
+        rename("self_attn.q_proj", "attention.query"),
+        rename("self_attn.k_proj", "attention.key"),
+        rename("self_attn.v_proj", "attention.value"),
+        rename("self_attn.o_proj", "attention.output"),
+        rename("post_attention_layernorm", "feed_forward_residual.norm"),
+        rename("mlp.gate_proj", "feed_forward.gate"),
+        rename("mlp.up_proj", "feed_forward.up"),
+        rename("mlp.down_proj", "feed_forward.down"),
+    ),
+    rename("model.norm", "decoder.norm"),
+    rename("lm_head", "output"),
+)
+LLAMA = Architecture(
+    task="generate",
+    keys=(*_LLAMA_KEYS, ("attention_bias", "bias"), ("mlp_bias", "bias")),
+    modules=_LLAMA_MODULES,
+    block=_LLAMA_BLOCK,
+    supported=_LLAMA_SUPPORTED,
+    defaults=_LLAMA_DEFAULTS,
+)
+QWEN3 = Architecture(
+    task="generate",
+    keys=_LLAMA_KEYS,
+    modules=(
+        *_LLAMA_MODULES,
+        rename("model.layers.{i}.self_attn.q_norm", "decoder.blocks.{i}.attention.query_norm"),
+        rename("model.layers.{i}.self_attn.k_norm", "decoder.blocks.{i}.attention.key_norm"),
+    ),
+    block={**_LLAMA_BLOCK, "qk_norm": True},
+    supported={**_LLAMA_SUPPORTED, "attention_bias": (False,), "use_sliding_window": (False,)},
+    defaults={**_LLAMA_DEFAULTS, "head_dim": 128},
+)

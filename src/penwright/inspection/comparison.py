@@ -1,0 +1,136 @@
+"""Two texts before one model, or two models before one text: what surprises whom, and which heads differ."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Float64
+
+from penwright.errors import UsageError
+from penwright.inspection.head_statistics import STATISTICS, HeadStatistics
+from penwright.inspection.reading import PartName
+
+MOST_PAIRS = 1_000_000  # of tokens of two texts that differ, each with each, when what they share is looked for
+Spans = Iterator[tuple[slice, slice]]
+
+
+class Surprises(NamedTuple):
+    """How little each piece of a text was expected, or each label of a classifier."""
+
+    texts: Sequence[str]
+    nats: Float[np.ndarray, " pieces"]  # -log p
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two lists of surprises, laid beside each other; where pieces end at other places, those between are joined."""
+
+    first_texts: tuple[str, ...]  # "" where only the other has something
+    second_texts: tuple[str, ...]
+    first: Float64[np.ndarray, " rows"]  # in nats; NaN where only the other has something
+    second: Float64[np.ndarray, " rows"]
+    differences: Float64[np.ndarray, " rows"]  # second - first
+    sums: tuple[float, float]  # of all pieces, in nats
+
+
+@dataclass(frozen=True)
+class HeadComparison:
+    """The statistics of a part's heads in both; NaN for a head that one of them lacks."""
+
+    name: PartName
+    layers: tuple[int, ...]
+    first: dict[str, Float64[np.ndarray, "n_layers n_heads"]]  # by the name of the statistic
+    second: dict[str, Float64[np.ndarray, "n_layers n_heads"]]
+
+
+def compare(first: Surprises, second: Surprises) -> Comparison:
+    """Of one text, between the places where pieces of both end; of two, by the longest runs that they share.
+
+    Raises UsageError for two texts that differ over so much that what they share is too long to look for.
+    """
+    same = "".join(first.texts) == "".join(second.texts)
+    spans = list(_same_ends(first.texts, second.texts) if same else _shared(first.texts, second.texts))
+    sides = (
+        (
+            tuple("".join(side.texts[span]) for span in chosen),
+            np.array([side.nats[span].sum() if span.start < span.stop else np.nan for span in chosen], np.float64),
+        )
+        for side, chosen in zip((first, second), zip(*spans, strict=True) if spans else ((), ()), strict=True)
+    )
+    (first_texts, ours), (second_texts, theirs) = sides
+    sums = float(first.nats.sum()), float(second.nats.sum())
+    return Comparison(first_texts, second_texts, ours, theirs, theirs - ours, sums)
+
+
+def _same_ends(first: Sequence[str], second: Sequence[str]) -> Spans:
+    """The fewest pieces that spell the same."""
+    ends = [list(accumulate(map(len, texts))) for texts in (first, second)]
+    starts, at = [0, 0], [0, 0]
+    while at[0] < len(first) and at[1] < len(second):
+        behind = int(ends[0][at[0]] > ends[1][at[1]])
+        if ends[0][at[0]] != ends[1][at[1]]:
+            at[behind] += 1
+            continue
+        at = [at[0] + 1, at[1] + 1]
+        yield slice(starts[0], at[0]), slice(starts[1], at[1])
+        starts = list(at)
+    if at != [len(first), len(second)]:  # pieces without any text
+        yield slice(starts[0], len(first)), slice(starts[1], len(second))
+
+
+def _shared(first: Sequence[str], second: Sequence[str]) -> Spans:
+    """Piece by piece where both have the same, or as many; else what stands between as a whole."""
+    begin, end = _ends_in_common(first, second)
+    one, other = first[begin : len(first) - end], second[begin : len(second) - end]
+    if len(one) * len(other) > MOST_PAIRS:
+        raise UsageError(
+            f"these texts differ over {len(one):,} and {len(other):,} tokens, too many to be laid side by side"
+        )
+    yield from ((slice(at, at + 1), slice(at, at + 1)) for at in range(begin))
+    for _, a, b, c, d in SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
+        yield from _beside(slice(begin + a, begin + b), slice(begin + c, begin + d))
+    for back in range(end, 0, -1):
+        places = len(first) - back, len(second) - back
+        yield slice(places[0], places[0] + 1), slice(places[1], places[1] + 1)
+
+
+def _ends_in_common(first: Sequence[str], second: Sequence[str]) -> tuple[int, int]:
+    """How many pieces both begin with, and how many of the rest both end with."""
+    shorter = min(len(first), len(second))
+    begin = next((at for at in range(shorter) if first[at] != second[at]), shorter)
+    end = next((at for at in range(shorter - begin) if first[-1 - at] != second[-1 - at]), shorter - begin)
+    return begin, end
+
+
+def _beside(one: slice, other: slice) -> Spans:
+    n, m = one.stop - one.start, other.stop - other.start
+    if n and m and n != m:
+        yield one, other
+        return
+    for at in range(max(n, m)):
+        place, beside = one.start + min(at, n), other.start + min(at, m)
+        yield slice(place, place + (n > 0)), slice(beside, beside + (m > 0))
+
+
+def compare_heads(first: Sequence[HeadStatistics], second: Sequence[HeadStatistics]) -> tuple[HeadComparison, ...]:
+    """Head by head, of the parts that both have; statistics that neither has are left out."""
+    known = {part.name: part for part in second}
+    return tuple(_compare_part(part, known[part.name]) for part in first if part.name in known)
+
+
+def _compare_part(first: HeadStatistics, second: HeadStatistics) -> HeadComparison:
+    layers = tuple(sorted({*first.layers, *second.layers}))
+    shape = len(layers), max(first.entropy.shape[1], second.entropy.shape[1])
+    sides: list[dict[str, np.ndarray]] = []
+    for side in (first, second):
+        rows = [layers.index(layer) for layer in side.layers]
+        tables = {name: np.full(shape, np.nan) for name in STATISTICS}
+        for name, values in tables.items():
+            values[rows, : side.entropy.shape[1]] = getattr(side, name)
+        sides.append(tables)
+    known = [name for name in STATISTICS if not all(np.isnan(side[name]).all() for side in sides)]
+    ours, theirs = ({name: side[name] for name in known} for side in sides)
+    return HeadComparison(first.name, layers, ours, theirs)

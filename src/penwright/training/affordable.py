@@ -1,0 +1,141 @@
+"""What a corpus, a budget and a machine allow for: how many tokens a model sees, and how large it may be for them."""
+
+from functools import cached_property, lru_cache
+
+import torch
+
+from penwright.config import SIZES, ModelSettings, Task, merge, validate
+from penwright.models.size import Size, size_of
+from penwright.training.choices import Choices, in_words, rounded
+from penwright.training.compilation import GAIN, choose_compilation
+from penwright.training.facts import Facts
+from penwright.training.pace import Pace
+
+DEFAULT_MINUTES = 10.0
+SHORT = 2.0  # minutes
+LADDER = ("nano", "tiny", "mini", "small", "medium", "base", "large")
+TOKENS_PER_PARAMETER: dict[Task, float] = {"generate": 1.0, "translate": 0.8, "classify": 0.8}
+# ... that training should see: with fewer, a smaller model gets further in the time
+SHORT_SHARE = 0.6  # of them, that is enough for a writer of less than two minutes
+PARAMETERS_PER_TOKEN: dict[Task, float] = {"generate": 12.0, "translate": 12.0, "classify": 0.6}
+# ... of the corpus: more only learns it by heart, and soonest where a whole text teaches no more than a label
+FEWEST_STEPS = 100  # half of which warm up: of Multi30k 50 gave BLEU 1.8, 100 gave 9.6 (measured)
+TRAINING_SHARE = 0.9  # of the time; the rest goes into evaluations
+FLOPS = 2e11  # a second, that two cores train at: to tell roughly how long so many tokens take
+HOPE = 1.5  # a larger model may do so many times more FLOP a second than a smaller one, and seldom does
+
+
+class Affordable:
+    """Answers from the choices made so far, so that it can be asked while a recipe is in the making.
+
+    A model is told by the name of its size, or None for the one that the settings make.
+    """
+
+    def __init__(self, facts: Facts, choices: Choices, pace: Pace, device: torch.device):
+        self._facts, self._choices, self._device = facts, choices, device
+        self._pace = lru_cache(maxsize=None)(pace)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether a writer has so little time that what it reads should be few kinds of large pieces (measured)."""
+        return self._facts.task == "generate" and self._choices.number("training.minutes", DEFAULT_MINUTES) < SHORT
+
+    @property
+    def vocab_size(self) -> int:
+        """As far as it can be known before the tokenizer is trained."""
+        kind = self._choices.section("tokenizer")["type"]
+        if kind == "characters":
+            return self._facts.n_characters + 4
+        return 259 if kind == "bytes" else int(self._choices.number("tokenizer.vocab_size"))
+
+    @property
+    def corpus_tokens(self) -> float:
+        """Of the training part, roughly."""
+        return self._facts.tokens_in(self._choices.section("tokenizer")["type"], self.vocab_size)
+
+    @property
+    def counted_tokens(self) -> float | None:
+        """Those that a budget of steps, epochs or tokens says; None for minutes."""
+        training, number = self._choices.section("training"), self._choices.number
+        if "tokens" in training:
+            return number("training.tokens")
+        if "epochs" in training:
+            return number("training.epochs") * self.corpus_tokens
+        if "steps" in training:
+            per_step = number("training.batch_tokens") * number("training.accumulate", 1.0)
+            return number("training.steps") * per_step
+        return None
+
+    @cached_property
+    def epochs(self) -> float:
+        """Passes over the training part that the budget allows for, once the model is chosen."""
+        return self.tokens(self._chosen_size) / self.corpus_tokens
+
+    @property
+    def _chosen_size(self) -> str | None:
+        name: str | None = self._choices.section("model").get("size")
+        return name
+
+    def tokens(self, name: str | None) -> float:
+        """Target tokens that the budget allows for."""
+        counted = self.counted_tokens
+        if counted is not None:
+            return counted
+        seconds = 60 * self._choices.number("training.minutes")
+        batch_tokens = int(self._choices.number("training.batch_tokens"))
+        pace = self._pace(self._settings(name), self.vocab_size, batch_tokens)  # not compiled
+        gain = GAIN if self._device.type == "cpu" and self._compilation(seconds)[0] else 1.0
+        n_teachers = len(self._choices.section("distillation").get("teachers", ()))
+        return seconds * TRAINING_SHARE * pace * gain / (1 + n_teachers / 3)  # a teacher only goes forward
+
+    def tokens_needed(self, name: str) -> float:
+        """Those that a model should see to be worth its size."""
+        share = SHORT_SHARE if self.is_short else 1.0
+        return share * TOKENS_PER_PARAMETER[self._facts.task] * self._measure(name).matrix_parameters
+
+    def minutes_wanted(self) -> float | None:
+        """Those that would do for the chosen model, where the budget has far too few; None where it has not."""
+        if self.counted_tokens is not None:
+            return None
+        per_step = self._choices.number("training.batch_tokens") * self._choices.number("training.accumulate", 1.0)
+        n_steps = self.epochs * self.corpus_tokens / per_step
+        return None if n_steps >= FEWEST_STEPS else self._choices.number("training.minutes") * FEWEST_STEPS / n_steps
+
+    def largest_size(self) -> tuple[str, str]:
+        """The largest size that sees enough tokens in the budget and does not dwarf the corpus; and why."""
+        chosen, tokens = LADDER[0], self.tokens(LADDER[0])
+        for name in LADDER[1:]:
+            cost, needed = self._flops(name) / self._flops(chosen), self.tokens_needed(name)
+            dwarfs = self._measure(name).matrix_parameters > PARAMETERS_PER_TOKEN[self._facts.task] * self.corpus_tokens
+            if dwarfs or HOPE * tokens / cost < needed:
+                break
+            affordable = self.tokens(name)
+            if affordable < needed:
+                break
+            chosen, tokens = name, affordable
+        epochs = rounded(tokens / self.corpus_tokens)
+        return chosen, f"sees about {in_words(tokens)} tokens in the budget, {epochs} epochs"
+
+    def compilation(self) -> tuple[bool, str]:
+        """Whether to compile, and why; for a budget that is not in minutes its length depends on the model."""
+        counted = self.counted_tokens
+        if counted is None:
+            return self._compilation(60 * self._choices.number("training.minutes"))
+        return self._compilation(3 * self._flops(self._chosen_size) * counted / FLOPS)
+
+    def _compilation(self, seconds: float) -> tuple[bool, str]:
+        asked = self._choices.section("training").get("compile", "auto")
+        if asked != "auto":
+            return asked == "on", "as asked"
+        return choose_compilation(self._device, self._facts.task, seconds)
+
+    def _settings(self, name: str | None) -> ModelSettings:
+        table = merge(SIZES[name] if name else {}, self._choices.section("model"))
+        return validate(ModelSettings, table, "the settings")
+
+    def _measure(self, name: str | None) -> Size:
+        n_labels = max(1, self._facts.n_labels)
+        return size_of(self._facts.task, self.vocab_size, self._settings(name), n_labels=n_labels)
+
+    def _flops(self, name: str | None) -> int:
+        return self._measure(name).flops_per_token

@@ -1,0 +1,35 @@
+"""`penwright serve` as far as it goes before it listens; the server itself is tested in tests/serving."""
+
+import sys
+
+import pytest
+
+from .conftest import Command
+
+PACKAGES = {
+    "fastapi": "fastapi",
+    "uvicorn": "uvicorn",
+    "python_multipart": "python-multipart",
+    "prometheus_client": "prometheus-client",
+}
+
+
+@pytest.mark.parametrize("module", PACKAGES)
+def test_without_its_extra_it_says_what_is_missing_and_how_to_get_it(
+    penwright: Command, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    for loaded in list(sys.modules):
+        if loaded.partition(".")[0] == module or loaded.startswith("penwright.serving"):
+            monkeypatch.delitem(sys.modules, loaded)
+    monkeypatch.setitem(sys.modules, module, None)  # what Python takes for not installed
+    done = penwright("serve", "runs/novel")
+    assert done.returncode == 1
+    assert done.stderr == f"penwright: serving needs {PACKAGES[module]}: pip install 'penwright[serve]'\n"
+
+
+def test_a_fault_of_ours_is_not_taken_for_a_missing_package(
+    penwright: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "penwright.serving.server", None)
+    with pytest.raises(ModuleNotFoundError, match=r"penwright\.serving\.server"):
+        penwright("serve", "runs/novel")

@@ -1,0 +1,38 @@
+"""How texts are written."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penwright.data.scripts import columns, joined, wrapped
+
+
+@pytest.mark.parametrize(("text", "width"), [("abc", 3), ("你好", 4), ("한국", 4), ("e\u0301", 1), ("בְּ", 1), ("", 0)])
+def test_wide_characters_take_two_columns_and_accents_none(text, width):
+    assert columns(text) == width
+
+
+@given(st.text("你好 。「」ab\u3000", max_size=60), st.integers(4, 20))
+def test_wrapped_lines_hold_all_letters_in_order(text, width):
+    assert "".join("".join(wrapped(text, width)).split()) == "".join(text.split())
+
+
+def test_lines_are_no_wider_than_asked_and_begin_with_no_full_stop():
+    lines = list(wrapped("我来了。你好吗？" * 9, 14))
+    assert max(map(columns, lines)) <= 14
+    assert not any(line.startswith(("。", "？")) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("before", "gap", "after", "source", "found"),
+    [
+        ("Hello.", "", "You?", ("好。", "你"), " "),  # Chinese to English
+        ("好。", " ", "你", ("Hello.", "You?"), ""),
+        ("สวัสดี", " ", "คุณ", ("Hello.", "You?"), " "),  # Thai sentences have a space between them
+        ("supercali", "", "fragilistic", ("super", "cali"), ""),  # a long word that was cut
+        ("好。", "", "你", ("好。", "你"), ""),
+        ("Hello.", "  ", "You?", ("Salut.", "Toi"), "  "),
+    ],
+)
+def test_the_gap_between_sentences_is_that_of_their_script(before, gap, after, source, found):
+    assert joined(before, gap, after, source) == found

@@ -1,0 +1,28 @@
+"""The tests notice types and shapes that are not what is written: else their checks would be worth nothing."""
+
+import pytest
+import torch
+from beartype.roar import BeartypeCallHintViolation
+from jaxtyping import TypeCheckError
+
+from penwright.config import ModelSettings
+from penwright.decoding.generate import brought_over
+from penwright.layers.cache import Cache
+from penwright.training.choices import rounded
+
+
+def test_a_wrong_type_is_noticed_in_functions_and_methods() -> None:
+    cache = Cache(ModelSettings(n_kv_heads=1, d_head=2, d_ff=2), 1, 1, 4, torch.zeros(1))
+    for call in (rounded, cache.make_room):
+        with pytest.raises(BeartypeCallHintViolation):
+            call("1.5")
+
+
+@pytest.mark.parametrize(
+    "tokens", [torch.tensor([[0, 1]]), torch.tensor([0.0, 1.0]), torch.tensor([0, 1, 2])], ids=["shape", "kind", "rows"]
+)
+def test_a_wrong_shape_is_noticed_and_so_are_dimensions_that_differ(tokens: torch.Tensor) -> None:
+    logits = torch.zeros(2, 5)
+    assert brought_over(torch.tensor([0, 1]), logits)[0] == [0, 1]
+    with pytest.raises(TypeCheckError):
+        brought_over(tokens, logits)
