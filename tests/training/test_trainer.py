@@ -1,16 +1,18 @@
 from collections.abc import Callable
+from itertools import count, pairwise
 from pathlib import Path
 
 import pytest
 import torch
 
+from penwright.config import Table
 from penwright.data.batches import TextBatch
 from penwright.errors import PenwrightError
 from penwright.models.weights import weights_of
 from penwright.objectives import summed_loss
 from penwright.runs import Run
 from penwright.training.machine import Machine
-from penwright.training.trainer import TOO_MANY_SKIPPED, Trainer
+from penwright.training.trainer import TOO_MANY_SKIPPED, StepReport, Trainer
 
 MakeTrainer = Callable[..., Trainer]
 CPU = Machine(torch.device("cpu"), torch.float32, ())
@@ -140,3 +142,46 @@ def test_label_smoothing_raises_the_loss_of_a_sure_model(make_trainer: MakeTrain
     trainer.model.eval()
     batch = trainer.batches.batch(0)
     assert summed_loss(trainer.model, batch, 0.2) > summed_loss(trainer.model, batch, 0.0)
+
+
+@pytest.mark.parametrize("later", [0.05, 0.1, 0.2, 0.4], ids=lambda pace: f"{pace}s")
+@pytest.mark.parametrize("schedule", [{"type": "wsd", "cooldown_fraction": 0.6}, {"type": "cosine"}])
+def test_minutes_are_kept_to_when_the_pace_changes_and_the_rate_never_jumps(
+    later: float, schedule: Table, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = make_trainer(schedule=schedule, training={"minutes": 1, "steps": None})
+    seconds, step = [0.0], trainer._step
+
+    def slow() -> StepReport:
+        seconds[0] += 0.1 if seconds[0] < 30 else later
+        return step()
+
+    monkeypatch.setattr("penwright.training.trainer.monotonic", lambda: seconds[0])
+    monkeypatch.setattr(trainer, "_step", slow)
+    factors = [report.factor for report in trainer.steps()]
+    assert seconds[0] == pytest.approx(60, rel=0.05)
+    assert max(abs(one - other) for one, other in pairwise(factors)) < 0.05
+    assert factors[-1] == pytest.approx(min(factors)) and factors[-1] < 0.15
+
+
+def test_a_steady_pace_moves_no_end(make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, seconds = make_trainer(training={"minutes": 1, "steps": None}), count(0.0, 0.05)
+    monkeypatch.setattr("penwright.training.trainer.monotonic", lambda: next(seconds))
+    assert {trainer.state.turn_step for _ in trainer.steps()} == {0}
+
+
+def test_a_machine_that_stood_still_past_its_budget_still_cools_down(
+    make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = make_trainer(schedule={"type": "wsd", "cooldown_fraction": 0.5}, training={"minutes": 1, "steps": None})
+    seconds, step = [0.0], trainer._step
+
+    def stalling() -> StepReport:
+        seconds[0] += 100 if trainer.state.step == 400 else 0.1
+        return step()
+
+    monkeypatch.setattr("penwright.training.trainer.monotonic", lambda: seconds[0])
+    monkeypatch.setattr(trainer, "_step", stalling)
+    factors = [report.factor for report in trainer.steps()]
+    assert 420 < len(factors) < 500 and factors[-1] < 0.1
+    assert max(one - other for one, other in pairwise(factors)) < 0.2

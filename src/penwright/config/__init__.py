@@ -20,7 +20,7 @@ from penwright.config.recipe import (
     Task,
     TokenizerSettings,
 )
-from penwright.config.schedules import Constant, Cosine, InverseSquareRoot, Linear, Schedule, WarmupStableDecay
+from penwright.config.schedules import Constant, Cosine, InverseSquareRoot, Linear, Schedule, Turn, WarmupStableDecay
 from penwright.config.settings import Settings, Table, explain, merge, parse_override, read_toml, validate, write_toml
 from penwright.config.training import BUDGETS, AdamW, Muon, Optimizer, TrainingSettings
 
@@ -52,6 +52,7 @@ __all__ = [
     "Task",
     "TokenizerSettings",
     "TrainingSettings",
+    "Turn",
     "WarmupStableDecay",
     "cache_folder",
     "explain",

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from math import ceil, cos, inf, pi, sqrt
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
@@ -11,18 +11,33 @@ from penwright.config.settings import Settings
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
+class Turn(NamedTuple):
+    """Where the end of a run was moved last: from there progress goes in a straight line to the new end."""
+
+    step: int = 0
+    progress: float = 0.0  # at that step
+
+
+NEVER = Turn()
+
+
 class _Warmup(Settings):
     """Linear warm-up over the first steps, which all schedules share."""
 
     settles_at: ClassVar[float] = 0.1  # the part of a budget in minutes after which the total must be known
     warmup_steps: NonNegativeInt = 0
 
-    def factor(self, step: int, total_steps: int | None) -> float:
+    def factor(self, step: int, total_steps: int | None, turn: Turn = NEVER) -> float:
         """The factor in [0, 1] of the given step, counted from 0; a total of None is not known yet."""
         if step < self.warmup_steps:
             return (step + 1) / self.warmup_steps
-        length = max(1, total_steps - self.warmup_steps) if total_steps is not None else inf
-        return self._after_warmup(min(1.0, (step - self.warmup_steps) / length), step)
+        return self._after_warmup(self.progress(step, total_steps, turn), step)
+
+    def progress(self, step: int, total_steps: int | None, turn: Turn = NEVER) -> float:
+        """The part in [0, 1] of the way from the warm-up to the end."""
+        since = max(turn.step, self.warmup_steps)
+        length = max(1, total_steps - since) if total_steps is not None else inf
+        return min(1.0, turn.progress + (1 - turn.progress) * max(0, step - since) / length)
 
     @abstractmethod
     def _after_warmup(self, progress: float, step: int) -> float:

@@ -21,13 +21,15 @@ def steps_of(settings: TrainingSettings, batches: AnyBatches) -> int | None:
 
 MEASURED_STEPS = 8  # at least, for the pace
 MARK_AT_LATEST = 200  # steps
+OFF = 0.1  # of the steps that are left: an end that is further from the clock's is moved there
 
 
 @dataclass
 class Clock:
-    """Settles the steps of a run of so many minutes, once, at the latest moment that its schedule allows.
+    """Settles the steps of a run of so many minutes at the latest moment that its schedule allows.
 
-    The pace is measured from a little after the start, so that warming up and compiling do not count.
+    The pace is measured from a little after the start, so that warming up and compiling do not count. Where it changes
+    after that (a machine grows warm, another program ends), the end is moved, for the minutes are what was asked for.
     """
 
     seconds: float  # of the whole budget
@@ -51,3 +53,16 @@ class Clock:
         first, since = self.mark
         pace = (step - first) / (elapsed - since)
         return step + max(0, int((self.seconds - elapsed - reserved) * pace))
+
+    def moved(self, step: int, elapsed: float, reserved: float, total: int, since: int) -> int | None:
+        """The steps of the whole run by the pace so far, where a settled total, moved last at `since`, is far off.
+
+        An eighth of the way to the end is left between moves, and each leaves at least half as many steps and at most
+        twice as many: a machine that stood still for a while must not end a cooldown at once.
+        """
+        left = total - step
+        wanted = self.settle(step, elapsed, reserved)
+        if wanted is None or left < MEASURED_STEPS or step < since + (total - since) / 8:
+            return None
+        new = min(max(wanted - step, left // 2), 2 * left)
+        return step + new if abs(new - left) > OFF * left else None

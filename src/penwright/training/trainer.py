@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
-from penwright.config import Recipe, WarmupStableDecay
+from penwright.config import Recipe, Turn, WarmupStableDecay
 from penwright.data.batches import Batch
 from penwright.data.batching import AnyBatches
 from penwright.errors import PenwrightError
@@ -43,6 +43,9 @@ class TrainState:
 
     step: int = 0
     total_steps: int | None = None  # None until a budget in minutes is settled
+    ends_by_the_clock: bool = False  # so that the end is moved when the pace changes
+    turn_step: int = 0  # where it was moved last ...
+    turn_progress: float = 0.0  # ... and how far the schedule was there
     targets: int = 0
     seconds: float = 0.0  # of training, evaluation included
     first_step: int = 0  # where the present budget began: 0, or where an earlier one ended
@@ -101,12 +104,24 @@ class Trainer:
             self.state.seconds = monotonic() - begin  # what was done between steps counts too
 
     def _settle(self) -> None:
-        """Say how many steps a budget in minutes allows, once that can be told."""
-        state = self.state
-        if state.total_steps is None and self.clock is not None:
-            elapsed = state.seconds - state.first_second
-            steps = self.clock.settle(state.step - state.first_step, elapsed, self.reserved_seconds)
-            state.total_steps = None if steps is None else state.first_step + steps
+        """Say how many steps a budget in minutes allows, once that can be told, and again where the pace changes."""
+        state, clock = self.state, self.clock
+        if clock is None or (state.total_steps is not None and not state.ends_by_the_clock):
+            return
+        step, elapsed, turn = state.step - state.first_step, state.seconds - state.first_second, self._turn
+        if state.total_steps is None:
+            total = clock.settle(step, elapsed, self.reserved_seconds)
+        else:
+            settled = state.total_steps - state.first_step
+            total = clock.moved(step, elapsed, self.reserved_seconds, settled, turn.step)
+            turn = Turn(step, self.schedule.progress(step, settled, turn))
+        if total is not None:
+            state.ends_by_the_clock, state.total_steps = True, state.first_step + total
+            state.turn_step, state.turn_progress = turn
+
+    @property
+    def _turn(self) -> Turn:
+        return Turn(self.state.turn_step, self.state.turn_progress)
 
     def _step(self) -> StepReport:
         state = self.state
@@ -117,7 +132,7 @@ class Trainer:
         limit = self.settings.max_grad_norm or inf
         grad_norm = float(clip_grad_norm_(self.model.parameters(), limit))
         total = None if state.total_steps is None else state.total_steps - state.first_step
-        factor = self.schedule.factor(state.step - state.first_step, total)
+        factor = self.schedule.factor(state.step - state.first_step, total, self._turn)
         state.step += 1
         state.targets += n_targets
         if isfinite(grad_norm):
@@ -190,6 +205,7 @@ class Trainer:
         if self.progress >= 1 - schedule.cooldown_fraction:
             return False
         state.total_steps = state.first_step + schedule.total_if_cooled_from(state.step - state.first_step)
+        state.ends_by_the_clock = False
         return True
 
     def extend(self) -> None:
@@ -198,6 +214,7 @@ class Trainer:
         state.first_step, state.first_second = state.step, state.seconds
         state.evaluations_since_best = state.evaluations_over_fitted = 0
         state.best_nats, state.stopped_early = None, False  # at a high rate again, it will be worse for a while
+        state.ends_by_the_clock, state.turn_step, state.turn_progress = False, 0, 0.0
         steps = steps_of(self.settings, self.batches)
         state.total_steps = None if steps is None else state.step + steps
         if self.clock is not None:
