@@ -9,10 +9,18 @@ from pathlib import Path
 from penwright.config import cache_folder
 from penwright.errors import PenwrightError
 
+KEPT_AT = "TORCHINDUCTOR_CACHE_DIR"
+
 
 def keep_what_is_compiled() -> None:
-    """Have torch's compiler keep its results where ours are: /tmp may be emptied at any time."""
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder("compiled")))
+    """Have torch's compiler keep its results where ours are: /tmp may be emptied at any time.
+
+    torch writes its own choice, /tmp/torchinductor_USER, into the variable as soon as any of its parts is asked for it;
+    only a choice of the user's stays.
+    """
+    chosen = os.environ.get(KEPT_AT)
+    if chosen is None or Path(chosen).name.startswith("torchinductor_"):
+        os.environ[KEPT_AT] = str(cache_folder("compiled"))
 
 
 def require() -> None:

@@ -1,7 +1,10 @@
+import os
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
+import torch._inductor.runtime.cache_dir_utils
 
 from penwright import compiler
 from penwright.errors import PenwrightError
@@ -44,3 +47,19 @@ def test_evaluation_does_not_run_what_is_compiled() -> None:
     with uncompiled():
         assert compiled(torch.zeros(1)) == 1 and not ran
     assert compiled(torch.zeros(1)) == 1 and ran
+
+
+@pytest.mark.parametrize("chosen", ["by nobody", "by torch", "by the user"])
+def test_what_is_compiled_is_kept_where_ours_is_unless_somebody_chose_a_place(
+    chosen: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PENWRIGHT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv(compiler.KEPT_AT, raising=False)
+    if chosen == "by torch":
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        torch._inductor.runtime.cache_dir_utils.cache_dir()
+        assert compiler.KEPT_AT in os.environ
+    elif chosen == "by the user":
+        monkeypatch.setenv(compiler.KEPT_AT, str(tmp_path / "mine"))
+    compiler.keep_what_is_compiled()
+    assert os.environ[compiler.KEPT_AT] == str(tmp_path / ("mine" if chosen == "by the user" else "cache/compiled"))
