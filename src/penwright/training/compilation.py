@@ -27,7 +27,7 @@ def choose_compilation(device: torch.device, task: Task, seconds: float) -> tupl
     missing = compiler.what_is_missing()
     if missing:
         return False, f"would save a third of the time, but {missing}"
-    return True, "takes up to a minute, then saves a third of the time"
+    return True, "takes a minute or two the first time, then saves a third of the time"
 
 
 def compile_blocks(model: nn.Module, device: torch.device, *, dynamic: bool) -> None:
