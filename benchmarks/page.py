@@ -68,7 +68,7 @@ def _measure(browser: Any, address: str) -> dict[str, float]:
     page.wait_for_selector(".choices tbody tr")
     paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
     page.click("button.main")
-    page.wait_for_function(f"document.querySelectorAll('.editor .pw-token').length >= {N_BEFORE}")
+    page.wait_for_function(f"() => document.querySelectorAll('.editor .pw-token').length >= {N_BEFORE}")
     page.wait_for_timeout(300)  # what came at once is laid out
     session = context.new_cdp_session(page)
     session.send("Performance.enable")
@@ -127,10 +127,12 @@ def _serving(run: Path) -> Iterator[str]:
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([bound])))
     thread.start()
-    yield f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    thread.join()
-    shelf.close()
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join()
+        shelf.close()
 
 
 if __name__ == "__main__":
