@@ -2,7 +2,8 @@
 
 A model's tokens are played to it: 5,000 at once, then 1,000 at 200 a second. "behind" is by how much longer the page
 took for these than they took to be sent; "frames, longest" is the longest distance of two frames meanwhile, and "work"
-is what the browser's main thread did for each of them: scripts, styles, layout and paint. All are milliseconds.
+is what the browser's main thread did for each of them: scripts, styles, layout and paint. Milliseconds, but for "of a
+hundred".
 
 Run: python -m benchmarks.page RUN [ROUNDS], where RUN holds a writer
 """
@@ -37,7 +38,9 @@ WATCH = """([before, all]) => new Promise(done => {
     if (count < all) return requestAnimationFrame(look);
     frames.sort((one, other) => one - other);
     const [took, sent] = [now - begin[0], all - begin[1]];
-    return done({ took, sent, longest: frames.at(-1), median: frames[frames.length >> 1], frames: frames.length });
+    const late = (100 * frames.filter(each => each > 25).length) / frames.length;
+    const [longest, median] = [frames.at(-1), frames[frames.length >> 1]];
+    return done({ took, sent, longest, median, late, frames: frames.length });
   };
   requestAnimationFrame(look);
 })"""
@@ -68,7 +71,7 @@ def _measure(browser: Any, address: str) -> dict[str, float]:
     page.wait_for_selector(".choices tbody tr")
     paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
     page.click("button.main")
-    page.wait_for_function(f"document.querySelectorAll('.editor .pw-token').length >= {N_BEFORE}")
+    page.wait_for_function(f"() => document.querySelectorAll('.editor .pw-token').length >= {N_BEFORE}")
     page.wait_for_timeout(300)  # what came at once is laid out
     session = context.new_cdp_session(page)
     session.send("Performance.enable")
@@ -81,6 +84,7 @@ def _measure(browser: Any, address: str) -> dict[str, float]:
         f"{RATE} tokens a second after {N_BEFORE:,}: behind": watched["took"] - 1000 * watched["sent"] / RATE,
         "frames, median": watched["median"],
         "frames, longest": watched["longest"],
+        "frames later than 25 ms, of a hundred": watched["late"],
         "work a frame": work[0],
         "layout in it": work[1],
     }
@@ -127,10 +131,12 @@ def _serving(run: Path) -> Iterator[str]:
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([bound])))
     thread.start()
-    yield f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    thread.join()
-    shelf.close()
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join()
+        shelf.close()
 
 
 if __name__ == "__main__":

@@ -107,6 +107,40 @@ def test_a_body_that_is_too_large_is_refused(serving: Serving) -> None:
     assert claimed.status == 413
 
 
+LONG, MANY = "a" * 101, ["a"] * 4
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "limit"),
+    [
+        ("/v1/completions", {"prompt": LONG}, "max_characters"),
+        ("/v1/completions", {"prompt": MANY}, "max_texts"),
+        ("/v1/completions", {"prompt": "a", "n": 3}, "max_n"),
+        ("/v1/completions", {"prompt": "a", "max_tokens": 9}, "max_new_tokens"),
+        ("/translate", {"q": LONG, "target": "target"}, "max_characters"),
+        ("/translate", {"q": MANY, "target": "target"}, "max_texts"),
+        ("/translate", {"q": "a", "target": "target", "alternatives": 2}, "max_n"),
+        ("/detect", {"q": LONG}, "max_characters"),
+        ("/classify", {"texts": [LONG]}, "max_characters"),
+        ("/classify", {"texts": MANY}, "max_texts"),
+        ("/score", {"text": LONG}, "max_characters"),
+        ("/translating/words", {"text": LONG}, "max_characters"),
+        ("/inspect/lens", {"text": LONG}, "max_characters"),
+        ("/inspect/lens", {"model": "translator", "text": "a", "target": LONG}, "max_characters"),
+        ("/inspect/neighbours", {"word": LONG}, "max_characters"),
+        ("/inspect/compared/tokens", {"text": "a", "other_text": LONG}, "max_characters"),
+    ],
+)
+def test_no_interface_takes_more_than_its_limits(limited: str, path: str, body: dict[str, object], limit: str) -> None:
+    found = ask(limited, path, "POST", json.dumps(body).encode(), Content_Type="application/json")
+    assert found.status in (400, 413) and limit in found.text
+
+
+@pytest.fixture(scope="module")
+def limited(serving: Serving) -> str:
+    return serving(max_characters=100, max_texts=3, max_n=2, max_new_tokens=8).address
+
+
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[" * 100_000, b"\xff\xfe", b'{"prompt": NaN}', b"1" * 10_000, b'{"seed": 1e999}', b"null"]
 )

@@ -8,7 +8,7 @@ import pytest
 from penwright.config import DecodingSettings
 from penwright.decoding import Generator
 
-from .conftest import Asked, Running, eventually
+from .conftest import Asked, Running, Serving, eventually
 
 openai = pytest.importorskip("openai", reason="OpenAI's client is not installed")
 BASE = {"model": "writer", "prompt": "It was", "max_tokens": 12, "seed": 3}
@@ -138,6 +138,18 @@ def test_a_client_that_leaves_ends_the_work(client: "openai.OpenAI", server: Run
     assert eventually(lambda: not served.pooling.pool.busy and served.n_inside == 0)
     assert served.pooling.n_tokens - before < 4 * 4000
     assert served.pooling.n_left > left
+
+
+def test_a_client_that_was_sent_away_tries_again_until_there_is_room(serving: Serving) -> None:
+    full = serving(max_waiting=3)
+    address = f"{full.address}/v1"
+    with openai.OpenAI(base_url=address, api_key="none", max_retries=4) as patient:
+        held = patient.completions.create(**{**BASE, "max_tokens": 4000}, n=3, stream=True)
+        next(held)
+        with pytest.raises(openai.RateLimitError):
+            patient.with_options(max_retries=0).completions.create(**BASE)
+        threading.Timer(0.3, held.close).start()
+        assert patient.completions.create(**BASE).choices[0].text
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -190,6 +190,8 @@ def test_lines_are_broken_where_one_breaks_them_and_pasted_ones_too(visit: Any) 
 def test_on_a_narrow_screen_a_token_brings_its_choices_up_until_they_are_closed(visit: Any) -> None:
     page = visit(PLACE.replace("length=12", "length=4"), width=390, height=844)
     write(page)
+    page.wait_for_selector(".choices h2:has-text('What may come next')")
+    assert page.locator(".of-part").count() == 0, "the end of what was written points at nothing"
     page.click(".editor .pw-token >> nth=1")
     box = page.locator(".choices").bounding_box()
     assert box["y"] > 300, "below the text"
@@ -227,6 +229,34 @@ def test_lines_are_blocks_while_the_model_writes_and_stand_where_they_stand_afte
     assert found["written"]["text"] == given + "".join(pieces)
     assert found["flat"]["text"] == given + "".join(pieces) + "\n", "with a line break to be seen"
     assert found["written"]["places"] == found["flat"]["places"] and found["left"] == 0
-    whole = given if given.endswith("\n") else ""
-    assert "".join(found["lines"]) == (given + "".join(pieces))[len(whole) :]
-    assert all(line.endswith("\n") for line in found["lines"]) and len(found["lines"]) == 4
+    assert "".join(found["lines"]) == given + "".join(pieces)
+    assert all(line.endswith("\n") for line in found["lines"])
+    assert len(found["lines"]) == 4 + given.endswith("\n"), "what was given is one piece, whatever breaks it has"
+
+
+FAR = """async lines => {
+  const { makeEditor } = await import("/screens/write/editor.js");
+  const editor = makeEditor({ changed: () => {}, pointed: () => {}, placeholder: "" });
+  document.querySelector(".editor").replaceWith(editor.root);
+  const token = { id: 1, logProb: -1, rank: 1, entropy: 1, likeliest: [] };
+  const frames = () => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
+  editor.draw(lines.map((text) => ({ text, tokens: [token] })));
+  editor.root.scrollTop = 1000;
+  const seen = () => [editor.root.scrollHeight, editor.root.scrollTop];
+  const before = seen();
+  editor.lock(true);
+  await frames();
+  const locked = seen();
+  const spans = [...editor.root.querySelectorAll(".pw-token")];
+  const laidOut = spans.filter((span) => span.checkVisibility({ contentVisibilityAuto: true })).length;
+  editor.lock(false);
+  await frames();
+  return { before, locked, after: seen(), laidOut };
+}"""
+
+
+def test_lines_out_of_sight_cost_nothing_while_the_model_writes_and_nothing_moves(visit: Any) -> None:
+    page = visit("#/write?model=writer")
+    found = page.evaluate(FAR, [*("far away " * (number % 40) + "\n" for number in range(400)), "the end"])
+    assert found["before"] == found["locked"] == found["after"]
+    assert 10 < found["laidOut"] < 200

@@ -58,6 +58,33 @@ def test_the_frame_takes_the_height_of_its_view_and_the_theme_of_the_notebook(op
     )
 
 
+def test_frames_follow_the_notebook_from_light_to_dark_and_are_forgotten_when_they_are_gone(
+    opened: Callable[..., Any],
+) -> None:
+    outputs = output(View("labels", samples.every()["labels"])) * 2
+    page = opened(f"<!doctype html><html lang=en><title>n</title><style>.dark{{color:#eee}}</style><body>{outputs}")
+    for theme in ("light", "dark", "light"):
+        page.evaluate("dark => document.body.classList.toggle('dark', dark)", theme == "dark")
+        for place in (0, 1):
+            page.frame_locator(f"iframe >> nth={place}").locator(
+                f"html[data-theme={theme}] main[data-ready]"
+            ).wait_for()
+    assert page.evaluate("penwrightFrames.size") == 2
+    page.evaluate("document.querySelector('iframe').parentElement.remove()")
+    frame = "document.querySelector('iframe')"
+    height = page.evaluate(f"{frame}.style.height")
+    page.evaluate(f"{frame}.style.display = 'none'")  # as notebooks do that show only what is in sight
+    page.wait_for_timeout(200)
+    assert page.evaluate(f"{frame}.style.height") == height
+    for _ in range(10):  # what is gone is noticed at the next change, once its memory was taken back
+        page.request_gc()
+        page.evaluate("document.body.classList.toggle('dark')")
+        page.wait_for_timeout(400)
+        if page.evaluate("penwrightFrames.size") == 1:
+            return
+    pytest.fail("a frame is kept that is gone")
+
+
 @pytest.mark.parametrize("name", ["text", "attribution", "curves", "embeddings", "head", "arithmetic", "lens"])
 def test_a_frame_shows_all_of_its_view_wherever_on_the_page_it_stands(opened: Callable[..., Any], name: str) -> None:
     shown = output(View(name, samples.every()[name]))

@@ -1,5 +1,7 @@
 import io
 import re
+import warnings
+from collections.abc import Callable
 from html import unescape
 from pathlib import Path
 
@@ -7,8 +9,8 @@ import numpy as np
 import pytest
 import samples
 
-from penwright.errors import UsageError
-from penwright.views import MODULES, View, ink, pictures
+from penwright.errors import PenwrightWarning, UsageError
+from penwright.views import MODULES, View, fonts, ink, pictures
 
 
 @pytest.mark.parametrize("name", sorted(pictures.DRAWINGS))
@@ -70,6 +72,68 @@ def test_a_masked_score_is_written_as_infinite() -> None:
     data["masked"] = data["masked"].copy()
     data["masked"][-1, 0] = -np.inf
     assert "−∞" in words_of(pictures.picture("arithmetic", data, ".svg"))
+
+
+@pytest.fixture
+def only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
+    """Makes the fonts of the machine one that has these characters, drawn as squares."""
+    from fontTools.fontBuilder import FontBuilder
+    from fontTools.pens.ttGlyphPen import TTGlyphPen
+    from matplotlib import font_manager
+
+    brought = [each for each in font_manager.fontManager.ttflist if "mpl-data" in each.fname]
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", brought)
+
+    def install(characters: str) -> None:
+        pen = TTGlyphPen(None)
+        for x, y in ((0, 0), (0, 800), (800, 800), (800, 0)):
+            (pen.lineTo if pen.points else pen.moveTo)((x, y))
+        pen.closePath()
+        square = pen.glyph()
+        names = [".notdef", *(f"u{ord(each):04X}" for each in characters)]
+        font = FontBuilder(1000)
+        font.setupGlyphOrder(names)
+        font.setupCharacterMap({ord(each): f"u{ord(each):04X}" for each in characters})
+        font.setupGlyf(dict.fromkeys(names, square))
+        font.setupHorizontalMetrics(dict.fromkeys(names, (1000, 0)))
+        font.setupHorizontalHeader(ascent=800, descent=-200)
+        font.setupNameTable({"familyName": "Squares", "styleName": "Regular"})
+        font.setupOS2(usWeightClass=400)
+        font.setupPost()
+        font.save(tmp_path / "squares.ttf")
+        font_manager.fontManager.addfont(tmp_path / "squares.ttf")
+
+    return install
+
+
+def drawn(words: list[str], ending: str) -> bytes:
+    tokens = samples.tokens(words)
+    data = {**samples.head(len(words)), "target_tokens": tokens, "source_tokens": tokens}
+    return pictures.picture("lines", data, ending)
+
+
+def test_a_font_of_the_machine_draws_what_the_first_one_lacks(only: Callable[[str], None]) -> None:
+    only("你好")
+    assert fonts.covering("a你好") == ([fonts.BRINGS, "Squares"], set())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        picture = drawn(["you", "你好"], ".png")
+    assert picture != drawn(["you", "好你好"], ".png")
+    assert "'DejaVu Sans', 'Squares', " in drawn(["you", "你好"], ".svg").decode()
+
+
+def test_what_no_font_has_is_said_and_in_the_picture(only: Callable[[str], None]) -> None:
+    from matplotlib.figure import Figure
+
+    only("你")
+    figure = Figure()
+    figure.text(0, 0, "你好")
+    with pytest.warns(PenwrightWarning, match=r"No font of this machine has U\+597D; an \.svg is drawn"):
+        fonts.choose(figure, stays_text=False)
+    assert figure.get_supxlabel().startswith("No font of this machine has U+597D")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # what stays text is drawn with the fonts of its reader
+        assert "No font" not in drawn(["你", "好"], ".svg").decode()
 
 
 def test_a_view_without_a_picture_says_which_have_one() -> None:

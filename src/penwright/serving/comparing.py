@@ -10,7 +10,7 @@ from penwright.errors import UsageError
 from penwright.inspection import Inspector
 from penwright.inspection.comparison import compare, compare_heads
 from penwright.inspection.drawn import compared, compared_heads
-from penwright.serving.fields import Text, TheShelf
+from penwright.serving.fields import Text, TheSettings, TheShelf, check_lengths
 from penwright.serving.inspect import Format, answer_in
 from penwright.serving.refusals import REFUSALS
 from penwright.serving.served import Served, Shelf
@@ -54,9 +54,14 @@ class _Two(NamedTuple):
 
 @router.post("/{what}", response_class=Response)
 async def compare_two(
-    what: Literal["tokens", "heads"], asked: QuestionOfTwo, shelf: TheShelf, format: Format = "bytes"
+    what: Literal["tokens", "heads"],
+    asked: QuestionOfTwo,
+    shelf: TheShelf,
+    limits: TheSettings,
+    format: Format = "bytes",
 ) -> Response:
     """The surprise of each token (or label), or the statistics of each head."""
+    check_lengths([asked.text, asked.target, asked.other_text, asked.other_target], limits)
     two = _two(asked, shelf)
     found, warnings = await (_tokens(two) if what == "tokens" else _heads(two))
     return answer_in(format, found, tuple(dict.fromkeys(warnings)))

@@ -38,6 +38,11 @@ def check_texts(texts: Sequence[str], limits: ServingSettings) -> None:
     """Raises TooMuch, which says which limit it is about."""
     if len(texts) > limits.max_texts:
         raise TooMuch(f"{len(texts)} texts at once: this server takes {limits.max_texts} (max_texts)")
-    longest = max(map(len, texts), default=0)
+    check_lengths(texts, limits)
+
+
+def check_lengths(texts: Sequence[str | None], limits: ServingSettings) -> None:
+    """Of what is a single question, though it has several texts; None is no text."""
+    longest = max((len(text or "") for text in texts), default=0)
     if longest > limits.max_characters:
         raise TooMuch(f"a text of {longest:,} characters: this server takes {limits.max_characters:,} (max_characters)")

@@ -20,7 +20,7 @@ from penwright.inspection.gradients import Method
 from penwright.inspection.heads import parse_head
 from penwright.inspection.pages import heads
 from penwright.inspection.reading import PartName, Side
-from penwright.serving.fields import Text, TheShelf
+from penwright.serving.fields import Text, TheSettings, TheShelf, check_lengths
 from penwright.serving.refusals import REFUSALS
 from penwright.views import View, pack
 from penwright.views.notebook import thumbnails
@@ -108,9 +108,12 @@ Picture = Literal[
 
 
 @router.post("/{picture}", response_class=Response)
-async def inspect(picture: Picture, asked: Question, shelf: TheShelf, format: Format = "bytes") -> Response:
+async def inspect(
+    picture: Picture, asked: Question, shelf: TheShelf, limits: TheSettings, format: Format = "bytes"
+) -> Response:
     """A picture of what happens in a model over a text."""
     served = shelf.get(asked.model)
+    check_lengths([asked.text, asked.target, asked.word], limits)
 
     def answer() -> tuple[View, tuple[str, ...]]:
         look = served.inspector

@@ -14,16 +14,29 @@ LIMIT = 1_000_000  # bytes of HTML that one output may have
 THUMBNAIL = 64  # pixels along a side, as in modules/heads.js
 HEIGHT = 520  # pixels, where scripts of a notebook do not run
 
-# What the notebook does for the frame beside it: sets its height, and tells it whether the notebook is dark.
+# What the notebook does for all such frames: sets their heights, and tells them whether it is dark, then and whenever
+# that changes. It listens once, however often cells are run, and holds no frame that is gone.
 HOST = """<script>(() => {
 const frame = document.currentScript.previousElementSibling;
-addEventListener("message", ({source, data}) => {
-  if (source !== frame.contentWindow || !data) return;
-  if (data.penwright === "height") frame.style.height = data.height + 8 + "px";
-  const ink = getComputedStyle(frame.parentElement).color.match(/[\\d.]+/g).map(Number);
+if (window.penwrightFrames) return void window.penwrightFrames.add(new WeakRef(frame));
+const frames = (window.penwrightFrames = new Set([new WeakRef(frame)]));
+const here = () => [...frames].flatMap((each) => each.deref() || (frames.delete(each), []));
+const tell = (one) => {
+  if (!one.isConnected || !one.contentWindow) return;
+  const ink = getComputedStyle(one.parentElement).color.match(/[\\d.]+/g).map(Number);
   const theme = ink[0] + ink[1] + ink[2] > 382 ? "dark" : "light";
-  if (data.penwright === "ready") source.postMessage({penwright: "theme", theme}, "*");
+  one.contentWindow.postMessage({penwright: "theme", theme}, "*");
+};
+addEventListener("message", ({source, data}) => {
+  const one = data && data.penwright && here().find((each) => each.contentWindow === source);
+  if (!one) return;
+  if (data.penwright === "height" && data.height) one.style.height = data.height + 8 + "px";
+  if (data.penwright === "ready") tell(one);
 });
+const again = () => setTimeout(() => here().forEach(tell), 300);
+const options = {attributes: true, attributeFilter: ["class", "style", "data-jp-theme-light", "data-theme"]};
+for (const each of [document.documentElement, document.body]) new MutationObserver(again).observe(each, options);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
 })();</script>"""
 
 

@@ -1,6 +1,7 @@
 """Views as SVG and PNG, for papers: drawn by matplotlib (extra `pictures`), since a server has no browser.
 
-Text stays text in SVG, so that what shows it also shapes it, in any script.
+Text stays text in SVG, so that what shows it also shapes it, in any script; in PNG it is drawn with fonts of this
+machine.
 """
 
 import io
@@ -13,6 +14,7 @@ from jaxtyping import Float, Shaped
 from numpy import ndarray
 
 from penwright.errors import PenwrightError, UsageError
+from penwright.views import fonts
 from penwright.views.diagrams import arithmetic, beam, comparison
 from penwright.views.ink import LINES, SIGNED, colours, image, label, probabilities
 from penwright.views.packing import table
@@ -47,9 +49,10 @@ def picture(name: str, data: Mapping[str, Any], ending: str) -> bytes:
         raise PenwrightError("pictures are drawn by matplotlib: pip install 'penwright[pictures]'") from missing
     out = io.BytesIO()
     with rc_context(dict(STYLE)), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # in PNG, a box for what the font lacks
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # fonts.choose says it once, and what to do
         figure = Figure(layout="constrained")
         DRAWINGS[name](figure, data)
+        fonts.choose(figure, stays_text=ending == ".svg")
         metadata = {"Date": None} if ending == ".svg" else None
         figure.savefig(out, format=ending[1:], metadata=metadata)
     return out.getvalue()

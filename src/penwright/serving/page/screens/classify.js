@@ -53,7 +53,7 @@ export function show(element, { model, state, signal, fail, announce, go }) {
   const back = button("‹ Back to the table", goBack, { hidden: true });
   const examples = model.examples
     .slice(0, 3)
-    .map((text) => button(make("bdi", {}, text.slice(0, 60)), () => showText(text)));
+    .map((text) => button(text.slice(0, 60), () => showText(text), { dir: "auto" }));
 
   function later() {
     asking.later(take, PAUSE);

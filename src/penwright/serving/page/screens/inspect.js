@@ -121,8 +121,8 @@ export function show(element, { model, models, state, signal, go, announce }) {
   const examples = model.examples.map((each) =>
     make(
       "button",
-      { type: "button", class: "plain", click: () => ((text.value = each), take()) },
-      make("bdi", {}, label(each, 40)),
+      { type: "button", class: "plain", dir: "auto", click: () => ((text.value = each), take()) },
+      label(each, 40),
     ),
   );
   const button = make("button", { type: "button", class: "main", click: take }, "Look");

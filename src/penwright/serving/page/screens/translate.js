@@ -31,6 +31,7 @@ export async function show(element, { model, state, signal, fail, announce, go }
   const page = { paragraphs: [], sentences: [], chosen: -1, glossary: state.get("glossary") };
   const asking = newest(signal);
   const [from, to] = model.languages;
+  const [fromTag, toTag] = model.languages.map((code) => (languageName(code) ? code : null));
   const readout = make(
     "p",
     { class: "hint readout" },
@@ -41,8 +42,9 @@ export async function show(element, { model, state, signal, fail, announce, go }
     pointed: pointSource,
     opened: (file) => tools.openFile(file),
     label: `Text in ${languageName(from, "the source language")}`,
+    lang: fromTag,
   });
-  const target = makeTarget({ pointed: pointTarget, chosen: (place, near) => others.open(place, near) });
+  const target = makeTarget({ pointed: pointTarget, chosen: (place, near) => others.open(place, near), lang: toTag });
   const others = makeOthers({ body: bodyOfWords, chosen: replace, fail, signal });
   const details = makeDetails({
     body: (number) => ({ ...how(), text: page.sentences[number].text, prefix: page.sentences[number].prefix }),
@@ -55,6 +57,7 @@ export async function show(element, { model, state, signal, fail, announce, go }
         target: shownText(number),
         tool: "alignment",
       }),
+    lang: toTag,
     fail,
     signal,
   });

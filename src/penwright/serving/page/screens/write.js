@@ -121,8 +121,8 @@ export function show(element, { model, state, signal, fail, announce, go }) {
     const stopped = AbortSignal.any([signal, writing.running.signal]);
     const arrived = (parts, count) => {
       writing.parts = writing.parts.concat(parts);
-      editor.append(parts);
       status.textContent = speed(count, (performance.now() - began) / 1000);
+      editor.append(parts); // reads its height: all else is changed by then, so that one layout is enough
     };
     try {
       await stream(body, { begun, signal: stopped, arrived });

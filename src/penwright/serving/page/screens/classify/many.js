@@ -182,7 +182,7 @@ export function makeMany({ model, signal, announce, chosen, fail }) {
       make("th", { scope: "row" }, make("bdi", {}, label)),
       make("td", { class: "pw-number sure" }, bar, percent(confidence)),
       given,
-      make("td", { class: "text" }, make("bdi", {}, text.slice(0, 300))),
+      make("td", { class: "text", dir: "auto" }, text.slice(0, 300)),
     );
   }
   function drawMatrix() {

@@ -39,7 +39,7 @@ export function makeSamples({ moved }) {
   }
   function item({ prompt, completion, reference }) {
     const row = (name, text, kind) =>
-      make("p", { class: kind, dir: "auto" }, make("span", { class: "pw-hidden" }, `${name}: `), inText(text));
+      make("p", { class: kind, dir: "auto" }, make("span", { class: "pw-hidden", dir: "ltr" }, `${name}: `), inText(text));
     return make(
       "article",
       { class: "card" },

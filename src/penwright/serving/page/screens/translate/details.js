@@ -37,7 +37,7 @@ const linksOf = ({ weights }) =>
   );
 
 /** `body(number)` is the question about a sentence; `choose(number, way)`; `move(step)` to another sentence. */
-export function makeDetails({ body, choose, move, inspect, fail, signal }) {
+export function makeDetails({ body, choose, move, inspect, lang, fail, signal }) {
   const root = make("section", { class: "details", "aria-label": "The chosen sentence", hidden: true });
   let handles = [];
 
@@ -54,12 +54,12 @@ export function makeDetails({ body, choose, move, inspect, fail, signal }) {
         {},
         make(
           "button",
-          { type: "button", class: "way", "aria-pressed": String(at === way), click: () => choose(place, at) },
-          make("bdi", {}, each.words.length ? each.text : "∅"),
+          { type: "button", class: "way", dir: "auto", "aria-pressed": String(at === way), click: () => choose(place, at) },
+          each.words.length ? each.text : "∅",
         ),
-        make("span", { class: "hint" }, `${number(each.log_prob)} nats`),
+        make("span", { class: "hint", lang: "en" }, `${number(each.log_prob)} nats`),
       );
-    return make("ol", { class: "ways" }, result.ways.map(row));
+    return make("ol", { class: "ways", lang }, result.ways.map(row));
   }
   async function tree(place, number) {
     place.append(make("p", { class: "hint" }, "…"));

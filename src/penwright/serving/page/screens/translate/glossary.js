@@ -39,7 +39,7 @@ export function makeGlossary({ text, changed }) {
     if (now !== before) changed((before = now));
   }
   function input(value, name) {
-    const field = make("input", { type: "text", "aria-label": name, change: settle });
+    const field = make("input", { type: "text", dir: "auto", "aria-label": name, change: settle });
     field.value = value || "";
     field.addEventListener("paste", (event) => {
       const pasted = event.clipboardData.getData("text");

@@ -37,7 +37,7 @@ export function makeHistory(again) {
       make(
         "li",
         {},
-        make("button", { type: "button", click: () => again(entry) }, make("bdi", {}, entry.source.slice(0, 90))),
+        make("button", { type: "button", dir: "auto", click: () => again(entry) }, entry.source.slice(0, 90)),
         make("bdi", { class: "hint" }, entry.target.slice(0, 90)),
       );
     list.replaceChildren(...entries.map(item));

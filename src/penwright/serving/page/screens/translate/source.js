@@ -3,11 +3,12 @@
 import { make } from "../../views/dom.js";
 
 /**
- * `changed(text)` after each change, `pointed(place)` with the number of the word under the pointer or the caret, or -1.
+ * `changed(text)` after each change, `pointed(place)` with the number of the word under the pointer or the caret, or -1. `lang` is
+ * the code of the language, or null.
  */
-export function makeSource({ changed, pointed, opened, label }) {
-  const copy = make("div", { class: "copy", "aria-hidden": "true" });
-  const field = make("textarea", { dir: "auto", spellcheck: "false", "aria-label": label, rows: 2 });
+export function makeSource({ changed, pointed, opened, label, lang }) {
+  const copy = make("div", { class: "copy", dir: "auto", lang, "aria-hidden": "true" });
+  const field = make("textarea", { dir: "auto", lang, spellcheck: "false", "aria-label": label, rows: 2 });
   field.placeholder = "Write, paste or drop a text here";
   const root = make("div", { class: "pane source" }, make("div", { class: "over" }, copy, field));
   let places = [];

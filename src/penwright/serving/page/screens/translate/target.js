@@ -17,8 +17,8 @@ const thickness = (p) => (p === null ? 0 : (THICKNESS.find(([below]) => p < belo
 export const sureness = (p) => (p === null ? "" : `, ${percent(p)}`);
 
 /** `pointed({sentence, word} or null, aloud)`, `chosen({sentence, word}, element)` when a word is opened. */
-export function makeTarget({ pointed, chosen }) {
-  const text = make("div", { class: "words", dir: "auto", role: "group", "aria-label": "Translation" });
+export function makeTarget({ pointed, chosen, lang }) {
+  const text = make("div", { class: "words", lang, role: "group", "aria-label": "Translation" });
   const root = make("div", { class: "pane target" }, text);
   let spans = [];
   let frames = []; // of the sentences, each with the white space after it
@@ -68,9 +68,9 @@ export function makeTarget({ pointed, chosen }) {
           frames.push(frame);
           return [before, frame, frame.gap];
         });
-        return make("p", {}, first, parts);
+        return make("p", { dir: "auto" }, first, parts);
       });
-      text.replaceChildren(...(frames.length ? blocks : [make("p", { class: "hint" }, placeholder)]));
+      text.replaceChildren(...(frames.length ? blocks : [make("p", { class: "hint", lang: "en" }, placeholder)]));
       spans = [];
     },
     /** A translation in its frame. */

@@ -56,7 +56,7 @@ export async function makeTools({ model, signal, fail, announce, go, take, whole
   const copy = button("Copy", copyAll, { disabled: true });
   const save = button("Save", saveAll, { disabled: true });
   const clear = button("Clear", () => take(""));
-  const example = (text) => button(make("bdi", {}, text.slice(0, 50)), () => take(text));
+  const example = (text) => button(text.slice(0, 50), () => take(text), { dir: "auto" });
   const hint = make("span", { class: "hint" }, "Try");
   return {
     source: [button("Open", () => chooser.click()), clear, await swapButton(), chooser],

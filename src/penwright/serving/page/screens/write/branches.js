@@ -31,9 +31,9 @@ export function makeBranches(open) {
     const row = (branch, at) => {
       const from = branch.parent === null ? 0 : parting(branch.text, kept[branch.parent].text);
       const rest = branch.text.slice(from).trimStart() || branch.text;
-      const name = make("bdi", {}, (from ? "…" : "") + label(rest.slice(0, SHOWN), SHOWN));
+      const name = (from ? "…" : "") + label(rest.slice(0, SHOWN), SHOWN);
       const click = () => ((current = at), open(branch.parts), draw());
-      const button = make("button", { type: "button", "aria-pressed": String(at === current), click }, name);
+      const button = make("button", { type: "button", dir: "auto", "aria-pressed": String(at === current), click }, name);
       return make("li", { style: { "--depth": depth(at) } }, button);
     };
     // below one another as they grew: a branch, then those that left it

@@ -46,7 +46,7 @@ export function makeColours({ state, chosen }) {
 
 /** Texts to begin with. */
 export function makeExamples(texts, begin) {
-  const example = (text) => button(make("bdi", {}, text.slice(0, 60)), () => begin(text));
+  const example = (text) => button(text.slice(0, 60), () => begin(text), { dir: "auto" });
   return make(
     "div",
     { class: "examples line", hidden: true },

@@ -23,7 +23,16 @@ export function makeEditor({ changed, pointed, placeholder }) {
     spellcheck: "false",
     autocapitalize: "off",
   });
-  const state = { parts: [], nodes: [], measure: "probability", marked: null, composing: false, locked: false, line: null };
+  const state = {
+    parts: [],
+    nodes: [],
+    measure: "probability",
+    marked: null,
+    composing: false,
+    locked: false,
+    line: null,
+    rest: -1, // where the caret was put, not moved to, by a person
+  };
 
   function nodeOf(part, place) {
     if (part.tokens.length === 0) return document.createTextNode(part.text);
@@ -68,34 +77,34 @@ export function makeEditor({ changed, pointed, placeholder }) {
 
   /**
    * Show more parts after those that are there. While the text is locked, each line (up to a line break) is a block of its
-   * own, so that a browser lays out the last one only, whose cost does not grow with the text.
+   * own: a browser lays out the last one only, and paints none out of sight, so that the cost does not grow with the text.
    */
   function append(more) {
     const follow = root.scrollHeight - root.scrollTop - root.clientHeight < NEAR_THE_END;
     const fresh = more.map((part, at) => nodeOf(part, state.parts.length + at));
     end.remove();
-    fresh.forEach((node) => (state.locked ? lineFor() : root).append(node));
+    if (state.locked) addLines(fresh);
+    else root.append(...fresh);
     state.nodes.push(...fresh);
     state.parts = state.parts.concat(more);
     if (!state.locked) settle();
     if (follow) root.scrollTop = root.scrollHeight;
   }
   const endsLine = (node) => node.textContent.endsWith("\n");
-  /** The block that the next node belongs into: the last one, unless a line ended there. */
-  function lineFor() {
-    if (!state.line || (state.line.lastChild && endsLine(state.line.lastChild))) {
-      state.line = make("div", {});
-      root.append(state.line);
+  /** Nodes as blocks, of which the last one stays open for more. */
+  function addLines(nodes) {
+    const finished = [];
+    for (const node of nodes) {
+      if (state.line?.lastChild && endsLine(state.line.lastChild)) finished.push(state.line);
+      if (!state.line || finished.at(-1) === state.line) root.append((state.line = make("div", {})));
+      state.line.append(node);
     }
-    return state.line;
-  }
-  /** What stands after the last line break, as the beginning of a block. */
-  function openLine() {
-    end.remove();
-    const last = state.nodes.slice(state.nodes.findLastIndex(endsLine) + 1);
-    if (!last.length) return;
-    state.line = make("div", {}, last);
-    root.append(state.line);
+    // all are measured before any is changed: that takes one layout
+    const heights = finished.map((line) => line.getBoundingClientRect().height);
+    finished.forEach((line, at) => {
+      line.style.setProperty("contain-intrinsic-block-size", `${heights[at]}px`);
+      line.classList.add("finished");
+    });
   }
   /** One line of nodes again, as it is edited. */
   function flatten() {
@@ -141,7 +150,10 @@ export function makeEditor({ changed, pointed, placeholder }) {
   }
   function atCaret() {
     if (document.activeElement !== root || root.contentEditable === "false") return;
-    const place = placeAt(state.parts, caretOffset() ?? -1);
+    const offset = caretOffset() ?? -1;
+    if (offset === state.rest) return;
+    state.rest = -1;
+    const place = placeAt(state.parts, offset);
     pointed(place >= 0 && state.parts[place].tokens.length ? place : -1, true);
   }
   root.addEventListener("beforeinput", (event) => {
@@ -165,8 +177,13 @@ export function makeEditor({ changed, pointed, placeholder }) {
     draw,
     append,
     mark,
-    /** Put the caret at the end of the text. */
-    toEnd: () => (root.focus({ preventScroll: true }), setCaret(content().length)),
+    /** Put the caret at the end of the text, where it points at nothing; not where that would bring up a keyboard. */
+    toEnd() {
+      if (matchMedia("(pointer: coarse)").matches) return;
+      state.rest = content().length;
+      root.focus({ preventScroll: true });
+      setCaret(state.rest);
+    },
     setMeasure(measure) {
       state.measure = measure;
       state.parts.forEach((part, place) => part.tokens.length && colour(state.nodes[place], part));
@@ -174,8 +191,10 @@ export function makeEditor({ changed, pointed, placeholder }) {
     /** While the model writes, nobody else does. */
     lock(on) {
       state.locked = on;
-      if (on) openLine();
-      else {
+      if (on) {
+        end.remove();
+        addLines(state.nodes);
+      } else {
         flatten();
         settle();
       }
