@@ -88,6 +88,11 @@ class Stepper:
         """Those that a step of several rows is quickest with."""
         return _threads(self._step, "many")
 
+    def load(self) -> None:
+        """Have everything compiled ready, which else is read when it is first needed."""
+        for part in _parts(self._model):
+            self._compiled(part, next(self._model.parameters()).device)
+
     def __call__(
         self, tokens: Int[Tensor, " rows"], cache: Cache, encoded: Encoded | None = None
     ) -> Float[Tensor, "rows vocab_size"]:
