@@ -113,7 +113,8 @@ class Ours:
                 max_new_tokens=job.n_new,
                 stepper=self.stepper,
             )
-            found = beam_search(writing, [job.n_new] * len(sources), settings, end_id=end_id)
+            limits, choose = [job.n_new] * len(sources), self.stepper.likeliest
+            found = beam_search(writing, limits, settings, end_id=end_id, choose=choose)
         return [hypotheses[0].tokens for hypotheses in found]
 
 

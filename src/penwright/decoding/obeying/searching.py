@@ -7,6 +7,7 @@ from functools import cached_property
 import torch
 
 from penwright.decoding.beam import BeamSettings, Extension, Hypothesis, Wanted, Watch, beam_search
+from penwright.decoding.choosing.largest import likeliest
 from penwright.decoding.decodable import Translating, evaluating
 from penwright.decoding.looking import TokenPair, coverage, cross_attention
 from penwright.decoding.obeying.demands import NO_DRAFT, Draft, GuideMaker, Outcome, Wish, outcomes, wishes_of
@@ -107,6 +108,7 @@ class Searcher:
                     wider,
                     end_id=self._tokenizer.end_id,
                     guides=[asked[number].guide for number in batch],
+                    choose=self._stepper.likeliest if self._stepper else likeliest,
                     watch=_among(batch, watch),
                     wanted=_by_number([asked[number].job for number in batch], wanted),
                 )
