@@ -51,6 +51,7 @@ class Ours:
         from safetensors.torch import load_file
 
         from penwright.config import ModelSettings
+        from penwright.decoding.sharing import Team
         from penwright.decoding.step import Stepper
         from penwright.layers.quantised import to_precision
         from penwright.memory import keep_freed_memory
@@ -67,7 +68,8 @@ class Ours:
         self.model = make_model(task, self.tokenizer.vocab_size, settings).eval()
         load_weights(self.model, load_file(folder / "model.safetensors"), str(folder))
         to_precision(self.model, engine.precision)
-        self.stepper, self.workers = Stepper(self.model), engine.workers
+        self.stepper = Stepper(self.model)
+        self.team = Team(self._search, engine.workers)
 
     def write(self, job: Job) -> list[str]:
         from penwright.models import DecoderOnly
@@ -91,12 +93,9 @@ class Ours:
         return list(zip(*(step.tokens for step in steps), strict=True))
 
     def _translate(self, job: Job) -> Tokens:
-        from penwright.decoding.sharing import shared_out
-
-        rows = -(-len(job.texts) // self.workers)
+        rows = -(-len(job.texts) // self.team.size)
         jobs = [job._replace(texts=job.texts[begin : begin + rows]) for begin in range(0, len(job.texts), rows)]
-        found = shared_out(lambda number: self._search(jobs[number]), len(jobs), self.workers)
-        return [tokens for texts in found for tokens in texts]
+        return [tokens for texts in self.team(jobs) for tokens in texts]
 
     def _search(self, job: Job) -> Tokens:
         import torch
@@ -114,7 +113,8 @@ class Ours:
                 max_new_tokens=job.n_new,
                 stepper=self.stepper,
             )
-            found = beam_search(writing, [job.n_new] * len(sources), settings, end_id=end_id)
+            limits, choose = [job.n_new] * len(sources), self.stepper.likeliest
+            found = beam_search(writing, limits, settings, end_id=end_id, choose=choose)
         return [hypotheses[0].tokens for hypotheses in found]
 
 

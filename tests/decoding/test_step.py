@@ -12,10 +12,12 @@ import torch
 from penwright import compiler
 from penwright.config import Precision, Table
 from penwright.decoding import ahead, step
+from penwright.decoding.choosing.largest import allowed_words
 from penwright.decoding.decodable import Continuing, Translating
 from penwright.decoding.step import Stepper, compile_steps
 from penwright.errors import PenwrightError
-from penwright.layers.quantised import to_precision
+from penwright.layers import quantised
+from penwright.layers.quantised import Int8Linear, compiled_product, to_precision
 from penwright.models import DecoderOnly, EncoderDecoder
 
 VOCABULARY = 29
@@ -133,6 +135,38 @@ def translated(rows: Translating, n_beams: int) -> list[torch.Tensor]:
             rows.reorder(torch.arange(n_rows) // n_beams * n_beams + parents)
         logits.append(rows.step(torch.randint(0, VOCABULARY, (n_rows,), generator=chance)))
     return logits
+
+
+class Operators(ahead.ModelPart):
+    """Logits by a product of int8, and the likeliest of them."""
+
+    def __init__(self, model: DecoderOnly, layer: Int8Linear):
+        super().__init__(model)
+        self.layer = layer
+
+    def forward(self, rows: torch.Tensor, allowed: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        logits = compiled_product(self.layer, rows)
+        return logits, *torch.ops.penwright.likeliest(logits, allowed, 8)
+
+
+@NEEDS_COMPILER
+@pytest.mark.skipif(not quantised.COMPILES, reason="the machine has no AVX-512 VNNI")
+def test_operators_in_cpp_give_what_torch_gives_however_many_rows(writer: Callable[..., DecoderOnly]) -> None:
+    width, columns = 100, 70
+    part = Operators(writer(VOCABULARY), Int8Linear(torch.nn.Linear(width, columns, bias=False)))
+    allowed = allowed_words((1, 69), columns)
+    shapes = ({0: torch.export.Dim("rows", min=2, max=100)}, None)
+    with unchecked():
+        graph = torch.export.export(part, (torch.randn(3, width), allowed), dynamic_shapes=shapes, strict=False)
+        ahead.compile_ahead(part, "operators", 1, graph)
+    compiled = ahead.load(part, "operators", 1)
+    assert compiled is not None
+    for n_rows in (1, 2, 6, 7, 8, 23, 41):
+        rows = torch.randn(n_rows, width)
+        (logits, values, places, normalisers), expected = compiled(rows, allowed), part(rows, allowed)
+        assert torch.equal(logits, expected[0])
+        assert torch.equal(values, expected[1]) and torch.equal(places, expected[2])
+        torch.testing.assert_close(normalisers, expected[3])
 
 
 def test_without_a_compiler_nothing_is_compiled_and_the_error_says_why(

@@ -1,12 +1,15 @@
-import os
+import multiprocessing
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
 
 from penwright.config import DecodingSettings
 from penwright.decoding import Translator, sharing
+from penwright.decoding import translator as translating
+from penwright.decoding.beam import beam_search
 from penwright.decoding.obeying import searching
 from penwright.decoding.obeying.demands import Demands
 from penwright.decoding.obeying.glossary import Entry, Glossary
@@ -54,19 +57,15 @@ def test_texts_that_nobody_waits_for_any_more_end_and_the_others_come_as_ever(
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are copied on Linux alone")
 def test_two_processes_say_what_one_says(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = translator.translate(TEXTS, n_best=2)
-    others: list[int] = []
-
-    def counted(work: Callable[[int], object], n: int, n_processes: int) -> list[object]:
-        pids = sharing.shared_out(lambda number: (os.getpid(), work(number)), n, n_processes)
-        others.append(len({pid for pid, _ in pids} - {os.getpid()}))
-        return [found for _, found in pids]
-
+    begun: list[object] = []
     monkeypatch.setattr(sharing, "_may_copy", lambda: True)
-    monkeypatch.setattr(searching, "shared_out", counted)
-    monkeypatch.setattr(searching, "BATCH_TOKENS", 30)
+    monkeypatch.setattr(searching, "beam_search", lambda *each, **how: begun.append(each) or beam_search(*each, **how))
+    monkeypatch.setattr(translating, "WORTH_SHARING", 2)
     translator.share_out(2)
     assert translator.translate(TEXTS, n_best=2) == alone
-    assert others == [1, 0]  # and the glossary's second search has nothing to do
+    assert len(multiprocessing.active_children()) == 1 and len(begun) == 1  # the other search was elsewhere
+    assert translator.translate(TEXTS[:2]) == [replace(each, candidates=each.candidates[:1]) for each in alone[:2]]
+    assert len(begun) == 2  # too few to share
 
 
 def test_different_texts_have_different_translations(translator: Translator) -> None:

@@ -1,5 +1,6 @@
 """A cache knows how many tokens each row holds, and where the next ones go."""
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +8,7 @@ from torch import Tensor
 
 from penwright.config import ModelSettings
 from penwright.layers.attention import KeysValues
-from penwright.layers.cache import Cache, LayerCache, OpenCache, positions_of
+from penwright.layers.cache import Cache, LayerCache, OpenCache, positions_of, room_for
 
 SETTINGS = ModelSettings.model_validate({"d_model": 8, "n_heads": 2})
 NEW = torch.zeros(3, 2, dtype=torch.long)
@@ -79,3 +80,8 @@ def test_an_open_cache_keeps_what_its_rows_hold(plan: list[tuple[int, list[int]]
         for row, (length, value) in enumerate(expected):
             assert all((layer.keys[..., :length, :] == value).all() for layer in cache.row(row, length))
             assert cache.layers[0].kept.keys.shape[0] == len(expected)
+
+
+@pytest.mark.parametrize("n_tokens", [1, 20, 32, 33, 127, 128, 129, 1000, 5000])
+def test_a_cache_has_room_for_what_it_holds_and_little_more(n_tokens: int) -> None:
+    assert n_tokens <= room_for(n_tokens) <= max(32, 1.25 * n_tokens + 32)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from penwright.config import ModelSettings
-from penwright.layers.quantised import Int8Linear, quantise, to_precision
+from penwright.layers.quantised import BLOCK, Int8Linear, both_ways, packed_weights, quantise, to_precision
 from penwright.models import DecoderOnly
 
 
@@ -55,3 +55,13 @@ def test_a_module_without_linear_layers_is_left_alone() -> None:
     module = nn.Sequential(nn.LayerNorm(4), nn.ReLU())
     quantise(module)
     assert [type(part) for part in module] == [nn.LayerNorm, nn.ReLU]
+
+
+@pytest.mark.parametrize(("width", "columns"), [(64, 64), (100, 70), (8, 3)])
+def test_packed_weights_give_the_same_products(width: int, columns: int) -> None:
+    layer, rows = Int8Linear(nn.Linear(width, columns)), torch.randn(5, width)
+    packed, offsets, scales = packed_weights(layer.whole, layer.scale)
+    assert packed.shape[0] * BLOCK == len(offsets) == len(scales)
+    found = torch.ops.penwright.int8_product(rows, packed, offsets, scales, columns)
+    assert torch.equal(found, both_ways(rows, layer.whole, layer.scale.float()))
+    assert torch.equal(offsets[:columns], 128 * layer.whole.sum(1, dtype=torch.int32))

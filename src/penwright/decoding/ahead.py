@@ -17,9 +17,15 @@ import penwright.layers
 import penwright.models
 from penwright import compiler
 from penwright.config import cache_folder
+from penwright.decoding.choosing import largest
 from penwright.errors import PenwrightWarning
+from penwright.layers import quantised
 from penwright.models import DecoderOnly, EncoderDecoder
 
+OPERATORS = {  # of our own, in C++
+    torch.ops.penwright.int8_product.default: quantised.SOURCE,
+    torch.ops.penwright.likeliest.default: largest.SOURCE,
+}
 Input = Tensor | Sequence[Tensor] | None
 Compiled = Callable[..., list[Tensor]]  # takes what the module takes, and gives its tensors as a list
 
@@ -41,7 +47,12 @@ def compile_ahead(part: ModelPart, name: str, n_threads: int, graph: torch.expor
     path = _path(part, name, n_threads)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(f".{os.getpid()}.pt2")
-    options = {"aot_inductor.package_constants_in_so": False}
+    used = {node.target for node in graph.graph.nodes}
+    sources = {operator: [path.read_text("utf-8")] for operator, path in OPERATORS.items() if operator in used}
+    options = {
+        "aot_inductor.package_constants_in_so": False,
+        "aot_inductor.custom_ops_to_c_shims": sources,  # whole functions, where torch expects declarations
+    }
     with torch.no_grad(), with_threads(n_threads), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch._inductor.aoti_compile_and_package(graph, package_path=str(unfinished), inductor_configs=options)
@@ -69,7 +80,8 @@ def load(part: ModelPart, name: str, n_threads: int) -> Compiled | None:
 
     def run(*inputs: Input) -> list[Tensor]:
         with with_threads(n_threads):
-            return list(loader.run(list(_flat(inputs))))
+            found: list[Tensor] = loader.run(list(_flat(inputs)))
+            return found
 
     return run
 
@@ -90,9 +102,13 @@ def _key(part: ModelPart, n_threads: int) -> str:
     """What a compiled function depends on: shapes and kinds of weights, never their values, and what compiled it."""
     shapes = [(name, str(x.dtype), list(x.shape)) for name, x in part.state_dict().items()]
     places = [Path(__file__), Path(str(sys.modules[type(part).__module__].__file__))]
-    places += [path for package in (penwright.layers, penwright.models) for path in _modules_of(package)]
+    places += [
+        *OPERATORS.values(),
+        *(path for package in (penwright.layers, penwright.models) for path in _modules_of(package)),
+    ]
     code = [hashlib.sha256(path.read_bytes()).hexdigest() for path in places]
-    machine = (torch.backends.cpu.get_cpu_capability(), n_threads)
+    vectors = (torch.cpu._is_vnni_supported(), torch.cpu._is_amx_tile_supported())
+    machine = (torch.backends.cpu.get_cpu_capability(), *vectors, n_threads)
     what = json.dumps([part.model.settings.model_dump(mode="json"), shapes, code, torch.__version__, machine])
     return hashlib.sha256(what.encode()).hexdigest()[:16]
 

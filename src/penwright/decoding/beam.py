@@ -1,8 +1,8 @@
 """Beam search for many sources at once; sentences that are finished leave the batch."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
+from itertools import islice, pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from penwright.decoding.choosing.largest import largest
+from penwright.decoding.choosing.largest import Likeliest, largest, likeliest
 from penwright.decoding.choosing.sampling import NEVER
 from penwright.decoding.decodable import Branching, diverged
 from penwright.decoding.obeying.guided import Guided, put
@@ -50,47 +50,42 @@ class Extension(NamedTuple):
 
 Watch = Callable[[int, Extension], None]  # is told the number of a sentence and its extension
 Wanted = Callable[[int], bool]  # whether the sentence of this number is still waited for
+Choose = Callable[[Tensor, tuple[int, ...], int], Likeliest]  # as likeliest()
 
 
 Reals = Float[np.ndarray, "sentences n"]
 Whole = Int[np.ndarray, "sentences n"]
 
 
-class _Hypotheses(NamedTuple):
-    """Some hypotheses of each sentence, best first; those with log-probability -inf are none."""
+class _Step(NamedTuple):
+    """How the beams went on, of the sentences that were searched then."""
 
-    tokens: Int[np.ndarray, "sentences n longest"]
-    sums: Float[np.ndarray, "sentences n longest"]  # of log-probabilities, up to and with each token
-    lengths: Whole  # of the tokens that count
+    numbers: Int[np.ndarray, " sentences"]
+    parents: Whole
+    tokens: Whole
+    sums: Reals  # of the log-probabilities of all tokens so far
+
+
+class _Ends(NamedTuple):
+    """Where hypotheses of each sentence end, best first; those with log-probability -inf are none."""
+
+    lengths: Whole
+    places: Whole  # among the beams of that step
     log_probs: Reals
-    merits: Reals  # log-probabilities, with what a guide adds
-    scores: Reals  # of the merits: what hypotheses are ranked by
+    scores: Reals  # what hypotheses are ranked by
 
-    def best_with(self, others: "_Hypotheses") -> "_Hypotheses":
+    def best_with(self, others: "_Ends") -> "_Ends":
         """The best of both, as many as there are here."""
-        both = [np.concatenate(pair, axis=1) for pair in zip(self, others, strict=True)]
-        best = _best(both[-1], self.scores.shape[1])
-        return _Hypotheses(*(_gather(values, best) for values in both))
+        both = self.beside(others)
+        best = _best(both.scores, self.scores.shape[1])
+        return _Ends(*(_gather(values, best) for values in both))
 
-    def select(self, sentences: Bool[np.ndarray, " sentences"]) -> "_Hypotheses":
-        return _Hypotheses(*(values[sentences] for values in self))
+    def beside(self, others: "_Ends") -> "_Ends":
+        """First these, then the others."""
+        return _Ends(*(np.concatenate(pair, axis=1) for pair in zip(self, others, strict=True)))
 
-    def listed(self, finish: Literal["end", "length"], length_penalty: float) -> list[list[Hypothesis]]:
-        found = zip(*(values.tolist() for values in self[:4]), strict=True)
-        return [
-            [
-                Hypothesis(
-                    tuple(tokens[: length - (finish == "end")]),
-                    log_prob,
-                    log_prob / length**length_penalty,
-                    finish,
-                    tuple(after - before for before, after in pairwise([0.0, *sums[:length]])),
-                )
-                for tokens, sums, length, log_prob in zip(*sentence, strict=True)
-                if log_prob > NEVER
-            ]
-            for sentence in found
-        ]
+    def select(self, sentences: Bool[np.ndarray, " sentences"]) -> "_Ends":
+        return _Ends(*(values[sentences] for values in self))
 
 
 def _best(values: Reals, n: int) -> Int[np.ndarray, "sentences best"]:
@@ -120,6 +115,7 @@ def beam_search(
     *,
     end_id: int,
     guides: Sequence[Guide | None] = (),
+    choose: Choose = likeliest,
     watch: Watch | None = None,
     wanted: Wanted | None = None,
 ) -> list[list[Hypothesis]]:
@@ -136,7 +132,7 @@ def beam_search(
     results: list[list[Hypothesis]] = [[] for _ in limits]
     logits = model.first().repeat_interleave(settings.beam_size, 0)
     device = logits.device
-    search = _Search.start(limits, settings, guides)
+    search = _Search.start(limits, settings, guides, choose)
     model.branch(settings.beam_size)
     while True:
         parents = search.extend(logits, end_id)
@@ -148,13 +144,14 @@ def beam_search(
                 if not hypotheses:
                     raise diverged()
                 results[sentence] = hypotheses
-            search = search.select(~done)
-            if len(search.numbers) == 0:
+            if done.all():
                 return results
+            search = search.select(~done)
             model.select(torch.from_numpy(parents[~done].ravel()).to(device))
         elif settings.beam_size > 1:
             model.reorder(torch.from_numpy(parents.ravel()).to(device))
-        logits = model.step(torch.from_numpy(search.last_tokens()).to(device))
+        tokens = search.history[-1].tokens[~done].ravel()
+        logits = model.step(torch.from_numpy(tokens).to(device))
 
 
 @dataclass
@@ -167,55 +164,57 @@ class _Search:
     settings: BeamSettings
     numbers: Int[np.ndarray, " sentences"]
     limits: Int[np.ndarray, " sentences"]
-    beams: _Hypotheses
-    finished: _Hypotheses
-    length: int = 0  # of the beams
+    log_probs: Reals  # of the beams, -inf where there is none
+    merits: Reals  # log-probabilities, with what a guide adds
+    finished: _Ends
+    choose: Choose
+    history: list[_Step] = field(default_factory=list)
     guided: dict[int, Guided] = field(default_factory=dict)  # by the places of their sentences in the arrays
 
     @classmethod
-    def start(cls, limits: Sequence[int], settings: BeamSettings, guides: Sequence[Guide | None]) -> "_Search":
-        def none(n: int) -> _Hypotheses:
-            shape = (len(limits), n)
-            tokens = np.zeros((*shape, max(limits)), np.int64)
-            nothing = [np.full(shape, NEVER) for _ in range(3)]
-            return _Hypotheses(tokens, np.zeros(tokens.shape), np.zeros(shape, np.int64), *nothing)
-
-        beams = none(settings.beam_size)
-        beams.log_probs[:, 0] = beams.merits[:, 0] = 0.0  # all begin alike, so that only the first beam may go on
+    def start(
+        cls, limits: Sequence[int], settings: BeamSettings, guides: Sequence[Guide | None], choose: Choose
+    ) -> "_Search":
+        n_sentences, beam_size = len(limits), settings.beam_size
+        log_probs = np.full((n_sentences, beam_size), NEVER)
+        log_probs[:, 0] = 0.0  # all begin alike, so that only the first beam may go on
+        none, never = np.zeros((n_sentences, settings.n_best), np.int64), np.full((n_sentences, settings.n_best), NEVER)
         guided = {
-            place: Guided.start(guide, limits[place], settings.beam_size)
+            place: Guided.start(guide, limits[place], beam_size)
             for place, guide in enumerate(guides)
             if guide is not None
         }
-        finished = none(settings.n_best)
-        return cls(settings, np.arange(len(limits)), np.array(limits), beams, finished, guided=guided)
+        numbers, finished = np.arange(n_sentences), _Ends(none, none, never, never)
+        return cls(settings, numbers, np.array(limits), log_probs, log_probs, finished, choose, guided=guided)
+
+    @property
+    def length(self) -> int:
+        """Of the beams."""
+        return len(self.history)
 
     def extend(self, logits: Float[Tensor, "rows vocab_size"], end_id: int) -> Whole:
         """Give each beam its next token; returns the rows that the new beams go on from."""
-        log_probs, merits, parents, tokens = self._best_continuations(logits, end_id)
-        written, sums = _gather(self.beams.tokens, parents), _gather(self.beams.sums, parents)
-        written[:, :, self.length], sums[:, :, self.length] = tokens, log_probs
-        self.length += 1
-        lengths = np.full_like(parents, self.length)
-        scores = merits / self.length**self.settings.length_penalty
+        self.log_probs, self.merits, parents, tokens = self._best_continuations(logits, end_id)
+        self.history.append(_Step(self.numbers, parents, tokens, self.log_probs))
         ended = tokens == end_id
         if ended.any():
-            new = _Hypotheses(written, sums, lengths, *(np.where(ended, x, NEVER) for x in (log_probs, merits, scores)))
-            self.finished = self.finished.best_with(new)
-            log_probs, merits, scores = (np.where(ended, NEVER, x) for x in (log_probs, merits, scores))
-        self.beams = _Hypotheses(written, sums, lengths, log_probs, merits, scores)
+            self.finished = self.finished.best_with(self._ends(ended))
+            self.log_probs, self.merits = (np.where(ended, NEVER, x) for x in (self.log_probs, self.merits))
         return parents + np.arange(len(parents))[:, None] * self.settings.beam_size
 
+    def _ends(self, which: Bool[np.ndarray, "sentences n"]) -> _Ends:
+        """The hypotheses that would be finished if these beams ended now."""
+        lengths = np.full_like(self.history[-1].tokens, self.length)
+        log_probs, merits = (np.where(which, x, NEVER) for x in (self.log_probs, self.merits))
+        places = np.broadcast_to(np.arange(self.settings.beam_size), lengths.shape)
+        return _Ends(lengths, places, log_probs, merits / self.length**self.settings.length_penalty)
+
     def _best_continuations(self, logits: Tensor, end_id: int) -> _Continuations:
-        n_sentences, beam_size = self.beams.log_probs.shape
-        logits = logits.float()
-        normaliser = logits.logsumexp(-1)  # before the ban: log-probabilities are the model's own
-        for token in self.settings.banned:
-            logits[:, token] = NEVER
-        for place, guided in self.guided.items():
-            guided.ban(logits[place * beam_size : (place + 1) * beam_size], self.length, end_id)
-        best = largest(logits, min(beam_size, logits.shape[1]))  # no sentence takes more from one beam
-        offsets = self.beams.log_probs.ravel() - normaliser.cpu().numpy()
+        n_sentences, beam_size = self.log_probs.shape
+        logits, n_best = logits.float(), min(beam_size, logits.shape[1])  # no sentence takes more from one beam
+        banned = self.settings.banned
+        best = self._led(logits, n_best, end_id) if self.guided else self.choose(logits, banned, n_best)
+        offsets = self.log_probs.ravel() - best.normalisers.cpu().numpy()
         candidates = (best.values.cpu().numpy() + offsets[:, None]).reshape(n_sentences, -1)
         places = _best(candidates, beam_size)
         log_probs = _gather(candidates, places)
@@ -223,19 +222,28 @@ class _Search:
         found = _Continuations(log_probs, log_probs.copy(), places // best.values.shape[1], tokens)
         for place, guided in self.guided.items():
             rows = slice(place * beam_size, (place + 1) * beam_size)
-            before = list(zip(self.beams.log_probs[place].tolist(), self.beams.merits[place].tolist(), strict=True))
-            own = logits[rows] - normaliser[rows, None]
+            before = list(zip(self.log_probs[place].tolist(), self.merits[place].tolist(), strict=True))
+            own = logits[rows] - best.normalisers[rows, None]
             for row, values in zip(
                 found, put(guided.choose(own, best.places[rows], before, self.length), beam_size), strict=True
             ):
                 row[place] = values
         return found
 
+    def _led(self, logits: Tensor, n_best: int, end_id: int) -> Likeliest:
+        """The likeliest tokens of each row that its guide, where it has one, lets come."""
+        normalisers = logits.logsumexp(-1)  # before the ban: log-probabilities are the model's own
+        logits[:, list(self.settings.banned)] = NEVER
+        for place, guided in self.guided.items():
+            rows = slice(place * self.settings.beam_size, (place + 1) * self.settings.beam_size)
+            guided.ban(logits[rows], self.length, end_id)
+        return Likeliest(*largest(logits, n_best), normalisers)
+
     def tell(self, watch: Watch, parents: Whole) -> None:
         """Report the step that extend() took; `parents` are the rows that it gave."""
-        last = self.length - 1
-        columns = (parents % self.settings.beam_size, self.beams.tokens[:, :, last], self.beams.sums[:, :, last])
-        for number, *each in zip(self.numbers.tolist(), *(column.tolist() for column in columns), strict=True):
+        last = self.history[-1]
+        columns = (last.numbers, parents % self.settings.beam_size, last.tokens, last.sums)
+        for number, *each in zip(*(column.tolist() for column in columns), strict=True):
             watch(number, Extension(self.length, *each))
 
     def done(self) -> Bool[np.ndarray, " sentences"]:
@@ -245,7 +253,7 @@ class _Search:
         length that helps most: the next one, or the longest.
         """
         penalty = self.settings.length_penalty
-        best = self.beams.merits.max(axis=1)
+        best = self.merits.max(axis=1)
         for place, guided in self.guided.items():
             best[place] += guided.guide.most_bias
         reach = np.maximum(best / (self.length + 1) ** penalty, best / self.limits**penalty)
@@ -257,21 +265,44 @@ class _Search:
 
     def finish(self, done: Bool[np.ndarray, " sentences"]) -> list[tuple[int, list[Hypothesis]]]:
         """The numbers and results of the sentences that are done."""
-        ended = self.finished.select(done).listed("end", self.settings.length_penalty)
-        cut = self.beams.select(done).listed("length", self.settings.length_penalty)
-        best = [(one + other)[: self.settings.n_best] for one, other in zip(ended, cut, strict=True)]
-        return list(zip(self.numbers[done].tolist(), best, strict=True))
+        settings, numbers = self.settings, self.numbers[done]
+        ends = self.finished.beside(self._ends(np.isfinite(self.log_probs))).select(done)
+        columns = (*self._written(numbers, ends), ends.lengths, ends.log_probs)
+        found = []
+        for number, *each in zip(numbers.tolist(), *(column.tolist() for column in columns), strict=True):
+            hypotheses = (
+                _hypothesis(tokens, sums, length, log_prob, place < settings.n_best, settings.length_penalty)
+                for place, (tokens, sums, length, log_prob) in enumerate(zip(*each, strict=True))
+                if log_prob > NEVER
+            )
+            found.append((number, list(islice(hypotheses, settings.n_best))))
+        return found
+
+    def _written(self, numbers: Int[np.ndarray, " sentences"], ends: _Ends) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens of the hypotheses of these sentences, and the sums of log-probabilities with each token."""
+        tokens = np.zeros((*ends.places.shape, self.length), np.int64)
+        sums, places = np.zeros(tokens.shape), ends.places
+        for place, step in reversed(list(enumerate(self.history))):
+            rows = np.searchsorted(step.numbers, numbers)[:, None]
+            tokens[:, :, place], sums[:, :, place] = step.tokens[rows, places], step.sums[rows, places]
+            places = np.where(place < ends.lengths, step.parents[rows, places], places)
+        return tokens, sums
 
     def select(self, kept: Bool[np.ndarray, " sentences"]) -> "_Search":
-        return _Search(
-            self.settings,
-            self.numbers[kept],
-            self.limits[kept],
-            self.beams.select(kept),
-            self.finished.select(kept),
-            self.length,
-            {new: self.guided[old] for new, old in enumerate(kept.nonzero()[0].tolist()) if old in self.guided},
+        return replace(
+            self,
+            numbers=self.numbers[kept],
+            limits=self.limits[kept],
+            log_probs=self.log_probs[kept],
+            merits=self.merits[kept],
+            finished=self.finished.select(kept),
+            guided={new: self.guided[old] for new, old in enumerate(kept.nonzero()[0].tolist()) if old in self.guided},
         )
 
-    def last_tokens(self) -> Int[np.ndarray, " rows"]:
-        return self.beams.tokens[:, :, self.length - 1].ravel()
+
+def _hypothesis(
+    tokens: Sequence[int], sums: Sequence[float], length: int, log_prob: float, ended: bool, length_penalty: float
+) -> Hypothesis:
+    log_probs = tuple(after - before for before, after in pairwise([0.0, *sums[:length]]))
+    finish: Literal["end", "length"] = "end" if ended else "length"
+    return Hypothesis(tuple(tokens[: length - ended]), log_prob, log_prob / length**length_penalty, finish, log_probs)

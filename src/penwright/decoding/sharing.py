@@ -8,36 +8,69 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import weakref
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
-from typing import TypeVar
+from multiprocessing.context import ForkProcess
+from typing import Generic, NamedTuple, TypeVar, cast
 
 import torch
 
 from penwright.decoding.ahead import with_threads
 from penwright.errors import PenwrightError
 
+Request = TypeVar("Request")
 Result = TypeVar("Result")
-Answer = tuple[Exception | None, Sequence[Result]]
 
 
-def shared_out(work: Callable[[int], Result], n: int, n_processes: int) -> list[Result]:
-    """work(0) to work(n - 1), in this order, by so many processes at a time, each on one thread.
+class _Copy(NamedTuple):
+    """A process that waits for requests."""
 
-    The others begin as copies of this one, so that they have all that `work` needs, and only results travel. What one
-    of them raises is raised here. Where such copies are not safe, everything is done here.
+    process: ForkProcess
+    connection: Connection
+
+
+class Team(Generic[Request, Result]):
+    """This process and copies of it, which do the same work on other requests, each on one thread.
+
+    Copies begin when they are first needed, so they have all that `work` needs as it is then; only requests and
+    results travel. They end with this object or this process, or when something goes wrong. Where copies are not
+    safe, everything is done here.
     """
-    n_processes = min(n, n_processes) if _may_copy() else 1
-    if n_processes < 2:
-        return [work(number) for number in range(n)]
-    found: dict[int, Result] = {}
-    shares = [range(first, n, n_processes) for first in range(n_processes)]
-    with _copies(work, shares[1:]) as answers, with_threads(1):
-        found |= {number: work(number) for number in shares[0]}
-        for share, connection in zip(shares[1:], answers, strict=True):
-            found |= zip(share, _received(connection), strict=True)
-    return [found[number] for number in range(n)]
+
+    def __init__(self, work: Callable[[Request], Result], size: int):
+        self._work, self.size = work, size
+        self._copies: list[_Copy] = []
+        weakref.finalize(self, _end, self._copies)
+
+    def __call__(self, requests: Sequence[Request]) -> list[Result]:
+        """work(request) for each of at most `size` requests, in this order; what one raises is raised here."""
+        if len(requests) < 2 or not _may_copy():
+            return [self._work(request) for request in requests]
+        self._begin()
+        try:
+            for copy, request in zip(self._copies, requests[1:], strict=False):
+                _send(copy.connection, request)
+            with with_threads(1):
+                results = [self._work(requests[0])]
+            return results + [cast(Result, _received(copy.connection)) for copy in self._copies[: len(requests) - 1]]
+        except BaseException:  # what others still answer would be taken for answers to the next requests
+            _end(self._copies)
+            raise
+
+    def _begin(self) -> None:
+        if not all(copy.process.is_alive() for copy in self._copies):
+            _end(self._copies)
+        context = multiprocessing.get_context("fork")
+        while len(self._copies) < self.size - 1:
+            here, there = context.Pipe()
+            others = [here, *(copy.connection for copy in self._copies)]
+            process = context.Process(target=_serve, args=(self._work, there, others), daemon=True)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which wait for work without locks
+                process.start()
+            there.close()
+            self._copies.append(_Copy(process, here))
 
 
 def _may_copy() -> bool:
@@ -46,46 +79,51 @@ def _may_copy() -> bool:
     return sys.platform == "linux" and alone and not torch.cuda.is_initialized()
 
 
-@contextmanager
-def _copies(work: Callable[[int], Result], shares: Sequence[range]) -> Iterator[list[Connection]]:
-    """Processes that do these shares, and end with the block at the latest; gives where their answers come from."""
-    context = multiprocessing.get_context("fork")
-    connections, processes = [], []
-    try:
-        for share in shares:
-            here, there = context.Pipe(duplex=False)
-            process = context.Process(target=_help, args=(work, share, there), daemon=True)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which wait for work without locks
-                process.start()
-            there.close()
-            connections.append(here)
-            processes.append(process)
-        yield connections
-    finally:
-        for process in processes:
-            process.terminate()
-            process.join()
+def _end(copies: list[_Copy]) -> None:
+    while copies:
+        process, connection = copies.pop()
+        connection.close()
+        process.terminate()
+        process.join()
 
 
-def _help(work: Callable[[int], Result], share: range, answer: Connection) -> None:
+def _serve(work: Callable[[Request], Result], connection: Connection, others: Sequence[Connection]) -> None:
+    """Answer requests until the first process is no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is for the first process, which ends the others
     torch.set_num_threads(1)
-    try:
-        found: Answer[Result] = (None, [work(number) for number in share])
-    except Exception as error:
-        found = (error, [])
-    answer.send(found)
+    for other in others:
+        other.close()  # while any copy of the other end is open, nobody notices that the first process has gone
+    while True:
+        try:
+            request = connection.recv()
+        except EOFError:
+            return
+        try:
+            answer: tuple[Exception | None, Result | None] = (None, work(request))
+        except Exception as error:
+            answer = (error, None)
+        connection.send(answer)
 
 
-def _received(connection: Connection) -> Sequence[Result]:
+def _send(connection: Connection, request: object) -> None:
     try:
-        error, found = connection.recv()
-    except EOFError:
-        raise PenwrightError(
-            "a process that shared the work was ended from outside, perhaps for want of memory; "
-            "OMP_NUM_THREADS=1 does without it"
-        ) from None
+        connection.send(request)
+    except OSError:
+        raise _gone() from None
+
+
+def _received(connection: Connection) -> object:
+    try:
+        error, result = connection.recv()
+    except (EOFError, OSError):
+        raise _gone() from None
     if error is not None:
         raise error
-    return found
+    return result
+
+
+def _gone() -> PenwrightError:
+    return PenwrightError(
+        "a process that shared the work was ended from outside, perhaps for want of memory; "
+        "OMP_NUM_THREADS=1 does without it"
+    )

@@ -2,23 +2,27 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import inf
 from typing import Literal, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor, nn
 
 from penwright import compiler
 from penwright.decoding.ahead import Compiled, ModelPart, compile_ahead, is_kept, load
-from penwright.layers.attention import Attention, KeysValues, stepping_attention
+from penwright.decoding.choosing.largest import COMPILES, MOST, Likeliest, allowed_words, likeliest
+from penwright.layers.attention import KeysValues, stepping_attention
 from penwright.layers.cache import ROOM, Cache
+from penwright.layers.recording import swap_kernels
 from penwright.models import DecoderOnly, Encoded, EncoderDecoder
+from penwright.models.embedding import Embedding
 
 Inputs = tuple[Tensor, Tensor, list[Tensor], Tensor | None, list[Tensor], Tensor | None]  # of Step.forward
-Part = Literal["one", "many", "sources"]  # a step of one row, of more, or the reading of sources
+Part = Literal["one", "many", "sources", "best"]  # a step of one row, of more, the reading of sources, the choice
 READ_TOGETHER = 2  # sources at least: a compiled reading takes one for a special case
 N_SOURCES, N_BEAMS, N_TOKENS = 3, 2, 8  # of the examples to compile by
-WORTH_THREADS: dict[Part, int] = {"one": 5_000_000, "many": 2_000_000, "sources": 2_000_000}
+WORTH_THREADS: dict[Part, float] = {"one": 5_000_000, "many": 2_000_000, "sources": 2_000_000, "best": inf}
 # ... parameters that make several threads pay: in a smaller step they wait for each other after every product
 
 
@@ -62,6 +66,17 @@ class Reading(ModelPart):
         return [x.contiguous() for layer in encoded.layers for x in layer]
 
 
+class Choice(ModelPart):
+    """The likeliest next tokens, as a function of tensors alone."""
+
+    def forward(
+        self, logits: Float[Tensor, "rows vocab_size"], allowed: Int64[Tensor, " words"]
+    ) -> tuple[Float[Tensor, "rows n"], Int[Tensor, "rows n"], Float[Tensor, " rows"]]:
+        """A Likeliest, of the tokens whose bits are set."""
+        found: tuple[Tensor, Tensor, Tensor] = torch.ops.penwright.likeliest(logits, allowed, MOST)
+        return found
+
+
 def _layers(tensors: list[Tensor]) -> tuple[KeysValues, ...]:
     return tuple(map(KeysValues, tensors[::2], tensors[1::2]))
 
@@ -88,6 +103,11 @@ class Stepper:
         """Those that a step of several rows is quickest with."""
         return _threads(self._step, "many")
 
+    def load(self) -> None:
+        """Have everything compiled ready, which else is read when it is first needed."""
+        for part in _parts(self._model):
+            self._compiled(part, next(self._model.parameters()).device)
+
     def __call__(
         self, tokens: Int[Tensor, " rows"], cache: Cache, encoded: Encoded | None = None
     ) -> Float[Tensor, "rows vocab_size"]:
@@ -102,9 +122,9 @@ class Stepper:
             origins = cache.origins
             if compiled and len(tokens) > 1 and origins is None:
                 origins = cache.own_rows(cache.room)  # compiled for beams, whether there are any or not
-            by_source = (len(encoded.padding), -1)
-            rows = (tokens.unflatten(0, by_source), cache.lengths.unflatten(0, by_source))
-            origins = None if origins is None else origins.unflatten(0, by_source)
+            n_sources = encoded.padding.shape[0]
+            rows = (tokens.view(n_sources, -1), cache.lengths.view(n_sources, -1))
+            origins = None if origins is None else origins.view(n_sources, -1, origins.shape[1])
             inputs = (*rows, kept, origins, [x for layer in encoded.layers for x in layer], encoded.padding)
         logits: Tensor = compiled(*inputs)[0] if compiled else self._step(*inputs)
         cache.advance(1)
@@ -119,6 +139,14 @@ class Stepper:
         else:
             found = Reading(self._model)(sources, padding)
         return Encoded(_layers(found), padding)
+
+    def likeliest(self, logits: Float[Tensor, "rows vocab_size"], banned: tuple[int, ...], n: int) -> Likeliest:
+        """The n likeliest tokens that are not banned; the logits are of no use then."""
+        compiled = self._compiled("best", logits.device) if n <= MOST else None
+        if compiled is None:
+            return likeliest(logits, banned, n)
+        values, places, normalisers = compiled(logits.contiguous(), allowed_words(banned, logits.shape[1]))
+        return Likeliest(values[:, :n], places[:, :n], normalisers)
 
     def _compiled(self, part: Part, device: torch.device) -> Compiled | None:
         if part not in self._known:
@@ -152,11 +180,13 @@ def are_steps_kept(model: nn.Module) -> bool:
 
 
 def _parts(model: DecoderOnly | EncoderDecoder) -> tuple[Part, ...]:
-    return ("one", "many") if isinstance(model, DecoderOnly) else ("one", "many", "sources")
+    steps: tuple[Part, ...] = ("one", "many")
+    choice: tuple[Part, ...] = ("best",) if COMPILES else ()
+    return steps if isinstance(model, DecoderOnly) else (*steps, "sources", *choice)
 
 
 def _whole(model: DecoderOnly | EncoderDecoder, part: Part) -> ModelPart:
-    return Reading(model) if part == "sources" else Step(model)
+    return Reading(model) if part == "sources" else Choice(model) if part == "best" else Step(model)
 
 
 def _threads(whole: ModelPart, part: Part) -> int:
@@ -168,11 +198,13 @@ def exported(model: DecoderOnly | EncoderDecoder, part: Part) -> torch.export.Ex
     """The part as a graph, for any number of rows (unless there is one), tokens kept and tokens of sources."""
     if part == "sources":
         example = _example_of_sources(model)
+    elif part == "best":
+        example = _example_of_choosing(model)
     elif isinstance(model, DecoderOnly):
         example = _example_of_writing(model, several=part == "many")
     else:
         example = _example_of_translating(model, several=part == "many")
-    with torch.no_grad(), _stepping(model.decoder):
+    with torch.no_grad(), swap_kernels(model.decoder, lambda *_: stepping_attention):
         return torch.export.export(_whole(model, part), example.inputs, dynamic_shapes=example.shapes, strict=False)
 
 
@@ -191,6 +223,11 @@ def _example_of_sources(model: DecoderOnly | EncoderDecoder) -> Example:
     tokens = torch.ones(N_SOURCES, N_TOKENS, dtype=torch.long)
     shape = {0: _dimension("sources"), 1: _dimension("length", model.settings.context_length)}
     return Example((tokens, tokens > 0), (shape, shape))
+
+
+def _example_of_choosing(model: DecoderOnly | EncoderDecoder) -> Example:
+    vocab_size = _embedding(model).tokens.num_embeddings
+    return Example((torch.zeros(N_SOURCES, vocab_size), allowed_words((), vocab_size)), ({0: _dimension("rows")}, None))
 
 
 def _example_of_writing(model: DecoderOnly, *, several: bool) -> Example:
@@ -227,20 +264,9 @@ def _example_of_translating(model: EncoderDecoder, *, several: bool) -> Example:
 
 
 def _keys_values(model: DecoderOnly | EncoderDecoder, n: int, length: int) -> list[Tensor]:
-    embedding = model.embedding if isinstance(model, DecoderOnly) else model.target_embedding
     shape = (n, model.settings.n_kv_heads, length, model.settings.d_head)
-    return [embedding.tokens.weight.new_zeros(shape) for _ in range(2 * len(model.decoder.blocks))]
+    return [_embedding(model).tokens.weight.new_zeros(shape) for _ in range(2 * len(model.decoder.blocks))]
 
 
-@contextmanager
-def _stepping(decoder: nn.Module) -> Iterator[None]:
-    """Attention as a compiler likes it."""
-    attentions = [part for part in decoder.modules() if isinstance(part, Attention)]
-    kernels = [attention.kernel for attention in attentions]
-    for attention in attentions:
-        attention.kernel = stepping_attention
-    try:
-        yield
-    finally:
-        for attention, kernel in zip(attentions, kernels, strict=True):
-            attention.kernel = kernel
+def _embedding(model: DecoderOnly | EncoderDecoder) -> Embedding:
+    return model.embedding if isinstance(model, DecoderOnly) else model.target_embedding

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -15,9 +15,10 @@ from penwright.decoding.beam import BeamSettings, Wanted, Watch
 from penwright.decoding.choosing.sampling import Sampling
 from penwright.decoding.documents import translated
 from penwright.decoding.obeying.demands import USUAL_DEMANDS, Demands
-from penwright.decoding.obeying.jobs import Job
-from penwright.decoding.obeying.searching import Searcher
+from penwright.decoding.obeying.jobs import Found, Job
+from penwright.decoding.obeying.searching import Searcher, WantedJob
 from penwright.decoding.segments import around, segments
+from penwright.decoding.sharing import Team
 from penwright.decoding.step import Stepper
 from penwright.decoding.translations import Alternative, Part, Prepared, Translation, jobs_of, put_together, wanted_job
 from penwright.decoding.unknown import line_breaks, never_written
@@ -28,6 +29,21 @@ from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.tokenizer import well_formed
 
 SHORTEST_REACH = 5  # a character can be four bytes, and there is the end token
+WORTH_SHARING = 4  # texts for each process
+
+
+class Task(NamedTuple):
+    """What one of several processes searches for."""
+
+    jobs: Sequence[Job]
+    settings: BeamSettings
+    limit: int | None
+
+
+def _done(searcher: Searcher, task: Task) -> list[list[Found]]:
+    """What is found for each job of the task."""
+    found = searcher.find(*task)
+    return [found[job] for job in task.jobs]
 
 
 class Translator:
@@ -52,6 +68,7 @@ class Translator:
         self.model, self.tokenizer, self.source_language = model, tokenizer, source_language
         self.defaults = defaults or DecodingSettings()
         self._stepper = Stepper(model)
+        self._team: Team[Task, list[list[Found]]] | None = None
         self._wanted: Wanted | None = None
         self.context_length = model.settings.context_length
         self.reach = min(self.context_length, max(max_source_tokens or self.context_length, SHORTEST_REACH))
@@ -71,12 +88,14 @@ class Translator:
             self._wanted = None
 
     def share_out(self, n_processes: int | None = None) -> None:
-        """From now on, large inputs are translated by so many processes at a time, or one for each thread of torch.
+        """From now on, several texts are translated by so many processes, or one for each thread of torch.
 
-        That is for models that are quickest on one thread; others use several threads as it is.
+        That is for models that are quickest on one thread; others use several threads as it is. The processes begin
+        when they are first needed: weights that change from then on change here alone.
         """
         wanted = torch.get_num_threads() if n_processes is None else n_processes
-        self._searcher.processes = wanted if self._stepper.n_threads == 1 else 1
+        size = wanted if self._stepper.n_threads == 1 else 1
+        self._team = Team(partial(_done, self._searcher), size) if size > 1 else None  # not of self: it ends with self
 
     def translate(
         self,
@@ -107,7 +126,7 @@ class Translator:
             raise UsageError(f"n_best ({n_best}) must be between 1 and beam_size ({settings.beam_size})")
         parts = self._prepared(texts, demands, prefixes)
         limit = max_new_tokens or defaults.max_new_tokens
-        found = self._searcher.find(jobs_of(parts), settings, limit, watch, wanted_job(parts, self._wanted))
+        found = self._found(jobs_of(parts), settings, limit, watch, wanted_job(parts, self._wanted))
         return [put_together(self.tokenizer, each, found, self.reach) for each in parts]
 
     def sample(
@@ -160,6 +179,23 @@ class Translator:
             return [translation.text for translation in self.translate(sentences, demands=demands)]
 
         return translated(document, self.source_language, translate)
+
+    def _found(
+        self,
+        jobs: Sequence[Job],
+        settings: BeamSettings,
+        limit: int | None,
+        watch: Watch | None,
+        wanted: WantedJob | None,
+    ) -> dict[Job, list[Found]]:
+        """What is found for each, by the processes that share the work, where nobody looks on."""
+        if self._team is None or watch or wanted or len(jobs) < WORTH_SHARING * self._team.size:
+            return self._searcher.find(jobs, settings, limit, watch, wanted)
+        self._stepper.load()  # before there are copies
+        jobs = sorted(jobs, key=lambda job: len(job.source))  # so that all have as much to do
+        tasks = [Task(jobs[first :: self._team.size], settings, limit) for first in range(self._team.size)]
+        shares = zip(tasks, self._team(tasks), strict=True)
+        return {job: found for task, share in shares for job, found in zip(task.jobs, share, strict=True)}
 
     def _settings(self) -> BeamSettings:
         defaults = self.defaults

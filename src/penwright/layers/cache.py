@@ -11,7 +11,14 @@ from penwright.config import ModelSettings
 from penwright.errors import PenwrightError
 from penwright.layers.attention import KeysValues
 
-ROOM = 64  # tokens that a cache grows by: what is read of it are whole portions, so that few shapes occur
+ROOM = 64  # tokens that a cache of rows that come and go grows by
+LEAST_ROOM = 32  # tokens that other caches begin with
+
+
+def room_for(n_tokens: int) -> int:
+    """What a cache that holds so many grows to: little more, since each step reads all of it; then seldom again."""
+    portion = max(LEAST_ROOM, 1 << max(0, n_tokens.bit_length() - 3))  # an eighth to a quarter of it
+    return -(-n_tokens // portion) * portion
 
 
 class LayerCache:
@@ -55,7 +62,7 @@ class Cache:
 
     def __init__(self, settings: ModelSettings, n_layers: int, batch: int, capacity: int, like: Tensor):
         """`like` gives the device and the precision; capacity is the longest that a row may get."""
-        shape = (batch, settings.n_kv_heads, min(ROOM, capacity), settings.d_head)
+        shape = (batch, settings.n_kv_heads, min(room_for(1), capacity), settings.d_head)
         self.capacity = capacity
         self.layers = [LayerCache(KeysValues(like.new_zeros(shape), like.new_zeros(shape))) for _ in range(n_layers)]
         self.lengths = torch.zeros(batch, dtype=torch.long, device=like.device)
@@ -87,7 +94,7 @@ class Cache:
         """Grow, where so many more tokens would not fit."""
         needed = self.longest + n_tokens
         if needed > self.room:
-            room = min(self.capacity, -(-needed // ROOM) * ROOM)
+            room = min(self.capacity, room_for(needed))
             if self.origins is not None:
                 self.origins = torch.cat([self.origins, self.own_rows(room - self.room)], dim=1)
             for layer in self.layers:
@@ -118,7 +125,7 @@ class Cache:
         """
         origins = self.own_rows(self.room) if self.origins is None else self.origins
         self.origins, self.lengths = origins[rows], self.lengths[rows]
-        self.origins[:, self.longest :] = self.own_rows(self.room - self.longest)
+        self.origins[:, self.longest :] = torch.arange(len(rows), device=rows.device)[:, None]
 
     def own_rows(self, n_tokens: int) -> Int[Tensor, "batch n_tokens"]:
         """The origins of so many tokens that each row keeps itself."""

@@ -1,26 +1,45 @@
 """Linear layers with weights of 8 bits: a quarter of the memory to read, which writing token by token waits for."""
 
+from pathlib import Path
+from typing import NamedTuple
+
 import torch
-from jaxtyping import Float, Int8
+from jaxtyping import Float, Int8, Int32
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from penwright.config import Precision
 
 LARGEST = 127  # of int8, symmetric
 TINY = 1e-8
 WHOLE_VECTORS = 32  # widths that torch's product of one row handles: of others it reads past the end
+BLOCK = 64  # columns of the product, and numbers of a row, that int8_product.cpp takes together
+ZERO = 128  # what stands for it there in rows, which are without sign
+SOURCE = Path(__file__).with_name("int8_product.cpp")
+COMPILES = torch.cpu._is_vnni_supported()  # else it is of no use
+
+
+class Packed(NamedTuple):
+    """Weights as int8_product.cpp reads them."""
+
+    packed: Int8[Tensor, "blocks quarters 64 4"]
+    offsets: Int32[Tensor, " columns"]  # what ZERO adds to each sum
+    scales: Float[Tensor, " columns"]
 
 
 class Int8Linear(nn.Module):
     """A linear layer whose rows of weights are whole numbers times one scale each (Dettmers et al. 2022, section 2.1).
 
-    One token at a time is multiplied as it is; many at a time are rounded to int8 as well, each by its own largest
-    number, since products of int8 are the quickest that a CPU has.
+    What is multiplied is rounded to int8 as well, each row by its own largest number, since products of int8 are the
+    quickest that a CPU has; but for a single row where nothing is compiled: then that is quicker as it is.
     """
 
     whole: Int8[Tensor, "out_features in_features"]
     scale: Float[Tensor, " out_features"]
     bias: Float[Tensor, " out_features"] | None
+    packed: Tensor  # and what follows: a Packed, where it is of use
+    offsets: Tensor
+    scales: Tensor
 
     def __init__(self, layer: nn.Linear):
         super().__init__()
@@ -31,6 +50,9 @@ class Int8Linear(nn.Module):
         self.register_buffer("whole", whole.to(torch.int8))
         self.register_buffer("scale", scale)
         self.register_buffer("bias", None if layer.bias is None else layer.bias.detach())
+        if COMPILES:
+            for name, tensor in packed_weights(self.whole, self.scale)._asdict().items():
+                self.register_buffer(name, tensor, persistent=False)
 
     @property
     def weight(self) -> Float[Tensor, "out_features in_features"]:
@@ -38,20 +60,61 @@ class Int8Linear(nn.Module):
         return self.whole * self.scale.float()[:, None]
 
     def forward(self, x: Float[Tensor, "*rows in_features"]) -> Float[Tensor, "*rows out_features"]:
-        rows = x.flatten(0, -2)
-        by_row = rows.shape[0] == 1 and rows.shape[1] % WHOLE_VECTORS == 0
-        product = self._one(rows) if by_row else self._many(rows)
+        compiled = COMPILES and torch.compiler.is_exporting()
+        product = (compiled_product if compiled else torch_product)(self, x.flatten(0, -2))
         product = product if self.bias is None else product + self.bias
         return product.to(x.dtype).unflatten(0, x.shape[:-1])
 
-    def _one(self, row: Float[Tensor, "1 in_features"]) -> Float[Tensor, "1 out_features"]:
-        return torch._weight_int8pack_mm(row.to(torch.bfloat16), self.whole, self.scale)
 
-    def _many(self, rows: Float[Tensor, "rows in_features"]) -> Float[Tensor, "rows out_features"]:
-        wide = rows.float()
-        largest = wide.abs().amax(-1, keepdim=True).clamp(min=TINY) / LARGEST
-        whole = (wide / largest).round().to(torch.int8)
-        return torch._int_mm(whole, self.whole.T).float() * (largest * self.scale.float())
+def torch_product(layer: Int8Linear, rows: Float[Tensor, "rows in_features"]) -> Float[Tensor, "rows out_features"]:
+    """By what torch has: one row by whole weights alone, many both ways."""
+    if rows.shape[0] == 1 and rows.shape[1] % WHOLE_VECTORS == 0:
+        return torch._weight_int8pack_mm(rows.to(torch.bfloat16), layer.whole, layer.scale)
+    return both_ways(rows, layer.whole, layer.scale.float())
+
+
+def both_ways(
+    rows: Float[Tensor, "rows in_features"],
+    whole: Int8[Tensor, "out_features in_features"],
+    scale: Float[Tensor, " out_features"],
+) -> Float[Tensor, "rows out_features"]:
+    wide = rows.float()
+    largest = wide.abs().amax(-1, keepdim=True).clamp(min=TINY) / LARGEST
+    return torch._int_mm((wide / largest).round().to(torch.int8), whole.T).float() * (largest * scale)
+
+
+def compiled_product(layer: Int8Linear, rows: Float[Tensor, "rows in_features"]) -> Float[Tensor, "rows out_features"]:
+    """By int8_product.cpp, once it is compiled: the same numbers whichever rows are multiplied together."""
+    packed, offsets, scales = layer.packed, layer.offsets, layer.scales
+    return torch.ops.penwright.int8_product(rows.float().contiguous(), packed, offsets, scales, len(layer.whole))
+
+
+@torch.library.custom_op("penwright::int8_product", mutates_args=())
+def _int8_product(
+    rows: torch.Tensor, packed: torch.Tensor, offsets: torch.Tensor, scales: torch.Tensor, n_columns: int
+) -> torch.Tensor:
+    """What int8_product.cpp does, as torch does it."""
+    return both_ways(rows, _unpacked(packed)[:n_columns, : rows.shape[1]], scales[:n_columns])
+
+
+@_int8_product.register_fake
+def _(
+    rows: torch.Tensor, packed: torch.Tensor, offsets: torch.Tensor, scales: torch.Tensor, n_columns: int
+) -> torch.Tensor:
+    return rows.new_empty(rows.shape[0], n_columns)
+
+
+def packed_weights(whole: Int8[Tensor, "out_features in_features"], scale: Float[Tensor, " out_features"]) -> Packed:
+    """In blocks of columns of the product, four numbers of each beside each other, filled up with zeros."""
+    rows, width = whole.shape
+    filled = F.pad(whole, (0, -width % BLOCK, 0, -rows % BLOCK))
+    packed = filled.unflatten(0, (-1, BLOCK)).unflatten(2, (-1, 4)).transpose(1, 2).contiguous()
+    offsets = ZERO * packed.sum((1, 3), dtype=torch.int32).flatten()
+    return Packed(packed, offsets, F.pad(scale.float(), (0, -rows % BLOCK)))
+
+
+def _unpacked(packed: Int8[Tensor, "blocks quarters 64 4"]) -> Int8[Tensor, "all_rows all_columns"]:
+    return packed.transpose(1, 2).flatten(2).flatten(0, 1)
 
 
 def quantise(module: nn.Module) -> None:

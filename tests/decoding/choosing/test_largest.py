@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from penwright.decoding.choosing.largest import WORTH_IT, largest
+from penwright.decoding.choosing.largest import WORTH_IT, allowed_words, largest, likeliest
 
 
 @pytest.mark.parametrize("columns", [8000, 8003, 64 * 40, 130])
@@ -22,3 +22,15 @@ def test_impossible_scores_come_last_and_several_of_one_block_are_found() -> Non
     assert scores.numel() > WORTH_IT
     assert largest(scores, 4).places.tolist() == [[72, 70, 71, 7999]] * 8
     assert largest(scores, 6).values[:, 4:].tolist() == [[-torch.inf, -torch.inf]] * 8
+
+
+@pytest.mark.parametrize("vocab_size", [29, 64, 130])
+def test_the_likeliest_are_not_banned_and_their_normalisers_count_all_tokens(vocab_size: int) -> None:
+    logits, banned = torch.randn(6, vocab_size), (3, 7, vocab_size - 1)
+    expected = logits.log_softmax(-1)
+    expected[:, banned] = -torch.inf
+    best = expected.topk(5)
+    operator = torch.ops.penwright.likeliest(logits, allowed_words(banned, vocab_size), 5)
+    for values, places, normalisers in (operator, likeliest(logits.clone(), banned, 5)):
+        assert torch.equal(places, best.indices)
+        torch.testing.assert_close(values - normalisers[:, None], best.values)

@@ -1,11 +1,20 @@
 """The best few of many scores, sooner than torch finds them on a CPU."""
 
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
+NEVER = -torch.inf
+WORD = 64  # bits
+MOST = 8  # that the compiled operator finds
+SOURCE = Path(__file__).with_name("likeliest.cpp")
+COMPILES = torch.cpu._is_avx512_supported()  # else it is of no use
 BLOCK = 64  # scores that are looked at together
 WORTH_IT = 30_000  # scores: among fewer there is nothing to save
 
@@ -37,3 +46,43 @@ def largest(scores: Float[Tensor, "rows columns"], n: int) -> Largest:
 def _rest(scores: Float[Tensor, "rows columns"], n_blocks: int) -> Int[Tensor, "rows rest"]:
     """The places behind the last whole block."""
     return torch.arange(n_blocks * BLOCK, scores.shape[1], device=scores.device).expand(len(scores), -1)
+
+
+class Likeliest(NamedTuple):
+    """The likeliest tokens of each row, in order, and what makes log-probabilities of their logits."""
+
+    values: Float[Tensor, "rows n"]
+    places: Int[Tensor, "rows n"]
+    normalisers: Float[Tensor, " rows"]  # to subtract: the log of the sum of the exponentials of all logits
+
+
+def likeliest(logits: Float[Tensor, "rows vocab_size"], banned: Sequence[int], n: int) -> Likeliest:
+    """The n likeliest tokens that are not banned, which lose their logits here; normalisers are of all tokens."""
+    normalisers = logits.logsumexp(-1)
+    logits[:, list(banned)] = NEVER
+    return Likeliest(*largest(logits, n), normalisers)
+
+
+@torch.library.custom_op("penwright::likeliest", mutates_args=())
+def _likeliest(
+    logits: torch.Tensor, allowed: torch.Tensor, n_best: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What likeliest.cpp does, as torch does it."""
+    bits = np.unpackbits(allowed.numpy().view(np.uint8), count=logits.shape[1], bitorder="little")
+    found = likeliest(logits.clone(), np.flatnonzero(bits == 0).tolist(), n_best)
+    return found.values, found.places, found.normalisers
+
+
+@_likeliest.register_fake
+def _(logits: torch.Tensor, allowed: torch.Tensor, n_best: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    rows = logits.shape[0]
+    return logits.new_empty(rows, n_best), allowed.new_empty(rows, n_best), logits.new_empty(rows)
+
+
+@lru_cache
+def allowed_words(banned: tuple[int, ...], vocab_size: int) -> Int64[Tensor, " words"]:
+    """A bit for each token, set if it is not banned."""
+    bits = np.zeros(-(-vocab_size // WORD) * WORD, dtype=np.uint8)
+    bits[:vocab_size] = 1
+    bits[list(banned)] = 0
+    return torch.from_numpy(np.packbits(bits, bitorder="little").view(np.int64))

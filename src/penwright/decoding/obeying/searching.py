@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import NamedTuple
 
 import torch
 
 from penwright.decoding.beam import BeamSettings, Extension, Hypothesis, Wanted, Watch, beam_search
+from penwright.decoding.choosing.largest import likeliest
 from penwright.decoding.decodable import Translating, evaluating
 from penwright.decoding.looking import TokenPair, coverage, cross_attention
 from penwright.decoding.obeying.demands import NO_DRAFT, Draft, GuideMaker, Outcome, Wish, outcomes, wishes_of
@@ -16,7 +16,6 @@ from penwright.decoding.obeying.jobs import Asked, Found, Job, source_tokens
 from penwright.decoding.obeying.protection import Span
 from penwright.decoding.obeying.revision import Revision, with_swapped
 from penwright.decoding.padding import batches_by_length
-from penwright.decoding.sharing import shared_out
 from penwright.decoding.step import Stepper
 from penwright.models import EncoderDecoder
 from penwright.tokenizers import Tokenizer
@@ -31,7 +30,6 @@ class Searcher:
     def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, stepper: Stepper | None = None):
         self._model, self._tokenizer, self._stepper = model, tokenizer, stepper
         self._revision = Revision(model, tokenizer)
-        self.processes = 1  # that share large inputs
 
     def find(
         self,
@@ -100,38 +98,24 @@ class Searcher:
         wider = replace(settings, n_best=settings.beam_size) if several else settings
         tokens = [source_tokens(self._tokenizer, each.job) for each in asked]
         found: list[list[Found]] = [[] for _ in asked]
-        batches = self._batches([len(each) for each in tokens], settings.beam_size, one_process=bool(watch or wanted))
-
-        def hypotheses(place: int) -> list[Sequence[Hypothesis]]:
-            batch = batches.numbers[place]
-            limits = [self.limit(len(tokens[n]), asked[n].guide, limit) for n in batch]
-            model = self.rows([tokens[number] for number in batch], max(limits))
-            guides = [asked[number].guide for number in batch]
-            end_id = self._tokenizer.end_id
-            results = beam_search(
-                model,
-                limits,
-                wider,
-                end_id=end_id,
-                guides=guides,
-                watch=_among(batch, watch),
-                wanted=_by_number([asked[number].job for number in batch], wanted),
-            )
-            pairs = zip(batch, results, strict=True)
-            return [self._by_coverage(tokens[n], result, settings.coverage_penalty) for n, result in pairs]
-
+        batches = batches_by_length([len(each) for each in tokens], BATCH_TOKENS // settings.beam_size)
         with evaluating(self._model), torch.inference_mode():
-            results = shared_out(hypotheses, len(batches.numbers), batches.processes)
-        for batch, ranked in zip(batches.numbers, results, strict=True):
-            for number, each in zip(batch, ranked, strict=True):
-                found[number] = self._distinct(asked[number], each)[: settings.n_best]
+            for batch in batches:
+                limits = [self.limit(len(tokens[n]), asked[n].guide, limit) for n in batch]
+                results = beam_search(
+                    self.rows([tokens[number] for number in batch], max(limits)),
+                    limits,
+                    wider,
+                    end_id=self._tokenizer.end_id,
+                    guides=[asked[number].guide for number in batch],
+                    choose=self._stepper.likeliest if self._stepper else likeliest,
+                    watch=_among(batch, watch),
+                    wanted=_by_number([asked[number].job for number in batch], wanted),
+                )
+                for number, result in zip(batch, results, strict=True):
+                    ranked = self._by_coverage(tokens[number], result, settings.coverage_penalty)
+                    found[number] = self._distinct(asked[number], ranked)[: settings.n_best]
         return found
-
-    def _batches(self, lengths: Sequence[int], beam_size: int, *, one_process: bool) -> "_Batches":
-        """Several processes are worth beginning from two full batches on."""
-        full, n_tokens = BATCH_TOKENS // beam_size, sum(lengths)
-        processes = 1 if one_process or n_tokens < 2 * full else self.processes
-        return _Batches(list(batches_by_length(lengths, min(full, -(-n_tokens // processes)))), processes)
 
     def _by_coverage(
         self, source: Sequence[int], hypotheses: Sequence[Hypothesis], penalty: float
@@ -168,13 +152,6 @@ class Searcher:
         """A hypothesis as text, with what became of the wishes."""
         text, results = outcomes(asked.job.source, asked.wishes, hypothesis, self._tokenizer, asked.draft)
         return Found(text, hypothesis, asked.wishes, results)
-
-
-class _Batches(NamedTuple):
-    """What is searched together, and how many processes do it."""
-
-    numbers: Sequence[list[int]]
-    processes: int
 
 
 def _among(batch: Sequence[int], watch: Watch | None) -> Watch | None:

@@ -1,0 +1,123 @@
+// The log of the sum of the exponentials of each row, and the largest of those that may come: in AVX-512.
+// It becomes part of what is compiled (decoding/ahead.py), whose compiler puts "extern" before this declaration:
+AOTITorchError aoti_torch_cpu_likeliest(
+    AtenTensorHandle logits, AtenTensorHandle allowed, int64_t n_best,
+    AtenTensorHandle* values, AtenTensorHandle* places, AtenTensorHandle* normalisers);
+
+extern "C++" {
+#include <immintrin.h>
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#pragma GCC push_options
+#pragma GCC optimize("O3")
+namespace likeliest {
+
+constexpr int64_t LANES = 16;  // numbers of a register
+constexpr int64_t BLOCK = 64;  // numbers that are looked at together: those of a bit each in a word
+constexpr float NEVER = -std::numeric_limits<float>::infinity();
+
+// Those of `wanted` (a bit each) among the 16 numbers from here; -inf for the others.
+inline __m512 some(const float* row, uint64_t wanted) {
+    return _mm512_mask_loadu_ps(_mm512_set1_ps(NEVER), static_cast<__mmask16>(wanted), row);
+}
+
+inline float largest_of_block(const float* block, uint64_t wanted) {
+    __m512 largest = some(block, wanted);
+    for (int64_t i = 1; i < BLOCK / LANES; i++)
+        largest = _mm512_max_ps(largest, some(block + i * LANES, wanted >> (i * LANES)));
+    return _mm512_reduce_max_ps(largest);
+}
+
+// exp(x) for x <= 0, as exact as float32 can be but for its last bit or two.
+inline __m512 exponential(__m512 x) {
+    x = _mm512_max_ps(_mm512_set1_ps(-87.0f), x);  // of something that is no number, that
+    const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 0);  // powers of two
+    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);  // log 2 in two parts
+    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
+    __m512 p = _mm512_set1_ps(1.9875691500e-4f);  // Cephes
+    for (float c : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f})
+        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(c));
+    p = _mm512_fmadd_ps(_mm512_mul_ps(p, r), r, _mm512_add_ps(r, _mm512_set1_ps(1)));
+    return _mm512_scalef_ps(p, n);
+}
+
+inline float log_sum_exp(const float* row, int64_t n, float largest) {
+    __m512 sums[4] = {};
+    const __m512 shift = _mm512_set1_ps(largest);
+    int64_t i = 0;
+    for (; i + 4 * LANES <= n; i += 4 * LANES)
+#pragma GCC unroll 4
+        for (int64_t j = 0; j < 4; j++)
+            sums[j] = _mm512_add_ps(sums[j], exponential(_mm512_sub_ps(_mm512_loadu_ps(row + i + j * LANES), shift)));
+    double sum = 0;
+    for (const __m512& each : sums) sum += _mm512_reduce_add_ps(each);
+    for (; i < n; i++) sum += std::exp(row[i] - largest);
+    return largest + std::log(sum);
+}
+
+// Finds the n largest of those that are left, in order: each is the first largest one of the block with the largest.
+inline void find_best(const float* row, int64_t n_best, std::vector<uint64_t>& left, std::vector<float>& largest,
+                      float* values, int64_t* places) {
+    for (int64_t i = 0; i < n_best; i++) {
+        const int64_t block = std::max_element(largest.begin(), largest.end()) - largest.begin();
+        const float* numbers = row + block * BLOCK;
+        int64_t place = 0;
+        while (place + 1 < BLOCK && !(left[block] >> place & 1 && numbers[place] == largest[block])) place++;
+        values[i] = largest[block];
+        places[i] = largest[block] > NEVER ? block * BLOCK + place : 0;
+        left[block] &= ~(uint64_t{1} << place);
+        largest[block] = largest_of_block(numbers, left[block]);
+    }
+}
+
+// Returns the normaliser.
+inline float look_at(const float* row, int64_t n, const uint64_t* allowed, int64_t n_best, float* values, int64_t* places) {
+    thread_local std::vector<uint64_t> left;
+    thread_local std::vector<float> largest;
+    const int64_t n_blocks = (n + BLOCK - 1) / BLOCK;
+    left.assign(allowed, allowed + n_blocks);
+    largest.resize(n_blocks);
+    float of_all = NEVER;
+    for (int64_t block = 0; block < n_blocks; block++) {
+        const float* numbers = row + block * BLOCK;
+        const uint64_t here = ~uint64_t{0} >> std::max<int64_t>(0, (block + 1) * BLOCK - n);
+        largest[block] = largest_of_block(numbers, left[block]);
+        of_all = std::max(of_all, left[block] == here ? largest[block] : largest_of_block(numbers, here));
+    }
+    find_best(row, n_best, left, largest, values, places);
+    return log_sum_exp(row, n, of_all);
+}
+
+template <typename T>
+T* made(AtenTensorHandle* tensor, int64_t n, int64_t width, int32_t type) {
+    const int64_t sizes[] = {n, width}, strides[] = {width, 1};
+    void* found = nullptr;
+    aoti_torch_empty_strided(width ? 2 : 1, sizes, strides + !width, type, aoti_torch_device_type_cpu(), 0, tensor);
+    aoti_torch_get_data_ptr(*tensor, &found);
+    return static_cast<T*>(found);
+}
+
+}  // namespace likeliest
+#pragma GCC pop_options
+}
+
+AOTITorchError aoti_torch_cpu_likeliest(
+    AtenTensorHandle logits, AtenTensorHandle allowed, int64_t n_best,
+    AtenTensorHandle* values, AtenTensorHandle* places, AtenTensorHandle* normalisers) {
+    void *numbers = nullptr, *words = nullptr;
+    int64_t n_rows = 0, n = 0;
+    aoti_torch_get_data_ptr(logits, &numbers);
+    aoti_torch_get_data_ptr(allowed, &words);
+    aoti_torch_get_size(logits, 0, &n_rows);
+    aoti_torch_get_size(logits, 1, &n);
+    float* best = likeliest::made<float>(values, n_rows, n_best, aoti_torch_dtype_float32());
+    int64_t* where = likeliest::made<int64_t>(places, n_rows, n_best, aoti_torch_dtype_int64());
+    float* sums = likeliest::made<float>(normalisers, n_rows, 0, aoti_torch_dtype_float32());
+    for (int64_t row = 0; row < n_rows; row++)
+        sums[row] = likeliest::look_at(static_cast<float*>(numbers) + row * n, n, static_cast<uint64_t*>(words), n_best,
+                                       best + row * n_best, where + row * n_best);
+    return AOTI_TORCH_SUCCESS;
+}

@@ -1,0 +1,195 @@
+// Rows of numbers times a matrix of int8, in AVX-512 VNNI, and in AMX where it is and there are rows enough.
+// It becomes part of each compiled step (decoding/ahead.py), whose compiler puts "extern" before this declaration:
+AOTITorchError aoti_torch_cpu_int8_product(
+    AtenTensorHandle rows, AtenTensorHandle packed, AtenTensorHandle offsets, AtenTensorHandle scales,
+    int64_t n_columns, AtenTensorHandle* product);
+
+extern "C++" {
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <algorithm>
+#include <vector>
+
+#pragma GCC push_options
+#pragma GCC optimize("O3")
+namespace int8_product {
+
+constexpr int64_t LANES = 16;             // numbers of a register
+constexpr int64_t REGISTERS = 4;          // that columns of a block take
+constexpr int64_t COLUMNS = REGISTERS * LANES;  // of a block, as they are packed
+constexpr int64_t DEPTH = 64;             // what the width of rows is filled up to a multiple of
+constexpr int64_t ROWS = 6;               // at a time, in registers
+constexpr int64_t TILE = 16;              // rows at a time, in AMX
+constexpr int64_t WORTH_TILES = 8;        // rows
+constexpr int64_t STRIP = 32;             // rows whose products stay near until all columns are done
+constexpr int64_t WORTH_THREADS = 1 << 19;  // multiplications
+
+struct Rows {
+    const uint8_t* whole;  // [n, depth], 128 standing for zero
+    const float* scales;
+    float* product;
+    int64_t n, depth, n_columns;
+
+    Rows from(int64_t row) const {
+        return {whole + row * depth, scales + row, product + row * n_columns, n - row, depth, n_columns};
+    }
+};
+
+struct Columns {
+    const int8_t* packed;  // [depth / 4, COLUMNS, 4]
+    const int32_t* offsets;  // what the 128s of the rows add
+    const float* scales;
+    int64_t first, n;
+};
+
+inline __mmask16 first_lanes(int64_t n) {
+    return n >= LANES ? 0xffff : n > 0 ? (1u << n) - 1 : 0;
+}
+
+// Rounds a row by its largest number, as Int8Linear does; returns its scale.
+inline float round_row(const float* row, int64_t width, int64_t depth, uint8_t* whole) {
+    __m512 largest = _mm512_setzero_ps();
+    for (int64_t i = 0; i < width; i += LANES)
+        largest = _mm512_max_ps(largest, _mm512_abs_ps(_mm512_maskz_loadu_ps(first_lanes(width - i), row + i)));
+    const float scale = std::max(_mm512_reduce_max_ps(largest), 1e-8f) / 127;
+    for (int64_t i = 0; i < depth; i += LANES) {
+        const __m512 x = _mm512_maskz_loadu_ps(first_lanes(width - i), row + i);
+        const __m512i rounded = _mm512_cvtps_epi32(_mm512_div_ps(x, _mm512_set1_ps(scale)));
+        const __m512i shifted = _mm512_add_epi32(rounded, _mm512_set1_epi32(128));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(whole + i), _mm512_cvtepi32_epi8(shifted));
+    }
+    return scale;
+}
+
+inline void write_row(const __m512i* sums, const Rows& rows, int64_t row, const Columns& columns) {
+    float* product = rows.product + row * rows.n_columns + columns.first;
+#pragma GCC unroll 4
+    for (int64_t i = 0; i < REGISTERS; i++) {
+        const __m512i offsets = _mm512_loadu_si512(columns.offsets + i * LANES);
+        const __m512 scales = _mm512_loadu_ps(columns.scales + i * LANES);
+        const __m512 sum = _mm512_cvtepi32_ps(_mm512_sub_epi32(sums[i], offsets));
+        const __m512 scaled = _mm512_mul_ps(sum, _mm512_mul_ps(_mm512_set1_ps(rows.scales[row]), scales));
+        _mm512_mask_storeu_ps(product + i * LANES, first_lanes(columns.n - i * LANES), scaled);
+    }
+}
+
+// The first N rows, or as many as there are.
+template <int N>
+void multiply(const Rows& rows, const Columns& columns) {
+    if constexpr (N > 1)
+        if (rows.n < N) return multiply<N - 1>(rows, columns);
+    __m512i sums[N][REGISTERS] = {};
+    for (int64_t k = 0; k < rows.depth; k += 4) {
+        __m512i weights[REGISTERS];
+#pragma GCC unroll 4
+        for (int64_t i = 0; i < REGISTERS; i++)
+            weights[i] = _mm512_loadu_si512(columns.packed + (k * REGISTERS + 4 * i) * LANES);
+#pragma GCC unroll 6
+        for (int64_t row = 0; row < N; row++) {
+            const __m512i x = _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(rows.whole + row * rows.depth + k));
+#pragma GCC unroll 4
+            for (int64_t i = 0; i < REGISTERS; i++) sums[row][i] = _mm512_dpbusd_epi32(sums[row][i], x, weights[i]);
+        }
+    }
+#pragma GCC unroll 6
+    for (int64_t row = 0; row < N; row++) write_row(sums[row], rows, row, columns);
+}
+
+#ifdef __AMX_INT8__
+struct alignas(64) TileShapes {
+    uint8_t palette = 1, start = 0, reserved[14] = {};
+    uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64};
+    uint8_t rows[16] = {TILE, TILE, TILE, TILE, TILE, TILE, TILE};
+};
+
+inline bool has_tiles() {
+    constexpr int ask = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM: a program may use AMX once it has asked Linux
+    static const bool allowed = syscall(SYS_arch_prctl, ask, tile_data) == 0;
+    return allowed;
+}
+
+inline void multiply_tile(const Rows& rows, const Columns& columns) {
+    alignas(64) int32_t sums[TILE][COLUMNS];
+    constexpr int64_t stride = 4 * COLUMNS;
+    const int8_t* weights = columns.packed;
+    _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
+    for (int64_t k = 0; k < rows.depth; k += DEPTH, weights += DEPTH * COLUMNS) {
+        _tile_loadd(4, rows.whole + k, rows.depth);
+        _tile_loadd(5, weights, stride); _tile_dpbusd(0, 4, 5);
+        _tile_loadd(6, weights + 64, stride); _tile_dpbusd(1, 4, 6);
+        _tile_loadd(5, weights + 128, stride); _tile_dpbusd(2, 4, 5);
+        _tile_loadd(6, weights + 192, stride); _tile_dpbusd(3, 4, 6);
+    }
+    _tile_stored(0, sums[0], stride); _tile_stored(1, sums[0] + 16, stride);
+    _tile_stored(2, sums[0] + 32, stride); _tile_stored(3, sums[0] + 48, stride);
+    for (int64_t row = 0; row < std::min(rows.n, TILE); row++)
+        write_row(reinterpret_cast<const __m512i*>(sums[row]), rows, row, columns);
+}
+#else
+inline bool has_tiles() { return false; }
+#endif
+
+inline void multiply_all(const Rows& rows, const Columns& all) {
+    const bool tiles = rows.n >= WORTH_TILES && has_tiles();
+#pragma omp parallel if (rows.n * rows.depth * all.n > WORTH_THREADS)
+    {
+#ifdef __AMX_INT8__
+        const TileShapes shapes;
+        if (tiles) _tile_loadconfig(&shapes);
+#endif
+        for (int64_t strip = 0; strip < rows.n; strip += STRIP)
+#pragma omp for nowait
+            for (int64_t first = 0; first < all.n; first += COLUMNS) {
+                const Columns columns{all.packed + first * rows.depth, all.offsets + first, all.scales + first,
+                                      first, all.n - first};
+                Rows left = rows.from(strip);
+                left.n = std::min(left.n, STRIP);
+#ifdef __AMX_INT8__
+                for (; tiles && left.n >= WORTH_TILES; left = left.from(std::min(left.n, TILE)))
+                    multiply_tile(left, columns);
+#endif
+                for (; left.n > 0; left = left.from(std::min(left.n, ROWS))) multiply<ROWS>(left, columns);
+            }
+#ifdef __AMX_INT8__
+        if (tiles) _tile_release();
+#endif
+    }
+}
+
+template <typename T>
+T* data(AtenTensorHandle tensor) {
+    void* found = nullptr;
+    aoti_torch_get_data_ptr(tensor, &found);
+    return static_cast<T*>(found);
+}
+
+inline int64_t size(AtenTensorHandle tensor, int64_t dimension) {
+    int64_t found = 0;
+    aoti_torch_get_size(tensor, dimension, &found);
+    return found;
+}
+
+}  // namespace int8_product
+}
+
+AOTITorchError aoti_torch_cpu_int8_product(
+    AtenTensorHandle rows, AtenTensorHandle packed, AtenTensorHandle offsets, AtenTensorHandle scales,
+    int64_t n_columns, AtenTensorHandle* product) {
+    using namespace int8_product;
+    const int64_t n = size(rows, 0), width = size(rows, 1), depth = 4 * size(packed, 1);
+    const int64_t sizes[] = {n, n_columns}, strides[] = {n_columns, 1};
+    const auto error = aoti_torch_empty_strided(
+        2, sizes, strides, aoti_torch_dtype_float32(), aoti_torch_device_type_cpu(), 0, product);
+    if (error != AOTI_TORCH_SUCCESS) return error;
+    thread_local std::vector<uint8_t> whole;
+    thread_local std::vector<float> of_rows;
+    whole.resize((n + TILE - 1) * depth);  // a tile takes in all its rows, though there be fewer
+    of_rows.resize(n);
+    for (int64_t row = 0; row < n; row++)
+        of_rows[row] = round_row(data<float>(rows) + row * width, width, depth, whole.data() + row * depth);
+    multiply_all({whole.data(), of_rows.data(), data<float>(*product), n, depth, n_columns},
+                 {data<int8_t>(packed), data<int32_t>(offsets), data<float>(scales), 0, n_columns});
+    return AOTI_TORCH_SUCCESS;
+}
+#pragma GCC pop_options
