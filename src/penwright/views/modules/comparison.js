@@ -4,7 +4,7 @@ import { number, percent } from "./axes.js";
 import { bars } from "./bars.js";
 import { tensor } from "./bytes.js";
 import { diverging, inkOn, isDark, sequential } from "./colour.js";
-import { choices, make, table, twin, view } from "./dom.js";
+import { choices, make, makePanel, table, twin, view } from "./dom.js";
 import { roving } from "./keyboard.js";
 import { inText, label } from "./tokens.js";
 
@@ -33,14 +33,8 @@ function build(root, data, { measure = MEASURES[0][0] }) {
     Number.isFinite(value) ? `${sign && value > 0 ? "+" : ""}${number(value)}` : "–";
   const state = { measure, row: -1 };
   const passages = SIDES.map((side, at) => passage(side, data.names[at]));
-  const panel = make(
-    "div",
-    { class: "pw-panel", "aria-live": "polite" },
-    make(
-      "p",
-      { class: "pw-note" },
-      "Point at a token, or use the arrow keys. Orange: it surprises the second more; blue: it surprises the first more.",
-    ),
+  const panel = makePanel(
+    "Point at a token, or use the arrow keys. Orange: it surprises the second more; blue: it surprises the first more.",
   );
 
   function passage(side, name) {

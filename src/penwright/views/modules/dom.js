@@ -25,6 +25,11 @@ export function makeSvg(tag, attributes = {}, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
 
+/** Where a view says what is pointed at; before anything is, what may be done. */
+export function makePanel(hint) {
+  return make("div", { class: "pw-panel", "aria-live": "polite" }, make("p", { class: "pw-note" }, hint));
+}
+
 /** Tell the page what was chosen: an event that bubbles. */
 export function emit(element, name, detail) {
   element.dispatchEvent(new CustomEvent(name, { detail, bubbles: true }));

@@ -4,7 +4,7 @@ import { number, percent } from "./axes.js";
 import { bars } from "./bars.js";
 import { tensor } from "./bytes.js";
 import { isDark, inkOn, sequential } from "./colour.js";
-import { emit, make, view } from "./dom.js";
+import { emit, make, makePanel, view } from "./dom.js";
 import { roving } from "./keyboard.js";
 import { label, textOf } from "./tokens.js";
 
@@ -24,14 +24,8 @@ function build(root, data) {
   const [layers, positions] = probabilities.shape;
   const truth = data.true_probabilities && tensor(data.true_probabilities);
   const ranks = data.true_ranks && tensor(data.true_ranks);
-  const panel = make(
-    "div",
-    { class: "pw-panel", "aria-live": "polite" },
-    make(
-      "p",
-      { class: "pw-note" },
-      "Each cell: the likeliest next token as seen from that layer; stronger colour, more probable. Point or use the arrow keys.",
-    ),
+  const panel = makePanel(
+    "Each cell: the likeliest next token as seen from that layer; stronger colour, more probable. Point or use the arrow keys.",
   );
   const frame = make("div", { class: "pw-scroll pw-frame" });
   const state = { start: 0, cells: [] };

@@ -3,7 +3,7 @@
 import { number, percent } from "./axes.js";
 import { bars } from "./bars.js";
 import { tensor } from "./bytes.js";
-import { choices, emit, make, view } from "./dom.js";
+import { choices, emit, make, makePanel, view } from "./dom.js";
 import { roving } from "./keyboard.js";
 import { inText, label, textOf } from "./tokens.js";
 
@@ -31,14 +31,8 @@ export function draw(element, data, options = {}) {
 function build(root, data, { measure = "probability" }) {
   const [logProbs, ranks, entropies] = [data.log_probs, data.ranks, data.entropies].map((each) => each && tensor(each));
   const first = data.tokens.length - logProbs.size;
-  const panel = make(
-    "div",
-    { class: "pw-panel", "aria-live": "polite" },
-    make(
-      "p",
-      { class: "pw-note" },
-      "Point at a token, or use the arrow keys, to see what else might have come. Stronger colour and a thicker line: less expected.",
-    ),
+  const panel = makePanel(
+    "Point at a token, or use the arrow keys, to see what else might have come. Stronger colour and a thicker line: less expected.",
   );
   const spans = data.tokens.map((token, place) =>
     make("span", { class: "pw-token", role: "button", "data-place": place }, inText(textOf(token))),
