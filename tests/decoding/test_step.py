@@ -17,7 +17,9 @@ from penwright.decoding.decodable import Continuing, Translating
 from penwright.decoding.step import Stepper, compile_steps
 from penwright.errors import PenwrightError
 from penwright.layers import quantised
+from penwright.layers.mask import KernelMask
 from penwright.layers.quantised import Int8Linear, compiled_product, to_precision
+from penwright.layers.stepping import stepping_attention
 from penwright.models import DecoderOnly, EncoderDecoder
 
 VOCABULARY = 29
@@ -133,35 +135,69 @@ def translated(rows: Translating, n_beams: int) -> list[torch.Tensor]:
 
 
 class Operators(ahead.ModelPart):
-    """Logits by a product of int8, and the likeliest of them."""
+    """Logits by a product of int8, the likeliest of them, and attention to what rows keep for each other."""
 
     def __init__(self, model: DecoderOnly, layer: Int8Linear):
         super().__init__(model)
         self.layer = layer
 
-    def forward(self, rows: torch.Tensor, allowed: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(
+        self,
+        rows: torch.Tensor,
+        allowed: torch.Tensor,
+        queries: torch.Tensor,
+        kept: list[torch.Tensor],
+        seen: torch.Tensor,
+        origins: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
         logits = compiled_product(self.layer, rows)
-        return logits, *torch.ops.penwright.likeliest(logits, allowed, 8)
+        heads = [
+            stepping_attention(origins if origins_too else None)(queries, keys, values, KernelMask(mask), 0.0)
+            for keys, values in (kept, [x.bfloat16() for x in kept])
+            for origins_too, mask in ((True, seen), (False, None))
+        ]
+        return logits, *torch.ops.penwright.likeliest(logits, allowed, 8), *heads
 
 
 @NEEDS_COMPILER
 @pytest.mark.skipif(not quantised.COMPILES, reason="the machine has no AVX-512 VNNI")
-def test_operators_in_cpp_give_what_torch_gives_however_many_rows(writer: Callable[..., DecoderOnly]) -> None:
+@pytest.mark.parametrize("d_head", [24, 64])
+def test_operators_in_cpp_give_what_torch_gives_however_many_rows(
+    writer: Callable[..., DecoderOnly], d_head: int
+) -> None:
     width, columns = 100, 70
     part = Operators(writer(VOCABULARY), Int8Linear(torch.nn.Linear(width, columns, bias=False)))
     allowed = allowed_words((1, 69), columns)
-    shapes = ({0: torch.export.Dim("rows", min=2, max=100)}, None)
+
+    def inputs(n_rows: int, n_sources: int, n_targets: int) -> tuple[object, ...]:
+        chance = torch.Generator().manual_seed(n_rows)
+        seen = torch.rand(n_rows, 1, 1, n_sources, generator=chance) < 0.7
+        seen[..., 0] = True
+        return (
+            torch.randn(n_rows, width),
+            allowed,
+            torch.randn(n_rows, 4, n_targets, d_head, generator=chance),
+            [torch.randn(n_rows, 2, n_sources, d_head, generator=chance) for _ in "kv"],
+            seen,
+            torch.randint(0, n_rows, (n_rows, n_sources), generator=chance),
+        )
+
+    rows, sources, targets = (torch.export.Dim(name, min=2, max=100) for name in ("rows", "sources", "targets"))
+    kept = {0: rows, 2: sources}
+    shapes = ({0: rows}, None, {0: rows, 2: targets}, [kept, kept], {0: rows, 3: sources}, {0: rows, 1: sources})
     with unchecked():
-        graph = torch.export.export(part, (torch.randn(3, width), allowed), dynamic_shapes=shapes, strict=False)
-        ahead.compile_ahead(part, "operators", 1, graph)
-    compiled = ahead.load(part, "operators", 1)
+        graph = torch.export.export(part, inputs(3, 5, 4), dynamic_shapes=shapes, strict=False)
+        ahead.compile_ahead(part, f"operators-{d_head}", 1, graph)
+    compiled = ahead.load(part, f"operators-{d_head}", 1)
     assert compiled is not None
-    for n_rows in (1, 2, 6, 7, 8, 23, 41):
-        rows = torch.randn(n_rows, width)
-        (logits, values, places, normalisers), expected = compiled(rows, allowed), part(rows, allowed)
+    for n_rows, n_sources, n_targets in ((2, 2, 2), (6, 16, 3), (7, 15, 2), (8, 33, 2), (23, 48, 5), (41, 70, 2)):
+        given = inputs(n_rows, n_sources, n_targets)
+        (logits, values, places, normalisers, *heads), expected = compiled(*given), part(*given)
         assert torch.equal(logits, expected[0])
         assert torch.equal(values, expected[1]) and torch.equal(places, expected[2])
         torch.testing.assert_close(normalisers, expected[3])
+        for found, wanted in zip(heads, expected[4:], strict=True):
+            torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch's, about itself

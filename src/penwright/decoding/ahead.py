@@ -19,13 +19,15 @@ from penwright import compiler
 from penwright.config import cache_folder
 from penwright.decoding.choosing import largest
 from penwright.errors import PenwrightWarning
-from penwright.layers import quantised
+from penwright.layers import quantised, stepping
 from penwright.models import DecoderOnly, EncoderDecoder
 
 OPERATORS = {  # of our own, in C++
     torch.ops.penwright.int8_product.default: quantised.SOURCE,
+    torch.ops.penwright.stepping_attention.default: stepping.SOURCE,
     torch.ops.penwright.likeliest.default: largest.SOURCE,
 }
+HEADER = Path(penwright.layers.__file__).with_name("vectors.h")
 Input = Tensor | Sequence[Tensor] | None
 Compiled = Callable[..., list[Tensor]]  # takes what the module takes, and gives its tensors as a list
 
@@ -48,7 +50,7 @@ def compile_ahead(part: ModelPart, name: str, n_threads: int, graph: torch.expor
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(f".{os.getpid()}.pt2")
     used = {node.target for node in graph.graph.nodes}
-    sources = {operator: [path.read_text("utf-8")] for operator, path in OPERATORS.items() if operator in used}
+    sources = {operator: [_source(path)] for operator, path in OPERATORS.items() if operator in used}
     options = {
         "aot_inductor.package_constants_in_so": False,
         "aot_inductor.custom_ops_to_c_shims": sources,  # whole functions, where torch expects declarations
@@ -57,6 +59,11 @@ def compile_ahead(part: ModelPart, name: str, n_threads: int, graph: torch.expor
         warnings.simplefilter("ignore")
         torch._inductor.aoti_compile_and_package(graph, package_path=str(unfinished), inductor_configs=options)
     unfinished.rename(path)
+
+
+def _source(path: Path) -> str:
+    """The text of an operator, which is compiled elsewhere."""
+    return path.read_text("utf-8").replace('#include "', f'#include "{HEADER.parent}/')
 
 
 def is_kept(part: ModelPart, name: str, n_threads: int) -> bool:
@@ -103,6 +110,7 @@ def _key(part: ModelPart, n_threads: int) -> str:
     shapes = [(name, str(x.dtype), list(x.shape)) for name, x in part.state_dict().items()]
     places = [Path(__file__), Path(str(sys.modules[type(part).__module__].__file__))]
     places += [
+        HEADER,
         *OPERATORS.values(),
         *(path for package in (penwright.layers, penwright.models) for path in _modules_of(package)),
     ]

@@ -165,7 +165,7 @@ class Coming(_Growing):
     """Rows that come and go between tokens: none at first."""
 
     def __init__(self, model: DecoderOnly, stepper: Stepper):
-        context, like = model.settings.context_length, model.embedding.tokens.weight
+        context, like = model.settings.context_length, model.decoder.kept_like
         tokens = torch.zeros(0, context, dtype=torch.long, device=like.device)
         self._open = OpenCache(model.settings, model.settings.n_layers, context, like)
         super().__init__(model, stepper, tokens, np.zeros(0, dtype=np.int64), self._open)

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from penwright import compiler
 from penwright.decoding.ahead import Compiled, ModelPart, compile_ahead, is_kept, load
 from penwright.decoding.choosing.largest import COMPILES, MOST, Likeliest, allowed_words, likeliest
-from penwright.layers.attention import KeysValues, stepping_attention
-from penwright.layers.cache import ROOM, Cache
+from penwright.layers.attention import Kernel, KeysValues
+from penwright.layers.cache import ROOM, Cache, WholeLayerCache
 from penwright.layers.recording import swap_kernels
+from penwright.layers.stepping import stepping_attention
 from penwright.models import DecoderOnly, Encoded, EncoderDecoder
 from penwright.models.embedding import Embedding
 
@@ -43,15 +44,28 @@ class Step(ModelPart):
         What is kept, keys and values in turn, takes this token in, where it is. Where there are sources, *rows are
         the sources and the beams of each.
         """
-        model, tokens = self.model, tokens.flatten()
-        cache = Cache.over(_layers(kept), lengths.flatten(), None if origins is None else origins.flatten(0, 1))
+        tokens, lengths = tokens.flatten()[:, None], lengths.flatten()
+        origins = None if origins is None else origins.flatten(0, 1)
+        encoded = None if padding is None else Encoded(_layers(source), padding)
+        if torch.compiler.is_exporting():
+            with swap_kernels(self.model.decoder, lambda name, _: _kernel(name, origins)):
+                return self._logits(tokens, Cache.over(_layers(kept), lengths, kind=WholeLayerCache), encoded)
+        return self._logits(tokens, Cache.over(_layers(kept), lengths, origins), encoded)
+
+    def _logits(self, tokens: Int[Tensor, "rows 1"], cache: Cache, encoded: Encoded | None) -> Tensor:
+        model = self.model
         if isinstance(model, DecoderOnly):
-            hidden = model.hidden(tokens[:, None], cache=cache)
+            hidden = model.hidden(tokens, cache=cache)
         else:
-            assert padding is not None
-            hidden = model.hidden(tokens[:, None], Encoded(_layers(source), padding), cache)
+            assert encoded is not None
+            hidden = model.hidden(tokens, encoded, cache)
         logits: Tensor = model.output(hidden[:, -1])
         return logits.float() if logits.dtype == torch.bfloat16 else logits
+
+
+def _kernel(name: str, origins: Int[Tensor, "rows room"] | None) -> Kernel:
+    """Of an attention by its name: what is read of sources is kept as it is."""
+    return stepping_attention(None if name.endswith("cross_attention") else origins)
 
 
 class Reading(ModelPart):
@@ -204,7 +218,7 @@ def exported(model: DecoderOnly | EncoderDecoder, part: Part) -> torch.export.Ex
         example = _example_of_writing(model, several=part == "many")
     else:
         example = _example_of_translating(model, several=part == "many")
-    with torch.no_grad(), swap_kernels(model.decoder, lambda *_: stepping_attention):
+    with torch.no_grad():
         return torch.export.export(_whole(model, part), example.inputs, dynamic_shapes=example.shapes, strict=False)
 
 
@@ -233,7 +247,7 @@ def _example_of_choosing(model: DecoderOnly | EncoderDecoder) -> Example:
 def _example_of_writing(model: DecoderOnly, *, several: bool) -> Example:
     rows = {0: _dimension("rows")} if several else {}
     tokens = torch.zeros(N_SOURCES if several else 1, dtype=torch.long)
-    kept = _keys_values(model, len(tokens), min(ROOM, model.settings.context_length))
+    kept = _kept(model, len(tokens))
     kept_shape = {**rows, 2: _dimension("room", model.settings.context_length)}
     inputs: Inputs = (tokens, tokens.clone(), kept, None, [], None)
     return Example(inputs, (rows, rows, [kept_shape] * len(kept), None, [], None))
@@ -242,8 +256,8 @@ def _example_of_writing(model: DecoderOnly, *, several: bool) -> Example:
 def _example_of_translating(model: EncoderDecoder, *, several: bool) -> Example:
     n_sources, n_beams = (N_SOURCES, N_BEAMS) if several else (1, 1)
     tokens = torch.zeros(n_sources, n_beams, dtype=torch.long)
-    kept = _keys_values(model, tokens.numel(), min(ROOM, model.settings.context_length))
-    source = _keys_values(model, n_sources, N_TOKENS)
+    kept = _kept(model, tokens.numel())
+    source = _keys_values(_embedding(model).tokens.weight, model, n_sources, N_TOKENS)
     padding = torch.ones(n_sources, N_TOKENS, dtype=torch.bool)
     length, room = {2: _dimension("length")}, {2: _dimension("room", model.settings.context_length)}
     sources = {0: _dimension("sources")} if several else {}
@@ -263,9 +277,13 @@ def _example_of_translating(model: EncoderDecoder, *, several: bool) -> Example:
     )
 
 
-def _keys_values(model: DecoderOnly | EncoderDecoder, n: int, length: int) -> list[Tensor]:
+def _kept(model: DecoderOnly | EncoderDecoder, n_rows: int) -> list[Tensor]:
+    return _keys_values(model.decoder.kept_like, model, n_rows, min(ROOM, model.settings.context_length))
+
+
+def _keys_values(like: Tensor, model: DecoderOnly | EncoderDecoder, n: int, length: int) -> list[Tensor]:
     shape = (n, model.settings.n_kv_heads, length, model.settings.d_head)
-    return [_embedding(model).tokens.weight.new_zeros(shape) for _ in range(2 * len(model.decoder.blocks))]
+    return [like.new_zeros(shape) for _ in range(2 * len(model.decoder.blocks))]
 
 
 def _embedding(model: DecoderOnly | EncoderDecoder) -> Embedding:

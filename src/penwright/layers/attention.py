@@ -53,23 +53,7 @@ def plain_attention(
 ) -> Float[Tensor, "batch n_heads targets d_head"]:
     """The same, step by step, with the whole matrix of weights."""
     weights = attention_weights(queries, keys, mask)
-    return F.dropout(weights, dropout) @ _for_each_query_head(values, queries)
-
-
-def stepping_attention(
-    queries: Float[Tensor, "batch n_heads targets d_head"],
-    keys: Float[Tensor, "batch n_kv_heads sources d_head"],
-    values: Float[Tensor, "batch n_kv_heads sources d_head"],
-    mask: KernelMask,
-    dropout: float,
-) -> Float[Tensor, "batch n_heads targets d_head"]:
-    """The same for few targets, as sums that a compiler makes two loops of; they are in float32."""
-    keys, values = (_for_each_query_head(x, queries)[:, :, None].float() for x in (keys, values))
-    scores = (queries[:, :, :, None].float() * keys).sum(-1) * queries.shape[-1] ** -0.5
-    scores = scores if mask.allowed is None else scores.masked_fill(~mask.allowed, -inf)
-    weights = (scores - scores.amax(-1, keepdim=True)).exp()
-    sums = (weights[..., None] * values).sum(3)
-    return (sums / weights.sum(-1, keepdim=True)).to(queries.dtype)  # once, and not for each source
+    return F.dropout(weights, dropout) @ for_each_query_head(values, queries)
 
 
 def attention_weights(
@@ -78,14 +62,15 @@ def attention_weights(
     mask: KernelMask,
 ) -> Float[Tensor, "batch n_heads targets sources"]:
     """softmax(Q K^T / sqrt(d_head)): how much each target takes from each source; rows sum to 1."""
-    scores = (queries * queries.shape[-1] ** -0.5) @ _for_each_query_head(keys, queries).mT
+    scores = (queries * queries.shape[-1] ** -0.5) @ for_each_query_head(keys, queries).mT
     allowed = torch.ones_like(scores[0, 0], dtype=torch.bool).tril() if mask.is_causal else mask.allowed
     return (scores if allowed is None else scores.masked_fill(~allowed, -inf)).softmax(-1)
 
 
-def _for_each_query_head(
+def for_each_query_head(
     shared: Float[Tensor, "batch n_kv_heads sources d_head"], queries: Float[Tensor, "batch n_heads targets d_head"]
 ) -> Float[Tensor, "batch n_heads sources d_head"]:
+    """Keys or values of heads that share them, once for each that does."""
     groups = queries.shape[1] // shared.shape[1]
     return shared if groups == 1 else shared.repeat_interleave(groups, 1)
 

@@ -14,6 +14,7 @@ from penwright.layers.feed_forward import FeedForward
 from penwright.layers.mask import KernelMask, Mask
 from penwright.layers.norm import make_norm
 from penwright.layers.positions import Rotation, rotary_positions
+from penwright.layers.quantised import outputs_kept_like
 
 
 class Pass(NamedTuple):
@@ -107,6 +108,11 @@ class Stack(nn.Module):
         self.blocks = nn.ModuleList(Block(settings, cross_attention=cross_attention) for _ in range(n_layers))
         pre_norm = settings.norm_position == "pre"
         self.norm = make_norm(settings.d_model, settings.norm, bias=settings.bias) if pre_norm else nn.Identity()
+
+    @property
+    def kept_like(self) -> Tensor:
+        """A tensor on the device and in the precision that keys and values are kept in."""
+        return outputs_kept_like(self.blocks[0].get_submodule("attention.key"))
 
     def forward(
         self,

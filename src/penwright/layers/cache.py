@@ -43,18 +43,26 @@ class LayerCache:
         Rows of different lengths leave stale entries behind their end. No mask but causality is needed for those:
         a target sees nothing beyond its own position, and each entry is overwritten before its position is reached.
         """
-        if positions.shape[0] == 1:
-            n_rows = new.keys.shape[0]
-            self.kept.keys[:n_rows, :, positions[0]] = new.keys
-            self.kept.values[:n_rows, :, positions[0]] = new.values
-        else:
-            rows = torch.arange(positions.shape[0], device=positions.device)[:, None]
-            self.kept.keys[rows, :, positions] = new.keys.transpose(1, 2)
-            self.kept.values[rows, :, positions] = new.values.transpose(1, 2)
+        for kept, x in zip(self.kept, new, strict=True):
+            if positions.shape[0] == 1:
+                kept[: x.shape[0], :, positions[0]] = x.to(kept.dtype)
+            else:
+                rows = torch.arange(positions.shape[0], device=positions.device)[:, None]
+                kept[rows, :, positions] = x.transpose(1, 2).to(kept.dtype)
+        return self._seen(end, origins, new.keys.dtype)
+
+    def _seen(self, end: int, origins: Int[Tensor, "batch room"] | None, precision: torch.dtype) -> KeysValues:
         if origins is None:
-            return KeysValues(self.kept.keys[:, :, :end], self.kept.values[:, :, :end])
-        places = torch.arange(end, device=positions.device)
-        return KeysValues(*(x[origins[:, :end], :, places].transpose(1, 2) for x in self.kept))
+            return KeysValues(*(x[:, :, :end].to(precision) for x in self.kept))
+        places = torch.arange(end, device=origins.device)
+        return KeysValues(*(x[origins[:, :end], :, places].transpose(1, 2).to(precision) for x in self.kept))
+
+
+class WholeLayerCache(LayerCache):
+    """One for a kernel that finds by itself what each row may see: it is given everything, as it is kept."""
+
+    def _seen(self, end: int, origins: Int[Tensor, "batch room"] | None, precision: torch.dtype) -> KeysValues:
+        return self.kept
 
 
 class Cache:
@@ -76,10 +84,11 @@ class Cache:
         layers: Sequence[KeysValues],
         lengths: Int[Tensor, " batch"],
         origins: Int[Tensor, "batch room"] | None = None,
+        kind: type[LayerCache] = LayerCache,
     ) -> "Cache":
         """These keys and values, in rows of these lengths, each with room for one token more."""
         cache = cls.__new__(cls)
-        cache.layers, cache.lengths, cache.ragged = [LayerCache(kept) for kept in layers], lengths, True
+        cache.layers, cache.lengths, cache.ragged = [kind(kept) for kept in layers], lengths, True
         cache.origins = origins
         cache.capacity = layers[0].keys.shape[2] if origins is None else origins.shape[1]
         cache.longest = cache.capacity - 1

@@ -13,9 +13,10 @@ extern "C++" {
 
 #pragma GCC push_options
 #pragma GCC optimize("O3")
+#include "vectors.h"
 namespace int8_product {
 
-constexpr int64_t LANES = 16;             // numbers of a register
+using vectors::LANES, vectors::first_lanes;
 constexpr int64_t REGISTERS = 4;          // that columns of a block take
 constexpr int64_t COLUMNS = REGISTERS * LANES;  // of a block, as they are packed
 constexpr int64_t DEPTH = 64;             // what the width of rows is filled up to a multiple of
@@ -42,10 +43,6 @@ struct Columns {
     const float* scales;
     int64_t first, n;
 };
-
-inline __mmask16 first_lanes(int64_t n) {
-    return n >= LANES ? 0xffff : n > 0 ? (1u << n) - 1 : 0;
-}
 
 // Rounds a row by its largest number, as Int8Linear does; returns its scale.
 inline float round_row(const float* row, int64_t width, int64_t depth, uint8_t* whole) {
@@ -157,19 +154,6 @@ inline void multiply_all(const Rows& rows, const Columns& all) {
     }
 }
 
-template <typename T>
-T* data(AtenTensorHandle tensor) {
-    void* found = nullptr;
-    aoti_torch_get_data_ptr(tensor, &found);
-    return static_cast<T*>(found);
-}
-
-inline int64_t size(AtenTensorHandle tensor, int64_t dimension) {
-    int64_t found = 0;
-    aoti_torch_get_size(tensor, dimension, &found);
-    return found;
-}
-
 }  // namespace int8_product
 }
 
@@ -177,18 +161,16 @@ AOTITorchError aoti_torch_cpu_int8_product(
     AtenTensorHandle rows, AtenTensorHandle packed, AtenTensorHandle offsets, AtenTensorHandle scales,
     int64_t n_columns, AtenTensorHandle* product) {
     using namespace int8_product;
+    using vectors::data, vectors::size;
     const int64_t n = size(rows, 0), width = size(rows, 1), depth = 4 * size(packed, 1);
-    const int64_t sizes[] = {n, n_columns}, strides[] = {n_columns, 1};
-    const auto error = aoti_torch_empty_strided(
-        2, sizes, strides, aoti_torch_dtype_float32(), aoti_torch_device_type_cpu(), 0, product);
-    if (error != AOTI_TORCH_SUCCESS) return error;
+    float* found = vectors::made<float>(product, {n, n_columns}, aoti_torch_dtype_float32());
     thread_local std::vector<uint8_t> whole;
     thread_local std::vector<float> of_rows;
     whole.resize((n + TILE - 1) * depth);  // a tile takes in all its rows, though there be fewer
     of_rows.resize(n);
     for (int64_t row = 0; row < n; row++)
         of_rows[row] = round_row(data<float>(rows) + row * width, width, depth, whole.data() + row * depth);
-    multiply_all({whole.data(), of_rows.data(), data<float>(*product), n, depth, n_columns},
+    multiply_all({whole.data(), of_rows.data(), found, n, depth, n_columns},
                  {data<int8_t>(packed), data<int32_t>(offsets), data<float>(scales), 0, n_columns});
     return AOTI_TORCH_SUCCESS;
 }

@@ -126,6 +126,13 @@ def quantise(module: nn.Module) -> None:
             quantise(part)
 
 
+def outputs_kept_like(layer: nn.Module) -> Tensor:
+    """A tensor on the device and in the precision that outputs are kept in: with weights of 8 bits, 16 are enough."""
+    like = layer.scale if isinstance(layer, Int8Linear) else layer.weight
+    assert isinstance(like, Tensor)
+    return like
+
+
 def to_precision(module: nn.Module, precision: Precision) -> None:
     """Keep the weights so from now on; with int8, what is no linear layer (embeddings, norms) stays in float32.
 

@@ -44,4 +44,4 @@ class DecoderOnly(nn.Module):
 
     def new_cache(self, batch: int, capacity: int) -> Cache:
         """An empty cache for this many rows and tokens a row."""
-        return Cache(self.settings, self.settings.n_layers, batch, capacity, like=self.embedding.tokens.weight)
+        return Cache(self.settings, self.settings.n_layers, batch, capacity, like=self.decoder.kept_like)

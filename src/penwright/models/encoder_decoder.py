@@ -51,5 +51,4 @@ class EncoderDecoder(nn.Module):
 
     def new_cache(self, batch: int, capacity: int) -> Cache:
         """An empty cache for this many rows and target tokens a row."""
-        like = self.target_embedding.tokens.weight
-        return Cache(self.settings, self.n_decoder_layers, batch, capacity, like=like)
+        return Cache(self.settings, self.n_decoder_layers, batch, capacity, like=self.decoder.kept_like)

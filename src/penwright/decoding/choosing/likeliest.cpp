@@ -13,9 +13,10 @@ extern "C++" {
 
 #pragma GCC push_options
 #pragma GCC optimize("O3")
+#include "vectors.h"
 namespace likeliest {
 
-constexpr int64_t LANES = 16;  // numbers of a register
+using vectors::LANES;
 constexpr int64_t BLOCK = 64;  // numbers that are looked at together: those of a bit each in a word
 constexpr float NEVER = -std::numeric_limits<float>::infinity();
 
@@ -31,19 +32,6 @@ inline float largest_of_block(const float* block, uint64_t wanted) {
     return _mm512_reduce_max_ps(largest);
 }
 
-// exp(x) for x <= 0, as exact as float32 can be but for its last bit or two.
-inline __m512 exponential(__m512 x) {
-    x = _mm512_max_ps(_mm512_set1_ps(-87.0f), x);  // of something that is no number, that
-    const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 0);  // powers of two
-    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);  // log 2 in two parts
-    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
-    __m512 p = _mm512_set1_ps(1.9875691500e-4f);  // Cephes
-    for (float c : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f})
-        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(c));
-    p = _mm512_fmadd_ps(_mm512_mul_ps(p, r), r, _mm512_add_ps(r, _mm512_set1_ps(1)));
-    return _mm512_scalef_ps(p, n);
-}
-
 inline float log_sum_exp(const float* row, int64_t n, float largest) {
     __m512 sums[4] = {};
     const __m512 shift = _mm512_set1_ps(largest);
@@ -51,7 +39,7 @@ inline float log_sum_exp(const float* row, int64_t n, float largest) {
     for (; i + 4 * LANES <= n; i += 4 * LANES)
 #pragma GCC unroll 4
         for (int64_t j = 0; j < 4; j++)
-            sums[j] = _mm512_add_ps(sums[j], exponential(_mm512_sub_ps(_mm512_loadu_ps(row + i + j * LANES), shift)));
+            sums[j] = _mm512_add_ps(sums[j], vectors::exponential(_mm512_sub_ps(_mm512_loadu_ps(row + i + j * LANES), shift)));
     double sum = 0;
     for (const __m512& each : sums) sum += _mm512_reduce_add_ps(each);
     for (; i < n; i++) sum += std::exp(row[i] - largest);
@@ -91,15 +79,6 @@ inline float look_at(const float* row, int64_t n, const uint64_t* allowed, int64
     return log_sum_exp(row, n, of_all);
 }
 
-template <typename T>
-T* made(AtenTensorHandle* tensor, int64_t n, int64_t width, int32_t type) {
-    const int64_t sizes[] = {n, width}, strides[] = {width, 1};
-    void* found = nullptr;
-    aoti_torch_empty_strided(width ? 2 : 1, sizes, strides + !width, type, aoti_torch_device_type_cpu(), 0, tensor);
-    aoti_torch_get_data_ptr(*tensor, &found);
-    return static_cast<T*>(found);
-}
-
 }  // namespace likeliest
 #pragma GCC pop_options
 }
@@ -107,17 +86,13 @@ T* made(AtenTensorHandle* tensor, int64_t n, int64_t width, int32_t type) {
 AOTITorchError aoti_torch_cpu_likeliest(
     AtenTensorHandle logits, AtenTensorHandle allowed, int64_t n_best,
     AtenTensorHandle* values, AtenTensorHandle* places, AtenTensorHandle* normalisers) {
-    void *numbers = nullptr, *words = nullptr;
-    int64_t n_rows = 0, n = 0;
-    aoti_torch_get_data_ptr(logits, &numbers);
-    aoti_torch_get_data_ptr(allowed, &words);
-    aoti_torch_get_size(logits, 0, &n_rows);
-    aoti_torch_get_size(logits, 1, &n);
-    float* best = likeliest::made<float>(values, n_rows, n_best, aoti_torch_dtype_float32());
-    int64_t* where = likeliest::made<int64_t>(places, n_rows, n_best, aoti_torch_dtype_int64());
-    float* sums = likeliest::made<float>(normalisers, n_rows, 0, aoti_torch_dtype_float32());
+    using vectors::data, vectors::size, vectors::made;
+    const int64_t n_rows = size(logits, 0), n = size(logits, 1);
+    float* best = made<float>(values, {n_rows, n_best}, aoti_torch_dtype_float32());
+    int64_t* where = made<int64_t>(places, {n_rows, n_best}, aoti_torch_dtype_int64());
+    float* sums = made<float>(normalisers, {n_rows}, aoti_torch_dtype_float32());
     for (int64_t row = 0; row < n_rows; row++)
-        sums[row] = likeliest::look_at(static_cast<float*>(numbers) + row * n, n, static_cast<uint64_t*>(words), n_best,
+        sums[row] = likeliest::look_at(data<float>(logits) + row * n, n, data<uint64_t>(allowed), n_best,
                                        best + row * n_best, where + row * n_best);
     return AOTI_TORCH_SUCCESS;
 }

@@ -1,0 +1,189 @@
+// Attention of few targets, in AVX-512: each number of the cache is read once, where it is, and nothing is copied.
+// It becomes part of each compiled step (decoding/ahead.py), whose compiler puts "extern" before this declaration:
+AOTITorchError aoti_torch_cpu_stepping_attention(
+    AtenTensorHandle queries, AtenTensorHandle keys, AtenTensorHandle values, AtenTensorHandle* allowed,
+    AtenTensorHandle* origins, AtenTensorHandle* heads);
+
+extern "C++" {
+#include <immintrin.h>
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#pragma GCC push_options
+#pragma GCC optimize("O3")
+#include "vectors.h"
+namespace stepping_attention {
+
+using vectors::LANES, vectors::first_lanes;
+constexpr float NEVER = -std::numeric_limits<float>::infinity();
+constexpr int64_t WORTH_THREADS = 1 << 17;  // numbers of keys
+
+inline __m512 load(const float* x, __mmask16 lanes) { return _mm512_maskz_loadu_ps(lanes, x); }
+
+inline __m512 load(const uint16_t* x, __mmask16 lanes) {  // bfloat16: the upper half of a float
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, x)), 16));
+}
+
+template <typename T>
+struct Attention {
+    const float* queries;  // [batch, n_heads, n_targets, width]
+    const T *keys, *values;  // [rows, n_kv_heads, n_sources, width]
+    const bool* allowed;  // [batch or 1, n_targets or 1, n_sources], or null: all are
+    const int64_t* origins;  // [batch, n_sources]: the row that keeps each source, or null: the row itself
+    float* heads;  // as queries
+    int64_t batch, n_heads, n_targets, width, n_kv_heads, n_sources;
+    int64_t allowed_by_row, allowed_by_target;  // how far apart they stand
+};
+
+// Where the keys or values of a row and head are.
+template <typename T>
+struct Kept {
+    const T* of_head;
+    const int64_t* origins;
+    int64_t row, row_size, width;
+
+    [[gnu::always_inline]] const T* at(int64_t source) const {
+        return of_head + (origins ? origins[source] : row) * row_size + source * width;
+    }
+};
+
+template <typename T>
+Kept<T> kept(const Attention<T>& all, const T* tensor, int64_t row, int64_t head) {
+    const int64_t head_size = all.n_sources * all.width;
+    const int64_t* origins = all.origins ? all.origins + row * all.n_sources : nullptr;
+    const int64_t kv_head = head / (all.n_heads / all.n_kv_heads);
+    return {tensor + kv_head * head_size, origins, row, all.n_kv_heads * head_size, all.width};
+}
+
+// The sum of each of 16 registers: pairs of them are woven together and added, four times.
+inline __m512 sums(const __m512 (&x)[LANES]) {
+    __m512 pairs[8], fours[4];
+#pragma GCC unroll 8
+    for (int64_t i = 0; i < 8; i++)
+        pairs[i] = _mm512_add_ps(_mm512_unpacklo_ps(x[2 * i], x[2 * i + 1]), _mm512_unpackhi_ps(x[2 * i], x[2 * i + 1]));
+#pragma GCC unroll 4
+    for (int64_t i = 0; i < 4; i++) {
+        const __m512d a = _mm512_castps_pd(pairs[2 * i]), b = _mm512_castps_pd(pairs[2 * i + 1]);
+        fours[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+    }
+    const auto halves = [](__m512 a, __m512 b) {
+        return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+    };
+    return halves(halves(fours[0], fours[1]), halves(fours[2], fours[3]));
+}
+
+inline __mmask16 allowed_lanes(const bool* allowed, int64_t first, int64_t n) {
+    const __mmask16 there = first_lanes(n - first);
+    if (!allowed) return there;
+    return _mm_mask_test_epi8_mask(there, _mm_maskz_loadu_epi8(there, allowed + first), _mm_set1_epi8(-1));
+}
+
+// The scores of 16 sources; those that are not allowed have -inf.
+template <typename T>
+__m512 scores_of(const float* query, const Kept<T>& keys, int64_t first, int64_t n, __mmask16 allowed) {
+    const T* key[LANES];
+    for (int64_t i = 0; i < LANES; i++) key[i] = keys.at(std::min(first + i, n - 1));
+    __m512 products[LANES] = {};
+    for (int64_t d = 0; d < keys.width; d += LANES) {
+        const __mmask16 lanes = first_lanes(keys.width - d);
+        const __m512 q = load(query + d, lanes);
+#pragma GCC unroll 16
+        for (int64_t i = 0; i < LANES; i++) products[i] = _mm512_fmadd_ps(q, load(key[i] + d, lanes), products[i]);
+    }
+    const __m512 scaled = _mm512_mul_ps(sums(products), _mm512_set1_ps(1 / std::sqrt(static_cast<float>(keys.width))));
+    return _mm512_mask_mov_ps(_mm512_set1_ps(NEVER), allowed, scaled);
+}
+
+// Makes the scores of n sources their shares, but for the sum of all, which is returned.
+inline float soften(float* scores, int64_t n, float largest) {
+    __m512 sum = _mm512_setzero_ps();
+    for (int64_t i = 0; i < n; i += LANES) {
+        const __m512 shifted = _mm512_sub_ps(_mm512_loadu_ps(scores + i), _mm512_set1_ps(largest));
+        const __mmask16 lanes = _mm512_cmp_ps_mask(shifted, _mm512_set1_ps(NEVER), _CMP_NEQ_UQ);
+        const __m512 shares = _mm512_maskz_mov_ps(lanes, vectors::exponential(shifted));
+        _mm512_storeu_ps(scores + i, shares);
+        sum = _mm512_add_ps(sum, shares);
+    }
+    return _mm512_reduce_add_ps(sum);
+}
+
+// The mean of the values, 64 numbers of each at a time.
+template <typename T>
+void mix(const float* shares, float sum, const Kept<T>& values, int64_t n, float* head) {
+    constexpr int64_t REGISTERS = 4;
+    for (int64_t d = 0; d < values.width; d += REGISTERS * LANES) {
+        __m512 mixed[REGISTERS] = {};
+        __mmask16 lanes[REGISTERS];
+        for (int64_t i = 0; i < REGISTERS; i++) lanes[i] = first_lanes(values.width - d - i * LANES);
+        for (int64_t source = 0; source < n; source++) {
+            const T* value = values.at(source) + d;
+            const __m512 share = _mm512_set1_ps(shares[source]);
+#pragma GCC unroll 4
+            for (int64_t i = 0; i < REGISTERS; i++)
+                mixed[i] = _mm512_fmadd_ps(share, load(value + i * LANES, lanes[i]), mixed[i]);
+        }
+        for (int64_t i = 0; i < REGISTERS; i++)
+            _mm512_mask_storeu_ps(head + d + i * LANES, lanes[i], _mm512_div_ps(mixed[i], _mm512_set1_ps(sum)));
+    }
+}
+
+template <typename T>
+void attend(const Attention<T>& all, int64_t row, int64_t head, int64_t target) {
+    thread_local std::vector<float> scores;
+    scores.resize(all.n_sources + LANES);
+    const bool* allowed = all.allowed;
+    if (allowed) allowed += row * all.allowed_by_row + target * all.allowed_by_target;
+    const int64_t place = ((row * all.n_heads + head) * all.n_targets + target) * all.width;
+    const Kept<T> keys = kept(all, all.keys, row, head);
+    __m512 largest = _mm512_set1_ps(NEVER);
+    int64_t n = 0;  // the sources up to the last that is allowed
+    for (int64_t first = 0; first < all.n_sources; first += LANES) {
+        const __mmask16 lanes = allowed_lanes(allowed, first, all.n_sources);
+        __m512 found = _mm512_set1_ps(NEVER);
+        if (lanes) {
+            found = scores_of(all.queries + place, keys, first, all.n_sources, lanes);
+            n = std::min(first + LANES, all.n_sources);
+        }
+        _mm512_storeu_ps(scores.data() + first, found);
+        largest = _mm512_max_ps(largest, found);
+    }
+    const float sum = soften(scores.data(), n, _mm512_reduce_max_ps(largest));
+    mix(scores.data(), sum, kept(all, all.values, row, head), n, all.heads + place);
+}
+
+template <typename T>
+void attend_all(const Attention<T>& all) {
+    const int64_t n = all.batch * all.n_heads;
+#pragma omp parallel for if (n * all.n_targets * all.n_sources * all.width > WORTH_THREADS)
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t target = 0; target < all.n_targets; target++)
+            attend(all, i / all.n_heads, i % all.n_heads, target);
+}
+
+}  // namespace stepping_attention
+#pragma GCC pop_options
+}
+
+AOTITorchError aoti_torch_cpu_stepping_attention(
+    AtenTensorHandle queries, AtenTensorHandle keys, AtenTensorHandle values, AtenTensorHandle* allowed,
+    AtenTensorHandle* origins, AtenTensorHandle* heads) {
+    using vectors::data, vectors::size;
+    const int64_t batch = size(queries, 0), n_heads = size(queries, 1), n_targets = size(queries, 2);
+    const int64_t width = size(queries, 3), n_kv_heads = size(keys, 1), n_sources = size(keys, 2);
+    const auto attend = [&](auto number) {
+        using T = decltype(number);
+        float* found = vectors::made<float>(heads, {batch, n_heads, n_targets, width}, aoti_torch_dtype_float32());
+        const int64_t by_target = allowed && size(*allowed, 2) > 1 ? n_sources : 0;
+        const int64_t by_row = allowed && size(*allowed, 0) > 1 ? size(*allowed, 2) * n_sources : 0;
+        stepping_attention::attend_all<T>(
+            {data<float>(queries), data<T>(keys), data<T>(values), allowed ? data<bool>(*allowed) : nullptr,
+             origins ? data<int64_t>(*origins) : nullptr, found, batch, n_heads, n_targets, width, n_kv_heads,
+             n_sources, by_row, by_target});
+    };
+    int32_t type = 0;
+    aoti_torch_get_dtype(keys, &type);
+    type == aoti_torch_dtype_bfloat16() ? attend(uint16_t()) : attend(float());
+    return AOTI_TORCH_SUCCESS;
+}

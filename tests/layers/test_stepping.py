@@ -1,0 +1,36 @@
+"""Attention of few targets to what a cache holds: the same as by the plain kernel."""
+
+import pytest
+import torch
+
+from penwright.layers.attention import plain_attention
+from penwright.layers.mask import KernelMask
+from penwright.layers.stepping import COMPILES, stepping_attention
+
+ROWS, HEADS, TARGETS, SOURCES, WIDTH = 3, 4, 2, 7, 8
+
+
+@pytest.fixture(params=[pytest.param(True, marks=pytest.mark.skipif(not COMPILES, reason="no AVX-512")), False])
+def as_an_operator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penwright.layers.stepping.COMPILES", request.param)
+
+
+@pytest.mark.usefixtures("as_an_operator")
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("n_kv_heads", [4, 2])
+def test_it_is_the_plain_kernel(n_kv_heads: int, masked: bool) -> None:
+    queries, keys, values = torch.randn(ROWS, HEADS, TARGETS, WIDTH), *torch.randn(2, ROWS, n_kv_heads, SOURCES, WIDTH)
+    mask = KernelMask(torch.ones(ROWS, 1, TARGETS, SOURCES).tril(4).bool() if masked else None)
+    found = stepping_attention()(queries, keys, values, mask, 0.0)
+    torch.testing.assert_close(found, plain_attention(queries, keys, values, mask, 0.0))
+
+
+@pytest.mark.usefixtures("as_an_operator")
+@pytest.mark.parametrize("kept_in", [torch.float32, torch.bfloat16])
+def test_sources_are_read_in_the_rows_that_keep_them(kept_in: torch.dtype) -> None:
+    queries, kept = torch.randn(ROWS, HEADS, 1, WIDTH), torch.randn(2, ROWS + 1, HEADS, SOURCES, WIDTH).to(kept_in)
+    origins = torch.randint(0, ROWS + 1, (ROWS, SOURCES))
+    own = [torch.stack([x[row, :, place] for place, row in enumerate(origins.T)], 2) for x in kept]
+    found = stepping_attention(origins)(queries, *kept, KernelMask(), 0.0)
+    torch.testing.assert_close(found, plain_attention(queries, *(x.float() for x in own), KernelMask(), 0.0))
+    assert found.dtype == torch.float32
