@@ -100,8 +100,9 @@ class Ours:
     def _search(self, job: Job) -> Tokens:
         import torch
 
-        from penwright.decoding.beam import BeamSettings, beam_search
+        from penwright.decoding.beam import Choosing, beam_search
         from penwright.decoding.decodable import Translating
+        from penwright.decoding.hypotheses import BeamSettings
 
         end_id, settings = self.tokenizer.end_id, BeamSettings(job.beam_size, banned=(self.tokenizer.end_id,))
         sources = [[*source, end_id] for source in job.texts]
@@ -113,8 +114,8 @@ class Ours:
                 max_new_tokens=job.n_new,
                 stepper=self.stepper,
             )
-            limits, choose = [job.n_new] * len(sources), self.stepper.likeliest
-            found = beam_search(writing, limits, settings, end_id=end_id, choose=choose)
+            limits, choosing = [job.n_new] * len(sources), Choosing(choose=self.stepper.likeliest)
+            found = beam_search(writing, limits, settings, end_id=end_id, choosing=choosing)
         return [hypotheses[0].tokens for hypotheses in found]
 
 

@@ -203,3 +203,16 @@ def test_characters_of_several_pieces_are_written_whole(writer: Callable[..., De
     generator = Generator(writer(pieces.vocab_size, seed), pieces, SETTINGS)
     texts = [completion.text for completion in generator.generate(["我", "", "你好"] * 4)]
     assert "".join(texts) and not any("\N{REPLACEMENT CHARACTER}" in text for text in texts)
+
+
+def test_no_character_breaks_off_whatever_is_written_together(writer: Callable[..., DecoderOnly]) -> None:
+    tokenizer = train_tokenizer("bpe", ["ab ba"], 300)
+    generator = Generator(writer(tokenizer.vocab_size), tokenizer)
+    settings = DecodingSettings(temperature=2.0, max_new_tokens=7)
+    texts = [completion.text for completion in generator.generate(["ab"] * 20, settings)]
+    pool = generator.pool()
+    for request in generator.requests("ab", settings, 20):
+        pool.join(request)
+    news = [(request.number, each.text) for _ in range(7) for request, each in pool.step()]
+    assert ["".join(text for number, text in news if number == n) for n in range(20)] == texts
+    assert "\N{REPLACEMENT CHARACTER}" not in "".join(texts) and max("".join(texts)) > "\x7f"

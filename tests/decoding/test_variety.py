@@ -6,6 +6,8 @@ import pytest
 
 from penwright.config import DecodingSettings
 from penwright.decoding import Translator
+from penwright.decoding.obeying.demands import Demands
+from penwright.decoding.obeying.glossary import Entry, Glossary
 from penwright.errors import UsageError
 from penwright.models import EncoderDecoder
 from penwright.tokenizers import Tokenizer, train_tokenizer
@@ -25,8 +27,23 @@ def test_alternatives_are_other_next_words_after_the_same_beginning(translator: 
     found = translator.alternatives("the dog", prefix, n=4)
     assert 1 < len(found) <= 4 and len({each.word for each in found}) == len(found)
     for each in found:
-        assert each.text.startswith("a house") and each.text[len("a house") :].split()[0] == each.word
+        assert each.word and each.text.startswith("a house")
+        assert each.text[len("a house") :].lstrip().startswith(each.word)
     assert [each.log_prob for each in found] == sorted((each.log_prob for each in found), reverse=True)
+
+
+@pytest.mark.parametrize("limit", [None, 2, 3, 4, 5])
+def test_no_character_breaks_off_however_a_translation_is_found(translator: Translator, limit: int | None) -> None:
+    texts = ["the dog", "a cat runs away"]
+    found = translator.translate(texts, n_best=3, max_new_tokens=limit)
+    found += translator.translate(texts, beam_size=1, max_new_tokens=limit)
+    found += translator.translate(texts, max_new_tokens=limit, prefixes="é")
+    if limit is None:
+        found += translator.diverse(texts, 3) + translator.sample(texts, 3, DecodingSettings(temperature=2.0))
+        found += translator.translate(texts, demands=Demands(Glossary((Entry("dog", ("漢字",)),))))
+    written = "".join(candidate.text for each in found for candidate in each.candidates)
+    written += "".join(each.text + each.word for each in translator.alternatives("the dog", "a house ", n=9))
+    assert "\N{REPLACEMENT CHARACTER}" not in written and len(written.encode()) > len(written)
 
 
 def test_the_likeliest_alternative_to_nothing_begins_a_greedy_translation(translator: Translator) -> None:

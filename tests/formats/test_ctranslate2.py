@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from penwright.config import Table
-from penwright.decoding.beam import BeamSettings, beam_search
+from penwright.decoding.beam import beam_search
 from penwright.decoding.choosing.sampling import Chances, Sampling
 from penwright.decoding.decodable import Continuing, Translating
 from penwright.decoding.generate import generate
+from penwright.decoding.hypotheses import BeamSettings
 from penwright.errors import PenwrightError
 from penwright.formats.ctranslate2 import save_ctranslate2
 from penwright.models import DecoderOnly, EncoderDecoder

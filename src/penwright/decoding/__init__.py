@@ -1,12 +1,13 @@
 """From a trained model to text: sampling, beam search, and what they need of a model."""
 
 from penwright.decoding.alignment import Aligner, Head, choose_head, pharaoh
-from penwright.decoding.beam import BeamSettings, Hypothesis, beam_search
+from penwright.decoding.beam import beam_search
 from penwright.decoding.choosing.sampling import Chances, Sampling
 from penwright.decoding.classifier import Classification, Classifier
 from penwright.decoding.decodable import Branching, Continuing, Decodable, Translating
 from penwright.decoding.generate import Finish, Step, generate
 from penwright.decoding.generator import Completion, Generator
+from penwright.decoding.hypotheses import BeamSettings, Hypothesis
 from penwright.decoding.obeying.demands import NO_DEMANDS, Demands, Outcome
 from penwright.decoding.obeying.glossary import Entry, Glossary
 from penwright.decoding.obeying.protection import Protection

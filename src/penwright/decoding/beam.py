@@ -2,57 +2,32 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice, pairwise
-from typing import Literal, NamedTuple
+from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
 from penwright.decoding.choosing.largest import Likeliest, largest, likeliest
-from penwright.decoding.choosing.sampling import NEVER
+from penwright.decoding.choosing.spelling import FREE, NEVER, Situations, Spelling, States
 from penwright.decoding.decodable import Branching, diverged
+from penwright.decoding.hypotheses import BeamSettings, Extension, Hypothesis, Wanted, Watch, hypothesis_of
 from penwright.decoding.obeying.guided import Guided, put
 from penwright.decoding.obeying.guides import Guide
 
-
-@dataclass(frozen=True)
-class BeamSettings:
-    """Hypotheses are ranked by log-probability / length ** length_penalty; the end token counts as one."""
-
-    beam_size: int = 5
-    n_best: int = 1  # how many hypotheses are wanted of each sentence, at most beam_size
-    length_penalty: float = 1.0
-    banned: tuple[int, ...] = ()  # tokens that are never written
-    coverage_penalty: float = 0.0  # of whole hypotheses, ranked anew: score + coverage_penalty * coverage (looking.py)
+Choose = Callable[[Tensor, Spelling, Situations, int], Likeliest]
 
 
-@dataclass(frozen=True)
-class Hypothesis:
-    """One translation that the search has found."""
+class Choosing(NamedTuple):
+    """How the next tokens are found."""
 
-    tokens: tuple[int, ...]  # without the end token
-    log_prob: float  # in nats, of all tokens and the end token
-    score: float
-    finish: Literal["end", "length"]
-    log_probs: tuple[float, ...] = ()  # of each token, and of the end token
+    spelling: Spelling | None = None  # which may come after which; None: all that settings.banned does not name
+    choose: Choose = likeliest
 
 
-class Extension(NamedTuple):
-    """How the beams of a sentence went on: for each its token, and the beam before that it goes on from."""
-
-    length: int  # of the beams now
-    parents: Sequence[int]
-    tokens: Sequence[int]
-    log_probs: Sequence[float]  # in nats, of all tokens so far; -inf where there is no such beam
-
-
-Watch = Callable[[int, Extension], None]  # is told the number of a sentence and its extension
-Wanted = Callable[[int], bool]  # whether the sentence of this number is still waited for
-Choose = Callable[[Tensor, tuple[int, ...], int], Likeliest]  # as likeliest()
-
-
+BY_TORCH = Choosing()
 Reals = Float[np.ndarray, "sentences n"]
 Whole = Int[np.ndarray, "sentences n"]
 
@@ -115,7 +90,7 @@ def beam_search(
     *,
     end_id: int,
     guides: Sequence[Guide | None] = (),
-    choose: Choose = likeliest,
+    choosing: Choosing = BY_TORCH,
     watch: Watch | None = None,
     wanted: Wanted | None = None,
 ) -> list[list[Hypothesis]]:
@@ -132,7 +107,8 @@ def beam_search(
     results: list[list[Hypothesis]] = [[] for _ in limits]
     logits = model.first().repeat_interleave(settings.beam_size, 0)
     device = logits.device
-    search = _Search.start(limits, settings, guides, choose)
+    spelling = choosing.spelling or Spelling.free(logits.shape[1], settings.banned)
+    search = _Search.start(limits, settings, guides, spelling, choosing.choose)
     model.branch(settings.beam_size)
     while True:
         parents = search.extend(logits, end_id)
@@ -166,14 +142,21 @@ class _Search:
     limits: Int[np.ndarray, " sentences"]
     log_probs: Reals  # of the beams, -inf where there is none
     merits: Reals  # log-probabilities, with what a guide adds
+    states: States  # of the beams, as they are spelled
     finished: _Ends
+    spelling: Spelling
     choose: Choose
     history: list[_Step] = field(default_factory=list)
     guided: dict[int, Guided] = field(default_factory=dict)  # by the places of their sentences in the arrays
 
     @classmethod
     def start(
-        cls, limits: Sequence[int], settings: BeamSettings, guides: Sequence[Guide | None], choose: Choose
+        cls,
+        limits: Sequence[int],
+        settings: BeamSettings,
+        guides: Sequence[Guide | None],
+        spelling: Spelling,
+        choose: Choose,
     ) -> "_Search":
         n_sentences, beam_size = len(limits), settings.beam_size
         log_probs = np.full((n_sentences, beam_size), NEVER)
@@ -184,8 +167,18 @@ class _Search:
             for place, guide in enumerate(guides)
             if guide is not None
         }
-        numbers, finished = np.arange(n_sentences), _Ends(none, none, never, never)
-        return cls(settings, numbers, np.array(limits), log_probs, log_probs, finished, choose, guided=guided)
+        return cls(
+            settings,
+            np.arange(n_sentences),
+            np.array(limits),
+            log_probs,
+            log_probs,
+            np.zeros((n_sentences, beam_size), np.uint8),
+            _Ends(none, none, never, never),
+            spelling,
+            choose,
+            guided=guided,
+        )
 
     @property
     def length(self) -> int:
@@ -196,6 +189,7 @@ class _Search:
         """Give each beam its next token; returns the rows that the new beams go on from."""
         self.log_probs, self.merits, parents, tokens = self._best_continuations(logits, end_id)
         self.history.append(_Step(self.numbers, parents, tokens, self.log_probs))
+        self.states = self.spelling.after[_gather(self.states, parents), tokens]
         ended = tokens == end_id
         if ended.any():
             self.finished = self.finished.best_with(self._ends(ended))
@@ -212,8 +206,11 @@ class _Search:
     def _best_continuations(self, logits: Tensor, end_id: int) -> _Continuations:
         n_sentences, beam_size = self.log_probs.shape
         logits, n_best = logits.float(), min(beam_size, logits.shape[1])  # no sentence takes more from one beam
-        banned = self.settings.banned
-        best = self._led(logits, n_best, end_id) if self.guided else self.choose(logits, banned, n_best)
+        situations = self._situations()
+        if self.guided:
+            best = self._led(logits, situations, n_best, end_id)
+        else:
+            best = self.choose(logits, self.spelling, situations, n_best)
         offsets = self.log_probs.ravel() - best.normalisers.cpu().numpy()
         candidates = (best.values.cpu().numpy() + offsets[:, None]).reshape(n_sentences, -1)
         places = _best(candidates, beam_size)
@@ -230,10 +227,17 @@ class _Search:
                 row[place] = values
         return found
 
-    def _led(self, logits: Tensor, n_best: int, end_id: int) -> Likeliest:
+    def _situations(self) -> Int64[np.ndarray, " rows"]:
+        """Of each beam, as it is spelled; one that must go on with what its guide says may break a character off."""
+        situations = self.spelling.situations(self.states, (self.limits - self.length - 1)[:, None])
+        for place, guided in self.guided.items():
+            situations[place, guided.must_follow(self.length)] = FREE
+        return situations.ravel()
+
+    def _led(self, logits: Tensor, situations: Situations, n_best: int, end_id: int) -> Likeliest:
         """The likeliest tokens of each row that its guide, where it has one, lets come."""
         normalisers = logits.logsumexp(-1)  # before the ban: log-probabilities are the model's own
-        logits[:, list(self.settings.banned)] = NEVER
+        self.spelling.forbid(logits, situations)
         for place, guided in self.guided.items():
             rows = slice(place * self.settings.beam_size, (place + 1) * self.settings.beam_size)
             guided.ban(logits[rows], self.length, end_id)
@@ -271,7 +275,7 @@ class _Search:
         found = []
         for number, *each in zip(numbers.tolist(), *(column.tolist() for column in columns), strict=True):
             hypotheses = (
-                _hypothesis(tokens, sums, length, log_prob, place < settings.n_best, settings.length_penalty)
+                hypothesis_of(tokens, sums, length, log_prob, place < settings.n_best, settings.length_penalty)
                 for place, (tokens, sums, length, log_prob) in enumerate(zip(*each, strict=True))
                 if log_prob > NEVER
             )
@@ -295,14 +299,7 @@ class _Search:
             limits=self.limits[kept],
             log_probs=self.log_probs[kept],
             merits=self.merits[kept],
+            states=self.states[kept],
             finished=self.finished.select(kept),
             guided={new: self.guided[old] for new, old in enumerate(kept.nonzero()[0].tolist()) if old in self.guided},
         )
-
-
-def _hypothesis(
-    tokens: Sequence[int], sums: Sequence[float], length: int, log_prob: float, ended: bool, length_penalty: float
-) -> Hypothesis:
-    log_probs = tuple(after - before for before, after in pairwise([0.0, *sums[:length]]))
-    finish: Literal["end", "length"] = "end" if ended else "length"
-    return Hypothesis(tuple(tokens[: length - ended]), log_prob, log_prob / length**length_penalty, finish, log_probs)

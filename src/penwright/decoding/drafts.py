@@ -7,8 +7,9 @@ from typing import NamedTuple
 from penwright.config import DecodingSettings
 from penwright.decoding.choosing.penalties import Bias
 from penwright.decoding.choosing.sampling import Sampling
-from penwright.decoding.constraining.constraints import Guide, is_constrained, may_break_characters
-from penwright.decoding.generate import Finish
+from penwright.decoding.choosing.spelling import SpelledRows, Spelling
+from penwright.decoding.constraining.constraints import Guide, GuidedRows, is_constrained
+from penwright.decoding.generate import Constraint, Finish
 from penwright.decoding.stopping import StopFilter
 from penwright.decoding.unknown import never_written
 from penwright.errors import UsageError
@@ -25,7 +26,14 @@ class Manner(NamedTuple):
     sampling: Sampling
     n_new: int
     guide: Guide | None
+    spelling: Spelling
     key: str  # completions with the same one are sampled alike
+
+    def constraint(self, prompts: Sequence[str]) -> Constraint:
+        """What binds the completions of these prompts: their characters stay whole in any case."""
+        return (
+            GuidedRows(self.guide, prompts) if self.guide else SpelledRows(self.spelling, [self.n_new] * len(prompts))
+        )
 
 
 def manner_of(
@@ -39,11 +47,11 @@ def manner_of(
     of_texts = [_bias(tokenizer, text, value) for text, value in settings.logit_bias.items()]
     of_tokens = [Bias([[token]], value) for token, value in (biases or {}).items()]
     breakers = _holding(tokenizer, settings.dry_breakers) if settings.dry_multiplier else ()
-    sampling = Sampling(never_written(tokenizer), settings, (*of_texts, *of_tokens), breakers)
-    constrained = prompts and (is_constrained(settings) or may_break_characters(tokenizer))
-    guide = Guide(settings, tokenizer, prompts, n_new) if constrained else None
+    banned = never_written(tokenizer)
+    sampling = Sampling(banned, settings, (*of_texts, *of_tokens), breakers)
+    guide = Guide(settings, tokenizer, prompts, n_new) if prompts and is_constrained(settings) else None
     key = f"{settings.model_dump_json(exclude=APART)} {biases or ''}"
-    return Manner(sampling, n_new, guide, key)
+    return Manner(sampling, n_new, guide, Spelling.of(tokenizer, banned), key)
 
 
 @dataclass

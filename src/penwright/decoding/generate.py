@@ -2,20 +2,33 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from math import isnan
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from penwright.decoding.choosing.filters import NEVER, Logits
 from penwright.decoding.choosing.penalties import History, forbid
 from penwright.decoding.choosing.sampling import Chances, Sampling
-from penwright.decoding.constraining.constraints import Constraint
 from penwright.decoding.decodable import Decodable, diverged
 
 Finish = Literal["end", "stop", "length"]  # the model ended; a stop string came; as long as allowed
 StopRule = Callable[[int, int], bool]  # called with a row and its new token
+
+
+@runtime_checkable
+class Constraint(Protocol):
+    """What binds the rows of a batch, by what each has written."""
+
+    def allowed(self, n_left: int) -> Bool[Tensor, "rows vocab_size"]:
+        """The tokens of each row after which n_left more suffice; there always is one."""
+
+    def push(self, tokens: Int[Tensor, " rows"]) -> None:
+        """The next token of each row; none is the end."""
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep these rows."""
 
 
 class Step(NamedTuple):

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from penwright.config import DecodingSettings
 from penwright.decoding.choosing.sampling import Chances
-from penwright.decoding.constraining.constraints import Constraint
 from penwright.decoding.decodable import Continuing, Decodable, evaluating, newest_half
 from penwright.decoding.drafts import Draft, Manner, manner_of
 from penwright.decoding.generate import Finish, Step, generate
@@ -154,7 +153,7 @@ class Generator:
                 max_new_tokens=manner.n_new,
                 prompts=[draft.prompt_tokens for draft in drafts],
                 should_stop=lambda row, token: drafts[row].push(token),
-                constraint=Constraint(manner.guide, [draft.prompt for draft in drafts]) if manner.guide else None,
+                constraint=manner.constraint([draft.prompt for draft in drafts]),
             )
             for step in steps:
                 for row, token, log_prob in zip(step.rows, step.tokens, step.log_probs, strict=True):

@@ -19,12 +19,14 @@ from torch import Tensor
 from penwright.decoding.choosing.filters import Logits
 from penwright.decoding.choosing.penalties import History
 from penwright.decoding.choosing.sampling import Chances, Together
-from penwright.decoding.constraining.constraints import Constraint
+from penwright.decoding.choosing.spelling import FREE, Situations, Spelling
+from penwright.decoding.constraining.constraints import GuidedRows
 from penwright.decoding.decodable import Coming, Continuing, evaluating, in_view
 from penwright.decoding.drafts import Draft, Manner
 from penwright.decoding.generate import Finish, brought_over, possible
 from penwright.decoding.prefixes import WORTH, Prefixes, Tokens, n_common
 from penwright.decoding.step import Stepper
+from penwright.decoding.unknown import never_written
 from penwright.layers.attention import KeysValues
 from penwright.models import DecoderOnly
 from penwright.tokenizers import Tokenizer
@@ -81,6 +83,7 @@ class Pool:
         self._rows: list[_Row] = []
         self._waiting: deque[Request] = deque()
         self._prefixes = Prefixes()
+        self._spelling = Spelling.of(tokenizer, never_written(tokenizer))
 
     @property
     def n_rows(self) -> int:
@@ -167,10 +170,18 @@ class Pool:
 
     def _possible(self, logits: Logits) -> Logits:
         """The scores without the tokens that must not come next."""
+        logits = logits.clone()
+        self._spelling.forbid(logits, self._situations())
         if not any(row.is_bound for row in self._rows):
             return logits
         rows = zip(self._rows, logits.split(1), strict=True)
         return torch.cat([row.possible(scores) if row.is_bound else scores for row, scores in rows])
+
+    def _situations(self) -> Situations:
+        """Of the rows, as they are spelled; a guide knows of characters itself."""
+        states = np.array([row.state for row in self._rows], dtype=np.uint8)
+        found = self._spelling.situations(states, np.array([row.n_left - 1 for row in self._rows]))
+        return np.where([row.guided is None for row in self._rows], found, FREE)
 
     def _choose(self, possible: Logits) -> tuple[Int[Tensor, " rows"], dict[int, Float[Tensor, " vocab_size"]]]:
         """The next tokens, and the distributions that they were drawn from where there is to be a look at them.
@@ -217,13 +228,14 @@ class _Row:
         self.draft = Draft.begin(tokenizer, request.prompt, prompt, request.number, settings.stop)
         self.chances = Chances(settings.seed, [request.number])
         self.history = History([prompt], logits[:1]) if manner.sampling.looks_back else None
-        self._constraint = Constraint(manner.guide, [request.prompt]) if manner.guide else None
-        self._n_left = manner.n_new
+        self.guided = GuidedRows(manner.guide, [request.prompt]) if manner.guide else None
+        self._spelling, self.state = manner.spelling, np.uint8(0)
+        self.n_left = manner.n_new
 
     @property
     def is_bound(self) -> bool:
-        """Whether not every token may come next."""
-        return self._constraint is not None or not self._may_end
+        """Whether more than its spelling says which tokens may come next."""
+        return self.guided is not None or not self._may_end
 
     @property
     def _may_end(self) -> bool:
@@ -231,22 +243,22 @@ class _Row:
 
     def possible(self, logits: Float[Tensor, "1 vocab_size"]) -> Float[Tensor, "1 vocab_size"]:
         """The scores without the tokens that must not come next."""
-        return possible(logits, self._constraint, self._n_left - 1, None if self._may_end else self._end_id)
+        return possible(logits, self.guided, self.n_left - 1, None if self._may_end else self._end_id)
 
     def push(self, token: int, log_prob: float, look: Look | None) -> News:
         """Write a token."""
         draft, n_shown = self.draft, len(self.draft.pieces)
         draft.tokens.append(token)
-        self._n_left -= 1
-        finish: Finish | None = "length" if self._n_left == 0 else None
+        self.n_left -= 1
+        finish: Finish | None = "length" if self.n_left == 0 else None
         if token == self._end_id:
             finish = "end"
         elif draft.push(token):
             finish = "stop"
         if finish is not None:
             draft.close(finish)
-        elif self.history is not None or self._constraint is not None:
-            self._remember(torch.tensor([token]))
+        else:
+            self._remember(token)
         return News(token, log_prob, "".join(draft.pieces[n_shown:]), finish, look)
 
     def look(self, logits: Float[Tensor, " vocab_size"], reshaped: Float[Tensor, " vocab_size"], token: int) -> Look:
@@ -261,10 +273,11 @@ class _Row:
         entropy = torch.special.entr(log_probs.exp()).sum()
         return Look(int((log_probs > log_probs[token]).sum()) + 1, float(entropy), tuple(Likely(*x) for x in likely))
 
-    def _remember(self, token: Int[Tensor, " 1"]) -> None:
-        for part in (self.history, self._constraint):
+    def _remember(self, token: int) -> None:
+        self.state = self._spelling.after[self.state, token]
+        for part in (self.history, self.guided):
             if part is not None:
-                part.push(token)
+                part.push(torch.tensor([token]))
 
 
 def _longest(tokens: Tokens, known: Sequence[Tokens]) -> tuple[int, int]:

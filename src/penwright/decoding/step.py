@@ -5,13 +5,15 @@ from contextlib import contextmanager
 from math import inf
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor, nn
 
 from penwright import compiler
 from penwright.decoding.ahead import Compiled, ModelPart, compile_ahead, is_kept, load
-from penwright.decoding.choosing.largest import COMPILES, MOST, Likeliest, allowed_words, likeliest
+from penwright.decoding.choosing.largest import COMPILES, MOST, Likeliest, likeliest
+from penwright.decoding.choosing.spelling import Spelling
 from penwright.layers.attention import Kernel, KeysValues
 from penwright.layers.cache import ROOM, Cache, WholeLayerCache
 from penwright.layers.recording import swap_kernels
@@ -84,10 +86,13 @@ class Choice(ModelPart):
     """The likeliest next tokens, as a function of tensors alone."""
 
     def forward(
-        self, logits: Float[Tensor, "rows vocab_size"], allowed: Int64[Tensor, " words"]
+        self,
+        logits: Float[Tensor, "rows vocab_size"],
+        allowed: Int64[Tensor, "all_situations words"],
+        situations: Int64[Tensor, " rows"],
     ) -> tuple[Float[Tensor, "rows n"], Int[Tensor, "rows n"], Float[Tensor, " rows"]]:
-        """A Likeliest, of the tokens whose bits are set."""
-        found: tuple[Tensor, Tensor, Tensor] = torch.ops.penwright.likeliest(logits, allowed, MOST)
+        """A Likeliest, of the tokens whose bits are set for a row's situation."""
+        found: tuple[Tensor, Tensor, Tensor] = torch.ops.penwright.likeliest(logits, allowed, situations, MOST)
         return found
 
 
@@ -154,12 +159,18 @@ class Stepper:
             found = Reading(self._model)(sources, padding)
         return Encoded(_layers(found), padding)
 
-    def likeliest(self, logits: Float[Tensor, "rows vocab_size"], banned: tuple[int, ...], n: int) -> Likeliest:
-        """The n likeliest tokens that are not banned; the logits are of no use then."""
+    def likeliest(
+        self,
+        logits: Float[Tensor, "rows vocab_size"],
+        spelling: Spelling,
+        situations: Int64[np.ndarray, " rows"],
+        n: int,
+    ) -> Likeliest:
+        """The n likeliest tokens that may come; the logits are of no use then."""
         compiled = self._compiled("best", logits.device) if n <= MOST else None
         if compiled is None:
-            return likeliest(logits, banned, n)
-        values, places, normalisers = compiled(logits.contiguous(), allowed_words(banned, logits.shape[1]))
+            return likeliest(logits, spelling, situations, n)
+        values, places, normalisers = compiled(logits.contiguous(), spelling.bits, torch.from_numpy(situations))
         return Likeliest(values[:, :n], places[:, :n], normalisers)
 
     def _compiled(self, part: Part, device: torch.device) -> Compiled | None:
@@ -241,7 +252,9 @@ def _example_of_sources(model: DecoderOnly | EncoderDecoder) -> Example:
 
 def _example_of_choosing(model: DecoderOnly | EncoderDecoder) -> Example:
     vocab_size = _embedding(model).tokens.num_embeddings
-    return Example((torch.zeros(N_SOURCES, vocab_size), allowed_words((), vocab_size)), ({0: _dimension("rows")}, None))
+    inputs = (torch.zeros(N_SOURCES, vocab_size), Spelling.free(vocab_size).bits, torch.zeros(N_SOURCES).long())
+    rows = {0: _dimension("rows")}
+    return Example(inputs, (rows, None, rows))
 
 
 def _example_of_writing(model: DecoderOnly, *, several: bool) -> Example:

@@ -6,7 +6,7 @@ from math import fsum
 from typing import Literal, NamedTuple
 
 from penwright.data.scripts import gaps_between
-from penwright.decoding.beam import Hypothesis, Wanted
+from penwright.decoding.hypotheses import Hypothesis, Wanted
 from penwright.decoding.obeying.demands import Outcome
 from penwright.decoding.obeying.jobs import Found, Job
 from penwright.decoding.obeying.searching import WantedJob

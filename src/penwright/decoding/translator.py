@@ -11,9 +11,9 @@ import torch
 
 from penwright.config import DecodingSettings
 from penwright.data.scripts import next_word
-from penwright.decoding.beam import BeamSettings, Wanted, Watch
 from penwright.decoding.choosing.sampling import Sampling
 from penwright.decoding.documents import translated
+from penwright.decoding.hypotheses import BeamSettings, Wanted, Watch
 from penwright.decoding.obeying.demands import USUAL_DEMANDS, Demands
 from penwright.decoding.obeying.jobs import Found, Job
 from penwright.decoding.obeying.searching import Searcher, WantedJob
@@ -168,9 +168,7 @@ class Translator:
             word = next_word(each.text[len(prefix.rstrip()) :], piece)
             log_prob = each.hypothesis.log_probs[n_given]
             alternatives.setdefault(word, Alternative(word, log_prob, each.text, each.hypothesis.score))
-        words = [alternative for word, alternative in alternatives.items() if word]
-        words.sort(key=lambda each: "\N{REPLACEMENT CHARACTER}" in each.word)  # characters that broke off come last
-        return words[:n]
+        return [alternative for word, alternative in alternatives.items() if word][:n]
 
     def translate_document(self, document: str, demands: Demands = USUAL_DEMANDS) -> str:
         """Sentence by sentence; blank lines, indentation and bullets stay, and wrapped paragraphs are wrapped again."""

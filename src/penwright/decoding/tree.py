@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from penwright.decoding.beam import Extension
 from penwright.decoding.choosing.sampling import NEVER
+from penwright.decoding.hypotheses import Extension
 from penwright.tokenizers import Tokenizer
 
 

@@ -5,12 +5,14 @@ from dataclasses import replace
 from itertools import zip_longest
 from math import fsum
 
+import numpy as np
 import torch
 
-from penwright.decoding.beam import BeamSettings, Hypothesis
 from penwright.decoding.choosing.sampling import NEVER, Chances, Sampling
+from penwright.decoding.choosing.spelling import SpelledRows, Spelling
 from penwright.decoding.decodable import Translating, evaluating
 from penwright.decoding.generate import generate
+from penwright.decoding.hypotheses import BeamSettings, Hypothesis
 from penwright.decoding.obeying.jobs import Asked, Found, Job, source_tokens
 from penwright.decoding.obeying.searching import BATCH_TOKENS, Searcher
 from penwright.decoding.padding import batches_by_length, right_padded
@@ -35,7 +37,9 @@ class Variety:
         with evaluating(self._model) as device:
             target = torch.tensor([[self._tokenizer.start_id, *guide.prefix]], device=device)
             logits = self._model(*right_padded([source], device), target)[0, -1]
-        logits[[*settings.banned, self._tokenizer.end_id]] = NEVER
+        spelling, limit = self._spelling(settings.banned), self._searcher.limit(len(source), guide)
+        spelling.forbid(logits[None], spelling.situations(np.zeros(1, np.uint8), np.array([limit])))
+        logits[self._tokenizer.end_id] = NEVER
         if guide.whole_prefix:
             logits[~guide.borders.ends.to(logits.device)] = NEVER
         tokens = logits.topk(min(n, int((logits > NEVER).sum()))).indices.tolist()
@@ -89,11 +93,15 @@ class Variety:
             end_id=end,
             max_new_tokens=max(limits),
             should_stop=lambda row, _: len(tokens[row]) + 1 >= limits[row],
+            constraint=SpelledRows(self._spelling(sampling.banned), limits),
         ):
             for row, token, log_prob in zip(step.rows, step.tokens, step.log_probs, strict=True):
                 tokens[row].append(token)
                 log_probs[row].append(log_prob)
         return [_hypothesis(each, values, end) for each, values in zip(tokens, log_probs, strict=True)]
+
+    def _spelling(self, banned: tuple[int, ...]) -> Spelling:
+        return Spelling.of(self._tokenizer, banned)
 
 
 def _hypothesis(tokens: Sequence[int], log_probs: Sequence[float], end_id: int) -> Hypothesis:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from penwright.decoding import Translator
-from penwright.decoding.beam import Extension
+from penwright.decoding.hypotheses import Extension
 from penwright.decoding.tree import BeamTree, Node
 from penwright.errors import UsageError
 

@@ -13,8 +13,8 @@ from fastapi import APIRouter
 
 from penwright.decoding import Aligner
 from penwright.decoding.alignment import Weights
-from penwright.decoding.beam import Extension
 from penwright.decoding.documents import Block, blocks
+from penwright.decoding.hypotheses import Extension
 from penwright.decoding.obeying.demands import Demands, Outcome
 from penwright.decoding.obeying.glossary import Glossary
 from penwright.decoding.segments import sentences

@@ -1,9 +1,11 @@
 """The best few of many scores."""
 
+import numpy as np
 import pytest
 import torch
 
-from penwright.decoding.choosing.largest import WORTH_IT, allowed_words, largest, likeliest
+from penwright.decoding.choosing.largest import WORTH_IT, largest, likeliest
+from penwright.decoding.choosing.spelling import Spelling
 
 
 @pytest.mark.parametrize("columns", [8000, 8003, 64 * 40, 130])
@@ -25,12 +27,17 @@ def test_impossible_scores_come_last_and_several_of_one_block_are_found() -> Non
 
 
 @pytest.mark.parametrize("vocab_size", [29, 64, 130])
-def test_the_likeliest_are_not_banned_and_their_normalisers_count_all_tokens(vocab_size: int) -> None:
+def test_the_likeliest_may_come_and_their_normalisers_count_all_tokens(vocab_size: int) -> None:
     logits, banned = torch.randn(6, vocab_size), (3, 7, vocab_size - 1)
+    pieces = [b"a"] * 10 + [b"\x80"] * (vocab_size - 10)  # what may come alone, or ends a character
+    spelling, states = Spelling(pieces, banned), np.array([0, 1, 0, 1, 1, 0], dtype=np.uint8)
+    situations = spelling.situations(states, np.array([9]))
     expected = logits.log_softmax(-1)
     expected[:, banned] = -torch.inf
+    expected[states == 0, 10:] = -torch.inf
+    expected[states == 1, :10] = -torch.inf
     best = expected.topk(5)
-    operator = torch.ops.penwright.likeliest(logits, allowed_words(banned, vocab_size), 5)
-    for values, places, normalisers in (operator, likeliest(logits.clone(), banned, 5)):
+    operator = torch.ops.penwright.likeliest(logits, spelling.bits, torch.from_numpy(situations), 5)
+    for values, places, normalisers in (operator, likeliest(logits.clone(), spelling, situations, 5)):
         assert torch.equal(places, best.indices)
         torch.testing.assert_close(values - normalisers[:, None], best.values)

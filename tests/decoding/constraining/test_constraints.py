@@ -6,7 +6,7 @@ import torch
 
 from penwright.config import DecodingSettings
 from penwright.decoding import Completion, Generator
-from penwright.decoding.constraining.constraints import Constraint, Guide, _decode
+from penwright.decoding.constraining.constraints import Guide, GuidedRows, _decode
 from penwright.errors import UsageError
 from penwright.models import DecoderOnly
 from penwright.tokenizers import Tokenizer, train_tokenizer
@@ -147,7 +147,7 @@ def test_constrained_rows_are_written_alone_as_among_others(generator: Generator
 def test_allowed_tokens_are_those_that_leave_a_way_to_a_match(tokenizer: Tokenizer, pattern: str) -> None:
     """Against trying: a token is allowed if some text of few characters completes it."""
     guide = Guide(DecodingSettings(pattern=pattern), tokenizer, ["x"], 50)
-    constraint = Constraint(guide, ["x"])
+    constraint = GuidedRows(guide, ["x"])
     tails = [
         "",
         *"abcehtxé ",

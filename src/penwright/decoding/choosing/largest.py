@@ -1,7 +1,5 @@
 """The best few of many scores, sooner than torch finds them on a CPU."""
 
-from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,8 +8,8 @@ import torch
 from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
-NEVER = -torch.inf
-WORD = 64  # bits
+from penwright.decoding.choosing.spelling import NEVER, Spelling
+
 MOST = 8  # that the compiled operator finds
 SOURCE = Path(__file__).with_name("likeliest.cpp")
 COMPILES = torch.cpu._is_avx512_supported()  # else it is of no use
@@ -56,33 +54,29 @@ class Likeliest(NamedTuple):
     normalisers: Float[Tensor, " rows"]  # to subtract: the log of the sum of the exponentials of all logits
 
 
-def likeliest(logits: Float[Tensor, "rows vocab_size"], banned: Sequence[int], n: int) -> Likeliest:
-    """The n likeliest tokens that are not banned, which lose their logits here; normalisers are of all tokens."""
+def likeliest(
+    logits: Float[Tensor, "rows vocab_size"], spelling: Spelling, situations: Int64[np.ndarray, " rows"], n: int
+) -> Likeliest:
+    """The n likeliest tokens that may come; the others lose their logits here. Normalisers are of all tokens."""
     normalisers = logits.logsumexp(-1)
-    logits[:, list(banned)] = NEVER
+    spelling.forbid(logits, situations)
     return Likeliest(*largest(logits, n), normalisers)
 
 
 @torch.library.custom_op("penwright::likeliest", mutates_args=())
 def _likeliest(
-    logits: torch.Tensor, allowed: torch.Tensor, n_best: int
+    logits: torch.Tensor, allowed: torch.Tensor, situations: torch.Tensor, n_best: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What likeliest.cpp does, as torch does it."""
-    bits = np.unpackbits(allowed.numpy().view(np.uint8), count=logits.shape[1], bitorder="little")
-    found = likeliest(logits.clone(), np.flatnonzero(bits == 0).tolist(), n_best)
-    return found.values, found.places, found.normalisers
+    """What likeliest.cpp does, as torch does it; `allowed` are a Spelling's bits."""
+    bits = np.unpackbits(allowed.numpy().view(np.uint8), axis=1, count=logits.shape[1], bitorder="little")
+    may_come = torch.from_numpy(bits).bool()[situations]
+    best = largest(logits.masked_fill(~may_come, NEVER), n_best)
+    return best.values, best.places, logits.logsumexp(-1)
 
 
 @_likeliest.register_fake
-def _(logits: torch.Tensor, allowed: torch.Tensor, n_best: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _(
+    logits: torch.Tensor, allowed: torch.Tensor, situations: torch.Tensor, n_best: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     rows = logits.shape[0]
     return logits.new_empty(rows, n_best), allowed.new_empty(rows, n_best), logits.new_empty(rows)
-
-
-@lru_cache
-def allowed_words(banned: tuple[int, ...], vocab_size: int) -> Int64[Tensor, " words"]:
-    """A bit for each token, set if it is not banned."""
-    bits = np.zeros(-(-vocab_size // WORD) * WORD, dtype=np.uint8)
-    bits[:vocab_size] = 1
-    bits[list(banned)] = 0
-    return torch.from_numpy(np.packbits(bits, bitorder="little").view(np.int64))

@@ -1,7 +1,7 @@
-// The log of the sum of the exponentials of each row, and the largest of those that may come: in AVX-512.
+// The log of the sum of the exponentials of each row, and the largest of those that may come in its situation: in AVX-512.
 // It becomes part of what is compiled (decoding/ahead.py), whose compiler puts "extern" before this declaration:
 AOTITorchError aoti_torch_cpu_likeliest(
-    AtenTensorHandle logits, AtenTensorHandle allowed, int64_t n_best,
+    AtenTensorHandle logits, AtenTensorHandle allowed, AtenTensorHandle situations, int64_t n_best,
     AtenTensorHandle* values, AtenTensorHandle* places, AtenTensorHandle* normalisers);
 
 extern "C++" {
@@ -84,15 +84,16 @@ inline float look_at(const float* row, int64_t n, const uint64_t* allowed, int64
 }
 
 AOTITorchError aoti_torch_cpu_likeliest(
-    AtenTensorHandle logits, AtenTensorHandle allowed, int64_t n_best,
+    AtenTensorHandle logits, AtenTensorHandle allowed, AtenTensorHandle situations, int64_t n_best,
     AtenTensorHandle* values, AtenTensorHandle* places, AtenTensorHandle* normalisers) {
     using vectors::data, vectors::size, vectors::made;
-    const int64_t n_rows = size(logits, 0), n = size(logits, 1);
+    const int64_t n_rows = size(logits, 0), n = size(logits, 1), n_words = size(allowed, 1);
     float* best = made<float>(values, {n_rows, n_best}, aoti_torch_dtype_float32());
     int64_t* where = made<int64_t>(places, {n_rows, n_best}, aoti_torch_dtype_int64());
     float* sums = made<float>(normalisers, {n_rows}, aoti_torch_dtype_float32());
     for (int64_t row = 0; row < n_rows; row++)
-        sums[row] = likeliest::look_at(data<float>(logits) + row * n, n, data<uint64_t>(allowed), n_best,
-                                       best + row * n_best, where + row * n_best);
+        sums[row] = likeliest::look_at(
+            data<float>(logits) + row * n, n, data<uint64_t>(allowed) + data<int64_t>(situations)[row] * n_words, n_best,
+            best + row * n_best, where + row * n_best);
     return AOTI_TORCH_SUCCESS;
 }

@@ -12,7 +12,6 @@ from jaxtyping import Bool, Float32, Float64, Int, Int64
 from torch import Tensor
 
 from penwright.config import DecodingSettings
-from penwright.data.scripts import WITHOUT_SPACES
 from penwright.decoding.constraining.automaton import Automaton
 from penwright.decoding.constraining.expressions import Expression, Expressions, Span
 from penwright.decoding.constraining.patterns import characters, parse_pattern
@@ -20,7 +19,6 @@ from penwright.decoding.unknown import never_written
 from penwright.errors import UsageError
 from penwright.tokenizers import Tokenizer
 
-MANY = 0.2  # of the pieces of a vocabulary, bytes aside
 REMEMBERED = 256  # states, of which it is known what each token leads to
 
 
@@ -211,7 +209,7 @@ class Guide:
         return self._tails.index(tail)
 
 
-class Constraint:
+class GuidedRows:
     """Where the rows of a batch stand."""
 
     def __init__(self, guide: Guide, prompts: Sequence[str]):
@@ -235,19 +233,6 @@ class Constraint:
 def is_constrained(settings: DecodingSettings) -> bool:
     """Whether there is anything that a completion must or must not hold."""
     return settings.pattern is not None or bool(settings.banned_words or settings.required_words)
-
-
-@lru_cache(16)
-def may_break_characters(tokenizer: Tokenizer) -> bool:
-    """Whether its text has too many characters for a piece each, so that the rare ones are spelled byte by byte.
-
-    A young model often begins one that it does not end. Asked of pieces; bytes alone do not tell of their text.
-    """
-    if tokenizer.kind not in ("bpe", "unigram"):
-        return False
-    spelled = map(tokenizer.token_bytes, range(tokenizer.vocab_size))
-    texts = [each.decode("utf-8", "ignore") for each in spelled if len(each) > 1]  # bytes alone tell nothing
-    return sum(bool(WITHOUT_SPACES.search(text)) for text in texts) > MANY * len(texts)
 
 
 def _in_word(text: str) -> bool:

@@ -8,7 +8,7 @@ from math import fsum, inf, log
 from typing import Literal, NamedTuple
 
 from penwright.data.scripts import CHINESE_OR_JAPANESE, WITHOUT_SPACES
-from penwright.decoding.beam import Hypothesis
+from penwright.decoding.hypotheses import Hypothesis
 from penwright.decoding.obeying.glossary import Glossary, capitalised
 from penwright.decoding.obeying.guides import Borders, Guide, Term, Tokens
 from penwright.decoding.obeying.placement import Word

@@ -49,6 +49,12 @@ class Guided:
     def start(cls, guide: Guide, limit: int, beam_size: int) -> "Guided":
         return cls(guide, limit, [Standing(guide.start())] * beam_size)
 
+    def must_follow(self, length: int) -> list[bool]:
+        """Of each beam, whether it has to go on with what the guide says, whatever it has begun."""
+        if length < len(self.guide.prefix):
+            return [True] * len(self.standings)
+        return [self._is_pressed(self.guide.prospects(state), length) for state, _ in self.standings]
+
     def ban(self, logits: Float[Tensor, "beams vocab_size"], length: int, end_id: int) -> None:
         """Take away, in place, what must not follow here."""
         prefix = self.guide.prefix

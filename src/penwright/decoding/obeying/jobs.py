@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from penwright.decoding.beam import Hypothesis
+from penwright.decoding.hypotheses import Hypothesis
 from penwright.decoding.obeying.demands import NO_DRAFT, Demands, Draft, Outcome, Wish
 from penwright.decoding.obeying.guides import Guide
 from penwright.tokenizers import Tokenizer

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import fsum
 
-from penwright.decoding.beam import Hypothesis
 from penwright.decoding.decodable import evaluating
+from penwright.decoding.hypotheses import Hypothesis
 from penwright.decoding.obeying.demands import Draft, Wish, tokens_before
 from penwright.decoding.obeying.glossary import capitalised
 from penwright.decoding.obeying.jobs import Asked, Found, Job, source_tokens

@@ -6,9 +6,10 @@ from functools import cached_property
 
 import torch
 
-from penwright.decoding.beam import BeamSettings, Extension, Hypothesis, Wanted, Watch, beam_search
-from penwright.decoding.choosing.largest import likeliest
+from penwright.decoding.beam import Choosing, beam_search
+from penwright.decoding.choosing.spelling import Spelling
 from penwright.decoding.decodable import Translating, evaluating
+from penwright.decoding.hypotheses import BeamSettings, Extension, Hypothesis, Wanted, Watch
 from penwright.decoding.looking import TokenPair, coverage, cross_attention
 from penwright.decoding.obeying.demands import NO_DRAFT, Draft, GuideMaker, Outcome, Wish, outcomes, wishes_of
 from penwright.decoding.obeying.guides import Guide
@@ -99,6 +100,8 @@ class Searcher:
         tokens = [source_tokens(self._tokenizer, each.job) for each in asked]
         found: list[list[Found]] = [[] for _ in asked]
         batches = batches_by_length([len(each) for each in tokens], BATCH_TOKENS // settings.beam_size)
+        spelling = Spelling.of(self._tokenizer, settings.banned)
+        choosing = Choosing(spelling, self._stepper.likeliest) if self._stepper else Choosing(spelling)
         with evaluating(self._model), torch.inference_mode():
             for batch in batches:
                 limits = [self.limit(len(tokens[n]), asked[n].guide, limit) for n in batch]
@@ -108,7 +111,7 @@ class Searcher:
                     wider,
                     end_id=self._tokenizer.end_id,
                     guides=[asked[number].guide for number in batch],
-                    choose=self._stepper.likeliest if self._stepper else likeliest,
+                    choosing=choosing,
                     watch=_among(batch, watch),
                     wanted=_by_number([asked[number].job for number in batch], wanted),
                 )

@@ -1,0 +1,87 @@
+"""Characters stay whole: what may come after any beginning of a text is what Python's decoder lets come."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penwright.decoding.choosing.spelling import BROKEN, FREE, MISSING, SpelledRows, Spelling
+
+BYTES = [bytes([byte]) for byte in range(256)]
+CHARACTERS = ["a", "é", "ł", "न", "漢", "\ud7ff", "\ue000", "😀", "\U0010ffff"]
+
+
+WHOLE = (chr(code).encode() for code in range(0x110000) if not 0xD800 <= code < 0xE000)
+BEGINNINGS = {character[:n] for character in WHOLE for n in range(1, len(character))}
+
+
+def stays_text(spelled: bytes) -> bool:
+    """Whether it is text, or text and the beginning of one more character."""
+    rests = (spelled[len(spelled) - n :] for n in range(1, 4))
+    whole = [spelled, *(spelled[: -len(rest)] for rest in rests if rest in BEGINNINGS)]
+    return any(is_text(each) for each in whole)
+
+
+def is_text(spelled: bytes) -> bool:
+    try:
+        spelled.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+@given(st.lists(st.sampled_from(BYTES), min_size=1, max_size=6).map(b"".join))
+def test_bytes_one_by_one_are_broken_where_they_can_become_no_text(spelled: bytes) -> None:
+    spelling, state = Spelling(BYTES), np.uint8(0)
+    for place, byte in enumerate(spelled):
+        state = spelling.after[state, byte]
+        assert (state == BROKEN) == (not stays_text(spelled[: place + 1]))
+
+
+@pytest.mark.parametrize("text", CHARACTERS)
+def test_missing_bytes_are_counted(text: str) -> None:
+    spelled, spelling = text.encode(), Spelling(BYTES)
+    for n in range(1, len(spelled) + 1):
+        state = Spelling([spelled[:n]]).after[0, 0]
+        assert MISSING[state] == len(spelled) - n
+        (may_come,) = spelling.may_come[spelling.situations(np.array([state]), np.array([9]))]
+        assert n == len(spelled) or may_come[spelled[n]]
+
+
+def test_a_piece_of_many_bytes_is_followed_from_every_state() -> None:
+    spelling = Spelling(["漢字".encode(), "漢".encode()[:2], "漢".encode()[2:], "漢".encode()[2:] + b" \xe5"])
+    assert spelling.after[0].tolist() == [0, 1, BROKEN, BROKEN]
+    assert spelling.after[1].tolist() == [BROKEN, BROKEN, 0, 2]
+
+
+def test_the_end_comes_after_whole_characters_only_and_what_is_banned_never() -> None:
+    spelling = Spelling([b"a", b"\xc3", b"\xa9", b"", b""], banned=[4], end_id=3)
+    whole, begun = spelling.may_come[spelling.situations(np.array([0, 1], dtype=np.uint8), np.array([5]))]
+    assert whole.tolist() == [True, True, False, True, False]
+    assert begun.tolist() == [False, False, True, False, False]
+    assert spelling.may_come[FREE].tolist() == [True, True, True, True, False]
+
+
+def test_no_character_is_begun_that_there_is_no_room_to_end() -> None:
+    spelling = Spelling([*BYTES, b"", "漢".encode()], end_id=256)
+    for n_left in range(4):
+        (may_come,) = spelling.may_come[spelling.situations(np.zeros(1, np.uint8), np.array([n_left]))]
+        assert [bool(may_come[byte]) for byte in (0x61, 0xC3, 0xE6, 0xF0)] == [True, *(n_left > n for n in range(3))]
+        assert may_come[257]
+
+
+def test_after_what_is_broken_a_text_begins_anew() -> None:
+    spelling = Spelling(BYTES)
+    broken, whole = spelling.situations(np.array([BROKEN, 0], dtype=np.uint8), np.array([2, 2]))
+    assert broken == whole
+
+
+def test_rows_are_followed_and_leave() -> None:
+    rows = SpelledRows(Spelling([*BYTES, b""], end_id=256), [11, 11, 9])
+    rows.push(torch.tensor([0x61, 0xC3, 0xE6]))
+    rows.select([0, 2])
+    assert rows.allowed(8)[:, [0x61, 0x80, 256]].tolist() == [[True, False, True], [False, True, False]]
+    assert rows.allowed(2)[:, [0xC3, 0x80]].tolist() == [[True, False], [False, False]]
+    rows.push(torch.tensor([0x62, 0xBC]))
+    assert rows.allowed(3)[:, [0x61, 0x80, 256]].tolist() == [[True, False, True], [False, True, False]]
