@@ -38,6 +38,7 @@ def test_a_head_on_the_screen_has_the_weights_of_the_model(visit: Any, server: A
     shown = np.array(data["weights"]["numbers"]).reshape(data["weights"]["shape"])
     np.testing.assert_allclose(shown, expected[: len(shown)], atol=1e-6)
     np.testing.assert_allclose(shown.sum(-1), 1, atol=1e-5)
+    assert page.locator("text=not why the model answers").filter(visible=True).count() == 1
     page.focus(".shown .pw-field")
     page.keyboard.press("ArrowDown")
     said = page.inner_text(".shown .pw-readout")

@@ -10,6 +10,9 @@ import { labels } from "./tokens.js";
 export const CAUTION =
   "Attention shows where a head looks, not why the model answers as it does: switch heads off to check.";
 
+/** The same below a picture; a page that says it above its pictures hides it. */
+export const caution = () => make("p", { class: "pw-note pw-caution" }, CAUTION);
+
 const PARTS = { decoder: "decoder", encoder: "encoder", cross: "decoder to encoder" };
 
 /** The head in words. */
@@ -32,6 +35,6 @@ function build(root, data) {
   const say = (row, column) =>
     `“${rows[row]}” (${row}) looks at “${columns[column]}” (${column}): ${percent(values.at(row, column))}`;
   const drawn = matrix(root, { values, rows, columns, say, name: headName(data), hidden: looksBack(data.name) });
-  root.append(make("p", { class: "pw-note" }, CAUTION));
+  root.append(caution());
   return drawn;
 }

@@ -3,7 +3,7 @@
 import { percent } from "./axes.js";
 import { tensor } from "./bytes.js";
 import { make, view } from "./dom.js";
-import { CAUTION } from "./head.js";
+import { caution } from "./head.js";
 import { links } from "./links.js";
 import { labels } from "./tokens.js";
 
@@ -51,6 +51,6 @@ function build(root, data, { threshold = 0.2 }) {
     shown.textContent = percent(state.threshold);
     drawn.redraw();
   }
-  root.append(make("p", { class: "pw-note" }, CAUTION));
+  root.append(caution());
   return drawn;
 }

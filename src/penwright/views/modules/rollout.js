@@ -2,8 +2,8 @@
 
 import { percent } from "./axes.js";
 import { tensor } from "./bytes.js";
-import { make, view } from "./dom.js";
-import { CAUTION, looksBack } from "./head.js";
+import { view } from "./dom.js";
+import { caution, looksBack } from "./head.js";
 import { matrix } from "./matrix.js";
 import { labels } from "./tokens.js";
 
@@ -25,6 +25,6 @@ function build(root, data) {
     name: "Rollout through all layers",
     hidden: looksBack(data.name || "decoder"),
   });
-  root.append(make("p", { class: "pw-note" }, CAUTION));
+  root.append(caution());
   return drawn;
 }

@@ -1,0 +1,76 @@
+"""What lower precision changes where it is used: the nats of a writer's held-out text, token by token.
+
+Each token is a step after those before it, by the compiled step where one was kept (`penwright quicken`), from a cache in
+the precision that is used for writing: so all is measured that rounds. "At once" is the same text in one pass.
+
+Run: python -m benchmarks.precision RUN [WINDOWS]
+"""
+
+import sys
+from copy import deepcopy
+from itertools import islice
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from benchmarks.report import Result, write_result
+from penwright.decoding.decodable import Continuing
+from penwright.decoding.step import Stepper, are_steps_kept
+from penwright.layers.quantised import to_precision
+from penwright.models import DecoderOnly
+from penwright.refining import quickest_first
+from penwright.tasks import TASKS
+from penwright.using import opened
+
+NAME = "precision"
+ROWS = 32  # windows at a time
+
+
+def main(run: Path, n_windows: int = 256) -> None:
+    """Every precision that this machine has instructions for."""
+    it = opened(run)
+    model = it.model("float32")
+    assert isinstance(model, DecoderOnly), "a writer is wanted"
+    bench = it.bench(it.corpus(), model)
+    length = model.settings.context_length
+    tokens = torch.from_numpy(bench.held_out.column("text").tokens.astype("int64"))
+    windows = torch.stack(list(islice(tokens.split(length), min(n_windows, len(tokens) // length))))
+    results = []
+    for precision in reversed(quickest_first()):
+        rounded = deepcopy(model)
+        to_precision(rounded, precision)
+        kept = "compiled" if are_steps_kept(rounded) else "not compiled"
+        figures = {"nats a token by steps": [stepped(rounded, windows)], "at once": [at_once(rounded, windows)]}
+        results.append(Result(f"{precision}, steps {kept}", figures))
+        print(results[-1], flush=True)
+    about = f"{len(windows)} windows of {length} tokens. " + (__doc__ or "").split("\n\n")[1].replace("\n", " ")
+    write_result(NAME, f"python -m benchmarks.{NAME} RUN {n_windows}", results, about)
+
+
+@torch.inference_mode()
+def stepped(model: DecoderOnly, windows: Tensor) -> float:
+    """The nats of all but the first token of each window, which is the prompt."""
+    stepper, nats = Stepper(model), 0.0
+    for rows in windows.split(ROWS):
+        written = Continuing(model, rows[:, :1].tolist(), rows.shape[1], stepper)
+        logits = written.first()
+        for place in range(1, rows.shape[1]):
+            nats += float(torch.nn.functional.cross_entropy(logits.float(), rows[:, place], reduction="sum"))
+            if place + 1 < rows.shape[1]:
+                logits = written.step(rows[:, place])
+    return nats / windows[:, 1:].numel()
+
+
+@torch.inference_mode()
+def at_once(model: DecoderOnly, windows: Tensor) -> float:
+    """The same by whole windows."""
+    nats = 0.0
+    for rows in windows.split(ROWS):
+        logits = model(rows[:, :-1]).float().flatten(0, 1)
+        nats += float(torch.nn.functional.cross_entropy(logits, rows[:, 1:].flatten(), reduction="sum"))
+    return nats / windows[:, 1:].numel()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))
