@@ -10,8 +10,9 @@ import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
+from penwright.decoding.choosing.filters import NEVER
 from penwright.decoding.choosing.largest import Likeliest, largest, likeliest
-from penwright.decoding.choosing.spelling import FREE, NEVER, Situations, Spelling, States
+from penwright.decoding.choosing.spelling import FREE, Situations, Spelling, States
 from penwright.decoding.decodable import Branching, diverged
 from penwright.decoding.hypotheses import BeamSettings, Extension, Hypothesis, Wanted, Watch, hypothesis_of
 from penwright.decoding.obeying.guided import Guided, put

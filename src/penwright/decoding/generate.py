@@ -5,10 +5,10 @@ from math import isnan
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 from torch import Tensor
 
-from penwright.decoding.choosing.filters import NEVER, Logits
+from penwright.decoding.choosing.filters import Logits
 from penwright.decoding.choosing.penalties import History, forbid
 from penwright.decoding.choosing.sampling import Chances, Sampling
 from penwright.decoding.decodable import Decodable, diverged
@@ -21,8 +21,8 @@ StopRule = Callable[[int, int], bool]  # called with a row and its new token
 class Constraint(Protocol):
     """What binds the rows of a batch, by what each has written."""
 
-    def allowed(self, n_left: int) -> Bool[Tensor, "rows vocab_size"]:
-        """The tokens of each row after which n_left more suffice; there always is one."""
+    def possible(self, logits: Logits, n_left: int) -> Logits:
+        """The scores, of those tokens alone after which n_left more suffice; there always is one."""
 
     def push(self, tokens: Int[Tensor, " rows"]) -> None:
         """The next token of each row; none is the end."""
@@ -96,7 +96,7 @@ def _finished(step: Step, end_id: int, n_left: int, should_stop: StopRule | None
 def possible(logits: Logits, constraint: Constraint | None, n_left: int, not_yet: int | None) -> Logits:
     """The scores without the tokens that must not come next; what must not come yet comes where nothing else may."""
     if constraint is not None:
-        logits = logits.masked_fill(~constraint.allowed(n_left).to(logits.device), NEVER)
+        logits = constraint.possible(logits, n_left)
     if not_yet is not None:
         early = torch.zeros_like(logits, dtype=torch.bool)
         early[:, not_yet] = True

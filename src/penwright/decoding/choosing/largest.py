@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
-from penwright.decoding.choosing.spelling import NEVER, Spelling
+from penwright.decoding.choosing.filters import NEVER
+from penwright.decoding.choosing.spelling import Spelling
 
 MOST = 8  # that the compiled operator finds
 SOURCE = Path(__file__).with_name("likeliest.cpp")

@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Bool, Float, Int, Int64, UInt8
 from torch import Tensor
 
+from penwright.decoding.choosing.filters import NEVER, Logits
 from penwright.tokenizers import Tokenizer
 
 WORD = 64  # bits
-NEVER = -torch.inf
 # The states of a text: whole, one to three bytes missing, and after the first bytes that not every byte may follow.
 # As in table 3-7 of the Unicode standard: from a state, by bytes from one to another, to a state.
 STEPS = (
@@ -42,6 +42,7 @@ class Spelling:
         may_come = np.concatenate([may_come, np.ones_like(may_come[:1])])
         may_come[:, list(banned)] = False
         self.may_come: Bool[np.ndarray, "situations vocab_size"] = may_come
+        self._known: dict[int, Int64[Tensor, " tokens"]] = {}  # what may not come, by situations
 
     @classmethod
     def free(cls, vocab_size: int, banned: Sequence[int] = ()) -> "Spelling":
@@ -69,15 +70,18 @@ class Spelling:
 
     def forbid(self, logits: Float[Tensor, "rows vocab_size"], situations: Int64[np.ndarray, " rows"]) -> None:
         """Take away, in place, what must not come."""
-        for situation in np.unique(situations):
-            rows, forbidden = np.flatnonzero(situations == situation), self._forbidden(int(situation))
-            if len(rows) == len(logits):
-                logits[:, forbidden] = NEVER
-            else:
-                logits[torch.from_numpy(rows)[:, None], forbidden] = NEVER
+        first = int(situations[0])
+        if (situations == first).all():  # as nearly always
+            logits.index_fill_(1, self._forbidden(first).to(logits.device), NEVER)
+            return
+        for situation in np.unique(situations).tolist():
+            rows = torch.from_numpy(np.flatnonzero(situations == situation))
+            logits[rows[:, None], self._forbidden(situation)] = NEVER
 
     def _forbidden(self, situation: int) -> Int64[Tensor, " tokens"]:
-        return torch.from_numpy(np.flatnonzero(~self.may_come[situation]))
+        if situation not in self._known:
+            self._known[situation] = torch.from_numpy(np.flatnonzero(~self.may_come[situation]))
+        return self._known[situation]
 
 
 class SpelledRows:
@@ -88,10 +92,11 @@ class SpelledRows:
         self._spelling, self._states = spelling, np.zeros(len(limits), dtype=np.uint8)
         self._shorter = max(limits) - np.array(limits)  # than the longest
 
-    def allowed(self, n_left: int) -> Bool[Tensor, "rows vocab_size"]:
-        """The tokens of each row after which its last character can be ended; the longest has n_left more."""
-        situations = self._spelling.situations(self._states, n_left - self._shorter)
-        return torch.from_numpy(self._spelling.may_come[situations])
+    def possible(self, logits: Logits, n_left: int) -> Logits:
+        """The scores, of those tokens alone after which a row's last character can be ended; the longest has n_left."""
+        logits = logits.clone()
+        self._spelling.forbid(logits, self._spelling.situations(self._states, n_left - self._shorter))
+        return logits
 
     def push(self, tokens: Int[Tensor, " rows"]) -> None:
         """The next token of each row."""

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float32, Float64, Int, Int64
 from torch import Tensor
 
 from penwright.config import DecodingSettings
+from penwright.decoding.choosing.filters import NEVER, Logits
 from penwright.decoding.constraining.automaton import Automaton
 from penwright.decoding.constraining.expressions import Expression, Expressions, Span
 from penwright.decoding.constraining.patterns import characters, parse_pattern
@@ -216,8 +217,12 @@ class GuidedRows:
         self._guide = guide
         self._places: list[tuple[int, bytes]] = [(guide.starts[prompt], b"") for prompt in prompts]
 
+    def possible(self, logits: Logits, n_left: int) -> Logits:
+        """The scores, of those tokens alone after which n_left more suffice; there always is one."""
+        return logits.masked_fill(~self.allowed(n_left).to(logits.device), NEVER)
+
     def allowed(self, n_left: int) -> Bool[Tensor, "rows vocab_size"]:
-        """The tokens of each row after which n_left more suffice; there always is one."""
+        """The tokens of each row after which n_left more suffice."""
         return torch.from_numpy(np.stack([self._guide.reach(*place) for place in self._places]) <= n_left)
 
     def push(self, tokens: Int[Tensor, " rows"]) -> None:
