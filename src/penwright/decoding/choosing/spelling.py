@@ -80,7 +80,8 @@ class Spelling:
 
     def _forbidden(self, situation: int) -> Int64[Tensor, " tokens"]:
         if situation not in self._known:
-            self._known[situation] = torch.from_numpy(np.flatnonzero(~self.may_come[situation]))
+            with torch.inference_mode(mode=False):  # it is used outside of it as well
+                self._known[situation] = torch.from_numpy(np.flatnonzero(~self.may_come[situation]))
         return self._known[situation]
 
 
