@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penwright.decoding.choosing.spelling import BROKEN, FREE, MISSING, SpelledRows, Spelling
+from penwright.decoding.choosing.spelling import FREE, MISSING, SpelledRows, Spelling
 
 BYTES = [bytes([byte]) for byte in range(256)]
 CHARACTERS = ["a", "é", "ł", "न", "漢", "\ud7ff", "\ue000", "😀", "\U0010ffff"]
@@ -32,11 +32,14 @@ def is_text(spelled: bytes) -> bool:
 
 
 @given(st.lists(st.sampled_from(BYTES), min_size=1, max_size=6).map(b"".join))
-def test_bytes_one_by_one_are_broken_where_they_can_become_no_text(spelled: bytes) -> None:
-    spelling, state = Spelling(BYTES), np.uint8(0)
+def test_a_byte_may_come_where_what_is_there_can_still_become_text(spelled: bytes) -> None:
+    spelling, state = Spelling(BYTES), np.zeros(1, np.uint8)
     for place, byte in enumerate(spelled):
+        may_come = spelling.may_come[spelling.situations(state, np.array([9]))][0, byte]
+        assert may_come == stays_text(spelled[: place + 1])
+        if not may_come:
+            return
         state = spelling.after[state, byte]
-        assert (state == BROKEN) == (not stays_text(spelled[: place + 1]))
 
 
 @pytest.mark.parametrize("text", CHARACTERS)
@@ -51,8 +54,9 @@ def test_missing_bytes_are_counted(text: str) -> None:
 
 def test_a_piece_of_many_bytes_is_followed_from_every_state() -> None:
     spelling = Spelling(["漢字".encode(), "漢".encode()[:2], "漢".encode()[2:], "漢".encode()[2:] + b" \xe5"])
-    assert spelling.after[0].tolist() == [0, 1, BROKEN, BROKEN]
-    assert spelling.after[1].tolist() == [BROKEN, BROKEN, 0, 2]
+    may_come = spelling.may_come[spelling.situations(np.array([0, 1], dtype=np.uint8), np.array([9]))]
+    assert may_come.tolist() == [[True, True, False, False], [False, False, True, True]]
+    assert spelling.after[0, :2].tolist() == [0, 1] and spelling.after[1, 2:].tolist() == [0, 2]
 
 
 def test_the_end_comes_after_whole_characters_only_and_what_is_banned_never() -> None:
@@ -73,8 +77,7 @@ def test_no_character_is_begun_that_there_is_no_room_to_end() -> None:
 
 def test_after_what_is_broken_a_text_begins_anew() -> None:
     spelling = Spelling(BYTES)
-    broken, whole = spelling.situations(np.array([BROKEN, 0], dtype=np.uint8), np.array([2, 2]))
-    assert broken == whole
+    assert spelling.after[0, 0x80] == spelling.after[1, 0x61] == 0
 
 
 def allowed(rows: SpelledRows, n_left: int) -> torch.Tensor:

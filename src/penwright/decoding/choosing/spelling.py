@@ -34,8 +34,9 @@ class Spelling:
 
     def __init__(self, tokens: Sequence[bytes], banned: Sequence[int] = (), end_id: int | None = None):
         """`tokens` are what each adds to a text; those that are banned never come, the end only after whole texts."""
-        self.after = _states_after(tokens)  # a token, from each state
-        missing = MISSING[self.after[:N_STATES]]
+        after = _states_after(tokens)[:N_STATES]
+        self.after = np.where(after == BROKEN, 0, after)  # a token, from each state; what is broken begins anew
+        missing = MISSING[after]
         if end_id is not None:
             missing[1:, end_id] = MISSING[BROKEN]
         may_come = np.concatenate([*(missing <= left for left in range(MOST_LEFT)), missing <= MOST_LEFT])
@@ -45,7 +46,8 @@ class Spelling:
         self._known: dict[int, Int64[Tensor, " tokens"]] = {}  # what may not come, by situations
 
     @classmethod
-    def free(cls, vocab_size: int, banned: Sequence[int] = ()) -> "Spelling":
+    @lru_cache(16)
+    def free(cls, vocab_size: int, banned: tuple[int, ...] = ()) -> "Spelling":
         """Of tokens of which nothing is known."""
         return cls([b""] * vocab_size, banned)
 
@@ -65,8 +67,8 @@ class Spelling:
         return torch.from_numpy(np.packbits(bits, axis=1, bitorder="little").view(np.int64))
 
     def situations(self, states: States, n_left: Int[np.ndarray, "*#texts"]) -> Situations:
-        """Of texts in these states, after whose next token so many may come. What is broken already begins anew."""
-        return np.where(states == BROKEN, 0, states) + N_STATES * np.clip(n_left, 0, MOST_LEFT)
+        """Of texts in these states, after whose next token so many may come."""
+        return states + N_STATES * np.minimum(np.maximum(n_left, 0), MOST_LEFT)  # sooner than np.clip
 
     def forbid(self, logits: Float[Tensor, "rows vocab_size"], situations: Int64[np.ndarray, " rows"]) -> None:
         """Take away, in place, what must not come."""
