@@ -1,7 +1,7 @@
 """What lower precision changes where it is used: the nats of a writer's held-out text, token by token.
 
-Each token is a step after those before it, by the compiled step where one was kept (`penwright quicken`), from a cache in
-the precision that is used for writing: so all is measured that rounds. "At once" is the same text in one pass.
+Each token is a step after those before it, by the compiled step where one was kept (`penwright quicken`), from a cache
+in the precision that is used for writing: so all is measured that rounds. "At once" is the same text in one pass.
 
 Run: python -m benchmarks.precision RUN [WINDOWS]
 """
@@ -20,7 +20,6 @@ from penwright.decoding.step import Stepper, are_steps_kept
 from penwright.layers.quantised import to_precision
 from penwright.models import DecoderOnly
 from penwright.refining import quickest_first
-from penwright.tasks import TASKS
 from penwright.using import opened
 
 NAME = "precision"
