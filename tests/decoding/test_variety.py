@@ -44,6 +44,7 @@ def test_no_character_breaks_off_however_a_translation_is_found(translator: Tran
     written = "".join(candidate.text for each in found for candidate in each.candidates)
     written += "".join(each.text + each.word for each in translator.alternatives("the dog", "a house ", n=9))
     assert "\N{REPLACEMENT CHARACTER}" not in written and len(written.encode()) > len(written)
+    assert not {*map(chr, range(0x20))} & set(written) - {"\t"}  # nor does a control character come
 
 
 def test_the_likeliest_alternative_to_nothing_begins_a_greedy_translation(translator: Translator) -> None:

@@ -21,7 +21,7 @@ from penwright.decoding.segments import around, segments
 from penwright.decoding.sharing import Team
 from penwright.decoding.step import Stepper
 from penwright.decoding.translations import Alternative, Part, Prepared, Translation, jobs_of, put_together, wanted_job
-from penwright.decoding.unknown import line_breaks, never_written
+from penwright.decoding.unknown import controls, never_written
 from penwright.decoding.variety import Variety
 from penwright.errors import UsageError
 from penwright.models import EncoderDecoder
@@ -201,7 +201,7 @@ class Translator:
 
     @cached_property
     def _banned(self) -> tuple[int, ...]:
-        return never_written(self.tokenizer) + line_breaks(self.tokenizer)
+        return never_written(self.tokenizer) + controls(self.tokenizer)
 
     @cached_property
     def _searcher(self) -> Searcher:

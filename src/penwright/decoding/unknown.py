@@ -2,6 +2,8 @@
 
 from penwright.tokenizers import Tokenizer
 
+CONTROLS = {*map(chr, [*range(0x20), *range(0x7F, 0xA0)]), "\u2028", "\u2029"} - {"\t"}
+
 
 def never_written(tokenizer: Tokenizer) -> tuple[int, ...]:
     """The special tokens that stand for no text; only the end token may be written."""
@@ -9,9 +11,10 @@ def never_written(tokenizer: Tokenizer) -> tuple[int, ...]:
     return tuple(token for token in ids if token is not None)
 
 
-def line_breaks(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """The tokens that would make two lines of one."""
-    return tuple(t for t in range(tokenizer.vocab_size) if set(tokenizer.token_bytes(t)) & set(b"\n\r"))
+def controls(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """The tokens with line breaks, which would make two lines of one, or other control characters but for the tab."""
+    texts = (tokenizer.token_bytes(token).decode("utf-8", errors="ignore") for token in range(tokenizer.vocab_size))
+    return tuple(token for token, text in enumerate(texts) if CONTROLS & set(text))
 
 
 def unknown_warnings(tokenizer: Tokenizer, text: str) -> list[str]:
