@@ -91,9 +91,7 @@ def test_terms_are_chips_and_a_wrong_glossary_is_told(visit: Any) -> None:
     page.keyboard.press("Tab")
     page.wait_for_selector(".chip:has-text('zwei → two')")
     chips = page.locator(".chip").all_inner_texts()
-    assert any("zwei → two" in chip for chip in chips) and any(
-        "7,5 km" in chip and "stays" in chip for chip in chips
-    )
+    assert any("zwei → two" in chip for chip in chips) and any("7,5 km" in chip and "stays" in chip for chip in chips)
     assert page.locator(".copy .term").all_inner_texts()[0] == "zwei"
     page.wait_for_url(re.compile("glossary=zwei%09two"))
 
