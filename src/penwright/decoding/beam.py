@@ -168,17 +168,10 @@ class _Search:
             for place, guide in enumerate(guides)
             if guide is not None
         }
+        numbers, states = np.arange(n_sentences), np.zeros((n_sentences, beam_size), np.uint8)
+        found = _Ends(none, none, never, never)
         return cls(
-            settings,
-            np.arange(n_sentences),
-            np.array(limits),
-            log_probs,
-            log_probs,
-            np.zeros((n_sentences, beam_size), np.uint8),
-            _Ends(none, none, never, never),
-            spelling,
-            choose,
-            guided=guided,
+            settings, numbers, np.array(limits), log_probs, log_probs, states, found, spelling, choose, guided=guided
         )
 
     @property

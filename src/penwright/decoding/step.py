@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from math import inf
 from typing import Literal, NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor, nn
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from penwright import compiler
 from penwright.decoding.ahead import Compiled, ModelPart, compile_ahead, is_kept, load
 from penwright.decoding.choosing.largest import COMPILES, MOST, Likeliest, likeliest
-from penwright.decoding.choosing.spelling import Spelling
+from penwright.decoding.choosing.spelling import Situations, Spelling
 from penwright.layers.attention import Kernel, KeysValues
 from penwright.layers.cache import ROOM, Cache, WholeLayerCache
 from penwright.layers.recording import swap_kernels
@@ -160,11 +159,7 @@ class Stepper:
         return Encoded(_layers(found), padding)
 
     def likeliest(
-        self,
-        logits: Float[Tensor, "rows vocab_size"],
-        spelling: Spelling,
-        situations: Int64[np.ndarray, " rows"],
-        n: int,
+        self, logits: Float[Tensor, "rows vocab_size"], spelling: Spelling, situations: Situations, n: int
     ) -> Likeliest:
         """The n likeliest tokens that may come; the logits are of no use then."""
         compiled = self._compiled("best", logits.device) if n <= MOST else None

@@ -57,11 +57,5 @@ def _stepping_attention(
 
 
 @_stepping_attention.register_fake
-def _(
-    queries: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    allowed: torch.Tensor | None,
-    origins: torch.Tensor | None,
-) -> torch.Tensor:
+def _(queries: torch.Tensor, *_: torch.Tensor | None) -> torch.Tensor:
     return torch.empty_like(queries)
