@@ -83,13 +83,49 @@ def test_a_compiled_writer_gives_the_same_logits_with_other_weights_and_past_the
         torch.testing.assert_close(compiled, plain, atol=1e-4, rtol=1e-4)
 
 
+@NEEDS_COMPILER
+def test_what_is_compiled_wrongly_is_not_kept(
+    writer: Callable[..., DecoderOnly], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, other = writer(VOCABULARY, seed=1, n_layers=1), writer(VOCABULARY, seed=2, n_layers=1)
+    monkeypatch.setattr(step, "compile_ahead", lambda whole, part, n, graph: marked(ahead._path(whole, part, n)))
+    monkeypatch.setattr(step, "load", lambda *what: lambda *inputs: [step.Step(other)(*inputs)])
+    with pytest.raises(PenwrightError, match="does not compute what the model does"):
+        compile_unchecked(model)
+    assert not step.are_steps_kept(model) and not list(ahead.cache_folder("compiled").glob("*.pt2"))
+    monkeypatch.setattr(step, "load", lambda *what: lambda *inputs: [step.Step(model)(*inputs)])
+    compile_unchecked(model)
+    assert step.are_steps_kept(model)
+
+
+def marked(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+
+
+@NEEDS_COMPILER
+@pytest.mark.skipif(not quantised.COMPILES, reason="this processor has no instructions for int8")
+def test_a_compiled_writer_of_several_layers_in_int8_gives_the_same_logits(
+    writer: Callable[..., DecoderOnly], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = writer(VOCABULARY, n_layers=2, context_length=80, qk_norm=True)
+    to_precision(model, "int8")
+    before = logits_of(model, 9)
+    monkeypatch.setattr(step, "_parts", lambda _: ("many",))
+    compile_unchecked(model)
+    after = logits_of(model, 9)
+    assert not torch.equal(after, before)  # else both ran as they are written
+    off = (after - before).norm(dim=-1) / before.norm(dim=-1)
+    assert off.mean() < 0.01 and off.max() < 0.1
+
+
 @torch.inference_mode()
 def logits_of(model: DecoderOnly, n_rows: int) -> torch.Tensor:
-    prompts, stepper = [[5, 6, 7], [8], [9, 3]][:n_rows], Stepper(model)
+    prompts, stepper = [[5, 6, 7], [8], [9, 3], *[[n] for n in range(10, 16)]][:n_rows], Stepper(model)
     rows = Continuing(model, prompts, 75, stepper)
     generator = torch.Generator().manual_seed(0)
-    new = torch.randint(0, VOCABULARY, (75, n_rows), generator=generator)
-    return torch.stack([rows.first(), *(rows.step(tokens) for tokens in new)])
+    new = torch.randint(0, VOCABULARY, (n_rows, 75), generator=generator)  # columns, whose numbers are not side by side
+    return torch.stack([rows.first(), *(rows.step(tokens) for tokens in new.unbind(1))])
 
 
 @NEEDS_COMPILER

@@ -29,7 +29,7 @@ OPERATORS = {  # of our own, in C++
 }
 HEADER = Path(penwright.layers.__file__).with_name("vectors.h")
 Input = Tensor | Sequence[Tensor] | None
-Compiled = Callable[..., list[Tensor]]  # takes what the module takes, and gives its tensors as a list
+Compiled = Callable[..., list[Tensor]]  # takes what the module takes, contiguous, and gives its tensors as a list
 
 
 class ModelPart(nn.Module):
@@ -71,6 +71,11 @@ def is_kept(part: ModelPart, name: str, n_threads: int) -> bool:
     return _path(part, name, n_threads).exists()
 
 
+def forget(part: ModelPart, name: str, n_threads: int) -> None:
+    """Delete what compile_ahead() kept."""
+    _path(part, name, n_threads).unlink()
+
+
 def load(part: ModelPart, name: str, n_threads: int) -> Compiled | None:
     """By torch's own loader: its dress in Python takes two seconds to import and parses JSON at each step."""
     path = _path(part, name, n_threads)
@@ -86,8 +91,11 @@ def load(part: ModelPart, name: str, n_threads: int) -> Compiled | None:
     loader.load_constants({name: tensors[name] for name in loader.get_constant_fqns()}, False, True, True)
 
     def run(*inputs: Input) -> list[Tensor]:
+        flat = list(_flat(inputs))
+        if not all(x.is_contiguous() for x in flat):  # compiled code would read between the numbers
+            raise ValueError(f"{name}: a compiled function takes tensors whose numbers are side by side")
         with with_threads(n_threads):
-            found: list[Tensor] = loader.run(list(_flat(inputs)))
+            found: list[Tensor] = loader.run(flat)
             return found
 
     return run
@@ -108,7 +116,8 @@ def _path(part: ModelPart, name: str, n_threads: int) -> Path:
 def _key(part: ModelPart, n_threads: int) -> str:
     """What a compiled function depends on: shapes and kinds of weights, never their values, and what compiled it."""
     shapes = [(name, str(x.dtype), list(x.shape)) for name, x in part.state_dict().items()]
-    places = [Path(__file__), Path(str(sys.modules[type(part).__module__].__file__))]
+    here = Path(__file__)
+    places = [here, here.with_name("examples.py"), Path(str(sys.modules[type(part).__module__].__file__))]
     places += [
         HEADER,
         *OPERATORS.values(),

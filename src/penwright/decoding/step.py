@@ -2,28 +2,27 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from math import inf
-from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor, nn
 
 from penwright import compiler
-from penwright.decoding.ahead import Compiled, ModelPart, compile_ahead, is_kept, load
+from penwright.decoding.ahead import Compiled, ModelPart, compile_ahead, forget, is_kept, load
 from penwright.decoding.choosing.largest import COMPILES, MOST, Likeliest, likeliest
 from penwright.decoding.choosing.spelling import Situations, Spelling
+from penwright.decoding.examples import Inputs, Part, example_of
+from penwright.errors import PenwrightError
 from penwright.layers.attention import Kernel, KeysValues
-from penwright.layers.cache import ROOM, Cache, WholeLayerCache
+from penwright.layers.cache import Cache, WholeLayerCache
 from penwright.layers.recording import swap_kernels
 from penwright.layers.stepping import stepping_attention
 from penwright.models import DecoderOnly, Encoded, EncoderDecoder
-from penwright.models.embedding import Embedding
 
-Inputs = tuple[Tensor, Tensor, list[Tensor], Tensor | None, list[Tensor], Tensor | None]  # of Step.forward
-Part = Literal["one", "many", "sources", "best"]  # a step of one row, of more, the reading of sources, the choice
 READ_TOGETHER = 2  # sources at least: a compiled reading takes one for a special case
-N_SOURCES, N_BEAMS, N_TOKENS = 3, 2, 8  # of the examples to compile by
+NEAR = 0.05  # what rounding to int8 in another order may change: of the length of a row of logits
 WORTH_THREADS: dict[Part, float] = {"one": 5_000_000, "many": 2_000_000, "sources": 2_000_000, "best": inf}
 # ... parameters that make several threads pay: in a smaller step they wait for each other after every product
 
@@ -131,6 +130,7 @@ class Stepper:
     ) -> Float[Tensor, "rows vocab_size"]:
         """The logits after these tokens."""
         self.watch()
+        tokens = tokens.contiguous()  # compiled steps take no others
         cache.make_room(1)
         kept = [tensor for layer in cache.layers for tensor in layer.kept]
         compiled = self._compiled("one" if len(tokens) == 1 else "many", tokens.device)
@@ -183,6 +183,7 @@ def compile_steps(model: DecoderOnly | EncoderDecoder) -> None:
     """Compile what models of this shape and precision do to write, unless it is kept already.
 
     That takes up to a minute for each part, once on a machine: whatever the weights, later processes find them.
+    Raises a PenwrightError where what is compiled computes something else.
     """
     compiler.require()
     for part in _parts(model):
@@ -190,6 +191,22 @@ def compile_steps(model: DecoderOnly | EncoderDecoder) -> None:
         n_threads = _threads(whole, part)
         if not is_kept(whole, part, n_threads):
             compile_ahead(whole, part, n_threads, exported(model, part))
+            _check(whole, part, n_threads)
+
+
+def _check(whole: ModelPart, part: Part, n_threads: int) -> None:
+    """What is compiled must compute what it was compiled from; else it is not kept."""
+    compiled, inputs = load(whole, part, n_threads), example_of(whole.model, part).drawn()
+    assert compiled is not None
+    with torch.inference_mode():
+        found, plain = compiled(*deepcopy(inputs))[0], whole(*inputs)  # a step changes what is kept
+    plain = plain if isinstance(plain, Tensor) else plain[0]
+    if not (found - plain).float().norm() <= NEAR * plain.float().norm():
+        forget(whole, part, n_threads)
+        raise PenwrightError(
+            "what torch's compiler made of this model does not compute what the model does, and was deleted: use the "
+            "model as it is, or try another --precision"
+        )
 
 
 def are_steps_kept(model: nn.Module) -> bool:
@@ -215,84 +232,7 @@ def _threads(whole: ModelPart, part: Part) -> int:
 
 
 def exported(model: DecoderOnly | EncoderDecoder, part: Part) -> torch.export.ExportedProgram:
-    """The part as a graph, for any number of rows (unless there is one), tokens kept and tokens of sources."""
-    if part == "sources":
-        example = _example_of_sources(model)
-    elif part == "best":
-        example = _example_of_choosing(model)
-    elif isinstance(model, DecoderOnly):
-        example = _example_of_writing(model, several=part == "many")
-    else:
-        example = _example_of_translating(model, several=part == "many")
+    """The part as a graph."""
+    example = example_of(model, part)
     with torch.no_grad():
         return torch.export.export(_whole(model, part), example.inputs, dynamic_shapes=example.shapes, strict=False)
-
-
-class Example(NamedTuple):
-    """Inputs to compile by, and for each its dimensions that may have other lengths."""
-
-    inputs: tuple[object, ...]  # each another tensor: one given twice would be taken for one for ever
-    shapes: tuple[object, ...]
-
-
-def _dimension(name: str, longest: int = 2**20) -> object:
-    return torch.export.Dim(name, min=2, max=longest)
-
-
-def _example_of_sources(model: DecoderOnly | EncoderDecoder) -> Example:
-    tokens = torch.ones(N_SOURCES, N_TOKENS, dtype=torch.long)
-    shape = {0: _dimension("sources"), 1: _dimension("length", model.settings.context_length)}
-    return Example((tokens, tokens > 0), (shape, shape))
-
-
-def _example_of_choosing(model: DecoderOnly | EncoderDecoder) -> Example:
-    vocab_size = _embedding(model).tokens.num_embeddings
-    inputs = (torch.zeros(N_SOURCES, vocab_size), Spelling.free(vocab_size).bits, torch.zeros(N_SOURCES).long())
-    rows = {0: _dimension("rows")}
-    return Example(inputs, (rows, None, rows))
-
-
-def _example_of_writing(model: DecoderOnly, *, several: bool) -> Example:
-    rows = {0: _dimension("rows")} if several else {}
-    tokens = torch.zeros(N_SOURCES if several else 1, dtype=torch.long)
-    kept = _kept(model, len(tokens))
-    kept_shape = {**rows, 2: _dimension("room", model.settings.context_length)}
-    inputs: Inputs = (tokens, tokens.clone(), kept, None, [], None)
-    return Example(inputs, (rows, rows, [kept_shape] * len(kept), None, [], None))
-
-
-def _example_of_translating(model: EncoderDecoder, *, several: bool) -> Example:
-    n_sources, n_beams = (N_SOURCES, N_BEAMS) if several else (1, 1)
-    tokens = torch.zeros(n_sources, n_beams, dtype=torch.long)
-    kept = _kept(model, tokens.numel())
-    source = _keys_values(_embedding(model).tokens.weight, model, n_sources, N_TOKENS)
-    padding = torch.ones(n_sources, N_TOKENS, dtype=torch.bool)
-    length, room = {2: _dimension("length")}, {2: _dimension("room", model.settings.context_length)}
-    sources = {0: _dimension("sources")} if several else {}
-    rows = {**sources, 1: _dimension("beams")} if several else {}
-    kept_shapes = [{0: _dimension("kept_rows"), **room} if several else room] * len(kept)
-    origins = torch.zeros(n_sources, n_beams, kept[0].shape[2], dtype=torch.long) if several else None
-    return Example(
-        (tokens, tokens.clone(), kept, origins, source, padding),
-        (
-            rows,
-            rows,
-            kept_shapes,
-            {**rows, **room} if several else None,
-            [{**sources, **length}] * len(source),
-            {**sources, 1: length[2]},
-        ),
-    )
-
-
-def _kept(model: DecoderOnly | EncoderDecoder, n_rows: int) -> list[Tensor]:
-    return _keys_values(model.decoder.kept_like, model, n_rows, min(ROOM, model.settings.context_length))
-
-
-def _keys_values(like: Tensor, model: DecoderOnly | EncoderDecoder, n: int, length: int) -> list[Tensor]:
-    shape = (n, model.settings.n_kv_heads, length, model.settings.d_head)
-    return [like.new_zeros(shape) for _ in range(2 * len(model.decoder.blocks))]
-
-
-def _embedding(model: DecoderOnly | EncoderDecoder) -> Embedding:
-    return model.embedding if isinstance(model, DecoderOnly) else model.target_embedding

@@ -1,5 +1,6 @@
 """A guide follows what is written; guided search finds the best of the translations that obey."""
 
+import re
 from collections.abc import Callable, Sequence
 from itertools import product
 
@@ -43,8 +44,13 @@ def count(tokens: Sequence[int], part: Sequence[int]) -> int:
 
 
 @pytest.fixture(scope="module")
-def borders() -> Borders:
-    return Borders(train_tokenizer("characters", ["ab cde,-(\n"]))
+def letters() -> Tokenizer:
+    return train_tokenizer("characters", ["ab cde,-(\n"])
+
+
+@pytest.fixture(scope="module")
+def borders(letters: Tokenizer) -> Borders:
+    return Borders(letters)
 
 
 def spell(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
@@ -109,6 +115,21 @@ def test_a_term_is_not_broken_off_when_there_is_no_time_to_begin_it_anew() -> No
         best, before = torch.tensor([[7, 9, 5]]).expand(3, 3), [(0.0, 0.0), (NEVER, NEVER), (NEVER, NEVER)]
         chosen = guided.choose(torch.zeros(3, 29), best, before, 3)
         assert {continuation.token for continuation in chosen} == offered
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_a_term_is_whole_where_nothing_but_the_limit_ends_a_sentence(
+    translating_model: Callable[..., EncoderDecoder], borders: Borders, letters: Tokenizer, beam_size: int
+) -> None:
+    model, wished = translating_model(letters.vocab_size), (spell(letters, " ab"), spell(letters, "ab"))
+    model.output.weight.data[letters.end_id] = 0
+    model.output.weight.data[spell(letters, "e")[0]] *= 3  # so that the letter comes wherever it may
+    guide = Guide([Term(wished[:1], wished[1:], wished[1:])], borders)
+    for limit in range(5, 12):
+        rows = Translating(model, SOURCES[:1], start_id=START, max_new_tokens=limit)
+        beam = BeamSettings(beam_size)
+        ((best, *_),) = beam_search(rows, [limit], beam, end_id=letters.end_id, guides=[guide])
+        assert re.findall(r"\bab\b", letters.decode(best.tokens))
 
 
 def test_a_term_may_be_asked_for_twice_and_in_any_form(translating_model: Callable[..., EncoderDecoder]) -> None:

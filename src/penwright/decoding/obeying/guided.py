@@ -74,6 +74,10 @@ class Guided:
                 row.masked_fill_(ends.to(row.device), NEVER)
             if state.closed or (self.guide.whole_prefix and length == len(prefix)):
                 row.masked_fill_(~ends.to(row.device), NEVER)
+            elif prospects.needed < prospects.needed_anew and not self._is_time_for(prospects.needed_anew, length + 1):
+                broken = ~ends  # a term that has just come would be part of another word
+                broken[list(prospects.wanted)] = False
+                row.masked_fill_(broken.to(row.device), NEVER)
 
     def choose(
         self,
@@ -103,8 +107,12 @@ class Guided:
             nearer = [t for t in prospects.wanted if self._needed_after(state, t) < prospects.needed]
             return nearer or list(prospects.wanted)
         tokens = list(dict.fromkeys([*likely, *prospects.wanted]))
-        in_time = [t for t in tokens if length + self._needed_after(state, t) + 2 <= self.limit]  # with it and the end
-        return in_time if prospects.needed and in_time else tokens  # a term that breaks off must begin anew
+        in_time = [t for t in tokens if self._is_time_for(self._needed_after(state, t), length + 1)]
+        return in_time or tokens  # a term that breaks off must begin anew
+
+    def _is_time_for(self, needed: int, length: int) -> bool:
+        """Whether so many more tokens and the end fit after the first `length`."""
+        return length + needed + 1 <= self.limit
 
     def _is_pressed(self, prospects: Prospects, length: int) -> bool:
         """Whether what is needed takes all the tokens that are left."""

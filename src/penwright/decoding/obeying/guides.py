@@ -104,6 +104,7 @@ class Prospects(NamedTuple):
     may_end_word: bool  # not where that would be a hard term once too often
     progress: int  # how many hard terms have come or have begun: hypotheses compete with those that have come as far
     needed: int  # the least number of tokens until all hard terms have come, without the end token
+    needed_anew: int  # the same if none of them has begun, or the word that ends one goes on
     hard: Match | None  # the longest match of a hard term that must still come
     soft: Match | None  # of a soft term that may still come
     waiting: list[Term]  # hard terms that have not begun
@@ -174,6 +175,7 @@ class Guide:
         begin = [] if in_a_word else [form[0] for term, form in beginnings if settled[term] > 0]
         saved = [self.terms[m.term].shortest - (len(m.form) - m.length) for m in hard]
         wanted = tuple(dict.fromkeys(going_on + begin))
+        needed_anew = sum(n * term.shortest for n, term in missing)
         over_forms = [form for term, form in beginnings if not state.left[term] and self.terms[term].is_hard]
         return Prospects(
             wanted=wanted,
@@ -181,7 +183,8 @@ class Guide:
             may_end=not any(n and term.is_hard for n, term in zip(settled, self.terms, strict=True)),
             may_end_word=not over or any(state.left[term] > 0 for term in whole),
             progress=sum(term.times - n for n, term in missing) + bool(hard),
-            needed=sum(n * term.shortest for n, term in missing) - max(saved, default=0),
+            needed=needed_anew - max(saved, default=0),
+            needed_anew=needed_anew,
             hard=max(hard, key=_length, default=None),
             soft=max(soft, key=_length, default=None),
             waiting=[term for n, term in missing if n and all(self.terms[m.term] is not term for m in hard)],

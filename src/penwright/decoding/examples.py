@@ -1,0 +1,106 @@
+"""What the parts of decoding are compiled by: inputs of the shapes they take, and what may differ in other calls."""
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from penwright.decoding.ahead import Input
+from penwright.decoding.choosing.spelling import Spelling
+from penwright.layers.cache import ROOM
+from penwright.models import DecoderOnly, EncoderDecoder
+from penwright.models.embedding import Embedding
+
+Part = Literal["one", "many", "sources", "best"]  # a step of one row, of more, the reading of sources, the choice
+Inputs = tuple[Tensor, Tensor, list[Tensor], Tensor | None, list[Tensor], Tensor | None]  # of Step.forward
+N_SOURCES, N_BEAMS, N_TOKENS = 3, 2, 8
+
+
+class Example(NamedTuple):
+    """Inputs to compile by, and for each its dimensions that may have other lengths."""
+
+    inputs: tuple[Input, ...]  # each another tensor: one given twice would be taken for one for ever
+    shapes: tuple[object, ...]
+
+    def drawn(self) -> tuple[Input, ...]:
+        """The inputs with every number drawn that may be any."""
+        generator = torch.Generator().manual_seed(0)
+        for each in self.inputs:
+            for tensor in [each] if isinstance(each, Tensor) else each or []:
+                if tensor.is_floating_point():
+                    tensor.normal_(generator=generator)
+        return self.inputs
+
+
+def example_of(model: DecoderOnly | EncoderDecoder, part: Part) -> Example:
+    """Of any number of rows (unless there is one), tokens kept and tokens of sources."""
+    if part == "sources":
+        return _of_sources(model)
+    if part == "best":
+        return _of_choosing(model)
+    if isinstance(model, DecoderOnly):
+        return _of_writing(model, several=part == "many")
+    return _of_translating(model, several=part == "many")
+
+
+def _dimension(name: str, longest: int = 2**20) -> object:
+    return torch.export.Dim(name, min=2, max=longest)
+
+
+def _of_sources(model: DecoderOnly | EncoderDecoder) -> Example:
+    tokens = torch.ones(N_SOURCES, N_TOKENS, dtype=torch.long)
+    shape = {0: _dimension("sources"), 1: _dimension("length", model.settings.context_length)}
+    return Example((tokens, tokens > 0), (shape, shape))
+
+
+def _of_choosing(model: DecoderOnly | EncoderDecoder) -> Example:
+    vocab_size = _embedding(model).tokens.num_embeddings
+    inputs = (torch.zeros(N_SOURCES, vocab_size), Spelling.free(vocab_size).bits, torch.zeros(N_SOURCES).long())
+    rows = {0: _dimension("rows")}
+    return Example(inputs, (rows, None, rows))
+
+
+def _of_writing(model: DecoderOnly, *, several: bool) -> Example:
+    rows = {0: _dimension("rows")} if several else {}
+    tokens = torch.zeros(N_SOURCES if several else 1, dtype=torch.long)
+    kept = _kept(model, len(tokens))
+    kept_shape = {**rows, 2: _dimension("room", model.settings.context_length)}
+    inputs: Inputs = (tokens, tokens.clone(), kept, None, [], None)
+    return Example(inputs, (rows, rows, [kept_shape] * len(kept), None, [], None))
+
+
+def _of_translating(model: EncoderDecoder, *, several: bool) -> Example:
+    n_sources, n_beams = (N_SOURCES, N_BEAMS) if several else (1, 1)
+    tokens = torch.zeros(n_sources, n_beams, dtype=torch.long)
+    kept = _kept(model, tokens.numel())
+    source = _keys_values(_embedding(model).tokens.weight, model, n_sources, N_TOKENS)
+    padding = torch.ones(n_sources, N_TOKENS, dtype=torch.bool)
+    length, room = {2: _dimension("length")}, {2: _dimension("room", model.settings.context_length)}
+    sources = {0: _dimension("sources")} if several else {}
+    rows = {**sources, 1: _dimension("beams")} if several else {}
+    kept_shapes = [{0: _dimension("kept_rows"), **room} if several else room] * len(kept)
+    origins = torch.zeros(n_sources, n_beams, kept[0].shape[2], dtype=torch.long) if several else None
+    return Example(
+        (tokens, tokens.clone(), kept, origins, source, padding),
+        (
+            rows,
+            rows,
+            kept_shapes,
+            {**rows, **room} if several else None,
+            [{**sources, **length}] * len(source),
+            {**sources, 1: length[2]},
+        ),
+    )
+
+
+def _kept(model: DecoderOnly | EncoderDecoder, n_rows: int) -> list[Tensor]:
+    return _keys_values(model.decoder.kept_like, model, n_rows, min(ROOM, model.settings.context_length))
+
+
+def _keys_values(like: Tensor, model: DecoderOnly | EncoderDecoder, n: int, length: int) -> list[Tensor]:
+    shape = (n, model.settings.n_kv_heads, length, model.settings.d_head)
+    return [like.new_zeros(shape) for _ in range(2 * len(model.decoder.blocks))]
+
+
+def _embedding(model: DecoderOnly | EncoderDecoder) -> Embedding:
+    return model.embedding if isinstance(model, DecoderOnly) else model.target_embedding
