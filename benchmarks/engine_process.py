@@ -80,15 +80,20 @@ class Ours:
     def _continue(self, job: Job) -> Tokens:
         from penwright.config import DecodingSettings
         from penwright.decoding.choosing.sampling import Chances, Sampling
+        from penwright.decoding.choosing.spelled import SpelledRows
+        from penwright.decoding.choosing.spelling import Spelling
         from penwright.decoding.decodable import Continuing
         from penwright.decoding.generate import generate
 
+        banned = (self.tokenizer.end_id,)
+        spelling = Spelling.free(self.tokenizer.vocab_size, banned)
         steps = generate(
             Continuing(self.model, job.texts, job.n_new, self.stepper),
-            Sampling((self.tokenizer.end_id,), DecodingSettings(temperature=0)),
+            Sampling(banned, DecodingSettings(temperature=0)),
             Chances(0, [0] * len(job.texts)),
             end_id=self.tokenizer.end_id,
             max_new_tokens=job.n_new,
+            constraint=SpelledRows(spelling, [job.n_new] * len(job.texts), self.stepper.likeliest),
         )
         return list(zip(*(step.tokens for step in steps), strict=True))
 

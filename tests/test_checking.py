@@ -1,12 +1,14 @@
 """The tests notice types and shapes that are not what is written: else their checks would be worth nothing."""
 
+import math
+
 import pytest
 import torch
 from beartype.roar import BeartypeCallHintViolation
 from jaxtyping import TypeCheckError
 
 from penwright.config import ModelSettings
-from penwright.decoding.generate import brought_over
+from penwright.decoding.generate import log_probs_of
 from penwright.layers.cache import Cache
 from penwright.training.choices import rounded
 
@@ -23,6 +25,6 @@ def test_a_wrong_type_is_noticed_in_functions_and_methods() -> None:
 )
 def test_a_wrong_shape_is_noticed_and_so_are_dimensions_that_differ(tokens: torch.Tensor) -> None:
     logits = torch.zeros(2, 5)
-    assert brought_over(torch.tensor([0, 1]), logits)[0] == [0, 1]
+    assert log_probs_of(torch.tensor([0, 1]), logits) == pytest.approx([-math.log(5)] * 2)
     with pytest.raises(TypeCheckError):
-        brought_over(tokens, logits)
+        log_probs_of(tokens, logits)

@@ -75,7 +75,7 @@ def test_rows_that_come_and_go_are_written_as_alone(
         (alone,) = generator.generate(PROMPTS[number], manner)
         assert completed(written[asked[number]]) == expected(alone)
         values = [news.log_prob for news in written[asked[number]]]
-        assert values == pytest.approx(alone.log_probs, abs=1e-9)
+        assert values == pytest.approx(alone.log_probs, abs=1e-6)  # in float32, by other ways
 
 
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

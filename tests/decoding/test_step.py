@@ -88,6 +88,7 @@ def test_what_is_compiled_wrongly_is_not_kept(
     writer: Callable[..., DecoderOnly], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, other = writer(VOCABULARY, seed=1, n_layers=1), writer(VOCABULARY, seed=2, n_layers=1)
+    monkeypatch.setattr(step, "_parts", lambda _: ("one",))
     monkeypatch.setattr(step, "compile_ahead", lambda whole, part, n, graph: marked(ahead._path(whole, part, n)))
     monkeypatch.setattr(step, "load", lambda *what: lambda *inputs: [step.Step(other)(*inputs)])
     with pytest.raises(PenwrightError, match="does not compute what the model does"):

@@ -1,6 +1,6 @@
 """Beam search for many sources at once; sentences that are finished leave the batch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import NamedTuple
@@ -11,14 +11,12 @@ from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
 from penwright.decoding.choosing.filters import NEVER
-from penwright.decoding.choosing.largest import Likeliest, largest, likeliest
+from penwright.decoding.choosing.largest import Choose, Likeliest, largest, likeliest
 from penwright.decoding.choosing.spelling import FREE, Situations, Spelling, States
 from penwright.decoding.decodable import Branching, diverged
 from penwright.decoding.hypotheses import BeamSettings, Extension, Hypothesis, Wanted, Watch, hypothesis_of
 from penwright.decoding.obeying.guided import Guided, put
 from penwright.decoding.obeying.guides import Guide
-
-Choose = Callable[[Tensor, Spelling, Situations, int], Likeliest]
 
 
 class Choosing(NamedTuple):

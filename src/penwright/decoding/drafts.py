@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from penwright.config import DecodingSettings
+from penwright.decoding.choosing.largest import Choose, likeliest
 from penwright.decoding.choosing.penalties import Bias
 from penwright.decoding.choosing.sampling import Sampling
-from penwright.decoding.choosing.spelling import SpelledRows, Spelling
+from penwright.decoding.choosing.spelled import SpelledRows
+from penwright.decoding.choosing.spelling import Spelling
 from penwright.decoding.constraining.constraints import Guide, GuidedRows, is_constrained
 from penwright.decoding.generate import Constraint, Finish
 from penwright.decoding.stopping import StopFilter
@@ -29,11 +31,11 @@ class Manner(NamedTuple):
     spelling: Spelling
     key: str  # completions with the same one are sampled alike
 
-    def constraint(self, prompts: Sequence[str]) -> Constraint:
+    def constraint(self, prompts: Sequence[str], choose: Choose = likeliest) -> Constraint:
         """What binds the completions of these prompts: their characters stay whole in any case."""
-        return (
-            GuidedRows(self.guide, prompts) if self.guide else SpelledRows(self.spelling, [self.n_new] * len(prompts))
-        )
+        if self.guide:
+            return GuidedRows(self.guide, prompts)
+        return SpelledRows(self.spelling, [self.n_new] * len(prompts), choose)
 
 
 def manner_of(

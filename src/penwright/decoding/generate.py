@@ -5,12 +5,13 @@ from math import isnan
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from penwright.decoding.choosing.filters import Logits
 from penwright.decoding.choosing.penalties import History, forbid
 from penwright.decoding.choosing.sampling import Chances, Sampling
+from penwright.decoding.choosing.spelled import SpelledRows
 from penwright.decoding.decodable import Decodable, diverged
 
 Finish = Literal["end", "stop", "length"]  # the model ended; a stop string came; as long as allowed
@@ -61,9 +62,13 @@ def generate(
     history = History(prompts or [[]] * len(rows), logits) if sampling.looks_back else None
     for n_left in reversed(range(max_new_tokens)):
         may_end = max_new_tokens - n_left > sampling.settings.min_new_tokens
-        allowed = possible(logits, constraint, n_left, None if may_end else end_id)
-        tokens = sampling.choose(allowed, history, chances)
-        step = Step(rows, *brought_over(tokens, logits), {})
+        if sampling.is_plain and may_end and isinstance(constraint, SpelledRows):
+            tokens, log_probs = _likeliest(logits, constraint, n_left)
+        else:
+            allowed = possible(logits, constraint, n_left, None if may_end else end_id)
+            tokens = sampling.choose(allowed, history, chances)
+            log_probs = log_probs_of(tokens, logits)
+        step = Step(rows, tokens.tolist(), log_probs, {})
         step.finished.update(_finished(step, end_id, n_left, should_stop))
         yield step
         kept = [place for place, row in enumerate(rows) if row not in step.finished]
@@ -104,11 +109,19 @@ def possible(logits: Logits, constraint: Constraint | None, n_left: int, not_yet
     return logits
 
 
-def brought_over(tokens: Int[Tensor, " rows"], logits: Logits) -> tuple[list[int], list[float]]:
-    """The tokens from the device, and their log-probabilities in nats, in one transfer."""
-    logits = logits.float()
-    log_probs = logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(-1)
-    chosen, values = torch.stack([tokens.double(), log_probs.double()]).tolist()
+def log_probs_of(tokens: Int[Tensor, " rows"], logits: Logits) -> list[float]:
+    """The log-probabilities of these tokens in nats."""
+    return _numbers(logits.float().log_softmax(-1).gather(1, tokens[:, None])[:, 0])  # sooner than logsumexp
+
+
+def _likeliest(logits: Logits, bound: SpelledRows, n_left: int) -> tuple[Int[Tensor, " rows"], list[float]]:
+    """The best token of each row that may come, and its log-probability in nats."""
+    found = bound.likeliest(logits, n_left)
+    return found.places[:, 0], _numbers(found.values[:, 0] - found.normalisers)
+
+
+def _numbers(log_probs: Float[Tensor, " rows"]) -> list[float]:
+    values: list[float] = log_probs.tolist()
     if any(map(isnan, values)):
         raise diverged()
-    return [int(token) for token in chosen], values
+    return values

@@ -153,7 +153,7 @@ class Generator:
                 max_new_tokens=manner.n_new,
                 prompts=[draft.prompt_tokens for draft in drafts],
                 should_stop=lambda row, token: drafts[row].push(token),
-                constraint=manner.constraint([draft.prompt for draft in drafts]),
+                constraint=manner.constraint([draft.prompt for draft in drafts], self._stepper.likeliest),
             )
             for step in steps:
                 for row, token, log_prob in zip(step.rows, step.tokens, step.log_probs, strict=True):

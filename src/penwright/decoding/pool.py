@@ -23,7 +23,7 @@ from penwright.decoding.choosing.spelling import FREE, Situations, Spelling
 from penwright.decoding.constraining.constraints import GuidedRows
 from penwright.decoding.decodable import Coming, Continuing, evaluating, in_view
 from penwright.decoding.drafts import Draft, Manner
-from penwright.decoding.generate import Finish, brought_over, possible
+from penwright.decoding.generate import Finish, log_probs_of, possible
 from penwright.decoding.prefixes import WORTH, Prefixes, Tokens, n_common
 from penwright.decoding.step import Stepper
 from penwright.decoding.unknown import never_written
@@ -161,7 +161,7 @@ class Pool:
 
     def _write(self, logits: Logits) -> list[tuple[Request, News]]:
         tokens, reshaped = self._choose(self._possible(logits))
-        chosen, values = brought_over(tokens, logits)
+        values, chosen = log_probs_of(tokens, logits), tokens.tolist()
         news = []
         for place, row in enumerate(self._rows):
             look = row.look(logits[place].float(), reshaped[place], chosen[place]) if row.request.n_likely else None

@@ -217,9 +217,8 @@ def are_steps_kept(model: nn.Module) -> bool:
 
 
 def _parts(model: DecoderOnly | EncoderDecoder) -> tuple[Part, ...]:
-    steps: tuple[Part, ...] = ("one", "many")
-    choice: tuple[Part, ...] = ("best",) if COMPILES else ()
-    return steps if isinstance(model, DecoderOnly) else (*steps, "sources", *choice)
+    steps: tuple[Part, ...] = ("one", "many") if isinstance(model, DecoderOnly) else ("one", "many", "sources")
+    return (*steps, "best") if COMPILES else steps
 
 
 def _whole(model: DecoderOnly | EncoderDecoder, part: Part) -> ModelPart:

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from penwright.decoding.choosing.sampling import NEVER, Chances, Sampling
-from penwright.decoding.choosing.spelling import SpelledRows, Spelling
+from penwright.decoding.choosing.spelled import SpelledRows
+from penwright.decoding.choosing.spelling import Spelling
 from penwright.decoding.decodable import Translating, evaluating
 from penwright.decoding.generate import generate
 from penwright.decoding.hypotheses import BeamSettings, Hypothesis

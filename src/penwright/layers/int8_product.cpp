@@ -24,6 +24,7 @@ constexpr int64_t ROWS = 6;               // at a time, in registers
 constexpr int64_t TILE = 16;              // rows at a time, in AMX
 constexpr int64_t WORTH_TILES = 8;        // rows
 constexpr int64_t STRIP = 32;             // rows whose products stay near until all columns are done
+constexpr int64_t AHEAD = 2048;           // bytes of weights, to fetch before they are needed
 constexpr int64_t WORTH_THREADS = 1 << 19;  // multiplications
 
 struct Rows {
@@ -78,6 +79,7 @@ void multiply(const Rows& rows, const Columns& columns) {
         if (rows.n < N) return multiply<N - 1>(rows, columns);
     __m512i sums[N][REGISTERS] = {};
     for (int64_t k = 0; k < rows.depth; k += 4) {
+        vectors::fetch(columns.packed + k * COLUMNS + AHEAD, 4 * COLUMNS);
         __m512i weights[REGISTERS];
 #pragma GCC unroll 4
         for (int64_t i = 0; i < REGISTERS; i++)
@@ -112,6 +114,7 @@ inline void multiply_tile(const Rows& rows, const Columns& columns) {
     const int8_t* weights = columns.packed;
     _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
     for (int64_t k = 0; k < rows.depth; k += DEPTH, weights += DEPTH * COLUMNS) {
+        vectors::fetch(weights + DEPTH * COLUMNS, DEPTH * COLUMNS);
         _tile_loadd(4, rows.whole + k, rows.depth);
         _tile_loadd(5, weights, stride); _tile_dpbusd(0, 4, 5);
         _tile_loadd(6, weights + 64, stride); _tile_dpbusd(1, 4, 6);
@@ -127,10 +130,15 @@ inline void multiply_tile(const Rows& rows, const Columns& columns) {
 inline bool has_tiles() { return false; }
 #endif
 
-inline void multiply_all(const Rows& rows, const Columns& all) {
+// Rounds all rows and multiplies them; what they are rounded to and by is kept where `rows` says.
+inline void multiply_all(const float* exact, int64_t width, uint8_t* whole, float* scales, const Rows& rows,
+                         const Columns& all) {
     const bool tiles = rows.n >= WORTH_TILES && has_tiles();
 #pragma omp parallel if (rows.n * rows.depth * all.n > WORTH_THREADS)
     {
+#pragma omp for
+        for (int64_t row = 0; row < rows.n; row++)
+            scales[row] = round_row(exact + row * width, width, rows.depth, whole + row * rows.depth);
 #ifdef __AMX_INT8__
         const TileShapes shapes;
         if (tiles) _tile_loadconfig(&shapes);
@@ -168,9 +176,8 @@ AOTITorchError aoti_torch_cpu_int8_product(
     thread_local std::vector<float> of_rows;
     whole.resize((n + TILE - 1) * depth);  // a tile takes in all its rows, though there be fewer
     of_rows.resize(n);
-    for (int64_t row = 0; row < n; row++)
-        of_rows[row] = round_row(data<float>(rows) + row * width, width, depth, whole.data() + row * depth);
-    multiply_all({whole.data(), of_rows.data(), found, n, depth, n_columns},
+    multiply_all(data<float>(rows), width, whole.data(), of_rows.data(),
+                 {whole.data(), of_rows.data(), found, n, depth, n_columns},
                  {data<int8_t>(packed), data<int32_t>(offsets), data<float>(scales), 0, n_columns});
     return AOTI_TORCH_SUCCESS;
 }

@@ -82,9 +82,14 @@ inline __mmask16 allowed_lanes(const bool* allowed, int64_t first, int64_t n) {
 
 // The scores of 16 sources; those that are not allowed have -inf.
 template <typename T>
-__m512 scores_of(const float* query, const Kept<T>& keys, int64_t first, int64_t n, __mmask16 allowed) {
+__m512 scores_of(const float* query, const Kept<T>& keys, const Kept<T>& values, int64_t first, int64_t n, __mmask16 allowed) {
     const T* key[LANES];
-    for (int64_t i = 0; i < LANES; i++) key[i] = keys.at(std::min(first + i, n - 1));
+    const int64_t n_bytes = keys.width * sizeof(T);
+    for (int64_t i = 0; i < LANES; i++) {
+        key[i] = keys.at(std::min(first + i, n - 1));
+        vectors::fetch(keys.at(std::min(first + LANES + i, n - 1)), n_bytes);
+        vectors::fetch(values.at(std::min(first + i, n - 1)), n_bytes);
+    }
     __m512 products[LANES] = {};
     for (int64_t d = 0; d < keys.width; d += LANES) {
         const __mmask16 lanes = first_lanes(keys.width - d);
@@ -136,21 +141,21 @@ void attend(const Attention<T>& all, int64_t row, int64_t head, int64_t target) 
     const bool* allowed = all.allowed;
     if (allowed) allowed += row * all.allowed_by_row + target * all.allowed_by_target;
     const int64_t place = ((row * all.n_heads + head) * all.n_targets + target) * all.width;
-    const Kept<T> keys = kept(all, all.keys, row, head);
+    const Kept<T> keys = kept(all, all.keys, row, head), values = kept(all, all.values, row, head);
     __m512 largest = _mm512_set1_ps(NEVER);
     int64_t n = 0;  // the sources up to the last that is allowed
     for (int64_t first = 0; first < all.n_sources; first += LANES) {
         const __mmask16 lanes = allowed_lanes(allowed, first, all.n_sources);
         __m512 found = _mm512_set1_ps(NEVER);
         if (lanes) {
-            found = scores_of(all.queries + place, keys, first, all.n_sources, lanes);
+            found = scores_of(all.queries + place, keys, values, first, all.n_sources, lanes);
             n = std::min(first + LANES, all.n_sources);
         }
         _mm512_storeu_ps(scores.data() + first, found);
         largest = _mm512_max_ps(largest, found);
     }
     const float sum = soften(scores.data(), n, _mm512_reduce_max_ps(largest));
-    mix(scores.data(), sum, kept(all, all.values, row, head), n, all.heads + place);
+    mix(scores.data(), sum, values, n, all.heads + place);
 }
 
 template <typename T>

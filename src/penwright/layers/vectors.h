@@ -9,6 +9,11 @@ inline __mmask16 first_lanes(int64_t n) {
     return n >= LANES ? 0xffff : n > 0 ? (1u << n) - 1 : 0;
 }
 
+// Ask for so many bytes that are needed soon: memory is slow, and reads ahead by itself only in plain sequences.
+inline void fetch(const void* address, int64_t n_bytes) {
+    for (int64_t i = 0; i < n_bytes; i += 64) _mm_prefetch(static_cast<const char*>(address) + i, _MM_HINT_T0);
+}
+
 // exp(x) for x <= 0, as exact as float32 can be but for its last bit or two.
 inline __m512 exponential(__m512 x) {
     x = _mm512_max_ps(_mm512_set1_ps(-87.0f), x);  // of something that is no number, that

@@ -1,5 +1,6 @@
 """The best few of many scores, sooner than torch finds them on a CPU."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
 from penwright.decoding.choosing.filters import NEVER
-from penwright.decoding.choosing.spelling import Spelling
+from penwright.decoding.choosing.spelling import Situations, Spelling
 
 MOST = 8  # that the compiled operator finds
 SOURCE = Path(__file__).with_name("likeliest.cpp")
@@ -53,6 +54,9 @@ class Likeliest(NamedTuple):
     values: Float[Tensor, "rows n"]
     places: Int[Tensor, "rows n"]
     normalisers: Float[Tensor, " rows"]  # to subtract: the log of the sum of the exponentials of all logits
+
+
+Choose = Callable[[Tensor, Spelling, Situations, int], Likeliest]  # as likeliest() is
 
 
 def likeliest(

@@ -6,6 +6,7 @@ presence, frequency, DRY, repeated n-grams), temperature, the filters in the ord
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -33,7 +34,13 @@ TINY = torch.finfo(torch.float32).tiny
 
 def ban(logits: Logits, tokens: Sequence[int]) -> Logits:
     """These tokens get no probability."""
-    return logits.index_fill(1, torch.tensor(tokens, dtype=torch.long, device=logits.device), NEVER)
+    return logits.index_fill(1, _index(tuple(tokens), logits.device), NEVER)
+
+
+@lru_cache(16)
+def _index(tokens: tuple[int, ...], device: torch.device) -> Int[Tensor, " tokens"]:
+    with torch.inference_mode(mode=False):  # it is used outside of it as well
+        return torch.tensor(tokens, dtype=torch.long, device=device)
 
 
 def with_temperature(logits: Logits, temperature: float) -> Logits:
@@ -54,6 +61,11 @@ class Sampling:
     def greedy(self) -> bool:
         """Whether nothing is left to chance."""
         return self.settings.temperature == 0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the likeliest token is taken as the model has it, if it is one that may be written."""
+        return self.greedy and not self.looks_back
 
     @property
     def looks_back(self) -> bool:

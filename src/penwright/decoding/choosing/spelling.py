@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Int64, UInt8
 from torch import Tensor
 
-from penwright.decoding.choosing.filters import NEVER, Logits
+from penwright.decoding.choosing.filters import NEVER
 from penwright.tokenizers import Tokenizer
 
 WORD = 64  # bits
@@ -85,29 +85,6 @@ class Spelling:
             with torch.inference_mode(mode=False):  # it is used outside of it as well
                 self._known[situation] = torch.from_numpy(np.flatnonzero(~self.may_come[situation]))
         return self._known[situation]
-
-
-class SpelledRows:
-    """Where the rows of a batch stand that only their spelling binds."""
-
-    def __init__(self, spelling: Spelling, limits: Sequence[int]):
-        """`limits` are the most tokens that each row may have."""
-        self._spelling, self._states = spelling, np.zeros(len(limits), dtype=np.uint8)
-        self._shorter = max(limits) - np.array(limits)  # than the longest
-
-    def possible(self, logits: Logits, n_left: int) -> Logits:
-        """The scores, of those tokens alone after which a row's last character can be ended; the longest has n_left."""
-        logits = logits.clone()
-        self._spelling.forbid(logits, self._spelling.situations(self._states, n_left - self._shorter))
-        return logits
-
-    def push(self, tokens: Int[Tensor, " rows"]) -> None:
-        """The next token of each row."""
-        self._states = self._spelling.after[self._states, tokens.cpu().numpy()]
-
-    def select(self, rows: Sequence[int]) -> None:
-        """Keep these rows."""
-        self._states, self._shorter = self._states[list(rows)], self._shorter[list(rows)]
 
 
 def _states_after(tokens: Sequence[bytes]) -> UInt8[np.ndarray, "all_states vocab_size"]:
