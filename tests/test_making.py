@@ -2,8 +2,11 @@ from pathlib import Path
 
 import pytest
 
+from penwright import using
 from penwright.config import Recipe, validate
-from penwright.making import new_run_folder, read_recipe
+from penwright.errors import PenwrightError
+from penwright.making import new_run_folder, prepare, read_recipe, resume, train
+from penwright.runs import Run
 
 
 @pytest.mark.parametrize(
@@ -27,3 +30,25 @@ def test_a_new_run_is_named_after_its_text_and_never_one_that_exists(
     assert new_run_folder(recipe) == Path("runs/novel")
     (tmp_path / "runs" / "novel").mkdir(parents=True)
     assert new_run_folder(recipe) == Path("runs/novel-2")
+
+
+def test_a_run_finds_its_text_from_other_folders_and_after_both_were_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there, elsewhere = tmp_path / "here", tmp_path / "there", tmp_path / "elsewhere"
+    here.mkdir()
+    elsewhere.mkdir()
+    (here / "novel.txt").write_text("".join(f"It was a dark night, the {n}th.\n" for n in range(300)), encoding="utf-8")
+    monkeypatch.chdir(here)
+    sizes = {"d_model": 16, "n_layers": 1, "n_heads": 1, "context_length": 32}
+    asked = {"task": "generate", "data": {"train": ["nov*.txt"]}, "model": sizes, "training": {"steps": 2}}
+    train(prepare(asked), Path("runs/novel"))
+    monkeypatch.chdir(elsewhere)
+    scores = using.evaluate(here / "runs" / "novel")
+    here.rename(there)
+    assert using.evaluate(there / "runs" / "novel") == scores
+    resume(there / "runs" / "novel", {"training": {"steps": 3}})
+    assert Run(there / "runs" / "novel").recipe.data.train == ("nov*.txt",)
+    (there / "novel.txt").unlink()
+    with pytest.raises(PenwrightError, match=r"no file fits the pattern nov\*.txt"):
+        using.evaluate(there / "runs" / "novel")

@@ -1,5 +1,6 @@
 """How a run is made: plan, train, resume."""
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from penwright.training.session import Observer, Session
 from penwright.training.steplog import StepLog
 from penwright.training.trainer import Trainer
 from penwright.training.wishes import forget_wishes
-from penwright.using import load
+from penwright.using import CORPUS, load, with_files_found
 
 SEEN_FOR_FACTS = 2_000_000  # characters read to see which distinct ones there are
 
@@ -143,9 +144,10 @@ def resume(folder: Path, changes: Table, observers: Sequence[Observer] = ()) -> 
     recipe = validate(Recipe, merge(table, changes), str(folder))
     machine = choose_machine(recipe.training)
     torch.manual_seed(recipe.seed)
-    corpus = TASKS[recipe.task].open_corpus(recipe.data.train, reading_of(recipe))
+    here = with_files_found(run, recipe)
+    corpus = TASKS[recipe.task].open_corpus(here.data.train, reading_of(here))
     _check_unchanged(run, corpus)
-    bench = _lay_out(recipe, corpus, Tokenizer.load(run.tokenizer_path), machine.device)
+    bench = _lay_out(here, corpus, Tokenizer.load(run.tokenizer_path), machine.device)
     trainer = _trainer(bench, machine)
     if run.checkpoints():  # else it was stopped before its first one, and the seed gives the same beginning again
         checkpoint, warnings = run.newest()
@@ -193,11 +195,12 @@ def _keep_corpus(run: Run, bench: Workbench) -> None:
     corpus = bench.corpus
     files = [{"path": str(file.path), "bytes": file.n_bytes, "sha256": file.sha256} for file in corpus.files]
     record = {"fingerprint": corpus.fingerprint, "files": files, "report": corpus.report.as_dict()}
-    run.write_json("corpus.json", {**record, "card": asdict(bench.card)})
+    here = os.path.relpath(Path.cwd(), run.folder)  # so that a run and its text can be moved together
+    run.write_json(CORPUS, {**record, "trained_from": Path(here).as_posix(), "card": asdict(bench.card)})
 
 
 def _check_unchanged(run: Run, corpus: AnyCorpus) -> None:
-    before = run.read_json("corpus.json")
+    before = run.read_json(CORPUS)
     if before["fingerprint"] == corpus.fingerprint:
         return
     known = {file["sha256"] for file in before["files"]}

@@ -11,6 +11,7 @@ import torch
 from penwright.config import Precision, Recipe, Table, merge, validate
 from penwright.data.corpora import Document
 from penwright.data.languages import Languages
+from penwright.data.paths import found_from
 from penwright.decoding import Classifier, Generator, Translator
 from penwright.decoding.step import are_steps_kept
 from penwright.errors import PenwrightError, PenwrightWarning, UsageError
@@ -27,6 +28,7 @@ from penwright.tasks.stores import token_store
 from penwright.tasks.translating import score_translations
 from penwright.tokenizers import Tokenizer
 
+CORPUS = "corpus.json"  # in a run folder: what it was trained on
 QUICKENED = "quickened.json"  # in a run folder: the precision to use it in
 
 
@@ -72,10 +74,19 @@ def opened(folder: str | Path) -> Opened:
     kept = Run(home).checkpoints() if is_inside else []
     checkpoint = next((each for each in kept if each.folder == folder), None)
     run = Run.open(home if checkpoint else folder)
-    card = run.read_json("corpus.json")["card"]
+    card = run.read_json(CORPUS)["card"]
     languages = Languages(*card["languages"]) if card.get("languages") else None  # older runs do not say
     made = Card(tuple(card["labels"]), card["max_source_tokens"], languages)
-    return Opened(run, run.recipe, Tokenizer.load(run.tokenizer_path), made, checkpoint)
+    return Opened(run, with_files_found(run, run.recipe), Tokenizer.load(run.tokenizer_path), made, checkpoint)
+
+
+def with_files_found(run: Run, recipe: Recipe) -> Recipe:
+    """The recipe as it can be followed here: files that are not are looked for from where the run was trained."""
+    origin = run.folder / run.read_json(CORPUS).get("trained_from", ".")  # older runs do not say
+    paths = {
+        part: tuple(found_from(origin, path) for path in getattr(recipe.data, part)) for part in ("train", "validation")
+    }
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update=paths)})
 
 
 def load(folder: str | Path, device: str = "cpu", precision: Precision | None = None) -> Application:
@@ -169,7 +180,7 @@ def novelty(folder: Path, texts: Sequence[str]) -> NoveltyReport:
     if it.recipe.task != "generate":
         raise UsageError(f"{folder} does not write texts of its own, so that there is no novelty to measure")
     corpus = it.corpus()
-    if it.run.read_json("corpus.json")["fingerprint"] != corpus.fingerprint:
+    if it.run.read_json(CORPUS)["fingerprint"] != corpus.fingerprint:
         raise PenwrightError(
             f"{', '.join(it.recipe.data.train)} is not what {folder} was trained on: it has changed since. "
             "Put the old content back to measure what is copied from it."

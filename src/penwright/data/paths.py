@@ -1,5 +1,6 @@
 """Which files are meant: given paths and patterns, folders with text in them, and near misses by name."""
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -41,6 +42,21 @@ def text_files(paths: Sequence[str | Path]) -> list[Path]:
 def is_pattern(path: str | Path) -> bool:
     """Whether it stands for the files that it fits; a file of that very name goes before."""
     return WILDCARD.search(str(path)) is not None and not Path(path).exists()
+
+
+def found_from(folder: Path, path: str) -> str:
+    """The path; where it leads to nothing but would from this folder, the path through it."""
+    if path.startswith(HUB) or Path(path).is_absolute() or _leads_somewhere(path):
+        return path
+    there = os.path.normpath(folder / path)
+    return there if _leads_somewhere(there) else path
+
+
+def _leads_somewhere(path: str) -> bool:
+    try:
+        return Path(path).exists() or (WILDCARD.search(path) is not None and bool(glob(path, recursive=True)))
+    except OSError:
+        return False
 
 
 def is_folder(path: str | Path) -> bool:

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from penwright.decoding.choosing.filters import Logits
-from penwright.decoding.choosing.penalties import History, forbid
+from penwright.decoding.choosing.filters import NEVER, Logits
+from penwright.decoding.choosing.penalties import History
 from penwright.decoding.choosing.sampling import Chances, Sampling
 from penwright.decoding.choosing.spelled import SpelledRows
 from penwright.decoding.decodable import Decodable, diverged
@@ -102,11 +102,12 @@ def possible(logits: Logits, constraint: Constraint | None, n_left: int, not_yet
     """The scores without the tokens that must not come next; what must not come yet comes where nothing else may."""
     if constraint is not None:
         logits = constraint.possible(logits, n_left)
-    if not_yet is not None:
-        early = torch.zeros_like(logits, dtype=torch.bool)
-        early[:, not_yet] = True
-        logits = forbid(logits, early)
-    return logits
+    if not_yet is None:
+        return logits
+    others = logits.clone()
+    others[:, not_yet] = NEVER
+    others[:, not_yet] = torch.where(others.amax(-1) > NEVER, NEVER, logits[:, not_yet])
+    return others
 
 
 def log_probs_of(tokens: Int[Tensor, " rows"], logits: Logits) -> list[float]:
