@@ -3,13 +3,23 @@
 from penwright.ensemble import member_settings, minutes_for, train_ensemble
 from penwright.making import Prepared, expect, new_run_folder, prepare, read_recipe, resume, train
 from penwright.refining import load_aligner, quicken, tune_decoding
-from penwright.using import evaluate, export, load, load_classifier, load_generator, load_translator, novelty
+from penwright.using import (
+    evaluate,
+    export,
+    kept_precision,
+    load,
+    load_classifier,
+    load_generator,
+    load_translator,
+    novelty,
+)
 
 __all__ = [
     "Prepared",
     "evaluate",
     "expect",
     "export",
+    "kept_precision",
     "load",
     "load_aligner",
     "load_classifier",

@@ -36,6 +36,20 @@ def test_a_quickened_run_is_used_in_the_precision_that_was_as_good(
     assert penwright("evaluate", folder, "--precision", "int8").returncode == 0
 
 
+def test_a_quickened_run_is_measured_as_it_is_used(
+    penwright: Command, runs: Path, tmp_path: Path, compiled: list[object]
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(runs / "writer", folder)
+    assert penwright("quicken", folder, "--precision", "int8").returncode == 0
+    scores = {}
+    for asked in ((), ("--precision", "int8"), ("--precision", "float32")):
+        done = penwright("evaluate", folder, "--json", *asked)
+        assert ("measured in int8" in done.stderr) == (asked == ())
+        scores[asked[-1:]] = done.stdout
+    assert scores[()] == scores["int8",] != scores["float32",]
+
+
 def test_a_precision_that_is_asked_for_is_taken_and_given_up_again(
     penwright: Command, runs: Path, tmp_path: Path, compiled: list[object]
 ) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from penwright.cli.options import Device, InPrecision, Json, OwnFiles, RunFolder, print_json
+from penwright.cli.options import Device, InPrecision, Json, OwnFiles, RunFolder, print_json, warn
 
 NAME = "evaluate"
 
@@ -28,9 +28,10 @@ def command(
     from penwright.config import merge, parse_override
 
     changes = merge(*(parse_override(text) for text in set_ or []))
-    scores = api.evaluate(
-        run, data or [], changes, device, beam_size=beam, output=output, precision=precision or "float32"
-    )
+    kept = precision or api.kept_precision(run, device)
+    if kept not in (precision, "float32"):
+        warn(f"measured in {kept}, as it is used since `penwright quicken`; --precision float32 is as it was trained")
+    scores = api.evaluate(run, data or [], changes, device, beam_size=beam, output=output, precision=kept)
     if json:
         print_json([score._asdict() for score in scores])
         return
