@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
 from penwright.decoding.choosing.filters import NEVER
-from penwright.decoding.choosing.largest import Choose, Likeliest, largest, likeliest
+from penwright.decoding.choosing.largest import Choose, Likeliest, likeliest
 from penwright.decoding.choosing.spelling import FREE, Situations, Spelling, States
 from penwright.decoding.decodable import Branching, diverged
 from penwright.decoding.hypotheses import BeamSettings, Extension, Hypothesis, Wanted, Watch, hypothesis_of
@@ -199,10 +199,9 @@ class _Search:
         n_sentences, beam_size = self.log_probs.shape
         logits, n_best = logits.float(), min(beam_size, logits.shape[1])  # no sentence takes more from one beam
         situations = self._situations()
+        best = self.choose(logits, self.spelling, situations, n_best)
         if self.guided:
-            best = self._led(logits, situations, n_best, end_id)
-        else:
-            best = self.choose(logits, self.spelling, situations, n_best)
+            best = self._led(best, logits, situations, end_id)
         offsets = self.log_probs.ravel() - best.normalisers.cpu().numpy()
         candidates = (best.values.cpu().numpy() + offsets[:, None]).reshape(n_sentences, -1)
         places = _best(candidates, beam_size)
@@ -212,10 +211,8 @@ class _Search:
         for place, guided in self.guided.items():
             rows = slice(place * beam_size, (place + 1) * beam_size)
             before = list(zip(self.log_probs[place].tolist(), self.merits[place].tolist(), strict=True))
-            own = logits[rows] - best.normalisers[rows, None]
-            for row, values in zip(
-                found, put(guided.choose(own, best.places[rows], before, self.length), beam_size), strict=True
-            ):
+            led = guided.choose(logits[rows], best.normalisers[rows], best.places[rows], before, self.length)
+            for row, values in zip(found, put(led, beam_size), strict=True):
                 row[place] = values
         return found
 
@@ -226,14 +223,14 @@ class _Search:
             situations[place, guided.must_follow(self.length)] = FREE
         return situations.ravel()
 
-    def _led(self, logits: Tensor, situations: Situations, n_best: int, end_id: int) -> Likeliest:
-        """The likeliest tokens of each row that its guide, where it has one, lets come."""
-        normalisers = logits.logsumexp(-1)  # before the ban: log-probabilities are the model's own
-        self.spelling.forbid(logits, situations)
+    def _led(self, best: Likeliest, logits: Tensor, situations: Situations, end_id: int) -> Likeliest:
+        """The same of what the guides let come; log-probabilities stay the model's own."""
+        self.spelling.forbid(logits, situations)  # what a guide wants may not be among the best
         for place, guided in self.guided.items():
             rows = slice(place * self.settings.beam_size, (place + 1) * self.settings.beam_size)
             guided.ban(logits[rows], self.length, end_id)
-        return Likeliest(*largest(logits, n_best), normalisers)
+        led = self.choose(logits, self.spelling, situations, best.values.shape[1])
+        return led._replace(normalisers=best.normalisers)
 
     def tell(self, watch: Watch, parents: Whole) -> None:
         """Report the step that extend() took; `parents` are the rows that it gave."""

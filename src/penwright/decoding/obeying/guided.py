@@ -81,16 +81,21 @@ class Guided:
 
     def choose(
         self,
-        log_probs: Float[Tensor, "beams vocab_size"],
+        logits: Float[Tensor, "beams vocab_size"],
+        normalisers: Float[Tensor, " beams"],
         best: Int[Tensor, "beams k"],
         before: Sequence[tuple[float, float]],
         length: int,
     ) -> list[Continuation]:
-        """The beams to go on with, given the best tokens after each, and the log-probability and merit it has now."""
+        """The beams to go on with, given the best tokens after each, and the log-probability and merit it has now.
+
+        Logits less their normaliser are log-probabilities.
+        """
         tokens = [self._candidates(beam, likely, length) for beam, likely in enumerate(best.tolist())]
         rows = [beam for beam, choices in enumerate(tokens) for _ in choices]
-        gained = log_probs[rows, [token for choices in tokens for token in choices]].tolist()
-        pairs = zip(rows, (token for choices in tokens for token in choices), gained, strict=True)
+        flat = [token for choices in tokens for token in choices]
+        gained = (logits[rows, flat] - normalisers[rows]).tolist()
+        pairs = zip(rows, flat, gained, strict=True)
         found = [
             self._continuation(beam, token, gain, before[beam], length)
             for beam, token, gain in pairs
