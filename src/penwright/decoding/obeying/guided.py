@@ -112,6 +112,8 @@ class Guided:
             nearer = [t for t in prospects.wanted if self._needed_after(state, t) < prospects.needed]
             return nearer or list(prospects.wanted)
         tokens = list(dict.fromkeys([*likely, *prospects.wanted]))
+        if not prospects.needed_anew:
+            return tokens
         in_time = [t for t in tokens if self._is_time_for(self._needed_after(state, t), length + 1)]
         return in_time or tokens  # a term that breaks off must begin anew
 

@@ -160,7 +160,8 @@ class Guide:
 
     def overdue(self, state: State, length: int) -> float:
         """What the terms cost in nats that should have begun by now."""
-        return SLOPE * sum(term.is_late(length) for term in self.prospects(state).waiting)
+        waiting = self.prospects(state).waiting
+        return SLOPE * sum(term.is_late(length) for term in waiting) if waiting else 0.0
 
     def _look(self, state: State) -> Prospects:
         settled, beginnings = self._settled(state), self._beginnings[state.after]
