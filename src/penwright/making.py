@@ -25,7 +25,7 @@ from penwright.training.session import Observer, Session
 from penwright.training.steplog import StepLog
 from penwright.training.trainer import Trainer
 from penwright.training.wishes import forget_wishes
-from penwright.using import CORPUS, load, with_files_found
+from penwright.using import CORPUS, load, recipe_here
 
 SEEN_FOR_FACTS = 2_000_000  # characters read to see which distinct ones there are
 
@@ -140,11 +140,9 @@ def resume(folder: Path, changes: Table, observers: Sequence[Observer] = ()) -> 
     run = Run.open(folder)
     forget_wishes(run)  # of an earlier day; one that comes while the text is read is obeyed at the first step
     more = {name: value for name, value in changes.get("training", {}).items() if name in BUDGETS}
-    table = _making_way(run.recipe.model_dump(exclude_none=True), changes)
-    recipe = validate(Recipe, merge(table, changes), str(folder))
+    recipe, here = (_changed(known, changes, folder) for known in (run.recipe, recipe_here(run)))
     machine = choose_machine(recipe.training)
     torch.manual_seed(recipe.seed)
-    here = with_files_found(run, recipe)
     corpus = TASKS[recipe.task].open_corpus(here.data.train, reading_of(here))
     _check_unchanged(run, corpus)
     bench = _lay_out(here, corpus, Tokenizer.load(run.tokenizer_path), machine.device)
@@ -168,6 +166,11 @@ def resume(folder: Path, changes: Table, observers: Sequence[Observer] = ()) -> 
         )
     _say(observers, f"going on from step {state.step:,}")
     return _fit(run, bench, trainer, observers)
+
+
+def _changed(recipe: Recipe, changes: Table, folder: Path) -> Recipe:
+    table = _making_way(recipe.model_dump(exclude_none=True), changes)
+    return validate(Recipe, merge(table, changes), str(folder))
 
 
 def new_run_folder(recipe: Recipe) -> Path:

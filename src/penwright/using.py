@@ -77,14 +77,17 @@ def opened(folder: str | Path) -> Opened:
     card = run.read_json(CORPUS)["card"]
     languages = Languages(*card["languages"]) if card.get("languages") else None  # older runs do not say
     made = Card(tuple(card["labels"]), card["max_source_tokens"], languages)
-    return Opened(run, with_files_found(run, run.recipe), Tokenizer.load(run.tokenizer_path), made, checkpoint)
+    return Opened(run, recipe_here(run), Tokenizer.load(run.tokenizer_path), made, checkpoint)
 
 
-def with_files_found(run: Run, recipe: Recipe) -> Recipe:
-    """The recipe as it can be followed here: files that are not are looked for from where the run was trained."""
-    origin = run.folder / run.read_json(CORPUS).get("trained_from", ".")  # older runs do not say
+def recipe_here(run: Run) -> Recipe:
+    """Its recipe as it can be followed from any folder: files are those that it found where it was trained."""
+    recipe, origin = run.recipe, run.read_json(CORPUS).get("trained_from")
+    if origin is None:  # older runs do not say
+        return recipe
     paths = {
-        part: tuple(found_from(origin, path) for path in getattr(recipe.data, part)) for part in ("train", "validation")
+        part: tuple(found_from(run.folder / origin, path) for path in getattr(recipe.data, part))
+        for part in ("train", "validation")
     }
     return recipe.model_copy(update={"data": recipe.data.model_copy(update=paths)})
 

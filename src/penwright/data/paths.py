@@ -45,8 +45,8 @@ def is_pattern(path: str | Path) -> bool:
 
 
 def found_from(folder: Path, path: str) -> str:
-    """The path; where it leads to nothing but would from this folder, the path through it."""
-    if path.startswith(HUB) or Path(path).is_absolute() or _leads_somewhere(path):
+    """The path as it leads there from this folder, or as it is, where that leads to nothing."""
+    if path.startswith(HUB) or Path(path).is_absolute():
         return path
     there = os.path.normpath(folder / path)
     return there if _leads_somewhere(there) else path
