@@ -38,9 +38,7 @@ def test_a_run_finds_its_text_from_other_folders_and_after_both_were_moved(
     here, there, elsewhere = tmp_path / "here", tmp_path / "there", tmp_path / "elsewhere"
     here.mkdir()
     elsewhere.mkdir()
-    (elsewhere / "nov.txt").write_text(
-        "Something else of that name, which is not meant.\n", encoding="utf-8"
-    )
+    (elsewhere / "nov.txt").write_text("Something else of that name, which is not meant.\n", encoding="utf-8")
     (here / "novel.txt").write_text("".join(f"It was a dark night, the {n}th.\n" for n in range(300)), encoding="utf-8")
     monkeypatch.chdir(here)
     sizes = {"d_model": 16, "n_layers": 1, "n_heads": 1, "context_length": 32}
