@@ -172,7 +172,7 @@ def test_more_than_can_wait_is_refused_for_now(serving: Serving) -> None:
 
 
 def test_what_takes_too_long_is_ended(serving: Serving) -> None:
-    running = serving(deadline_seconds=0.2)
+    running = serving(deadline_seconds=0.6)
     long = {"prompt": "It", "max_tokens": 4000, "logit_bias": {str(no_end(running)): -100}}
     found = ask(running.address, "/v1/completions", "POST", json.dumps(long).encode(), Content_Type="application/json")
     assert found.status == 504 and json.loads(found.text)["error"]["type"] == "timeout_error"
