@@ -98,7 +98,7 @@ def load(folder: str | Path, device: str = "cpu", precision: Precision | None = 
     Weights are in float32, unless `quicken` has found another precision to be as good, or one is asked for.
     """
     it = opened(folder)
-    model = it.model(precision or kept_precision(folder, device))
+    model = it.model(precision or _kept_precision(it.run, device))
     if precision is None and _is_quickened(it.run, device) and not are_steps_kept(model):
         slow = f"{folder} is slower than it could be until `penwright quicken {folder}`: its steps are not kept"
         warn(slow, PenwrightWarning, stacklevel=2)
@@ -152,7 +152,7 @@ def evaluate(
     it = opened(folder)
     recipe = validate(Recipe, merge(it.recipe.model_dump(exclude_none=True), changes or {}), str(folder))
     it = it._replace(recipe=recipe)
-    bench = it.bench(it.corpus(paths), it.model(precision or kept_precision(folder, device)), device)
+    bench = it.bench(it.corpus(paths), it.model(precision or _kept_precision(it.run, device)), device)
     if recipe.task == "translate":
         return score_translations(bench, beam_size or recipe.decoding.beam_size, output)
     return TASKS[recipe.task].evaluate(bench)
@@ -160,7 +160,10 @@ def evaluate(
 
 def kept_precision(folder: str | Path, device: str = "cpu") -> Precision:
     """The precision that a run is used in where none is asked for: what `quicken` has found, or float32."""
-    run = opened(folder).run
+    return _kept_precision(opened(folder).run, device)
+
+
+def _kept_precision(run: Run, device: str) -> Precision:
     found: Precision = run.read_json(QUICKENED)["precision"] if _is_quickened(run, device) else "float32"
     return found
 

@@ -36,36 +36,35 @@ def test_a_quickened_run_is_used_in_the_precision_that_was_as_good(
     assert penwright("evaluate", folder, "--precision", "int8").returncode == 0
 
 
-def test_a_quickened_run_is_measured_as_it_is_used(
-    penwright: Command, runs: Path, tmp_path: Path, compiled: list[object]
-) -> None:
+@pytest.fixture
+def in_int8(penwright: Command, runs: Path, tmp_path: Path, compiled: list[object]) -> Path:
+    """A writer that is quickened so, but for its steps."""
     folder = tmp_path / "run"
     shutil.copytree(runs / "writer", folder)
     assert penwright("quicken", folder, "--precision", "int8").returncode == 0
+    return folder
+
+
+def test_a_quickened_run_is_measured_as_it_is_used(penwright: Command, in_int8: Path) -> None:
     scores = {}
     for asked in ((), ("--precision", "int8"), ("--precision", "float32")):
-        done = penwright("evaluate", folder, "--json", *asked)
+        done = penwright("evaluate", in_int8, "--json", *asked)
         assert ("measured in int8" in done.stderr) == (asked == ())
         scores[asked[-1:]] = done.stdout
     assert scores[()] == scores["int8",] != scores["float32",]
 
 
-def test_a_precision_that_is_asked_for_is_taken_and_given_up_again(
-    penwright: Command, runs: Path, tmp_path: Path, compiled: list[object]
-) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(runs / "writer", folder)
-    assert penwright("quicken", folder, "--precision", "int8").returncode == 0
+def test_a_precision_that_is_asked_for_is_taken_and_given_up_again(penwright: Command, in_int8: Path) -> None:
     with pytest.warns(PenwrightWarning, match="until `penwright quicken"):  # nothing was really compiled
-        quick = api.load(folder)
-    exact = api.load(folder, precision="float32")
+        quick = api.load(in_int8)
+    exact = api.load(in_int8, precision="float32")
     assert isinstance(quick, Generator) and isinstance(exact, Generator)
     assert isinstance(quick.model.output, Int8Linear) and not isinstance(exact.model.output, Int8Linear)
-    done = penwright("generate", folder, "It", "--max-new-tokens", 5)
+    done = penwright("generate", in_int8, "It", "--max-new-tokens", 5)
     assert (
         done.returncode == 0
         and done.stdout.startswith("It")
-        and done.stderr.startswith(f"penwright: {folder} is slower")
+        and done.stderr.startswith(f"penwright: {in_int8} is slower")
     )
 
 

@@ -199,9 +199,10 @@ class _Search:
         n_sentences, beam_size = self.log_probs.shape
         logits, n_best = logits.float(), min(beam_size, logits.shape[1])  # no sentence takes more from one beam
         situations = self._situations()
-        best = self.choose(logits, self.spelling, situations, n_best)
         if self.guided:
-            best = self._led(best, logits, situations, end_id)
+            best = self._led(logits, situations, n_best, end_id)
+        else:
+            best = self.choose(logits, self.spelling, situations, n_best)
         offsets = self.log_probs.ravel() - best.normalisers.cpu().numpy()
         candidates = (best.values.cpu().numpy() + offsets[:, None]).reshape(n_sentences, -1)
         places = _best(candidates, beam_size)
@@ -223,14 +224,14 @@ class _Search:
             situations[place, guided.must_follow(self.length)] = FREE
         return situations.ravel()
 
-    def _led(self, best: Likeliest, logits: Tensor, situations: Situations, end_id: int) -> Likeliest:
-        """The same of what the guides let come; log-probabilities stay the model's own."""
+    def _led(self, logits: Tensor, situations: Situations, n_best: int, end_id: int) -> Likeliest:
+        """The likeliest tokens of each row that its guide, where it has one, lets come."""
+        normalisers = self.choose(logits, self.spelling, situations, 1).normalisers  # the model's own: before any ban
         self.spelling.forbid(logits, situations)  # what a guide wants may not be among the best
         for place, guided in self.guided.items():
             rows = slice(place * self.settings.beam_size, (place + 1) * self.settings.beam_size)
             guided.ban(logits[rows], self.length, end_id)
-        led = self.choose(logits, self.spelling, situations, best.values.shape[1])
-        return led._replace(normalisers=best.normalisers)
+        return self.choose(logits, self.spelling, situations, n_best)._replace(normalisers=normalisers)
 
     def tell(self, watch: Watch, parents: Whole) -> None:
         """Report the step that extend() took; `parents` are the rows that it gave."""

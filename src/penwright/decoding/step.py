@@ -1,6 +1,6 @@
 """The step that writing repeats for each token, and the reading before it: as they are, or compiled ahead of time."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from math import inf
@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor, nn
 
 from penwright import compiler
-from penwright.decoding.ahead import Compiled, ModelPart, compile_ahead, forget, is_kept, load
+from penwright.decoding.ahead import Compiled, Input, ModelPart, compile_ahead, forget, is_kept, load
 from penwright.decoding.choosing.largest import COMPILES, MOST, Likeliest, likeliest
 from penwright.decoding.choosing.spelling import Situations, Spelling
 from penwright.decoding.examples import Inputs, Part, example_of
@@ -196,17 +196,20 @@ def compile_steps(model: DecoderOnly | EncoderDecoder) -> None:
 
 def _check(whole: ModelPart, part: Part, n_threads: int) -> None:
     """What is compiled must compute what it was compiled from; else it is not kept."""
-    compiled, inputs = load(whole, part, n_threads), example_of(whole.model, part).drawn()
-    assert compiled is not None
-    with torch.inference_mode():
-        found, plain = compiled(*deepcopy(inputs))[0], whole(*inputs)  # a step changes what is kept
-    plain = plain if isinstance(plain, Tensor) else plain[0]
-    if not (found - plain).float().norm() <= NEAR * plain.float().norm():
+    compiled = load(whole, part, n_threads)
+    if compiled is None or not _is_near(compiled, whole, example_of(whole.model, part).drawn()):
         forget(whole, part, n_threads)
         raise PenwrightError(
             "what torch's compiler made of this model does not compute what the model does, and was deleted: use the "
             "model as it is, or try another --precision"
         )
+
+
+def _is_near(compiled: Compiled, whole: ModelPart, inputs: Sequence[Input]) -> bool:
+    with torch.inference_mode():
+        found, plain = compiled(*deepcopy(inputs))[0], whole(*inputs)  # a step changes what is kept
+    plain = plain if isinstance(plain, Tensor) else plain[0]
+    return bool((found - plain).float().norm() <= NEAR * plain.float().norm())
 
 
 def are_steps_kept(model: nn.Module) -> bool:

@@ -28,8 +28,8 @@ constexpr int64_t AHEAD = 2048;           // bytes of weights, to fetch before t
 constexpr int64_t WORTH_THREADS = 1 << 19;  // multiplications
 
 struct Rows {
-    const uint8_t* whole;  // [n, depth], 128 standing for zero
-    const float* scales;
+    uint8_t* whole;  // [n, depth], 128 standing for zero
+    float* scales;
     float* product;
     int64_t n, depth, n_columns;
 
@@ -130,15 +130,14 @@ inline void multiply_tile(const Rows& rows, const Columns& columns) {
 inline bool has_tiles() { return false; }
 #endif
 
-// Rounds all rows and multiplies them; what they are rounded to and by is kept where `rows` says.
-inline void multiply_all(const float* exact, int64_t width, uint8_t* whole, float* scales, const Rows& rows,
-                         const Columns& all) {
+// Rounds rows of this width, and multiplies what they have become.
+inline void multiply_all(const float* exact, int64_t width, const Rows& rows, const Columns& all) {
     const bool tiles = rows.n >= WORTH_TILES && has_tiles();
 #pragma omp parallel if (rows.n * rows.depth * all.n > WORTH_THREADS)
     {
 #pragma omp for
         for (int64_t row = 0; row < rows.n; row++)
-            scales[row] = round_row(exact + row * width, width, rows.depth, whole + row * rows.depth);
+            rows.scales[row] = round_row(exact + row * width, width, rows.depth, rows.whole + row * rows.depth);
 #ifdef __AMX_INT8__
         const TileShapes shapes;
         if (tiles) _tile_loadconfig(&shapes);
@@ -176,7 +175,7 @@ AOTITorchError aoti_torch_cpu_int8_product(
     thread_local std::vector<float> of_rows;
     whole.resize((n + TILE - 1) * depth);  // a tile takes in all its rows, though there be fewer
     of_rows.resize(n);
-    multiply_all(data<float>(rows), width, whole.data(), of_rows.data(),
+    multiply_all(data<float>(rows), width,
                  {whole.data(), of_rows.data(), found, n, depth, n_columns},
                  {data<int8_t>(packed), data<int32_t>(offsets), data<float>(scales), 0, n_columns});
     return AOTI_TORCH_SUCCESS;

@@ -80,9 +80,10 @@ inline __mmask16 allowed_lanes(const bool* allowed, int64_t first, int64_t n) {
     return _mm_mask_test_epi8_mask(there, _mm_maskz_loadu_epi8(there, allowed + first), _mm_set1_epi8(-1));
 }
 
-// The scores of 16 sources; those that are not allowed have -inf.
+// The scores of 16 sources; those that are not allowed have -inf. The keys after them and their values are on the way.
 template <typename T>
-__m512 scores_of(const float* query, const Kept<T>& keys, const Kept<T>& values, int64_t first, int64_t n, __mmask16 allowed) {
+__m512 scores_of(const float* query, const Kept<T>& keys, const Kept<T>& values, int64_t first, int64_t n,
+                 __mmask16 allowed) {
     const T* key[LANES];
     const int64_t n_bytes = keys.width * sizeof(T);
     for (int64_t i = 0; i < LANES; i++) {
