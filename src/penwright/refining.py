@@ -10,15 +10,17 @@ from penwright import compiler
 from penwright.config import Precision
 from penwright.data.corpora import Pair
 from penwright.decoding import Aligner, Head, choose_head
+from penwright.decoding.ngrams import Ngrams
 from penwright.decoding.step import compile_steps
 from penwright.errors import UsageError
 from penwright.evaluation.calibration import Bin, Calibration, calibration
 from penwright.evaluation.perplexity import surprise
 from penwright.evaluation.tuning import Tuning, tune, tuned
-from penwright.models import EncoderOnly
-from penwright.runs import Run
+from penwright.models import DecoderOnly, EncoderOnly
+from penwright.runs import Run, write_atomically
 from penwright.tasks import TASKS, AnyCorpus, classifying
-from penwright.using import QUICKENED, Opened, load_translator, opened
+from penwright.tasks.stores import token_store
+from penwright.using import NGRAMS, QUICKENED, Opened, load_translator, opened
 
 AS_GOOD = 0.005  # nats a token
 MEASURED_BATCHES = 100
@@ -29,8 +31,9 @@ CALIBRATION = "calibration.json"  # of a run: how often a classifier is right th
 def quicken(folder: Path, precision: Precision | None = None) -> Mapping[Precision, float]:
     """Find the quickest precision whose nats a token stay within AS_GOOD of float32's, and compile its steps.
 
-    From then on load() uses both. Gives the nats a token of each precision on (a part of) the held-out text; a
-    precision that is asked for is taken whatever its nats are.
+    Of a writer's text n-grams are counted, by which it guesses what it will write. From then on load() uses all this.
+    Gives the nats a token of each precision on (a part of) the held-out text; a precision that is asked for is taken
+    whatever its nats are.
     """
     it = opened(folder)
     if it.recipe.task == "classify":
@@ -43,6 +46,9 @@ def quicken(folder: Path, precision: Precision | None = None) -> Mapping[Precisi
     model = it.model(chosen)
     if not isinstance(model, EncoderOnly):
         compile_steps(model)
+    if isinstance(model, DecoderOnly):
+        text = token_store(it.recipe.task, corpus, it.tokenizer, (), held_out=False).columns["text"]
+        write_atomically(it.run.folder / NGRAMS, Ngrams.of(text[row] for row in range(len(text))).dump())
     it.run.write_json(QUICKENED, {"precision": chosen, "nats": nats})
     return nats
 

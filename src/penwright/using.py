@@ -13,6 +13,7 @@ from penwright.data.corpora import Document
 from penwright.data.languages import Languages
 from penwright.data.paths import found_from
 from penwright.decoding import Classifier, Generator, Translator
+from penwright.decoding.ngrams import Ngrams
 from penwright.decoding.step import are_steps_kept
 from penwright.errors import PenwrightError, PenwrightWarning, UsageError
 from penwright.evaluation.novelty import NoveltyReport, measure, passages
@@ -30,6 +31,7 @@ from penwright.tokenizers import Tokenizer
 
 CORPUS = "corpus.json"  # in a run folder: what it was trained on
 QUICKENED = "quickened.json"  # in a run folder: the precision to use it in
+NGRAMS = "ngrams.safetensors"  # in a run folder: what usually follows what in a writer's text
 
 
 class Opened(NamedTuple):
@@ -102,7 +104,9 @@ def load(folder: str | Path, device: str = "cpu", precision: Precision | None = 
     if precision is None and _is_quickened(it.run, device) and not are_steps_kept(model):
         slow = f"{folder} is slower than it could be until `penwright quicken {folder}`: its steps are not kept"
         warn(slow, PenwrightWarning, stacklevel=2)
-    return make_application(model.to(device), it.tokenizer, it.recipe, it.card)
+    path = it.run.folder / NGRAMS
+    ngrams = Ngrams.load(path, it.tokenizer.vocab_size) if path.is_file() else None
+    return make_application(model.to(device), it.tokenizer, it.recipe, it.card, ngrams)
 
 
 def load_generator(folder: Path, device: str = "cpu", precision: Precision | None = None) -> Generator:

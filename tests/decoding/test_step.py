@@ -14,6 +14,7 @@ from penwright.config import Table
 from penwright.decoding import ahead, step
 from penwright.decoding.choosing.spelling import Spelling
 from penwright.decoding.decodable import Continuing, Translating
+from penwright.decoding.foresight import Foresight
 from penwright.decoding.step import Stepper, compile_steps
 from penwright.errors import PenwrightError
 from penwright.layers import quantised
@@ -52,7 +53,8 @@ def test_every_variant_can_be_compiled(
     writer: Callable[..., DecoderOnly], translating_model: Callable[..., EncoderDecoder], variant: Table
 ) -> None:
     with unchecked():
-        step.exported(writer(VOCABULARY, **variant | {"n_layers": 1}), "one")
+        for part in ("one", "ahead"):
+            step.exported(writer(VOCABULARY, **variant | {"n_layers": 1}), part)
         for part in ("many", "sources"):
             step.exported(translating_model(VOCABULARY, **variant | {"n_layers": 1}), part)
 
@@ -73,14 +75,16 @@ def test_a_compiled_writer_gives_the_same_logits_with_other_weights_and_past_the
 ) -> None:
     settings = {"n_layers": 1, "context_length": 80, "n_kv_heads": 2, "qk_norm": True}
     other, model = writer(VOCABULARY, seed=1, **settings), writer(VOCABULARY, seed=2, **settings)
-    before = [logits_of(model, n_rows) for n_rows in (1, 3)]
+    ways = [(1, 0), (3, 0), (1, 4)]
+    before = [logits_of(model, *way) for way in ways]
     compile_unchecked(other)
     load, loaded = step.load, []
     monkeypatch.setattr(step, "load", lambda *what: loaded.append(load(*what)) or loaded[-1])
-    after = [logits_of(model, n_rows) for n_rows in (1, 3)]
-    assert len(loaded) == 2 and None not in loaded  # else both ran as they are written
+    after = [logits_of(model, *way) for way in ways]
+    assert len(loaded) == 3 and None not in loaded  # else both ran as they are written
     for plain, compiled in zip(before, after, strict=True):
         torch.testing.assert_close(compiled, plain, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(after[2], after[0], atol=1e-4, rtol=1e-4)
 
 
 @NEEDS_COMPILER
@@ -121,8 +125,12 @@ def test_a_compiled_writer_of_several_layers_in_int8_gives_the_same_logits(
 
 
 @torch.inference_mode()
-def logits_of(model: DecoderOnly, n_rows: int) -> torch.Tensor:
+def logits_of(model: DecoderOnly, n_rows: int, n_ahead: int = 0) -> torch.Tensor:
+    """Of 75 tokens after a prompt, so many of which a row reads ahead."""
     prompts, stepper = [[5, 6, 7], [8], [9, 3], *[[n] for n in range(10, 16)]][:n_rows], Stepper(model)
+    if n_ahead:
+        stepper.foresight = Foresight()
+        stepper.foresight.guess = lambda text: new[0, len(text) - 3 :][:n_ahead].tolist()
     rows = Continuing(model, prompts, 75, stepper)
     generator = torch.Generator().manual_seed(0)
     new = torch.randint(0, VOCABULARY, (n_rows, 75), generator=generator)  # columns, whose numbers are not side by side

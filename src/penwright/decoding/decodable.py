@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -70,6 +70,13 @@ def in_view(prompt: Sequence[int], context_length: int) -> Sequence[int]:
     return prompt if len(prompt) <= context_length else prompt[-newest_half(context_length) :]
 
 
+class _ReadAhead(NamedTuple):
+    """A token that may come next, read already."""
+
+    token: int
+    logits: Float[Tensor, "1 vocab_size"]  # of the token after it
+
+
 class _Growing:
     """Rows of a decoder-only model: the tokens of each that are in view, how many they are, and their cache.
 
@@ -89,18 +96,48 @@ class _Growing:
         self._model, self._stepper = model, stepper
         self._context = model.settings.context_length
         self._tokens, self._lengths, self._cache = tokens, lengths, cache  # lengths: known without asking the device
+        self._ahead: list[_ReadAhead] = []  # what the cache holds beyond the only row, in order
 
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
         """Append a token to each row; the logits of the one after it."""
+        if self._ahead and self._ahead[0].token == int(tokens):
+            self._lengths += 1
+            return self._ahead.pop(0).logits
+        self._forget_ahead()
         if (self._lengths == self._context).any():
             self._make_room()
         self._tokens.scatter_(1, self._cache.lengths[:, None], tokens[:, None])
+        guesses = self._guesses() if len(tokens) == 1 else []
+        if guesses:
+            return self._step_ahead(tokens, guesses)
         logits = self._stepper(tokens, self._cache)
         self._lengths += 1
         return logits
 
+    def _guesses(self) -> list[int]:
+        """What a single row may go on with, as far as there is room."""
+        end = int(self._lengths[0]) + 1
+        text = self._tokens[0, :end].cpu().numpy()
+        return self._stepper.foresight.guess(text)[: self._tokens.shape[1] - end] if self._stepper.foresight else []
+
+    def _step_ahead(self, tokens: Int[Tensor, "1"], guesses: list[int]) -> Float[Tensor, "1 vocab_size"]:
+        """The logits after the token; those after each guess are there if it comes true."""
+        guessed, end = tokens.new_tensor(guesses), int(self._lengths[0]) + 1
+        self._tokens[0, end : end + len(guesses)] = guessed
+        logits = self._stepper.ahead(torch.cat([tokens, guessed]), self._cache)
+        self._ahead = [_ReadAhead(token, logits[n : n + 1]) for n, token in enumerate(guesses, start=1)]
+        self._lengths += 1
+        return logits[:1]
+
+    def _forget_ahead(self) -> None:
+        """What comes is something else: the cache writes over what it holds of it."""
+        if self._ahead:
+            self._ahead = []
+            self._tell_cache()
+
     def select(self, rows: Int[Tensor, " selected"]) -> None:
         """Keep these rows."""
+        self._forget_ahead()
         self._tokens = self._tokens[rows]
         self._lengths = self._lengths[rows.cpu().numpy()]
         self._cache.select(rows)
@@ -172,6 +209,7 @@ class Coming(_Growing):
 
     def take_in(self, others: Continuing) -> None:
         """The rows of another one, which were read, after those that are here."""
+        self._forget_ahead()
         n, room = others._tokens.shape
         self._tokens = torch.cat([self._tokens, others._tokens.new_zeros(n, self._context)])
         self._tokens[-n:, :room] = others._tokens

@@ -11,9 +11,11 @@ from penwright.layers.cache import ROOM
 from penwright.models import DecoderOnly, EncoderDecoder
 from penwright.models.embedding import Embedding
 
-Part = Literal["one", "many", "sources", "best"]  # a step of one row, of more, the reading of sources, the choice
+Part = Literal["one", "many", "ahead", "sources", "best"]
+# ... a step of one row, of more, of several tokens of one row, the reading of sources, the choice
 Inputs = tuple[Tensor, Tensor, list[Tensor], Tensor | None, list[Tensor], Tensor | None]  # of Step.forward
 N_SOURCES, N_BEAMS, N_TOKENS = 3, 2, 8
+MOST_TARGETS = 16  # that a row is read ahead
 
 
 class Example(NamedTuple):
@@ -38,6 +40,8 @@ def example_of(model: DecoderOnly | EncoderDecoder, part: Part) -> Example:
         return _of_sources(model)
     if part == "best":
         return _of_choosing(model)
+    if part == "ahead":
+        return _of_reading_ahead(model)
     if isinstance(model, DecoderOnly):
         return _of_writing(model, several=part == "many")
     return _of_translating(model, several=part == "many")
@@ -67,6 +71,13 @@ def _of_writing(model: DecoderOnly, *, several: bool) -> Example:
     kept_shape = {**rows, 2: _dimension("room", model.settings.context_length)}
     inputs: Inputs = (tokens, tokens.clone(), kept, None, [], None)
     return Example(inputs, (rows, rows, [kept_shape] * len(kept), None, [], None))
+
+
+def _of_reading_ahead(model: DecoderOnly | EncoderDecoder) -> Example:
+    tokens, kept = torch.zeros(N_SOURCES, dtype=torch.long), _kept(model, 1)
+    room = {2: _dimension("room", model.settings.context_length)}
+    inputs = (tokens, torch.zeros(1, dtype=torch.long), kept)
+    return Example(inputs, ({0: _dimension("targets", MOST_TARGETS)}, None, [room] * len(kept)))
 
 
 def _of_translating(model: EncoderDecoder, *, several: bool) -> Example:

@@ -15,7 +15,9 @@ from penwright.config import DecodingSettings
 from penwright.decoding.choosing.sampling import Chances
 from penwright.decoding.decodable import Continuing, Decodable, evaluating, newest_half
 from penwright.decoding.drafts import Draft, Manner, manner_of
+from penwright.decoding.foresight import Foresight
 from penwright.decoding.generate import Finish, Step, generate
+from penwright.decoding.ngrams import Ngrams
 from penwright.decoding.pool import Pool, Request
 from penwright.decoding.step import Stepper
 from penwright.decoding.unknown import unknown_warnings
@@ -48,10 +50,17 @@ class Generator:
 
     kind: Literal["writer"] = "writer"
 
-    def __init__(self, model: DecoderOnly, tokenizer: Tokenizer, defaults: DecodingSettings | None = None):
+    def __init__(
+        self,
+        model: DecoderOnly,
+        tokenizer: Tokenizer,
+        defaults: DecodingSettings | None = None,
+        ngrams: Ngrams | None = None,
+    ):
+        """With `ngrams` of the text that the model learned from, a single completion is written sooner."""
         self.model, self.tokenizer = model, tokenizer
         self.defaults = defaults or DecodingSettings()
-        self._stepper = Stepper(model)
+        self._stepper = Stepper(model, Foresight(ngrams))
 
     def generate(self, prompts: str | Sequence[str], settings: DecodingSettings | None = None) -> list[Completion]:
         """A completion for each prompt (one prompt is a list of one).

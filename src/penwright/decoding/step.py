@@ -14,6 +14,7 @@ from penwright.decoding.ahead import Compiled, Input, ModelPart, compile_ahead, 
 from penwright.decoding.choosing.largest import COMPILES, MOST, Likeliest, likeliest
 from penwright.decoding.choosing.spelling import Situations, Spelling
 from penwright.decoding.examples import Inputs, Part, example_of
+from penwright.decoding.foresight import Foresight
 from penwright.errors import PenwrightError
 from penwright.layers.attention import Kernel, KeysValues
 from penwright.layers.cache import Cache, WholeLayerCache
@@ -23,8 +24,13 @@ from penwright.models import DecoderOnly, Encoded, EncoderDecoder
 
 READ_TOGETHER = 2  # sources at least: a compiled reading takes one for a special case
 NEAR = 0.05  # what rounding to int8 in another order may change: of the length of a row of logits
-WORTH_THREADS: dict[Part, float] = {"one": 5_000_000, "many": 2_000_000, "sources": 2_000_000, "best": inf}
-# ... parameters that make several threads pay: in a smaller step they wait for each other after every product
+WORTH_THREADS: dict[Part, float] = {  # parameters: in a smaller step threads wait for each other after every product
+    "one": 5_000_000,
+    "many": 2_000_000,
+    "ahead": 2_000_000,
+    "sources": 2_000_000,
+    "best": inf,
+}
 
 
 class Step(ModelPart):
@@ -59,8 +65,34 @@ class Step(ModelPart):
         else:
             assert encoded is not None
             hidden = model.hidden(tokens, encoded, cache)
-        logits: Tensor = model.output(hidden[:, -1])
-        return logits.float() if logits.dtype == torch.bfloat16 else logits
+        return _not_too_coarse(model.output(hidden[:, -1]))
+
+
+class Ahead(ModelPart):
+    """Several tokens more for one row of a writer, as a function of tensors alone."""
+
+    def forward(
+        self,
+        tokens: Int[Tensor, " targets"],
+        length: Int[Tensor, "1"],
+        kept: list[Float[Tensor, "1 n_kv_heads room d_head"]],
+    ) -> Float[Tensor, "targets vocab_size"]:
+        """The logits after each; what is kept takes them all in."""
+        assert isinstance(self.model, DecoderOnly)
+        n_new = tokens.shape[0]
+        if torch.compiler.is_exporting():
+            with swap_kernels(self.model.decoder, lambda *_: stepping_attention()):
+                cache = Cache.over(_layers(kept), length, kind=WholeLayerCache, n_new=n_new)
+                return self._logits(tokens, cache)
+        return self._logits(tokens, Cache.over(_layers(kept), length, n_new=n_new))
+
+    def _logits(self, tokens: Int[Tensor, " targets"], cache: Cache) -> Tensor:
+        assert isinstance(self.model, DecoderOnly)
+        return _not_too_coarse(self.model.output(self.model.hidden(tokens[None], cache=cache)[0]))
+
+
+def _not_too_coarse(logits: Tensor) -> Tensor:
+    return logits.float() if logits.dtype == torch.bfloat16 else logits
 
 
 def _kernel(name: str, origins: Int[Tensor, "rows room"] | None) -> Kernel:
@@ -101,8 +133,9 @@ def _layers(tensors: list[Tensor]) -> tuple[KeysValues, ...]:
 class Stepper:
     """Appends a token to each row of a cache, by a compiled step where one was kept for models of this shape."""
 
-    def __init__(self, model: DecoderOnly | EncoderDecoder):
-        self._model, self._step = model, Step(model)
+    def __init__(self, model: DecoderOnly | EncoderDecoder, foresight: Foresight | None = None):
+        """`foresight` guesses what a single row of a writer goes on with, so that several tokens are read at once."""
+        self._model, self._step, self.foresight = model, Step(model), foresight
         self._known: dict[Part, Compiled | None] = {}
         self.watch: Callable[[], None] = _nothing  # called before each step; what it raises ends the work
 
@@ -146,6 +179,17 @@ class Stepper:
             inputs = (*rows, kept, origins, [x for layer in encoded.layers for x in layer], encoded.padding)
         logits: Tensor = compiled(*inputs)[0] if compiled else self._step(*inputs)
         cache.advance(1)
+        return logits
+
+    def ahead(self, tokens: Int[Tensor, " targets"], cache: Cache) -> Float[Tensor, "targets vocab_size"]:
+        """The logits after each of these tokens of the only row; a cache may be told that some were not to come."""
+        self.watch()
+        n_new = len(tokens)
+        cache.make_room(n_new)
+        inputs = (tokens.contiguous(), cache.lengths, [tensor for layer in cache.layers for tensor in layer.kept])
+        compiled = self._compiled("ahead", tokens.device) if n_new > 1 else None
+        logits: Tensor = compiled(*inputs)[0] if compiled else Ahead(self._model)(*inputs)
+        cache.advance(n_new)
         return logits
 
     def read(self, sources: Int[Tensor, "sources length"], padding: Bool[Tensor, "sources length"]) -> Encoded:
@@ -220,12 +264,14 @@ def are_steps_kept(model: nn.Module) -> bool:
 
 
 def _parts(model: DecoderOnly | EncoderDecoder) -> tuple[Part, ...]:
-    steps: tuple[Part, ...] = ("one", "many") if isinstance(model, DecoderOnly) else ("one", "many", "sources")
-    return (*steps, "best") if COMPILES else steps
+    others: tuple[Part, ...] = ("ahead",) if isinstance(model, DecoderOnly) else ("sources",)
+    parts: tuple[Part, ...] = ("one", "many", *others)
+    return (*parts, "best") if COMPILES else parts
 
 
 def _whole(model: DecoderOnly | EncoderDecoder, part: Part) -> ModelPart:
-    return Reading(model) if part == "sources" else Choice(model) if part == "best" else Step(model)
+    kinds: dict[Part, type[ModelPart]] = {"ahead": Ahead, "sources": Reading, "best": Choice}
+    return kinds.get(part, Step)(model)
 
 
 def _threads(whole: ModelPart, part: Part) -> int:

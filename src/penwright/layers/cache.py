@@ -85,13 +85,14 @@ class Cache:
         lengths: Int[Tensor, " batch"],
         origins: Int[Tensor, "batch room"] | None = None,
         kind: type[LayerCache] = LayerCache,
+        n_new: int = 1,
     ) -> "Cache":
-        """These keys and values, in rows of these lengths, each with room for one token more."""
+        """These keys and values, in rows of these lengths, each with room for so many new tokens."""
         cache = cls.__new__(cls)
         cache.layers, cache.lengths, cache.ragged = [kind(kept) for kept in layers], lengths, True
         cache.origins = origins
         cache.capacity = layers[0].keys.shape[2] if origins is None else origins.shape[1]
-        cache.longest = cache.capacity - 1
+        cache.longest = cache.capacity - n_new
         return cache
 
     @property
