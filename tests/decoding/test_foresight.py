@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
-from penwright.config import DecodingSettings
+from penwright.config import DecodingSettings, Table
 from penwright.decoding import Completion, Generator
 from penwright.decoding.foresight import MOST, Foresight
 from penwright.decoding.ngrams import DISCOUNT, LEAST, ORDERS, Ngrams
@@ -54,20 +54,30 @@ def written(generator: Generator, manner: DecodingSettings, foresight: Foresight
     return completion, len(steps)
 
 
+def true_guesses(whole: list[int]) -> Foresight:
+    """Of one who has read it all; of a text that is longer than what is in view, only the end is known."""
+
+    def tell(text: list[int]) -> list[int]:
+        end = next(end for end in range(len(whole), 0, -1) if whole[:end][-len(text) :] == text)
+        return whole[end : end + MOST]
+
+    return Told(tell)
+
+
 @pytest.mark.parametrize("manner", MANNERS, ids=range(len(MANNERS)))
 def test_true_guesses_spare_steps_and_change_nothing(generator: Generator, manner: DecodingSettings) -> None:
     plain, n_steps = written(generator, manner, None)
-    whole = [*generator._encode("abcab"), *plain.tokens]
-
-    def true(text: list[int]) -> list[int]:
-        places = (end for end in range(len(whole), 0, -1) if whole[:end][-len(text) :] == text)
-        end = next(places)
-        return whole[end : end + MOST]
-
-    same, n_fewer = written(generator, manner, Told(true))
+    same, n_fewer = written(generator, manner, true_guesses([*generator._encode("abcab"), *plain.tokens]))
     assert same.tokens == plain.tokens and same.text == plain.text and same.finish == plain.finish
     assert same.log_probs == pytest.approx(plain.log_probs, abs=1e-6)
     assert n_fewer <= n_steps / 2 or n_steps < 8
+
+
+def test_every_variant_reads_ahead(writer: Callable[..., DecoderOnly], characters: Tokenizer, variant: Table) -> None:
+    generator = Generator(writer(characters.vocab_size, **variant).double(), characters)
+    plain, n_steps = written(generator, MANNERS[1], None)
+    same, n_fewer = written(generator, MANNERS[1], true_guesses([*generator._encode("abcab"), *plain.tokens]))
+    assert same.tokens == plain.tokens and n_fewer < n_steps
 
 
 @pytest.mark.parametrize("manner", MANNERS, ids=range(len(MANNERS)))

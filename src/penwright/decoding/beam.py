@@ -209,13 +209,27 @@ class _Search:
         log_probs = _gather(candidates, places)
         tokens = _gather(best.places.cpu().numpy().reshape(n_sentences, -1), places)
         found = _Continuations(log_probs, log_probs.copy(), places // best.values.shape[1], tokens)
-        for place, guided in self.guided.items():
-            rows = slice(place * beam_size, (place + 1) * beam_size)
+        if self.guided:
+            self._put_led(found, logits, best)
+        return found
+
+    def _put_led(self, found: _Continuations, logits: Tensor, best: Likeliest) -> None:
+        """Continuations as their guides choose them, of the sentences that have one."""
+        beam_size, places = self.settings.beam_size, best.places.tolist()
+        asked = {
+            place: guided.candidates(places[place * beam_size : (place + 1) * beam_size], self.length)
+            for place, guided in self.guided.items()
+        }
+        rows = torch.tensor([place * beam_size + beam for place, pairs in asked.items() for beam, _ in pairs])
+        tokens = torch.tensor([token for pairs in asked.values() for _, token in pairs])
+        rows, tokens = rows.to(logits.device), tokens.to(logits.device)
+        gains = iter((logits[rows, tokens] - best.normalisers[rows]).tolist())  # of all at once
+        for place, pairs in asked.items():
             before = list(zip(self.log_probs[place].tolist(), self.merits[place].tolist(), strict=True))
-            led = guided.choose(logits[rows], best.normalisers[rows], best.places[rows], before, self.length)
+            gained = [(beam, token, next(gains)) for beam, token in pairs]
+            led = self.guided[place].choose(gained, before, self.length)
             for row, values in zip(found, put(led, beam_size), strict=True):
                 row[place] = values
-        return found
 
     def _situations(self) -> Int64[np.ndarray, " rows"]:
         """Of each beam, as it is spelled; one that must go on with what its guide says may break a character off."""
@@ -228,9 +242,17 @@ class _Search:
         """The likeliest tokens of each row that its guide, where it has one, lets come."""
         normalisers = self.choose(logits, self.spelling, situations, 1).normalisers  # the model's own: before any ban
         self.spelling.forbid(logits, situations)  # what a guide wants may not be among the best
+        rows, tokens = list[int](), list[int]()
         for place, guided in self.guided.items():
-            rows = slice(place * self.settings.beam_size, (place + 1) * self.settings.beam_size)
-            guided.ban(logits[rows], self.length, end_id)
+            for beam, banned in guided.banned(self.length, end_id):
+                row = place * self.settings.beam_size + beam
+                if isinstance(banned, Tensor):
+                    logits[row].masked_fill_(banned.to(logits.device), NEVER)
+                else:
+                    rows += [row] * len(banned)
+                    tokens += banned
+        if rows:
+            logits[rows, tokens] = NEVER
         return self.choose(logits, self.spelling, situations, n_best)._replace(normalisers=normalisers)
 
     def tell(self, watch: Watch, parents: Whole) -> None:

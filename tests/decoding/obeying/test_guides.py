@@ -112,8 +112,9 @@ def test_a_term_is_not_broken_off_when_there_is_no_time_to_begin_it_anew() -> No
     begun = guide.after(guide.after(guide.start(), 3), 4)
     for limit, offered in ((6, {5}), (8, {5, 7, 9})):  # three tokens are there, and three more and the end take seven
         guided = Guided(guide, limit, [Standing(begun)] * 3)
-        best, before = torch.tensor([[7, 9, 5]]).expand(3, 3), [(0.0, 0.0), (NEVER, NEVER), (NEVER, NEVER)]
-        chosen = guided.choose(torch.zeros(3, 29), torch.zeros(3), best, before, 3)
+        before = [(0.0, 0.0), (NEVER, NEVER), (NEVER, NEVER)]
+        gains = [(beam, token, 0.0) for beam, token in guided.candidates([[7, 9, 5]] * 3, 3)]
+        chosen = guided.choose(gains, before, 3)
         assert {continuation.token for continuation in chosen} == offered
 
 

@@ -4,12 +4,13 @@ After Post and Vilar (2018), with terms in place of their tokens as the banks: t
 best of each, until the beam is full. So the work is in the size of the beam, however many terms there are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+import torch
+from jaxtyping import Bool
 from torch import Tensor
 
 from penwright.decoding.choosing.sampling import NEVER
@@ -55,53 +56,48 @@ class Guided:
             return [True] * len(self.standings)
         return [self._is_pressed(self.guide.prospects(state), length) for state, _ in self.standings]
 
-    def ban(self, logits: Float[Tensor, "beams vocab_size"], length: int, end_id: int) -> None:
-        """Take away, in place, what must not follow here."""
-        prefix = self.guide.prefix
-        for row, (state, _) in zip(logits, self.standings, strict=True):
+    def banned(self, length: int, end_id: int) -> Iterator[tuple[int, Sequence[int] | Bool[Tensor, " vocab_size"]]]:
+        """Beams, and tokens that must not follow them here: a few, or those that a mask has."""
+        prefix, ends = self.guide.prefix, self.guide.borders.ends
+        for beam, (state, _) in enumerate(self.standings):
             if length < len(prefix):
-                only = row[prefix[length]].clone()
-                row.fill_(NEVER)
-                row[prefix[length]] = only
+                others = torch.ones_like(ends)
+                others[prefix[length]] = False
+                yield beam, others
                 continue
-            prospects, ends = self.guide.prospects(state), self.guide.borders.ends
+            prospects = self.guide.prospects(state)
             if not prospects.may_end:
-                row[end_id] = NEVER
+                yield beam, (end_id,)
             if self._is_pressed(prospects, length):
                 continue
-            row[prospects.barred] = NEVER
+            if prospects.barred:
+                yield beam, prospects.barred
             if not prospects.may_end_word:
-                row.masked_fill_(ends.to(row.device), NEVER)
+                yield beam, ends
             if state.closed or (self.guide.whole_prefix and length == len(prefix)):
-                row.masked_fill_(~ends.to(row.device), NEVER)
+                yield beam, self.guide.borders.goes_on
             elif prospects.needed < prospects.needed_anew and not self._is_time_for(prospects.needed_anew, length + 1):
-                broken = ~ends  # a term that has just come would be part of another word
+                broken = self.guide.borders.goes_on.clone()  # a term that has just come would be part of another word
                 broken[list(prospects.wanted)] = False
-                row.masked_fill_(broken.to(row.device), NEVER)
+                yield beam, broken
+
+    def candidates(self, best: Sequence[Sequence[int]], length: int) -> list[tuple[int, int]]:
+        """Beams and tokens that may follow them, given the best ones after each."""
+        return [(beam, token) for beam, likely in enumerate(best) for token in self._candidates(beam, likely, length)]
 
     def choose(
-        self,
-        logits: Float[Tensor, "beams vocab_size"],
-        normalisers: Float[Tensor, " beams"],
-        best: Int[Tensor, "beams k"],
-        before: Sequence[tuple[float, float]],
-        length: int,
+        self, gains: Iterable[tuple[int, int, float]], before: Sequence[tuple[float, float]], length: int
     ) -> list[Continuation]:
-        """The beams to go on with, given the best tokens after each, and the log-probability and merit it has now.
+        """The beams to go on with, of these beams, tokens and log-probabilities.
 
-        Logits less their normaliser are log-probabilities.
+        `before` are the log-probability and the merit that each beam has now.
         """
-        tokens = [self._candidates(beam, likely, length) for beam, likely in enumerate(best.tolist())]
-        rows = [beam for beam, choices in enumerate(tokens) for _ in choices]
-        flat = [token for choices in tokens for token in choices]
-        gained = (logits[rows, flat] - normalisers[rows]).tolist()
-        pairs = zip(rows, flat, gained, strict=True)
         found = [
             self._continuation(beam, token, gain, before[beam], length)
-            for beam, token, gain in pairs
+            for beam, token, gain in gains
             if gain > NEVER and before[beam][0] > NEVER
         ]
-        return self._by_banks(found, len(best))
+        return self._by_banks(found, len(before))
 
     def _candidates(self, beam: int, likely: Sequence[int], length: int) -> list[int]:
         state = self.standings[beam].state
@@ -114,6 +110,8 @@ class Guided:
         tokens = list(dict.fromkeys([*likely, *prospects.wanted]))
         if not prospects.needed_anew:
             return tokens
+        if self._is_time_for(prospects.needed_anew, length + 1):
+            return tokens  # whatever comes
         in_time = [t for t in tokens if self._is_time_for(self._needed_after(state, t), length + 1)]
         return in_time or tokens  # a term that breaks off must begin anew
 

@@ -28,6 +28,11 @@ class Borders:
         self.is_end: list[bool] = self.ends.tolist()
         self.is_opening: list[bool] = self.opens.tolist()
 
+    @cached_property
+    def goes_on(self) -> torch.Tensor:
+        """Whether a word before such a token is longer."""
+        return ~self.ends
+
 
 def _ends_word(text: str) -> bool:
     if WITHOUT_SPACES.match(text):
@@ -128,13 +133,15 @@ class Guide:
 
     def after(self, state: State, token: int) -> State:
         """The state once this token is written. A term counts when what follows shows that its last word is whole."""
+        kind: After = "opening" if self.borders.is_opening[token] else "anything"
+        if not state.matches and token not in self._first_tokens[state.after]:
+            return State(state.left, (), kind)  # nothing goes on and nothing begins, as with most tokens
         key = (state, token)
         if key not in self._after:
             left = self._settled(state) if self.borders.is_end[token] else state.left
             going_on = [m for m in state.matches if not m.is_whole and m.form[m.length] == token]
             longer = [match._replace(length=match.length + 1) for match in going_on]
             begun = [Match(term, form, 1) for term, form in self._beginnings[state.after] if form[0] == token]
-            kind: After = "opening" if self.borders.is_opening[token] else "anything"
             self._after[key] = self._closed(State(left, tuple(longer + begun), kind))
         return self._after[key]
 
@@ -208,6 +215,11 @@ class Guide:
             found["opening"] += [(number, form) for form in dict.fromkeys(term.bare + term.forms)]
             found["anything"] += [(number, form) for form in dict.fromkeys(term.forms)]
         return found
+
+    @cached_property
+    def _first_tokens(self) -> dict[After, set[int]]:
+        """What those terms begin with."""
+        return {after: {form[0] for _, form in beginnings} for after, beginnings in self._beginnings.items()}
 
 
 def _length(match: Match) -> int:
