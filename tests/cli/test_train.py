@@ -8,11 +8,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from penwright import api
+from penwright.cli.train import _warn_of_short_members
 from penwright.runs import Run
 
 from .conftest import QUICK, Command
@@ -246,4 +249,16 @@ def test_members_that_are_too_short_to_teach_are_told_before_they_are_trained(
     assert short.returncode == 0
     (minutes,) = re.findall(r"each of the 3 members has 0.005 minutes, .* give --minutes (\S+) or more", short.stderr)
     assert float(minutes) > 0.03 and short.stderr.count("too short: ") == 1
-    assert "members has" not in penwright(*asked, "--minutes", 1e6).stderr + penwright(*asked, "--steps", 9).stderr
+    assert "members" not in penwright(*asked, "--minutes", 1e6).stderr + penwright(*asked, "--steps", 9).stderr
+
+
+def test_members_that_read_too_little_are_told_that_one_model_does_better(
+    corpora: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = {"data": {"train": [str(corpora / "novel.txt")]}, "training": {"minutes": 10.0}, "model": {"d_model": 16}}
+    prepared = api.prepare(given)
+    for epochs, told in ((4.0, True), (9.0, False)):
+        member = replace(prepared, plan=prepared.plan._replace(epochs=epochs, minutes_wanted=None))
+        _warn_of_short_members(member, 3)
+        said = capsys.readouterr().err
+        assert ("about 4 times" in said and "about --minutes 120 on" in said) == told, said

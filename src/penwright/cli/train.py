@@ -110,13 +110,23 @@ def _train_ensemble(settings: "Table", n_members: int, folder: Path, json: bool,
 
 def _warn_of_short_members(member: "Prepared", n_members: int) -> None:
     from penwright import api
+    from penwright.training.expectation import SATURATION
 
-    plan = member.plan
-    if plan.minutes_wanted is not None and plan.recipe.distillation is None:
+    plan, minutes = member.plan, member.plan.recipe.training.minutes
+    if plan.recipe.distillation is not None or minutes is None:
+        return
+    if plan.minutes_wanted is not None:
         warn(
-            f"each of the {n_members} members has {plan.recipe.training.minutes:.2g} minutes, in which it learns too "
+            f"each of the {n_members} members has {minutes:.2g} minutes, in which it learns too "
             f"little to teach anything: give --minutes {api.minutes_for(n_members, plan.minutes_wanted):.2g} or more, "
             "or leave --ensemble out"
+        )
+    elif plan.epochs < SATURATION:
+        enough = api.minutes_for(n_members, minutes * SATURATION / plan.epochs)
+        warn(
+            f"each of the {n_members} members reads the text about {plan.epochs:.2g} times, while there is still much "
+            "to learn from it: in the same time one model without --ensemble becomes better. "
+            f"An ensemble pays from about --minutes {enough:.3g} on"
         )
 
 

@@ -7,6 +7,7 @@ scores as it would be without.
 """
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 import numpy as np
 from jaxtyping import Int
@@ -31,18 +32,16 @@ class Foresight:
     def guess(self, text: Int[np.ndarray, " tokens"]) -> list[int]:
         """The tokens that are likely enough to come next, none or several."""
         self._learn(text)
-        repeated = self._repeated(text)
-        context = text[: -ORDERS - 1 : -1].tolist()
-        chance, guesses = 1.0, list[int]()
+        repeated, context = self._repeated(text), text[: -ORDERS - 1 : -1].tolist()
+        guesses, chance = list[int](), 1.0
         while len(guesses) < MOST:
-            best = repeated[len(guesses)] if len(guesses) < len(repeated) else None
             counted = self._ngrams.guess(context) if self._ngrams else None
-            if best is None or (counted is not None and counted.chance > best.chance):
-                best = counted
-            if best is None or (chance := chance * best.chance) < WORTH:
+            options = [*repeated[:1], *([counted] if counted else [])]
+            best = max(options, key=attrgetter("chance"), default=Guess(0, 0.0))
+            chance *= best.chance
+            if chance < WORTH:
                 break
-            if len(guesses) < len(repeated) and best.token != repeated[len(guesses)].token:
-                repeated = []  # what follows it follows something else
+            repeated = repeated[1:] if repeated and repeated[0].token == best.token else []
             guesses.append(best.token)
             context = [best.token, *context[: ORDERS - 1]]
         return guesses
