@@ -20,8 +20,7 @@ from penwright.config import DecodingSettings
 from penwright.data.corpora import Document
 from penwright.decoding import Generator
 from penwright.decoding.foresight import Foresight
-from penwright.decoding.ngrams import Ngrams
-from penwright.using import NGRAMS, load_generator, opened
+from penwright.using import QUICKENED, load_generator, opened
 
 NAME = "guesses"
 N_PROMPTS, PROMPT_CHARACTERS = 8, 60
@@ -37,8 +36,8 @@ class Written(NamedTuple):
 def main(run: Path, rounds: int = 3, n_tokens: int = 128) -> None:
     """Every way in turn, so many times."""
     generator, prompts = load_generator(run), passages(run)
-    ngrams = Ngrams.load(run / NGRAMS, generator.tokenizer.vocab_size)
-    ways = {"no guesses": None, "repetitions": Foresight(), "n-grams": Foresight(ngrams)}
+    cost = opened(run).run.read_json(QUICKENED)["cost_of_a_guess"]
+    ways = {"no guesses": None, "repetitions": Foresight(None, cost), "n-grams": generator._stepper.foresight}
     for foresight in ways.values():
         write(generator, prompts[:2], foresight, DecodingSettings(max_new_tokens=n_tokens, temperature=0))
     found: dict[tuple[str, float], list[Written]] = {}

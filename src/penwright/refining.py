@@ -11,7 +11,7 @@ from penwright.config import Precision
 from penwright.data.corpora import Pair
 from penwright.decoding import Aligner, Head, choose_head
 from penwright.decoding.ngrams import Ngrams
-from penwright.decoding.step import compile_steps
+from penwright.decoding.step import compile_steps, cost_of_a_guess
 from penwright.errors import UsageError
 from penwright.evaluation.calibration import Bin, Calibration, calibration
 from penwright.evaluation.perplexity import surprise
@@ -46,10 +46,12 @@ def quicken(folder: Path, precision: Precision | None = None) -> Mapping[Precisi
     model = it.model(chosen)
     if not isinstance(model, EncoderOnly):
         compile_steps(model)
+    kept: dict[str, object] = {"precision": chosen, "nats": nats}
     if isinstance(model, DecoderOnly):
         text = token_store(it.recipe.task, corpus, it.tokenizer, (), held_out=False).columns["text"]
         write_atomically(it.run.folder / NGRAMS, Ngrams.of(text[row] for row in range(len(text))).dump())
-    it.run.write_json(QUICKENED, {"precision": chosen, "nats": nats})
+        kept["cost_of_a_guess"] = cost_of_a_guess(model)
+    it.run.write_json(QUICKENED, kept)
     return nats
 
 

@@ -13,6 +13,7 @@ from penwright.data.corpora import Document
 from penwright.data.languages import Languages
 from penwright.data.paths import found_from
 from penwright.decoding import Classifier, Generator, Translator
+from penwright.decoding.foresight import Foresight
 from penwright.decoding.ngrams import Ngrams
 from penwright.decoding.step import are_steps_kept
 from penwright.errors import PenwrightError, PenwrightWarning, UsageError
@@ -104,9 +105,15 @@ def load(folder: str | Path, device: str = "cpu", precision: Precision | None = 
     if precision is None and _is_quickened(it.run, device) and not are_steps_kept(model):
         slow = f"{folder} is slower than it could be until `penwright quicken {folder}`: its steps are not kept"
         warn(slow, PenwrightWarning, stacklevel=2)
+    return make_application(model.to(device), it.tokenizer, it.recipe, it.card, _kept_foresight(it))
+
+
+def _kept_foresight(it: Opened) -> Foresight | None:
+    """Into the text of a writer, where `quicken` has counted it."""
     path = it.run.folder / NGRAMS
-    ngrams = Ngrams.load(path, it.tokenizer.vocab_size) if path.is_file() else None
-    return make_application(model.to(device), it.tokenizer, it.recipe, it.card, ngrams)
+    if not path.is_file():
+        return None
+    return Foresight(Ngrams.load(path, it.tokenizer.vocab_size), it.run.read_json(QUICKENED)["cost_of_a_guess"])
 
 
 def load_generator(folder: Path, device: str = "cpu", precision: Precision | None = None) -> Generator:

@@ -192,7 +192,10 @@ class Continuing(_Growing):
         if self._known:
             self._cache.begin(self._known)
         n_known = self._cache.longest
-        hidden = self._model.hidden(self._tokens[:, n_known : self._lengths.max()], cache=self._cache)
+        tokens = self._tokens[:, n_known : self._lengths.max()]
+        if len(tokens) == 1 and self._stepper.is_quick_to_read(tokens.shape[1], tokens.device):
+            return self._stepper.ahead(tokens[0], self._cache)[-1:]
+        hidden = self._model.hidden(tokens, cache=self._cache)
         self._tell_cache()
         rows = torch.arange(len(self._lengths), device=hidden.device)
         return self._model.output(hidden[rows, self._cache.lengths - 1 - n_known])

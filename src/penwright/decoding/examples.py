@@ -15,7 +15,7 @@ Part = Literal["one", "many", "ahead", "sources", "best"]
 # ... a step of one row, of more, of several tokens of one row, the reading of sources, the choice
 Inputs = tuple[Tensor, Tensor, list[Tensor], Tensor | None, list[Tensor], Tensor | None]  # of Step.forward
 N_SOURCES, N_BEAMS, N_TOKENS = 3, 2, 8
-MOST_TARGETS = 16  # that a row is read ahead
+MOST_TARGETS = 64  # tokens of one row that are read at once
 
 
 class Example(NamedTuple):

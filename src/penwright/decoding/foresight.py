@@ -15,7 +15,8 @@ from jaxtyping import Int
 from penwright.decoding.ngrams import ORDERS, Guess, Ngrams
 
 MOST = 7  # tokens that are guessed at once
-WORTH = 0.15  # chance that a guess is of use: one more token takes a step a tenth more time (benchmarks/LOG.md)
+COST = 0.15  # of a guess, in steps, where nobody has measured it
+CAUTION = 1.5  # chances are guesses, too
 LONGEST = 8  # repetition that is told from longer ones
 TRUST = 4  # tries that the first opinion of repetitions counts for
 
@@ -23,8 +24,9 @@ TRUST = 4  # tries that the first opinion of repetitions counts for
 class Foresight:
     """Guesses at what follows a text; how far repetitions can be trusted it learns on the way."""
 
-    def __init__(self, ngrams: Ngrams | None = None):
-        self._ngrams = ngrams
+    def __init__(self, ngrams: Ngrams | None = None, cost: float = COST):
+        """`cost` is what one more token adds to the time of a step, in steps: a guess must be likelier than that."""
+        self._ngrams, self._least_chance = ngrams, CAUTION * cost
         self._tried = np.full(LONGEST + 1, float(TRUST))
         self._right = TRUST * np.linspace(0, 0.9, LONGEST + 1)  # by the length of the repetition
         self._last: tuple[int, Guess, int] | None = None  # tokens then, the first guess by repetition, its length
@@ -39,7 +41,7 @@ class Foresight:
             options = [*repeated[:1], *([counted] if counted else [])]
             best = max(options, key=attrgetter("chance"), default=Guess(0, 0.0))
             chance *= best.chance
-            if chance < WORTH:
+            if chance < self._least_chance:
                 break
             repeated = repeated[1:] if repeated and repeated[0].token == best.token else []
             guesses.append(best.token)

@@ -17,7 +17,6 @@ from penwright.decoding.decodable import Continuing, Decodable, evaluating, newe
 from penwright.decoding.drafts import Draft, Manner, manner_of
 from penwright.decoding.foresight import Foresight
 from penwright.decoding.generate import Finish, Step, generate
-from penwright.decoding.ngrams import Ngrams
 from penwright.decoding.pool import Pool, Request
 from penwright.decoding.step import Stepper
 from penwright.decoding.unknown import unknown_warnings
@@ -55,12 +54,12 @@ class Generator:
         model: DecoderOnly,
         tokenizer: Tokenizer,
         defaults: DecodingSettings | None = None,
-        ngrams: Ngrams | None = None,
+        foresight: Foresight | None = None,
     ):
-        """With `ngrams` of the text that the model learned from, a single completion is written sooner."""
+        """With `foresight` into the text that the model learned from, a single completion is written sooner."""
         self.model, self.tokenizer = model, tokenizer
         self.defaults = defaults or DecodingSettings()
-        self._stepper = Stepper(model, Foresight(ngrams))
+        self._stepper = Stepper(model, foresight or Foresight())
 
     def generate(self, prompts: str | Sequence[str], settings: DecodingSettings | None = None) -> list[Completion]:
         """A completion for each prompt (one prompt is a list of one).

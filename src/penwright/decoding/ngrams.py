@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +20,7 @@ MOST_BITS = 17  # of a slot's number
 DISCOUNT = 0.75  # taken from each count (Kneser and Ney 1995): what was seen once or twice is partly chance
 LEAST = 0.2  # chance that is worth a slot
 TOKEN_BITS, CHANCE_BITS, TAG_BITS = 24, 8, 31  # of an entry, which is not negative
-TOKEN_MASK = (1 << TOKEN_BITS) - 1
+TOKEN_MASK, CHANCE_MASK = (1 << TOKEN_BITS) - 1, (1 << CHANCE_BITS) - 1
 MASK = (1 << 64) - 1
 FACTOR, SHIFT = 0x9E3779B97F4A7C15, 29  # of the hash: the golden ratio's bits
 
@@ -76,16 +78,23 @@ class Ngrams:
         return save({"entries": self.entries})
 
     def guess(self, context: Iterable[int]) -> Guess | None:
-        """The likeliest token after a context, whose newest token comes first, by the order that is surest of it."""
-        best, hashed = None, 0
-        for row, token in zip(self.entries, context, strict=False):
-            hashed = _mixed(hashed, token)
-            entry = int(row[hashed & (len(row) - 1)])
-            if entry >= 0 and entry >> (TOKEN_BITS + CHANCE_BITS) == hashed >> (64 - TAG_BITS):
-                chance = (entry >> TOKEN_BITS & ((1 << CHANCE_BITS) - 1)) / (1 << CHANCE_BITS)
-                if best is None or chance >= best.chance:
-                    best = Guess(entry & TOKEN_MASK, chance)
-        return best
+        """The likeliest token after a context, whose newest token comes first: by as much of it as was seen."""
+        hashes, hashed, last_slot = [], 0, self.entries.shape[1] - 1
+        for token in islice(context, ORDERS):
+            hashed = (hashed + token + 1) * FACTOR & MASK
+            hashed ^= hashed >> SHIFT
+            hashes.append(hashed)
+        for order in range(min(len(hashes), len(self._rows)) - 1, -1, -1):
+            hashed = hashes[order]
+            entry = self._rows[order][hashed & last_slot]
+            if entry >> (TOKEN_BITS + CHANCE_BITS) == hashed >> (64 - TAG_BITS):
+                return Guess(entry & TOKEN_MASK, (entry >> TOKEN_BITS & CHANCE_MASK) / (1 << CHANCE_BITS))
+        return None
+
+    @cached_property
+    def _rows(self) -> list[memoryview]:
+        """The entries by order, from which a single number comes sooner than from an array."""
+        return [memoryview(row) for row in self.entries]
 
 
 class _Counted(NamedTuple):
@@ -116,15 +125,10 @@ def _counted(texts: list[UInt64[np.ndarray, " _"]], order: int) -> _Counted:
 
 
 def _hashes(text: UInt64[np.ndarray, " tokens"], order: int) -> UInt64[np.ndarray, " contexts"]:
-    """Of the last tokens before each next one."""
+    """Of the last tokens before each next one, as guess() makes them."""
     n = len(text) - order + 1
     hashed = np.zeros(n, dtype=np.uint64)
     for back in range(order):
         hashed = (hashed + text[order - 1 - back : order - 1 - back + n] + np.uint64(1)) * np.uint64(FACTOR)
         hashed ^= hashed >> np.uint64(SHIFT)
     return hashed
-
-
-def _mixed(hashed: int, token: int) -> int:
-    hashed = (hashed + token + 1) * FACTOR & MASK
-    return hashed ^ hashed >> SHIFT

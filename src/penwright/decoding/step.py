@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from math import inf
+from statistics import median
+from time import perf_counter
 
 import torch
 from jaxtyping import Bool, Float, Int, Int64
@@ -13,7 +15,8 @@ from penwright import compiler
 from penwright.decoding.ahead import Compiled, Input, ModelPart, compile_ahead, forget, is_kept, load
 from penwright.decoding.choosing.largest import COMPILES, MOST, Likeliest, likeliest
 from penwright.decoding.choosing.spelling import Situations, Spelling
-from penwright.decoding.examples import Inputs, Part, example_of
+from penwright.decoding.examples import MOST_TARGETS, Inputs, Part, example_of
+from penwright.decoding.foresight import MOST as MOST_GUESSED
 from penwright.decoding.foresight import Foresight
 from penwright.errors import PenwrightError
 from penwright.layers.attention import Kernel, KeysValues
@@ -27,7 +30,7 @@ NEAR = 0.05  # what rounding to int8 in another order may change: of the length 
 WORTH_THREADS: dict[Part, float] = {  # parameters: in a smaller step threads wait for each other after every product
     "one": 5_000_000,
     "many": 2_000_000,
-    "ahead": 2_000_000,
+    "ahead": 5_000_000,
     "sources": 2_000_000,
     "best": inf,
 }
@@ -182,7 +185,10 @@ class Stepper:
         return logits
 
     def ahead(self, tokens: Int[Tensor, " targets"], cache: Cache) -> Float[Tensor, "targets vocab_size"]:
-        """The logits after each of these tokens of the only row; a cache may be told that some were not to come."""
+        """The logits after each of these tokens of the only row; a cache may be told that some were not to come.
+
+        At most MOST_TARGETS tokens.
+        """
         self.watch()
         n_new = len(tokens)
         cache.make_room(n_new)
@@ -191,6 +197,10 @@ class Stepper:
         logits: Tensor = compiled(*inputs)[0] if compiled else Ahead(self._model)(*inputs)
         cache.advance(n_new)
         return logits
+
+    def is_quick_to_read(self, n_tokens: int, device: torch.device) -> bool:
+        """Whether ahead() reads so many tokens sooner than the model does."""
+        return 1 < n_tokens <= MOST_TARGETS and self._compiled("ahead", device) is not None
 
     def read(self, sources: Int[Tensor, "sources length"], padding: Bool[Tensor, "sources length"]) -> Encoded:
         """What a translator's steps look at."""
@@ -254,6 +264,24 @@ def _is_near(compiled: Compiled, whole: ModelPart, inputs: Sequence[Input]) -> b
         found, plain = compiled(*deepcopy(inputs))[0], whole(*inputs)  # a step changes what is kept
     plain = plain if isinstance(plain, Tensor) else plain[0]
     return bool((found - plain).float().norm() <= NEAR * plain.float().norm())
+
+
+@torch.inference_mode()
+def cost_of_a_guess(model: DecoderOnly, tries: int = 30) -> float:
+    """What one token more adds to the time of a step, in steps."""
+    stepper, cache = Stepper(model), model.new_cache(1, model.settings.context_length)
+    n_ahead = min(MOST_GUESSED + 1, model.settings.context_length - 1)
+    tokens = torch.zeros(n_ahead, dtype=torch.long)
+    ways: list[Callable[[], Tensor]] = [lambda: stepper(tokens[:1], cache), lambda: stepper.ahead(tokens, cache)]
+    seconds = []
+    for _ in range(tries):
+        for way in ways:
+            cache.lengths, cache.longest = torch.zeros(1, dtype=torch.long), 0
+            begin = perf_counter()
+            way()
+            seconds.append(perf_counter() - begin)
+    one, several = (median(seconds[n::2]) for n in (0, 1))
+    return max(0.0, several / one - 1) / max(1, n_ahead - 1)
 
 
 def are_steps_kept(model: nn.Module) -> bool:

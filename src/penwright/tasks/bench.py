@@ -10,7 +10,7 @@ from penwright.data.corpora import Cleaning, Columns, Corpus, Document, Labelled
 from penwright.data.languages import Languages, languages_between, languages_told
 from penwright.data.store import TokenStore
 from penwright.decoding import Classifier, Generator, Translator
-from penwright.decoding.ngrams import Ngrams
+from penwright.decoding.foresight import Foresight
 from penwright.models import DecoderOnly, EncoderDecoder, EncoderOnly, Model
 from penwright.tokenizers import Tokenizer
 
@@ -64,12 +64,12 @@ def languages_of(recipe: Recipe, card: Card) -> Languages | None:
 
 
 def make_application(
-    model: Model, tokenizer: Tokenizer, recipe: Recipe, card: Card, ngrams: Ngrams | None = None
+    model: Model, tokenizer: Tokenizer, recipe: Recipe, card: Card, foresight: Foresight | None = None
 ) -> Application:
-    """The model with its tokenizer: text in, text or labels out. `ngrams` are of a writer's text."""
+    """The model with its tokenizer: text in, text or labels out. `foresight` is into a writer's text."""
     match model:
         case DecoderOnly():
-            return Generator(model, tokenizer, recipe.decoding, ngrams)
+            return Generator(model, tokenizer, recipe.decoding, foresight)
         case EncoderDecoder():
             languages = languages_of(recipe, card)
             return Translator(
