@@ -6,7 +6,6 @@ learned from. A wrong guess costs a little time and changes nothing, since each 
 scores as it would be without.
 """
 
-from collections.abc import Sequence
 from operator import attrgetter
 
 import numpy as np
@@ -17,8 +16,8 @@ from penwright.decoding.ngrams import ORDERS, Guess, Ngrams
 MOST = 7  # tokens that are guessed at once
 COST = 0.15  # of a guess, in steps, where nobody has measured it
 CAUTION = 1.5  # chances are guesses, too
-LONGEST = 8  # repetition that is told from longer ones
-TRUST = 4  # tries that the first opinion of repetitions counts for
+LENGTHS = (8, 5, 3, 2)  # of repetitions that are noticed
+TRUST, TRIES = (0.9, 0.6, 0.35, 0.25), 4  # how often they are thought to go on at first, and tries that this counts for
 
 
 class Foresight:
@@ -27,14 +26,12 @@ class Foresight:
     def __init__(self, ngrams: Ngrams | None = None, cost: float = COST):
         """`cost` is what one more token adds to the time of a step, in steps: a guess must be likelier than that."""
         self._ngrams, self._least_chance = ngrams, CAUTION * cost
-        self._tried = np.full(LONGEST + 1, float(TRUST))
-        self._right = TRUST * np.linspace(0, 0.9, LONGEST + 1)  # by the length of the repetition
-        self._last: tuple[int, Guess, int] | None = None  # tokens then, the first guess by repetition, its length
+        self._repetitions = Repetitions()
 
     def guess(self, text: Int[np.ndarray, " tokens"]) -> list[int]:
         """The tokens that are likely enough to come next, none or several."""
-        self._learn(text)
-        repeated, context = self._repeated(text), text[: -ORDERS - 1 : -1].tolist()
+        tokens = text.tolist()
+        repeated, context = self._repetitions.guess(tokens), tokens[: -ORDERS - 1 : -1]
         guesses, chance = list[int](), 1.0
         while len(guesses) < MOST:
             counted = self._ngrams.guess(context) if self._ngrams else None
@@ -48,29 +45,41 @@ class Foresight:
             context = [best.token, *context[: ORDERS - 1]]
         return guesses
 
-    def _repeated(self, text: Int[np.ndarray, " tokens"]) -> Sequence[Guess]:
-        """What followed the latest place that has the most tokens in common with the end, up to LONGEST."""
-        places, n = np.flatnonzero(text[:-1] == text[-1]), 1
+
+class Repetitions:
+    """What followed the last tokens of a text when they came before in it."""
+
+    def __init__(self) -> None:
+        self._text: list[int] = []
+        self._places: dict[tuple[int, ...], int] = {}  # that follow these tokens, the latest
+        self._tried = dict.fromkeys(LENGTHS, float(TRIES))
+        self._right = {length: TRIES * trust for length, trust in zip(LENGTHS, TRUST, strict=True)}
+        self._last: tuple[int, Guess] | None = None  # the length of the last repetition, and what was to follow
+
+    def guess(self, text: list[int]) -> list[Guess]:
+        """What followed the longest repetition, as surely as others of its length were right."""
+        self._read(text)
         self._last = None
-        if not len(places):
-            return []
-        while n < LONGEST:
-            longer = places[places >= n]
-            longer = longer[text[longer - n] == text[-1 - n]] if n < len(text) else longer[:0]
-            if not len(longer):
-                break
-            places, n = longer, n + 1
-        following = text[places[-1] + 1 : places[-1] + 1 + MOST].tolist()
-        found = [Guess(token, self._trust(n + i)) for i, token in enumerate(following)]
-        self._last = (len(text), found[0], n)
-        return found
+        for length in LENGTHS:
+            place = self._places.get(tuple(text[-length:]))
+            if place is not None:
+                chance = self._right[length] / self._tried[length]
+                found = [Guess(token, chance) for token in text[place : place + MOST]]
+                self._last = (length, found[0])
+                return found
+        return []
 
-    def _trust(self, n: int) -> float:
-        n = min(n, LONGEST)
-        return float(self._right[n] / self._tried[n])
-
-    def _learn(self, text: Int[np.ndarray, " tokens"]) -> None:
-        if self._last is not None and len(text) > self._last[0]:
-            n_tokens, guess, length = self._last
+    def _read(self, text: list[int]) -> None:
+        """Note where things stand, of what is new in this text, or of another one."""
+        known = len(self._text)
+        if text[:known] != self._text:
+            known, self._places, self._last = 0, {}, None
+        if self._last is not None and len(text) > known:
+            length, guess = self._last
             self._tried[length] += 1
-            self._right[length] += text[n_tokens] == guess.token
+            self._right[length] += text[known] == guess.token
+        for end in range(max(1, known), len(text)):
+            for length in LENGTHS:
+                if length <= end:
+                    self._places[tuple(text[end - length : end])] = end
+        self._text = text

@@ -14,7 +14,7 @@ from safetensors.numpy import load, save
 
 from penwright.errors import PenwrightError
 
-ORDERS = 6  # tokens that are looked back on at most
+ORDERS = 4  # tokens that are looked back on at most
 MOST_TOKENS = 4_000_000  # of the text that are counted: of more, the first ones
 MOST_BITS = 17  # of a slot's number
 DISCOUNT = 0.75  # taken from each count (Kneser and Ney 1995): what was seen once or twice is partly chance

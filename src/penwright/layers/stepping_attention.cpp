@@ -19,6 +19,7 @@ namespace stepping_attention {
 using vectors::LANES, vectors::first_lanes;
 constexpr float NEVER = -std::numeric_limits<float>::infinity();
 constexpr int64_t WORTH_THREADS = 1 << 17;  // numbers of keys
+constexpr int64_t TARGETS = 4;  // of a row and head, that are looked at together
 
 inline __m512 load(const float* x, __mmask16 lanes) { return _mm512_maskz_loadu_ps(lanes, x); }
 
@@ -80,26 +81,39 @@ inline __mmask16 allowed_lanes(const bool* allowed, int64_t first, int64_t n) {
     return _mm_mask_test_epi8_mask(there, _mm_maskz_loadu_epi8(there, allowed + first), _mm_set1_epi8(-1));
 }
 
-// The scores of 16 sources; those that are not allowed have -inf. The keys after them and their values are on the way.
-template <typename T>
-__m512 scores_of(const float* query, const Kept<T>& keys, const Kept<T>& values, int64_t first, int64_t n,
-                 __mmask16 allowed) {
-    const T* key[LANES];
-    const int64_t n_bytes = keys.width * sizeof(T);
-    for (int64_t i = 0; i < LANES; i++) {
-        key[i] = keys.at(std::min(first + i, n - 1));
-        vectors::fetch(keys.at(std::min(first + LANES + i, n - 1)), n_bytes);
-        vectors::fetch(values.at(std::min(first + i, n - 1)), n_bytes);
-    }
-    __m512 products[LANES] = {};
-    for (int64_t d = 0; d < keys.width; d += LANES) {
-        const __mmask16 lanes = first_lanes(keys.width - d);
-        const __m512 q = load(query + d, lanes);
+// The scores of 16 sources for N targets, whose queries stand side by side; a key is read once for all of them. The keys
+// after them and their values are on the way then.
+template <int N, typename T>
+void score(const float* queries, const Kept<T>& keys, const Kept<T>& values, int64_t first, int64_t n,
+           float* const* scores) {
+    constexpr int64_t TOGETHER = LANES / (N > 1 ? TARGETS : 1);  // keys for which there are registers
+    const int64_t width = keys.width, n_bytes = width * sizeof(T);
+    const __m512 scale = _mm512_set1_ps(1 / std::sqrt(static_cast<float>(width)));
+    for (int64_t begin = first; begin < first + LANES; begin += TOGETHER) {
+        const T* key[TOGETHER];
+        for (int64_t i = 0; i < TOGETHER; i++) {
+            key[i] = keys.at(std::min(begin + i, n - 1));
+            vectors::fetch(keys.at(std::min(begin + LANES + i, n - 1)), n_bytes);
+            vectors::fetch(values.at(std::min(begin + i, n - 1)), n_bytes);
+        }
+        __m512 products[LANES] = {};
+        for (int64_t d = 0; d < width; d += LANES) {
+            const __mmask16 lanes = first_lanes(width - d);
 #pragma GCC unroll 16
-        for (int64_t i = 0; i < LANES; i++) products[i] = _mm512_fmadd_ps(q, load(key[i] + d, lanes), products[i]);
+            for (int64_t i = 0; i < TOGETHER; i++) {
+                const __m512 numbers = load(key[i] + d, lanes);
+#pragma GCC unroll 4
+                for (int64_t target = 0; target < N; target++) {
+                    __m512& product = products[target * TOGETHER + i];
+                    product = _mm512_fmadd_ps(load(queries + target * width + d, lanes), numbers, product);
+                }
+            }
+        }
+        alignas(64) float found[LANES];
+        _mm512_store_ps(found, _mm512_mul_ps(sums(products), scale));
+        for (int64_t target = 0; target < N; target++)
+            std::copy_n(found + target * TOGETHER, TOGETHER, scores[target] + begin);
     }
-    const __m512 scaled = _mm512_mul_ps(sums(products), _mm512_set1_ps(1 / std::sqrt(static_cast<float>(keys.width))));
-    return _mm512_mask_mov_ps(_mm512_set1_ps(NEVER), allowed, scaled);
 }
 
 // Makes the scores of n sources their shares, but for the sum of all, which is returned.
@@ -115,48 +129,66 @@ inline float soften(float* scores, int64_t n, float largest) {
     return _mm512_reduce_add_ps(sum);
 }
 
-// The mean of the values, 64 numbers of each at a time.
-template <typename T>
-void mix(const float* shares, float sum, const Kept<T>& values, int64_t n, float* head) {
+// The means of the values for N targets, 64 numbers of each at a time.
+template <int N, typename T>
+void mix(float* const* shares, const float* sum, const Kept<T>& values, int64_t n, float* heads) {
     constexpr int64_t REGISTERS = 4;
     for (int64_t d = 0; d < values.width; d += REGISTERS * LANES) {
-        __m512 mixed[REGISTERS] = {};
+        __m512 mixed[N][REGISTERS] = {};
         __mmask16 lanes[REGISTERS];
         for (int64_t i = 0; i < REGISTERS; i++) lanes[i] = first_lanes(values.width - d - i * LANES);
         for (int64_t source = 0; source < n; source++) {
             const T* value = values.at(source) + d;
-            const __m512 share = _mm512_set1_ps(shares[source]);
 #pragma GCC unroll 4
-            for (int64_t i = 0; i < REGISTERS; i++)
-                mixed[i] = _mm512_fmadd_ps(share, load(value + i * LANES, lanes[i]), mixed[i]);
+            for (int64_t i = 0; i < REGISTERS; i++) {
+                const __m512 numbers = load(value + i * LANES, lanes[i]);
+#pragma GCC unroll 4
+                for (int64_t target = 0; target < N; target++)
+                    mixed[target][i] = _mm512_fmadd_ps(_mm512_set1_ps(shares[target][source]), numbers, mixed[target][i]);
+            }
         }
-        for (int64_t i = 0; i < REGISTERS; i++)
-            _mm512_mask_storeu_ps(head + d + i * LANES, lanes[i], _mm512_div_ps(mixed[i], _mm512_set1_ps(sum)));
+        for (int64_t target = 0; target < N; target++)
+            for (int64_t i = 0; i < REGISTERS; i++)
+                _mm512_mask_storeu_ps(heads + target * values.width + d + i * LANES, lanes[i],
+                                      _mm512_div_ps(mixed[target][i], _mm512_set1_ps(sum[target])));
     }
 }
 
-template <typename T>
+// N targets from this one on, or as many as there are.
+template <int N, typename T>
 void attend(const Attention<T>& all, int64_t row, int64_t head, int64_t target) {
-    thread_local std::vector<float> scores;
-    scores.resize(all.n_sources + LANES);
-    const bool* allowed = all.allowed;
-    if (allowed) allowed += row * all.allowed_by_row + target * all.allowed_by_target;
+    if constexpr (N > 1)
+        if (all.n_targets - target < N) return attend<N - 1>(all, row, head, target);
+    thread_local std::vector<float> buffer;
+    const int64_t room = all.n_sources + LANES;
+    buffer.resize(N * room);
+    float *scores[N], sum[N];
+    const bool* allowed[N];
+    __m512 largest[N];
+    for (int64_t i = 0; i < N; i++) {
+        scores[i] = buffer.data() + i * room;
+        allowed[i] = all.allowed;
+        if (all.allowed) allowed[i] += row * all.allowed_by_row + (target + i) * all.allowed_by_target;
+        largest[i] = _mm512_set1_ps(NEVER);
+    }
     const int64_t place = ((row * all.n_heads + head) * all.n_targets + target) * all.width;
     const Kept<T> keys = kept(all, all.keys, row, head), values = kept(all, all.values, row, head);
-    __m512 largest = _mm512_set1_ps(NEVER);
     int64_t n = 0;  // the sources up to the last that is allowed
     for (int64_t first = 0; first < all.n_sources; first += LANES) {
-        const __mmask16 lanes = allowed_lanes(allowed, first, all.n_sources);
-        __m512 found = _mm512_set1_ps(NEVER);
-        if (lanes) {
-            found = scores_of(all.queries + place, keys, values, first, all.n_sources, lanes);
+        __mmask16 lanes[N], any = 0;
+        for (int64_t i = 0; i < N; i++) any |= lanes[i] = allowed_lanes(allowed[i], first, all.n_sources);
+        if (any) {
+            score<N>(all.queries + place, keys, values, first, all.n_sources, scores);
             n = std::min(first + LANES, all.n_sources);
         }
-        _mm512_storeu_ps(scores.data() + first, found);
-        largest = _mm512_max_ps(largest, found);
+        for (int64_t i = 0; i < N; i++) {
+            const __m512 found = _mm512_mask_loadu_ps(_mm512_set1_ps(NEVER), lanes[i], scores[i] + first);
+            _mm512_storeu_ps(scores[i] + first, found);
+            largest[i] = _mm512_max_ps(largest[i], found);
+        }
     }
-    const float sum = soften(scores.data(), n, _mm512_reduce_max_ps(largest));
-    mix(scores.data(), sum, values, n, all.heads + place);
+    for (int64_t i = 0; i < N; i++) sum[i] = soften(scores[i], n, _mm512_reduce_max_ps(largest[i]));
+    mix<N>(scores, sum, values, n, all.heads + place);
 }
 
 template <typename T>
@@ -164,8 +196,8 @@ void attend_all(const Attention<T>& all) {
     const int64_t n = all.batch * all.n_heads;
 #pragma omp parallel for if (n * all.n_targets * all.n_sources * all.width > WORTH_THREADS)
     for (int64_t i = 0; i < n; i++)
-        for (int64_t target = 0; target < all.n_targets; target++)
-            attend(all, i / all.n_heads, i % all.n_heads, target);
+        for (int64_t target = 0; target < all.n_targets; target += TARGETS)
+            attend<TARGETS>(all, i / all.n_heads, i % all.n_heads, target);
 }
 
 }  // namespace stepping_attention
