@@ -166,7 +166,8 @@ def test_damaged_ngrams_are_an_error_with_words(tmp_path: Path) -> None:
     path.write_bytes(Ngrams.of([np.array([5, 60] * 9)]).dump())
     with pytest.raises(PenwrightError, match="does not belong"):
         Ngrams.load(path, 8)
-    for entries in (np.zeros((2, 3), dtype=np.int64), np.zeros((2, 4), dtype=np.float32), np.zeros(4, dtype=np.int64)):
+    wrong_shapes = [np.zeros(shape, dtype=np.int64) for shape in ((2, 3), (4,), (), (2, 0))]
+    for entries in (*wrong_shapes, np.zeros((2, 4), dtype=np.float32)):
         path.write_bytes(save({"entries": entries}))
         with pytest.raises(PenwrightError, match="does not belong"):
             Ngrams.load(path, 8)

@@ -107,18 +107,19 @@ class _Growing:
         if (self._lengths == self._context).any():
             self._make_room()
         self._tokens.scatter_(1, self._cache.lengths[:, None], tokens[:, None])
-        guesses = self._guesses() if len(tokens) == 1 else []
-        if guesses:
+        if guesses := self._guesses():
             return self._step_ahead(tokens, guesses)
         logits = self._stepper(tokens, self._cache)
         self._lengths += 1
         return logits
 
     def _guesses(self) -> list[int]:
-        """What a single row may go on with, as far as there is room."""
+        """What a single row may go on with after its new token, as far as there is room."""
+        foresight = self._stepper.foresight
+        if foresight is None or len(self._lengths) > 1:
+            return []
         end = int(self._lengths[0]) + 1
-        text = self._tokens[0, :end].cpu().numpy()
-        return self._stepper.foresight.guess(text)[: self._tokens.shape[1] - end] if self._stepper.foresight else []
+        return foresight.guess(self._tokens[0, :end].cpu().numpy())[: self._tokens.shape[1] - end]
 
     def _step_ahead(self, tokens: Int[Tensor, "1"], guesses: list[int]) -> Float[Tensor, "1 vocab_size"]:
         """The logits after the token; those after each guess are there if it comes true."""

@@ -65,11 +65,10 @@ class Ngrams:
         """Those that a run keeps; raises PenwrightError where they are damaged, or of another vocabulary."""
         try:
             entries = load(path.read_bytes())["entries"]
-        except (OSError, SafetensorError, KeyError) as error:
+        except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
             raise PenwrightError(f"{path} cannot be read ({error}): delete it, or `penwright quicken` again") from None
-        n_slots = entries.shape[-1]
-        is_sound = entries.dtype == np.int64 and entries.ndim == 2 and n_slots and n_slots & (n_slots - 1) == 0
-        if not is_sound or (entries[entries >= 0] & TOKEN_MASK).max(initial=0) >= vocab_size:
+        n_slots = entries.shape[1] if entries.ndim == 2 and entries.dtype == np.int64 else 0
+        if n_slots.bit_count() != 1 or (entries[entries >= 0] & TOKEN_MASK).max(initial=0) >= vocab_size:
             raise PenwrightError(f"{path} does not belong to this run: delete it, or `penwright quicken` again")
         return cls(entries)
 
