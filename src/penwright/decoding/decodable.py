@@ -52,12 +52,15 @@ def diverged() -> PenwrightError:
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[torch.device]:
     """No dropout inside, and the mode it had before afterwards; gives the device the model is on."""
-    training = model.training
+    device = next(model.parameters()).device
+    if not model.training:  # to tell every module so takes longer than a step of a small model
+        yield device
+        return
     model.eval()
     try:
-        yield next(model.parameters()).device
+        yield device
     finally:
-        model.train(training)
+        model.train()
 
 
 def newest_half(context_length: int) -> int:
