@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from safetensors.numpy import save
 
 from penwright.config import DecodingSettings, Table
-from penwright.decoding import Completion, Generator
+from penwright.decoding import Completion, Generator, step
 from penwright.decoding.foresight import MOST, Foresight
 from penwright.decoding.ngrams import DISCOUNT, LEAST, ORDERS, Ngrams
+from penwright.decoding.step import Stepper
 from penwright.errors import PenwrightError
 from penwright.models import DecoderOnly
 from penwright.tokenizers import Tokenizer
@@ -88,6 +89,22 @@ def test_no_guess_changes_a_text(generator: Generator, manner: DecodingSettings,
     same, _ = written(generator, manner, Told(lambda text: guesses[len(text) % len(guesses)]))
     assert same.tokens == plain.tokens and same.finish == plain.finish
     assert same.log_probs == pytest.approx(plain.log_probs, abs=1e-6)
+
+
+def test_what_is_read_in_parts_is_read_alike(generator: Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt = "abcab, ja ja abc"  # which grows beyond the context
+    plain = generator.generate(prompt, MANNERS[1])[0]
+    parts: list[int] = []
+    ahead = Stepper.ahead
+    monkeypatch.setattr(step, "MOST_TARGETS", 5)
+    monkeypatch.setattr(Stepper, "reads_quickly", lambda *_: True)
+    monkeypatch.setattr(
+        Stepper, "ahead", lambda self, tokens, cache: parts.append(len(tokens)) or ahead(self, tokens, cache)
+    )
+    generator._stepper.foresight = None
+    same = generator.generate(prompt, MANNERS[1])[0]
+    assert same.tokens == plain.tokens and same.log_probs == pytest.approx(plain.log_probs, abs=1e-6)
+    assert max(parts) == 5 and len(parts) > 5
 
 
 def test_rows_that_come_while_one_is_read_ahead_are_written_as_alone(generator: Generator) -> None:

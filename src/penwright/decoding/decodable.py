@@ -151,7 +151,12 @@ class _Growing:
         """Read the newest tokens of full rows again, one less than stay in view, since one more is about to come."""
         full, n_kept = np.flatnonzero(self._lengths == self._context), newest_half(self._context) - 1
         rows = torch.from_numpy(full).to(self._tokens.device)
-        if n_kept:
+        if n_kept and len(self._lengths) == 1 and self._stepper.reads_quickly(self._tokens.device):
+            self._tokens[:, :n_kept] = self._tokens[:, self._context - n_kept :].clone()
+            self._lengths[:] = 0
+            self._tell_cache()
+            self._stepper.go_on(self._tokens[0, :n_kept], self._cache)
+        elif n_kept:
             kept = self._tokens[rows, self._context - n_kept :]
             reread = self._model.new_cache(len(full), n_kept)
             self._model.hidden(kept, cache=reread)
@@ -197,8 +202,8 @@ class Continuing(_Growing):
             self._cache.begin(self._known)
         n_known = self._cache.longest
         tokens = self._tokens[:, n_known : self._lengths.max()]
-        if len(tokens) == 1 and self._stepper.is_quick_to_read(tokens.shape[1], tokens.device):
-            return self._stepper.ahead(tokens[0], self._cache)[-1:]
+        if len(tokens) == 1 and self._stepper.reads_quickly(tokens.device):
+            return self._stepper.go_on(tokens[0], self._cache)
         hidden = self._model.hidden(tokens, cache=self._cache)
         self._tell_cache()
         rows = torch.arange(len(self._lengths), device=hidden.device)

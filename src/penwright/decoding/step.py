@@ -198,9 +198,14 @@ class Stepper:
         cache.advance(n_new)
         return logits
 
-    def is_quick_to_read(self, n_tokens: int, device: torch.device) -> bool:
-        """Whether ahead() reads so many tokens sooner than the model does."""
-        return 1 < n_tokens <= MOST_TARGETS and self._compiled("ahead", device) is not None
+    def reads_quickly(self, device: torch.device) -> bool:
+        """Whether go_on() reads tokens sooner than the model does."""
+        return self._compiled("ahead", device) is not None
+
+    def go_on(self, tokens: Int[Tensor, " targets"], cache: Cache) -> Float[Tensor, "1 vocab_size"]:
+        """The logits after the last of these tokens of the only row, however many they are."""
+        *_, last = (self.ahead(part, cache) for part in tokens.split(MOST_TARGETS))
+        return last[-1:]
 
     def read(self, sources: Int[Tensor, "sources length"], padding: Bool[Tensor, "sources length"]) -> Encoded:
         """What a translator's steps look at."""
