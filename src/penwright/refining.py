@@ -46,12 +46,14 @@ def quicken(folder: Path, precision: Precision | None = None) -> Mapping[Precisi
     model = it.model(chosen)
     if not isinstance(model, EncoderOnly):
         compile_steps(model)
-    kept: dict[str, object] = {"precision": chosen, "nats": nats}
-    if isinstance(model, DecoderOnly):
-        text = token_store(it.recipe.task, corpus, it.tokenizer, (), held_out=False).columns["text"]
-        write_atomically(it.run.folder / NGRAMS, Ngrams.of(text[row] for row in range(len(text))).dump())
-        kept["cost_of_a_guess"] = cost_of_a_guess(model)
-    it.run.write_json(QUICKENED, kept)
+    kept = {"precision": chosen, "nats": nats}
+    if not isinstance(model, DecoderOnly):
+        it.run.write_json(QUICKENED, kept)
+        return nats
+    text = token_store(it.recipe.task, corpus, it.tokenizer, (), held_out=False).columns["text"]
+    ngrams = Ngrams.of(text[row] for row in range(len(text)))
+    it.run.write_json(QUICKENED, {**kept, "cost_of_a_guess": cost_of_a_guess(model)})  # n-grams are of no use without
+    write_atomically(it.run.folder / NGRAMS, ngrams.dump())
     return nats
 
 

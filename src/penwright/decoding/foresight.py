@@ -61,7 +61,7 @@ class Repetitions:
         self._read(text)
         self._last = None
         for length in LENGTHS:
-            place = self._places.get(tuple(text[-length:]))
+            place = self._places.get(tuple(text[-length:])) if length < len(text) else None
             if place is not None:
                 chance = self._right[length] / self._tried[length]
                 found = [Guess(token, chance) for token in text[place : place + MOST]]
