@@ -8,7 +8,7 @@ from statistics import median
 from time import perf_counter
 
 import torch
-from jaxtyping import Bool, Float, Int, Int64
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from penwright import compiler
@@ -18,11 +18,9 @@ from penwright.decoding.choosing.spelling import Situations, Spelling
 from penwright.decoding.examples import MOST_TARGETS, Inputs, Part, example_of
 from penwright.decoding.foresight import MOST as MOST_GUESSED
 from penwright.decoding.foresight import Foresight
+from penwright.decoding.parts import Ahead, Choice, Reading, Step, as_layers
 from penwright.errors import PenwrightError
-from penwright.layers.attention import Kernel, KeysValues
-from penwright.layers.cache import Cache, WholeLayerCache
-from penwright.layers.recording import swap_kernels
-from penwright.layers.stepping import stepping_attention
+from penwright.layers.cache import Cache
 from penwright.models import DecoderOnly, Encoded, EncoderDecoder
 
 READ_TOGETHER = 2  # sources at least: a compiled reading takes one for a special case
@@ -34,103 +32,6 @@ WORTH_THREADS: dict[Part, float] = {  # parameters: in a smaller step threads wa
     "sources": 2_000_000,
     "best": inf,
 }
-
-
-class Step(ModelPart):
-    """One more token for each row, as a function of tensors alone."""
-
-    def forward(
-        self,
-        tokens: Int[Tensor, "*rows"],
-        lengths: Int[Tensor, "*rows"],
-        kept: list[Float[Tensor, "kept_rows n_kv_heads room d_head"]],
-        origins: Int[Tensor, "*rows room"] | None,
-        source: list[Float[Tensor, "sources n_kv_heads length d_head"]],
-        padding: Bool[Tensor, "sources length"] | None,
-    ) -> Float[Tensor, "all_rows vocab_size"]:
-        """The logits of the next token, not in bfloat16, which is too coarse to tell the best ones apart.
-
-        What is kept, keys and values in turn, takes this token in, where it is. Where there are sources, *rows are
-        the sources and the beams of each.
-        """
-        tokens, lengths = tokens.flatten()[:, None], lengths.flatten()
-        origins = None if origins is None else origins.flatten(0, 1)
-        encoded = None if padding is None else Encoded(_layers(source), padding)
-        if torch.compiler.is_exporting():
-            with swap_kernels(self.model.decoder, lambda name, _: _kernel(name, origins)):
-                return self._logits(tokens, Cache.over(_layers(kept), lengths, kind=WholeLayerCache), encoded)
-        return self._logits(tokens, Cache.over(_layers(kept), lengths, origins), encoded)
-
-    def _logits(self, tokens: Int[Tensor, "rows 1"], cache: Cache, encoded: Encoded | None) -> Tensor:
-        model = self.model
-        if isinstance(model, DecoderOnly):
-            hidden = model.hidden(tokens, cache=cache)
-        else:
-            assert encoded is not None
-            hidden = model.hidden(tokens, encoded, cache)
-        return _not_too_coarse(model.output(hidden[:, -1]))
-
-
-class Ahead(ModelPart):
-    """Several tokens more for one row of a writer, as a function of tensors alone."""
-
-    def forward(
-        self,
-        tokens: Int[Tensor, " targets"],
-        length: Int[Tensor, "1"],
-        kept: list[Float[Tensor, "1 n_kv_heads room d_head"]],
-    ) -> Float[Tensor, "targets vocab_size"]:
-        """The logits after each; what is kept takes them all in."""
-        assert isinstance(self.model, DecoderOnly)
-        n_new = tokens.shape[0]
-        if torch.compiler.is_exporting():
-            with swap_kernels(self.model.decoder, lambda *_: stepping_attention()):
-                cache = Cache.over(_layers(kept), length, kind=WholeLayerCache, n_new=n_new)
-                return self._logits(tokens, cache)
-        return self._logits(tokens, Cache.over(_layers(kept), length, n_new=n_new))
-
-    def _logits(self, tokens: Int[Tensor, " targets"], cache: Cache) -> Tensor:
-        assert isinstance(self.model, DecoderOnly)
-        return _not_too_coarse(self.model.output(self.model.hidden(tokens[None], cache=cache)[0]))
-
-
-def _not_too_coarse(logits: Tensor) -> Tensor:
-    return logits.float() if logits.dtype == torch.bfloat16 else logits
-
-
-def _kernel(name: str, origins: Int[Tensor, "rows room"] | None) -> Kernel:
-    """Of an attention by its name: what is read of sources is kept as it is."""
-    return stepping_attention(None if name.endswith("cross_attention") else origins)
-
-
-class Reading(ModelPart):
-    """Sources read, as a function of tensors alone."""
-
-    def forward(
-        self, sources: Int[Tensor, "sources length"], padding: Bool[Tensor, "sources length"]
-    ) -> list[Float[Tensor, "sources n_kv_heads length d_head"]]:
-        """The keys and values of each layer in turn, laid out in memory as a compiled step expects them."""
-        assert isinstance(self.model, EncoderDecoder)
-        encoded = self.model.encode(sources, padding)
-        return [x.contiguous() for layer in encoded.layers for x in layer]
-
-
-class Choice(ModelPart):
-    """The likeliest next tokens, as a function of tensors alone."""
-
-    def forward(
-        self,
-        logits: Float[Tensor, "rows vocab_size"],
-        allowed: Int64[Tensor, "all_situations words"],
-        situations: Int64[Tensor, " rows"],
-    ) -> tuple[Float[Tensor, "rows n"], Int[Tensor, "rows n"], Float[Tensor, " rows"]]:
-        """A Likeliest, of the tokens whose bits are set for a row's situation."""
-        found: tuple[Tensor, Tensor, Tensor] = torch.ops.penwright.likeliest(logits, allowed, situations, MOST)
-        return found
-
-
-def _layers(tensors: list[Tensor]) -> tuple[KeysValues, ...]:
-    return tuple(map(KeysValues, tensors[::2], tensors[1::2]))
 
 
 class Stepper:
@@ -215,7 +116,7 @@ class Stepper:
             found = [x[:n] for x in compiled(sources.repeat(copies, 1), padding.repeat(copies, 1))]
         else:
             found = Reading(self._model)(sources, padding)
-        return Encoded(_layers(found), padding)
+        return Encoded(as_layers(found), padding)
 
     def likeliest(
         self, logits: Float[Tensor, "rows vocab_size"], spelling: Spelling, situations: Situations, n: int
