@@ -105,8 +105,11 @@ class Ours:
     def _search(self, job: Job) -> Tokens:
         import torch
 
-        from penwright.decoding.beam import Choosing, beam_search
+        from penwright.decoding.beam import beam_search
+        from penwright.decoding.choosing.largest import Choosing
+        from penwright.decoding.choosing.spelling import Spelling
         from penwright.decoding.decodable import Translating
+        from penwright.decoding.greedy import greedy_search
         from penwright.decoding.hypotheses import BeamSettings
 
         end_id, settings = self.tokenizer.end_id, BeamSettings(job.beam_size, banned=(self.tokenizer.end_id,))
@@ -119,8 +122,9 @@ class Ours:
                 max_new_tokens=job.n_new,
                 stepper=self.stepper,
             )
-            limits, choosing = [job.n_new] * len(sources), Choosing(choose=self.stepper.likeliest)
-            found = beam_search(writing, limits, settings, end_id=end_id, choosing=choosing)
+            choosing = Choosing(Spelling.free(self.tokenizer.vocab_size, (end_id,)), self.stepper.likeliest)
+            search = greedy_search if job.beam_size == 1 else beam_search
+            found = search(writing, [job.n_new] * len(sources), settings, end_id=end_id, choosing=choosing)
         return [hypotheses[0].tokens for hypotheses in found]
 
 

@@ -18,7 +18,12 @@ from benchmarks.report import Result, write_result
 from penwright.api import load_translator
 from penwright.config import Precision
 from penwright.decoding import BeamSettings, Branching, Translating, beam_search
+from penwright.decoding.choosing.largest import Choosing
+from penwright.decoding.choosing.next_token import Rule
+from penwright.decoding.choosing.spelling import Spelling
+from penwright.decoding.greedy import greedy_search
 from penwright.decoding.padding import batches_by_length, right_padded
+from penwright.decoding.step import Written
 from penwright.evaluation.translation import translation_scores
 from penwright.layers.quantised import to_precision
 from penwright.models import EncoderDecoder
@@ -46,6 +51,10 @@ class Uncached:
         """Append a token to each row; the logits of the one after it."""
         self._targets = torch.cat([self._targets, tokens[:, None]], dim=1)
         return self.first()
+
+    def several(self, token: Tensor, rule: Rule) -> tuple[Written, ...]:
+        """One by one."""
+        return ()
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows."""
@@ -75,7 +84,9 @@ class Translations:
             sources = [self.sources[number] for number in batch]
             limits = [min(2 * len(source) + 20, self.model.settings.context_length) for source in sources]
             rows = self._rows(sources, max(limits)) if cached else self._uncached(sources)
-            results = beam_search(rows, limits, self.settings, end_id=self.tokenizer.end_id)
+            search = greedy_search if self.settings.beam_size == 1 else beam_search
+            choosing = Choosing(Spelling.free(self.tokenizer.vocab_size))
+            results = search(rows, limits, self.settings, end_id=self.tokenizer.end_id, choosing=choosing)
             found |= {number: best.tokens for number, (best, *_) in zip(batch, results, strict=True)}
         return [found[number] for number in range(len(self.sources))]
 

@@ -10,17 +10,15 @@ from penwright import compiler
 from penwright.config import Precision
 from penwright.data.corpora import Pair
 from penwright.decoding import Aligner, Head, choose_head
-from penwright.decoding.ngrams import Ngrams
-from penwright.decoding.step import compile_steps, cost_of_a_guess
+from penwright.decoding.step import compile_steps
 from penwright.errors import UsageError
 from penwright.evaluation.calibration import Bin, Calibration, calibration
 from penwright.evaluation.perplexity import surprise
 from penwright.evaluation.tuning import Tuning, tune, tuned
-from penwright.models import DecoderOnly, EncoderOnly
-from penwright.runs import Run, write_atomically
+from penwright.models import EncoderOnly
+from penwright.runs import Run
 from penwright.tasks import TASKS, AnyCorpus, classifying
-from penwright.tasks.stores import token_store
-from penwright.using import NGRAMS, QUICKENED, Opened, load_translator, opened
+from penwright.using import QUICKENED, Opened, load_translator, opened
 
 AS_GOOD = 0.005  # nats a token
 MEASURED_BATCHES = 100
@@ -31,9 +29,8 @@ CALIBRATION = "calibration.json"  # of a run: how often a classifier is right th
 def quicken(folder: Path, precision: Precision | None = None) -> Mapping[Precision, float]:
     """Find the quickest precision whose nats a token stay within AS_GOOD of float32's, and compile its steps.
 
-    Of a writer's text n-grams are counted, by which it guesses what it will write. From then on load() uses all this.
-    Gives the nats a token of each precision on (a part of) the held-out text; a precision that is asked for is taken
-    whatever its nats are.
+    From then on load() uses both. Gives the nats a token of each precision on (a part of) the held-out text; one that
+    is asked for is taken whatever its nats are.
     """
     it = opened(folder)
     if it.recipe.task == "classify":
@@ -46,14 +43,7 @@ def quicken(folder: Path, precision: Precision | None = None) -> Mapping[Precisi
     model = it.model(chosen)
     if not isinstance(model, EncoderOnly):
         compile_steps(model)
-    kept = {"precision": chosen, "nats": nats}
-    if not isinstance(model, DecoderOnly):
-        it.run.write_json(QUICKENED, kept)
-        return nats
-    text = token_store(it.recipe.task, corpus, it.tokenizer, (), held_out=False).columns["text"]
-    ngrams = Ngrams.of(text[row] for row in range(len(text)))
-    it.run.write_json(QUICKENED, {**kept, "cost_of_a_guess": cost_of_a_guess(model)})  # n-grams are of no use without
-    write_atomically(it.run.folder / NGRAMS, ngrams.dump())
+    it.run.write_json(QUICKENED, {"precision": chosen, "nats": nats})
     return nats
 
 

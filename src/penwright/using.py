@@ -13,8 +13,6 @@ from penwright.data.corpora import Document
 from penwright.data.languages import Languages
 from penwright.data.paths import found_from
 from penwright.decoding import Classifier, Generator, Translator
-from penwright.decoding.foresight import COST, Foresight
-from penwright.decoding.ngrams import Ngrams
 from penwright.decoding.step import are_steps_kept
 from penwright.errors import PenwrightError, PenwrightWarning, UsageError
 from penwright.evaluation.novelty import NoveltyReport, measure, passages
@@ -32,7 +30,6 @@ from penwright.tokenizers import Tokenizer
 
 CORPUS = "corpus.json"  # in a run folder: what it was trained on
 QUICKENED = "quickened.json"  # in a run folder: the precision to use it in
-NGRAMS = "ngrams.safetensors"  # in a run folder: what usually follows what in a writer's text
 
 
 class Opened(NamedTuple):
@@ -105,16 +102,7 @@ def load(folder: str | Path, device: str = "cpu", precision: Precision | None = 
     if precision is None and _is_quickened(it.run, device) and not are_steps_kept(model):
         slow = f"{folder} is slower than it could be until `penwright quicken {folder}`: its steps are not kept"
         warn(slow, PenwrightWarning, stacklevel=2)
-    return make_application(model.to(device), it.tokenizer, it.recipe, it.card, _kept_foresight(it, device))
-
-
-def _kept_foresight(it: Opened, device: str) -> Foresight | None:
-    """Into the text of a writer, where `quicken` has counted it."""
-    path = it.run.folder / NGRAMS
-    if not path.is_file():
-        return None
-    cost = it.run.read_json(QUICKENED)["cost_of_a_guess"] if _is_quickened(it.run, device) else COST
-    return Foresight(Ngrams.load(path, it.tokenizer.vocab_size), float(cost))
+    return make_application(model.to(device), it.tokenizer, it.recipe, it.card)
 
 
 def load_generator(folder: Path, device: str = "cpu", precision: Precision | None = None) -> Generator:

@@ -15,6 +15,11 @@ from penwright.decoding import (
     beam_search,
     generate,
 )
+from penwright.decoding.choosing.largest import Choosing
+from penwright.decoding.choosing.next_token import Rule
+from penwright.decoding.choosing.spelling import Spelling
+from penwright.decoding.greedy import greedy_search
+from penwright.decoding.step import Written
 from penwright.errors import PenwrightError
 from penwright.models import EncoderDecoder
 
@@ -62,6 +67,24 @@ def test_one_beam_is_greedy_search(translating_model: Callable[..., EncoderDecod
         assert best.log_prob == pytest.approx(sum(step.log_probs[0] for step in steps), abs=1e-3)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_greedy_search_finds_what_one_beam_finds(translating_model: Callable[..., EncoderDecoder], seed: int) -> None:
+    model, settings, limits = translating_model(29, seed).double(), BeamSettings(1, length_penalty=0.7), [9, 12, 3, 1]
+    choosing = Choosing(Spelling.free(29, (5,)))
+
+    def rows() -> Translating:
+        return Translating(model, SOURCES, start_id=START, max_new_tokens=12)
+
+    searched = beam_search(rows(), limits, settings, end_id=END, choosing=choosing)
+    written = greedy_search(rows(), limits, settings, end_id=END, choosing=choosing)
+    for (one,), (other,) in zip(written, searched, strict=True):
+        assert (one.tokens, one.finish) == (other.tokens, other.finish)
+        assert (one.score, *one.log_probs) == pytest.approx((other.score, *other.log_probs), abs=1e-5)
+    left = greedy_search(rows(), limits, settings, end_id=END, choosing=choosing, wanted=lambda row: row != 1)
+    whole = [len(each.log_probs) for (each,) in written]
+    assert [len(each.log_probs) for (each,) in left] == [whole[0], 1, *whole[2:]]
+
+
 @pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0, 2.0, -1.0])
 @pytest.mark.parametrize("seed", range(2))
 def test_a_beam_as_wide_as_the_search_finds_the_best_there_is(
@@ -90,6 +113,9 @@ class Script:
 
     def step(self, tokens: Tensor) -> Tensor:
         return self.first()
+
+    def several(self, token: Tensor, rule: Rule) -> tuple[Written, ...]:
+        return ()
 
     def select(self, rows: Tensor) -> None:
         self.n_rows = len(rows)

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from penwright import compiler
-from penwright.config import Table
-from penwright.decoding import ahead, step
+from penwright.config import DecodingSettings, Table
+from penwright.decoding import Chances, Sampling, ahead, generate, step
+from penwright.decoding.choosing.spelled import SpelledRows
 from penwright.decoding.choosing.spelling import Spelling
 from penwright.decoding.decodable import Continuing, Translating
-from penwright.decoding.foresight import Foresight
 from penwright.decoding.step import Stepper, compile_steps
 from penwright.errors import PenwrightError
 from penwright.layers import quantised
@@ -53,9 +53,9 @@ def test_every_variant_can_be_compiled(
     writer: Callable[..., DecoderOnly], translating_model: Callable[..., EncoderDecoder], variant: Table
 ) -> None:
     with unchecked():
-        for part in ("one", "ahead"):
+        for part in ("one", "prompt", "several"):
             step.exported(writer(VOCABULARY, **variant | {"n_layers": 1}), part)
-        for part in ("many", "sources"):
+        for part in ("many", "sources", "several"):
             step.exported(translating_model(VOCABULARY, **variant | {"n_layers": 1}), part)
 
 
@@ -75,18 +75,14 @@ def test_a_compiled_writer_gives_the_same_logits_with_other_weights_and_past_the
 ) -> None:
     settings = {"n_layers": 1, "context_length": 80, "n_kv_heads": 2, "qk_norm": True}
     other, model = writer(VOCABULARY, seed=1, **settings), writer(VOCABULARY, seed=2, **settings)
-    ways = [(1, 0), (3, 0), (1, 4)]
-    before = [logits_of(model, *way) for way in ways]
+    before = [logits_of(model, n_rows) for n_rows in (1, 3)]
     compile_unchecked(other)
     load, loaded = step.load, []
     monkeypatch.setattr(step, "load", lambda *what: loaded.append(load(*what)) or loaded[-1])
-    after = [logits_of(model, *way) for way in ways]
-    assert (
-        len(loaded) == 4 and None not in loaded
-    )  # else both ran as they are written; prompts of one row are read ahead
+    after = [logits_of(model, n_rows) for n_rows in (1, 3)]
+    assert len(loaded) == 3 and None not in loaded  # else both ran as they are written
     for plain, compiled in zip(before, after, strict=True):
         torch.testing.assert_close(compiled, plain, atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(after[2], after[0], atol=1e-4, rtol=1e-4)
 
 
 @NEEDS_COMPILER
@@ -127,12 +123,9 @@ def test_a_compiled_writer_of_several_layers_in_int8_gives_the_same_logits(
 
 
 @torch.inference_mode()
-def logits_of(model: DecoderOnly, n_rows: int, n_ahead: int = 0) -> torch.Tensor:
-    """Of 75 tokens after a prompt, so many of which a row reads ahead."""
+def logits_of(model: DecoderOnly, n_rows: int) -> torch.Tensor:
+    """Of 75 tokens after a prompt."""
     prompts, stepper = [[5, 6, 7], [8], [9, 3], *[[n] for n in range(10, 16)]][:n_rows], Stepper(model)
-    if n_ahead:
-        stepper.foresight = Foresight()
-        stepper.foresight.guess = lambda text: new[0, len(text) - 3 :][:n_ahead].tolist()
     rows = Continuing(model, prompts, 75, stepper)
     generator = torch.Generator().manual_seed(0)
     new = torch.randint(0, VOCABULARY, (n_rows, 75), generator=generator)  # columns, whose numbers are not side by side
@@ -164,6 +157,58 @@ def test_a_compiled_translator_gives_the_same_logits_however_many_sources_and_be
         assert mean(map(float, off)) < 1e-4
 
 
+@NEEDS_COMPILER
+def test_a_row_is_written_the_same_several_tokens_at_a_time(
+    writer: Callable[..., DecoderOnly],
+    translating_model: Callable[..., EncoderDecoder],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(step, "_parts", lambda _: ("several",))
+    settings: Table = {"n_layers": 1, "context_length": 40}
+    models = writer(VOCABULARY, **settings), translating_model(VOCABULARY, **settings)
+    for model in models:
+        ways = [(seed, temperature) for temperature in (0.0, 0.8) for seed in range(3)]
+        plain = [written(model, *way) for way in ways]
+        compile_unchecked(model)
+        steps: list[int] = []
+        assert [written(model, *way, steps) for way in ways] == plain
+        n_tokens = sum(len(tokens) for tokens, _ in plain)
+        assert n_tokens > 60 and len(steps) < n_tokens / 2
+
+
+@torch.inference_mode()
+def written(
+    model: DecoderOnly | EncoderDecoder, seed: int, temperature: float, steps: list[int] | None = None
+) -> tuple[list[int], list[float]]:
+    """Up to 70 tokens past the context, or 30 beside a source, and the log-probabilities, of a row that is not alone.
+
+    `steps` counts those of the stepper.
+    """
+    stepper = Stepper(model)
+    if isinstance(model, DecoderOnly):
+        n_tokens, rows = 70, Continuing(model, [[5, seed], [3]], 70, stepper)
+    else:
+        n_tokens, rows = (
+            30,
+            Translating(model, [[4, 5, seed, 2], [3, 2]], start_id=1, max_new_tokens=30, stepper=stepper),
+        )
+    sampling = Sampling((0,), DecodingSettings(temperature=temperature))
+    tokens, log_probs = list[int](), list[float]()
+    with stepper.watched(lambda: None if steps is None else steps.append(1)):
+        for each in generate(
+            rows,
+            sampling,
+            Chances(seed, [0, 1]),
+            end_id=2,
+            max_new_tokens=n_tokens,
+            should_stop=lambda row, _: row == 1,
+            constraint=SpelledRows(Spelling.free(VOCABULARY, (0,)), [n_tokens] * 2),
+        ):
+            tokens.append(each.tokens[0])
+            log_probs.append(round(each.log_probs[0], 3))
+    return tokens, log_probs
+
+
 @torch.inference_mode()
 def translated(rows: Translating, n_beams: int) -> list[torch.Tensor]:
     """The logits of a search whose beams change places, past the first room, and whose first source leaves."""
@@ -193,6 +238,8 @@ class Operators(ahead.ModelPart):
         rows: torch.Tensor,
         allowed: torch.Tensor,
         situations: torch.Tensor,
+        temperatures: torch.Tensor,
+        chances: torch.Tensor,
         queries: torch.Tensor,
         kept: list[torch.Tensor],
         seen: torch.Tensor,
@@ -204,7 +251,8 @@ class Operators(ahead.ModelPart):
             for keys, values in (kept, [x.bfloat16() for x in kept])
             for origins_too, mask in ((True, seen), (False, None))
         ]
-        return logits, *torch.ops.penwright.likeliest(logits, allowed, situations, 8), *heads
+        tokens = torch.ops.penwright.next_token(logits, allowed, situations, temperatures, chances)
+        return logits, *torch.ops.penwright.likeliest(logits, allowed, situations, 8), *tokens, *heads
 
 
 @NEEDS_COMPILER
@@ -223,6 +271,8 @@ def test_operators_in_cpp_give_what_torch_gives_however_many_rows(writer: Callab
             torch.randn(n_rows, width),
             allowed,
             torch.randint(0, len(allowed), (n_rows,), generator=chance),
+            torch.randint(0, 3, (n_rows,), generator=chance) / 2,
+            torch.rand(n_rows, generator=chance, dtype=torch.double),
             torch.randn(n_rows, 4, n_targets, d_head, generator=chance),
             [torch.randn(n_rows, 2, n_sources, d_head, generator=chance) for _ in "kv"],
             seen,
@@ -234,7 +284,7 @@ def test_operators_in_cpp_give_what_torch_gives_however_many_rows(writer: Callab
     shapes = (
         {0: rows},
         None,
-        {0: rows},
+        *[{0: rows}] * 3,
         {0: rows, 2: targets},
         [kept, kept],
         {0: rows, 3: sources},
@@ -247,12 +297,15 @@ def test_operators_in_cpp_give_what_torch_gives_however_many_rows(writer: Callab
     assert compiled is not None
     for n_rows, n_sources, n_targets in ((2, 2, 2), (6, 16, 3), (7, 15, 2), (8, 33, 2), (23, 48, 5), (41, 70, 2)):
         given = inputs(n_rows, n_sources, n_targets)
-        (logits, values, places, normalisers, *heads), expected = compiled(*given), part(*given)
+        (logits, values, places, normalisers, tokens, log_probs, *heads), expected = compiled(*given), part(*given)
         assert torch.equal(logits, expected[0])
         assert torch.equal(values, expected[1])
         assert torch.equal(places[values > -torch.inf], expected[2][values > -torch.inf])
         torch.testing.assert_close(normalisers, expected[3])
-        for found, wanted in zip(heads, expected[4:], strict=True):
+        some = values[:, 0] > -torch.inf  # may come
+        assert torch.equal(tokens[some], expected[4][some])
+        torch.testing.assert_close(log_probs[some], expected[5][some])
+        for found, wanted in zip(heads, expected[6:], strict=True):
             torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
 
 

@@ -12,11 +12,9 @@ def command(
 ) -> None:
     """Have a run write or translate faster from now on.
 
-    Chooses the quickest precision that is as good, compiles the steps of decoding, and counts what usually follows
-    what, so that a writer can guess: some minutes, once.
+    Chooses the quickest precision that is as good, and compiles the steps of decoding: some minutes, once.
     """
     from penwright import api
-    from penwright.using import NGRAMS
 
     nats = api.quicken(run, precision)
     if json:
@@ -24,6 +22,4 @@ def command(
         return
     for name, value in nats.items():
         print(f"{name}\t{value:.4f} nats a token, held out")
-    if (run / NGRAMS).is_file():
-        print("what follows what was counted in its text: by such guesses, several tokens are written at a time")
     print(f"{run} is used with compiled steps from now on; --precision float32 is as exact as before")

@@ -17,7 +17,7 @@ import penwright.layers
 import penwright.models
 from penwright import compiler
 from penwright.config import cache_folder
-from penwright.decoding.choosing import largest
+from penwright.decoding.choosing import largest, next_token
 from penwright.errors import PenwrightWarning
 from penwright.layers import quantised, stepping
 from penwright.models import DecoderOnly, EncoderDecoder
@@ -26,6 +26,7 @@ OPERATORS = {  # of our own, in C++
     torch.ops.penwright.int8_product.default: quantised.SOURCE,
     torch.ops.penwright.stepping_attention.default: stepping.SOURCE,
     torch.ops.penwright.likeliest.default: largest.SOURCE,
+    torch.ops.penwright.next_token.default: next_token.SOURCE,
 }
 HEADER = Path(penwright.layers.__file__).with_name("vectors.h")
 Input = Tensor | Sequence[Tensor] | None

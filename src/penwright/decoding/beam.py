@@ -11,22 +11,13 @@ from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
 from penwright.decoding.choosing.filters import NEVER
-from penwright.decoding.choosing.largest import Choose, Likeliest, likeliest
+from penwright.decoding.choosing.largest import Choose, Choosing, Likeliest
 from penwright.decoding.choosing.spelling import FREE, Situations, Spelling, States
 from penwright.decoding.decodable import Branching, diverged
 from penwright.decoding.hypotheses import BeamSettings, Extension, Hypothesis, Wanted, Watch, hypothesis_of
 from penwright.decoding.obeying.guided import Guided, put
 from penwright.decoding.obeying.guides import Guide
 
-
-class Choosing(NamedTuple):
-    """How the next tokens are found."""
-
-    spelling: Spelling | None = None  # which may come after which; None: all that settings.banned does not name
-    choose: Choose = likeliest
-
-
-BY_TORCH = Choosing()
 Reals = Float[np.ndarray, "sentences n"]
 Whole = Int[np.ndarray, "sentences n"]
 
@@ -89,7 +80,7 @@ def beam_search(
     *,
     end_id: int,
     guides: Sequence[Guide | None] = (),
-    choosing: Choosing = BY_TORCH,
+    choosing: Choosing | None = None,
     watch: Watch | None = None,
     wanted: Wanted | None = None,
 ) -> list[list[Hypothesis]]:
@@ -106,8 +97,8 @@ def beam_search(
     results: list[list[Hypothesis]] = [[] for _ in limits]
     logits = model.first().repeat_interleave(settings.beam_size, 0)
     device = logits.device
-    spelling = choosing.spelling or Spelling.free(logits.shape[1], settings.banned)
-    search = _Search.start(limits, settings, guides, spelling, choosing.choose)
+    choosing = choosing or Choosing(Spelling.free(logits.shape[1], settings.banned))
+    search = _Search.start(limits, settings, guides, *choosing)
     model.branch(settings.beam_size)
     while True:
         parents = search.extend(logits, end_id)

@@ -2,15 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int, Int64
 from torch import Tensor, nn
 
+from penwright.decoding.choosing.next_token import Rule
+from penwright.decoding.examples import n_several
 from penwright.decoding.padding import right_padded
-from penwright.decoding.step import Stepper
+from penwright.decoding.step import Stepper, Written
 from penwright.errors import PenwrightError
 from penwright.layers.attention import KeysValues
 from penwright.layers.cache import Cache, OpenCache
@@ -28,6 +30,12 @@ class Decodable(Protocol):
 
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
         """Append a token to each row; the logits of the one after it."""
+
+    def several(self, token: Int[Tensor, "1"], rule: Rule) -> Sequence[Written]:
+        """Tokens that come after this one of the only row, chosen by a rule, which all but the last are appended.
+
+        None where they are to be written one by one.
+        """
 
     def select(self, rows: Int[Tensor, " selected"]) -> None:
         """Keep these rows, in this order, repeated where a row is named twice."""
@@ -73,13 +81,6 @@ def in_view(prompt: Sequence[int], context_length: int) -> Sequence[int]:
     return prompt if len(prompt) <= context_length else prompt[-newest_half(context_length) :]
 
 
-class _ReadAhead(NamedTuple):
-    """A token that may come next, read already."""
-
-    token: int
-    logits: Float[Tensor, "1 vocab_size"]  # of the token after it
-
-
 class _Growing:
     """Rows of a decoder-only model: the tokens of each that are in view, how many they are, and their cache.
 
@@ -99,49 +100,27 @@ class _Growing:
         self._model, self._stepper = model, stepper
         self._context = model.settings.context_length
         self._tokens, self._lengths, self._cache = tokens, lengths, cache  # lengths: known without asking the device
-        self._ahead: list[_ReadAhead] = []  # what the cache holds beyond the only row, in order
 
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
         """Append a token to each row; the logits of the one after it."""
-        if self._ahead and self._ahead[0].token == int(tokens):
-            self._lengths += 1
-            return self._ahead.pop(0).logits
-        self._forget_ahead()
         if (self._lengths == self._context).any():
             self._make_room()
         self._tokens.scatter_(1, self._cache.lengths[:, None], tokens[:, None])
-        if guesses := self._guesses():
-            return self._step_ahead(tokens, guesses)
         logits = self._stepper(tokens, self._cache)
         self._lengths += 1
         return logits
 
-    def _guesses(self) -> list[int]:
-        """What a single row may go on with after its new token, as far as there is room."""
-        foresight = self._stepper.foresight
-        if foresight is None or len(self._lengths) > 1:
-            return []
-        end = int(self._lengths[0]) + 1
-        return foresight.guess(self._tokens[0, :end].cpu().numpy())[: self._tokens.shape[1] - end]
-
-    def _step_ahead(self, tokens: Int[Tensor, "1"], guesses: list[int]) -> Float[Tensor, "1 vocab_size"]:
-        """The logits after the token; those after each guess are there if it comes true."""
-        guessed, end = tokens.new_tensor(guesses), int(self._lengths[0]) + 1
-        self._tokens[0, end : end + len(guesses)] = guessed
-        logits = self._stepper.ahead(torch.cat([tokens, guessed]), self._cache)
-        self._ahead = [_ReadAhead(token, logits[n : n + 1]) for n, token in enumerate(guesses, start=1)]
-        self._lengths += 1
-        return logits[:1]
-
-    def _forget_ahead(self) -> None:
-        """What comes is something else: the cache writes over what it holds of it."""
-        if self._ahead:
-            self._ahead = []
-            self._tell_cache()
+    def several(self, token: Int[Tensor, "1"], rule: Rule) -> Sequence[Written]:
+        """Tokens that come after this one of the only row."""
+        found = self._stepper.several(token, self._cache, None, rule) if len(self._lengths) == 1 else ()
+        if found:
+            read, end = [int(token), *(each.token for each in found[:-1])], int(self._lengths[0])
+            self._tokens[0, end : end + len(read)] = token.new_tensor(read)
+            self._lengths += len(read)
+        return found
 
     def select(self, rows: Int[Tensor, " selected"]) -> None:
         """Keep these rows."""
-        self._forget_ahead()
         self._tokens = self._tokens[rows]
         self._lengths = self._lengths[rows.cpu().numpy()]
         self._cache.select(rows)
@@ -191,7 +170,7 @@ class Continuing(_Growing):
         context = model.settings.context_length
         seen = [in_view(prompt, context) for prompt in prompts]
         lengths = np.array([len(tokens) for tokens in seen])
-        capacity = min(context, int(lengths.max()) + max_new_tokens)
+        capacity = min(context, int(lengths.max()) + max_new_tokens + n_several(model))  # of which some may be too many
         tokens = right_padded(seen, model.embedding.tokens.weight.device, capacity).tokens
         super().__init__(model, stepper or Stepper(model), tokens, lengths, model.new_cache(len(seen), capacity))
         self._known = known
@@ -221,7 +200,6 @@ class Coming(_Growing):
 
     def take_in(self, others: Continuing) -> None:
         """The rows of another one, which were read, after those that are here."""
-        self._forget_ahead()
         n, room = others._tokens.shape
         self._tokens = torch.cat([self._tokens, others._tokens.new_zeros(n, self._context)])
         self._tokens[-n:, :room] = others._tokens
@@ -254,7 +232,9 @@ class Translating:
         device = model.source_embedding.tokens.weight.device
         self._encoded = self._stepper.read(*right_padded(sources, device, SHORTEST))
         self._n_beams = 1
-        self._cache = model.new_cache(len(sources), max(SHORTEST, max_new_tokens))
+        self._cache = model.new_cache(
+            len(sources), min(model.settings.context_length, max_new_tokens + n_several(model))
+        )
 
     def first(self) -> Float[Tensor, "rows vocab_size"]:
         """The logits after the start token."""
@@ -264,6 +244,11 @@ class Translating:
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
         """Append a token to each row; the logits of the one after it."""
         return self._stepper(tokens, self._cache, self._encoded)
+
+    def several(self, token: Int[Tensor, "1"], rule: Rule) -> Sequence[Written]:
+        """Tokens that come after this one of the only row."""
+        alone = len(self._cache.lengths) == 1 and self._cache.origins is None
+        return self._stepper.several(token, self._cache, self._encoded, rule) if alone else ()
 
     def select(self, rows: Int[Tensor, " selected"]) -> None:
         """Keep these rows; of several beams, whole sources."""

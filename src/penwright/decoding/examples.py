@@ -11,8 +11,8 @@ from penwright.layers.cache import ROOM
 from penwright.models import DecoderOnly, EncoderDecoder
 from penwright.models.embedding import Embedding
 
-Part = Literal["one", "many", "ahead", "sources", "best"]
-# ... a step of one row, of more, of several tokens of one row, the reading of sources, the choice
+Part = Literal["one", "many", "several", "prompt", "sources", "best"]
+# ... a step of one row, of more, several steps of one row, the reading of its prompt, of sources, the choice
 Inputs = tuple[Tensor, Tensor, list[Tensor], Tensor | None, list[Tensor], Tensor | None]  # of Step.forward
 N_SOURCES, N_BEAMS, N_TOKENS = 3, 2, 8
 MOST_TARGETS = 64  # tokens of one row that are read at once
@@ -29,9 +29,14 @@ class Example(NamedTuple):
         generator = torch.Generator().manual_seed(0)
         for each in self.inputs:
             for tensor in [each] if isinstance(each, Tensor) else each or []:
-                if tensor.is_floating_point():
+                if tensor.is_floating_point() and tensor.dim() > 1:  # no temperature, no chances
                     tensor.normal_(generator=generator)
         return self.inputs
+
+
+def n_several(model: DecoderOnly | EncoderDecoder) -> int:
+    """How many tokens of a single row are written at once: a sentence soon ends, and what is beyond was for nothing."""
+    return 8 if isinstance(model, DecoderOnly) else 4
 
 
 def example_of(model: DecoderOnly | EncoderDecoder, part: Part) -> Example:
@@ -40,11 +45,11 @@ def example_of(model: DecoderOnly | EncoderDecoder, part: Part) -> Example:
         return _of_sources(model)
     if part == "best":
         return _of_choosing(model)
-    if part == "ahead":
-        return _of_reading_ahead(model)
-    if isinstance(model, DecoderOnly):
-        return _of_writing(model, several=part == "many")
-    return _of_translating(model, several=part == "many")
+    if part == "prompt":
+        return _of_prompt(model)
+    many = part == "many"
+    step = _of_writing(model, many=many) if isinstance(model, DecoderOnly) else _of_translating(model, many=many)
+    return _of_several(model, step) if part == "several" else step
 
 
 def _dimension(name: str, longest: int = 2**20) -> object:
@@ -64,40 +69,48 @@ def _of_choosing(model: DecoderOnly | EncoderDecoder) -> Example:
     return Example(inputs, (rows, None, rows))
 
 
-def _of_writing(model: DecoderOnly, *, several: bool) -> Example:
-    rows = {0: _dimension("rows")} if several else {}
-    tokens = torch.zeros(N_SOURCES if several else 1, dtype=torch.long)
+def _of_writing(model: DecoderOnly, *, many: bool) -> Example:
+    rows = {0: _dimension("rows")} if many else {}
+    tokens = torch.zeros(N_SOURCES if many else 1, dtype=torch.long)
     kept = _kept(model, len(tokens))
     kept_shape = {**rows, 2: _dimension("room", model.settings.context_length)}
     inputs: Inputs = (tokens, tokens.clone(), kept, None, [], None)
     return Example(inputs, (rows, rows, [kept_shape] * len(kept), None, [], None))
 
 
-def _of_reading_ahead(model: DecoderOnly | EncoderDecoder) -> Example:
+def _of_several(model: DecoderOnly | EncoderDecoder, step: Example) -> Example:
+    spelling, one = Spelling.free(_embedding(model).tokens.num_embeddings), torch.zeros(1, dtype=torch.long)
+    chances = torch.zeros(n_several(model), dtype=torch.double)
+    rule = [spelling.bits, spelling.states_after, one, one.clone(), torch.zeros(1), chances]
+    (tokens, lengths, kept, _, *others), (*shapes, _, source, padding) = step.inputs, step.shapes
+    return Example((tokens, lengths, kept, *others, rule), (*shapes, source, padding, [None] * len(rule)))
+
+
+def _of_prompt(model: DecoderOnly | EncoderDecoder) -> Example:
     tokens, kept = torch.zeros(N_SOURCES, dtype=torch.long), _kept(model, 1)
     room = {2: _dimension("room", model.settings.context_length)}
     inputs = (tokens, torch.zeros(1, dtype=torch.long), kept)
     return Example(inputs, ({0: _dimension("targets", MOST_TARGETS)}, None, [room] * len(kept)))
 
 
-def _of_translating(model: EncoderDecoder, *, several: bool) -> Example:
-    n_sources, n_beams = (N_SOURCES, N_BEAMS) if several else (1, 1)
+def _of_translating(model: EncoderDecoder, *, many: bool) -> Example:
+    n_sources, n_beams = (N_SOURCES, N_BEAMS) if many else (1, 1)
     tokens = torch.zeros(n_sources, n_beams, dtype=torch.long)
     kept = _kept(model, tokens.numel())
     source = _keys_values(_embedding(model).tokens.weight, model, n_sources, N_TOKENS)
     padding = torch.ones(n_sources, N_TOKENS, dtype=torch.bool)
     length, room = {2: _dimension("length")}, {2: _dimension("room", model.settings.context_length)}
-    sources = {0: _dimension("sources")} if several else {}
-    rows = {**sources, 1: _dimension("beams")} if several else {}
-    kept_shapes = [{0: _dimension("kept_rows"), **room} if several else room] * len(kept)
-    origins = torch.zeros(n_sources, n_beams, kept[0].shape[2], dtype=torch.long) if several else None
+    sources = {0: _dimension("sources")} if many else {}
+    rows = {**sources, 1: _dimension("beams")} if many else {}
+    kept_shapes = [{0: _dimension("kept_rows"), **room} if many else room] * len(kept)
+    origins = torch.zeros(n_sources, n_beams, kept[0].shape[2], dtype=torch.long) if many else None
     return Example(
         (tokens, tokens.clone(), kept, origins, source, padding),
         (
             rows,
             rows,
             kept_shapes,
-            {**rows, **room} if several else None,
+            {**rows, **room} if many else None,
             [{**sources, **length}] * len(source),
             {**sources, 1: length[2]},
         ),

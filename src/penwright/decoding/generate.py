@@ -1,11 +1,13 @@
 """Writing token by token: an iterator that the command line, the server and evaluation all consume."""
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from math import isnan
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from penwright.decoding.choosing.filters import NEVER, Logits
@@ -13,6 +15,7 @@ from penwright.decoding.choosing.penalties import History
 from penwright.decoding.choosing.sampling import Chances, Sampling
 from penwright.decoding.choosing.spelled import SpelledRows
 from penwright.decoding.decodable import Decodable, diverged
+from penwright.decoding.step import Written
 
 Finish = Literal["end", "stop", "length"]  # the model ended; a stop string came; as long as allowed
 StopRule = Callable[[int, int], bool]  # called with a row and its new token
@@ -45,7 +48,7 @@ class Step(NamedTuple):
 def generate(
     model: Decodable,
     sampling: Sampling,
-    chances: Chances,
+    chances: Chances | None,
     *,
     end_id: int,
     max_new_tokens: int,
@@ -55,19 +58,16 @@ def generate(
 ) -> Iterator[Step]:
     """Yield a step for each new token until all rows have ended; rows that end leave the batch.
 
-    `prompts` is read only for what was said before. A caller may stop at any step.
+    `prompts` is read only for what was said before, `chances` only where something is left to them. A caller may stop
+    at any step.
     """
     logits = model.first()
     rows = list(range(logits.shape[0]))
     history = History(prompts or [[]] * len(rows), logits) if sampling.looks_back else None
+    writing = _Writing(model, sampling, chances, history, constraint, logits)
     for n_left in reversed(range(max_new_tokens)):
         may_end = max_new_tokens - n_left > sampling.settings.min_new_tokens
-        if sampling.is_plain and may_end and isinstance(constraint, SpelledRows):
-            tokens, log_probs = _likeliest(logits, constraint, n_left)
-        else:
-            allowed = possible(logits, constraint, n_left, None if may_end else end_id)
-            tokens = sampling.choose(allowed, history, chances)
-            log_probs = log_probs_of(tokens, logits)
+        tokens, log_probs = writing.choose(n_left, None if may_end else end_id)
         step = Step(rows, tokens.tolist(), log_probs, {})
         step.finished.update(_finished(step, end_id, n_left, should_stop))
         yield step
@@ -76,16 +76,59 @@ def generate(
             return
         if step.finished:
             rows = [rows[place] for place in kept]
-            places = torch.tensor(kept, device=tokens.device)
-            tokens = tokens[places]
-            model.select(places)
-            for part in (chances, history, constraint):
-                if part is not None:
-                    part.select(kept)
-        for part in (history, constraint):
+            tokens = writing.keep(kept, tokens)
+        writing.go_on(tokens, n_left, may_end)
+
+
+@dataclass
+class _Writing:
+    """The rows that are still written, and what chooses their next tokens."""
+
+    model: Decodable
+    sampling: Sampling
+    chances: Chances | None
+    history: History | None
+    constraint: Constraint | None
+    logits: Logits  # after what is written, but where some is chosen already
+    chosen: deque[Written] = field(default_factory=deque)  # of a single row, and in the model already
+
+    def choose(self, n_left: int, not_yet: int | None) -> tuple[Int[Tensor, " rows"], list[float]]:
+        """The next tokens, after which n_left more may come, and their log-probabilities in nats."""
+        if self.chosen:
+            token, log_prob = self.chosen.popleft()
+            return torch.tensor([token], device=self.logits.device), [not_nan(log_prob)]
+        if self.sampling.greedy and not_yet is None and (spelled := self._spelled()):
+            found = spelled.likeliest(self.logits, n_left)
+            return found.places[:, 0], list(map(not_nan, (found.values[:, 0] - found.normalisers).tolist()))
+        allowed = possible(self.logits, self.constraint, n_left, not_yet)
+        tokens = self.sampling.choose(allowed, self.history, self.chances)
+        return tokens, log_probs_of(tokens, self.logits)
+
+    def _spelled(self) -> SpelledRows | None:
+        """What binds the rows, if a token is taken by that and by the model's scores alone."""
+        return self.constraint if self.sampling.is_simple and isinstance(self.constraint, SpelledRows) else None
+
+    def keep(self, kept: Sequence[int], tokens: Int[Tensor, " rows"]) -> Int[Tensor, " kept"]:
+        """Let the other rows go; the tokens of these."""
+        places = torch.tensor(kept, device=tokens.device)
+        self.model.select(places)
+        for part in (self.chances, self.history, self.constraint):
+            if part is not None:
+                part.select(kept)
+        return tokens[places]
+
+    def go_on(self, tokens: Int[Tensor, " rows"], n_left: int, may_end: bool) -> None:
+        """Have these tokens read, after which n_left more may come."""
+        for part in (self.history, self.constraint):
             if part is not None:
                 part.push(tokens)
-        logits = model.step(tokens)
+        if self.chosen:
+            return
+        if len(tokens) == 1 and may_end and (spelled := self._spelled()):
+            rule = spelled.rule(n_left - 1, self.sampling.settings.temperature, self.chances)
+            self.chosen.extend(self.model.several(tokens, rule))
+        if not self.chosen:
+            self.logits = self.model.step(tokens)
 
 
 def _finished(step: Step, end_id: int, n_left: int, should_stop: StopRule | None) -> Iterator[tuple[int, Finish]]:
@@ -112,17 +155,12 @@ def possible(logits: Logits, constraint: Constraint | None, n_left: int, not_yet
 
 def log_probs_of(tokens: Int[Tensor, " rows"], logits: Logits) -> list[float]:
     """The log-probabilities of these tokens in nats."""
-    return _numbers(logits.float().log_softmax(-1).gather(1, tokens[:, None])[:, 0])  # sooner than logsumexp
+    log_probs = logits.float().log_softmax(-1).gather(1, tokens[:, None])[:, 0]  # sooner than logsumexp
+    return list(map(not_nan, log_probs.tolist()))
 
 
-def _likeliest(logits: Logits, bound: SpelledRows, n_left: int) -> tuple[Int[Tensor, " rows"], list[float]]:
-    """The best token of each row that may come, and its log-probability in nats."""
-    found = bound.likeliest(logits, n_left)
-    return found.places[:, 0], _numbers(found.values[:, 0] - found.normalisers)
-
-
-def _numbers(log_probs: Float[Tensor, " rows"]) -> list[float]:
-    values: list[float] = log_probs.tolist()
-    if any(map(isnan, values)):
+def not_nan(log_prob: float) -> float:
+    """The log-probability; raises what diverged() gives where it is no number."""
+    if isnan(log_prob):
         raise diverged()
-    return values
+    return log_prob

@@ -12,13 +12,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from penwright.config import DecodingSettings
+from penwright.decoding.choosing.next_token import Rule
 from penwright.decoding.choosing.sampling import Chances
 from penwright.decoding.decodable import Continuing, Decodable, evaluating, newest_half
 from penwright.decoding.drafts import Draft, Manner, manner_of
-from penwright.decoding.foresight import Foresight
 from penwright.decoding.generate import Finish, Step, generate
 from penwright.decoding.pool import Pool, Request
-from penwright.decoding.step import Stepper
+from penwright.decoding.step import Stepper, Written
 from penwright.decoding.unknown import unknown_warnings
 from penwright.models import DecoderOnly
 from penwright.tokenizers import Tokenizer
@@ -49,17 +49,10 @@ class Generator:
 
     kind: Literal["writer"] = "writer"
 
-    def __init__(
-        self,
-        model: DecoderOnly,
-        tokenizer: Tokenizer,
-        defaults: DecodingSettings | None = None,
-        foresight: Foresight | None = None,
-    ):
-        """With `foresight` into the text that the model learned from, a single completion is written sooner."""
+    def __init__(self, model: DecoderOnly, tokenizer: Tokenizer, defaults: DecodingSettings | None = None):
         self.model, self.tokenizer = model, tokenizer
         self.defaults = defaults or DecodingSettings()
-        self._stepper = Stepper(model, foresight or Foresight())
+        self._stepper = Stepper(model)
 
     def generate(self, prompts: str | Sequence[str], settings: DecodingSettings | None = None) -> list[Completion]:
         """A completion for each prompt (one prompt is a list of one).
@@ -195,6 +188,10 @@ class Shared:
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
         """Append a token to each row; the logits of the one after it."""
         return self._model.step(tokens)
+
+    def several(self, token: Int[Tensor, "1"], rule: Rule) -> Sequence[Written]:
+        """Tokens that come after this one of the only row."""
+        return self._model.several(token, rule)
 
     def select(self, rows: Int[Tensor, " selected"]) -> None:
         """Keep these rows."""

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from penwright.decoding.ahead import ModelPart
 from penwright.decoding.choosing.largest import MOST
+from penwright.decoding.choosing.spelling import MOST_LEFT, N_STATES
 from penwright.layers.attention import Kernel, KeysValues
 from penwright.layers.cache import Cache, WholeLayerCache
 from penwright.layers.recording import swap_kernels
@@ -48,17 +49,50 @@ class Step(ModelPart):
         return _not_too_coarse(model.output(hidden[:, -1]))
 
 
-class Ahead(ModelPart):
-    """Several tokens more for one row of a writer, as a function of tensors alone."""
+class Several(ModelPart):
+    """Several tokens more of a single row, each chosen here and read, as a function of tensors alone."""
+
+    def __init__(self, model: DecoderOnly | EncoderDecoder):
+        super().__init__(model)
+        self.step = Step(model)
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "*rows"],
+        lengths: Int[Tensor, "*rows"],
+        kept: list[Float[Tensor, "1 n_kv_heads room d_head"]],
+        source: list[Float[Tensor, "1 n_kv_heads length d_head"]],
+        padding: Bool[Tensor, "1 length"] | None,
+        rule: list[Tensor],
+    ) -> tuple[Float[Tensor, " tokens"], Int64[Tensor, " tokens"]]:
+        """The log-probabilities of the tokens that come after this one in nats, under the model itself, and they.
+
+        What is kept takes this token in and all but the last of those that are chosen. The `rule` is a Spelling's bits
+        and states_after, the state of the text, how many tokens may come after the next one, the temperature, and a
+        chance for each token.
+        """
+        allowed, states_after, state, n_left, temperature, chances = rule
+        found = []
+        for n, chance in enumerate(chances.split(1)):
+            logits = self.step(tokens, lengths, kept, None, source, padding)
+            situation = state + N_STATES * (n_left - n).clamp(0, MOST_LEFT)
+            token, log_prob = torch.ops.penwright.next_token(logits, allowed, situation, temperature, chance)
+            found.append((log_prob, token))
+            tokens, lengths, state = token.view_as(tokens), lengths + 1, states_after[state, token].long()
+        log_probs, written = zip(*found, strict=True)
+        return torch.cat(log_probs), torch.cat(written)
+
+
+class Prompt(ModelPart):
+    """Several tokens that a single row of a writer goes on from, read at once, as a function of tensors alone."""
 
     def forward(
         self,
         tokens: Int[Tensor, " targets"],
         length: Int[Tensor, "1"],
         kept: list[Float[Tensor, "1 n_kv_heads room d_head"]],
-    ) -> Float[Tensor, "targets vocab_size"]:
-        """The logits after each; what is kept takes them all in."""
-        assert isinstance(self.model, DecoderOnly)
+    ) -> Float[Tensor, "1 vocab_size"]:
+        """The logits after the last; what is kept takes them all in."""
         n_new = tokens.shape[0]
         if torch.compiler.is_exporting():
             with swap_kernels(self.model.decoder, lambda *_: stepping_attention()):
@@ -68,7 +102,7 @@ class Ahead(ModelPart):
 
     def _logits(self, tokens: Int[Tensor, " targets"], cache: Cache) -> Tensor:
         assert isinstance(self.model, DecoderOnly)
-        return _not_too_coarse(self.model.output(self.model.hidden(tokens[None], cache=cache)[0]))
+        return _not_too_coarse(self.model.output(self.model.hidden(tokens[None], cache=cache)[:, -1]))
 
 
 def _not_too_coarse(logits: Tensor) -> Tensor:

@@ -17,13 +17,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from penwright.decoding.choosing.filters import Logits
+from penwright.decoding.choosing.next_token import Rule
 from penwright.decoding.choosing.penalties import History
 from penwright.decoding.choosing.sampling import Chances, Together
 from penwright.decoding.choosing.spelling import FREE, Situations, Spelling
 from penwright.decoding.constraining.constraints import GuidedRows
 from penwright.decoding.decodable import Coming, Continuing, evaluating, in_view
 from penwright.decoding.drafts import Draft, Manner
-from penwright.decoding.generate import Finish, log_probs_of, possible
+from penwright.decoding.generate import Finish, log_probs_of, not_nan, possible
 from penwright.decoding.prefixes import WORTH, Prefixes, Tokens, n_common
 from penwright.decoding.step import Stepper
 from penwright.decoding.unknown import never_written
@@ -112,14 +113,31 @@ class Pool:
 
     @torch.inference_mode()
     def step(self) -> list[tuple[Request, News]]:
-        """A token for each row: those that have left are let go first, and those that wait come in where they fit."""
+        """A token for each row: those that have left are let go first, and those that wait come in where they fit.
+
+        A row that is alone may be given several.
+        """
         with evaluating(self._model) as device:
             self._keep([not row.request.left for row in self._rows])
             last = torch.tensor([row.draft.tokens[-1] for row in self._rows], dtype=torch.long, device=device)
+            if several := self._several(last):
+                return several
             logits = [self._coming.step(last)] if self._rows else []
             logits += self._read(self._newcomers())
             news = self._write(torch.cat(logits)) if logits else []
             self._keep([each.finish is None for _, each in news])
+        return news
+
+    def _several(self, last: Int[Tensor, " rows"]) -> list[tuple[Request, News]]:
+        """Tokens of the only row, where nobody waits and nothing but its spelling says which may come."""
+        if len(self._rows) != 1 or self._waiting or not (rule := self._rows[0].rule()):
+            return []
+        row, news = self._rows[0], list[tuple[Request, News]]()
+        for token, log_prob in self._coming.several(last, rule):
+            news.append((row.request, row.push(token, not_nan(log_prob), None)))
+            if news[-1][1].finish is not None:
+                self._keep([False])
+                break
         return news
 
     def _newcomers(self) -> list[Request]:
@@ -236,6 +254,13 @@ class _Row:
     def is_bound(self) -> bool:
         """Whether more than its spelling says which tokens may come next."""
         return self.guided is not None or not self._may_end
+
+    def rule(self) -> Rule | None:
+        """By which it goes on, if that is so simple that nobody need look at each token."""
+        if self.is_bound or self.request.n_likely or not self.sampling.is_simple:
+            return None
+        temperature = self.sampling.settings.temperature
+        return Rule(self._spelling, int(self.state), self.n_left - 1, temperature, self.chances)
 
     @property
     def _may_end(self) -> bool:

@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from math import inf
-from statistics import median
-from time import perf_counter
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -14,21 +13,22 @@ from torch import Tensor, nn
 from penwright import compiler
 from penwright.decoding.ahead import Compiled, Input, ModelPart, compile_ahead, forget, is_kept, load
 from penwright.decoding.choosing.largest import COMPILES, MOST, Likeliest, likeliest
+from penwright.decoding.choosing.next_token import Rule
 from penwright.decoding.choosing.spelling import Situations, Spelling
-from penwright.decoding.examples import MOST_TARGETS, Inputs, Part, example_of
-from penwright.decoding.foresight import MOST as MOST_GUESSED
-from penwright.decoding.foresight import Foresight
-from penwright.decoding.parts import Ahead, Choice, Reading, Step, as_layers
+from penwright.decoding.examples import MOST_TARGETS, Inputs, Part, example_of, n_several
+from penwright.decoding.parts import Choice, Prompt, Reading, Several, Step, as_layers
 from penwright.errors import PenwrightError
 from penwright.layers.cache import Cache
 from penwright.models import DecoderOnly, Encoded, EncoderDecoder
 
 READ_TOGETHER = 2  # sources at least: a compiled reading takes one for a special case
+LITTLE = 30_000_000  # parameters: beside a larger step, what Python does after it is little
 NEAR = 0.05  # what rounding to int8 in another order may change: of the length of a row of logits
 WORTH_THREADS: dict[Part, float] = {  # parameters: in a smaller step threads wait for each other after every product
     "one": 5_000_000,
     "many": 2_000_000,
-    "ahead": 5_000_000,
+    "several": 5_000_000,
+    "prompt": 5_000_000,
     "sources": 2_000_000,
     "best": inf,
 }
@@ -37,9 +37,8 @@ WORTH_THREADS: dict[Part, float] = {  # parameters: in a smaller step threads wa
 class Stepper:
     """Appends a token to each row of a cache, by a compiled step where one was kept for models of this shape."""
 
-    def __init__(self, model: DecoderOnly | EncoderDecoder, foresight: Foresight | None = None):
-        """`foresight` guesses what a single row of a writer goes on with, so that several tokens are read at once."""
-        self._model, self._step, self.foresight = model, Step(model), foresight
+    def __init__(self, model: DecoderOnly | EncoderDecoder):
+        self._model, self._step = model, Step(model)
         self._known: dict[Part, Compiled | None] = {}
         self.watch: Callable[[], None] = _nothing  # called before each step; what it raises ends the work
 
@@ -67,46 +66,52 @@ class Stepper:
     ) -> Float[Tensor, "rows vocab_size"]:
         """The logits after these tokens."""
         self.watch()
-        tokens = tokens.contiguous()  # compiled steps take no others
         cache.make_room(1)
-        kept = [tensor for layer in cache.layers for tensor in layer.kept]
         compiled = self._compiled("one" if len(tokens) == 1 else "many", tokens.device)
-        if encoded is None:
-            inputs: Inputs = (tokens, cache.lengths, kept, None, [], None)
-        else:
-            origins = cache.origins
-            if compiled and len(tokens) > 1 and origins is None:
-                origins = cache.own_rows(cache.room)  # compiled for beams, whether there are any or not
-            n_sources = encoded.padding.shape[0]
-            rows = (tokens.view(n_sources, -1), cache.lengths.view(n_sources, -1))
-            origins = None if origins is None else origins.view(n_sources, -1, origins.shape[1])
-            inputs = (*rows, kept, origins, [x for layer in encoded.layers for x in layer], encoded.padding)
+        origins = cache.origins
+        if compiled and encoded and len(tokens) > 1 and origins is None:
+            origins = cache.own_rows(cache.room)  # compiled for beams, whether there are any or not
+        inputs = _inputs(tokens, cache, encoded, origins)
         logits: Tensor = compiled(*inputs)[0] if compiled else self._step(*inputs)
         cache.advance(1)
         return logits
 
-    def ahead(self, tokens: Int[Tensor, " targets"], cache: Cache) -> Float[Tensor, "targets vocab_size"]:
-        """The logits after each of these tokens of the only row; a cache may be told that some were not to come.
+    def several(
+        self, token: Int[Tensor, "1"], cache: Cache, encoded: Encoded | None, rule: Rule
+    ) -> "tuple[Written, ...]":
+        """Tokens that come after this one of the only row: it and all but the last are in the cache then.
 
-        At most MOST_TARGETS tokens.
+        None where nothing is compiled for that, or the cache has no room.
         """
+        compiled = self._compiled("several", token.device)
+        n_tokens = n_several(self._model)
+        if compiled is None or cache.longest + n_tokens > cache.capacity:
+            return ()
         self.watch()
-        n_new = len(tokens)
-        cache.make_room(n_new)
-        inputs = (tokens.contiguous(), cache.lengths, [tensor for layer in cache.layers for tensor in layer.kept])
-        compiled = self._compiled("ahead", tokens.device) if n_new > 1 else None
-        logits: Tensor = compiled(*inputs)[0] if compiled else Ahead(self._model)(*inputs)
-        cache.advance(n_new)
-        return logits
+        cache.make_room(n_tokens)
+        log_probs, tokens = compiled(*_inputs(token, cache, encoded, None), rule.tensors(n_tokens))
+        cache.advance(n_tokens)
+        return tuple(map(Written, tokens.tolist(), log_probs.tolist()))
 
     def reads_quickly(self, device: torch.device) -> bool:
         """Whether go_on() reads tokens sooner than the model does."""
-        return self._compiled("ahead", device) is not None
+        return self._compiled("prompt", device) is not None
 
     def go_on(self, tokens: Int[Tensor, " targets"], cache: Cache) -> Float[Tensor, "1 vocab_size"]:
         """The logits after the last of these tokens of the only row, however many they are."""
-        *_, last = (self.ahead(part, cache) for part in tokens.split(MOST_TARGETS))
-        return last[-1:]
+        *_, last = (self._read_part(part, cache) for part in tokens.split(MOST_TARGETS))
+        return last
+
+    def _read_part(self, tokens: Int[Tensor, " targets"], cache: Cache) -> Float[Tensor, "1 vocab_size"]:
+        if len(tokens) == 1:  # compiled for two or more
+            return self(tokens, cache)
+        self.watch()
+        cache.make_room(len(tokens))
+        inputs = (tokens.contiguous(), cache.lengths, [tensor for layer in cache.layers for tensor in layer.kept])
+        compiled = self._compiled("prompt", tokens.device)
+        logits: Tensor = compiled(*inputs)[0] if compiled else Prompt(self._model)(*inputs)
+        cache.advance(len(tokens))
+        return logits
 
     def read(self, sources: Int[Tensor, "sources length"], padding: Bool[Tensor, "sources length"]) -> Encoded:
         """What a translator's steps look at."""
@@ -133,6 +138,26 @@ class Stepper:
             whole = _whole(self._model, part)
             self._known[part] = load(whole, part, _threads(whole, part)) if device.type == "cpu" else None
         return self._known[part]
+
+
+class Written(NamedTuple):
+    """A token that was chosen."""
+
+    token: int
+    log_prob: float  # in nats, under the model itself: before temperature and the like
+
+
+def _inputs(
+    tokens: Int[Tensor, " rows"], cache: Cache, encoded: Encoded | None, origins: Int[Tensor, "rows room"] | None
+) -> Inputs:
+    """What a step takes."""
+    kept, tokens = [tensor for layer in cache.layers for tensor in layer.kept], tokens.contiguous()
+    if encoded is None:
+        return (tokens, cache.lengths, kept, None, [], None)
+    n_sources = encoded.padding.shape[0]
+    rows = (tokens.view(n_sources, -1), cache.lengths.view(n_sources, -1))
+    origins = None if origins is None else origins.view(n_sources, -1, origins.shape[1])
+    return (*rows, kept, origins, [x for layer in encoded.layers for x in layer], encoded.padding)
 
 
 def _nothing() -> None:
@@ -169,25 +194,9 @@ def _is_near(compiled: Compiled, whole: ModelPart, inputs: Sequence[Input]) -> b
     with torch.inference_mode():
         found, plain = compiled(*deepcopy(inputs))[0], whole(*inputs)  # a step changes what is kept
     plain = plain if isinstance(plain, Tensor) else plain[0]
+    if isinstance(whole, Several):  # what rounding makes of the first token may be others after it
+        found, plain = found[:1], plain[:1]
     return bool((found - plain).float().norm() <= NEAR * plain.float().norm())
-
-
-@torch.inference_mode()
-def cost_of_a_guess(model: DecoderOnly, tries: int = 30) -> float:
-    """What one token more adds to the time of a step, in steps."""
-    stepper, cache = Stepper(model), model.new_cache(1, model.settings.context_length)
-    n_ahead = min(MOST_GUESSED + 1, model.settings.context_length - 1)
-    tokens = torch.zeros(n_ahead, dtype=torch.long)
-    ways: list[Callable[[], Tensor]] = [lambda: stepper(tokens[:1], cache), lambda: stepper.ahead(tokens, cache)]
-    seconds = []
-    for _ in range(tries):
-        for way in ways:
-            cache.lengths, cache.longest = torch.zeros(1, dtype=torch.long), 0
-            begin = perf_counter()
-            way()
-            seconds.append(perf_counter() - begin)
-    one, several = (median(seconds[n::2]) for n in (0, 1))
-    return max(0.0, several / one - 1) / max(1, n_ahead - 1)
 
 
 def are_steps_kept(model: nn.Module) -> bool:
@@ -198,19 +207,24 @@ def are_steps_kept(model: nn.Module) -> bool:
 
 
 def _parts(model: DecoderOnly | EncoderDecoder) -> tuple[Part, ...]:
-    others: tuple[Part, ...] = ("ahead",) if isinstance(model, DecoderOnly) else ("sources",)
+    others: tuple[Part, ...] = ("prompt",) if isinstance(model, DecoderOnly) else ("sources",)
     parts: tuple[Part, ...] = ("one", "many", *others)
-    return (*parts, "best") if COMPILES else parts
+    if not COMPILES:
+        return parts
+    return (*parts, "best", "several") if _n_parameters(model) < LITTLE else (*parts, "best")
 
 
 def _whole(model: DecoderOnly | EncoderDecoder, part: Part) -> ModelPart:
-    kinds: dict[Part, type[ModelPart]] = {"ahead": Ahead, "sources": Reading, "best": Choice}
+    kinds: dict[Part, type[ModelPart]] = {"several": Several, "prompt": Prompt, "sources": Reading, "best": Choice}
     return kinds.get(part, Step)(model)
 
 
 def _threads(whole: ModelPart, part: Part) -> int:
-    n_parameters = sum(x.numel() for x in whole.model.decoder.state_dict().values())
-    return torch.get_num_threads() if n_parameters >= WORTH_THREADS[part] else 1
+    return torch.get_num_threads() if _n_parameters(whole.model) >= WORTH_THREADS[part] else 1
+
+
+def _n_parameters(model: DecoderOnly | EncoderDecoder) -> int:
+    return sum(x.numel() for x in model.decoder.state_dict().values())
 
 
 def exported(model: DecoderOnly | EncoderDecoder, part: Part) -> torch.export.ExportedProgram:

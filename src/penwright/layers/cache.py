@@ -16,9 +16,8 @@ LEAST_ROOM = 32  # tokens that other caches begin with
 
 
 def room_for(n_tokens: int) -> int:
-    """What a cache that holds so many grows to: little more, since each step reads all of it; then seldom again."""
-    portion = max(LEAST_ROOM, 1 << max(0, n_tokens.bit_length() - 3))  # an eighth to a quarter of it
-    return -(-n_tokens // portion) * portion
+    """What a cache that holds so many grows to: by doubling, since all layers are copied each time."""
+    return max(LEAST_ROOM, 1 << max(0, n_tokens - 1).bit_length())
 
 
 class LayerCache:

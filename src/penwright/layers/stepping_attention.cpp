@@ -8,7 +8,6 @@ extern "C++" {
 #include <immintrin.h>
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #pragma GCC push_options
@@ -16,8 +15,7 @@ extern "C++" {
 #include "vectors.h"
 namespace stepping_attention {
 
-using vectors::LANES, vectors::first_lanes;
-constexpr float NEVER = -std::numeric_limits<float>::infinity();
+using vectors::LANES, vectors::NEVER, vectors::first_lanes;
 constexpr int64_t WORTH_THREADS = 1 << 17;  // numbers of keys
 constexpr int64_t TARGETS = 4;  // of a row and head, that are looked at together
 

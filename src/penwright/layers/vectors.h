@@ -1,9 +1,15 @@
 // What our operators in C++ share: registers of 16 numbers, and tensors as torch's compiled code hands them over.
 #pragma once
+#include <immintrin.h>
+#include <cmath>
+#include <limits>
+#include <vector>
 
 namespace vectors {
 
 constexpr int64_t LANES = 16;  // numbers of a register
+constexpr int64_t BLOCK = 64;  // scores that are looked at together: those of a bit each in a word
+constexpr float NEVER = -std::numeric_limits<float>::infinity();
 
 inline __mmask16 first_lanes(int64_t n) {
     return n >= LANES ? 0xffff : n > 0 ? (1u << n) - 1 : 0;
@@ -25,6 +31,38 @@ inline __m512 exponential(__m512 x) {
         p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(c));
     p = _mm512_fmadd_ps(_mm512_mul_ps(p, r), r, _mm512_add_ps(r, _mm512_set1_ps(1)));
     return _mm512_scalef_ps(p, n);
+}
+
+// Those of `wanted` (a bit each) among the 16 numbers from here; -inf for the others.
+inline __m512 some(const float* numbers, uint64_t wanted) {
+    return _mm512_mask_loadu_ps(_mm512_set1_ps(NEVER), static_cast<__mmask16>(wanted), numbers);
+}
+
+inline float largest_of_block(const float* block, uint64_t wanted) {
+    __m512 largest = some(block, wanted);
+    for (int64_t i = 1; i < BLOCK / LANES; i++)
+        largest = _mm512_max_ps(largest, some(block + i * LANES, wanted >> (i * LANES)));
+    return _mm512_reduce_max_ps(largest);
+}
+
+// Bits of those of a block that are there, where so many numbers are left.
+inline uint64_t first_bits(int64_t n) {
+    return n >= BLOCK ? ~uint64_t{0} : ~uint64_t{0} >> (BLOCK - n);
+}
+
+// The log of the sum of the exponentials of n numbers, of which this is the largest.
+inline float log_sum_exp(const float* numbers, int64_t n, float largest) {
+    __m512 sums[4] = {};
+    const __m512 shift = _mm512_set1_ps(largest);
+    int64_t i = 0;
+    for (; i + 4 * LANES <= n; i += 4 * LANES)
+#pragma GCC unroll 4
+        for (int64_t j = 0; j < 4; j++)
+            sums[j] = _mm512_add_ps(sums[j], exponential(_mm512_sub_ps(_mm512_loadu_ps(numbers + i + j * LANES), shift)));
+    double sum = 0;
+    for (const __m512& each : sums) sum += _mm512_reduce_add_ps(each);
+    for (; i < n; i++) sum += std::exp(numbers[i] - largest);
+    return largest + std::log(sum);
 }
 
 template <typename T>

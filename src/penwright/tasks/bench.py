@@ -10,7 +10,6 @@ from penwright.data.corpora import Cleaning, Columns, Corpus, Document, Labelled
 from penwright.data.languages import Languages, languages_between, languages_told
 from penwright.data.store import TokenStore
 from penwright.decoding import Classifier, Generator, Translator
-from penwright.decoding.foresight import Foresight
 from penwright.models import DecoderOnly, EncoderDecoder, EncoderOnly, Model
 from penwright.tokenizers import Tokenizer
 
@@ -63,13 +62,11 @@ def languages_of(recipe: Recipe, card: Card) -> Languages | None:
     return card.languages or languages_told(recipe.data)
 
 
-def make_application(
-    model: Model, tokenizer: Tokenizer, recipe: Recipe, card: Card, foresight: Foresight | None = None
-) -> Application:
-    """The model with its tokenizer: text in, text or labels out. `foresight` is into a writer's text."""
+def make_application(model: Model, tokenizer: Tokenizer, recipe: Recipe, card: Card) -> Application:
+    """The model with its tokenizer: text in, text or labels out."""
     match model:
         case DecoderOnly():
-            return Generator(model, tokenizer, recipe.decoding, foresight)
+            return Generator(model, tokenizer, recipe.decoding)
         case EncoderDecoder():
             languages = languages_of(recipe, card)
             return Translator(

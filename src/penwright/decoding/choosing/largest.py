@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
 from penwright.decoding.choosing.filters import NEVER
@@ -68,14 +68,27 @@ def likeliest(
     return Likeliest(*largest(logits, n), normalisers)
 
 
+class Choosing(NamedTuple):
+    """How the next tokens of a search are found."""
+
+    spelling: Spelling  # which may come after which
+    choose: Choose = likeliest
+
+
+def may_come(
+    allowed: Int64[Tensor, "all_situations words"], situations: Int64[Tensor, " rows"], vocab_size: int
+) -> Bool[Tensor, "rows vocab_size"]:
+    """The bits of a Spelling for the situation of each row, as Booleans."""
+    bits = np.unpackbits(allowed.numpy().view(np.uint8), axis=1, count=vocab_size, bitorder="little")
+    return torch.from_numpy(bits).bool()[situations]
+
+
 @torch.library.custom_op("penwright::likeliest", mutates_args=())
 def _likeliest(
     logits: torch.Tensor, allowed: torch.Tensor, situations: torch.Tensor, n_best: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """What likeliest.cpp does, as torch does it; `allowed` are a Spelling's bits."""
-    bits = np.unpackbits(allowed.numpy().view(np.uint8), axis=1, count=logits.shape[1], bitorder="little")
-    may_come = torch.from_numpy(bits).bool()[situations]
-    best = largest(logits.masked_fill(~may_come, NEVER), n_best)
+    best = largest(logits.masked_fill(~may_come(allowed, situations, logits.shape[1]), NEVER), n_best)
     return best.values, best.places, logits.logsumexp(-1)
 
 

@@ -8,7 +8,6 @@ extern "C++" {
 #include <immintrin.h>
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #pragma GCC push_options
@@ -16,35 +15,7 @@ extern "C++" {
 #include "vectors.h"
 namespace likeliest {
 
-using vectors::LANES;
-constexpr int64_t BLOCK = 64;  // numbers that are looked at together: those of a bit each in a word
-constexpr float NEVER = -std::numeric_limits<float>::infinity();
-
-// Those of `wanted` (a bit each) among the 16 numbers from here; -inf for the others.
-inline __m512 some(const float* row, uint64_t wanted) {
-    return _mm512_mask_loadu_ps(_mm512_set1_ps(NEVER), static_cast<__mmask16>(wanted), row);
-}
-
-inline float largest_of_block(const float* block, uint64_t wanted) {
-    __m512 largest = some(block, wanted);
-    for (int64_t i = 1; i < BLOCK / LANES; i++)
-        largest = _mm512_max_ps(largest, some(block + i * LANES, wanted >> (i * LANES)));
-    return _mm512_reduce_max_ps(largest);
-}
-
-inline float log_sum_exp(const float* row, int64_t n, float largest) {
-    __m512 sums[4] = {};
-    const __m512 shift = _mm512_set1_ps(largest);
-    int64_t i = 0;
-    for (; i + 4 * LANES <= n; i += 4 * LANES)
-#pragma GCC unroll 4
-        for (int64_t j = 0; j < 4; j++)
-            sums[j] = _mm512_add_ps(sums[j], vectors::exponential(_mm512_sub_ps(_mm512_loadu_ps(row + i + j * LANES), shift)));
-    double sum = 0;
-    for (const __m512& each : sums) sum += _mm512_reduce_add_ps(each);
-    for (; i < n; i++) sum += std::exp(row[i] - largest);
-    return largest + std::log(sum);
-}
+using vectors::BLOCK, vectors::NEVER, vectors::largest_of_block;
 
 // Finds the n largest of those that are left, in order: each is the first largest one of the block with the largest.
 inline void find_best(const float* row, int64_t n_best, std::vector<uint64_t>& left, std::vector<float>& largest,
@@ -71,12 +42,12 @@ inline float look_at(const float* row, int64_t n, const uint64_t* allowed, int64
     float of_all = NEVER;
     for (int64_t block = 0; block < n_blocks; block++) {
         const float* numbers = row + block * BLOCK;
-        const uint64_t here = ~uint64_t{0} >> std::max<int64_t>(0, (block + 1) * BLOCK - n);
+        const uint64_t here = vectors::first_bits(n - block * BLOCK);
         largest[block] = largest_of_block(numbers, left[block]);
         of_all = std::max(of_all, left[block] == here ? largest[block] : largest_of_block(numbers, here));
     }
     find_best(row, n_best, left, largest, values, places);
-    return log_sum_exp(row, n, of_all);
+    return vectors::log_sum_exp(row, n, of_all);
 }
 
 }  // namespace likeliest

@@ -7,7 +7,7 @@ presence, frequency, DRY, repeated n-grams), temperature, the filters in the ord
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -43,9 +43,10 @@ def _index(tokens: tuple[int, ...], device: torch.device) -> Int[Tensor, " token
         return torch.tensor(tokens, dtype=torch.long, device=device)
 
 
-def with_temperature(logits: Logits, temperature: float) -> Logits:
+def with_temperature(logits: Logits, temperature: float | Float[Tensor, "rows 1"]) -> Logits:
     """Below 1 the likely tokens become likelier; close to 0 only the best remains."""
-    return (logits - logits.amax(-1, keepdim=True)) / max(temperature, TINY)  # the best is 0, so nothing overflows
+    least = temperature.clamp(min=TINY) if isinstance(temperature, Tensor) else max(temperature, TINY)
+    return (logits - logits.amax(-1, keepdim=True)) / least  # the best is 0, so nothing overflows
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,10 @@ class Sampling:
         return self.settings.temperature == 0
 
     @property
-    def is_plain(self) -> bool:
-        """Whether the likeliest token is taken as the model has it, if it is one that may be written."""
-        return self.greedy and not self.looks_back
+    def is_simple(self) -> bool:
+        """Whether nothing but the temperature comes between the model's scores and the choice."""
+        filters = any(getattr(self.settings, name) is not None for name in FILTERS)
+        return not self.looks_back and (self.greedy or not (filters or self.settings.xtc_probability))
 
     @property
     def looks_back(self) -> bool:
@@ -104,14 +106,15 @@ class Sampling:
             logits = dont_repeat_yourself(logits, history, *dry, self.breakers)
         return forbid_repeated(logits, history, given.no_repeat_ngram) if given.no_repeat_ngram else logits
 
-    def choose(self, logits: Logits, history: History | None, chances: "Draws") -> Int[Tensor, " rows"]:
-        """The next token of each row."""
+    def choose(self, logits: Logits, history: History | None, chances: "Draws | None") -> Int[Tensor, " rows"]:
+        """The next token of each row; where nothing is left to chance, none is needed."""
         return self.pick(self.reshape(logits, history), chances)
 
-    def pick(self, reshaped: Logits, chances: "Draws") -> Int[Tensor, " rows"]:
+    def pick(self, reshaped: Logits, chances: "Draws | None") -> Int[Tensor, " rows"]:
         """The token that chance takes, of what `reshape` gives."""
         if self.greedy:
             return best(reshaped)
+        assert chances is not None
         if self.settings.xtc_probability:
             rows = chances.next().to(reshaped.device) < self.settings.xtc_probability
             reshaped = exclude_top_choices(reshaped, self.settings.xtc_threshold, rows)
@@ -133,6 +136,7 @@ def draw(logits: Logits, chances: Float[Tensor, " rows"]) -> Int[Tensor, " rows"
     return torch.searchsorted(cumulative, threshold, right=True)[:, 0].clamp(max=logits.shape[-1] - 1)
 
 
+@runtime_checkable
 class Draws(Protocol):
     """Where numbers from [0, 1) come from."""
 

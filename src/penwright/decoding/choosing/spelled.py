@@ -8,6 +8,8 @@ from torch import Tensor
 
 from penwright.decoding.choosing.filters import Logits
 from penwright.decoding.choosing.largest import Choose, Likeliest, likeliest
+from penwright.decoding.choosing.next_token import Rule
+from penwright.decoding.choosing.sampling import Draws
 from penwright.decoding.choosing.spelling import Situations, Spelling
 
 
@@ -29,6 +31,10 @@ class SpelledRows:
     def likeliest(self, logits: Logits, n_left: int) -> Likeliest:
         """The best of those tokens in each row; the logits are of no use then."""
         return self._choose(logits.float(), self._spelling, self._situations(n_left), 1)
+
+    def rule(self, n_left: int, temperature: float, chances: Draws | None) -> Rule:
+        """How the only row goes on when so many tokens may come after the next one."""
+        return Rule(self._spelling, int(self._states[0]), n_left - int(self._shorter[0]), temperature, chances)
 
     def push(self, tokens: Int[Tensor, " rows"]) -> None:
         """The next token of each row."""

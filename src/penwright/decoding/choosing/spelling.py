@@ -66,6 +66,11 @@ class Spelling:
         bits[:, :vocab_size] = self.may_come
         return torch.from_numpy(np.packbits(bits, axis=1, bitorder="little").view(np.int64))
 
+    @cached_property
+    def states_after(self) -> UInt8[Tensor, "states vocab_size"]:
+        """`after`, for what is compiled."""
+        return torch.from_numpy(self.after)
+
     def situations(self, states: States, n_left: Int[np.ndarray, "*#texts"]) -> Situations:
         """Of texts in these states, after whose next token so many may come."""
         return states + N_STATES * np.minimum(np.maximum(n_left, 0), MOST_LEFT)  # sooner than np.clip

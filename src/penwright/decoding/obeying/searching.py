@@ -6,9 +6,11 @@ from functools import cached_property
 
 import torch
 
-from penwright.decoding.beam import Choosing, beam_search
+from penwright.decoding.beam import beam_search
+from penwright.decoding.choosing.largest import Choosing, likeliest
 from penwright.decoding.choosing.spelling import Spelling
 from penwright.decoding.decodable import Translating, evaluating
+from penwright.decoding.greedy import greedy_search
 from penwright.decoding.hypotheses import BeamSettings, Extension, Hypothesis, Wanted, Watch
 from penwright.decoding.looking import TokenPair, coverage, cross_attention
 from penwright.decoding.obeying.demands import NO_DRAFT, Draft, GuideMaker, Outcome, Wish, outcomes, wishes_of
@@ -100,25 +102,35 @@ class Searcher:
         tokens = [source_tokens(self._tokenizer, each.job) for each in asked]
         found: list[list[Found]] = [[] for _ in asked]
         batches = batches_by_length([len(each) for each in tokens], BATCH_TOKENS // settings.beam_size)
-        spelling = Spelling.of(self._tokenizer, settings.banned)
-        choosing = Choosing(spelling, self._stepper.likeliest) if self._stepper else Choosing(spelling)
         with evaluating(self._model), torch.inference_mode():
             for batch in batches:
-                limits = [self.limit(len(tokens[n]), asked[n].guide, limit) for n in batch]
-                results = beam_search(
-                    self.rows([tokens[number] for number in batch], max(limits)),
-                    limits,
-                    wider,
-                    end_id=self._tokenizer.end_id,
-                    guides=[asked[number].guide for number in batch],
-                    choosing=choosing,
-                    watch=_among(batch, watch),
-                    wanted=_by_number([asked[number].job for number in batch], wanted),
-                )
+                sources, here = [tokens[number] for number in batch], [asked[number] for number in batch]
+                results = self._hypotheses(sources, here, wider, limit, _among(batch, watch), _by_number(here, wanted))
                 for number, result in zip(batch, results, strict=True):
                     ranked = self._by_coverage(tokens[number], result, settings.coverage_penalty)
                     found[number] = self._distinct(asked[number], ranked)[: settings.n_best]
         return found
+
+    def _hypotheses(
+        self,
+        sources: Sequence[Sequence[int]],
+        asked: Sequence[Asked],
+        settings: BeamSettings,
+        limit: int | None,
+        watch: Watch | None,
+        wanted: Wanted | None,
+    ) -> list[list[Hypothesis]]:
+        """Of one batch."""
+        limits = [self.limit(len(source), each.guide, limit) for source, each in zip(sources, asked, strict=True)]
+        rows, end_id = self.rows(sources, max(limits)), self._tokenizer.end_id
+        spelling = Spelling.of(self._tokenizer, settings.banned)
+        choosing = Choosing(spelling, self._stepper.likeliest if self._stepper else likeliest)
+        guides = [each.guide for each in asked]
+        if settings.beam_size > 1 or watch or any(guide is not None for guide in guides):
+            return beam_search(
+                rows, limits, settings, end_id=end_id, guides=guides, choosing=choosing, watch=watch, wanted=wanted
+            )
+        return greedy_search(rows, limits, settings, end_id=end_id, choosing=choosing, wanted=wanted)
 
     def _by_coverage(
         self, source: Sequence[int], hypotheses: Sequence[Hypothesis], penalty: float
@@ -168,8 +180,8 @@ def _among(batch: Sequence[int], watch: Watch | None) -> Watch | None:
     return told
 
 
-def _by_number(jobs: Sequence[Job], wanted: WantedJob | None) -> Wanted | None:
-    return None if wanted is None else lambda number: wanted(jobs[number])
+def _by_number(asked: Sequence[Asked], wanted: WantedJob | None) -> Wanted | None:
+    return None if wanted is None else lambda number: wanted(asked[number].job)
 
 
 def _is_protected(job: Job) -> bool:
