@@ -7,9 +7,7 @@ it would be alone, up to ties within the rounding of its precision.
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,14 +15,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from penwright.decoding.choosing.filters import Logits
-from penwright.decoding.choosing.next_token import Rule
 from penwright.decoding.choosing.penalties import History
-from penwright.decoding.choosing.sampling import Chances, Together
+from penwright.decoding.choosing.sampling import Together
 from penwright.decoding.choosing.spelling import FREE, Situations, Spelling
-from penwright.decoding.constraining.constraints import GuidedRows
+from penwright.decoding.completing import News, Request, Row
 from penwright.decoding.decodable import Coming, Continuing, evaluating, in_view
-from penwright.decoding.drafts import Draft, Manner
-from penwright.decoding.generate import Finish, log_probs_of, not_nan, possible
+from penwright.decoding.generate import log_probs_of, not_nan
 from penwright.decoding.prefixes import WORTH, Prefixes, Tokens, n_common
 from penwright.decoding.step import Stepper
 from penwright.decoding.unknown import never_written
@@ -36,44 +32,6 @@ Known = Callable[[int], list[KeysValues]]  # those of so many tokens
 READ_TOKENS = 1024  # of prompts at a time, with padding, so that those who are written need not wait for long
 
 
-class Likely(NamedTuple):
-    """A token that could have come."""
-
-    token: int
-    log_prob: float  # in nats, under the model itself
-    chance: float  # of being drawn, as the settings have it (but for XTC, which is up to chance)
-
-
-class Look(NamedTuple):
-    """What stood to choose from."""
-
-    rank: int  # of the token that came, under the model itself; 1 is the likeliest
-    entropy: float  # of the model's distribution, in nats
-    likely: tuple[Likely, ...]  # likeliest first
-
-
-class News(NamedTuple):
-    """A token of a completion."""
-
-    token: int
-    log_prob: float  # in nats, under the model itself
-    text: str  # that can be shown now: whole characters, and nothing of a stop string
-    finish: Finish | None = None  # why the completion ends with this token
-    look: Look | None = None
-
-
-@dataclass(eq=False)
-class Request:
-    """A completion that is asked for, and whether it still is."""
-
-    prompt: str
-    prompt_tokens: Sequence[int]  # with the start token
-    manner: Manner
-    number: int = 0  # of the completions of this prompt with this seed, each of which is another
-    n_likely: int = 0  # of the tokens to look at; 0: no look
-    left: bool = False  # set by whoever no longer wants it, in any thread
-
-
 class Pool:
     """The rows of a model that writes. All but `join` is for one thread."""
 
@@ -81,7 +39,7 @@ class Pool:
         self._model, self._tokenizer, self._stepper = model, tokenizer, stepper
         self._max_rows, self._context = max_rows, model.settings.context_length
         self._coming = Coming(model, stepper)
-        self._rows: list[_Row] = []
+        self._rows: list[Row] = []
         self._waiting: deque[Request] = deque()
         self._prefixes = Prefixes()
         self._spelling = Spelling.of(tokenizer, never_written(tokenizer))
@@ -169,7 +127,7 @@ class Pool:
                 read.select(rows)
                 logits = logits[rows]
             self._coming.take_in(read)
-            self._rows += [_Row(request, self._tokenizer, logits) for request in group]
+            self._rows += [Row(request, self._tokenizer, logits) for request in group]
             yield logits
 
     def _known(self) -> "list[tuple[Tokens, Known]]":
@@ -233,76 +191,6 @@ class Pool:
         order = [row if stays[row] else movers.pop() for row in range(n)]
         self._coming.select(torch.tensor(order, dtype=torch.long))
         self._rows = [self._rows[row] for row in order]
-
-
-class _Row:
-    """A completion while it is written."""
-
-    def __init__(self, request: Request, tokenizer: Tokenizer, logits: Logits):
-        """`logits` gives the shape and the device."""
-        manner, settings = request.manner, request.manner.sampling.settings
-        prompt = list(request.prompt_tokens)
-        self.request, self.sampling, self._end_id = request, manner.sampling, tokenizer.end_id
-        self.draft = Draft.begin(tokenizer, request.prompt, prompt, request.number, settings.stop)
-        self.chances = Chances(settings.seed, [request.number])
-        self.history = History([prompt], logits[:1]) if manner.sampling.looks_back else None
-        self.guided = GuidedRows(manner.guide, [request.prompt]) if manner.guide else None
-        self._spelling, self.state = manner.spelling, np.uint8(0)
-        self.n_left = manner.n_new
-
-    @property
-    def is_bound(self) -> bool:
-        """Whether more than its spelling says which tokens may come next."""
-        return self.guided is not None or not self._may_end
-
-    def rule(self) -> Rule | None:
-        """By which it goes on, if that is so simple that nobody need look at each token."""
-        if self.is_bound or self.request.n_likely or not self.sampling.is_simple:
-            return None
-        temperature = self.sampling.settings.temperature
-        return Rule(self._spelling, int(self.state), self.n_left - 1, temperature, self.chances)
-
-    @property
-    def _may_end(self) -> bool:
-        return len(self.draft.tokens) >= self.sampling.settings.min_new_tokens
-
-    def possible(self, logits: Float[Tensor, "1 vocab_size"]) -> Float[Tensor, "1 vocab_size"]:
-        """The scores without the tokens that must not come next."""
-        return possible(logits, self.guided, self.n_left - 1, None if self._may_end else self._end_id)
-
-    def push(self, token: int, log_prob: float, look: Look | None) -> News:
-        """Write a token."""
-        draft, n_shown = self.draft, len(self.draft.pieces)
-        draft.tokens.append(token)
-        self.n_left -= 1
-        finish: Finish | None = "length" if self.n_left == 0 else None
-        if token == self._end_id:
-            finish = "end"
-        elif draft.push(token):
-            finish = "stop"
-        if finish is not None:
-            draft.close(finish)
-        else:
-            self._remember(token)
-        return News(token, log_prob, "".join(draft.pieces[n_shown:]), finish, look)
-
-    def look(self, logits: Float[Tensor, " vocab_size"], reshaped: Float[Tensor, " vocab_size"], token: int) -> Look:
-        """At what stood to choose from when this token came."""
-        log_probs = logits.log_softmax(-1)
-        best = log_probs.topk(min(self.request.n_likely, len(log_probs)))
-        if self.sampling.greedy:
-            chances = torch.zeros_like(reshaped).index_fill(0, reshaped.argmax(), 1.0)
-        else:
-            chances = reshaped.softmax(-1)
-        likely = zip(best.indices.tolist(), best.values.tolist(), chances[best.indices].tolist(), strict=True)
-        entropy = torch.special.entr(log_probs.exp()).sum()
-        return Look(int((log_probs > log_probs[token]).sum()) + 1, float(entropy), tuple(Likely(*x) for x in likely))
-
-    def _remember(self, token: int) -> None:
-        self.state = self._spelling.after[self.state, token]
-        for part in (self.history, self.guided):
-            if part is not None:
-                part.push(torch.tensor([token]))
 
 
 def _longest(tokens: Tokens, known: Sequence[Tokens]) -> tuple[int, int]:

@@ -89,7 +89,8 @@ class Stepper:
             return ()
         self.watch()
         cache.make_room(n_tokens)
-        log_probs, tokens = compiled(*_inputs(token, cache, encoded, None), rule.tensors(n_tokens))
+        *row, _, source, padding = _inputs(token, cache, encoded, None)
+        log_probs, tokens = compiled(*row, source, padding, rule.tensors(n_tokens))
         cache.advance(n_tokens)
         return tuple(map(Written, tokens.tolist(), log_probs.tolist()))
 

@@ -5,7 +5,8 @@ from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 
-from penwright.decoding.pool import News, Pool, Request
+from penwright.decoding.completing import News, Request
+from penwright.decoding.pool import Pool
 
 Mail = asyncio.Queue[tuple[Request, News | Exception]]
 
