@@ -24,7 +24,7 @@ class Pooling:
     async def write(self, requests: Sequence[Request], until: float) -> AsyncGenerator[tuple[int, News], None]:
         """The news of each request, by its number, until all have come to their end.
 
-        Closing it, or cancelling who waits for it, ends the work within a token. Raises TimeoutError when the loop's
+        Closing it, or cancelling who waits for it, ends the work at the next step. Raises TimeoutError when the loop's
         time is past `until`, and what the pool raises.
         """
         loop, mail = asyncio.get_running_loop(), Mail()
