@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from playwright import sync_api
 
 check_types_of("penwright")
-settings.register_profile("the same", derandomize=True)  # the same code passes or fails in every run ...
+settings.register_profile("the same", derandomize=True, deadline=None)  # the same code passes or fails in every run ...
 settings.load_profile("the same")  # ... and `pytest --hypothesis-profile=default` searches further
 torch.set_num_threads(1)  # the models of the tests are too small to share out
 

@@ -14,7 +14,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 @every_kind
 @given(st.integers(1, 50), st.none() | st.integers(1, 200), st.integers(0, 400))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_every_factor_is_finite_and_within_zero_and_one(
     kind: type[Schedule], warmup_steps: int, total: int | None, step: int
 ) -> None:

@@ -113,7 +113,7 @@ def test_a_recipe_written_and_read_again_is_equal(table: Table, tmp_path: Path) 
 
 
 @given(st.text(max_size=20), st.floats(1e-6, 1), st.integers(1, 10**6))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_any_text_and_number_survives_the_way_through_toml(prompt: str, rate: float, steps: int) -> None:
     import tomllib
 

@@ -91,7 +91,7 @@ def test_crlf_is_a_line_end_wherever_blocks_are_cut(tmp_path, monkeypatch, block
     assert (file.n_crlf, file.n_lines) == (3, 4)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="\ufeff") | st.just("\n"), min_size=1))
 def test_chunks_joined_are_the_text(tmp_path_factory, text):
     file = examine(write(tmp_path_factory.mktemp("chunks"), text.encode()), "utf-8")

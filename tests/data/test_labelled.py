@@ -73,7 +73,7 @@ def test_numbers_are_ordered_as_numbers_and_counted(tmp_path):
 rows = st.lists(st.tuples(st.text("ab", min_size=1, max_size=3), st.sampled_from("xyz")), min_size=2, max_size=40)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(rows, st.integers(0, 3))
 def test_no_held_out_text_is_learned_from_and_every_class_is(tmp_path_factory, rows, seed):
     path = write_rows(tmp_path_factory.mktemp("rows"), rows)

@@ -158,7 +158,7 @@ def test_alike_sides_are_kept_and_noted(tmp_path):
 small = st.text("abc", min_size=1, max_size=2)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(small, small), min_size=2, max_size=40), st.integers(0, 3), st.floats(0.05, 0.6))
 def test_no_held_out_sentence_is_learned_from_and_all_pairs_are_accounted_for(tmp_path_factory, pairs, seed, fraction):
     files = write_aligned(tmp_path_factory.mktemp("pairs"), pairs)

@@ -14,7 +14,7 @@ def arrays(table):
     return np.array(keys, dtype=np.uint64), np.array(classes, dtype=np.uint64), np.array(keep)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(rows.filter(lambda table: any(keep for *_, keep in table)), st.integers(0, 40), st.integers(0, 3))
 def test_rows_of_one_key_go_together_and_only_kept_ones(table, wanted, seed):
     keys, _, keep = arrays(table)
@@ -29,7 +29,7 @@ def test_about_as_many_rows_as_wanted_are_held_out():
     assert held_out_rows(keys, np.ones(10_000, dtype=bool), 100, seed=5).sum() == 100
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(rows.filter(lambda table: any(keep for *_, keep in table)), st.integers(1, 40))
 def test_no_class_loses_its_last_text(table, wanted):
     keys, classes, keep = arrays(table)

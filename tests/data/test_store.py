@@ -57,7 +57,7 @@ def test_a_row_that_is_not_there_is_an_error(store: TokenStore):
         store.column("source")[4]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(documents=st.lists(st.lists(st.text(max_size=20))), batch=st.integers(1, 50))
 def test_documents_in_chunks_hold_the_tokens_of_their_chunks(
     tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer, documents: list[list[str]], batch: int

@@ -39,7 +39,7 @@ def test_a_cut_inside_a_line_moves_to_the_next_line_start(tmp_path):
     assert texts(corpus.held_out)[0].startswith("line 0085\n")
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.text("ab \n", min_size=2, max_size=300).filter(str.strip), st.floats(0.01, 0.9))
 def test_both_parts_joined_are_the_text_and_neither_is_empty(tmp_path_factory, text, fraction):
     path = write(tmp_path_factory.mktemp("text"), "t.txt", text)

@@ -19,7 +19,7 @@ PAIRS = [("ab cd", "cd ab ef"), ("abc", "a b"), ("j, a b", "b"), ("", "a"), ("a"
 
 
 @given(st.text("ab \t\u00e9,\u2028", max_size=30))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_tokens_are_numbered_by_the_words_they_belong_to(text: str) -> None:
     tokenizer = train_tokenizer("bytes", ["any"])
     numbers = word_numbers(text, tokenizer)

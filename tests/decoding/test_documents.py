@@ -49,7 +49,7 @@ def test_sentences_are_translated_one_by_one_across_wrapped_lines() -> None:
 
 
 @given(st.text("ab .-#1\n\t", max_size=80))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_no_line_of_short_ones_is_lost_or_moved(document: str) -> None:
     kept = translated(document, "en", unchanged).split("\n")
     assert [line.rstrip() for line in kept] == [line.rstrip() for line in document.split("\n")]

@@ -18,7 +18,7 @@ def test_rows_can_be_wider_than_the_longest() -> None:
 
 
 @given(st.lists(st.integers(1, 9), max_size=30), st.integers(1, 20))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_batches_hold_every_sequence_once_and_keep_their_bound(lengths: list[int], max_tokens: int) -> None:
     batches = list(batches_by_length(lengths, max_tokens))
     assert sorted(number for batch in batches for number in batch) == list(range(len(lengths)))

@@ -79,7 +79,7 @@ def test_rows_that_come_and_go_are_written_as_alone(
         assert values == pytest.approx(alone.log_probs, abs=1e-6)  # in float32, by other ways
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     plan=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 12), st.integers(0, 30)), max_size=6),
     max_rows=st.integers(1, 4),

@@ -12,7 +12,7 @@ def at_most(n: int) -> Callable[[str], bool]:
 
 
 @given(st.text("ab .,;。\t\u2028", max_size=60), st.integers(1, 12))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_parts_fit_and_together_are_the_text(text: str, n: int) -> None:
     parts = segments(text, at_most(n), "en")
     assert "".join(parts) == text

@@ -16,13 +16,13 @@ def shown(portions: list[str], stops: list[str]) -> tuple[str, bool]:
 
 
 @given(st.lists(texts, max_size=6), stop_strings)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_portions_make_no_difference(portions: list[str], stops: list[str]) -> None:
     assert shown(portions, stops) == shown(list("".join(portions)), stops)
 
 
 @given(texts, stop_strings)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_what_is_shown_holds_no_stop_string_and_is_where_the_text_begins(text: str, stops: list[str]) -> None:
     before, stopped = shown([text], stops)
     assert text.startswith(before)

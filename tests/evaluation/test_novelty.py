@@ -8,7 +8,7 @@ from penwright.data.corpora import Document
 from penwright.evaluation.novelty import LENGTHS, SHORTEST, measure, passages
 
 chunks = st.lists(st.text("abé \n", max_size=40), min_size=1, max_size=3)
-quick = settings(max_examples=80, deadline=None)
+quick = settings(max_examples=80)
 
 
 def squeezed(text: str) -> str:

@@ -69,7 +69,7 @@ def test_the_layers_asked_for_are_those_of_all_layers(
 
 
 @given(st.lists(st.floats(0, 1), min_size=1))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_packing_loses_less_than_half_a_percent(weights: list[float]) -> None:
     array = np.array(weights)
     assert np.abs(unpack(pack(array)) - array).max() <= 0.004
@@ -121,7 +121,7 @@ def test_an_exact_induction_pattern_scores_one_and_looking_back_one_does_not() -
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=9), st.integers(0, 9))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_induction_is_the_sum_over_earlier_places_by_brute_force(ids: list[int], seed: int) -> None:
     n = len(ids)
     weights = alone(np.tril(np.random.default_rng(seed).random((n, n))))

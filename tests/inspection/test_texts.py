@@ -24,7 +24,7 @@ HARD = ["", " ", "\n\n", "\0", "a\u2028b", "naïve 🦊🦊", "\ud83d", "</s><pa
 
 @pytest.mark.parametrize("kind", ["characters", "pieces"])
 @given(text=st.text())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 def test_tokens_cover_the_text_in_order_and_can_be_read(request: pytest.FixtureRequest, kind: str, text: str) -> None:
     tokenizer: Tokenizer = request.getfixturevalue(kind)
     tokens = tokens_of(tokenizer, text)

@@ -61,7 +61,7 @@ def test_a_target_that_may_see_nothing_sees_everything() -> None:
 
 
 @given(st.integers(1, 6), st.integers(1, 6), st.booleans(), st.lists(st.integers(0, 2), min_size=6, max_size=6))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_a_mask_allows_what_each_rule_allows(length: int, window: int, causal: bool, documents: list[int]) -> None:
     segments = torch.tensor([documents[:length]])
     mask = Mask(causal, window, segments=segments).resolve(torch.arange(length)[None], length)

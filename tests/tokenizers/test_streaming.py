@@ -12,7 +12,7 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     return train_tokenizer(request.param, ["ab Zażółć 👨‍👩‍👧 字 ab Zażółć"])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(text=st.text())
 def test_pieces_grow_into_the_text_of_all_tokens(tokenizer: Tokenizer, text: str):
     stream = TextStream(tokenizer)
@@ -20,7 +20,7 @@ def test_pieces_grow_into_the_text_of_all_tokens(tokenizer: Tokenizer, text: str
     assert "".join(map(stream.push, ids)) + stream.finish() == tokenizer.decode(ids)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(data=st.data())
 def test_any_ids_at_all_stream_as_they_decode(tokenizer: Tokenizer, data: st.DataObject):
     ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1)))

@@ -58,7 +58,7 @@ def test_decoding_gives_the_text_back(tokenizer: Tokenizer, text: str):
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(text=st.text())
 def test_byte_tokenizers_know_every_text(byte_tokenizer: Tokenizer, text: str):
     assert byte_tokenizer.decode(byte_tokenizer.encode(text)) == text
@@ -106,7 +106,7 @@ def test_the_plain_library_gives_the_same_ids(tokenizer: Tokenizer, text: str, t
     assert library.decode(tokenizer.encode(text)) == text
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(text=st.text(st.sampled_from("ab.é'_1 \t\n\x1c\x1f\u00a0\u2028\u3000\u0301字👍")))
 def test_words_are_cut_where_the_plain_library_cuts_them(byte_tokenizer: Tokenizer, text: str):
     library = LibraryTokenizer.from_str(byte_tokenizer._library.to_str())

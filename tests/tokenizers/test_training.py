@@ -48,7 +48,7 @@ def test_a_vocabulary_without_room_for_the_bytes_is_refused(kind: str):
 
 
 @learned
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(texts=st.lists(st.text(), min_size=1), vocab_size=st.sampled_from([259, 260, 300, 10_000]))
 def test_any_text_can_be_trained_on(kind: str, texts: list[str], vocab_size: int):
     text = "".join(texts) + "."

@@ -20,7 +20,7 @@ from penwright.decoding.choosing.penalties import (
 
 VOCABULARY = 6
 texts = st.lists(st.integers(0, VOCABULARY - 1), max_size=80)
-quick = settings(max_examples=60, deadline=None)
+quick = settings(max_examples=60)
 EVEN = torch.zeros(1, VOCABULARY)
 
 

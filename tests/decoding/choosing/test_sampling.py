@@ -23,7 +23,7 @@ from penwright.decoding.choosing.sampling import Chances, Sampling, ban, draw, w
 
 VOCABULARY = 12
 scores = st.lists(st.floats(-30, 30, width=32), min_size=VOCABULARY, max_size=VOCABULARY)
-quick = settings(max_examples=50, deadline=None)
+quick = settings(max_examples=50)
 
 
 def row(values: list[float]) -> Tensor:

@@ -42,7 +42,7 @@ PATTERNS = [
     "[é-ł]{1,2}",
 ]
 texts = st.text("abcABCdxyé1 .\nłßKk]^-\u212a", max_size=7)
-quick = settings(max_examples=100, deadline=None)
+quick = settings(max_examples=100)
 
 
 def accepts(automaton: Automaton, text: str, start: int | None = None) -> bool:
@@ -61,7 +61,7 @@ AUTOMATA = {pattern: built(pattern) for pattern in PATTERNS}
 
 
 @given(st.sampled_from(PATTERNS), texts)
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 def test_a_pattern_means_what_python_means_by_it(pattern: str, text: str) -> None:
     assert accepts(AUTOMATA[pattern], text) == bool(re.fullmatch(pattern, text))
 

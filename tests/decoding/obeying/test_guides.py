@@ -58,7 +58,7 @@ def spell(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
 
 
 @given(st.text("ab ,-(", max_size=14))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_guide_counts_a_word_as_often_as_it_stands_by_itself(text: str) -> None:
     tokenizer = train_tokenizer("characters", ["ab ,-("])
     term = Term((spell(tokenizer, " ab"),), (spell(tokenizer, "ab"),), (spell(tokenizer, "ab"),), times=20)
