@@ -19,11 +19,10 @@ from penwright.api import load_translator
 from penwright.config import Precision
 from penwright.decoding import BeamSettings, Branching, Translating, beam_search
 from penwright.decoding.choosing.largest import Choosing
-from penwright.decoding.choosing.next_token import Rule
+from penwright.decoding.choosing.next_token import Rule, Written
 from penwright.decoding.choosing.spelling import Spelling
 from penwright.decoding.greedy import greedy_search
 from penwright.decoding.padding import batches_by_length, right_padded
-from penwright.decoding.step import Written
 from penwright.evaluation.translation import translation_scores
 from penwright.layers.quantised import to_precision
 from penwright.models import EncoderDecoder

@@ -60,7 +60,7 @@ def browse(browser: "sync_api.Browser") -> Iterator[Callable[..., "sync_api.Page
         context = browser.new_context(
             offline=True, color_scheme=scheme, viewport={"width": width, "height": height}, reduced_motion="reduce"
         )
-        context.set_default_timeout(10_000)
+        context.set_default_timeout(60_000)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda message: complaints.append(message.text))

@@ -247,11 +247,11 @@ def saving(final: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
+def write_atomically(path: Path, content: str) -> None:
     """Replace a file's content as a whole: after a kill or on a full disk the old content is still there."""
     temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
     try:
-        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+        temporary.write_bytes(content.encode())
         _flush(temporary)
         temporary.replace(path)
     except OSError as error:

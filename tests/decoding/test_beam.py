@@ -16,10 +16,9 @@ from penwright.decoding import (
     generate,
 )
 from penwright.decoding.choosing.largest import Choosing
-from penwright.decoding.choosing.next_token import Rule
+from penwright.decoding.choosing.next_token import Rule, Written
 from penwright.decoding.choosing.spelling import Spelling
 from penwright.decoding.greedy import greedy_search
-from penwright.decoding.step import Written
 from penwright.errors import PenwrightError
 from penwright.models import EncoderDecoder
 

@@ -11,8 +11,8 @@ from penwright.config import DecodingSettings, Table
 from penwright.decoding import Completion, Generator, step
 from penwright.decoding import pool as pool_module
 from penwright.decoding import prefixes as prefixes_module
-from penwright.decoding.completing import News, Request
 from penwright.decoding.pool import Pool
+from penwright.decoding.pooled import News, Request
 from penwright.decoding.prefixes import Prefixes, n_common
 from penwright.errors import PenwrightError
 from penwright.layers.attention import KeysValues

@@ -184,14 +184,12 @@ def written(
 
     `steps` counts those of the stepper.
     """
-    stepper = Stepper(model)
+    stepper, n_tokens = Stepper(model), 70 if isinstance(model, DecoderOnly) else 30
     if isinstance(model, DecoderOnly):
-        n_tokens, rows = 70, Continuing(model, [[5, seed], [3]], 70, stepper)
+        rows = Continuing(model, [[5, seed], [3]], n_tokens, stepper)
     else:
-        n_tokens, rows = (
-            30,
-            Translating(model, [[4, 5, seed, 2], [3, 2]], start_id=1, max_new_tokens=30, stepper=stepper),
-        )
+        sources = [[4, 5, seed, 2], [3, 2]]
+        rows = Translating(model, sources, start_id=1, max_new_tokens=n_tokens, stepper=stepper)
     sampling = Sampling((0,), DecodingSettings(temperature=temperature))
     tokens, log_probs = list[int](), list[float]()
     with stepper.watched(lambda: None if steps is None else steps.append(1)):

@@ -93,9 +93,12 @@ def test_a_frame_shows_all_of_its_view_wherever_on_the_page_it_stands(opened: Ca
     element.content_frame().wait_for_selector("main[data-ready]")
     page.wait_for_function("document.querySelector('iframe').style.height !== '520px'")  # though it is out of sight
     element.scroll_into_view_if_needed()
-    page.wait_for_timeout(300)
     frame = element.content_frame()
     lowest = "Math.max(...[...document.querySelectorAll('main *')].map(e => e.getBoundingClientRect().bottom))"
+    for _ in range(100):  # what is in sight is drawn at last
+        page.wait_for_timeout(100)
+        if frame.evaluate(lowest) <= element.bounding_box()["height"]:
+            break
     assert frame.evaluate(lowest) <= element.bounding_box()["height"]
     plots = "[...document.querySelectorAll('.pw-plot, .pw-map')].map(e => e.offsetHeight)"
     assert all(height >= 300 for height in frame.evaluate(plots))

@@ -9,16 +9,16 @@ import torch
 from jaxtyping import Float, Int, Int64
 from torch import Tensor, nn
 
-from penwright.decoding.choosing.next_token import Rule
+from penwright.decoding.choosing.next_token import Rule, Written
 from penwright.decoding.examples import n_several
 from penwright.decoding.padding import right_padded
-from penwright.decoding.step import Stepper, Written
+from penwright.decoding.step import Stepper
 from penwright.errors import PenwrightError
 from penwright.layers.attention import KeysValues
 from penwright.layers.cache import Cache, OpenCache
 from penwright.models import DecoderOnly, EncoderDecoder
 
-SHORTEST = 2  # tokens of sources, and room for targets: a compiled step takes one for a special case
+SHORTEST = 2  # tokens of sources: a compiled step takes one for a special case
 
 
 @runtime_checkable
@@ -32,9 +32,9 @@ class Decodable(Protocol):
         """Append a token to each row; the logits of the one after it."""
 
     def several(self, token: Int[Tensor, "1"], rule: Rule) -> Sequence[Written]:
-        """Tokens that come after this one of the only row, chosen by a rule, which all but the last are appended.
+        """Tokens that come after this one of the only row, chosen by a rule; all but the last of them are appended.
 
-        None where they are to be written one by one.
+        It gives no tokens, and appends none, where they are to be written one by one.
         """
 
     def select(self, rows: Int[Tensor, " selected"]) -> None:

@@ -11,11 +11,11 @@ from jaxtyping import Int
 from torch import Tensor
 
 from penwright.decoding.choosing.filters import NEVER, Logits
+from penwright.decoding.choosing.next_token import Written
 from penwright.decoding.choosing.penalties import History
 from penwright.decoding.choosing.sampling import Chances, Sampling
 from penwright.decoding.choosing.spelled import SpelledRows
 from penwright.decoding.decodable import Decodable, diverged
-from penwright.decoding.step import Written
 
 Finish = Literal["end", "stop", "length"]  # the model ended; a stop string came; as long as allowed
 StopRule = Callable[[int, int], bool]  # called with a row and its new token

@@ -12,14 +12,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from penwright.config import DecodingSettings
-from penwright.decoding.choosing.next_token import Rule
+from penwright.decoding.choosing.next_token import Rule, Written
 from penwright.decoding.choosing.sampling import Chances
-from penwright.decoding.completing import Request
 from penwright.decoding.decodable import Continuing, Decodable, evaluating, newest_half
 from penwright.decoding.drafts import Draft, Manner, manner_of
 from penwright.decoding.generate import Finish, Step, generate
 from penwright.decoding.pool import Pool
-from penwright.decoding.step import Stepper, Written
+from penwright.decoding.pooled import Request
+from penwright.decoding.step import Stepper
 from penwright.decoding.unknown import unknown_warnings
 from penwright.models import DecoderOnly
 from penwright.tokenizers import Tokenizer

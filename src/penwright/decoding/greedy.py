@@ -1,13 +1,14 @@
 """Greedy search: what beam search finds with one beam, written token by token as generate() does."""
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 from penwright.decoding.choosing.largest import Choosing
 from penwright.decoding.choosing.sampling import Sampling
 from penwright.decoding.choosing.spelled import SpelledRows
 from penwright.decoding.decodable import Decodable
 from penwright.decoding.generate import generate
-from penwright.decoding.hypotheses import BeamSettings, Hypothesis, Wanted
+from penwright.decoding.hypotheses import BeamSettings, Hypothesis, Wanted, hypothesis_of
 
 
 def greedy_search(
@@ -44,11 +45,9 @@ def greedy_search(
             tokens[row].append(token)
             log_probs[row].append(log_prob)
             ended[row] = token == end_id
-    each = zip(tokens, log_probs, ended, strict=True)
-    return [[_hypothesis(*written, settings.length_penalty)] for written in each]
-
-
-def _hypothesis(tokens: list[int], log_probs: list[float], ended: bool, length_penalty: float) -> Hypothesis:
-    log_prob, length = sum(log_probs), len(tokens)
-    score = log_prob / length**length_penalty
-    return Hypothesis(tuple(tokens[: length - ended]), log_prob, score, "end" if ended else "length", tuple(log_probs))
+    sums = [list(accumulate(each)) for each in log_probs]
+    penalty = settings.length_penalty
+    return [
+        [hypothesis_of(written, so_far, len(written), so_far[-1], over, penalty)]
+        for written, so_far, over in zip(tokens, sums, ended, strict=True)
+    ]

@@ -18,9 +18,9 @@ from penwright.decoding.choosing.filters import Logits
 from penwright.decoding.choosing.penalties import History
 from penwright.decoding.choosing.sampling import Together
 from penwright.decoding.choosing.spelling import FREE, Situations, Spelling
-from penwright.decoding.completing import News, Request, Row
 from penwright.decoding.decodable import Coming, Continuing, evaluating, in_view
 from penwright.decoding.generate import log_probs_of, not_nan
+from penwright.decoding.pooled import News, Request, Row
 from penwright.decoding.prefixes import WORTH, Prefixes, Tokens, n_common
 from penwright.decoding.step import Stepper
 from penwright.decoding.unknown import never_written

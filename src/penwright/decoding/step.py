@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from math import inf
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from penwright import compiler
 from penwright.decoding.ahead import Compiled, Input, ModelPart, compile_ahead, forget, is_kept, load
 from penwright.decoding.choosing.largest import COMPILES, MOST, Likeliest, likeliest
-from penwright.decoding.choosing.next_token import Rule
+from penwright.decoding.choosing.next_token import Rule, Written
 from penwright.decoding.choosing.spelling import Situations, Spelling
 from penwright.decoding.examples import MOST_TARGETS, Inputs, Part, example_of, n_several
 from penwright.decoding.parts import Choice, Prompt, Reading, Several, Step, as_layers
@@ -24,6 +23,7 @@ from penwright.models import DecoderOnly, Encoded, EncoderDecoder
 READ_TOGETHER = 2  # sources at least: a compiled reading takes one for a special case
 LITTLE = 30_000_000  # parameters: beside a larger step, what Python does after it is little
 NEAR = 0.05  # what rounding to int8 in another order may change: of the length of a row of logits
+NEAR_NATS = 0.5  # and in log-probabilities, which are no such sum of many: what is wrong is further off
 WORTH_THREADS: dict[Part, float] = {  # parameters: in a smaller step threads wait for each other after every product
     "one": 5_000_000,
     "many": 2_000_000,
@@ -78,10 +78,10 @@ class Stepper:
 
     def several(
         self, token: Int[Tensor, "1"], cache: Cache, encoded: Encoded | None, rule: Rule
-    ) -> "tuple[Written, ...]":
+    ) -> tuple[Written, ...]:
         """Tokens that come after this one of the only row: it and all but the last are in the cache then.
 
-        None where nothing is compiled for that, or the cache has no room.
+        It gives no tokens where nothing is compiled for that, or the cache has no room.
         """
         compiled = self._compiled("several", token.device)
         n_tokens = n_several(self._model)
@@ -141,13 +141,6 @@ class Stepper:
         return self._known[part]
 
 
-class Written(NamedTuple):
-    """A token that was chosen."""
-
-    token: int
-    log_prob: float  # in nats, under the model itself: before temperature and the like
-
-
 def _inputs(
     tokens: Int[Tensor, " rows"], cache: Cache, encoded: Encoded | None, origins: Int[Tensor, "rows room"] | None
 ) -> Inputs:
@@ -193,11 +186,13 @@ def _check(whole: ModelPart, part: Part, n_threads: int) -> None:
 
 def _is_near(compiled: Compiled, whole: ModelPart, inputs: Sequence[Input]) -> bool:
     with torch.inference_mode():
-        found, plain = compiled(*deepcopy(inputs))[0], whole(*inputs)  # a step changes what is kept
+        found, plain = compiled(*deepcopy(inputs)), whole(*inputs)  # a step changes what is kept
+    if isinstance(whole, Several):
+        (log_probs, tokens), (plain_log_probs, plain_tokens) = found, plain
+        n = 1 + int((tokens == plain_tokens).cumprod(0).sum())  # rounding may choose another one, and all differs then
+        return bool(((log_probs - plain_log_probs).abs()[:n] <= NEAR_NATS).all())
     plain = plain if isinstance(plain, Tensor) else plain[0]
-    if isinstance(whole, Several):  # what rounding makes of the first token may be others after it
-        found, plain = found[:1], plain[:1]
-    return bool((found - plain).float().norm() <= NEAR * plain.float().norm())
+    return bool((found[0] - plain).float().norm() <= NEAR * plain.float().norm())
 
 
 def are_steps_kept(model: nn.Module) -> bool:

@@ -9,7 +9,7 @@ from contextlib import aclosing
 import numpy as np
 
 from penwright.config import DecodingSettings
-from penwright.decoding.completing import News, Request
+from penwright.decoding.pooled import News, Request
 from penwright.errors import UsageError
 from penwright.inspection import Inspector
 from penwright.inspection.reading import Reading

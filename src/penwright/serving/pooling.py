@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 
-from penwright.decoding.completing import News, Request
 from penwright.decoding.pool import Pool
+from penwright.decoding.pooled import News, Request
 
 Mail = asyncio.Queue[tuple[Request, News | Exception]]
 

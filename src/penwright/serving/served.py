@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
 from penwright.decoding import Classification, Classifier, Demands, Generator, Translation, Translator
-from penwright.decoding.completing import News, Request
 from penwright.decoding.obeying.demands import USUAL_DEMANDS
+from penwright.decoding.pooled import News, Request
 from penwright.errors import PenwrightError, UsageError
 from penwright.inspection import Inspector
 from penwright.serving.gathering import Gathering, Waiting

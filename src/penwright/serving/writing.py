@@ -17,9 +17,9 @@ from torch import Tensor
 
 from penwright.config import DecodingSettings, merge, validate
 from penwright.decoding.choosing.penalties import History
-from penwright.decoding.completing import News
 from penwright.decoding.decodable import Continuing, evaluating
 from penwright.decoding.drafts import manner_of
+from penwright.decoding.pooled import News
 from penwright.decoding.unknown import unknown_warnings
 from penwright.errors import PenwrightError, UsageError
 from penwright.inspection.token_scores import TokenScores

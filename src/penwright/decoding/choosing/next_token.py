@@ -33,6 +33,13 @@ class Rule(NamedTuple):
         return [*spelled, torch.tensor([self.n_left]), temperature, drawn]
 
 
+class Written(NamedTuple):
+    """A token that was chosen."""
+
+    token: int
+    log_prob: float  # in nats, under the model itself: before temperature and the like
+
+
 @torch.library.custom_op("penwright::next_token", mutates_args=())
 def _next_token(
     logits: torch.Tensor,
