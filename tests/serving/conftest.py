@@ -117,7 +117,7 @@ def visit(browser: "Browser", server: Running) -> Iterator[Visit]:
         expected.extend(expect)
         size: Any = {"width": width, "height": height}
         context = browser.new_context(color_scheme=scheme, viewport=size, reduced_motion="reduce")
-        context.set_default_timeout(10_000)
+        context.set_default_timeout(60_000)
         context.on("request", note)  # not routed: that would take the cache away, and a way through here each
         contexts.append(context)
         page = context.new_page()
