@@ -11,7 +11,7 @@ import torch
 
 from penwright import compiler
 from penwright.config import DecodingSettings, Table
-from penwright.decoding import Chances, Sampling, ahead, generate, step
+from penwright.decoding import Chances, Sampling, ahead, examples, generate, step
 from penwright.decoding.choosing.spelled import SpelledRows
 from penwright.decoding.choosing.spelling import Spelling
 from penwright.decoding.decodable import Continuing, Translating
@@ -31,6 +31,13 @@ NEEDS_COMPILER = pytest.mark.skipif(bool(compiler.what_is_missing()), reason=com
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PENWRIGHT_CACHE", str(tmp_path))
+
+
+@pytest.fixture(autouse=True)
+def few_in_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps in a call are unrolled: three take half as long to compile as eight do."""
+    for module in (examples, step):
+        monkeypatch.setattr(module, "n_several", lambda _: 3)
 
 
 @contextmanager
@@ -76,6 +83,7 @@ def test_a_compiled_writer_gives_the_same_logits_with_other_weights_and_past_the
     settings = {"n_layers": 1, "context_length": 80, "n_kv_heads": 2, "qk_norm": True}
     other, model = writer(VOCABULARY, seed=1, **settings), writer(VOCABULARY, seed=2, **settings)
     before = [logits_of(model, n_rows) for n_rows in (1, 3)]
+    monkeypatch.setattr(step, "_parts", lambda _: ("one", "many", "prompt"))
     compile_unchecked(other)
     load, loaded = step.load, []
     monkeypatch.setattr(step, "load", lambda *what: loaded.append(load(*what)) or loaded[-1])
@@ -147,6 +155,7 @@ def test_a_compiled_translator_gives_the_same_logits_however_many_sources_and_be
         ]
 
     plain = found()
+    monkeypatch.setattr(step, "_parts", lambda _: ("one", "many", "sources"))
     compile_unchecked(model)
     load, loaded = step.load, []
     monkeypatch.setattr(step, "load", lambda *what: loaded.append(load(*what)) or loaded[-1])
@@ -173,7 +182,7 @@ def test_a_row_is_written_the_same_several_tokens_at_a_time(
         steps: list[int] = []
         assert [written(model, *way, steps) for way in ways] == plain
         n_tokens = sum(len(tokens) for tokens, _ in plain)
-        assert n_tokens > 60 and len(steps) < n_tokens / 2
+        assert n_tokens > 60 and len(steps) < n_tokens / 1.5
 
 
 @torch.inference_mode()
