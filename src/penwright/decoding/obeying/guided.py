@@ -6,6 +6,7 @@ best of each, until the beam is full. So the work is in the size of the beam, ho
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from penwright.decoding.choosing.sampling import NEVER
-from penwright.decoding.obeying.guides import Guide, Prospects, State
+from penwright.decoding.obeying.guides import Guide, Prospects, State, overdue
 
 
 class Standing(NamedTuple):
@@ -24,6 +25,14 @@ class Standing(NamedTuple):
     lent: float = 0.0  # nats that its merit owes to a term it has only begun
 
 
+class Turn(NamedTuple):
+    """What a token makes of a beam."""
+
+    standing: Standing
+    bank: int  # beams compete with those of the same one
+    credit: float  # nats that its merit gets beside the log-probability of the token
+
+
 class Continuation(NamedTuple):
     """A beam and the token after it."""
 
@@ -31,7 +40,7 @@ class Continuation(NamedTuple):
     merit: float  # what it is ranked by: the log-probability, with what the guide adds
     parent: int
     token: int
-    standing: Standing
+    turn: Turn
 
 
 @dataclass
@@ -92,11 +101,21 @@ class Guided:
 
         `before` are the log-probability and the merit that each beam has now.
         """
-        found = [
-            self._continuation(beam, token, gain, before[beam], length)
-            for beam, token, gain in gains
-            if gain > NEVER and before[beam][0] > NEVER
-        ]
+        found = []
+        discouraged = self.guide.discouraged[length] if length < len(self.guide.discouraged) else {}
+        alike = [self.standings.index(standing) for standing in self.standings]  # the first beam that stands there, too
+        idle: dict[tuple[int, bool], Turn] = {}  # what most tokens make of those
+        for beam, token, gain in gains:
+            log_prob, merit = before[beam]
+            if not (gain > NEVER and log_prob > NEVER):  # NaN is none of both
+                continue
+            if self.guide.is_idle(self.standings[beam].state, token):
+                key = (alike[beam], self.guide.borders.is_opening[token])
+                turn = idle.get(key) or idle.setdefault(key, self._turn(beam, token, gain, length))
+            else:
+                turn = self._turn(beam, token, gain, length)
+            merit += gain + turn.credit - discouraged.get(token, 0.0)
+            found.append(Continuation(log_prob + gain, merit, beam, token, turn))
         return self._by_banks(found, len(before))
 
     def _candidates(self, beam: int, likely: Sequence[int], length: int) -> list[int]:
@@ -126,9 +145,7 @@ class Guided:
     def _needed_after(self, state: State, token: int) -> int:
         return self.guide.prospects(self.guide.after(state, token)).needed
 
-    def _continuation(
-        self, beam: int, token: int, gain: float, before: tuple[float, float], length: int
-    ) -> Continuation:
+    def _turn(self, beam: int, token: int, gain: float, length: int) -> Turn:
         guide, (state, lent) = self.guide, self.standings[beam]
         new = guide.after(state, token)
         prospects = guide.prospects(new)
@@ -141,27 +158,25 @@ class Guided:
             lent = given_back - gain
         if hard is not None and hard.is_whole:
             lent -= guide.terms[hard.term].too_early(length + 1 - hard.length)
-        against = guide.discouraged[length].get(token, 0.0) if length < len(guide.discouraged) else 0.0
-        merit = before[1] + gain - given_back + lent - against - guide.overdue(new, length)
-        return Continuation(before[0] + gain, merit, beam, token, Standing(new, lent))
+        return Turn(Standing(new, lent), prospects.progress, lent - given_back - overdue(prospects.waiting, length))
 
     def _by_banks(self, found: list[Continuation], beam_size: int) -> list[Continuation]:
-        found.sort(key=lambda continuation: -continuation.merit)
+        found.sort(key=attrgetter("merit"), reverse=True)
         seen: dict[int, int] = {}
         ranked = []
         for continuation in found:
-            bank = self.guide.prospects(continuation.standing.state).progress
+            bank = continuation.turn.bank
             seen[bank] = seen.get(bank, 0) + 1
             ranked.append((seen[bank], -continuation.merit, continuation))
-        ranked.sort(key=lambda each: each[:2])
+        ranked.sort(key=itemgetter(0, 1))
         chosen = [continuation for *_, continuation in ranked[:beam_size]]
-        self.standings = [continuation.standing for continuation in chosen]
+        self.standings = [continuation.turn.standing for continuation in chosen]
         self.standings += [Standing(self.guide.start())] * (beam_size - len(chosen))
         return chosen
 
 
 def put(chosen: Sequence[Continuation], beam_size: int) -> list[np.ndarray]:
     """Log-probabilities, merits, parents and tokens, a row of each; where there are fewer, impossible ones."""
-    nothing = Continuation(NEVER, NEVER, 0, 0, Standing(State(())))
+    nothing = Continuation(NEVER, NEVER, 0, 0, Turn(Standing(State(())), 0, 0.0))
     columns = list(zip(*[c[:4] for c in [*chosen, *[nothing] * (beam_size - len(chosen))]], strict=True))
     return [np.array(column, dtype=np.float64 if n < 2 else np.int64) for n, column in enumerate(columns)]

@@ -134,8 +134,8 @@ class Guide:
     def after(self, state: State, token: int) -> State:
         """The state once this token is written. A term counts when what follows shows that its last word is whole."""
         kind: After = "opening" if self.borders.is_opening[token] else "anything"
-        if not state.matches and token not in self._first_tokens[state.after]:
-            return State(state.left, (), kind)  # nothing goes on and nothing begins, as with most tokens
+        if self.is_idle(state, token):
+            return State(state.left, (), kind)
         key = (state, token)
         if key not in self._after:
             left = self._settled(state) if self.borders.is_end[token] else state.left
@@ -144,6 +144,10 @@ class Guide:
             begun = [Match(term, form, 1) for term, form in self._beginnings[state.after] if form[0] == token]
             self._after[key] = self._closed(State(left, tuple(longer + begun), kind))
         return self._after[key]
+
+    def is_idle(self, state: State, token: int) -> bool:
+        """Whether no term goes on and none begins, as with most tokens."""
+        return not state.matches and token not in self._first_tokens[state.after]
 
     def _closed(self, state: State) -> State:
         """With the verbatim term that is now complete, if there is one, counted."""
@@ -164,11 +168,6 @@ class Guide:
         """The most that soft terms can add, in nats."""
         soft = [term for term in self.terms if not term.is_hard]
         return fsum(term.bias * term.times * max(map(len, term.forms + term.first)) for term in soft)
-
-    def overdue(self, state: State, length: int) -> float:
-        """What the terms cost in nats that should have begun by now."""
-        waiting = self.prospects(state).waiting
-        return SLOPE * sum(term.is_late(length) for term in waiting) if waiting else 0.0
 
     def _look(self, state: State) -> Prospects:
         settled, beginnings = self._settled(state), self._beginnings[state.after]
@@ -220,6 +219,11 @@ class Guide:
     def _first_tokens(self) -> dict[After, set[int]]:
         """What those terms begin with."""
         return {after: {form[0] for _, form in beginnings} for after, beginnings in self._beginnings.items()}
+
+
+def overdue(waiting: Sequence[Term], length: int) -> float:
+    """What the terms cost in nats that should have begun by now."""
+    return SLOPE * sum(term.is_late(length) for term in waiting)
 
 
 def _length(match: Match) -> int:

@@ -45,9 +45,9 @@ def target_log_probs(model: EncoderDecoder, pairs: Sequence[Hiding], start_id: i
         for row, pair in zip(padding, chosen, strict=True):
             row[pair.hidden.start : pair.hidden.stop] = False
         targets = right_padded([[start_id, *pair.target] for pair in chosen], device).tokens
-        log_probs = model(source, padding, targets)[:, :-1].float().log_softmax(-1)
-        rows = log_probs.gather(2, targets[:, 1:, None])[..., 0].tolist()
-        for number, row in zip(batch, rows, strict=True):
+        logits = model(source, padding, targets)[:, :-1].float()
+        log_probs = logits.gather(2, targets[:, 1:, None])[..., 0] - logits.logsumexp(-1)
+        for number, row in zip(batch, log_probs.tolist(), strict=True):
             found[number] = row[: len(pairs[number].target)]
     return found
 
@@ -65,12 +65,16 @@ def words_of(tokens: Sequence[int], tokenizer: Tokenizer) -> list[Word]:
     return [word for word in words if word.text and word.text[0].isalnum()]
 
 
-def replaced_words(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence[Hiding]) -> list[Word | None]:
-    """The word that stands for what is hidden in each pair, where one clearly does."""
-    plain = target_log_probs(model, [pair._replace(hidden=range(0)) for pair in pairs], tokenizer.start_id)
+def replaced_words(
+    model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence[Hiding], seen: Sequence[Sequence[float]]
+) -> list[Word | None]:
+    """The word that stands for what is hidden in each pair, where one clearly does.
+
+    `seen` are the log-probabilities of the target's tokens with nothing hidden, in nats.
+    """
     blind = target_log_probs(model, pairs, tokenizer.start_id)
     found: list[Word | None] = []
-    for pair, seeing, hiding in zip(pairs, plain, blind, strict=True):
+    for pair, seeing, hiding in zip(pairs, seen, blind, strict=True):
         lost = [one - other for one, other in zip(seeing, hiding, strict=True)]
         words = [(sum(lost[w.first : w.first + w.length]), w) for w in words_of(pair.target, tokenizer)]
         loss, word = max(words, default=(0.0, None), key=lambda each: each[0])

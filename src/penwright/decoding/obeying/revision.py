@@ -29,8 +29,9 @@ class Revision:
             for job, target, wishes in zip(jobs, targets, missed, strict=True)
             for wish in wishes
         ]
+        seen = [each.hypothesis.log_probs[: len(each.hypothesis.tokens)] for each in found for _ in each.missed]
         with evaluating(self._model):
-            words = iter(replaced_words(self._model, self._tokenizer, pairs))
+            words = iter(replaced_words(self._model, self._tokenizer, pairs, seen))
         return [
             _draft({wish: next(words) for wish in wishes}, words_of(target, self._tokenizer), each.wishes)
             for target, wishes, each in zip(targets, missed, found, strict=True)
