@@ -8,6 +8,7 @@ import { vectorContext } from "./vector.js";
 
 const MANY = 16; // lines, from which on they are no longer dashed where colours come again: that is slow
 const MARGIN = { left: 52, right: 12, top: 26, bottom: 38 };
+const DOT = 3.5; // radius
 
 /** At most two points (least and greatest) for each pixel column, so that no spike is lost. */
 export function thin(points, pixelOf) {
@@ -72,7 +73,7 @@ export function plot(root, { lines, settings, hover, name }) {
     context.save();
     context.beginPath();
     const [wide, high] = [state.width - MARGIN.left - MARGIN.right, state.height - MARGIN.top - MARGIN.bottom];
-    context.rect(MARGIN.left, MARGIN.top, wide, high);
+    context.rect(MARGIN.left - DOT, MARGIN.top - DOT, wide + 2 * DOT, high + 2 * DOT); // dots at the edge are whole
     context.clip();
     const dark = isDark(root);
     context.lineWidth = all.length > 2 * MANY ? 1 : 1.75;
@@ -122,8 +123,8 @@ export function plot(root, { lines, settings, hover, name }) {
       context.fillStyle = context.strokeStyle;
       context.beginPath();
       for (const [px, py] of points) {
-        context.moveTo(x(px) + 3.5, y(py));
-        context.arc(x(px), y(py), 3.5, 0, 2 * Math.PI);
+        context.moveTo(x(px) + DOT, y(py));
+        context.arc(x(px), y(py), DOT, 0, 2 * Math.PI);
       }
       context.fill();
     }
