@@ -33,7 +33,7 @@ struct Rows {
     float* product;
     int64_t n, depth, n_columns;
 
-    Rows from(int64_t row) const {
+    [[gnu::always_inline]] Rows from(int64_t row) const {
         return {whole + row * depth, scales + row, product + row * n_columns, n - row, depth, n_columns};
     }
 };
@@ -51,9 +51,10 @@ inline float round_row(const float* row, int64_t width, int64_t depth, uint8_t* 
     for (int64_t i = 0; i < width; i += LANES)
         largest = _mm512_max_ps(largest, _mm512_abs_ps(_mm512_maskz_loadu_ps(first_lanes(width - i), row + i)));
     const float scale = std::max(_mm512_reduce_max_ps(largest), 1e-8f) / 127;
+    const __m512 steps = _mm512_set1_ps(1 / scale);  // a division takes as long as all else here
     for (int64_t i = 0; i < depth; i += LANES) {
         const __m512 x = _mm512_maskz_loadu_ps(first_lanes(width - i), row + i);
-        const __m512i rounded = _mm512_cvtps_epi32(_mm512_div_ps(x, _mm512_set1_ps(scale)));
+        const __m512i rounded = _mm512_cvtps_epi32(_mm512_mul_ps(x, steps));
         const __m512i shifted = _mm512_add_epi32(rounded, _mm512_set1_epi32(128));
         _mm_storeu_si128(reinterpret_cast<__m128i*>(whole + i), _mm512_cvtepi32_epi8(shifted));
     }
@@ -108,13 +109,14 @@ inline bool has_tiles() {
     return allowed;
 }
 
-inline void multiply_tile(const Rows& rows, const Columns& columns) {
+// The first rows that meet these columns have the weights that come after them fetched.
+inline void multiply_tile(const Rows& rows, const Columns& columns, bool are_first) {
     alignas(64) int32_t sums[TILE][COLUMNS];
     constexpr int64_t stride = 4 * COLUMNS;
     const int8_t* weights = columns.packed;
     _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
     for (int64_t k = 0; k < rows.depth; k += DEPTH, weights += DEPTH * COLUMNS) {
-        vectors::fetch(weights + DEPTH * COLUMNS, DEPTH * COLUMNS);
+        if (are_first) vectors::fetch(weights + DEPTH * COLUMNS, DEPTH * COLUMNS);
         _tile_loadd(4, rows.whole + k, rows.depth);
         _tile_loadd(5, weights, stride); _tile_dpbusd(0, 4, 5);
         _tile_loadd(6, weights + 64, stride); _tile_dpbusd(1, 4, 6);
@@ -150,8 +152,10 @@ inline void multiply_all(const float* exact, int64_t width, const Rows& rows, co
                 Rows left = rows.from(strip);
                 left.n = std::min(left.n, STRIP);
 #ifdef __AMX_INT8__
-                for (; tiles && left.n >= WORTH_TILES; left = left.from(std::min(left.n, TILE)))
-                    multiply_tile(left, columns);
+                for (bool are_first = true; tiles && left.n >= WORTH_TILES; are_first = false) {
+                    multiply_tile(left, columns, are_first);
+                    left = left.from(std::min(left.n, TILE));
+                }
 #endif
                 for (; left.n > 0; left = left.from(std::min(left.n, ROWS))) multiply<ROWS>(left, columns);
             }

@@ -80,7 +80,7 @@ def both_ways(
 ) -> Float[Tensor, "rows out_features"]:
     wide = rows.float()
     largest = wide.abs().amax(-1, keepdim=True).clamp(min=TINY) / LARGEST
-    return torch._int_mm((wide / largest).round().to(torch.int8), whole.T).float() * (largest * scale)
+    return torch._int_mm((wide * (1 / largest)).round().to(torch.int8), whole.T).float() * (largest * scale)
 
 
 def compiled_product(layer: Int8Linear, rows: Float[Tensor, "rows in_features"]) -> Float[Tensor, "rows out_features"]:

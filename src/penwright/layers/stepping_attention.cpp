@@ -49,7 +49,7 @@ struct Kept {
 };
 
 template <typename T>
-Kept<T> kept(const Attention<T>& all, const T* tensor, int64_t row, int64_t head) {
+[[gnu::always_inline]] inline Kept<T> kept(const Attention<T>& all, const T* tensor, int64_t row, int64_t head) {
     const int64_t head_size = all.n_sources * all.width;
     const int64_t* origins = all.origins ? all.origins + row * all.n_sources : nullptr;
     const int64_t kv_head = head / (all.n_heads / all.n_kv_heads);

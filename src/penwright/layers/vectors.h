@@ -9,14 +9,17 @@ namespace vectors {
 
 constexpr int64_t LANES = 16;  // numbers of a register
 constexpr int64_t BLOCK = 64;  // scores that are looked at together: those of a bit each in a word
+constexpr uint64_t ALL = ~uint64_t{0};  // numbers of a block
 constexpr float NEVER = -std::numeric_limits<float>::infinity();
 
-inline __mmask16 first_lanes(int64_t n) {
+// Torch compiles what is around our operators with -O1, which leaves a function that branches a call of its own, before
+// which all registers are put away; so one that is called for every few numbers says that it is part of its caller.
+[[gnu::always_inline]] inline __mmask16 first_lanes(int64_t n) {
     return n >= LANES ? 0xffff : n > 0 ? (1u << n) - 1 : 0;
 }
 
 // Ask for so many bytes that are needed soon: memory is slow, and reads ahead by itself only in plain sequences.
-inline void fetch(const void* address, int64_t n_bytes) {
+[[gnu::always_inline]] inline void fetch(const void* address, int64_t n_bytes) {
     for (int64_t i = 0; i < n_bytes; i += 64) _mm_prefetch(static_cast<const char*>(address) + i, _MM_HINT_T0);
 }
 
@@ -45,9 +48,17 @@ inline float largest_of_block(const float* block, uint64_t wanted) {
     return _mm512_reduce_max_ps(largest);
 }
 
+// The place in a block of the first of those `wanted` that equals this number: there is one.
+inline int64_t first_in_block(const float* block, uint64_t wanted, float number) {
+    uint64_t equal = 0;
+    for (int64_t i = 0; i < BLOCK; i += LANES)
+        equal |= uint64_t{_mm512_cmp_ps_mask(some(block + i, wanted >> i), _mm512_set1_ps(number), _CMP_EQ_OQ)} << i;
+    return __builtin_ctzll(equal);
+}
+
 // Bits of those of a block that are there, where so many numbers are left.
-inline uint64_t first_bits(int64_t n) {
-    return n >= BLOCK ? ~uint64_t{0} : ~uint64_t{0} >> (BLOCK - n);
+[[gnu::always_inline]] inline uint64_t first_bits(int64_t n) {
+    return n >= BLOCK ? ALL : ALL >> (BLOCK - n);
 }
 
 // The log of the sum of the exponentials of n numbers, of which this is the largest.

@@ -15,18 +15,25 @@ extern "C++" {
 #include "vectors.h"
 namespace likeliest {
 
-using vectors::BLOCK, vectors::NEVER, vectors::largest_of_block;
+using vectors::ALL, vectors::BLOCK, vectors::NEVER, vectors::first_in_block, vectors::largest_of_block;
 
 // Finds the n largest of those that are left, in order: each is the first largest one of the block with the largest.
+// `largest` are those of the blocks, and -inf up to a whole number of blocks of themselves.
 inline void find_best(const float* row, int64_t n_best, std::vector<uint64_t>& left, std::vector<float>& largest,
                       float* values, int64_t* places) {
     for (int64_t i = 0; i < n_best; i++) {
-        const int64_t block = std::max_element(largest.begin(), largest.end()) - largest.begin();
+        size_t first = 0;
+        values[i] = NEVER;
+        places[i] = 0;
+        for (size_t begin = 0; begin < largest.size(); begin += BLOCK) {
+            const float here = largest_of_block(&largest[begin], ALL);
+            if (here > values[i]) values[i] = here, first = begin;
+        }
+        if (values[i] == NEVER) continue;
+        const size_t block = first + first_in_block(&largest[first], ALL, values[i]);
         const float* numbers = row + block * BLOCK;
-        int64_t place = 0;
-        while (place + 1 < BLOCK && !(left[block] >> place & 1 && numbers[place] == largest[block])) place++;
-        values[i] = largest[block];
-        places[i] = largest[block] > NEVER ? block * BLOCK + place : 0;
+        const int64_t place = first_in_block(numbers, left[block], values[i]);
+        places[i] = block * BLOCK + place;
         left[block] &= ~(uint64_t{1} << place);
         largest[block] = largest_of_block(numbers, left[block]);
     }
@@ -38,7 +45,7 @@ inline float look_at(const float* row, int64_t n, const uint64_t* allowed, int64
     thread_local std::vector<float> largest;
     const int64_t n_blocks = (n + BLOCK - 1) / BLOCK;
     left.assign(allowed, allowed + n_blocks);
-    largest.resize(n_blocks);
+    largest.assign((n_blocks + BLOCK - 1) / BLOCK * BLOCK, NEVER);
     float of_all = NEVER;
     for (int64_t block = 0; block < n_blocks; block++) {
         const float* numbers = row + block * BLOCK;

@@ -56,9 +56,12 @@ inline int64_t draw(const Row& row, float largest, float temperature, double cha
 }
 
 inline int64_t first_largest(const Row& row, float largest) {
-    for (int64_t token = 0; token < row.n; token++)
-        if (row.logits[token] == largest && row.allowed[token / BLOCK] >> token % BLOCK & 1) return token;
-    return 0;  // nothing may come, or the logits are no numbers
+    for (int64_t block = 0; block < row.n_blocks(); block++) {
+        const float* numbers = row.logits + block * BLOCK;
+        if (vectors::largest_of_block(numbers, row.allowed[block]) == largest)
+            return block * BLOCK + vectors::first_in_block(numbers, row.allowed[block], largest);
+    }
+    return 0;  // the logits are no numbers
 }
 
 inline void choose(const Row& row, float temperature, double chance, int64_t* token, float* log_prob) {
