@@ -7,6 +7,7 @@ import torch
 from penwright.data.batches import IGNORED
 from penwright.data.batching import LabelledBatches, Markers, PairBatches, TextBatches
 from penwright.data.store import Column
+from penwright.errors import PenwrightError
 
 MARKERS = Markers(pad=60000, start=60001, end=60002)
 
@@ -136,3 +137,28 @@ def test_labels_stay_with_their_texts_and_long_texts_are_cut() -> None:
             assert label == real[1] % 7
             seen += 1
     assert seen == 50
+
+
+def test_pairs_that_learned_positions_do_not_reach_are_left_out_and_padding_stays_within_them() -> None:
+    source, target = column([[1] * 3, [1] * 9, [1] * 3, [1] * 6]), column([[2] * 4, [2] * 2, [2] * 9, [2] * 5])
+    batches = PairBatches(source, target, 64, MARKERS, longest=7)  # a marker belongs to each side
+    assert batches.n_left_out == 2 and sorted(batches.order.tolist()) == [0, 3]
+    assert {batch.source.shape[1] for batch in batches.in_order()} | {
+        b.target.shape[1] for b in batches.in_order()
+    } == {7}
+    with pytest.raises(PenwrightError, match="reads 2 tokens"):
+        PairBatches(source, target, 64, MARKERS, longest=2)
+
+
+def test_labelled_texts_are_padded_no_further_than_the_context() -> None:
+    batches = LabelledBatches(column([[1] * 60, [1] * 4]), np.array([0, 1], dtype=np.int32), 50, 512, MARKERS)
+    assert max(batch.tokens.shape[1] for batch in batches.in_order()) == 50
+
+
+@pytest.mark.parametrize("n_targets", [1, 40])
+def test_the_tokens_of_an_epoch_are_those_of_its_batches(n_targets: int) -> None:
+    pairs = PairBatches(column([[1] * 3] * 9), column([[2] * n_targets] * 9), 128, MARKERS)
+    assert pairs.tokens_per_epoch == sum(batch.n_targets for batch in pairs.in_order()) == 9 * (n_targets + 1)
+    text = TextBatches(column([list(range(318))]), 8, 32, MARKERS)
+    found = sum(text.batch(n).n_targets for n in range(int(text.per_epoch)))
+    assert text.tokens_per_epoch == found + 1  # the start token, which nothing is to predict

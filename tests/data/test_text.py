@@ -1,5 +1,6 @@
 """Corpora of running text."""
 
+import gzip
 import json
 
 import pytest
@@ -159,3 +160,54 @@ def test_the_fingerprint_knows_content_and_settings(tmp_path):
     assert open_text([path]).fingerprint == first != other_seed
     write(tmp_path, "a.txt", "one\ntwo\nthree!\n")
     assert open_text([path]).fingerprint not in (first, other_seed)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("posts.csv", 'id,text,date\n1,"one, two",x\n2,three,y\n'),
+        ("posts.tsv", "id\ttext\tdate\n1\tone, two\tx\n2\tthree\ty\n"),
+        ("posts.json", '[{"id": 1, "text": "one, two"}, {"id": 2, "text": "three"}]'),
+        ("posts.txt", "id\ttext\tdate\n1\tone, two\tx\n2\tthree\ty\n"),
+    ],
+)
+def test_rows_of_text_are_documents_without_what_stands_beside_them(tmp_path, name, content):
+    corpus = open_text([write(tmp_path, name, content)], Reading(held_out=0.5))
+    pairs = zip(texts(corpus.training), texts(corpus.held_out), strict=True)
+    assert [head + tail for head, tail in pairs] == ["one, two", "three"]
+
+
+def test_lines_with_tabs_and_no_word_of_a_table_are_running_text(tmp_path):
+    text = "\tif x:\n" * 50
+    corpus = open_text([write(tmp_path, "code.txt", text)])
+    assert texts(corpus.training)[0] + texts(corpus.held_out)[0] == text
+
+
+def test_equal_texts_are_known_however_they_are_stored(tmp_path):
+    text = "".join(f"the line number {i}\n" for i in range(50))
+    write(tmp_path, "a.txt", text)
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(text.encode()))
+    write(tmp_path, "c.txt", text.replace("\n", "\r\n"))
+    (tmp_path / "d.txt").write_bytes(text.encode("utf-16"))
+    other = write(tmp_path, "other.txt", "something else\n" * 50)
+    assert open_text([tmp_path]).n_training == 2
+    corpus = open_text([tmp_path / "a.txt", other], Reading(validation=[tmp_path / "c.txt"]))
+    assert texts(corpus.training) == ["something else\n" * 50]
+
+
+def test_equal_documents_that_stay_are_held_out_together(tmp_path):
+    numbered_files(tmp_path, 40)
+    for i in range(40):
+        write(tmp_path, f"copy-{i:03}.txt", (tmp_path / f"{i:03}.txt").read_text())
+    corpus = open_text([tmp_path], Reading(held_out=0.2, cleaning=Cleaning(deduplicate=False)))
+    assert len(corpus.held_out) > 2 and not {*texts(corpus.training)} & {*texts(corpus.held_out)}
+
+
+def test_which_files_are_held_out_is_part_of_the_fingerprint(tmp_path):
+    (tmp_path / "more").mkdir()
+    a, b, c = (
+        write(tmp_path / folder, f"{n}.txt", f"text {n}\n" * 9)
+        for folder, n in (("", "a"), ("more", "b"), ("more", "c"))
+    )
+    one = open_text([a, b], Reading(validation=[c]))
+    assert open_text([a], Reading(validation=[tmp_path / "more"])).fingerprint != one.fingerprint

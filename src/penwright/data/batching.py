@@ -1,4 +1,4 @@
-"""Which examples stand in which batch: a pure function of (seed, step), so that resuming and many ranks need no state.
+"""Which examples stand in which batch: a pure function of (seed, step), so that resuming needs no state.
 
 Text is cut into windows, anew for each epoch; pairs and labelled texts are put beside others of their length.
 """
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from penwright.data.batches import IGNORED, AnyBatch, LabelledBatch, PairBatch, TextBatch
 from penwright.data.store import Column
+from penwright.errors import PenwrightError
 
 Indices = NDArray[np.int64]
 Labels = NDArray[np.int32]
@@ -35,6 +36,8 @@ class Batches(ABC, Generic[AnyBatch]):
     """The batches of one part of a corpus, by their number since the start of training."""
 
     per_epoch: float  # batches in one pass over the part
+    tokens_per_epoch: int  # of its targets, or of texts whose targets are labels
+    n_left_out: int = 0  # examples that are longer than the model can read
 
     @abstractmethod
     def batch(self, number: int) -> AnyBatch:
@@ -64,6 +67,7 @@ class TextBatches(Batches[TextBatch]):
         self.rows = max(1, batch_tokens // self.length)
         self.n_windows = max(1, self.total // self.length)
         self.per_epoch = self.n_windows / self.rows
+        self.tokens_per_epoch = self.n_windows * self.length
 
     def batch(self, number: int) -> TextBatch:
         wanted = np.arange(number * self.rows, (number + 1) * self.rows)
@@ -107,11 +111,20 @@ class TextBatches(Batches[TextBatch]):
 class _Bucketed(Batches[AnyBatch]):
     """Examples of like lengths side by side; which lengths share a batch is the same in every epoch, who is not."""
 
-    def __init__(self, lengths: Sequence[Indices], batch_tokens: int, seed: int):
-        """`lengths` of each side of every example; `batch_tokens` bounds rows times the longest side."""
-        self.seed = seed
+    def __init__(self, lengths: Sequence[Indices], batch_tokens: int, seed: int, longest: int | None = None):
+        """`lengths` of each side of every example, the targets first; `batch_tokens` bounds rows times the longest.
+
+        Examples with a side of more than `longest` are left out.
+        """
+        self.seed, self.longest = seed, longest
         rounded = [-(-side // LENGTH_STEP) * LENGTH_STEP for side in lengths]
         self.order = np.lexsort(rounded[::-1])  # by the first side, then by the next
+        if longest is not None:
+            self.order = self.order[(np.max(lengths, axis=0) <= longest)[self.order]]
+            self.n_left_out = len(lengths[0]) - len(self.order)
+            if not len(self.order):
+                raise PenwrightError(f"no example is short enough for a model that reads {longest} tokens at a time")
+        self.tokens_per_epoch = int(lengths[0][self.order].sum())
         self.cells = np.cumsum(np.any([np.diff(side[self.order], prepend=-1) != 0 for side in rounded], axis=0))
         self.borders = _borders(np.max(rounded, axis=0)[self.order], batch_tokens)
         self.per_epoch = len(self.borders) - 1
@@ -139,15 +152,25 @@ class _Bucketed(Batches[AnyBatch]):
 class PairBatches(_Bucketed[PairBatch]):
     """Sentence pairs: the source ends with an end token, the target begins with a start token."""
 
-    def __init__(self, source: Column, target: Column, batch_tokens: int, markers: Markers, seed: int = 0):
+    def __init__(
+        self,
+        source: Column,
+        target: Column,
+        batch_tokens: int,
+        markers: Markers,
+        seed: int = 0,
+        longest: int | None = None,
+    ):
+        """`longest`: of a side with its marker, where a model cannot read longer ones."""
         self.source, self.target, self.markers = source, target, markers
-        super().__init__([target.lengths + 1, source.lengths + 1], batch_tokens, seed)
+        super().__init__([target.lengths + 1, source.lengths + 1], batch_tokens, seed, longest)
 
     def examples(self, rows: Indices) -> PairBatch:
-        end = self.markers.end
-        source, source_lengths = _padded([self.source[row] for row in rows.tolist()], self.markers.pad, after=end)
-        target, _ = _padded([self.target[row] for row in rows.tolist()], self.markers.pad, before=self.markers.start)
-        targets, target_lengths = _padded([self.target[row] for row in rows.tolist()], IGNORED, after=end)
+        end, pad, most = self.markers.end, self.markers.pad, self.longest
+        sources, translations = ([column[row] for row in rows.tolist()] for column in (self.source, self.target))
+        source, source_lengths = _padded(sources, pad, after=end, most=most)
+        target, _ = _padded(translations, pad, before=self.markers.start, most=most)
+        targets, target_lengths = _padded(translations, IGNORED, after=end, most=most)
         padding = torch.arange(source.shape[1]) < source_lengths[:, None]
         return PairBatch(int(target_lengths.sum()), source, padding, target, targets)
 
@@ -158,12 +181,14 @@ class LabelledBatches(_Bucketed[LabelledBatch]):
     def __init__(
         self, text: Column, labels: Labels, context_length: int, batch_tokens: int, markers: Markers, seed: int = 0
     ):
-        self.text, self.labels, self.markers, self.longest = text, labels, markers, max(1, context_length - 2)
-        super().__init__([np.minimum(text.lengths, self.longest) + 2], batch_tokens, seed)
+        self.text, self.labels, self.markers = text, labels, markers
+        self.cut = max(1, context_length - 2)
+        super().__init__([np.minimum(text.lengths, self.cut) + 2], batch_tokens, seed, longest=self.cut + 2)
 
     def examples(self, rows: Indices) -> LabelledBatch:
-        texts = [self.text[row][: self.longest] for row in rows.tolist()]
-        tokens, lengths = _padded(texts, self.markers.pad, before=self.markers.start, after=self.markers.end)
+        texts = [self.text[row][: self.cut] for row in rows.tolist()]
+        start, end = self.markers.start, self.markers.end
+        tokens, lengths = _padded(texts, self.markers.pad, before=start, after=end, most=self.longest)
         labels = torch.from_numpy(self.labels[rows].astype(np.int64))
         return LabelledBatch(len(rows), tokens, torch.arange(tokens.shape[1]) < lengths[:, None], labels)
 
@@ -189,12 +214,21 @@ def _borders(lengths: Indices, batch_tokens: int) -> list[int]:
 
 
 def _padded(
-    rows: Sequence[NDArray[np.integer]], pad: int, *, before: int | None = None, after: int | None = None
+    rows: Sequence[NDArray[np.integer]],
+    pad: int,
+    *,
+    before: int | None = None,
+    after: int | None = None,
+    most: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The rows as one right-padded tensor, with a token before or after each, and their lengths."""
+    """The rows as one right-padded tensor, with a token before or after each, and their lengths.
+
+    Its width is a multiple of LENGTH_STEP, or `most`, which no row exceeds.
+    """
     head, tail = int(before is not None), int(after is not None)
     lengths = np.array([len(row) + head + tail for row in rows])
-    filled = np.full((len(rows), -(-int(lengths.max()) // LENGTH_STEP) * LENGTH_STEP), pad, dtype=np.int64)
+    width = -(-int(lengths.max()) // LENGTH_STEP) * LENGTH_STEP
+    filled = np.full((len(rows), width if most is None else min(width, most)), pad, dtype=np.int64)
     for line, row, length in zip(filled, rows, lengths, strict=True):
         line[head : head + len(row)] = row
         if before is not None:

@@ -5,13 +5,11 @@ from pathlib import Path
 
 from penwright.data.columns import label_column, named_label_column, named_pair
 from penwright.data.files import SourceFile, examine_text
-from penwright.data.headers import LANGUAGE_NAMES, TEXT_NAMES
+from penwright.data.headers import LANGUAGE_NAMES
 from penwright.data.hub import is_hub, open_hub
-from penwright.data.paths import is_folder, is_pattern, suffix_of
-from penwright.data.tables import Table, delimited_table, has_tabs, is_table, open_table, sample_of
+from penwright.data.paths import TEXT_SUFFIXES, is_folder, is_pattern, suffix_of
+from penwright.data.tables import Table, names_text, sample_of, table_in
 from penwright.errors import PenwrightError
-
-DOCUMENTS = (".txt", ".md", ".text")
 
 
 def detect_task(paths: Sequence[str | Path], *, encoding: str | None = None) -> tuple[str, str]:
@@ -31,10 +29,9 @@ def detect_task(paths: Sequence[str | Path], *, encoding: str | None = None) -> 
 def _task_of_file(first: SourceFile, others: Sequence[str], encoding: str | None) -> tuple[str, str]:
     if suffix_of(first.path) == ".tmx":
         return "translate", f"{first.path} is a translation memory"
-    if is_table(first.path):
-        return _task_of_table(open_table(first))
-    if has_tabs(first):
-        return _task_of_table(delimited_table(first, "\t"))
+    table = table_in(first)
+    if table:
+        return _task_of_table(table)
     if not others:
         return "generate", f"{first.path} is running text"
     return _task_of_files(first, others, encoding)
@@ -44,7 +41,7 @@ def _task_of_files(first: SourceFile, others: Sequence[str], encoding: str | Non
     """Translation for two aligned files: a.en and a.de, or en.txt and de.txt, with as many lines."""
     endings = suffix_of(first.path), suffix_of(others[0])
     stems = [Path(name).name.split(".")[0].lower().replace("_", "-") for name in (first.path, others[0])]
-    unlike = endings[0] != endings[1] and not {*endings} & {*DOCUMENTS, ""}
+    unlike = endings[0] != endings[1] and not {*endings} & {*TEXT_SUFFIXES, ""}
     languages = stems[0] != stems[1] and all(stem.split("-")[-1] in LANGUAGE_NAMES for stem in stems)
     if (unlike or languages) and Path(others[0]).is_file():
         second = examine_text(others[0], encoding)
@@ -62,7 +59,7 @@ def _task_of_table(table: Table) -> tuple[str, str]:
     pair = named_pair(table)
     if pair is not None:
         return "translate", f"{table.name} has the columns '{table.columns[pair[0]]}' and '{table.columns[pair[1]]}'"
-    if len(table.columns) > 2 and any(name.lower() in TEXT_NAMES for name in table.columns):
+    if len(table.columns) > 2 and names_text(table):
         return "generate", f"{table.name} has rows of text, and neither labels nor translations by name"
     label = label_column(table, sample_of(table))
     if label is not None:

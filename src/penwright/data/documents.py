@@ -1,4 +1,4 @@
-"""Documents: files of running text, and rows of JSON lines or hub data sets, measured and read in pieces."""
+"""Documents: files of running text, and rows of tables or hub data sets, measured and read in pieces."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,14 +13,11 @@ from numpy.typing import NDArray
 from penwright.data.examples import Document, Part
 from penwright.data.files import BLOCK, SourceFile, examine, examine_text
 from penwright.data.hub import is_hub, open_hub
-from penwright.data.paths import is_folder, is_pattern, left_aside, suffix_of, text_files
+from penwright.data.paths import is_folder, is_pattern, left_aside, text_files
 from penwright.data.sources import Source, Sources
 from penwright.data.splits import Hashes, Mask
-from penwright.data.tables import Table, json_table, text_column
+from penwright.data.tables import Table, is_table, names_text, table_in, text_column
 from penwright.errors import PenwrightError
-
-ROWS = (".jsonl", ".ndjson")
-
 
 Measures = Iterator[tuple[int, int, int]]  # characters (0: blank, -1: broken), UTF-8 bytes, hash
 
@@ -77,13 +74,14 @@ def open_documents(paths: Sequence[str | Path], encoding: str | None) -> Documen
 def _sources(path: str, encoding: str | None) -> Iterator[tuple[Source[Document], Measures]]:
     if is_hub(path):
         yield _rows(open_hub(path))
-    elif suffix_of(path) in ROWS:
-        yield _rows(json_table(examine_text(path, encoding)))
-    else:
-        of_many = is_folder(path) or is_pattern(path)  # of which some may be blank; one that is named is a mistake
-        files = [examine(file, encoding) if of_many else examine_text(file, encoding) for file in text_files([path])]
+    elif is_folder(path) or is_pattern(path):
+        files = tuple(examine(file, encoding) for file in text_files([path]))  # some may be blank
         others = left_aside(Path(path)) if is_folder(path) else ""
-        yield _whole_files(tuple(files), f"{path}: not read: {others}" if others else "")
+        yield _whole_files(files, f"{path}: not read: {others}" if others else "")
+    else:
+        file = examine_text(path, encoding)
+        table = table_in(file)
+        yield _rows(table) if table and (is_table(path) or names_text(table)) else _whole_files((file,))
 
 
 def _whole_files(files: tuple[SourceFile, ...], remark: str = "") -> tuple[Source[Document], Measures]:
@@ -92,7 +90,7 @@ def _whole_files(files: tuple[SourceFile, ...], remark: str = "") -> tuple[Sourc
 
     def measures() -> Measures:
         for file in files:
-            yield 0 if file.blank else file.n_characters, file.n_utf8_bytes, int(file.sha256[:16], 16)
+            yield 0 if file.blank else file.n_characters, file.n_utf8_bytes, int(file.text_sha256[:16], 16)
 
     return Source(files, documents, lambda number: files[number].path, remark=remark), measures()
 

@@ -5,7 +5,7 @@ import gzip
 import hashlib
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BufferedIOBase
 from itertools import chain
 from pathlib import Path
@@ -41,6 +41,7 @@ class SourceFile:
     n_lines: int = 0
     n_characters: int = 0
     n_utf8_bytes: int = 0  # of the text as it is handed on
+    text_sha256: str = ""  # of the same in UTF-8: equal texts are told by it, however they are stored
     n_replaced: int = 0  # invalid bytes, each now U+FFFD
     first_replaced: int | None = None  # offset in the unpacked bytes
     n_nul: int = 0  # removed
@@ -96,13 +97,16 @@ class _Tally:
     cr: int = 0  # those of no CRLF
     blank: bool = True
     ends_in_line: bool = False
+    text: "hashlib._Hash" = field(default_factory=hashlib.sha256)
 
     @property
     def is_old_mac(self) -> bool:
         return self.cr > 1 and self.cr >= OLD_MAC * self.newlines
 
     def add(self, text: str) -> None:
-        self.utf8_bytes += len(text.encode("utf-8", "surrogatepass"))
+        encoded = text.encode("utf-8", "surrogatepass")
+        self.text.update(encoded)
+        self.utf8_bytes += len(encoded)
         self.characters += len(text)
         self.newlines += text.count("\n")
         self.blank = self.blank and (not text or text.isspace())
@@ -137,6 +141,7 @@ def examine(path: str | Path, encoding: str | None = None) -> SourceFile:
         n_lines=tally.newlines + tally.ends_in_line,
         n_characters=tally.characters,
         n_utf8_bytes=tally.utf8_bytes,
+        text_sha256=tally.text.hexdigest(),
         n_replaced=tally.replaced,
         first_replaced=first_replaced,
         n_nul=tally.nul,

@@ -52,6 +52,11 @@ def found_from(folder: Path, path: str) -> str:
     return there if _leads_somewhere(there) else path
 
 
+def seen_from(folder: Path, path: str) -> str:
+    """The path as it leads there from that folder, where it is no absolute one: what found_from() takes back."""
+    return path if path.startswith(HUB) or Path(path).is_absolute() else os.path.relpath(path, folder)
+
+
 def _leads_somewhere(path: str) -> bool:
     try:
         return Path(path).exists() or (WILDCARD.search(path) is not None and bool(glob(path, recursive=True)))

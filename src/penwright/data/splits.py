@@ -53,16 +53,21 @@ def held_out_of_classes(keys: Hashes, classes: Hashes, keep: Mask, wanted: int, 
 
 
 def held_out_documents(hashes: Hashes, sizes: NDArray[np.int64], wanted: int, seed: int) -> Mask:
-    """Whole documents in the order of their hashes until these many characters; at least one, and never all."""
-    chosen, total = np.zeros(len(hashes), dtype=bool), 0
-    for document in np.argsort(shuffled(hashes, seed), kind="stable")[:-1].tolist():
+    """Whole documents in the order of their hashes until these many characters; at least one, and never all.
+
+    Equal ones go together.
+    """
+    unique, which = np.unique(hashes, return_inverse=True)
+    sizes = np.bincount(which, weights=sizes).astype(np.int64)  # of all that are equal
+    chosen, total = np.zeros(len(unique), dtype=bool), 0
+    for document in np.argsort(shuffled(unique, seed), kind="stable")[:-1].tolist():
         if total + sizes[document] <= wanted:
             chosen[document], total = True, total + int(sizes[document])
         elif total:
             break  # going on to smaller ones would hold out no long ones
     if not total:
         chosen[np.argmin(sizes)] = True
-    return chosen
+    return chosen[which]
 
 
 class Cut(NamedTuple):

@@ -119,6 +119,18 @@ def open_table(file: SourceFile, names: Sequence[str] = ()) -> Table:
     return delimited_table(file, "\t" if suffix not in CSV else None, names)
 
 
+def table_in(file: SourceFile) -> Table | None:
+    """The table that a file holds by its name, or by the tabs in nearly all of its lines; None for running text."""
+    if is_table(file.path):
+        return open_table(file)
+    return delimited_table(file, "\t") if has_tabs(file) else None
+
+
+def names_text(table: Table) -> bool:
+    """Whether a column is called what columns of text are called."""
+    return any(name.lower() in TEXT_NAMES for name in table.columns)
+
+
 def text_column(table: Table) -> int:
     """The column of running text: by its name, else the longest."""
     names = [name.lower() for name in table.columns]

@@ -23,7 +23,7 @@ from penwright.data.sources import Rule, leave_out
 from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_documents, repeats, tail_start
 from penwright.errors import PenwrightError
 
-MANY = 20  # documents of which whole ones are held out; of fewer, the end of each
+MANY = 20  # different documents of which whole ones are held out; of fewer, the end of each
 MOST_HELD_OUT = 500_000  # characters, unless a fraction is asked for
 Parts = tuple[Part[Document], Part[Document]]
 
@@ -36,7 +36,7 @@ def open_text(paths: Sequence[str | Path], reading: Reading = AS_FOUND) -> Corpu
     if own is not None:
         valid, _ = _clean(own, None, NOTHING_LEFT_OUT)
         parts, split = (training.part(keep), own.part(valid)), _own_files(own.part(valid))
-    elif int(keep.sum()) >= MANY:
+    elif len(np.unique(training.hashes[keep])) >= MANY:
         parts, split = _whole_documents(training, keep, reading)
     else:
         parts, split = _tails(training, keep, reading.held_out)
@@ -53,7 +53,8 @@ def open_text(paths: Sequence[str | Path], reading: Reading = AS_FOUND) -> Corpu
     fingerprint = fingerprint_of(
         files,
         task="text",
-        n_own=len(reading.validation),
+        version=2,
+        n_own=len(own.files) if own else 0,
         held_out=reading.held_out,
         seed=reading.seed,
         deduplicate=reading.cleaning.deduplicate,

@@ -29,8 +29,9 @@ def texts(corpus: AnyCorpus) -> Iterator[str]:
 
 
 def batches(bench: Workbench, store: TokenStore) -> PairBatches:
-    tokens, seed = bench.recipe.training.batch_tokens, bench.recipe.seed
-    return PairBatches(store.column("source"), store.column("target"), tokens, bench.markers, seed)
+    model, tokens, seed = bench.recipe.model, bench.recipe.training.batch_tokens, bench.recipe.seed
+    longest = model.context_length if model.positions.type == "learned" else None  # others reach as far as wanted
+    return PairBatches(store.column("source"), store.column("target"), tokens, bench.markers, seed, longest)
 
 
 def score_translations(bench: Workbench, beam_size: int, output: Path | None = None) -> Sequence[Score]:
