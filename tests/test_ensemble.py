@@ -6,7 +6,7 @@ import pytest
 from penwright import ensemble
 from penwright.config import Table
 from penwright.errors import Interrupted, PenwrightError
-from penwright.making import Prepared, prepare, train
+from penwright.making import Prepared, prepare, resume, train
 from penwright.runs import Run
 from penwright.tasks import Application
 from penwright.training.session import Observer
@@ -77,3 +77,40 @@ def test_a_teacher_with_other_pieces_is_refused(settings: Table, tmp_path: Path)
     teachers = {"teachers": [str(tmp_path / "one"), str(tmp_path / "two")]}
     with pytest.raises(PenwrightError, match="two cannot teach"):
         train(prepare({**settings, "distillation": teachers}), tmp_path / "three")
+
+
+def test_a_member_that_was_killed_before_its_first_checkpoint_goes_on(
+    settings: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def kill(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Run, "save_checkpoint", kill)
+        ensemble.train_ensemble(settings, 2, tmp_path / "all", unwatched)
+    assert not Run(tmp_path / "all-member-1").checkpoints()
+    ensemble.train_ensemble(settings, 2, tmp_path / "all", unwatched)
+    assert Run(tmp_path / "all").is_finished
+
+
+def test_a_teacher_that_knows_what_is_held_out_is_refused(settings: Table, tmp_path: Path) -> None:
+    text = {"train": settings["data"]["train"], "held_out": 0.2}
+    train(prepare(settings), tmp_path / "one")
+    with pytest.raises(PenwrightError, match="from what is held out here"):
+        train(
+            prepare({**settings, "data": text, "distillation": {"teachers": [str(tmp_path / "one")]}}), tmp_path / "two"
+        )
+
+
+def test_a_student_goes_on_from_another_folder(
+    settings: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ensemble.train_ensemble(settings, 2, Path("all"), unwatched)
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    resume(Path("../all"), {"training": {"steps": 2}})
+    assert Run(tmp_path / "all").newest()[0].step == 6

@@ -54,3 +54,45 @@ def test_a_run_finds_its_text_from_other_folders_and_after_both_were_moved(
     (elsewhere / "nov.txt").unlink()
     with pytest.raises(PenwrightError, match=r"no file fits the pattern nov\*.txt"):
         using.evaluate(there / "runs" / "novel")
+
+
+@pytest.fixture
+def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run of two steps, trained where its text is."""
+    monkeypatch.chdir(tmp_path)
+    Path("novel.txt").write_text("".join(f"It was a dark night, the {n}th.\n" for n in range(300)), encoding="utf-8")
+    sizes = {"d_model": 16, "n_layers": 1, "n_heads": 1, "context_length": 32}
+    train(
+        prepare({"task": "generate", "data": {"train": ["novel.txt"]}, "model": sizes, "training": {"steps": 2}}),
+        Path("run"),
+    )
+    return Path("run")
+
+
+def test_what_was_trained_on_is_not_measured_as_held_out(trained: Path) -> None:
+    with pytest.raises(PenwrightError, match=r"a \[data\] setting"):
+        using.evaluate(trained, changes={"data": {"held_out": 0.5}})
+    text = Path("novel.txt").read_text(encoding="utf-8")
+    Path("novel.txt").write_text(text[: len(text) // 2], encoding="utf-8")
+    with pytest.raises(PenwrightError, match=r"novel\.txt changed since.*name other files"):
+        using.evaluate(trained)
+    assert using.evaluate(trained, ["novel.txt"])
+
+
+def test_what_changes_when_a_run_goes_on_stays_changed(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("moved").mkdir()
+    Path("novel.txt").rename("moved/novel.txt")
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    changes = {"data": {"train": ["../moved/novel.txt"]}, "training": {"steps": 2}, "decoding": {"temperature": 0.3}}
+    resume(Path("..") / trained, changes)
+    monkeypatch.chdir("..")
+    recipe = Run(trained).recipe
+    assert recipe.data.train == ("moved/novel.txt",) and recipe.decoding.temperature == 0.3
+    assert using.evaluate(trained)
+
+
+def test_a_run_that_was_killed_while_its_text_was_read_says_what_to_do(trained: Path) -> None:
+    (trained / using.CORPUS).unlink()
+    with pytest.raises(PenwrightError, match="give the command that began it once more"):
+        resume(trained, {})

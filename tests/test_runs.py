@@ -186,3 +186,34 @@ def test_records_after_the_resumed_step_are_forgotten(run: Run) -> None:
     run.forget_after(20)
     assert [record["step"] for record in run.records("metrics.jsonl")] == [10, 20]
     assert all(json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().strip().split("\n"))
+
+
+def test_what_a_kill_left_of_a_checkpoint_goes_when_the_run_goes_on(run: Run) -> None:
+    save(run, 1)
+    unfinished = run.folder / "checkpoints" / "step-00000002.tmp-17"
+    unfinished.mkdir()
+    run.forget_after(1)
+    assert not unfinished.exists() and [checkpoint.step for checkpoint in run.checkpoints()] == [1]
+
+
+def test_a_finding_is_of_no_account_once_another_model_is_the_best(run: Run) -> None:
+    assert run.finding("found.json") is None
+    save(run, 1, best_step=1)
+    run.keep_finding("found.json", {"head": 3})
+    assert run.finding("found.json") == {"head": 3}
+    save(run, 2, best_step=2)
+    assert run.finding("found.json") is None
+
+
+def test_only_one_process_trains_a_run(run: Run) -> None:
+    pytest.importorskip("fcntl", reason="this system has no such locks")
+    with run.alone(), pytest.raises(PenwrightError, match="another process"), run.alone():
+        pass
+    with run.alone():
+        pass
+
+
+def test_a_record_that_does_not_fit_on_the_disk_is_a_clear_error(run: Run) -> None:
+    (run.folder / "steps.jsonl").symlink_to("/dev/full")
+    with pytest.raises(PenwrightError, match=r"could not be written.*intact"):
+        run.append("steps.jsonl", {"step": 1})

@@ -31,7 +31,7 @@ def require() -> None:
 
 
 def what_is_missing() -> str:
-    """What torch.compile would need on a CPU and does not find."""
+    """What torch.compile would need and does not find."""
     if sys.platform != "linux":
         return "that was tried on Linux only"
     if not shutil.which(os.environ.get("CXX", "g++")):

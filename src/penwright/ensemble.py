@@ -10,7 +10,7 @@ from penwright.runs import Run
 from penwright.tasks import Application
 from penwright.training.affordable import DEFAULT_MINUTES
 from penwright.training.session import Observer
-from penwright.using import load
+from penwright.using import CORPUS, load
 
 Watch = Callable[[Path, Prepared | None], Sequence[Observer]]
 # ... tells of a run that begins, with its plan unless it goes on, and gives who observes it
@@ -64,7 +64,7 @@ def _minutes(given: Table, share: float) -> Table:
 
 
 def _train_or_go_on(settings: Table, folder: Path, watch: Watch) -> Application:
-    if not Run(folder).checkpoints():
+    if not (folder / CORPUS).exists():  # the last that is written before the first step
         prepared = prepare(settings)
         return train(prepared, folder, watch(folder, prepared))
     return load(folder) if Run(folder).is_finished else resume(folder, {}, watch(folder, None))

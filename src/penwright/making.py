@@ -10,6 +10,7 @@ import torch
 
 from penwright.config import BUDGETS, Recipe, Table, Task, merge, read_toml, validate
 from penwright.data.corpora import Document, detect_task
+from penwright.data.paths import seen_from
 from penwright.errors import PenwrightError, UsageError
 from penwright.models import Model, make_model
 from penwright.runs import Run
@@ -25,7 +26,7 @@ from penwright.training.session import Observer, Session
 from penwright.training.steplog import StepLog
 from penwright.training.trainer import Trainer
 from penwright.training.wishes import forget_wishes
-from penwright.using import CORPUS, load, recipe_here
+from penwright.using import CORPUS, corpus_record, load, recipe_here, require_unchanged
 
 SEEN_FOR_FACTS = 2_000_000  # characters read to see which distinct ones there are
 
@@ -58,7 +59,8 @@ def prepare(given: Table) -> Prepared:
     paths = tuple(data.get("train", ()))
     if not paths:
         raise UsageError("nothing to train on: name a file, a folder or hub:NAME")
-    task, reason = (given["task"], "as asked") if "task" in given else detect_task(paths)
+    asked, encoding = given.get("task"), data.get("encoding")
+    task, reason = (asked, "as asked") if asked else detect_task(paths, encoding=encoding)
     if task not in TASKS:
         raise UsageError(f"there is no task '{task}'; the tasks are {', '.join(TASKS)}")
     first = validate(Recipe, merge({"model": {}, "training": _budget(given)}, given, {"task": task}), "the settings")
@@ -108,9 +110,14 @@ def _facts(task: Task, corpus: AnyCorpus) -> Facts:
 
 def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) -> Application:
     """Train what was prepared, in a new run folder; returns the best model of the run, ready to use."""
+    run = Run.create(folder)
+    with run.alone():
+        return _train(prepared, run, observers)
+
+
+def _train(prepared: Prepared, run: Run, observers: Sequence[Observer]) -> Application:
     recipe, machine = _resolve(prepared.plan.recipe, prepared.machine), prepared.machine
     parts, corpus = TASKS[recipe.task], prepared.corpus
-    run = Run.create(folder)
     forget_wishes(run)
     torch.manual_seed(recipe.seed)
     tokenizer = _tokenizer(recipe, corpus, observers)
@@ -119,9 +126,16 @@ def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) 
     bench = _lay_out(recipe, corpus, tokenizer, machine.device)
     _keep_corpus(run, bench)
     trainer = _trainer(bench, machine)
+    if trainer.batches.n_left_out:
+        _say(observers, _too_long(trainer.batches.n_left_out, recipe))
     for score in parts.baselines(bench):
         _say(observers, f"to beat: {score.name} {score.value:.3f} ({score.note})")
     return _fit(run, bench, trainer, observers)
+
+
+def _too_long(n: int, recipe: Recipe) -> str:
+    reach = recipe.model.context_length
+    return f"left out: {n:,} pairs of more than {reach} tokens, which is as far as the model's learned positions reach"
 
 
 def _tokenizer(recipe: Recipe, corpus: AnyCorpus, observers: Sequence[Observer]) -> Tokenizer:
@@ -138,13 +152,19 @@ def _tokenizer(recipe: Recipe, corpus: AnyCorpus, observers: Sequence[Observer])
 def resume(folder: Path, changes: Table, observers: Sequence[Observer] = ()) -> Application:
     """Go on where a run stopped, bit for bit; or with `changes`: a further budget, another place of the same data."""
     run = Run.open(folder)
+    with run.alone():
+        return _resume(run, changes, observers)
+
+
+def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Application:
+    folder = run.folder
     forget_wishes(run)  # of an earlier day; one that comes while the text is read is obeyed at the first step
     more = {name: value for name, value in changes.get("training", {}).items() if name in BUDGETS}
-    recipe, here = (_changed(known, changes, folder) for known in (run.recipe, recipe_here(run)))
+    recipe, here = _changed(run.recipe, _kept(changes, run), folder), _changed(recipe_here(run), changes, folder)
     machine = choose_machine(recipe.training)
     torch.manual_seed(recipe.seed)
     corpus = TASKS[recipe.task].open_corpus(here.data.train, reading_of(here))
-    _check_unchanged(run, corpus)
+    require_unchanged(run, corpus, "Put the old content back to resume, or train anew with another --run.")
     bench = _lay_out(here, corpus, Tokenizer.load(run.tokenizer_path), machine.device)
     trainer = _trainer(bench, machine)
     if run.checkpoints():  # else it was stopped before its first one, and the seed gives the same beginning again
@@ -155,7 +175,7 @@ def resume(folder: Path, changes: Table, observers: Sequence[Observer] = ()) -> 
     run.forget_after(trainer.state.step)
     if more and trainer.state.step:
         trainer.extend()
-    if more:
+    if changes:
         run.save_recipe(recipe)
     state = trainer.state
     if state.stopped_early or (state.total_steps is not None and state.step >= state.total_steps):
@@ -166,6 +186,14 @@ def resume(folder: Path, changes: Table, observers: Sequence[Observer] = ()) -> 
         )
     _say(observers, f"going on from step {state.step:,}")
     return _fit(run, bench, trainer, observers)
+
+
+def _kept(changes: Table, run: Run) -> Table:
+    """The changes as the recipe keeps them: files as they were found from where the run was trained."""
+    origin = run.folder / corpus_record(run).get("trained_from", os.path.relpath(Path.cwd(), run.folder))
+    data = changes.get("data", {})
+    paths = {part: [seen_from(origin, path) for path in data[part]] for part in ("train", "validation") if part in data}
+    return merge(changes, {"data": paths}) if paths else changes
 
 
 def _changed(recipe: Recipe, changes: Table, folder: Path) -> Recipe:
@@ -202,19 +230,6 @@ def _keep_corpus(run: Run, bench: Workbench) -> None:
     run.write_json(CORPUS, {**record, "trained_from": Path(here).as_posix(), "card": asdict(bench.card)})
 
 
-def _check_unchanged(run: Run, corpus: AnyCorpus) -> None:
-    before = run.read_json(CORPUS)
-    if before["fingerprint"] == corpus.fingerprint:
-        return
-    known = {file["sha256"] for file in before["files"]}
-    changed = [str(file.path) for file in corpus.files if file.sha256 not in known]
-    what = ", ".join(changed) if changed else "how the data is read (a [data] setting)"
-    raise PenwrightError(
-        f"{run.folder} was trained on other data: {what} changed since. Put the old content back to resume, "
-        f"or train anew with another --run."
-    )
-
-
 def _trainer(bench: Workbench, machine: Machine) -> Trainer:
     assert bench.training is not None
     batches = TASKS[bench.recipe.task].batches(bench, bench.training)
@@ -230,6 +245,11 @@ def _teachers(bench: Workbench) -> list[Model]:
             raise PenwrightError(f"{folder} cannot teach this model: its tokenizer is another one")
         if type(teacher.model) is not type(bench.model) or getattr(teacher, "labels", ()) != bench.card.labels:
             raise PenwrightError(f"{folder} cannot teach this model: it was made for another task, or other labels")
+        if corpus_record(Run.open(Path(folder)))["fingerprint"] != bench.corpus.fingerprint:
+            raise PenwrightError(
+                f"{folder} cannot teach this model: it learned from other data, or from what is held out here. "
+                "Train it on the same data with the same data.seed"
+            )
         if teacher.model.settings.context_length < bench.recipe.model.context_length:
             raise PenwrightError(
                 f"{folder} cannot teach this model: it sees {teacher.model.settings.context_length} tokens at a time. "

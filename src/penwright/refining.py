@@ -43,7 +43,7 @@ def quicken(folder: Path, precision: Precision | None = None) -> Mapping[Precisi
     model = it.model(chosen)
     if not isinstance(model, EncoderOnly):
         compile_steps(model)
-    it.run.write_json(QUICKENED, {"precision": chosen, "nats": nats})
+    it.run.keep_finding(QUICKENED, {"precision": chosen, "nats": nats})
     return nats
 
 
@@ -74,7 +74,7 @@ def tune_decoding(
     tuning = tune(translator, [pair.source for pair in pairs], [pair.target for pair in pairs])
     if tuning.is_better:
         decoding = tuned(it.recipe.decoding, tuning.trials[0])
-        it.run.save_recipe(it.recipe.model_copy(update={"decoding": decoding}))
+        it.run.save_recipe(it.run.recipe.model_copy(update={"decoding": decoding}))  # with its files as they were named
     return tuning
 
 
@@ -84,19 +84,17 @@ def load_aligner(folder: Path, device: str = "cpu", paths: Sequence[str] = ()) -
     Its head is chosen once, on the run's held-out pairs or on those of these files, and kept in alignment.json.
     """
     it, translator = opened(folder), load_translator(folder, device, "float32")
-    if not (it.run.folder / ALIGNMENT).is_file():
+    if it.run.finding(ALIGNMENT) is None:
         pairs = [(pair.source, pair.target) for pair in _pairs(it, paths)]
         best = choose_head(translator.model, translator.tokenizer, pairs)[0]
-        it.run.write_json(ALIGNMENT, {**best.head._asdict(), "f1": best.f1, "n_pairs": len(pairs)})
+        it.run.keep_finding(ALIGNMENT, {**best.head._asdict(), "f1": best.f1, "n_pairs": len(pairs)})
     return Aligner(translator.model, translator.tokenizer, kept_alignment(folder))
 
 
 def kept_alignment(folder: Path) -> Head | None:
-    """The head that load_aligner() has chosen, if it was ever asked."""
-    if not (folder / ALIGNMENT).is_file():
-        return None
-    kept = Run.open(folder).read_json(ALIGNMENT)
-    return Head(kept["layer"], kept["head"], kept["shift"])
+    """The head that load_aligner() has chosen for the model as it is, if it was asked."""
+    kept = Run.open(folder).finding(ALIGNMENT)
+    return None if kept is None else Head(kept["layer"], kept["head"], kept["shift"])
 
 
 def calibrate(folder: Path, device: str = "cpu") -> Calibration:
@@ -104,12 +102,14 @@ def calibrate(folder: Path, device: str = "cpu") -> Calibration:
     it = opened(folder)
     if it.recipe.task != "classify":
         raise UsageError(f"{folder} does not classify, so that there is no label it could be sure of")
-    if not (it.run.folder / CALIBRATION).is_file():
+    kept = it.run.finding(CALIBRATION)
+    if kept is None:
         bench = it.bench(it.corpus(), it.model(), device)
         assert isinstance(bench.model, EncoderOnly)
         batches = classifying.batches(bench, bench.held_out).in_order()
-        it.run.write_json(CALIBRATION, calibration(bench.model, batches, bench.device)._asdict())
-    kept = it.run.read_json(CALIBRATION)
+        found = calibration(bench.model, batches, bench.device)
+        it.run.keep_finding(CALIBRATION, found._asdict())
+        return found
     return Calibration(tuple(Bin(*each) for each in kept["bins"]), kept["n"], kept["error"])
 
 

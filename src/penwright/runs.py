@@ -1,8 +1,9 @@
 """A run folder: the recipe, the tokenizer, checkpoints that are whole or not there, metrics and samples.
 
 recipe.toml  tokenizer.json  corpus.json  steps.jsonl  metrics.jsonl  samples.jsonl
-stop (somebody wishes that training ends)  stopped (it ended before its time, all saved)
+stop (somebody wishes that training ends)  stopped (it ended before its time, all saved)  lock (of who trains it)
 checkpoints/step-00001200/{model.safetensors, training.safetensors, state.json, manifest.json}
+quickened.json  alignment.json  calibration.json (findings about the best model)  tensorboard/
 """
 
 import hashlib
@@ -15,6 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+try:
+    import fcntl
+except ImportError:  # on Windows
+    fcntl = None  # type: ignore[assignment]
+
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -26,8 +32,14 @@ Tensors = dict[str, Tensor]
 Record = dict[str, Any]  # one JSON object
 WEIGHTS, TRAINING, STATE = "model.safetensors", "training.safetensors", "state.json"
 STEPS, METRICS, SAMPLES = "steps.jsonl", "metrics.jsonl", "samples.jsonl"
-STOP, STOPPED = "stop", "stopped"
-BEFORE_TRAINING = {"recipe.toml", "tokenizer.json", "checkpoints", STOP}  # written before there is anything to resume
+STOP, STOPPED, LOCK = "stop", "stopped", "lock"
+BEFORE_TRAINING = {
+    "recipe.toml",
+    "tokenizer.json",
+    "checkpoints",
+    STOP,
+    LOCK,
+}  # written before there is anything to resume
 
 
 class DamagedCheckpoint(PenwrightError):
@@ -122,10 +134,38 @@ class Run:
         except (OSError, ValueError) as error:
             raise PenwrightError(f"{self.folder / name} cannot be read: {error}") from None
 
+    def keep_finding(self, name: str, record: Record) -> None:
+        """Keep what was found out about the best model."""
+        self.write_json(name, {**record, "best_step": self.best_step()})
+
+    def finding(self, name: str) -> Record | None:
+        """That record; None where there is none, or where another model is the best one by now."""
+        if not (self.folder / name).is_file():
+            return None
+        record, best = self.read_json(name), self.best_step()
+        return record if record.pop("best_step", best) == best else None
+
     def append(self, name: str, record: Record) -> None:
         """Add a line to steps.jsonl, metrics.jsonl or samples.jsonl."""
-        with (self.folder / name).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        path = self.folder / name
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        except OSError as error:
+            raise PenwrightError(f"{path} could not be written: {error}. What was saved before is intact.") from None
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Inside, no other process trains this run; raises PenwrightError where one does already."""
+        with (self.folder / LOCK).open("w") as file:
+            if fcntl is not None:  # the system lets go of it when the process ends, however that happens
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise PenwrightError(f"{self.folder} is being trained by another process") from None
+                except OSError:  # a file system without locks
+                    pass
+            yield
 
     def records(self, name: str) -> list[Record]:
         """The lines of such a file; a last line that a kill cut short is left out."""
@@ -139,10 +179,12 @@ class Run:
         return found
 
     def forget_after(self, step: int) -> None:
-        """Drop what a run resumed there will make again: records, and checkpoints that were too damaged to resume."""
+        """Drop what a run resumed there will make again: records, and checkpoints too damaged or cut off by a kill."""
         for checkpoint in self.checkpoints():
             if checkpoint.step > step:
                 shutil.rmtree(checkpoint.folder)
+        for unfinished in (self.folder / "checkpoints").glob("*.tmp-*"):
+            shutil.rmtree(unfinished, ignore_errors=True)
         for name in (STEPS, METRICS, SAMPLES):
             kept = [json.dumps(r, ensure_ascii=False) + "\n" for r in self.records(name) if r["step"] <= step]
             write_atomically(self.folder / name, "".join(kept))

@@ -22,7 +22,7 @@ from penwright.layers.quantised import to_precision
 from penwright.memory import keep_freed_memory
 from penwright.models import Model, make_model
 from penwright.models.weights import load_weights
-from penwright.runs import WEIGHTS, Checkpoint, Run
+from penwright.runs import WEIGHTS, Checkpoint, Record, Run
 from penwright.tasks import TASKS, AnyCorpus, Application, Card, Workbench, make_application, reading_of
 from penwright.tasks.stores import token_store
 from penwright.tasks.translating import score_translations
@@ -55,15 +55,43 @@ class Opened(NamedTuple):
         return model
 
     def corpus(self, paths: Sequence[str] = ()) -> AnyCorpus:
-        """Its own, or all of these files to measure on."""
+        """Its own, or all of these files to measure on.
+
+        Raises PenwrightError where its own has changed since: what is held out of it now may have been trained on.
+        """
         parts, reading = TASKS[self.recipe.task], reading_of(self.recipe)
-        return parts.open_measured(paths, reading) if paths else parts.open_corpus(self.recipe.data.train, reading)
+        if paths:
+            return parts.open_measured(paths, reading)
+        corpus = parts.open_corpus(self.recipe.data.train, reading)
+        require_unchanged(self.run, corpus, "Put the old content back, or name other files to measure on.")
+        return corpus
 
     def bench(self, corpus: AnyCorpus, model: Model, device: str = "cpu") -> Workbench:
         """All parts laid out, to measure this model on the held-out part of this corpus."""
         recipe, tokenizer, card = self.recipe, self.tokenizer, self.card
         held_out = token_store(recipe.task, corpus, tokenizer, card.labels, held_out=True)
         return Workbench(recipe, corpus, tokenizer, None, held_out, model.to(device), torch.device(device), card)
+
+
+def corpus_record(run: Run) -> Record:
+    """What a run was trained on; raises PenwrightError where it was stopped before that was known."""
+    if not (run.folder / CORPUS).exists():
+        raise PenwrightError(
+            f"{run.folder} was stopped before its training began: give the command that began it once more"
+        )
+    return run.read_json(CORPUS)
+
+
+def require_unchanged(run: Run, corpus: AnyCorpus, advice: str) -> None:
+    """Raises PenwrightError unless this is what the run was trained on, with the same part held out."""
+    before = corpus_record(run)
+    if before["fingerprint"] == corpus.fingerprint:
+        return
+    known, found = ({file["sha256"] for file in before["files"]}, {file.sha256 for file in corpus.files})
+    changed = [str(file.path) for file in corpus.files if file.sha256 not in known]
+    changed = changed or [file["path"] for file in before["files"] if file["sha256"] not in found]
+    what = ", ".join(changed) if changed else "how the data is read (a [data] setting)"
+    raise PenwrightError(f"{run.folder} was trained on other data: {what} changed since. {advice}")
 
 
 def opened(folder: str | Path) -> Opened:
@@ -74,7 +102,7 @@ def opened(folder: str | Path) -> Opened:
     kept = Run(home).checkpoints() if is_inside else []
     checkpoint = next((each for each in kept if each.folder == folder), None)
     run = Run.open(home if checkpoint else folder)
-    card = run.read_json(CORPUS)["card"]
+    card = corpus_record(run)["card"]
     languages = Languages(*card["languages"]) if card.get("languages") else None  # older runs do not say
     made = Card(tuple(card["labels"]), card["max_source_tokens"], languages)
     return Opened(run, recipe_here(run), Tokenizer.load(run.tokenizer_path), made, checkpoint)
@@ -82,14 +110,18 @@ def opened(folder: str | Path) -> Opened:
 
 def recipe_here(run: Run) -> Recipe:
     """Its recipe as it can be followed from any folder: files are those that it found where it was trained."""
-    recipe, origin = run.recipe, run.read_json(CORPUS).get("trained_from")
+    recipe, origin = run.recipe, corpus_record(run).get("trained_from")
     if origin is None:  # older runs do not say
         return recipe
-    paths = {
-        part: tuple(found_from(run.folder / origin, path) for path in getattr(recipe.data, part))
-        for part in ("train", "validation")
-    }
-    return recipe.model_copy(update={"data": recipe.data.model_copy(update=paths)})
+
+    def here(paths: Sequence[str]) -> tuple[str, ...]:
+        return tuple(found_from(run.folder / origin, path) for path in paths)
+
+    data, distillation = recipe.data, recipe.distillation
+    data = data.model_copy(update={"train": here(data.train), "validation": here(data.validation)})
+    if distillation is not None:
+        distillation = distillation.model_copy(update={"teachers": here(distillation.teachers)})
+    return recipe.model_copy(update={"data": data, "distillation": distillation})
 
 
 def load(folder: str | Path, device: str = "cpu", precision: Precision | None = None) -> Application:
@@ -99,8 +131,8 @@ def load(folder: str | Path, device: str = "cpu", precision: Precision | None = 
     """
     it = opened(folder)
     model = it.model(precision or _kept_precision(it.run, device))
-    if precision is None and _is_quickened(it.run, device) and not are_steps_kept(model):
-        slow = f"{folder} is slower than it could be until `penwright quicken {folder}`: its steps are not kept"
+    if precision is None and (why := _why_slow(it.run, model, device)):
+        slow = f"{folder} is slower than it could be until `penwright quicken {folder}`: {why}"
         warn(slow, PenwrightWarning, stacklevel=2)
     return make_application(model.to(device), it.tokenizer, it.recipe, it.card)
 
@@ -164,13 +196,17 @@ def kept_precision(folder: str | Path, device: str = "cpu") -> Precision:
 
 
 def _kept_precision(run: Run, device: str) -> Precision:
-    found: Precision = run.read_json(QUICKENED)["precision"] if _is_quickened(run, device) else "float32"
-    return found
+    finding = run.finding(QUICKENED) if torch.device(device).type == "cpu" else None  # which it was found for
+    return finding["precision"] if finding else "float32"
 
 
-def _is_quickened(run: Run, device: str) -> bool:
-    """What quicken() has found is for CPUs."""
-    return torch.device(device).type == "cpu" and (run.folder / QUICKENED).exists()
+def _why_slow(run: Run, model: Model, device: str) -> str:
+    """Why a run that was quickened is not as quick as it was; "" where it is, or never was."""
+    if torch.device(device).type != "cpu" or not (run.folder / QUICKENED).is_file():
+        return ""
+    if run.finding(QUICKENED) is None:
+        return "it has learned more since the last time"
+    return "" if are_steps_kept(model) else "its steps are not kept"
 
 
 def export(folder: Path, to: Format, output: Path, precision: Precision = "float32") -> None:
@@ -180,19 +216,11 @@ def export(folder: Path, to: Format, output: Path, precision: Precision = "float
 
 
 def novelty(folder: Path, texts: Sequence[str]) -> NoveltyReport:
-    """How much of these texts stands in the text that a writer learned from, beside passages that were held out.
-
-    Raises PenwrightError where that text is gone, or has changed since.
-    """
+    """How much of these texts stands in the text that a writer learned from, beside passages that were held out."""
     it = opened(folder)
     if it.recipe.task != "generate":
         raise UsageError(f"{folder} does not write texts of its own, so that there is no novelty to measure")
     corpus = it.corpus()
-    if it.run.read_json(CORPUS)["fingerprint"] != corpus.fingerprint:
-        raise PenwrightError(
-            f"{', '.join(it.recipe.data.train)} is not what {folder} was trained on: it has changed since. "
-            "Put the old content back to measure what is copied from it."
-        )
     training, held_out = (
         [document for document in part if isinstance(document, Document)] for part in (corpus.training, corpus.held_out)
     )

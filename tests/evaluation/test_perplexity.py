@@ -85,3 +85,9 @@ def test_the_bigram_probabilities_of_a_context_sum_to_one() -> None:
     training = np.random.default_rng(0).integers(0, 4, 300)
     total = sum(np.exp(-baselines(training, np.array([2, token]), 5)["bigram"]) for token in range(5))
     assert total == pytest.approx(1.0)
+
+
+def test_a_text_of_one_token_teaches_no_pairs() -> None:
+    one, held_out = np.array([3], dtype=np.uint16), np.array([3, 3, 1], dtype=np.uint16)
+    nats = baselines(one, held_out, 4)
+    assert nats["bigram"] == pytest.approx(nats["unigram"]) and nats["unigram"] > 0

@@ -1,7 +1,10 @@
+import numpy as np
 import pytest
 
-from penwright.config import Cosine, InverseSquareRoot, WarmupStableDecay
-from penwright.training.budget import Clock
+from penwright.config import Cosine, InverseSquareRoot, TrainingSettings, WarmupStableDecay
+from penwright.data.batching import LabelledBatches, Markers
+from penwright.data.store import Column
+from penwright.training.budget import Clock, steps_of
 
 
 @pytest.mark.parametrize("schedule", [Cosine(), InverseSquareRoot(), WarmupStableDecay(cooldown_fraction=0.5)])
@@ -28,3 +31,15 @@ def test_time_for_a_last_look_is_set_aside() -> None:
     clock = Clock.of(1.0, WarmupStableDecay(cooldown_fraction=0.5))
     clock.settle(100, 10.0)
     assert clock.settle(300, 30.0, reserved=10.0) == 500
+
+
+@pytest.mark.parametrize(("n_epochs", "accumulate"), [(1, 1), (5, 1), (4, 2)])
+def test_tokens_are_those_of_texts_over_whole_epochs_though_each_text_has_one_label(
+    n_epochs: int, accumulate: int
+) -> None:
+    lengths = [3, 5, 8, 18] * 10
+    text = Column(np.zeros(sum(lengths), dtype=np.uint16), np.cumsum([0, *lengths]), n_bytes=0)
+    batches = LabelledBatches(text, np.zeros(40, dtype=np.int32), 64, 80, Markers(0, 1, 2))
+    per_epoch = sum(length + 2 for length in lengths)  # with their markers
+    settings = TrainingSettings(tokens=n_epochs * per_epoch, accumulate=accumulate)
+    assert steps_of(settings, batches) == n_epochs * batches.per_epoch / accumulate

@@ -61,3 +61,16 @@ def test_state_goes_by_names_and_comes_back(settings: AdamW | Muon) -> None:
     assert before.keys() == after.keys() and before
     for name in before:
         torch.testing.assert_close(before[name], after[name], rtol=0, atol=0)
+
+
+def test_state_is_put_back_where_the_parameters_are() -> None:
+    settings = ModelSettings(d_model=16, n_layers=1, n_heads=2)
+    model = DecoderOnly(11, settings)
+    before = Optimizers(model, Muon())
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    before.step(1.0)
+    elsewhere = Optimizers(DecoderOnly(11, settings).to("meta"), Muon())
+    elsewhere.load_state(before.state())
+    assert elsewhere.state().keys() == before.state().keys()
+    assert {tensor.device.type for tensor in elsewhere.state().values()} == {"meta"}

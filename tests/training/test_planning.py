@@ -182,3 +182,8 @@ def test_a_classifier_is_not_shown_every_token_and_least_hidden_where_each_text_
     assert often == 0.5
     assert 0 < once < often
     assert plan_for(PAIRS).recipe.model.token_dropout == 0
+
+
+def test_a_short_run_warms_up_in_a_fifth_of_its_steps() -> None:
+    assert plan_for(PAIRS, training={"steps": 30}).recipe.schedule.warmup_steps == 6
+    assert plan_for(PAIRS, training={"steps": 3000}).recipe.schedule.warmup_steps == 50

@@ -73,7 +73,8 @@ def baselines(training: NDArray[np.integer], held_out: NDArray[np.integer], voca
     seen = np.bincount(pairs // vocab_size, weights=pair_counts, minlength=vocab_size)[before]
     kinds = np.bincount(pairs // vocab_size, minlength=vocab_size)[before]
     wanted = before * vocab_size + after
-    place = np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)
+    pairs, pair_counts = np.append(pairs, -1), np.append(pair_counts, 0)  # where there is none, that
+    place = np.searchsorted(pairs[:-1], wanted)
     together = np.where(pairs[place] == wanted, pair_counts[place], 0)
     bigram = (together + kinds * unigram[after]) / np.maximum(seen + kinds, 1)
     bigram = np.where(seen == 0, unigram[after], bigram)

@@ -105,7 +105,10 @@ class Tokenizer:
         """Write the whole file or none of it, also when interrupted."""
         unfinished = path.with_name(f"{path.name}.tmp-{os.getpid()}")
         try:
-            unfinished.write_bytes(self._file_content())
+            with unfinished.open("wb") as file:
+                file.write(self._file_content())
+                file.flush()
+                os.fsync(file.fileno())  # as it is replaced, it must not be empty after a power cut
             unfinished.replace(path)
         except OSError as error:
             raise PenwrightError(f"the tokenizer cannot be saved as {path}: {error.strerror}") from error

@@ -72,6 +72,12 @@ class Affordable:
         return self.tokens(self._chosen_size) / self.corpus_tokens
 
     @property
+    def steps(self) -> float:
+        """Steps that the budget allows for, once the model is chosen."""
+        per_step = self._choices.number("training.batch_tokens") * self._choices.number("training.accumulate", 1.0)
+        return self.epochs * self.corpus_tokens / per_step
+
+    @property
     def _chosen_size(self) -> str | None:
         name: str | None = self._choices.section("model").get("size")
         return name
@@ -97,8 +103,7 @@ class Affordable:
         """Those that would do for the chosen model, where the budget has far too few; None where it has not."""
         if self.counted_tokens is not None:
             return None
-        per_step = self._choices.number("training.batch_tokens") * self._choices.number("training.accumulate", 1.0)
-        n_steps = self.epochs * self.corpus_tokens / per_step
+        n_steps = self.steps
         return None if n_steps >= FEWEST_STEPS else self._choices.number("training.minutes") * FEWEST_STEPS / n_steps
 
     def largest_size(self) -> tuple[str, str]:

@@ -14,8 +14,8 @@ def steps_of(settings: TrainingSettings, batches: AnyBatches) -> int | None:
     if settings.epochs is not None:
         return max(1, ceil(settings.epochs * batches.per_epoch / settings.accumulate))
     if settings.tokens is not None:
-        per_step = sum(batch.n_targets for batch in batches.for_step(0, settings.accumulate))
-        return max(1, ceil(settings.tokens / max(1, per_step)))
+        epochs = settings.tokens / max(1, batches.tokens_per_epoch)
+        return max(1, ceil(epochs * batches.per_epoch / settings.accumulate))
     return None
 
 

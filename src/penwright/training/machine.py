@@ -21,12 +21,17 @@ class Machine(NamedTuple):
 
 def choose_machine(settings: TrainingSettings) -> Machine:
     """The fastest that is safe, unless the settings say otherwise."""
-    torch.set_num_threads(settings.threads or os.cpu_count() or 1)
+    torch.set_num_threads(settings.threads or _n_processors())
     device, device_reason = _device(settings.device)
     if device.type == "cpu":
         keep_freed_memory()
     precision, precision_reason = _precision(settings.precision, device)
     return Machine(device, precision, (device_reason, precision_reason))
+
+
+def _n_processors() -> int:
+    """Those that this process may use, which can be fewer than there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _device(wanted: str) -> tuple[torch.device, str]:

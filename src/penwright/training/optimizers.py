@@ -60,7 +60,8 @@ class Optimizers:
         for part, named in self.parts:
             for name, parameter in named.items():
                 keys = [key for key in state if key.rpartition("/")[0] == name]
-                part.state[parameter] = {key.rpartition("/")[2]: state[key].clone() for key in keys}
+                device = parameter.device  # checkpoints are read into the memory of the CPU
+                part.state[parameter] = {key.rpartition("/")[2]: state[key].to(device, copy=True) for key in keys}
 
 
 def blocks_of(model: nn.Module) -> list[Block]:

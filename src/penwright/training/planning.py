@@ -13,6 +13,7 @@ from penwright.training.facts import MANY_CHARACTERS, Facts
 from penwright.training.pace import Pace
 
 CPU = torch.device("cpu")
+WARMUP_STEPS, WARMUP_SHARE = 50, 0.2  # so many, but no more than this part of all
 
 
 class Plan(NamedTuple):
@@ -145,7 +146,8 @@ class _Planner:
             self._suggest(
                 "optimizer.adamw.learning_rate", 0.02, "of the embeddings, of which each is seen seldom (measured)"
             )
-        schedule: Table = {"type": "wsd", "warmup_steps": 50, "cooldown_fraction": 0.6}
+        warmup = max(1, min(WARMUP_STEPS, int(WARMUP_SHARE * self.affordable.steps)))
+        schedule: Table = {"type": "wsd", "warmup_steps": warmup, "cooldown_fraction": 0.6}
         self.choices.suggest_type("schedule", schedule, "the end need not be known until the cooldown begins")
 
     def _choose_over_fitting(self) -> None:

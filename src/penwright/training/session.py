@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from time import monotonic
 from types import FrameType
 from typing import NamedTuple
@@ -83,8 +83,9 @@ class Session:
                     self._look_up()
                 forget_wishes(self.run)
         finally:
-            for observer in self.observers:
-                observer.finished(self.trainer)
+            with ExitStack() as stack:  # each is told, whatever befalls another
+                for observer in reversed(self.observers):
+                    stack.callback(observer.finished, self.trainer)
 
     def _evaluation_is_due(self) -> bool:
         state, settings = self.trainer.state, self.trainer.settings
@@ -93,7 +94,8 @@ class Session:
         if settings.evaluate_every is not None:
             return state.step % settings.evaluate_every == 0
         if settings.minutes is None and state.total_steps is not None:
-            return state.step % max(1, state.total_steps // EVALUATIONS) == 0
+            every = max(1, (state.total_steps - state.first_step) // EVALUATIONS)
+            return (state.step - state.first_step) % every == 0
         cost = self.trainer.reserved_seconds  # no more than a twentieth of the time goes into looking
         between = max(60 * (settings.minutes or 1) / EVALUATIONS, 20 * cost)
         return state.seconds - self.last_evaluated_at >= between

@@ -128,7 +128,7 @@ class Trainer:
         self.model.train()
         batches = self.batches.for_step(state.step, self.settings.accumulate)
         n_targets = max(1, sum(batch.n_targets for batch in batches))  # so that every target counts alike
-        loss = sum(self._backward(batch.to(self.machine.device), n_targets) for batch in batches)
+        loss = sum(self._backward(batch.to(self.machine.device), n_targets) for batch in batches)  # read at the end
         limit = self.settings.max_grad_norm or inf
         grad_norm = float(clip_grad_norm_(self.model.parameters(), limit))
         total = None if state.total_steps is None else state.total_steps - state.first_step
@@ -144,11 +144,11 @@ class Trainer:
             self._skip(grad_norm)
         return StepReport(state.step, float(loss), grad_norm, factor, n_targets)
 
-    def _backward(self, batch: Batch, n_targets: int) -> float:
+    def _backward(self, batch: Batch, n_targets: int) -> Tensor:
         with torch.autocast(self.machine.device.type, self.machine.precision, enabled=self._mixed):
             loss = summed_loss(self.model, batch, self.settings.label_smoothing, self.teachers) / n_targets
         loss.backward()
-        return float(loss.detach())
+        return loss.detach()
 
     @property
     def _mixed(self) -> bool:
@@ -162,8 +162,8 @@ class Trainer:
         if self.state.skipped_in_a_row >= TOO_MANY_SKIPPED:
             raise PenwrightError(
                 f"training diverged: the gradient was {grad_norm} for {TOO_MANY_SKIPPED} steps in a row, up to step "
-                f"{self.state.step}. The last checkpoint is sound. Try a lower optimizer.learning_rate, a longer "
-                f"schedule.warmup_steps, or training.precision=float32."
+                f"{self.state.step}. The last checkpoint, if there is one, is sound. Try a lower "
+                f"optimizer.learning_rate, a longer schedule.warmup_steps, or training.precision=float32."
             )
 
     def weights(self) -> Tensors:
