@@ -1,5 +1,6 @@
 """What a model is shown in one go: tensors, with the number of targets that the loss counts."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
@@ -19,9 +20,16 @@ class _Batch:
 
     def to(self: AnyBatch, device: torch.device) -> AnyBatch:
         """The same batch on this device."""
+        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pinned(self: AnyBatch) -> AnyBatch:
+        """The same batch in memory that a GPU reads by itself."""
+        return self._each(Tensor.pin_memory)
+
+    def _each(self: AnyBatch, change: Callable[[Tensor], Tensor]) -> AnyBatch:
         parts: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        moved = {k: v.to(device, non_blocking=True) for k, v in parts.items() if isinstance(v, Tensor)}
-        return replace(self, **moved)  # type: ignore[arg-type]  # n_targets is no tensor, so it is not in there
+        changed = {name: change(part) for name, part in parts.items() if isinstance(part, Tensor)}
+        return replace(self, **changed)  # type: ignore[arg-type]  # n_targets is no tensor, so it is not in there
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from penwright.runs import Checkpoint, Record, Tensors
 from penwright.training.average import WeightAverage
 from penwright.training.budget import Clock, steps_of
 from penwright.training.compilation import compile_blocks
+from penwright.training.feed import Feed
 from penwright.training.machine import Machine
 from penwright.training.optimizers import Optimizers
 
@@ -71,6 +72,7 @@ class Trainer:
         weight = recipe.distillation.weight if recipe.distillation else 0.0
         self.teachers = Teachers([each.eval() for each in teachers], weight) if teachers else None
         self.unit = "texts" if recipe.task == "classify" else "tokens"  # of which each is a target
+        self.feed = Feed(batches, self.settings.accumulate, machine.device)
         self.optimizers = Optimizers(model, recipe.optimizer, machine.precision)
         self.average = WeightAverage(model, self.settings.average) if self.settings.average else None
         self.state = TrainState(total_steps=steps_of(self.settings, batches))
@@ -126,9 +128,9 @@ class Trainer:
     def _step(self) -> StepReport:
         state = self.state
         self.model.train()
-        batches = self.batches.for_step(state.step, self.settings.accumulate)
+        batches = self.feed(state.step)
         n_targets = max(1, sum(batch.n_targets for batch in batches))  # so that every target counts alike
-        loss = sum(self._backward(batch.to(self.machine.device), n_targets) for batch in batches)  # read at the end
+        loss = sum(self._backward(batch, n_targets) for batch in batches)  # read at the end
         limit = self.settings.max_grad_norm or inf
         grad_norm = float(clip_grad_norm_(self.model.parameters(), limit))
         total = None if state.total_steps is None else state.total_steps - state.first_step
