@@ -10,7 +10,7 @@ GUIDE := docs/build/guide
 demo: .venv/.demo
 	@rm -rf $(DEMO)
 	$(BIN)/python demo/corpora.py $(DEMO)/corpora
-	$(BIN)/penwright train $(DEMO)/corpora/python-topics.txt --run $(DEMO)/writer --minutes 1 --set training.evaluate_every=150
+	$(BIN)/penwright train $(DEMO)/corpora/python-topics.txt --run $(DEMO)/writer --minutes 1
 	$(BIN)/penwright train $(DEMO)/corpora/german-english.tsv --run $(DEMO)/translator --recipe demo/translator.toml
 	@echo; echo "The translator at work:"
 	$(BIN)/penwright translate $(DEMO)/translator "am Freitag, dem 17. Mai 1991" "siebenhundertdreiundvierzig"
@@ -46,6 +46,7 @@ clean:
 
 # Every version is pinned in constraints.txt; pyproject.toml says which ranges are expected to work.
 .venv/.pip:
+	@echo "Setting up .venv with the versions of constraints.txt: a few minutes, once."
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet -c constraints.txt --upgrade pip
 	@touch $@

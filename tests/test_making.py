@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -7,6 +8,7 @@ from penwright.config import Recipe, validate
 from penwright.errors import PenwrightError
 from penwright.making import new_run_folder, prepare, read_recipe, resume, train
 from penwright.runs import Run
+from penwright.training.session import Observer
 
 
 @pytest.mark.parametrize(
@@ -96,3 +98,27 @@ def test_a_run_that_was_killed_while_its_text_was_read_says_what_to_do(trained: 
     (trained / using.CORPUS).unlink()
     with pytest.raises(PenwrightError, match="give the command that began it once more"):
         resume(trained, {})
+
+
+def test_a_checkpoint_that_is_gone_names_those_that_are_there(trained: Path) -> None:
+    with pytest.raises(PenwrightError, match=r"no checkpoint step-00000009; there are: .*step-00000002"):
+        using.opened(trained / "checkpoints" / "step-00000009")
+
+
+def test_a_model_that_does_not_beat_its_baselines_ends_with_a_word_about_it(trained: Path) -> None:
+    class Listener(Observer):
+        words: ClassVar[list[str]] = []
+
+        def said(self, text: str) -> None:
+            self.words.append(text)
+
+    sizes = {"d_model": 16, "n_layers": 1, "n_heads": 1, "context_length": 32}
+    asked = {"task": "generate", "data": {"train": ["novel.txt"]}, "model": sizes, "training": {"steps": 1}}
+    train(prepare(asked), Path("brief"), [Listener()])
+    assert any(word.startswith("not beaten: nats per token") for word in Listener.words)
+
+
+def test_other_data_than_that_of_the_run_is_called_so(trained: Path) -> None:
+    Path("other.txt").write_text("something else\n" * 99, encoding="utf-8")
+    with pytest.raises(PenwrightError, match=r"other data than other\.txt: on novel\.txt"):
+        resume(trained, {"data": {"train": ["other.txt"]}, "training": {"steps": 1}})

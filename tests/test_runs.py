@@ -217,3 +217,18 @@ def test_a_record_that_does_not_fit_on_the_disk_is_a_clear_error(run: Run) -> No
     (run.folder / "steps.jsonl").symlink_to("/dev/full")
     with pytest.raises(PenwrightError, match=r"could not be written.*intact"):
         run.append("steps.jsonl", {"step": 1})
+
+
+def test_a_folder_that_cannot_be_made_and_a_file_in_its_place_are_clear_errors(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x", encoding="utf-8")
+    with pytest.raises(PenwrightError, match="is a file"):
+        Run.create(tmp_path / "file")
+    with pytest.raises(PenwrightError, match="cannot be made"):
+        Run.create(tmp_path / "file" / "run")
+
+
+def test_what_is_saved_can_be_read_by_whom_other_files_can(run: Run) -> None:
+    save(run, 1)
+    modes = {path.stat().st_mode for path in run.newest()[0].folder.iterdir()}
+    (run.folder / "plain").touch()
+    assert modes == {(run.folder / "plain").stat().st_mode}

@@ -1,4 +1,8 @@
-"""The errors a person can cause, and the exit code each ends with; and what is worth a warning."""
+"""The errors a person can cause, and the exit code each ends with; what is worth a warning; what long work says."""
+
+from collections.abc import Callable
+
+Say = Callable[[str], None]  # is told what long work is about to do
 
 
 class PenwrightError(Exception):
@@ -21,3 +25,7 @@ class Interrupted(PenwrightError):
 
 class PenwrightWarning(UserWarning):
     """Something that was worked round, or could be better: the message says what, where, and what to do."""
+
+
+def say_nothing(text: str) -> None:
+    """For work that nobody watches."""

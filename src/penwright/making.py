@@ -1,7 +1,7 @@
 """How a run is made: plan, train, resume."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from warnings import catch_warnings, simplefilter
@@ -11,9 +11,10 @@ import torch
 from penwright.config import BUDGETS, Recipe, Table, Task, merge, read_toml, validate
 from penwright.data.corpora import Document, detect_task
 from penwright.data.paths import seen_from
-from penwright.errors import PenwrightError, UsageError
+from penwright.errors import PenwrightError, Say, UsageError, say_nothing
+from penwright.evaluation.scores import Score
 from penwright.models import Model, make_model
-from penwright.runs import Run
+from penwright.runs import METRICS, Run
 from penwright.tasks import TASKS, AnyCorpus, Application, Workbench, make_card, reading_of
 from penwright.tasks.stores import token_store
 from penwright.tokenizers import Tokenizer, train_tokenizer
@@ -53,7 +54,7 @@ def _making_way(table: Table, above: Table) -> Table:
     return {**table, "training": {key: value for key, value in table["training"].items() if key not in BUDGETS}}
 
 
-def prepare(given: Table) -> Prepared:
+def prepare(given: Table, say: Say = say_nothing) -> Prepared:
     """Open the corpus, look at the machine, choose what is not `given` (the tables of a recipe)."""
     data = given.get("data", {})
     paths = tuple(data.get("train", ()))
@@ -63,10 +64,12 @@ def prepare(given: Table) -> Prepared:
     task, reason = (asked, "as asked") if asked else detect_task(paths, encoding=encoding)
     if task not in TASKS:
         raise UsageError(f"there is no task '{task}'; the tasks are {', '.join(TASKS)}")
+    say("reading the text")
     first = validate(Recipe, merge({"model": {}, "training": _budget(given)}, given, {"task": task}), "the settings")
     corpus = TASKS[first.task].open_corpus(first.data.train, reading_of(first))
     machine = choose_machine(first.training)
     facts = _facts(first.task, corpus)
+    say("timing a few steps of training on this machine")
     plan = make_plan(facts, given, pace_on(machine, first.task, max(1, len(corpus.labels))), machine.device)
     return Prepared(plan, corpus, machine, reason)
 
@@ -128,9 +131,10 @@ def _train(prepared: Prepared, run: Run, observers: Sequence[Observer]) -> Appli
     trainer = _trainer(bench, machine)
     if trainer.batches.n_left_out:
         _say(observers, _too_long(trainer.batches.n_left_out, recipe))
-    for score in parts.baselines(bench):
+    baselines = parts.baselines(bench)
+    for score in baselines:
         _say(observers, f"to beat: {score.name} {score.value:.3f} ({score.note})")
-    return _fit(run, bench, trainer, observers)
+    return _fit(run, bench, trainer, observers, baselines)
 
 
 def _too_long(n: int, recipe: Recipe) -> str:
@@ -259,16 +263,29 @@ def _teachers(bench: Workbench) -> list[Model]:
     return teachers
 
 
-def _fit(run: Run, bench: Workbench, trainer: Trainer, observers: Sequence[Observer]) -> Application:
+def _fit(
+    run: Run, bench: Workbench, trainer: Trainer, observers: Sequence[Observer], to_beat: Sequence[Score] = ()
+) -> Application:
     parts = TASKS[bench.recipe.task]
     watching = [StepLog(run), *observers]
     Session(run, trainer, lambda: parts.evaluate(bench), lambda: parts.sample(bench), watching).fit()
-    _, warnings = run.best()
+    best, warnings = run.best()
     for warning in warnings:
         _say(observers, warning)
+    for baseline in _unbeaten(run, best.step, to_beat):
+        advice = "It needs more minutes, or more text"
+        _say(observers, f"not beaten: {baseline.name} {baseline.value:.3f} ({baseline.note}). {advice}")
     with catch_warnings():
         simplefilter("ignore")  # of the same
         return load(run.folder, str(bench.device))  # afresh, since a model compiled for training decodes slowly
+
+
+def _unbeaten(run: Run, step: int, baselines: Sequence[Score]) -> Iterator[Score]:
+    """Those that the model of this step does not beat."""
+    scores = next((record for record in run.records(METRICS) if record["step"] == step), {})
+    for baseline in baselines:
+        if baseline.name in scores and not baseline._replace(value=scores[baseline.name]).beats(baseline.value):
+            yield baseline
 
 
 def _say(observers: Sequence[Observer], text: str) -> None:

@@ -11,7 +11,7 @@ from penwright.config import Precision
 from penwright.data.corpora import Pair
 from penwright.decoding import Aligner, Head, choose_head
 from penwright.decoding.step import compile_steps
-from penwright.errors import UsageError
+from penwright.errors import Say, UsageError, say_nothing
 from penwright.evaluation.calibration import Bin, Calibration, calibration
 from penwright.evaluation.perplexity import surprise
 from penwright.evaluation.tuning import Tuning, tune, tuned
@@ -26,7 +26,7 @@ ALIGNMENT = "alignment.json"  # of a run: the head of attention that aligns best
 CALIBRATION = "calibration.json"  # of a run: how often a classifier is right that is so sure
 
 
-def quicken(folder: Path, precision: Precision | None = None) -> Mapping[Precision, float]:
+def quicken(folder: Path, precision: Precision | None = None, say: Say = say_nothing) -> Mapping[Precision, float]:
     """Find the quickest precision whose nats a token stay within AS_GOOD of float32's, and compile its steps.
 
     From then on load() uses both. Gives the nats a token of each precision on (a part of) the held-out text; one that
@@ -37,12 +37,15 @@ def quicken(folder: Path, precision: Precision | None = None) -> Mapping[Precisi
         raise UsageError(f"{folder} holds a classifier: it reads each text at once, and has no steps to compile")
     compiler.require()
     corpus = it.corpus()
-    nats = {each: _held_out_nats(it, corpus, each) for each in quickest_first()}
+    nats = {}
+    for each in quickest_first():
+        say(f"measuring held-out text in {each}")
+        nats[each] = _held_out_nats(it, corpus, each)
     good = [each for each, value in nats.items() if value <= nats["float32"] + AS_GOOD]
     chosen = precision or good[0]
     model = it.model(chosen)
     if not isinstance(model, EncoderOnly):
-        compile_steps(model)
+        compile_steps(model, say)
     it.run.keep_finding(QUICKENED, {"precision": chosen, "nats": nats})
     return nats
 
@@ -61,31 +64,37 @@ def _held_out_nats(it: Opened, corpus: AnyCorpus, precision: Precision) -> float
 
 
 def tune_decoding(
-    folder: Path, paths: Sequence[str] = (), device: str = "cpu", *, beam_size: int | None = None
+    folder: Path,
+    paths: Sequence[str] = (),
+    device: str = "cpu",
+    *,
+    beam_size: int | None = None,
+    say: Say = say_nothing,
 ) -> Tuning:
     """Try length and coverage penalties on the run's held-out pairs, or on all of these files.
 
     Where the best are better than those in use by more than chance, the run's recipe has them afterwards.
     """
-    it, translator = opened(folder), load_translator(folder, device)
+    it, translator = opened(folder), load_translator(folder, device, verb="tune")
     if beam_size is not None:
         translator.defaults = translator.defaults.model_copy(update={"beam_size": beam_size})
     pairs = _pairs(it, paths)
-    tuning = tune(translator, [pair.source for pair in pairs], [pair.target for pair in pairs])
+    tuning = tune(translator, [pair.source for pair in pairs], [pair.target for pair in pairs], say)
     if tuning.is_better:
         decoding = tuned(it.recipe.decoding, tuning.trials[0])
         it.run.save_recipe(it.run.recipe.model_copy(update={"decoding": decoding}))  # with its files as they were named
     return tuning
 
 
-def load_aligner(folder: Path, device: str = "cpu", paths: Sequence[str] = ()) -> Aligner:
+def load_aligner(folder: Path, device: str = "cpu", paths: Sequence[str] = (), say: Say = say_nothing) -> Aligner:
     """A run that translates, as one that aligns.
 
     Its head is chosen once, on the run's held-out pairs or on those of these files, and kept in alignment.json.
     """
-    it, translator = opened(folder), load_translator(folder, device, "float32")
+    it, translator = opened(folder), load_translator(folder, device, "float32", "align")
     if it.run.finding(ALIGNMENT) is None:
         pairs = [(pair.source, pair.target) for pair in _pairs(it, paths)]
+        say(f"choosing the head of attention that aligns best, on {len(pairs):,} pairs: once for this model")
         best = choose_head(translator.model, translator.tokenizer, pairs)[0]
         it.run.keep_finding(ALIGNMENT, {**best.head._asdict(), "f1": best.f1, "n_pairs": len(pairs)})
     return Aligner(translator.model, translator.tokenizer, kept_alignment(folder))

@@ -92,7 +92,12 @@ class Run:
     def create(cls, folder: Path) -> "Run":
         """A new, empty run; refuses a folder that already holds one that can be resumed, or anything else."""
         require_unused(folder)
-        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+        try:
+            (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise PenwrightError(
+                f"{folder} cannot be made: {error.strerror}. Choose another place with --run"
+            ) from None
         return cls(folder)
 
     @classmethod
@@ -195,6 +200,10 @@ class Run:
         found = [Checkpoint(f, int(f.name.removeprefix("step-"))) for f in folders if f.suffix == ""]
         return sorted(found, key=lambda checkpoint: checkpoint.step)
 
+    def last_step(self) -> int:
+        """Where it stands: the newest saved step, 0 before the first."""
+        return max((checkpoint.step for checkpoint in self.checkpoints()), default=0)
+
     def best_step(self) -> int | None:
         """The step with the best score on held-out examples, by the newest sound record; None without a score."""
         for checkpoint in self.checkpoints()[::-1]:
@@ -255,13 +264,15 @@ class Run:
 
 def require_unused(folder: Path) -> None:
     """Raises PenwrightError where a new run cannot be kept."""
+    if folder.exists() and not folder.is_dir():
+        raise PenwrightError(f"{folder} is a file: choose another --run")
     if folder.exists() and not _is_as_good_as_empty(folder):
         raise PenwrightError(f"{folder} is not empty: choose another --run, or --resume the run in it")
 
 
 def _is_as_good_as_empty(folder: Path) -> bool:
     """Or left by a run that was stopped while its text was still being read."""
-    if not folder.is_dir() or {path.name for path in folder.iterdir()} - BEFORE_TRAINING:
+    if {path.name for path in folder.iterdir()} - BEFORE_TRAINING:
         return False
     kept = folder / "checkpoints"
     return not kept.exists() or not any(kept.iterdir())
@@ -277,6 +288,7 @@ def saving(final: Path) -> Iterator[Path]:
         folder.mkdir(parents=True)
         yield folder
         for path in folder.iterdir():
+            let_others_read(path)
             _flush(path)
         _flush(folder)
         if final.exists():
@@ -287,6 +299,13 @@ def saving(final: Path) -> Iterator[Path]:
         raise PenwrightError(f"{final} could not be saved: {error}. What was saved before is intact.") from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def let_others_read(path: Path) -> None:
+    """As this user's other files are: what safetensors writes is for nobody else."""
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)
 
 
 def write_atomically(path: Path, content: str) -> None:

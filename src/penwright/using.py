@@ -12,9 +12,10 @@ from penwright.config import Precision, Recipe, Table, merge, validate
 from penwright.data.corpora import Document
 from penwright.data.languages import Languages
 from penwright.data.paths import found_from
+from penwright.data.report import count
 from penwright.decoding import Classifier, Generator, Translator
 from penwright.decoding.step import are_steps_kept
-from penwright.errors import PenwrightError, PenwrightWarning, UsageError
+from penwright.errors import PenwrightError, PenwrightWarning, Say, UsageError, say_nothing
 from penwright.evaluation.novelty import NoveltyReport, measure, passages
 from penwright.evaluation.scores import Score
 from penwright.formats.export import Format, save_as
@@ -90,6 +91,10 @@ def require_unchanged(run: Run, corpus: AnyCorpus, advice: str) -> None:
     known, found = ({file["sha256"] for file in before["files"]}, {file.sha256 for file in corpus.files})
     changed = [str(file.path) for file in corpus.files if file.sha256 not in known]
     changed = changed or [file["path"] for file in before["files"] if file["sha256"] not in found]
+    names = {Path(file["path"]).name for file in before["files"]}
+    if changed and not names & {Path(path).name for path in changed}:
+        named = ", ".join(file["path"] for file in before["files"])
+        raise PenwrightError(f"{run.folder} was trained on other data than {', '.join(changed)}: on {named}. {advice}")
     what = ", ".join(changed) if changed else "how the data is read (a [data] setting)"
     raise PenwrightError(f"{run.folder} was trained on other data: {what} changed since. {advice}")
 
@@ -101,6 +106,9 @@ def opened(folder: str | Path) -> Opened:
     is_inside = folder.parent.name == "checkpoints" and (home / "recipe.toml").is_file()
     kept = Run(home).checkpoints() if is_inside else []
     checkpoint = next((each for each in kept if each.folder == folder), None)
+    if is_inside and not checkpoint:
+        there = ", ".join(each.folder.name for each in kept) or "none yet"
+        raise PenwrightError(f"{home} has no checkpoint {folder.name}; there are: {there}")
     run = Run.open(home if checkpoint else folder)
     card = corpus_record(run)["card"]
     languages = Languages(*card["languages"]) if card.get("languages") else None  # older runs do not say
@@ -145,11 +153,13 @@ def load_generator(folder: Path, device: str = "cpu", precision: Precision | Non
     return application
 
 
-def load_translator(folder: Path, device: str = "cpu", precision: Precision | None = None) -> Translator:
-    """A run that translates; raises UsageError for one that does something else."""
+def load_translator(
+    folder: Path, device: str = "cpu", precision: Precision | None = None, verb: str = "translate"
+) -> Translator:
+    """A run that translates; raises UsageError, which calls the wish `verb`, for one that does something else."""
     application = load(folder, device, precision)
     if not isinstance(application, Translator):
-        raise _wrong_kind(folder, application, "translate", "needs a translator")
+        raise _wrong_kind(folder, application, verb, "needs a translator")
     return application
 
 
@@ -175,6 +185,7 @@ def evaluate(
     beam_size: int | None = None,
     output: Path | None = None,
     precision: Precision | None = None,
+    say: Say = say_nothing,
 ) -> Sequence[Score]:
     """The scores of a run's best model on its held-out part, or on all of these files, read with `changes` of [data].
 
@@ -185,8 +196,12 @@ def evaluate(
     recipe = validate(Recipe, merge(it.recipe.model_dump(exclude_none=True), changes or {}), str(folder))
     it = it._replace(recipe=recipe)
     bench = it.bench(it.corpus(paths), it.model(precision or _kept_precision(it.run, device)), device)
+    n_examples = len(bench.corpus.held_out)
     if recipe.task == "translate":
-        return score_translations(bench, beam_size or recipe.decoding.beam_size, output)
+        beam_size = beam_size or recipe.decoding.beam_size
+        say(f"translating {n_examples:,} sources with {beam_size} {'beam' if beam_size == 1 else 'beams'}")
+        return score_translations(bench, beam_size, output)
+    say(f"measuring on {count(n_examples, bench.corpus.report.unit)}")
     return TASKS[recipe.task].evaluate(bench)
 
 

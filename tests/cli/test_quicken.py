@@ -18,7 +18,7 @@ from .conftest import Command
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """The models whose steps were asked for; compiling itself takes a minute, and has a test of its own."""
     models: list[object] = []
-    monkeypatch.setattr(refining, "compile_steps", models.append)
+    monkeypatch.setattr(refining, "compile_steps", lambda model, say: models.append(model))
     return models
 
 

@@ -20,7 +20,8 @@ def write(folder, files: dict[str, str]) -> list[str]:
         ({"a.txt": PROSE}, "generate"),
         ({"a.txt": PROSE, "b.txt": PROSE}, "generate"),
         ({"a.en": PROSE, "a.de": PROSE}, "translate"),
-        ({"a.en": PROSE, "a.de": PROSE * 2}, "generate"),
+        ({"a.en": PROSE, "a.de": PROSE * 2}, "translate"),  # whose lines do not fit: said when it is read
+        ({"a.py": PROSE, "b.js": PROSE * 2}, "generate"),
         ({"en.txt": PROSE, "fr.txt": PROSE}, "translate"),
         ({"a.tmx": "<tmx/>"}, "translate"),
         ({"a.txt": "Go.\tVe.\nRun!\tCorre.\nWow!\tOrale.\n"}, "translate"),

@@ -134,3 +134,10 @@ def test_five_rows_can_be_learned_from_and_one_cannot(tmp_path):
     assert (corpus.n_training, corpus.n_held_out) == (4, 1)
     with pytest.raises(PenwrightError, match="1 labelled text and no class with two different texts"):
         open_labelled([write_rows(tmp_path, ROWS[:1])], Reading(Columns(text=1, label=2)))
+
+
+def test_labels_of_which_nothing_is_held_out_and_numbers_as_labels_are_remarked_on(tmp_path):
+    path = tmp_path / "t.tsv"
+    path.write_text("".join(f"text {i}\t{i % 20 + 0.5}\n" for i in range(400)) + "rare one\t99\nrare two\t99\n")
+    notes = " ".join(open_labelled([path]).report.notes)
+    assert "no text of 1 label is held out (99)" in notes and "not for numbers" in notes

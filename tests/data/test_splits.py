@@ -1,6 +1,7 @@
 """What is held out."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -71,3 +72,13 @@ def test_a_far_line_start_is_not_waited_for():
 def test_repeats_are_all_but_the_first_kept():
     hashes, keep = np.array([7, 7, 8, 7], dtype=np.uint64), np.array([False, True, True, True])
     assert repeats(hashes, keep).tolist() == [False, False, False, True]
+
+
+def test_a_rare_class_is_held_out_too_and_many_tiny_ones_in_all_as_much_as_their_shares():
+    keys = np.arange(2_000, dtype=np.uint64)
+    classes = np.zeros(2_000, dtype=np.uint64)
+    classes[:5], classes[5:205] = 1, np.repeat(np.arange(2, 102), 2)
+    chosen = held_out_of_classes(keys, classes, np.ones(2_000, dtype=bool), 200, seed=0)
+    assert chosen[classes == 1].sum() == 1
+    assert chosen[classes > 1].sum() == pytest.approx(20, abs=1)
+    assert chosen.sum() == pytest.approx(200, abs=5)

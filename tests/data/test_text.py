@@ -211,3 +211,19 @@ def test_which_files_are_held_out_is_part_of_the_fingerprint(tmp_path):
     )
     one = open_text([a, b], Reading(validation=[c]))
     assert open_text([a], Reading(validation=[tmp_path / "more"])).fingerprint != one.fingerprint
+
+
+def test_a_file_of_a_folder_that_is_no_text_is_left_aside_and_named(tmp_path):
+    numbered_files(tmp_path, 3)
+    (tmp_path / "picture.txt").write_bytes(bytes(1000))
+    corpus = open_text([tmp_path])
+    assert corpus.n_training == 3 and any("picture.txt is not text" in note for note in corpus.report.notes)
+    with pytest.raises(PenwrightError, match=r"picture\.txt is not text"):
+        open_text([tmp_path / "picture.txt"])
+
+
+def test_too_little_text_is_counted_and_what_was_not_read_is_named(tmp_path):
+    write(tmp_path, "README.md", "x")
+    write(tmp_path, "code.py", "print()\n" * 99)
+    with pytest.raises(PenwrightError, match=r"1 character in all.*1 other file"):
+        open_text([tmp_path])

@@ -23,10 +23,11 @@ def command(
     part words, as in Chinese, each character is one.
     """
     from penwright.api import load_aligner
+    from penwright.cli.progress import err
     from penwright.decoding import pharaoh
 
     sides = [lines_of(read_text(str(path))) for path in (source, target)]
     if len(sides[0]) != len(sides[1]):
         raise PenwrightError(f"{source} has {len(sides[0]):,} lines and {target} {len(sides[1]):,}")
-    for links in load_aligner(run, device).align(list(zip(*sides, strict=True))):
+    for links in load_aligner(run, device, say=err).align(list(zip(*sides, strict=True))):
         print(pharaoh(links))

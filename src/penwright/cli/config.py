@@ -22,6 +22,7 @@ def command(
     from penwright.config import Recipe, explain, merge, parse_override, read_toml, validate, write_toml
 
     if recipe is None:
+        print("# Every key, to read: a recipe itself is what `penwright config RECIPE` prints, or --dry-run of `train`")
         print(explain(Recipe))
         return
     path = recipe / "recipe.toml" if recipe.is_dir() else recipe

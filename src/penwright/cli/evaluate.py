@@ -25,13 +25,14 @@ def command(
     That is its best model, on all of the part.
     """
     from penwright import api
+    from penwright.cli.progress import err
     from penwright.config import merge, parse_override
 
     changes = merge(*(parse_override(text) for text in set_ or []))
     kept = precision or api.kept_precision(run, device)
     if kept not in (precision, "float32"):
         warn(f"measured in {kept}, as it is used since `penwright quicken`; --precision float32 is as it was trained")
-    scores = api.evaluate(run, data or [], changes, device, beam_size=beam, output=output, precision=kept)
+    scores = api.evaluate(run, data or [], changes, device, beam_size=beam, output=output, precision=kept, say=err)
     if json:
         print_json([score._asdict() for score in scores])
         return

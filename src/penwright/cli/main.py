@@ -80,9 +80,19 @@ def main() -> NoReturn:
         print(f"penwright: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except BrokenPipeError:  # whoever read our output has gone, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave_output()
         sys.exit(0)
+    except OSError as error:  # a full disk, most likely
+        _leave_output()
+        what = f"{error.filename}: " if error.filename else ""
+        print(f"penwright: {what}{error.strerror or error}", file=sys.stderr)
+        sys.exit(1)
     sys.exit(0)
+
+
+def _leave_output() -> None:
+    """Have what is still to be written to standard output go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _told(

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from penwright.api import Prepared
     from penwright.config import Table
 
+FEW_BYTES = 20_000  # of text to learn from
 RunFolder = Annotated[Path, typer.Argument(help="The folder of a trained run.", metavar="RUN", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or mps.")]
@@ -108,6 +110,11 @@ def plan_in_words(prepared: "Prepared") -> "Iterator[str]":
     )
     if plan.minutes_wanted is not None:
         yield (
-            f"too short: {plan.recipe.training.minutes:.2g} minutes end before this model has well begun to learn; "
-            f"give it {plan.minutes_wanted:.2g} or more"
+            f"too short: the {plan.recipe.training.minutes:.2g} min end before this model has well begun to learn; "
+            f"give it {ceil(10 * plan.minutes_wanted) / 10:g} or more"
+        )
+    if plan.recipe.task != "classify" and prepared.corpus.training_bytes < FEW_BYTES:
+        yield (
+            f"too little text: {prepared.corpus.training_bytes:,} bytes can only be learned by heart; what is "
+            "good on other text needs some hundred thousand"
         )

@@ -31,10 +31,11 @@ def command(
     Also when more minutes stop paying. Trains nothing.
     """
     from penwright import api
+    from penwright.cli.progress import err
     from penwright.training.choices import rounded
 
     flags: dict[str, object] = {"data": without_none({"train": data}), "training": without_none({"minutes": minutes})}
-    prepared = api.prepare(settings_of(recipe, flags, set_ or []))
+    prepared = api.prepare(settings_of(recipe, flags, set_ or []), err)
     outlook = api.expect(prepared)
     if json:
         print_json({**plan_as_record(prepared), "outlook": outlook._asdict() if outlook else None})

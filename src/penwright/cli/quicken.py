@@ -15,8 +15,9 @@ def command(
     Chooses the quickest precision that is as good, and compiles the steps of decoding: some minutes, once.
     """
     from penwright import api
+    from penwright.cli.progress import err
 
-    nats = api.quicken(run, precision)
+    nats = api.quicken(run, precision, err)
     if json:
         print_json(nats)
         return

@@ -31,4 +31,6 @@ def command(
         shown = next((m for m in metrics if m["step"] == best), last)
         counters = ("step", "seconds", "epoch", "targets", "skipped")
         scores = "  ".join(f"{key} {value:.4g}" for key, value in shown.items() if key not in counters)
-        print(f"{place}\t{run.recipe.task}\tstep {shown['step']:,} of {last['step']:,}\t{scores}")
+        state = "" if run.is_finished else "\tunfinished: --resume goes on"
+        steps = f"step {shown['step']:,} of {run.last_step():,}"
+        print(f"{place}\t{run.recipe.task}\t{steps}\t{scores or 'not yet evaluated'}{state}")

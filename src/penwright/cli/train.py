@@ -70,11 +70,12 @@ def command(
         return
 
     from penwright import api
+    from penwright.cli.progress import err
     from penwright.runs import require_unused
 
     if run is not None and ensemble is None and not dry_run:
         require_unused(run)  # before any work is done
-    prepared = api.prepare(settings)
+    prepared = api.prepare(settings, err)
     folder = run or api.new_run_folder(prepared.plan.recipe)
     if ensemble is not None:
         _train_ensemble(settings, ensemble, folder, json, dry_run)

@@ -22,8 +22,9 @@ def command(
     Tries length and coverage penalties on held-out pairs, and keeps the best in the run if they help beyond chance.
     """
     from penwright import api
+    from penwright.cli.progress import err
 
-    tuning = api.tune_decoding(run, data or [], device, beam_size=beam)
+    tuning = api.tune_decoding(run, data or [], device, beam_size=beam, say=err)
     if json:
         trials = [trial._asdict() for trial in tuning.trials]
         record = {"before": tuning.before, "after": tuning.after, "p": tuning.p, "kept": tuning.is_better}

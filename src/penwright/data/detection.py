@@ -38,15 +38,18 @@ def _task_of_file(first: SourceFile, others: Sequence[str], encoding: str | None
 
 
 def _task_of_files(first: SourceFile, others: Sequence[str], encoding: str | None) -> tuple[str, str]:
-    """Translation for two aligned files: a.en and a.de, or en.txt and de.txt, with as many lines."""
+    """Translation for two aligned files: a.en and a.de, or en.txt and de.txt; others must have as many lines."""
     endings = suffix_of(first.path), suffix_of(others[0])
     stems = [Path(name).name.split(".")[0].lower().replace("_", "-") for name in (first.path, others[0])]
     unlike = endings[0] != endings[1] and not {*endings} & {*TEXT_SUFFIXES, ""}
+    named = unlike and stems[0] == stems[1] and all(ending[1:] in LANGUAGE_NAMES for ending in endings)
     languages = stems[0] != stems[1] and all(stem.split("-")[-1] in LANGUAGE_NAMES for stem in stems)
     if (unlike or languages) and Path(others[0]).is_file():
         second = examine_text(others[0], encoding)
         if first.n_lines == second.n_lines:
             return "translate", f"{first.path} and {second.path} have the same number of lines, {first.n_lines:,}"
+        if named:  # that they do not fit together is said where they are read
+            return "translate", f"{first.path} and {second.path} are named as one text in two languages"
     return "generate", f"{first.path} and the others are running text"
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penwright.data.examples import Document, Part
-from penwright.data.files import BLOCK, SourceFile, examine, examine_text
+from penwright.data.files import BLOCK, NotText, SourceFile, examine, examine_text
 from penwright.data.hub import is_hub, open_hub
 from penwright.data.paths import is_folder, is_pattern, left_aside, text_files
 from penwright.data.sources import Source, Sources
@@ -75,13 +75,27 @@ def _sources(path: str, encoding: str | None) -> Iterator[tuple[Source[Document]
     if is_hub(path):
         yield _rows(open_hub(path))
     elif is_folder(path) or is_pattern(path):
-        files = tuple(examine(file, encoding) for file in text_files([path]))  # some may be blank
+        files, broken = _text_among(text_files([path]), encoding)
         others = left_aside(Path(path)) if is_folder(path) else ""
-        yield _whole_files(files, f"{path}: not read: {others}" if others else "")
+        remarks = [*broken, *([f"{path}: not read: {others}"] if others else [])]
+        yield _whole_files(files, "; ".join(remarks))
     else:
         file = examine_text(path, encoding)
         table = table_in(file)
         yield _rows(table) if table and (is_table(path) or names_text(table)) else _whole_files((file,))
+
+
+def _text_among(paths: Sequence[Path], encoding: str | None) -> tuple[tuple[SourceFile, ...], list[str]]:
+    """The files that hold text, of which some may be blank, and why others do not; PenwrightError where none does."""
+    files, remarks = [], []
+    for path in paths:
+        try:
+            files.append(examine(path, encoding))
+        except NotText as error:
+            remarks.append(f"not read: {error}")
+            if len(remarks) == len(paths):
+                raise
+    return tuple(files), remarks
 
 
 def _whole_files(files: tuple[SourceFile, ...], remark: str = "") -> tuple[Source[Document], Measures]:

@@ -29,6 +29,10 @@ OLD_MAC = 10  # so many bare carriage returns for each line end, and they are th
 SAMPLE = 1 << 15  # bytes of unusual lines from which an encoding is guessed
 
 
+class NotText(PenwrightError):
+    """A file of something else."""
+
+
 @dataclass(frozen=True)
 class SourceFile:
     """A file that a corpus was made from, and what reading it found."""
@@ -120,7 +124,7 @@ def examine(path: str | Path, encoding: str | None = None) -> SourceFile:
     head = next(_raw_blocks(path), b"")[: 1 << 16]
     guess = (chosen or first_guess(head)).removesuffix("-sig")  # a mark at the start is dropped in any case
     if what := what_else(head, guess):
-        raise PenwrightError(f"{path} is not text but looks like {what}")
+        raise NotText(f"{path} is not text but looks like {what}")
     tally, guessed, first_replaced = _survey(path, guess), False, None
     if tally.replaced and guess == "utf-8":
         multibyte = tally.utf8_bytes - tally.characters - 2 * tally.replaced  # U+FFFD itself takes three bytes

@@ -1,7 +1,8 @@
 """Labelled texts: tables with a text and a label in each row, from files or a hub data set."""
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,13 +22,17 @@ from penwright.errors import PenwrightError
 
 MOST_HELD_OUT = 2000  # rows, unless a fraction is asked for
 MOST_LABELS = 1000
+FEW_NUMBERS = 10  # that may well be names of classes
+NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
 
 
 def open_labelled(paths: Sequence[str | Path], reading: Reading = AS_FOUND) -> Corpus[Labelled]:
     """Texts to learn classes from; no text of the held-out part stands in the training part."""
     corpus = open_rows(LABELLED, paths, reading)
-    counts = _count_labels(corpus)
-    report = replace(corpus.report, notes=(*corpus.report.notes, _labels_note(counts)))
+    held_out = {example.label for example in corpus.held_out}
+    counts = _count_labels(corpus, held_out)
+    notes = [_labels_note(counts), *_doubts(counts, held_out)]
+    report = replace(corpus.report, notes=(*corpus.report.notes, *notes))
     return replace(corpus, report=report, label_counts=counts)
 
 
@@ -95,7 +100,7 @@ def _leak_rule(rows: Rows, where: Rows, chosen: Mask) -> Rule:
     return "text also held out", lambda _: np.isin(rows.first_hashes, where.first_hashes[chosen])
 
 
-def _count_labels(corpus: Corpus[Labelled]) -> dict[str, int]:
+def _count_labels(corpus: Corpus[Labelled], held_out: Set[str]) -> dict[str, int]:
     """The classes of the training part in order, which must be two or more and hold all those held out."""
     counts = Counter(example.label for example in corpus.training)
     labels = sorted(counts, key=_label_order)
@@ -103,7 +108,7 @@ def _count_labels(corpus: Corpus[Labelled]) -> dict[str, int]:
         raise PenwrightError(
             f"{corpus.files[0].path}: all texts have the label '{labels[0]}'; classes need two different ones or more"
         )
-    unknown = sorted({example.label for example in corpus.held_out} - set(labels), key=_label_order)
+    unknown = sorted(held_out - set(labels), key=_label_order)
     if unknown:
         raise PenwrightError(
             f"the held-out texts have labels that no text to learn from has: {', '.join(unknown[:5])}; "
@@ -125,6 +130,16 @@ def _labels_note(counts: dict[str, int]) -> str:
     return f"{len(counts)} labels to learn: {', '.join(shown[:20])}{more}"
 
 
+def _doubts(counts: Mapping[str, int], held_out: Set[str]) -> Iterator[str]:
+    """What makes the scores tell less than they seem to."""
+    unseen = [label for label in counts if label not in held_out]
+    if unseen:
+        which = ", ".join(unseen[:5]) + (", ..." if len(unseen) > 5 else "")
+        yield f"no text of {count(len(unseen), 'label')} is held out ({which}): how well they are told is not measured"
+    if len(counts) > FEW_NUMBERS and all(NUMBER.fullmatch(label) for label in counts):
+        yield f"labels such as {next(iter(counts))} are taken for names of classes, not for numbers near to each other"
+
+
 def _part(rows: Rows, chosen: Mask) -> Part[Labelled]:
     def read() -> Iterator[Labelled]:
         return map(Labelled._make, rows.read(chosen))
@@ -134,7 +149,7 @@ def _part(rows: Rows, chosen: Mask) -> Part[Labelled]:
 
 
 LABELLED = RowKind(
-    name="labelled",
+    name="labelled, each class alike",
     unit="labelled text",
     chosen_by="the texts",
     sources=_sources,

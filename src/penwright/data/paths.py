@@ -29,7 +29,8 @@ def existing_file(path: str | Path) -> Path:
             return path
         if path.is_dir():
             raise PenwrightError(f"{path} is a folder; give the files in it that are meant")
-        raise PenwrightError(f"there is no file {path}{_near_miss(path)}")
+        where = "" if path.is_absolute() else f" in {Path.cwd()}"
+        raise PenwrightError(f"there is no file {path}{where}{_near_miss(path)}")
     except OSError as error:  # a name too long for the system, a folder that may not be entered
         raise PenwrightError(f"{str(path)[:200]} cannot be read: {error.strerror}") from None
 
@@ -127,5 +128,5 @@ def _near_miss(path: Path) -> str:
     if not path.parent.is_dir():
         return f": there is no folder {path.parent}"
     names = [entry.name for entry in path.parent.iterdir()]
-    nearest = get_close_matches(path.name, names, n=1, cutoff=0.5)
+    nearest = get_close_matches(path.name, names, n=1, cutoff=0.7)
     return f"; did you mean {path.parent / nearest[0]}?" if nearest else ""

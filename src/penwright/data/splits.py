@@ -10,6 +10,7 @@ Hashes = NDArray[np.uint64]
 Mask = NDArray[np.bool_]
 
 DEFAULT_FRACTION = 0.1
+ENOUGH_FOR_ONE = 0.3  # of a row of a class that the wanted share comes to: 3 rows of which a tenth is held out
 
 
 def shuffled(hashes: Hashes, seed: int) -> Hashes:
@@ -39,17 +40,30 @@ def held_out_rows(keys: Hashes, keep: Mask, wanted: int, seed: int) -> Mask:
 
 
 def held_out_of_classes(keys: Hashes, classes: Hashes, keep: Mask, wanted: int, seed: int) -> Mask:
-    """The same, but no class loses its last row: those of one key stay in training, and so does one of each class."""
+    """The same share of each class; of those too rare for a row of their own, about as many as their shares come to.
+
+    No class loses its last row: those of one key stay in training.
+    """
     _, first = np.unique(np.stack([classes[keep], keys[keep]]), axis=1, return_index=True)
     among = np.flatnonzero(keep)[first]  # each text of each class once
     found, n_texts = np.unique(classes[among], return_counts=True)
     rare = np.isin(keys, keys[among][np.isin(classes[among], found[n_texts < 2])])
-    if not (keep & ~rare).any():
-        return np.zeros_like(keep)
-    chosen = held_out_rows(keys, keep & ~rare, wanted, seed)
+    frequent = keep & ~rare
+    if not frequent.any():
+        return frequent
+    rows = np.flatnonzero(frequent)
+    rows = rows[np.lexsort((shuffled(keys, seed)[rows], classes[rows]))]
+    _, first, which, sizes = np.unique(classes[rows], return_index=True, return_inverse=True, return_counts=True)
+    shares = sizes * min(1.0, wanted / len(rows))
+    of_each = np.where(shares >= ENOUGH_FOR_ONE, np.maximum(1, np.round(shares)), 0)
+    chosen = frequent & np.isin(keys, keys[rows[np.arange(len(rows)) - first[which] < of_each[which]]])
+    pool, left = np.zeros_like(keep), round(shares[of_each == 0].sum())
+    pool[rows[of_each[which] == 0]] = True
+    if left:
+        chosen |= frequent & np.isin(keys, keys[held_out_rows(keys, pool, left, seed)])
     lost = np.setdiff1d(classes[chosen], classes[keep & ~chosen])
     returned = np.isin(keys, keys[chosen & np.isin(classes, lost)])
-    return chosen & ~returned if (chosen & ~returned).any() else held_out_rows(keys, keep & ~rare, 1, seed)
+    return chosen & ~returned if (chosen & ~returned).any() else held_out_rows(keys, frequent, 1, seed)
 
 
 def held_out_documents(hashes: Hashes, sizes: NDArray[np.int64], wanted: int, seed: int) -> Mask:

@@ -110,8 +110,10 @@ def _tails(documents: Documents, keep: Mask, fraction: float | None) -> tuple[Pa
     ]
     tails = [cut.characters < size for cut, size in zip(cuts, sizes, strict=True)]
     if not any(tails):
+        remarks = "".join(f". {remark}" for remark in documents.notes)
+        size = count(total, "character")
         raise PenwrightError(
-            f"{documents.files[0].path} has a single character, too little to learn from and to hold some out"
+            f"{documents.files[0].path}: {size} in all, too little to learn from and to hold some out{remarks}"
         )
 
     def heads() -> Iterator[Document]:

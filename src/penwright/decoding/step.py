@@ -16,7 +16,7 @@ from penwright.decoding.choosing.next_token import Rule, Written
 from penwright.decoding.choosing.spelling import Situations, Spelling
 from penwright.decoding.examples import MOST_TARGETS, Inputs, Part, example_of, n_several
 from penwright.decoding.parts import Choice, Prompt, Reading, Several, Step, as_layers
-from penwright.errors import PenwrightError
+from penwright.errors import PenwrightError, Say, say_nothing
 from penwright.layers.cache import Cache
 from penwright.models import DecoderOnly, Encoded, EncoderDecoder
 
@@ -158,17 +158,18 @@ def _nothing() -> None:
     pass
 
 
-def compile_steps(model: DecoderOnly | EncoderDecoder) -> None:
+def compile_steps(model: DecoderOnly | EncoderDecoder, say: Say = say_nothing) -> None:
     """Compile what models of this shape and precision do to write, unless it is kept already.
 
     That takes up to a minute for each part, once on a machine: whatever the weights, later processes find them.
     Raises a PenwrightError where what is compiled computes something else.
     """
     compiler.require()
-    for part in _parts(model):
+    for number, part in enumerate(_parts(model), 1):
         whole = _whole(model, part)
         n_threads = _threads(whole, part)
         if not is_kept(whole, part, n_threads):
+            say(f"compiling part {number} of {len(_parts(model))} ({part}): a minute or so, once on a machine")
             compile_ahead(whole, part, n_threads, exported(model, part))
             _check(whole, part, n_threads)
 

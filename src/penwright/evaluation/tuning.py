@@ -10,7 +10,7 @@ from sacrebleu.significance import PairedTest, Result
 from penwright.config import DecodingSettings
 from penwright.decoding import NO_DEMANDS, Candidate, Translator
 from penwright.decoding.looking import TokenPair, coverage, cross_attention
-from penwright.errors import PenwrightError
+from penwright.errors import PenwrightError, Say, say_nothing
 from penwright.evaluation.translation import bleu_for, translation_scores
 
 LENGTH_PENALTIES = tuple(n / 5 for n in range(11))
@@ -41,7 +41,7 @@ class Tuning:
         return self.after > self.before and self.p < CHANCE
 
 
-def tune(translator: Translator, sources: Sequence[str], references: Sequence[str]) -> Tuning:
+def tune(translator: Translator, sources: Sequence[str], references: Sequence[str], say: Say = say_nothing) -> Tuning:
     """Choose settings on every other pair, and compare them on the rest with those in use.
 
     To choose, the n best of each source are found once, and ranked anew by all settings.
@@ -49,8 +49,10 @@ def tune(translator: Translator, sources: Sequence[str], references: Sequence[st
     if len(sources) < FEWEST:
         raise PenwrightError(f"{len(sources)} pairs are too few to tune on: give {FEWEST} or more")
     usual, chosen_on = translator.defaults, sources[::2]
+    say(f"finding the {usual.beam_size} best translations of {len(chosen_on):,} sources")
     found = translator.translate(chosen_on, n_best=usual.beam_size, demands=NO_DEMANDS)
     lists = [translation.candidates for translation in found]
+    say(f"ranking them by {len(LENGTH_PENALTIES) * len(COVERAGE_PENALTIES)} pairs of penalties")
     covered = _coverages(translator, chosen_on, lists)
     trials = [
         Trial(*settings, _bleu(_ranked(lists, covered, *settings), references[::2]))
@@ -58,6 +60,7 @@ def tune(translator: Translator, sources: Sequence[str], references: Sequence[st
     ]
     trials.sort(key=lambda trial: -trial.bleu)
     sources, references = sources[1::2], references[1::2]
+    say(f"comparing the best with those in use, on {len(sources):,} other sources")
     before = [translation.text for translation in translator.translate(sources, demands=NO_DEMANDS)]
     after = _translated_by(translator, sources, trials[0])
     p = 1.0 if before == after else _p_value(before, after, references)

@@ -16,6 +16,7 @@ from penwright.formats.architectures import ARCHITECTURES, WORDS, Architecture
 from penwright.formats.huggingface import Place, places_of, settings_from_huggingface
 from penwright.formats.outside import copied
 from penwright.models import DecoderOnly, Model
+from penwright.runs import let_others_read
 from penwright.tokenizers import Tokenizer
 
 MODEL_TYPES = {"LlamaForCausalLM": "llama", "Qwen3ForCausalLM": "qwen3", "GPT2LMHeadModel": "gpt2"}
@@ -47,6 +48,7 @@ def save_huggingface(model: Model, tokenizer: Tokenizer, folder: Path, precision
     dtype = getattr(torch, precision)
     tensors = {place.name: _gathered(place).to(dtype) for place in places_of(best.architecture, model)}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    let_others_read(folder / "model.safetensors")
     _write(folder / "config.json", {**best.config, "dtype": precision})
     _save_tokenizer(tokenizer, folder, model.settings.context_length)
 

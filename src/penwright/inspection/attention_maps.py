@@ -68,7 +68,8 @@ class AttentionMaps:
         for part in self.parts:
             if part.name == name:
                 return part
-        raise UsageError(f"this model has no {name}; it has {', '.join(part.name for part in self.parts)}")
+        who = {"decoder": "writers and translators", "encoder": "translators and classifiers", "cross": "translators"}
+        raise UsageError(f"this model has no {name} attention: only {who[name]} have it")
 
 
 def attention_maps(model: Model, reading: Reading, layers: Sequence[int] | None = None) -> AttentionMaps:

@@ -74,8 +74,8 @@ class Affordable:
     @property
     def steps(self) -> float:
         """Steps that the budget allows for, once the model is chosen."""
-        per_step = self._choices.number("training.batch_tokens") * self._choices.number("training.accumulate", 1.0)
-        return self.epochs * self.corpus_tokens / per_step
+        batch_tokens = min(self._choices.number("training.batch_tokens"), self.corpus_tokens)  # there are no more
+        return self.epochs * self.corpus_tokens / (batch_tokens * self._choices.number("training.accumulate", 1.0))
 
     @property
     def _chosen_size(self) -> str | None:
