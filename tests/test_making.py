@@ -72,7 +72,7 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_what_was_trained_on_is_not_measured_as_held_out(trained: Path) -> None:
-    with pytest.raises(PenwrightError, match=r"a \[data\] setting"):
+    with pytest.raises(PenwrightError, match=r"how the data is read"):
         using.evaluate(trained, changes={"data": {"held_out": 0.5}})
     text = Path("novel.txt").read_text(encoding="utf-8")
     Path("novel.txt").write_text(text[: len(text) // 2], encoding="utf-8")

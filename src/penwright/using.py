@@ -95,7 +95,7 @@ def require_unchanged(run: Run, corpus: AnyCorpus, advice: str) -> None:
     if changed and not names & {Path(path).name for path in changed}:
         named = ", ".join(file["path"] for file in before["files"])
         raise PenwrightError(f"{run.folder} was trained on other data than {', '.join(changed)}: on {named}. {advice}")
-    what = ", ".join(changed) if changed else "how the data is read (a [data] setting)"
+    what = ", ".join(changed) if changed else "how the data is read (a [data] setting, or a newer Penwright)"
     raise PenwrightError(f"{run.folder} was trained on other data: {what} changed since. {advice}")
 
 

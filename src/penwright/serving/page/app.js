@@ -61,6 +61,7 @@ async function show(screen) {
     main.replaceChildren(place);
     const context = { model, models: frame.models, state, signal: leaving.signal, fail, announce, go: store.go };
     shown = (await module.show(place, context)) || {};
+    if (leaving.signal.aborted) return shown.stop && shown.stop();
     main.dataset.ready = screen.name;
   } catch (error) {
     fail(error);

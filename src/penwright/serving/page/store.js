@@ -37,8 +37,9 @@ export function makeStore(arrive) {
     clearTimeout(state.timer);
     state.timer = 0;
     state.flushed = performance.now();
+    if (!state.screen || parse(location.hash).screen !== state.screen) return; // Back was pressed, and is about to be told
     const here = address(state.screen, known.get(state.screen));
-    if (state.screen && here !== location.hash) history.replaceState(null, "", here);
+    if (here !== location.hash) history.replaceState(null, "", here);
   }
   /** At once, but not again before some time has passed. */
   function soon() {
