@@ -92,3 +92,17 @@ def test_wrapped_chinese_is_read_without_spaces_and_wrapped_between_characters()
 def test_the_question_mark_of_arabic_ends_a_sentence() -> None:
     line = "هل قرأت الكتاب الذي أعطيتك إياه أمس مساء؟"  # short of a full line, and at a sentence's end
     assert len(blocks(f"{line}\nنعم")) == 2
+
+
+def test_what_is_one_word_is_not_broken_where_lines_are_wrapped() -> None:
+    parts = ["https://example.org/a-long-page-with-hyphens-in-it", "5\u00a0km", "{{user-name}}"]
+    document = (
+        f"There was a time when nobody would have thought of looking at\n{' and then there was '.join(parts)} again.\n"
+    )
+    for line in translated(document * 3, "en", shouted).lower().split("\n"):
+        assert line.count("https") == line.count("-in-it") and line.count("{{") == line.count("}}")
+        assert not line.endswith(("5", "\u00a0"))
+
+
+def test_line_ends_of_windows_become_plain_ones_throughout() -> None:
+    assert translated("a.\r\n\r\nb.\r\n", "en", unchanged) == "a.\n\nb.\n"

@@ -159,3 +159,18 @@ def test_the_models_mode_is_as_before(translator: Translator) -> None:
     translator.model.train()
     translator.translate(["a"])
     assert translator.model.training
+
+
+def test_a_prefix_that_is_longer_than_a_translation_can_be_is_refused(translator: Translator) -> None:
+    for ask in (lambda p: translator.translate(["abc"], prefixes=p), lambda p: translator.alternatives("abc", p)):
+        with pytest.raises(UsageError, match="a prefix of 30 tokens: this model writes 24"):
+            ask("a" * 30)
+
+
+def test_white_space_before_a_prefix_is_of_no_account(translator: Translator) -> None:
+    assert translator.alternatives("abc", "  ab ", 3) == translator.alternatives("abc", "ab ", 3)
+
+
+def test_a_length_penalty_beyond_all_measure_is_refused(translator: Translator) -> None:
+    with pytest.raises(UsageError, match="length penalty of 1000"):
+        translator.translate(["abc"], length_penalty=1000.0)

@@ -1,5 +1,6 @@
 """Who may ask, from where and how much; and how a server ends."""
 
+import asyncio
 import base64
 import json
 import os
@@ -10,11 +11,14 @@ import sys
 from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from penwright.errors import UsageError
+from penwright.serving.gate import Gate
+from penwright.serving.metrics import Metrics
+from penwright.serving.settings import ServingSettings
 
 from .conftest import Running, Serving, eventually
 
@@ -117,6 +121,7 @@ LONG, MANY = "a" * 101, ["a"] * 4
         ("/v1/completions", {"prompt": MANY}, "max_texts"),
         ("/v1/completions", {"prompt": "a", "n": 3}, "max_n"),
         ("/v1/completions", {"prompt": "a", "max_tokens": 9}, "max_new_tokens"),
+        ("/v1/completions", {"prompt": [1] * 101}, "max_characters"),
         ("/translate", {"q": LONG, "target": "target"}, "max_characters"),
         ("/translate", {"q": MANY, "target": "target"}, "max_texts"),
         ("/translate", {"q": "a", "target": "target", "alternatives": 2}, "max_n"),
@@ -246,3 +251,36 @@ def test_a_signal_lets_open_streams_come_to_their_end(runs: Path, number: signal
                 process.send_signal(number)
                 assert answer.read().endswith(b"data: [DONE]\n\n")
         assert process.wait(20) == code
+
+
+class Counting(Metrics):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.statuses: list[int] = []
+
+    def count(self, route: str, status: int, seconds: float) -> None:
+        self.statuses.append(status)
+
+
+def test_a_failure_of_our_own_is_said_with_all_headers_and_counted_as_one() -> None:
+    sent: list[Any] = []
+    metrics, asked = Counting(), asyncio.Event()
+
+    async def failing(scope: Any, receive: Any, send: Any) -> None:
+        raise ZeroDivisionError
+
+    async def receive() -> Any:
+        if asked.is_set():
+            await asyncio.sleep(60)
+        asked.set()
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "path": "/score", "method": "POST", "headers": [(b"host", b"127.0.0.1:8000")]}
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(Gate(failing, ServingSettings(), metrics)(scope, receive, send))
+    assert sent[0]["status"] == 500 and b"content-security-policy" in dict(sent[0]["headers"])
+    assert metrics.statuses == [500]

@@ -32,7 +32,7 @@ def command(
     run: RunFolder,
     texts: Texts = None,
     beam_size: Annotated[int | None, typer.Option("--beam", help="1 is greedy.", min=1)] = None,
-    length_penalty: Annotated[float | None, typer.Option(help="Above 1: longer translations.")] = None,
+    length_penalty: Annotated[float | None, typer.Option(help="Above 1: longer translations.", min=-10, max=10)] = None,
     n_best: Annotated[int, typer.Option(help="Print the n best translations of each text.", min=1)] = 1,
     glossary: Annotated[Path | None, typer.Option(help="Lines of a term, a tab, and its words (forms by |).")] = None,
     bias: Annotated[

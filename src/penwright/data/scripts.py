@@ -29,7 +29,10 @@ _ALONE = f"[{_HAN}{_LETTERS_OF_KANA}{_SIGNS}{_SOUTH_EAST}]"
 WORD = re.compile(rf"{_BEFORE}*{_ALONE}(?:{_JOINING}{_ALONE}|[{_MARKS}])*|(?:(?!{_ALONE})\S)+")
 ENDS_ALONE = re.compile(rf"{_ALONE}[{_MARKS}]*$")  # with a character that is a word of its own
 _OPENING, _CLOSING = "「『（《〈【〔“‘", "」』）》〉】〕”’、。，．：；？！…—"  # that begin, and that end, no line
-_UNIT = re.compile(f"[{_OPENING}]*(?:[^\\s{_HAN}{_KANA}{_WIDE_MARKS}]+|\\S)[{_CLOSING}]*\\s*")  # is not broken
+_HARD = "\u00a0\u2007\u202f"  # spaces at which no line ends
+_UNIT = re.compile(  # is not broken
+    f"[{_OPENING}]*(?:(?:[^\\s{_HAN}{_KANA}{_WIDE_MARKS}]|[{_HARD}])+|\\S)[{_CLOSING}]*(?:(?![{_HARD}])\\s)*"
+)
 
 
 def words(text: str) -> list[str]:

@@ -13,6 +13,7 @@ from types import ModuleType
 import torch
 from torch import Tensor, nn
 
+import penwright.decoding.choosing
 import penwright.layers
 import penwright.models
 from penwright import compiler
@@ -119,11 +120,8 @@ def _key(part: ModelPart, n_threads: int) -> str:
     shapes = [(name, str(x.dtype), list(x.shape)) for name, x in part.state_dict().items()]
     here = Path(__file__)
     places = [here, here.with_name("examples.py"), Path(str(sys.modules[type(part).__module__].__file__))]
-    places += [
-        HEADER,
-        *OPERATORS.values(),
-        *(path for package in (penwright.layers, penwright.models) for path in _modules_of(package)),
-    ]
+    packages = (penwright.layers, penwright.models, penwright.decoding.choosing)
+    places += [HEADER, *OPERATORS.values(), *(path for package in packages for path in _modules_of(package))]
     code = [hashlib.sha256(path.read_bytes()).hexdigest() for path in places]
     vectors = (torch.cpu._is_vnni_supported(), torch.cpu._is_amx_tile_supported())
     machine = (torch.backends.cpu.get_cpu_capability(), *vectors, n_threads)

@@ -4,12 +4,12 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
-from textwrap import wrap
 
-from penwright.data.scripts import CHINESE_OR_JAPANESE, columns, gaps_between, wrapped
+from penwright.data.scripts import columns, gaps_between, wrapped
 from penwright.decoding.segments import sentences
 
 _BULLET = re.compile(r"(?:[-*+•–—>#|]+|\(?(?:\d{1,3}|[A-Za-z])[.)])\s+")
+_SPACES = re.compile(r"[ \t\r\n\v\f]+")  # others are meant: that of "5 km" may not be broken
 _END = tuple('.!?:;…"”»“。！？：；」』）؟؛۔।॥׃')
 SHORT, FULL = 40, 60  # columns of a line that may have been wrapped; of one that ends a sentence as well
 
@@ -25,18 +25,12 @@ class Block:
 
     def lines(self, text: str) -> str:
         """This text with its bullet and indentation, wrapped as the block was."""
-        text = " ".join(text.split()) if self.width else text
         if not self.width:
             return self.first + text
-        if not CHINESE_OR_JAPANESE.search(text):
-            found = wrap(
-                text, self.width, initial_indent=self.first, subsequent_indent=self.rest, break_long_words=False
-            )
-        else:
-            room = max(1, self.width - max(columns(self.first), columns(self.rest)))
-            starts = chain([self.first], repeat(self.rest))
-            found = [start + line for start, line in zip(starts, wrapped(text, room), strict=False)]
-        return "\n".join(found or [self.first])
+        room = max(1, self.width - max(columns(self.first), columns(self.rest)))
+        starts = chain([self.first], repeat(self.rest))
+        lines = wrapped(_SPACES.sub(" ", text).strip(" "), room)
+        return "\n".join([start + line for start, line in zip(starts, lines, strict=False)] or [self.first])
 
 
 def blocks(document: str) -> list[Block]:
@@ -81,7 +75,7 @@ def _block(group: Sequence[str]) -> Block:
 
 def translated(document: str, language: str | None, translate: Callable[[Sequence[str]], Sequence[str]]) -> str:
     """The document, sentence by sentence; `language` as in sentences()."""
-    parts = blocks(document)
+    parts = blocks(document.replace("\r\n", "\n"))
     cut = [sentences(part.text, language) if part.text.strip() else [] for part in parts]
     new = iter(translate([sentence.strip() for group in cut for sentence in group]))
     texts = [_put_together(group, [next(new) for _ in group]) for group in cut]

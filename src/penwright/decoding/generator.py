@@ -109,6 +109,12 @@ class Generator:
         """Where completions of different prompts and settings are written together, and come and go at any time."""
         return Pool(self.model, self.tokenizer, self._stepper, max_rows)
 
+    @torch.inference_mode()
+    def next_logits(self, tokens: Sequence[int]) -> Float[Tensor, " vocab_size"]:
+        """Of the token after these, of which the first is the start token."""
+        with evaluating(self.model):
+            return Continuing(self.model, [tokens], 1, self._stepper).first()[0]
+
     def bits_per_byte(self, completion: Completion) -> float | None:
         """Of all that was written, stop strings too, under the model itself; None where that is no text."""
         pairs = zip(completion.tokens, completion.log_probs, strict=True)

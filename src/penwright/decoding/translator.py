@@ -29,6 +29,7 @@ from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.tokenizer import well_formed
 
 SHORTEST_REACH = 5  # a character can be four bytes, and there is the end token
+MOST_PENALTY = 10
 WORTH_SHARING = 4  # texts for each process
 
 
@@ -122,6 +123,8 @@ class Translator:
             n_best=n_best,
             length_penalty=usual.length_penalty if length_penalty is None else length_penalty,
         )
+        if not -MOST_PENALTY <= settings.length_penalty <= MOST_PENALTY:
+            raise UsageError(f"a length penalty of {settings.length_penalty:g}: it may be -10 to 10")
         if not 1 <= n_best <= settings.beam_size:
             raise UsageError(f"n_best ({n_best}) must be between 1 and beam_size ({settings.beam_size})")
         parts = self._prepared(texts, demands, prefixes)
@@ -165,7 +168,7 @@ class Translator:
         for each in found:
             n_given = len(self.tokenizer.encode(prefix.strip()))
             piece = self.tokenizer.token_text(each.hypothesis.tokens[n_given])
-            word = next_word(each.text[len(prefix.rstrip()) :], piece)
+            word = next_word(each.text[len(prefix.strip()) :], piece)
             log_prob = each.hypothesis.log_probs[n_given]
             alternatives.setdefault(word, Alternative(word, log_prob, each.text, each.hypothesis.score))
         return [alternative for word, alternative in alternatives.items() if word][:n]
@@ -218,6 +221,9 @@ class Translator:
         texts = [texts] if isinstance(texts, str) else texts
         prefixes = [prefixes] * len(texts) if isinstance(prefixes, str) else prefixes
         demands = [demands] * len(texts) if isinstance(demands, Demands) else demands
+        longest = max((len(self.tokenizer.encode(prefix.strip())) for prefix in {*prefixes} - {""}), default=0)
+        if longest >= self.context_length:
+            raise UsageError(f"a prefix of {longest:,} tokens: this model writes {self.context_length:,} at most")
         each = zip(texts, prefixes, demands, strict=True)
         return [Prepared(text, self._lines(text, prefix, demanded)) for text, prefix, demanded in each]
 

@@ -37,7 +37,8 @@ class Variety:
         source = source_tokens(self._tokenizer, job)
         with evaluating(self._model) as device:
             target = torch.tensor([[self._tokenizer.start_id, *guide.prefix]], device=device)
-            logits = self._model(*right_padded([source], device), target)[0, -1]
+            hidden = self._model.hidden(target, self._model.encode(*right_padded([source], device)))
+            logits = self._model.output(hidden[0, -1])
         spelling, limit = self._spelling(settings.banned), self._searcher.limit(len(source), guide)
         spelling.forbid(logits[None], spelling.situations(np.zeros(1, np.uint8), np.array([limit])))
         logits[self._tokenizer.end_id] = NEVER

@@ -1,5 +1,6 @@
 """What the page shows of two texts, or of two models over one, side by side."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Literal, NamedTuple, TypeVar
 
@@ -64,7 +65,7 @@ async def compare_two(
     check_lengths([asked.text, asked.target, asked.other_text, asked.other_target], limits)
     two = _two(asked, shelf)
     found, warnings = await (_tokens(two) if what == "tokens" else _heads(two))
-    return answer_in(format, found, tuple(dict.fromkeys(warnings)))
+    return await asyncio.to_thread(answer_in, format, found, tuple(dict.fromkeys(warnings)))
 
 
 def _two(asked: QuestionOfTwo, shelf: Shelf) -> _Two:

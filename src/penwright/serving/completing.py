@@ -17,6 +17,7 @@ from penwright.inspection.token_scores import token_scores
 from penwright.inspection.tokens import Token, special_token
 from penwright.serving.completing_fields import Choice, CompletionAnswer, CompletionRequest, Finish, LogProbs, Usage
 from penwright.serving.fields import check_texts
+from penwright.serving.refusals import TooMuch
 from penwright.serving.served import Served
 from penwright.serving.settings import ServingSettings
 from penwright.tokenizers import TextStream, Tokenizer
@@ -33,6 +34,10 @@ class Completing:
         self.id, self.created = f"cmpl-{secrets.token_hex(12)}", int(time.time())
         prompts = _prompts(asked, served.generator.tokenizer)
         check_texts([text for text, _ in prompts], limits)
+        longest = max((len(tokens) for _, tokens in prompts), default=0)  # of which some may be no text
+        if longest > limits.max_characters:
+            most = limits.max_characters
+            raise TooMuch(f"a prompt of {longest:,} tokens: this server takes {most:,} (max_characters)")
         _check(asked, limits)
         settings, biases = _settings(asked), _biases(asked.logit_bias or {}, served.generator.tokenizer)
         n, self._requests, self._echoes = asked.n or 1, list[Request](), list[str]()

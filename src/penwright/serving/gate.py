@@ -59,6 +59,11 @@ class Gate:
             await _while_wanted(self._app, scope, body, receive, answer)
         except _Refused as refused:
             await refusal(scope["path"], refused.status, refused.message)(scope, receive, answer)
+        except Exception:
+            if not answer.has_begun:
+                message = "this server failed: what happened stands in its log"
+                await refusal(scope["path"], 500, message)(scope, receive, answer)
+            raise
         finally:
             route = getattr(scope.get("route"), "path", "other")
             self._metrics.count(route, answer.status, perf_counter() - start)
@@ -99,11 +104,12 @@ class _Answer:
     """Sends an answer on, with the usual headers."""
 
     def __init__(self, send: Send):
-        self._send, self.status, self.is_whole = send, 499, False  # 499: the client left before there was one
+        self._send, self.status = send, 499  # 499: the client left before there was one
+        self.has_begun = self.is_whole = False
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self.status = message["status"]
+            self.status, self.has_begun = message["status"], True
             headers = MutableHeaders(scope=message)
             for name, value in HEADERS.items():
                 headers.setdefault(name, value)

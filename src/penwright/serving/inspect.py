@@ -4,6 +4,7 @@ An answer is bytes for `views/modules/bytes.js`: {views: [{name, heading, data, 
 `?format=json` it is the same as JSON, and with html, svg or png a file to be kept.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -121,7 +122,7 @@ async def inspect(
         return PICTURES[picture](look, asked), warnings
 
     found, warnings = await served.run(answer)
-    return answer_in(format, found, warnings)
+    return await asyncio.to_thread(answer_in, format, found, warnings)
 
 
 def answer_in(format: Format, found: View, warnings: Sequence[str]) -> Response:

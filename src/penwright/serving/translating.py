@@ -159,7 +159,7 @@ def _demands(asked: Asked, limits: ServingSettings) -> Demands:
 
 
 def _other_word(found: Alternative, prefix: str) -> OtherWord:
-    end = found.text.find(found.word, len(prefix.rstrip())) + len(found.word)
+    end = found.text.find(found.word, len(prefix.strip())) + len(found.word)
     probability = exp(found.log_prob)
     return OtherWord(word=found.word, probability=probability, text=found.text, prefix=whole(found.text[:end]))
 

@@ -1,5 +1,6 @@
 """What the page needs to write: tokens as they come, each with what else might have come, and why."""
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
@@ -17,8 +18,7 @@ from torch import Tensor
 
 from penwright.config import DecodingSettings, merge, validate
 from penwright.decoding.choosing.penalties import History
-from penwright.decoding.decodable import Continuing, evaluating
-from penwright.decoding.drafts import manner_of
+from penwright.decoding.drafts import MAX_NEW_TOKENS, manner_of
 from penwright.decoding.pooled import News
 from penwright.decoding.unknown import unknown_warnings
 from penwright.errors import PenwrightError, UsageError
@@ -110,8 +110,12 @@ async def score(asked: Prompt, shelf: TheShelf, limits: TheSettings) -> Scores:
     check_texts([asked.text], limits)
     tokenizer = served.generator.tokenizer
     found = await served.run(lambda: served.inspector.token_scores(asked.text, k=N_LIKELY))
-    tokens = [_scored(tokenizer, found, place) for place in range(len(found.tokens))]
-    return Scores(tokens=tokens, warnings=unknown_warnings(tokenizer, asked.text))
+
+    def answer() -> Scores:
+        tokens = [_scored(tokenizer, found, place) for place in range(len(found.tokens))]
+        return Scores(tokens=tokens, warnings=unknown_warnings(tokenizer, asked.text))
+
+    return await asyncio.to_thread(answer)  # of a long text it takes seconds, in which others are to be served
 
 
 @router.post("/write", response_class=StreamingResponse)
@@ -120,7 +124,9 @@ async def write(asked: Prompt, shelf: TheShelf, limits: TheSettings) -> Streamin
     served = shelf.get(asked.model, "writer")
     check_texts([asked.text], limits)
     settings = _settings(served, asked.settings)
-    if (settings.max_new_tokens or 0) > limits.max_new_tokens:
+    if settings.max_new_tokens is None:
+        settings = settings.model_copy(update={"max_new_tokens": min(MAX_NEW_TOKENS, limits.max_new_tokens)})
+    elif settings.max_new_tokens > limits.max_new_tokens:
         raise TooMuch(f"{settings.max_new_tokens} new tokens: this server writes {limits.max_new_tokens} at a time")
 
     def prepare() -> list[Any]:
@@ -198,15 +204,13 @@ def _settings(served: Served, changes: Mapping[str, Any]) -> DecodingSettings:
 @lru_cache(maxsize=32)
 def _logits(served: Served, tokens: Tokens) -> Float[Tensor, " vocab_size"]:
     """Of the token after these; kept, so that settings can be tried out."""
-    model = served.generator.model
-    with torch.inference_mode(), evaluating(model):
-        return Continuing(model, [tokens], 1).first()[0].double()
+    return served.generator.next_logits(tokens).double()
 
 
 def _foresight(served: Served, tokens: Tokens, settings: DecodingSettings) -> Foresight:
     tokenizer, logits = served.generator.tokenizer, _logits(served, tokens)
     sampling = manner_of(tokenizer, settings, []).sampling
-    reshaped = sampling.reshape(logits[None], History([tokens], logits[None]))[0]
+    reshaped = sampling.reshape(logits[None], History([tokens], logits[None]) if sampling.looks_back else None)[0]
     chances = (
         torch.zeros_like(reshaped).index_fill(0, reshaped.argmax(), 1.0) if sampling.greedy else reshaped.softmax(-1)
     )

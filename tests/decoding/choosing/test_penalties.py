@@ -108,3 +108,16 @@ def test_rows_that_stay_keep_their_history() -> None:
     assert [past.tokens.tolist() for past in history.pasts] == [[3, 5], [1, 2, 4]]
     assert history.seen.nonzero().tolist() == [[0, 3], [0, 5], [1, 1], [1, 2], [1, 4]]
     assert history.written.nonzero().tolist() == [[0, 5], [1, 4]]
+
+
+@given(texts, texts)
+@quick
+def test_a_prompt_is_remembered_as_if_it_had_come_token_by_token(prompt: list[int], rest: list[int]) -> None:
+    at_once, by_and_by = Past([*prompt]), Past([])
+    for token in prompt:
+        by_and_by.push(token)
+    for token in rest:
+        at_once.push(token)
+        by_and_by.push(token)
+    for one, other in zip(at_once.repetitions(), by_and_by.repetitions(), strict=True):
+        assert one.tolist() == other.tolist()

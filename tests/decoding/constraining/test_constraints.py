@@ -215,3 +215,15 @@ def test_the_end_comes_late_enough(generator: Generator) -> None:
         generator.model.output.weight[generator.tokenizer.end_id] = generator.model.output.weight.mean(0) * 5
     for completion in write(generator, ["a "] * 20, min_new_tokens=7, max_new_tokens=30):
         assert len(completion.tokens) > 7
+
+
+def test_a_pattern_of_what_no_text_can_hold_is_refused(generator: Generator) -> None:
+    with pytest.raises(UsageError):
+        write(generator, pattern="\ud800")
+    assert {each.text for each in write(generator, pattern="(\ud800|dragon)", max_new_tokens=6)} == {"dragon"}
+
+
+def test_a_pattern_of_many_states_is_measured_from_its_end() -> None:
+    tokenizer = train_tokenizer("bytes", TEXT, None)
+    guide = Guide(DecodingSettings(pattern="a{9000}(b|é)"), tokenizer, [""], 9500)
+    assert guide.distances[guide.starts[""]] == 9001

@@ -13,6 +13,7 @@ from penwright.errors import UsageError
         ("www.example.org.", ["www.example.org"]),
         ("Mail jo.doe+x@mail.example.org!", ["jo.doe+x@mail.example.org"]),
         ("It weighs 3.5 kg, or 1,000 g, or 5%.", ["3.5 kg", "1,000 g", "5%"]),
+        ("A run of 12\u00a0345 km, or 1\u202f000\u202f000 kg", ["12\u00a0345 km", "1\u202f000\u202f000 kg"]),
         ("It costs $ 20 or 20 € or EUR 7.", ["$ 20", "20 €"]),
         ("At -4 °C and 80 km/h", ["-4 °C", "80 km/h"]),
         ("Call `f(x) + 1` in <b class='x'>bold</b>", ["`f(x) + 1`", "<b class='x'>", "</b>"]),
@@ -38,3 +39,9 @@ def test_a_pattern_that_is_none_is_refused() -> None:
 
 def test_a_pattern_that_matches_nothing_keeps_nothing() -> None:
     assert Protection(["x*"]).spans("abc") == []
+
+
+@pytest.mark.parametrize("text", ["1\u00a0" * 100_000, "a" * 200_000, "a@" * 100_000, "%s" * 100_000])
+def test_a_long_text_of_what_looks_like_a_span_does_not_take_for_ever(text: str) -> None:
+    spans = Protection().spans(text)
+    assert len(spans) == (100_000 if text.startswith("%") else 0) and spans == sorted(spans)

@@ -19,9 +19,9 @@ class Past:
     def __init__(self, prompt: Sequence[int]):
         self._tokens = np.zeros(max(64, 2 * len(prompt)), dtype=np.int64)
         self._overlaps = np.zeros_like(self._tokens)
-        self.length = 0
-        for token in prompt:
-            self.push(token)
+        self.length = len(prompt)
+        self._tokens[: self.length] = prompt
+        self._overlaps[: self.length] = _overlaps(prompt)
 
     @property
     def tokens(self) -> Int64[np.ndarray, " length"]:
@@ -53,6 +53,23 @@ class Past:
         return len(tokens) <= self.length and self.tokens[self.length - len(tokens) :].tolist() == list(tokens)
 
 
+def _overlaps(tokens: Sequence[int]) -> list[int]:
+    """How many tokens up to each place are also the last ones of all; 0 at the end itself.
+
+    The Z-function of the tokens from the last to the first (Gusfield 1997, section 1.3), in linear time.
+    """
+    backwards, n = tokens[::-1], len(tokens)
+    found, begin, end = [0] * n, 0, 0
+    for place in range(1, n):
+        agree = min(end - place, found[place - begin]) if place < end else 0
+        while place + agree < n and backwards[agree] == backwards[place + agree]:
+            agree += 1
+        found[place] = agree
+        if place + agree > end:
+            begin, end = place, place + agree
+    return found[::-1]
+
+
 class History:
     """What each row of a batch holds: prompt and completion together, and how often each token was written."""
 
@@ -75,6 +92,7 @@ class History:
 
     def push(self, tokens: Int[Tensor, " rows"]) -> None:
         """The next token of each row."""
+        tokens = tokens.to(self.seen.device)
         self.seen.scatter_(1, tokens[:, None], True)
         self.written.scatter_add_(1, tokens[:, None], torch.ones_like(self.written[:, :1]))
         for past, token in zip(self.pasts, tokens.tolist(), strict=True):

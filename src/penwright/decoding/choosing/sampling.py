@@ -115,10 +115,12 @@ class Sampling:
         if self.greedy:
             return best(reshaped)
         assert chances is not None
+        device = reshaped.device
+        reshaped = reshaped.cpu() if device.type == "mps" else reshaped  # which has no numbers of 64 bits
         if self.settings.xtc_probability:
             rows = chances.next().to(reshaped.device) < self.settings.xtc_probability
             reshaped = exclude_top_choices(reshaped, self.settings.xtc_threshold, rows)
-        return draw(reshaped, chances.next().to(reshaped.device))
+        return draw(reshaped, chances.next().to(reshaped.device)).to(device)
 
 
 def best(logits: Logits) -> Int[Tensor, " rows"]:

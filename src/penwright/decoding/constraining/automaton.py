@@ -47,9 +47,21 @@ class Automaton:
 
         `costs` is that of a character of each class.
         """
+        n_states, n_classes = self.table.shape
+        edges = np.argsort(self.table, axis=None, kind="stable")  # by the state that they lead to
+        first = np.searchsorted(self.table.ravel()[edges], np.arange(n_states + 1))
         found = np.where(self.accepts, 0.0, np.inf)
-        while True:
-            nearer = np.minimum(found, (found[self.table] + costs).min(1, initial=np.inf))
-            if np.array_equal(nearer, found):
-                return found
-            found = nearer
+        settled = np.zeros(n_states, dtype=np.bool_)
+        coming = {0.0} if self.accepts.any() else set()
+        while coming:  # nearest first, all states of one distance at once (Dijkstra 1959)
+            distance = min(coming)
+            coming.remove(distance)
+            nearest = np.flatnonzero((found == distance) & ~settled)
+            settled[nearest] = True
+            into = [edges[first[state] : first[state + 1]] for state in nearest.tolist()]
+            sources, classes = np.divmod(np.concatenate([*into, np.zeros(0, dtype=np.int64)]), n_classes)
+            lengths = distance + costs[classes]
+            nearer = lengths < found[sources]
+            np.minimum.at(found, sources[nearer], lengths[nearer])
+            coming.update(np.unique(lengths[nearer]).tolist())
+        return found

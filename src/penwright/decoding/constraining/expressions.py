@@ -149,6 +149,9 @@ class Expressions:
         return number
 
 
+SURROGATES = 0xD800, 0xE000  # code points that no text has
+
+
 class Classes:
     """The code points, cut where any of the given sets begins or ends; pieces in the same sets are one class."""
 
@@ -181,7 +184,10 @@ class Classes:
         begin, end = np.searchsorted(self._borders, [first, last], side="right")
         return sorted(set(self._numbers[begin - 1 : end].tolist()))
 
-    def cheapest(self) -> list[int]:
-        """How many bytes of UTF-8 each class takes at least."""
-        firsts = [int(self._borders[:-1][self._numbers == number].min()) for number in range(self.count)]
-        return [1 + (first >= 0x80) + (first >= 0x800) + (first >= 0x10000) for first in firsts]
+    def cheapest(self) -> list[float]:
+        """How many bytes of UTF-8 each class takes at least; inf for surrogates, which have none."""
+        begins, ends = self._borders[:-1], self._borders[1:]
+        begins = np.where((begins >= SURROGATES[0]) & (begins < SURROGATES[1]), SURROGATES[1], begins)
+        sizes = 1.0 + (begins >= 0x80) + (begins >= 0x800) + (begins >= 0x10000)
+        sizes = np.where(begins < ends, sizes, np.inf)
+        return [float(sizes[self._numbers == number].min()) for number in range(self.count)]

@@ -1,6 +1,7 @@
 """What must come through a translation letter by letter."""
 
 import re
+from bisect import bisect
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -11,13 +12,14 @@ _UNITS = (
     r"km/h|m/s|mph|h|min|s|ms|ft|lb|oz|px|pt|dpi|bar|h?Pa|kcal|[kM]J|[kM]?N|ppm|€|\$|£|¥|EUR|USD|GBP|CHF|JPY"
 )
 _UNITS_THAT_ARE_WORDS = "A|B|J|in"  # so they count only where no space parts them from the number
-_NUMBER = r"[-+]?\d+(?:[.,\u00a0\u202f]\d+)*"
+# What begins in the middle of what was tried already is not tried again: a text of digits alone would take for ever.
+_NUMBER = r"[-+]?(?<!\d[.,\u00a0\u202f])\d++(?:[.,\u00a0\u202f]\d++)*+"
 PATTERNS = {
     "code": r"`[^`\n]+`",
     "tag": r"</?[A-Za-z][^<>\n]*>",
     "placeholder": r"\{\{[^{}\n]+\}\}|\$?\{[^{}\s]+\}|%\(\w+\)[sd]|%[sd](?!\w)",
     "URL": r"(?:(?:https?|ftp|file)://|www\.)[^\s<>\"'`]*[^\s<>\"'`.,;:!?)\]}»”…]",
-    "e-mail": r"[\w.+-]+@\w[\w-]*(?:\.[\w-]*\w)+",
+    "e-mail": r"(?<![\w.+-])[\w.+-]++@\w[\w-]*(?:\.[\w-]*\w)+",
     "number": rf"(?<![\w.,])(?:{_NUMBER}(?:\s?(?:{_UNITS})|(?:{_UNITS_THAT_ARE_WORDS}))(?![\w/])|[€$£¥]\s?{_NUMBER})",
 }
 
@@ -42,9 +44,11 @@ class Protection:
         for pattern in self._patterns:
             for match in pattern.finditer(text):
                 span = _trimmed(match)
-                if span.start < span.end and all(span.end <= o.start or o.end <= span.start for o in kept):
-                    kept.append(span)
-        return sorted(kept)
+                place = bisect(kept, span)
+                is_free = all(span.end <= o.start or o.end <= span.start for o in kept[max(0, place - 1) : place + 1])
+                if span.start < span.end and is_free:
+                    kept.insert(place, span)
+        return kept
 
 
 def _trimmed(match: re.Match[str]) -> Span:
