@@ -9,7 +9,7 @@ import torch
 
 from penwright.config import DecodingSettings
 from penwright.decoding import Demands, Entry, Glossary, Protection, Translator
-from penwright.decoding.obeying.demands import Wish, first_place
+from penwright.decoding.obeying.demands import Wish, first_place, places_of
 from penwright.models import EncoderDecoder
 from penwright.tokenizers import Tokenizer, train_tokenizer
 
@@ -187,3 +187,16 @@ def test_wished_words_come_as_they_are_written(translator: Translator) -> None:
 def test_a_wish_is_whole_between_letters_of_a_script_without_spaces(text: str, found: bool) -> None:
     wish = Wish(0, 1, ("宝玉", "Python"), False, False)
     assert (first_place(text, wish, set()) is not None) is found
+
+
+def test_what_stands_inside_of_another_wish_or_a_longer_span_is_not_found_there() -> None:
+    york, new_york = Wish(0, 4, ("York",), False, True), Wish(9, 17, ("Neu York",), False, True)
+    assert places_of("Neu York und nichts", [york, new_york]) == [None, (0, 8)]
+    assert places_of("York und Neu York", [new_york, york]) == [(9, 17), (0, 4)]
+    one, eleven = Wish(0, 4, ("1 kg",), True, False), Wish(9, 14, ("11 kg",), True, False)
+    assert places_of("11 kg", [one, eleven]) == [None, (0, 5)]
+    assert places_of("AB-12 und nichts", [Wish(0, 4, ("AB-1",), True, False)]) == [None]
+    assert places_of("(%s) und <b>fett</b>", [Wish(0, 2, ("%s",), True, False), Wish(0, 3, ("<b>",), True, False)]) == [
+        (1, 3),
+        (9, 12),
+    ]

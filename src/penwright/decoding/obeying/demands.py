@@ -1,7 +1,7 @@
 """What a person asks of translations: terms of a glossary, spans that stay as they are. From a source to its guide."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import fsum, inf, log
@@ -34,6 +34,7 @@ class Demands:
 
 USUAL_DEMANDS = Demands()  # no glossary; what Protection names stays as it is
 NO_DEMANDS = Demands(protection=Protection(patterns=()))  # what the model writes by itself
+Range = tuple[int, int]  # of characters, from the first up to, but not with, the second
 
 
 class Wish(NamedTuple):
@@ -154,15 +155,13 @@ def outcomes(
 ) -> tuple[str, list[Outcome]]:
     """The translation, with protected spans put in where they are missing, and what became of each wish."""
     text = tokenizer.decode(hypothesis.tokens)
-    taken: set[tuple[int, int]] = set()
+    places = places_of(text, wishes)
     results = []
-    for wish in wishes:
+    for wish, place in zip(wishes, places, strict=True):
         here = (source[wish.start : wish.end], wish.start, wish.end, wish.protected)
-        place = first_place(text, wish, taken)
         if place is None:
             results.append(Outcome(*here, "missed"))
             continue
-        taken.add(place)
         forced = wish.forms in draft.missed or (wish.protected and _is_unlikely(hypothesis, tokenizer, place))
         results.append(Outcome(*here, "forced" if forced else "found", text[slice(*place)], *place))
     return _with_insertions(source, text, wishes, results)
@@ -180,17 +179,29 @@ def _is_unlikely(hypothesis: Hypothesis, tokenizer: Tokenizer, place: tuple[int,
     return fsum(hypothesis.log_probs[n] for n in inside) < UNLIKELY
 
 
-def first_place(text: str, wish: Wish, taken: set[tuple[int, int]]) -> tuple[int, int] | None:
+def places_of(text: str, wishes: Sequence[Wish]) -> list[Range | None]:
+    """Where each wish stands in a translation: no two at one place, and the longest first, which hold shorter ones."""
+    found: dict[int, Range | None] = {}
+    taken: list[Range] = []
+    for number in sorted(range(len(wishes)), key=lambda n: -max(map(len, wishes[n].forms), default=0)):
+        place = found[number] = first_place(text, wishes[number], taken)
+        taken += [place] if place else []
+    return [found[number] for number in range(len(wishes))]
+
+
+def first_place(text: str, wish: Wish, taken: Collection[Range]) -> Range | None:
     """Where the first wished word that is not taken stands in a translation, as a whole word."""
     forms = {*wish.forms, *(map(capitalised, wish.forms) if wish.follows_case else ())}
     pattern = "|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True))
-    places = [match.span() for match in re.finditer(pattern, text)]
-    whole = [place for place in places if wish.protected or _is_whole(text, *place)]
-    return next((place for place in whole if place not in taken), None)
+    places = [match.span() for match in re.finditer(pattern, text)] if pattern else []
+    whole = [place for place in places if _is_whole(text, *place, spans=wish.protected)]
+    return next((place for place in whole if all(place[1] <= begin or end <= place[0] for begin, end in taken)), None)
 
 
-def _is_whole(text: str, start: int, end: int) -> bool:
-    beside = text[start - 1 : start], text[end : end + 1]
+def _is_whole(text: str, start: int, end: int, *, spans: bool) -> bool:
+    """Whether no letter or digit goes on there; at that end of a span which is one itself, as 1 kg in 11 kg."""
+    sides = (text[start - 1 : start] if start else "", text[start]), (text[end : end + 1], text[end - 1])
+    beside = [outside for outside, inside in sides if inside.isalnum() or not spans]
     return not any(letter.isalnum() and not WITHOUT_SPACES.match(letter) for letter in beside)
 
 
