@@ -17,6 +17,7 @@ namespace stepping_attention {
 
 using vectors::LANES, vectors::NEVER, vectors::first_lanes;
 constexpr int64_t WORTH_THREADS = 1 << 17;  // numbers of keys
+constexpr int64_t LINE = 64;
 constexpr int64_t TARGETS = 4;  // of a row and head, that are looked at together
 
 inline __m512 load(const float* x, __mmask16 lanes) { return _mm512_maskz_loadu_ps(lanes, x); }
@@ -36,24 +37,25 @@ struct Attention {
     int64_t allowed_by_row, allowed_by_target;  // how far apart they stand
 };
 
-// Where the keys or values of a row and head are.
+// What a row and head has of each source.
 template <typename T>
 struct Kept {
-    const T* of_head;
-    const int64_t* origins;
-    int64_t row, row_size, width;
-
-    [[gnu::always_inline]] const T* at(int64_t source) const {
-        return of_head + (origins ? origins[source] : row) * row_size + source * width;
-    }
+    const T *keys, *values;
+    const int64_t* places;  // in both; behind the last source they go on with that, for two whole registers at least
+    int64_t width;
 };
 
 template <typename T>
-[[gnu::always_inline]] inline Kept<T> kept(const Attention<T>& all, const T* tensor, int64_t row, int64_t head) {
-    const int64_t head_size = all.n_sources * all.width;
-    const int64_t* origins = all.origins ? all.origins + row * all.n_sources : nullptr;
+inline Kept<T> kept(const Attention<T>& all, int64_t row, int64_t head, std::vector<int64_t>& places) {
+    const int64_t head_size = all.n_sources * all.width, row_size = all.n_kv_heads * head_size;
     const int64_t kv_head = head / (all.n_heads / all.n_kv_heads);
-    return {tensor + kv_head * head_size, origins, row, all.n_kv_heads * head_size, all.width};
+    places.resize(all.n_sources + 2 * LANES);
+    for (int64_t source = 0; source < all.n_sources; source++) {
+        const int64_t origin = all.origins ? all.origins[row * all.n_sources + source] : row;
+        places[source] = origin * row_size + source * all.width;
+    }
+    std::fill_n(&places[all.n_sources], 2 * LANES, places[all.n_sources - 1]);
+    return {all.keys + kv_head * head_size, all.values + kv_head * head_size, places.data(), all.width};
 }
 
 // The sum of each of 16 registers: pairs of them are woven together and added, four times.
@@ -82,24 +84,24 @@ inline __mmask16 allowed_lanes(const bool* allowed, int64_t first, int64_t n) {
 // The scores of 16 sources for N targets, whose queries stand side by side; a key is read once for all of them. The keys
 // after them and their values are on the way then.
 template <int N, typename T>
-void score(const float* queries, const Kept<T>& keys, const Kept<T>& values, int64_t first, int64_t n,
-           float* const* scores) {
+void score(const float* queries, const Kept<T>& kept, int64_t first, float* const* scores) {
     constexpr int64_t TOGETHER = LANES / (N > 1 ? TARGETS : 1);  // keys for which there are registers
-    const int64_t width = keys.width, n_bytes = width * sizeof(T);
+    const int64_t width = kept.width, n_bytes = width * sizeof(T);
     const __m512 scale = _mm512_set1_ps(1 / std::sqrt(static_cast<float>(width)));
     for (int64_t begin = first; begin < first + LANES; begin += TOGETHER) {
-        const T* key[TOGETHER];
-        for (int64_t i = 0; i < TOGETHER; i++) {
-            key[i] = keys.at(std::min(begin + i, n - 1));
-            vectors::fetch(keys.at(std::min(begin + LANES + i, n - 1)), n_bytes);
-            vectors::fetch(values.at(std::min(begin + i, n - 1)), n_bytes);
-        }
+        const int64_t* places = kept.places + begin;
+        for (int64_t byte = 0; byte < n_bytes; byte += LINE)
+#pragma GCC unroll 16
+            for (int64_t i = 0; i < TOGETHER; i++) {
+                vectors::fetch_line(kept.keys + places[LANES + i], byte);
+                vectors::fetch_line(kept.values + places[i], byte);
+            }
         __m512 products[LANES] = {};
         for (int64_t d = 0; d < width; d += LANES) {
             const __mmask16 lanes = first_lanes(width - d);
 #pragma GCC unroll 16
             for (int64_t i = 0; i < TOGETHER; i++) {
-                const __m512 numbers = load(key[i] + d, lanes);
+                const __m512 numbers = load(kept.keys + places[i] + d, lanes);
 #pragma GCC unroll 4
                 for (int64_t target = 0; target < N; target++) {
                     __m512& product = products[target * TOGETHER + i];
@@ -129,14 +131,14 @@ inline float soften(float* scores, int64_t n, float largest) {
 
 // The means of the values for N targets, 64 numbers of each at a time.
 template <int N, typename T>
-void mix(float* const* shares, const float* sum, const Kept<T>& values, int64_t n, float* heads) {
+void mix(float* const* shares, const float* sum, const Kept<T>& kept, int64_t n, float* heads) {
     constexpr int64_t REGISTERS = 4;
-    for (int64_t d = 0; d < values.width; d += REGISTERS * LANES) {
+    for (int64_t d = 0; d < kept.width; d += REGISTERS * LANES) {
         __m512 mixed[N][REGISTERS] = {};
         __mmask16 lanes[REGISTERS];
-        for (int64_t i = 0; i < REGISTERS; i++) lanes[i] = first_lanes(values.width - d - i * LANES);
+        for (int64_t i = 0; i < REGISTERS; i++) lanes[i] = first_lanes(kept.width - d - i * LANES);
         for (int64_t source = 0; source < n; source++) {
-            const T* value = values.at(source) + d;
+            const T* value = kept.values + kept.places[source] + d;
 #pragma GCC unroll 4
             for (int64_t i = 0; i < REGISTERS; i++) {
                 const __m512 numbers = load(value + i * LANES, lanes[i]);
@@ -147,7 +149,7 @@ void mix(float* const* shares, const float* sum, const Kept<T>& values, int64_t 
         }
         for (int64_t target = 0; target < N; target++)
             for (int64_t i = 0; i < REGISTERS; i++)
-                _mm512_mask_storeu_ps(heads + target * values.width + d + i * LANES, lanes[i],
+                _mm512_mask_storeu_ps(heads + target * kept.width + d + i * LANES, lanes[i],
                                       _mm512_div_ps(mixed[target][i], _mm512_set1_ps(sum[target])));
     }
 }
@@ -158,6 +160,7 @@ void attend(const Attention<T>& all, int64_t row, int64_t head, int64_t target) 
     if constexpr (N > 1)
         if (all.n_targets - target < N) return attend<N - 1>(all, row, head, target);
     thread_local std::vector<float> buffer;
+    thread_local std::vector<int64_t> places;
     const int64_t room = all.n_sources + LANES;
     buffer.resize(N * room);
     float *scores[N], sum[N];
@@ -170,13 +173,13 @@ void attend(const Attention<T>& all, int64_t row, int64_t head, int64_t target) 
         largest[i] = _mm512_set1_ps(NEVER);
     }
     const int64_t place = ((row * all.n_heads + head) * all.n_targets + target) * all.width;
-    const Kept<T> keys = kept(all, all.keys, row, head), values = kept(all, all.values, row, head);
+    const Kept<T> here = kept(all, row, head, places);
     int64_t n = 0;  // the sources up to the last that is allowed
     for (int64_t first = 0; first < all.n_sources; first += LANES) {
         __mmask16 lanes[N], any = 0;
         for (int64_t i = 0; i < N; i++) any |= lanes[i] = allowed_lanes(allowed[i], first, all.n_sources);
         if (any) {
-            score<N>(all.queries + place, keys, values, first, all.n_sources, scores);
+            score<N>(all.queries + place, here, first, scores);
             n = std::min(first + LANES, all.n_sources);
         }
         for (int64_t i = 0; i < N; i++) {
@@ -186,16 +189,19 @@ void attend(const Attention<T>& all, int64_t row, int64_t head, int64_t target) 
         }
     }
     for (int64_t i = 0; i < N; i++) sum[i] = soften(scores[i], n, _mm512_reduce_max_ps(largest[i]));
-    mix<N>(scores, sum, values, n, all.heads + place);
+    mix<N>(scores, sum, here, n, all.heads + place);
 }
 
 template <typename T>
 void attend_all(const Attention<T>& all) {
     const int64_t n = all.batch * all.n_heads;
-#pragma omp parallel for if (n * all.n_targets * all.n_sources * all.width > WORTH_THREADS)
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t target = 0; target < all.n_targets; target += TARGETS)
-            attend<TARGETS>(all, i / all.n_heads, i % all.n_heads, target);
+    const auto attend_each = [&] {
+#pragma omp for
+        for (int64_t i = 0; i < n; i++)
+            for (int64_t target = 0; target < all.n_targets; target += TARGETS)
+                attend<TARGETS>(all, i / all.n_heads, i % all.n_heads, target);
+    };
+    vectors::in_parallel(n * all.n_targets * all.n_sources * all.width > WORTH_THREADS, attend_each);
 }
 
 }  // namespace stepping_attention
