@@ -15,6 +15,7 @@ from penwright.decoding import (
     beam_search,
     generate,
 )
+from penwright.decoding.choosing.beams import BeamRule, BeamStep
 from penwright.decoding.choosing.largest import Choosing
 from penwright.decoding.choosing.next_token import Rule, Written
 from penwright.decoding.choosing.spelling import Spelling
@@ -114,6 +115,9 @@ class Script:
         return self.first()
 
     def several(self, token: Tensor, rule: Rule) -> tuple[Written, ...]:
+        return ()
+
+    def beams(self, tokens: Tensor, rule: BeamRule) -> tuple[BeamStep, ...]:
         return ()
 
     def select(self, rows: Tensor) -> None:

@@ -11,7 +11,8 @@ import torch
 
 from penwright import compiler
 from penwright.config import DecodingSettings, Table
-from penwright.decoding import Chances, Sampling, ahead, examples, generate, step
+from penwright.decoding import BeamSettings, Chances, Hypothesis, Sampling, ahead, beam_search, examples, generate, step
+from penwright.decoding.choosing.largest import Choosing
 from penwright.decoding.choosing.spelled import SpelledRows
 from penwright.decoding.choosing.spelling import Spelling
 from penwright.decoding.decodable import Continuing, Translating
@@ -62,7 +63,7 @@ def test_every_variant_can_be_compiled(
     with unchecked():
         for part in ("one", "prompt", "several"):
             step.exported(writer(VOCABULARY, **variant | {"n_layers": 1}), part)
-        for part in ("many", "sources", "several"):
+        for part in ("many", "sources", "several", "beams"):
             step.exported(translating_model(VOCABULARY, **variant | {"n_layers": 1}), part)
 
 
@@ -214,6 +215,46 @@ def written(
             tokens.append(each.tokens[0])
             log_probs.append(round(each.log_probs[0], 3))
     return tokens, log_probs
+
+
+@NEEDS_COMPILER
+def test_beams_of_a_source_go_on_the_same_several_steps_at_a_time(
+    translating_model: Callable[..., EncoderDecoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = translating_model(VOCABULARY, n_layers=1, context_length=80)
+    monkeypatch.setattr(step, "_parts", lambda _: ("beams",))
+    ways = [(beam_size, limit) for beam_size in (2, 5, 8) for limit in (1, 30, 79)]
+    plain = [found_with_beams(model, *way) for way in ways]
+    compile_unchecked(model)
+    steps: list[int] = []
+    for way, expected in zip(ways, plain, strict=True):
+        for some, others in zip(found_with_beams(model, *way, steps), expected, strict=True):
+            assert [each.tokens for each in some] == [each.tokens for each in others]
+            assert [each.score for each in some] == pytest.approx([each.score for each in others], abs=1e-4)
+    n_steps = sum(max(len(best.tokens) for best, *_ in each) for each in plain)
+    assert n_steps > 150 and len(steps) < n_steps / 1.5
+
+
+@torch.inference_mode()
+def found_with_beams(
+    model: EncoderDecoder, beam_size: int, limit: int, steps: list[int] | None = None
+) -> list[list[Hypothesis]]:
+    """For a source that is alone soon, and one that ends at once, past the first room; no token leaves a text broken.
+
+    `steps` counts those of the stepper.
+    """
+    stepper = Stepper(model)
+    spelling = Spelling([b"", b"", b"", *(bytes([0xC3 - (n % 5)]) for n in range(VOCABULARY - 3))], (0, 1), 2)
+    settings = BeamSettings(beam_size, n_best=2, length_penalty=1.5)
+    rows = Translating(model, [[7, 8, 9, 2], [4, 5, 2]], start_id=1, max_new_tokens=79, stepper=stepper)
+    with stepper.watched(lambda: None if steps is None else steps.append(1)):
+        return beam_search(
+            rows,
+            [limit, 1],
+            settings,
+            end_id=2,
+            choosing=Choosing(spelling),
+        )
 
 
 @torch.inference_mode()

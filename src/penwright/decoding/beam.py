@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
+from penwright.decoding.choosing.beams import BeamRule, BeamStep
 from penwright.decoding.choosing.filters import NEVER
 from penwright.decoding.choosing.largest import Choose, Choosing, Likeliest
 from penwright.decoding.choosing.spelling import FREE, Situations, Spelling, States
@@ -71,6 +72,12 @@ class _Continuations(NamedTuple):
     parents: Whole
     tokens: Whole
 
+    @classmethod
+    def of(cls, step: BeamStep) -> "_Continuations":
+        """Those of the only sentence."""
+        log_probs = step.log_probs[None]
+        return cls(log_probs, log_probs.copy(), step.parents[None], step.tokens[None])
+
 
 @torch.inference_mode()
 def beam_search(
@@ -100,8 +107,9 @@ def beam_search(
     choosing = choosing or Choosing(Spelling.free(logits.shape[1], settings.banned))
     search = _Search.start(limits, settings, guides, *choosing)
     model.branch(settings.beam_size)
+    coming: list[_Continuations] = []  # which the model has taken already
     while True:
-        parents = search.extend(logits, end_id)
+        parents = search.extend(coming.pop(0) if coming else search.best_continuations(logits, end_id), end_id)
         if watch is not None:
             search.tell(watch, parents)
         done = search.done() if wanted is None else search.done() | search.given_up(wanted)
@@ -114,10 +122,14 @@ def beam_search(
                 return results
             search = search.select(~done)
             model.select(torch.from_numpy(parents[~done].ravel()).to(device))
+        elif coming:
+            continue
         elif settings.beam_size > 1:
             model.reorder(torch.from_numpy(parents.ravel()).to(device))
-        tokens = search.history[-1].tokens[~done].ravel()
-        logits = model.step(torch.from_numpy(tokens).to(device))
+        tokens = torch.from_numpy(search.history[-1].tokens[~done].ravel()).to(device)
+        rule = search.rule(end_id)
+        coming = [_Continuations.of(step) for step in model.beams(tokens, rule)] if rule else []
+        logits = logits if coming else model.step(tokens)
 
 
 @dataclass
@@ -168,9 +180,9 @@ class _Search:
         """Of the beams."""
         return len(self.history)
 
-    def extend(self, logits: Float[Tensor, "rows vocab_size"], end_id: int) -> Whole:
+    def extend(self, found: _Continuations, end_id: int) -> Whole:
         """Give each beam its next token; returns the rows that the new beams go on from."""
-        self.log_probs, self.merits, parents, tokens = self._best_continuations(logits, end_id)
+        self.log_probs, self.merits, parents, tokens = found
         self.history.append(_Step(self.numbers, parents, tokens, self.log_probs))
         self.states = self.spelling.after[_gather(self.states, parents), tokens]
         ended = tokens == end_id
@@ -186,7 +198,8 @@ class _Search:
         places = np.broadcast_to(np.arange(self.settings.beam_size), lengths.shape)
         return _Ends(lengths, places, log_probs, merits / self.length**self.settings.length_penalty)
 
-    def _best_continuations(self, logits: Tensor, end_id: int) -> _Continuations:
+    def best_continuations(self, logits: Float[Tensor, "rows vocab_size"], end_id: int) -> _Continuations:
+        """How the beams go on by the logits of their next tokens."""
         n_sentences, beam_size = self.log_probs.shape
         logits, n_best = logits.float(), min(beam_size, logits.shape[1])  # no sentence takes more from one beam
         situations = self._situations()
@@ -203,6 +216,13 @@ class _Search:
         if self.guided:
             self._put_led(found, logits, best)
         return found
+
+    def rule(self, end_id: int) -> BeamRule | None:
+        """How the beams go on if the model itself takes the next steps: those of one sentence that nothing leads."""
+        if self.guided or len(self.numbers) > 1 or self.settings.beam_size == 1:
+            return None
+        n_left = int(self.limits[0]) - self.length - 1
+        return BeamRule(self.spelling, self.states[0], n_left, self.log_probs[0], end_id)
 
     def _put_led(self, found: _Continuations, logits: Tensor, best: Likeliest) -> None:
         """Continuations as their guides choose them, of the sentences that have one."""

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int, Int64
 from torch import Tensor, nn
 
+from penwright.decoding.choosing.beams import BeamRule, BeamStep
 from penwright.decoding.choosing.next_token import Rule, Written
 from penwright.decoding.examples import n_several
 from penwright.decoding.padding import right_padded
@@ -50,6 +51,12 @@ class Branching(Decodable, Protocol):
 
     def reorder(self, rows: Int[Tensor, " rows"]) -> None:
         """What select does, when each row becomes one of the same source: beams that change places."""
+
+    def beams(self, tokens: Int[Tensor, " beams"], rule: BeamRule) -> Sequence[BeamStep]:
+        """Steps that come after these tokens of the only source, by a rule; those of all but the last are appended.
+
+        It gives no steps, and appends nothing, where they are to be taken one by one.
+        """
 
 
 def diverged() -> PenwrightError:
@@ -249,6 +256,10 @@ class Translating:
         """Tokens that come after this one of the only row."""
         alone = len(self._cache.lengths) == 1 and self._cache.origins is None
         return self._stepper.several(token, self._cache, self._encoded, rule) if alone else ()
+
+    def beams(self, tokens: Int[Tensor, " beams"], rule: BeamRule) -> Sequence[BeamStep]:
+        """Steps that come after these tokens of the only source."""
+        return self._stepper.beams(tokens, self._cache, self._encoded, rule)
 
     def select(self, rows: Int[Tensor, " selected"]) -> None:
         """Keep these rows; of several beams, whole sources."""

@@ -2,17 +2,19 @@
 
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from penwright.decoding.ahead import Input
+from penwright.decoding.choosing.beams import BeamRule
 from penwright.decoding.choosing.spelling import Spelling
 from penwright.layers.cache import ROOM
 from penwright.models import DecoderOnly, EncoderDecoder
 from penwright.models.embedding import Embedding
 
-Part = Literal["one", "many", "several", "prompt", "sources", "best"]
-# ... a step of one row, of more, several steps of one row, the reading of its prompt, of sources, the choice
+Part = Literal["one", "many", "several", "beams", "prompt", "sources", "best"]
+# ... a step of one row, of more, several steps of one row or of the beams of a source, prompts, sources, the choice
 Inputs = tuple[Tensor, Tensor, list[Tensor], Tensor | None, list[Tensor], Tensor | None]  # of Step.forward
 N_SOURCES, N_BEAMS, N_TOKENS = 3, 2, 8
 MOST_TARGETS = 64  # tokens of one row that are read at once
@@ -47,8 +49,13 @@ def example_of(model: DecoderOnly | EncoderDecoder, part: Part) -> Example:
         return _of_choosing(model)
     if part == "prompt":
         return _of_prompt(model)
+    if part == "beams":
+        return _of_beams(model)
     many = part == "many"
-    step = _of_writing(model, many=many) if isinstance(model, DecoderOnly) else _of_translating(model, many=many)
+    if isinstance(model, DecoderOnly):
+        step = _of_writing(model, many=many)
+    else:
+        step = _of_translating(model, *((N_SOURCES, N_BEAMS) if many else (1, 1)))
     return _of_several(model, step) if part == "several" else step
 
 
@@ -86,6 +93,14 @@ def _of_several(model: DecoderOnly | EncoderDecoder, step: Example) -> Example:
     return Example((tokens, lengths, kept, *others, rule), (*shapes, source, padding, [None] * len(rule)))
 
 
+def _of_beams(model: DecoderOnly | EncoderDecoder) -> Example:
+    assert isinstance(model, EncoderDecoder)
+    step, spelling = _of_translating(model, 1, N_BEAMS), Spelling.free(_embedding(model).tokens.num_embeddings)
+    rule = BeamRule(spelling, np.zeros(N_BEAMS, np.uint8), 0, np.zeros(N_BEAMS), 0).tensors(n_several(model))
+    beams = {0: _beams()}
+    return Example((*step.inputs, rule), (*step.shapes, [None, None, beams, None, beams, None]))
+
+
 def _of_prompt(model: DecoderOnly | EncoderDecoder) -> Example:
     tokens, kept = torch.zeros(N_SOURCES, dtype=torch.long), _kept(model, 1)
     room = {2: _dimension("room", model.settings.context_length)}
@@ -93,15 +108,15 @@ def _of_prompt(model: DecoderOnly | EncoderDecoder) -> Example:
     return Example(inputs, ({0: _dimension("targets", MOST_TARGETS)}, None, [room] * len(kept)))
 
 
-def _of_translating(model: EncoderDecoder, *, many: bool) -> Example:
-    n_sources, n_beams = (N_SOURCES, N_BEAMS) if many else (1, 1)
+def _of_translating(model: EncoderDecoder, n_sources: int, n_beams: int) -> Example:
+    many = n_beams > 1
     tokens = torch.zeros(n_sources, n_beams, dtype=torch.long)
-    kept = _kept(model, tokens.numel())
+    kept = _kept(model, tokens.numel() + many)  # there may be more rows than are searched still
     source = _keys_values(_embedding(model).tokens.weight, model, n_sources, N_TOKENS)
     padding = torch.ones(n_sources, N_TOKENS, dtype=torch.bool)
     length, room = {2: _dimension("length")}, {2: _dimension("room", model.settings.context_length)}
-    sources = {0: _dimension("sources")} if many else {}
-    rows = {**sources, 1: _dimension("beams")} if many else {}
+    sources = {0: _dimension("sources")} if n_sources > 1 else {}
+    rows = {**sources, 1: _beams()} if many else {}
     kept_shapes = [{0: _dimension("kept_rows"), **room} if many else room] * len(kept)
     origins = torch.zeros(n_sources, n_beams, kept[0].shape[2], dtype=torch.long) if many else None
     return Example(
@@ -115,6 +130,10 @@ def _of_translating(model: EncoderDecoder, *, many: bool) -> Example:
             {**sources, 1: length[2]},
         ),
     )
+
+
+def _beams() -> object:
+    return _dimension("beams")
 
 
 def _kept(model: DecoderOnly | EncoderDecoder, n_rows: int) -> list[Tensor]:

@@ -5,7 +5,9 @@ from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
 from penwright.decoding.ahead import ModelPart
-from penwright.decoding.choosing.largest import MOST
+from penwright.decoding.choosing.beams import best_continuations
+from penwright.decoding.choosing.filters import NEVER
+from penwright.decoding.choosing.largest import MOST, Likeliest
 from penwright.decoding.choosing.spelling import MOST_LEFT, N_STATES
 from penwright.layers.attention import Kernel, KeysValues
 from penwright.layers.cache import Cache, WholeLayerCache
@@ -81,6 +83,48 @@ class Several(ModelPart):
             tokens, lengths, state = token.view_as(tokens), lengths + 1, states_after[state, token].long()
         log_probs, written = zip(*found, strict=True)
         return torch.cat(log_probs), torch.cat(written)
+
+
+class Beams(ModelPart):
+    """Several steps of the beams of a single source, as a function of tensors alone."""
+
+    def __init__(self, model: DecoderOnly | EncoderDecoder):
+        super().__init__(model)
+        self.step = Step(model)
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "1 beams"],
+        lengths: Int[Tensor, "1 beams"],
+        kept: list[Float[Tensor, "kept_rows n_kv_heads room d_head"]],
+        origins: Int[Tensor, "1 beams room"],
+        source: list[Float[Tensor, "1 n_kv_heads length d_head"]],
+        padding: Bool[Tensor, "1 length"],
+        rule: list[Tensor],
+    ) -> tuple[Float[Tensor, "steps beams"], Int64[Tensor, "steps beams"], Int64[Tensor, "steps beams"], Tensor]:
+        """How the beams go on at each step: their log-probabilities, tokens and parents; then the origins at the last.
+
+        What is kept takes in these tokens, and those of all steps but the last. The `rule` is what BeamRule.tensors()
+        gives: a Spelling's bits and states_after, the states of the beams, how many tokens may come after that of each
+        step, the log-probabilities of the beams, and the end token.
+        """
+        allowed, states_after, states, n_left, log_probs, end_id = rule
+        own = torch.arange(tokens.shape[1], device=tokens.device)[:, None]
+        places, parents = torch.arange(origins.shape[2], device=tokens.device), own[:, 0]
+        found = list[tuple[Tensor, Tensor, Tensor]]()
+        for left in n_left.split(1):
+            if found:  # beams that change places are followed, as Cache.reorder() does
+                origins = torch.where(places < lengths[0, :1], origins[0, parents], own)[None]
+            logits = self.step(tokens, lengths, kept, origins, source, padding)
+            situations = states + N_STATES * left.clamp(0, MOST_LEFT)
+            best = Likeliest(*torch.ops.penwright.likeliest(logits, allowed, situations, MOST))
+            sums, written, parents = best_continuations(log_probs, best)
+            found.append((sums, written, parents))
+            log_probs = sums.masked_fill(written == end_id, NEVER)
+            states = states_after[states[parents], written].long()
+            tokens, lengths = written.view_as(tokens), lengths + 1
+        log_probs, tokens, parents = (torch.stack(column) for column in zip(*found, strict=True))
+        return log_probs, tokens, parents, origins.clone()
 
 
 class Prompt(ModelPart):

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 
 from penwright import compiler
 from penwright.decoding.ahead import Compiled, Input, ModelPart, compile_ahead, forget, is_kept, load
+from penwright.decoding.choosing.beams import BeamRule, BeamStep
 from penwright.decoding.choosing.largest import COMPILES, MOST, Likeliest, likeliest
 from penwright.decoding.choosing.next_token import Rule, Written
 from penwright.decoding.choosing.spelling import Situations, Spelling
 from penwright.decoding.examples import MOST_TARGETS, Inputs, Part, example_of, n_several
-from penwright.decoding.parts import Choice, Prompt, Reading, Several, Step, as_layers
+from penwright.decoding.parts import Beams, Choice, Prompt, Reading, Several, Step, as_layers
 from penwright.errors import PenwrightError, Say, say_nothing
 from penwright.layers.cache import Cache
 from penwright.models import DecoderOnly, Encoded, EncoderDecoder
@@ -28,9 +29,18 @@ WORTH_THREADS: dict[Part, float] = {  # parameters: in a smaller step threads wa
     "one": 5_000_000,
     "many": 2_000_000,
     "several": 5_000_000,
+    "beams": 2_000_000,
     "prompt": 5_000_000,
     "sources": 2_000_000,
     "best": inf,
+}
+
+KINDS: dict[Part, type[ModelPart]] = {  # those that are no Step
+    "several": Several,
+    "beams": Beams,
+    "prompt": Prompt,
+    "sources": Reading,
+    "best": Choice,
 }
 
 
@@ -93,6 +103,27 @@ class Stepper:
         log_probs, tokens = compiled(*row, source, padding, rule.tensors(n_tokens))
         cache.advance(n_tokens)
         return tuple(map(Written, tokens.tolist(), log_probs.tolist()))
+
+    def beams(
+        self, tokens: Int[Tensor, " beams"], cache: Cache, encoded: Encoded, rule: BeamRule
+    ) -> tuple[BeamStep, ...]:
+        """Steps that come after these tokens of the beams of the only source, which are in the cache then.
+
+        So are those of all steps but the last. It gives no steps where nothing is compiled for that, or the cache has
+        no room.
+        """
+        compiled, n_beams = self._compiled("beams", tokens.device), len(tokens)
+        n_steps = n_several(self._model)
+        if compiled is None or n_beams > MOST or cache.longest + n_steps > cache.capacity:
+            return ()
+        self.watch()
+        cache.make_room(n_steps)
+        origins = cache.own_rows(cache.room) if cache.origins is None else cache.origins
+        inputs = _inputs(tokens, cache, encoded, origins)
+        *found, origins = compiled(*inputs, rule.tensors(n_steps))
+        cache.origins = origins.view(n_beams, -1)
+        cache.advance(n_steps)
+        return tuple(BeamStep(*each) for each in zip(*(column.numpy() for column in found), strict=True))
 
     def reads_quickly(self, device: torch.device) -> bool:
         """Whether go_on() reads tokens sooner than the model does."""
@@ -188,8 +219,8 @@ def _check(whole: ModelPart, part: Part, n_threads: int) -> None:
 def _is_near(compiled: Compiled, whole: ModelPart, inputs: Sequence[Input]) -> bool:
     with torch.inference_mode():
         found, plain = compiled(*deepcopy(inputs)), whole(*inputs)  # a step changes what is kept
-    if isinstance(whole, Several):
-        (log_probs, tokens), (plain_log_probs, plain_tokens) = found, plain
+    if isinstance(whole, Several | Beams):
+        log_probs, tokens, plain_log_probs, plain_tokens = (x.flatten() for x in (*found[:2], *plain[:2]))
         n = 1 + int((tokens == plain_tokens).cumprod(0).sum())  # rounding may choose another one, and all differs then
         return bool(((log_probs - plain_log_probs).abs()[:n] <= NEAR_NATS).all())
     plain = plain if isinstance(plain, Tensor) else plain[0]
@@ -208,12 +239,13 @@ def _parts(model: DecoderOnly | EncoderDecoder) -> tuple[Part, ...]:
     parts: tuple[Part, ...] = ("one", "many", *others)
     if not COMPILES:
         return parts
-    return (*parts, "best", "several") if _n_parameters(model) < LITTLE else (*parts, "best")
+    if _n_parameters(model) >= LITTLE:
+        return (*parts, "best")
+    return (*parts, "best", "several") if isinstance(model, DecoderOnly) else (*parts, "best", "several", "beams")
 
 
 def _whole(model: DecoderOnly | EncoderDecoder, part: Part) -> ModelPart:
-    kinds: dict[Part, type[ModelPart]] = {"several": Several, "prompt": Prompt, "sources": Reading, "best": Choice}
-    return kinds.get(part, Step)(model)
+    return KINDS.get(part, Step)(model)
 
 
 def _threads(whole: ModelPart, part: Part) -> int:
