@@ -201,14 +201,15 @@ def compile_steps(model: DecoderOnly | EncoderDecoder, say: Say = say_nothing) -
         n_threads = _threads(whole, part)
         if not is_kept(whole, part, n_threads):
             say(f"compiling part {number} of {len(_parts(model))} ({part}): a minute or so, once on a machine")
-            compile_ahead(whole, part, n_threads, exported(model, part))
-            _check(whole, part, n_threads)
+            graph = exported(model, part)
+            compile_ahead(whole, part, n_threads, graph)
+            _check(whole, part, n_threads, graph.module())
 
 
-def _check(whole: ModelPart, part: Part, n_threads: int) -> None:
-    """What is compiled must compute what it was compiled from; else it is not kept."""
-    compiled = load(whole, part, n_threads)
-    if compiled is None or not _is_near(compiled, whole, example_of(whole.model, part).drawn()):
+def _check(whole: ModelPart, part: Part, n_threads: int, graph: nn.Module) -> None:
+    """What is compiled must compute what the graph does that it was compiled from; else it is not kept."""
+    compiled, inputs = load(whole, part, n_threads), example_of(whole.model, part).drawn()
+    if compiled is None or not _is_near(compiled, graph, inputs, steps=isinstance(whole, Several | Beams)):
         forget(whole, part, n_threads)
         raise PenwrightError(
             "what torch's compiler made of this model does not compute what the model does, and was deleted: use the "
@@ -216,10 +217,10 @@ def _check(whole: ModelPart, part: Part, n_threads: int) -> None:
         )
 
 
-def _is_near(compiled: Compiled, whole: ModelPart, inputs: Sequence[Input]) -> bool:
-    with torch.inference_mode():
-        found, plain = compiled(*deepcopy(inputs)), whole(*inputs)  # a step changes what is kept
-    if isinstance(whole, Several | Beams):
+def _is_near(compiled: Compiled, graph: nn.Module, inputs: Sequence[Input], *, steps: bool) -> bool:
+    with torch.no_grad():
+        found, plain = compiled(*deepcopy(inputs)), graph(*inputs)  # a step changes what is kept
+    if steps:
         log_probs, tokens, plain_log_probs, plain_tokens = (x.flatten() for x in (*found[:2], *plain[:2]))
         n = 1 + int((tokens == plain_tokens).cumprod(0).sum())  # rounding may choose another one, and all differs then
         return bool(((log_probs - plain_log_probs).abs()[:n] <= NEAR_NATS).all())
