@@ -40,5 +40,6 @@ def best_continuations(
 ) -> tuple[Float[Tensor, " beams"], Int[Tensor, " beams"], Int[Tensor, " beams"]]:
     """The best of what comes after the beams of one source, as many as they are: a BeamStep, as tensors."""
     candidates = (best.values.double() + (log_probs - best.normalisers.double())[:, None]).flatten()
-    places = torch.sort(-candidates, stable=True).indices[: log_probs.shape[0]]  # of equal ones the first, as in beam.py
+    in_order = torch.sort(-candidates, stable=True).indices  # of equal ones the first comes first, as in beam.py
+    places = in_order[: log_probs.shape[0]]
     return candidates[places], best.places.flatten()[places], places // best.values.shape[1]
