@@ -1,5 +1,6 @@
 from collections.abc import Callable, Sequence
 from itertools import product
+from math import inf
 
 import pytest
 import torch
@@ -144,6 +145,13 @@ def test_search_goes_on_while_something_better_can_come(
         Script(*script), [len(script)], BeamSettings(2, length_penalty=length_penalty), end_id=END
     )
     assert found.tokens == best
+
+
+@pytest.mark.parametrize(("outlook", "n_tokens"), [(0.25, 0), (inf, 107)])
+def test_search_waits_for_much_longer_hypotheses_only_if_asked(outlook: float, n_tokens: int) -> None:
+    script = [(0.35, 0.6), *[(0.4, 0.25)] * 7, *[(0.99, 0.001)] * 99, (0.001, 0.99)]
+    ((found,),) = beam_search(Script(*script), [len(script)], BeamSettings(2, outlook=outlook), end_id=END)
+    assert found.tokens == (0,) * n_tokens
 
 
 def test_search_stops_when_nothing_better_can_come() -> None:

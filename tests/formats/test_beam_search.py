@@ -1,5 +1,6 @@
 """Beam search gives the translations and the scores of transformers on a Marian model."""
 
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,7 @@ def test_scores_and_translations_are_those_of_transformers(
     ours = load_huggingface(tmp_path)
     assert isinstance(ours, EncoderDecoder)
     rows = Translating(ours.eval(), SOURCES, start_id=PAD, max_new_tokens=LONGEST)
-    settings = BeamSettings(beam_size, beam_size, length_penalty)
+    settings = BeamSettings(beam_size, beam_size, length_penalty, outlook=inf)
     found = beam_search(rows, [LONGEST] * len(SOURCES), settings, end_id=END)
     for source, hypotheses in zip(SOURCES, found, strict=True):
         generated = theirs.generate(

@@ -21,6 +21,7 @@ from penwright.decoding.obeying.guides import Guide
 
 Reals = Float[np.ndarray, "sentences n"]
 Whole = Int[np.ndarray, "sentences n"]
+LEAST_OUTLOOK = 4  # tokens that every beam may become longer while it is waited for, short ones too
 
 
 class _Step(NamedTuple):
@@ -94,8 +95,8 @@ def beam_search(
     """The n best hypotheses of each row of the model, best first; `limits` are their longest lengths, end included.
 
     Each step keeps the beam_size best continuations of a sentence; those with the end token are finished, the others go
-    on. A sentence is finished when nothing that goes on can still come among the n best. A hypothesis that was cut at
-    its limit ranks below all that ended. With beam_size 1 this is greedy search.
+    on. A sentence is finished when nothing that goes on can still come among the n best, as far as settings.outlook
+    goes. A hypothesis that was cut at its limit ranks below all that ended. With beam_size 1 this is greedy search.
 
     A row with a guide is led through its terms, and its hypotheses are ranked by merit; other rows do not notice.
     `watch` sees every step of every row, and ends the search by raising. A sentence that is not `wanted` any more ends
@@ -274,16 +275,18 @@ class _Search:
             watch(number, Extension(self.length, *each))
 
     def done(self) -> Bool[np.ndarray, " sentences"]:
-        """Where the limit is reached or no beam can still get a score among the n best.
+        """Where the limit is reached or no beam can still get a score among the n best, soon.
 
         Merits only fall, but for what soft terms add, so a beam's best possible score is the one it has now at the
-        length that helps most: the next one, or the longest.
+        length that helps most: the next one, or the longest that it is waited for. Without that bound the hopes of
+        beams that ramble on, up to several times the length of what is found, take a third of the time.
         """
         penalty = self.settings.length_penalty
         best = self.merits.max(axis=1)
         for place, guided in self.guided.items():
             best[place] += guided.guide.most_bias
-        reach = np.maximum(best / (self.length + 1) ** penalty, best / self.limits**penalty)
+        longest = np.minimum(self.limits, self.length + 1 + max(LEAST_OUTLOOK, self.settings.outlook * self.length))
+        reach = np.maximum(best / (self.length + 1) ** penalty, best / longest**penalty)
         return (self.limits <= self.length) | (self.finished.scores[:, -1] >= reach)
 
     def given_up(self, wanted: Wanted) -> Bool[np.ndarray, " sentences"]:

@@ -200,7 +200,8 @@ class Translator:
 
     def _settings(self) -> BeamSettings:
         defaults = self.defaults
-        return BeamSettings(defaults.beam_size, 1, defaults.length_penalty, self._banned, defaults.coverage_penalty)
+        penalties = defaults.length_penalty, self._banned, defaults.coverage_penalty
+        return BeamSettings(defaults.beam_size, 1, *penalties, defaults.outlook)
 
     @cached_property
     def _banned(self) -> tuple[int, ...]:
