@@ -12,11 +12,11 @@ from torch import Tensor
 
 from penwright.decoding.choosing.beams import BeamRule, BeamStep
 from penwright.decoding.choosing.filters import NEVER
-from penwright.decoding.choosing.largest import Choose, Choosing, Likeliest
+from penwright.decoding.choosing.largest import MOST, Choose, Choosing, Likeliest
 from penwright.decoding.choosing.spelling import FREE, Situations, Spelling, States
 from penwright.decoding.decodable import Branching, diverged
 from penwright.decoding.hypotheses import BeamSettings, Extension, Hypothesis, Wanted, Watch, hypothesis_of
-from penwright.decoding.obeying.guided import Guided, put
+from penwright.decoding.obeying.guided import Guided, columns
 from penwright.decoding.obeying.guides import Guide
 
 Reals = Float[np.ndarray, "sentences n"]
@@ -63,6 +63,12 @@ def _best(values: Reals, n: int) -> Int[np.ndarray, "sentences best"]:
 def _gather(values: np.ndarray, places: Int[np.ndarray, "sentences m"]) -> np.ndarray:
     """What stands at these places of each sentence."""
     return values[np.arange(len(values))[:, None], places]
+
+
+def _listed(best: Likeliest, n: int) -> list[list[int]]:
+    """The first n tokens of each row, without those that may not come."""
+    pairs = zip(best.values.tolist(), best.places.tolist(), strict=True)
+    return [[token for value, token in zip(*row, strict=True) if value > NEVER][:n] for row in pairs]
 
 
 class _Continuations(NamedTuple):
@@ -227,21 +233,23 @@ class _Search:
 
     def _put_led(self, found: _Continuations, logits: Tensor, best: Likeliest) -> None:
         """Continuations as their guides choose them, of the sentences that have one."""
-        beam_size, places = self.settings.beam_size, best.places.tolist()
-        asked = {
-            place: guided.candidates(places[place * beam_size : (place + 1) * beam_size], self.length)
+        beam_size, likely, places = self.settings.beam_size, _listed(best, self.settings.beam_size), list(self.guided)
+        asked = [
+            guided.candidates(likely[place * beam_size : (place + 1) * beam_size], self.length)
             for place, guided in self.guided.items()
-        }
-        rows = torch.tensor([place * beam_size + beam for place, pairs in asked.items() for beam, _ in pairs])
-        tokens = torch.tensor([token for pairs in asked.values() for _, token in pairs])
-        rows, tokens = rows.to(logits.device), tokens.to(logits.device)
-        gains = iter((logits[rows, tokens] - best.normalisers[rows]).tolist())  # of all at once
-        for place, pairs in asked.items():
-            before = list(zip(self.log_probs[place].tolist(), self.merits[place].tolist(), strict=True))
-            gained = [(beam, token, next(gains)) for beam, token in pairs]
-            led = self.guided[place].choose(gained, before, self.length)
-            for row, values in zip(found, put(led, beam_size), strict=True):
-                row[place] = values
+        ]
+        rows = [place * beam_size + n for place, beams in zip(places, asked, strict=True) for n in range(len(beams))]
+        counts = [len(tokens) for beams in asked for tokens in beams]
+        which = torch.from_numpy(np.repeat(rows, counts)).to(logits.device)
+        tokens = torch.tensor([token for beams in asked for each in beams for token in each], device=logits.device)
+        gains = iter((logits[which, tokens] - best.normalisers[which]).tolist())  # of all at once
+        before = np.stack([self.log_probs[places], self.merits[places]], axis=2).tolist()
+        led = [
+            guided.choose(beams, gains, each, self.length)
+            for guided, beams, each in zip(self.guided.values(), asked, before, strict=True)
+        ]
+        for values, column in zip(found, columns(led, beam_size), strict=True):
+            values[places] = column
 
     def _situations(self) -> Int64[np.ndarray, " rows"]:
         """Of each beam, as it is spelled; one that must go on with what its guide says may break a character off."""
@@ -252,7 +260,7 @@ class _Search:
 
     def _led(self, logits: Tensor, situations: Situations, n_best: int, end_id: int) -> Likeliest:
         """The likeliest tokens of each row that its guide, where it has one, lets come."""
-        normalisers = self.choose(logits, self.spelling, situations, 1).normalisers  # the model's own: before any ban
+        best = self.choose(logits, self.spelling, situations, min(MOST, logits.shape[1]))
         self.spelling.forbid(logits, situations)  # what a guide wants may not be among the best
         rows, tokens = list[int](), list[int]()
         for place, guided in self.guided.items():
@@ -265,7 +273,12 @@ class _Search:
                     tokens += banned
         if rows:
             logits[rows, tokens] = NEVER
-        return self.choose(logits, self.spelling, situations, n_best)._replace(normalisers=normalisers)
+        values, found = logits.gather(1, best.places), best.places
+        short = ((values > NEVER).sum(1) < n_best).nonzero()[:, 0]
+        if len(short):  # too many of the best are banned
+            others = self.choose(logits[short], self.spelling, situations[short.cpu().numpy()], values.shape[1])
+            values[short], found[short] = others.values, others.places
+        return Likeliest(values, found, best.normalisers)  # the model's own: before any ban
 
     def tell(self, watch: Watch, parents: Whole) -> None:
         """Report the step that extend() took; `parents` are the rows that it gave."""

@@ -233,11 +233,17 @@ class Translating:
         start_id: int,
         max_new_tokens: int,
         stepper: Stepper | None = None,
+        hidden: Sequence[range] = (),
     ):
-        """Sources are token ids with the end token; max_new_tokens is at most the model's context_length."""
+        """Sources are token ids with the end token; max_new_tokens is at most the model's context_length.
+
+        Where `hidden` has a range for each source, its tokens there are out of sight.
+        """
         self._start_id, self._stepper = start_id, stepper or Stepper(model)
-        device = model.source_embedding.tokens.weight.device
-        self._encoded = self._stepper.read(*right_padded(sources, device, SHORTEST))
+        read = right_padded(sources, model.source_embedding.tokens.weight.device, SHORTEST)
+        for row, here in zip(read.padding, hidden, strict=False):
+            row[here.start : here.stop] = False
+        self._encoded = self._stepper.read(*read)
         self._n_beams = 1
         self._cache = model.new_cache(
             len(sources), min(model.settings.context_length, max_new_tokens + n_several(model))

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from math import inf
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -164,6 +165,13 @@ class Stepper:
             return likeliest(logits, spelling, situations, n)
         values, places, normalisers = compiled(logits.contiguous(), spelling.bits, torch.from_numpy(situations))
         return Likeliest(values[:, :n], places[:, :n], normalisers)
+
+    def normalisers(self, logits: Float[Tensor, "rows vocab_size"]) -> Float[Tensor, " rows"]:
+        """What makes log-probabilities of these logits, to be subtracted; they stay as they are."""
+        if self._compiled("best", logits.device) is None:
+            return logits.logsumexp(-1)
+        free = Spelling.free(logits.shape[1])
+        return self.likeliest(logits, free, np.zeros(len(logits), np.int64), 1).normalisers
 
     def _compiled(self, part: Part, device: torch.device) -> Compiled | None:
         if part not in self._known:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from itertools import product
+from itertools import product, repeat
 
 import pytest
 import torch
@@ -111,10 +111,9 @@ def test_a_term_is_not_broken_off_when_there_is_no_time_to_begin_it_anew() -> No
     guide = Guide([word(3, 4, 5)], Anywhere())
     begun = guide.after(guide.after(guide.start(), 3), 4)
     for limit, offered in ((6, {5}), (8, {5, 7, 9})):  # three tokens are there, and three more and the end take seven
-        guided = Guided(guide, limit, [Standing(begun)] * 3)
+        guided = Guided(guide, limit, [Standing(begun, guide.prospects(begun))] * 3)
         before = [(0.0, 0.0), (NEVER, NEVER), (NEVER, NEVER)]
-        gains = [(beam, token, 0.0) for beam, token in guided.candidates([[7, 9, 5]] * 3, 3)]
-        chosen = guided.choose(gains, before, 3)
+        chosen = guided.choose(guided.candidates([[7, 9, 5]] * 3, 3), repeat(0.0), before, 3)
         assert {continuation.token for continuation in chosen} == offered
 
 

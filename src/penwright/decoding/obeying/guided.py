@@ -4,32 +4,46 @@ After Post and Vilar (2018), with terms in place of their tokens as the banks: t
 best of each, until the beam is full. So the work is in the size of the beam, however many terms there are.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from operator import attrgetter, itemgetter
+from itertools import islice, zip_longest
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Num
 from torch import Tensor
 
 from penwright.decoding.choosing.sampling import NEVER
 from penwright.decoding.obeying.guides import Guide, Prospects, State, overdue
+
+MERIT = attrgetter("merit")
 
 
 class Standing(NamedTuple):
     """Where a beam stands."""
 
     state: State
+    prospects: Prospects
     lent: float = 0.0  # nats that its merit owes to a term it has only begun
+
+    @property
+    def bank(self) -> int:
+        """Beams compete with those of the same one."""
+        return self.prospects.progress
+
+    @classmethod
+    def at_start(cls, guide: Guide) -> "Standing":
+        """Of a beam that has no tokens."""
+        return cls(guide.start(), guide.prospects(guide.start()))
 
 
 class Turn(NamedTuple):
     """What a token makes of a beam."""
 
     standing: Standing
-    bank: int  # beams compete with those of the same one
     credit: float  # nats that its merit gets beside the log-probability of the token
 
 
@@ -57,24 +71,23 @@ class Guided:
 
     @classmethod
     def start(cls, guide: Guide, limit: int, beam_size: int) -> "Guided":
-        return cls(guide, limit, [Standing(guide.start())] * beam_size)
+        return cls(guide, limit, [Standing.at_start(guide)] * beam_size)
 
     def must_follow(self, length: int) -> list[bool]:
         """Of each beam, whether it has to go on with what the guide says, whatever it has begun."""
         if length < len(self.guide.prefix):
             return [True] * len(self.standings)
-        return [self._is_pressed(self.guide.prospects(state), length) for state, _ in self.standings]
+        return [self._is_pressed(standing.prospects, length) for standing in self.standings]
 
     def banned(self, length: int, end_id: int) -> Iterator[tuple[int, Sequence[int] | Bool[Tensor, " vocab_size"]]]:
         """Beams, and tokens that must not follow them here: a few, or those that a mask has."""
         prefix, ends = self.guide.prefix, self.guide.borders.ends
-        for beam, (state, _) in enumerate(self.standings):
+        for beam, (state, prospects, _) in enumerate(self.standings):
             if length < len(prefix):
                 others = torch.ones_like(ends)
                 others[prefix[length]] = False
                 yield beam, others
                 continue
-            prospects = self.guide.prospects(state)
             if not prospects.may_end:
                 yield beam, (end_id,)
             if self._is_pressed(prospects, length):
@@ -90,43 +103,49 @@ class Guided:
                 broken[list(prospects.wanted)] = False
                 yield beam, broken
 
-    def candidates(self, best: Sequence[Sequence[int]], length: int) -> list[tuple[int, int]]:
-        """Beams and tokens that may follow them, given the best ones after each."""
-        return [(beam, token) for beam, likely in enumerate(best) for token in self._candidates(beam, likely, length)]
+    def candidates(self, best: Sequence[Sequence[int]], length: int) -> list[Sequence[int]]:
+        """Tokens that may follow each beam, given the best ones."""
+        return [self._candidates(beam, likely, length) for beam, likely in enumerate(best)]
 
     def choose(
-        self, gains: Iterable[tuple[int, int, float]], before: Sequence[tuple[float, float]], length: int
+        self,
+        tokens: Sequence[Sequence[int]],
+        gains: Iterator[float],
+        before: Sequence[Sequence[float]],
+        length: int,
     ) -> list[Continuation]:
-        """The beams to go on with, of these beams, tokens and log-probabilities.
+        """The beams to go on with, of these tokens after each beam.
 
-        `before` are the log-probability and the merit that each beam has now.
+        `gains` are the log-probabilities of all of them in turn; `before` are the log-probability and the merit that
+        each beam has now.
         """
         found = []
         discouraged = self.guide.discouraged[length] if length < len(self.guide.discouraged) else {}
-        alike = [self.standings.index(standing) for standing in self.standings]  # the first beam that stands there, too
-        idle: dict[tuple[int, bool], Turn] = {}  # what most tokens make of those
-        for beam, token, gain in gains:
-            log_prob, merit = before[beam]
-            if not (gain > NEVER and log_prob > NEVER):  # NaN is none of both
-                continue
-            if self.guide.is_idle(self.standings[beam].state, token):
-                key = (alike[beam], self.guide.borders.is_opening[token])
-                turn = idle.get(key) or idle.setdefault(key, self._turn(beam, token, gain, length))
-            else:
-                turn = self._turn(beam, token, gain, length)
-            merit += gain + turn.credit - discouraged.get(token, 0.0)
-            found.append(Continuation(log_prob + gain, merit, beam, token, turn))
+        is_opening, idle = self.guide.borders.is_opening, defaultdict[int, dict[bool, Turn]](dict)
+        for beam, (likely, (log_prob, merit), standing) in enumerate(zip(tokens, before, self.standings, strict=True)):
+            busy = self.guide.not_idle(standing.state)
+            turns = idle[self.standings.index(standing)]  # what most tokens make of all beams that stand there
+            for token, gain in zip(likely, list(islice(gains, len(likely))), strict=True):
+                if not (gain > NEVER and log_prob > NEVER):  # NaN is none of both
+                    continue
+                if busy is None or token in busy:
+                    turn = self._turn(standing, token, gain, length)
+                elif is_opening[token] in turns:
+                    turn = turns[is_opening[token]]
+                else:
+                    turn = turns[is_opening[token]] = self._turn(standing, token, gain, length)
+                gained = merit + gain + turn.credit - discouraged.get(token, 0.0)
+                found.append(Continuation(log_prob + gain, gained, beam, token, turn))
         return self._by_banks(found, len(before))
 
-    def _candidates(self, beam: int, likely: Sequence[int], length: int) -> list[int]:
-        state = self.standings[beam].state
+    def _candidates(self, beam: int, likely: Sequence[int], length: int) -> Sequence[int]:
+        state, prospects, _ = self.standings[beam]
         if length < len(self.guide.prefix):
             return [self.guide.prefix[length]]
-        prospects = self.guide.prospects(state)
         if self._is_pressed(prospects, length):
             nearer = [t for t in prospects.wanted if self._needed_after(state, t) < prospects.needed]
-            return nearer or list(prospects.wanted)
-        tokens = list(dict.fromkeys([*likely, *prospects.wanted]))
+            return nearer or prospects.wanted
+        tokens = [*likely, *(token for token in prospects.wanted if token not in likely)]
         if not prospects.needed_anew:
             return tokens
         if self._is_time_for(prospects.needed_anew, length + 1):
@@ -145,8 +164,8 @@ class Guided:
     def _needed_after(self, state: State, token: int) -> int:
         return self.guide.prospects(self.guide.after(state, token)).needed
 
-    def _turn(self, beam: int, token: int, gain: float, length: int) -> Turn:
-        guide, (state, lent) = self.guide, self.standings[beam]
+    def _turn(self, standing: Standing, token: int, gain: float, length: int) -> Turn:
+        guide, (state, _, lent) = self.guide, standing
         new = guide.after(state, token)
         prospects = guide.prospects(new)
         hard, soft = prospects.hard, prospects.soft
@@ -158,25 +177,27 @@ class Guided:
             lent = given_back - gain
         if hard is not None and hard.is_whole:
             lent -= guide.terms[hard.term].too_early(length + 1 - hard.length)
-        return Turn(Standing(new, lent), prospects.progress, lent - given_back - overdue(prospects.waiting, length))
+        return Turn(Standing(new, prospects, lent), lent - given_back - overdue(prospects.waiting, length))
 
     def _by_banks(self, found: list[Continuation], beam_size: int) -> list[Continuation]:
-        found.sort(key=attrgetter("merit"), reverse=True)
-        seen: dict[int, int] = {}
-        ranked = []
+        found.sort(key=MERIT, reverse=True)
+        banks: dict[int, list[Continuation]] = {}
         for continuation in found:
-            bank = continuation.turn.bank
-            seen[bank] = seen.get(bank, 0) + 1
-            ranked.append((seen[bank], -continuation.merit, continuation))
-        ranked.sort(key=itemgetter(0, 1))
-        chosen = [continuation for *_, continuation in ranked[:beam_size]]
+            banks.setdefault(continuation.turn.standing.bank, []).append(continuation)
+        chosen = list[Continuation]()
+        for bests in zip_longest(*banks.values()):
+            chosen += sorted((each for each in bests if each is not None), key=MERIT, reverse=True)
+            if len(chosen) >= beam_size:
+                break
+        del chosen[beam_size:]
         self.standings = [continuation.turn.standing for continuation in chosen]
-        self.standings += [Standing(self.guide.start())] * (beam_size - len(chosen))
+        self.standings += [Standing.at_start(self.guide)] * (beam_size - len(chosen))
         return chosen
 
 
-def put(chosen: Sequence[Continuation], beam_size: int) -> list[np.ndarray]:
-    """Log-probabilities, merits, parents and tokens, a row of each; where there are fewer, impossible ones."""
-    nothing = Continuation(NEVER, NEVER, 0, 0, Turn(Standing(State(())), 0, 0.0))
-    columns = list(zip(*[c[:4] for c in [*chosen, *[nothing] * (beam_size - len(chosen))]], strict=True))
-    return [np.array(column, dtype=np.float64 if n < 2 else np.int64) for n, column in enumerate(columns)]
+def columns(chosen: Sequence[Sequence[Continuation]], beam_size: int) -> Iterator[Num[np.ndarray, "sentences beams"]]:
+    """Log-probabilities, merits, parents and tokens of several sentences; where beams are missing, impossible ones."""
+    nothing = (NEVER, NEVER, 0, 0)
+    rows = [[*(each[:4] for each in beams), *[nothing] * (beam_size - len(beams))] for beams in chosen]
+    for column, kind in zip(np.moveaxis(np.array(rows), 2, 0), (float, float, int, int), strict=True):
+        yield column.astype(kind)

@@ -1,7 +1,7 @@
 """What a target must and must not contain, followed token by token: a small automaton for each sentence."""
 
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import fsum, inf
@@ -147,7 +147,12 @@ class Guide:
 
     def is_idle(self, state: State, token: int) -> bool:
         """Whether no term goes on and none begins, as with most tokens."""
-        return not state.matches and token not in self._first_tokens[state.after]
+        busy = self.not_idle(state)
+        return busy is not None and token not in busy
+
+    def not_idle(self, state: State) -> Set[int] | None:
+        """The tokens that begin terms there; None where one is begun, which all tokens end or go on with."""
+        return None if state.matches else self._first_tokens[state.after]
 
     def _closed(self, state: State) -> State:
         """With the verbatim term that is now complete, if there is one, counted."""

@@ -8,9 +8,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from penwright.data.scripts import WITHOUT_SPACES
+from penwright.decoding.decodable import Translating, evaluating
 from penwright.decoding.padding import batches_by_length, right_padded
+from penwright.decoding.step import Stepper
 from penwright.models import EncoderDecoder
 from penwright.tokenizers import Tokenizer
 
@@ -34,22 +38,40 @@ class Word(NamedTuple):
     length: int
 
 
-@torch.inference_mode()
-def target_log_probs(model: EncoderDecoder, pairs: Sequence[Hiding], start_id: int) -> list[list[float]]:
-    """Of each target token, in nats."""
-    device = model.source_embedding.tokens.weight.device
-    found: list[list[float]] = [[] for _ in pairs]
-    for batch in batches_by_length([max(len(p.source), len(p.target)) for p in pairs], BATCH_TOKENS):
-        chosen = [pairs[number] for number in batch]
-        source, padding = right_padded([pair.source for pair in chosen], device)
-        for row, pair in zip(padding, chosen, strict=True):
-            row[pair.hidden.start : pair.hidden.stop] = False
-        targets = right_padded([[start_id, *pair.target] for pair in chosen], device).tokens
-        logits = model(source, padding, targets)[:, :-1].float()
-        log_probs = logits.gather(2, targets[:, 1:, None])[..., 0] - logits.logsumexp(-1)
-        for number, row in zip(batch, log_probs.tolist(), strict=True):
-            found[number] = row[: len(pairs[number].target)]
-    return found
+class Scorer:
+    """Tells how likely targets are, step by step as search writes them: so with all that makes its steps quick."""
+
+    def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, stepper: Stepper | None = None):
+        self._model, self.tokenizer, self._stepper = model, tokenizer, stepper or Stepper(model)
+
+    @torch.inference_mode()
+    def log_probs(self, pairs: Sequence[Hiding]) -> list[list[float]]:
+        """Of each target token, in nats."""
+        found: list[list[float]] = [[] for _ in pairs]
+        with evaluating(self._model) as device:
+            for batch in batches_by_length([max(len(p.source), len(p.target)) for p in pairs], BATCH_TOKENS):
+                chosen = [pairs[number] for number in batch]
+                targets = right_padded([pair.target for pair in chosen], device).tokens
+                rows = Translating(
+                    self._model,
+                    [pair.source for pair in chosen],
+                    start_id=self.tokenizer.start_id,
+                    max_new_tokens=targets.shape[1],
+                    stepper=self._stepper,
+                    hidden=[pair.hidden for pair in chosen],
+                )
+                for number, row in zip(batch, self._along(rows, targets).tolist(), strict=True):
+                    found[number] = row[: len(pairs[number].target)]
+        return found
+
+    def _along(self, rows: Translating, targets: Int[Tensor, "rows length"]) -> Float[Tensor, "rows length"]:
+        """Of all tokens, those that fill up included."""
+        found = []
+        for n, tokens in enumerate(targets.T):
+            logits = (rows.step(targets[:, n - 1]) if n else rows.first()).float()
+            gained = logits.gather(1, tokens[:, None])[:, 0]
+            found.append(gained - self._stepper.normalisers(logits))
+        return torch.stack(found, dim=1)
 
 
 def words_of(tokens: Sequence[int], tokenizer: Tokenizer) -> list[Word]:
@@ -65,18 +87,16 @@ def words_of(tokens: Sequence[int], tokenizer: Tokenizer) -> list[Word]:
     return [word for word in words if word.text and word.text[0].isalnum()]
 
 
-def replaced_words(
-    model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence[Hiding], seen: Sequence[Sequence[float]]
-) -> list[Word | None]:
+def replaced_words(scorer: Scorer, pairs: Sequence[Hiding], seen: Sequence[Sequence[float]]) -> list[Word | None]:
     """The word that stands for what is hidden in each pair, where one clearly does.
 
     `seen` are the log-probabilities of the target's tokens with nothing hidden, in nats.
     """
-    blind = target_log_probs(model, pairs, tokenizer.start_id)
+    blind = scorer.log_probs(pairs)
     found: list[Word | None] = []
     for pair, seeing, hiding in zip(pairs, seen, blind, strict=True):
         lost = [one - other for one, other in zip(seeing, hiding, strict=True)]
-        words = [(sum(lost[w.first : w.first + w.length]), w) for w in words_of(pair.target, tokenizer)]
+        words = [(sum(lost[w.first : w.first + w.length]), w) for w in words_of(pair.target, scorer.tokenizer)]
         loss, word = max(words, default=(0.0, None), key=lambda each: each[0])
         found.append(word if loss > CLEAR else None)
     return found

@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import fsum
 
-from penwright.decoding.decodable import evaluating
 from penwright.decoding.hypotheses import Hypothesis
 from penwright.decoding.obeying.demands import Draft, Wish, tokens_before
 from penwright.decoding.obeying.glossary import capitalised
 from penwright.decoding.obeying.jobs import Asked, Found, Job, source_tokens
-from penwright.decoding.obeying.placement import Hiding, Word, replaced_words, target_log_probs, words_of
+from penwright.decoding.obeying.placement import Hiding, Scorer, Word, replaced_words, words_of
+from penwright.decoding.step import Stepper
 from penwright.models import EncoderDecoder
 from penwright.tokenizers import Tokenizer
 
@@ -17,8 +17,8 @@ from penwright.tokenizers import Tokenizer
 class Revision:
     """Looks at drafts with the model that wrote them."""
 
-    def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer):
-        self._model, self._tokenizer = model, tokenizer
+    def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, stepper: Stepper | None = None):
+        self._model, self._tokenizer, self._scorer = model, tokenizer, Scorer(model, tokenizer, stepper)
 
     def drafts(self, jobs: Sequence[Job], found: Sequence[Found]) -> list[Draft]:
         """Which words of the glossary are missing in each, and what stands in their place."""
@@ -30,8 +30,7 @@ class Revision:
             for wish in wishes
         ]
         seen = [each.hypothesis.log_probs[: len(each.hypothesis.tokens)] for each in found for _ in each.missed]
-        with evaluating(self._model):
-            words = iter(replaced_words(self._model, self._tokenizer, pairs, seen))
+        words = iter(replaced_words(self._scorer, pairs, seen))
         return [
             _draft({wish: next(words) for wish in wishes}, words_of(target, self._tokenizer), each.wishes)
             for target, wishes, each in zip(targets, missed, found, strict=True)
@@ -48,8 +47,7 @@ class Revision:
             for each, target in zip(asked, targets, strict=True)
             if target
         ]
-        with evaluating(self._model):
-            scored = iter(target_log_probs(self._model, pairs, self._tokenizer.start_id))
+        scored = iter(self._scorer.log_probs(pairs))
         return [scored_hypothesis(target, next(scored), length_penalty) if target else None for target in targets]
 
     def _swap(self, asked: Asked, tokens: Sequence[int]) -> list[int]:

@@ -32,7 +32,7 @@ class Searcher:
 
     def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, stepper: Stepper | None = None):
         self._model, self._tokenizer, self._stepper = model, tokenizer, stepper
-        self._revision = Revision(model, tokenizer)
+        self._revision = Revision(model, tokenizer, stepper)
 
     def find(
         self,
