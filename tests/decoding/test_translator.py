@@ -54,6 +54,21 @@ def test_texts_that_nobody_waits_for_any_more_end_and_the_others_come_as_ever(
     assert all(len(found[n].candidates[0].pieces) <= 4 for n in (2, 4, 6))
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_led_search_goes_little_further_than_the_draft(
+    translating_model: Callable[..., EncoderDecoder], characters: Tokenizer, seed: int
+) -> None:
+    model, text = translating_model(characters.vocab_size, seed, context_length=200), "abcdefgh abc"
+    translator = Translator(model, characters, DecodingSettings(beam_size=3))
+    (draft,) = translator.translate([text])
+    lengths: list[int] = []
+    wish = Demands(Glossary((Entry("abcdefgh", ("jig",)),)))
+    (led,) = translator.translate([text], demands=wish, watch=lambda _, extension: lengths.append(extension.length))
+    assert led.candidates[0].outcomes[0].state == "forced" and lengths.count(1) == 2
+    n_tokens = len(draft.candidates[0].pieces)
+    assert max(lengths[lengths.index(1, 1) :]) <= n_tokens + max(4, n_tokens // 4) + len(" jig")
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are copied on Linux alone")
 def test_two_processes_say_what_one_says(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = translator.translate(TEXTS, n_best=2)

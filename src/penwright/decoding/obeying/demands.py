@@ -53,6 +53,7 @@ class Draft(NamedTuple):
     spots: Sequence[tuple[Wish, Word]]  # what stands in place of wished words
     unwanted: Sequence[str]  # words that are to be replaced, wherever they might come
     missed: frozenset[tuple[str, ...]]  # the forms of the wished words that it has not
+    n_tokens: int | None = None  # its length, with the end token
 
 
 NO_DRAFT = Draft((), (), frozenset())

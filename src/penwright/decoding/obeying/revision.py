@@ -32,7 +32,7 @@ class Revision:
         seen = [each.hypothesis.log_probs[: len(each.hypothesis.tokens)] for each in found for _ in each.missed]
         words = iter(replaced_words(self._scorer, pairs, seen))
         return [
-            _draft({wish: next(words) for wish in wishes}, words_of(target, self._tokenizer), each.wishes)
+            _draft({wish: next(words) for wish in wishes}, words_of(target, self._tokenizer), each)
             for target, wishes, each in zip(targets, missed, found, strict=True)
         ]
 
@@ -74,13 +74,18 @@ class Revision:
         )
 
 
-def _draft(standing_for: Mapping[Wish, Word | None], words: Sequence[Word], wishes: Sequence[Wish]) -> Draft:
+def _draft(standing_for: Mapping[Wish, Word | None], words: Sequence[Word], written: Found) -> Draft:
     """A word that the draft has twice may come once more, and no wished word is one that others replace."""
     found = {wish: word for wish, word in standing_for.items() if word is not None}
-    wished = {form.casefold() for wish in wishes for form in wish.forms}
+    wished = {form.casefold() for wish in written.wishes for form in wish.forms}
     times = Counter(word.text.casefold() for word in words)
     unwanted = {w.text for w in found.values() if times[w.text.casefold()] == 1 and w.text.casefold() not in wished}
-    return Draft(tuple(found.items()), sorted(unwanted), frozenset(wish.forms for wish in standing_for))
+    return Draft(
+        tuple(found.items()),
+        sorted(unwanted),
+        frozenset(wish.forms for wish in standing_for),
+        len(written.hypothesis.tokens) + 1,
+    )
 
 
 def with_swapped(led: Sequence[Found], swapped: Sequence[Found]) -> list[Found]:

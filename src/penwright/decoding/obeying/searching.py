@@ -121,7 +121,7 @@ class Searcher:
         wanted: Wanted | None,
     ) -> list[list[Hypothesis]]:
         """Of one batch."""
-        limits = [self.limit(len(source), each.guide, limit) for source, each in zip(sources, asked, strict=True)]
+        limits = [self._limit(len(source), each, limit) for source, each in zip(sources, asked, strict=True)]
         rows, end_id = self.rows(sources, max(limits)), self._tokenizer.end_id
         spelling = Spelling.of(self._tokenizer, settings.banned)
         choosing = Choosing(spelling, self._stepper.likeliest if self._stepper else likeliest)
@@ -155,6 +155,14 @@ class Searcher:
         """The longest target: twice the source is more than any language pair needs, and short ones vary most."""
         asked = len(guide.prefix) + guide.prospects(guide.start()).needed if guide else 0
         return min(asked_for or 2 * n_source + 20 + asked, self._model.settings.context_length)
+
+    def _limit(self, n_source: int, asked: Asked, asked_for: int | None) -> int:
+        """The same for one that may have a draft: what is led longs to be long, since a wish costs the same then."""
+        longest = self.limit(n_source, asked.guide, asked_for)
+        if asked.draft.n_tokens is None or asked.guide is None:
+            return longest
+        needed, n_tokens = asked.guide.prospects(asked.guide.start()).needed, asked.draft.n_tokens
+        return min(longest, n_tokens + max(4, n_tokens // 4) + needed)
 
     def _distinct(self, asked: Asked, hypotheses: Sequence[Hypothesis]) -> list[Found]:
         texts: dict[str, Found] = {}
