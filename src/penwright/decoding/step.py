@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from penwright import compiler
+from penwright.decoding import captured
 from penwright.decoding.ahead import Compiled, Input, ModelPart, compile_ahead, forget, is_kept, load
 from penwright.decoding.choosing.beams import BeamRule, BeamStep
 from penwright.decoding.choosing.largest import COMPILES, MOST, Likeliest, likeliest
@@ -50,6 +51,7 @@ class Stepper:
 
     def __init__(self, model: DecoderOnly | EncoderDecoder):
         self._model, self._step = model, Step(model)
+        self._graphs = captured.StepGraphs(self._step)
         self._known: dict[Part, Compiled | None] = {}
         self.watch: Callable[[], None] = _nothing  # called before each step; what it raises ends the work
 
@@ -83,7 +85,10 @@ class Stepper:
         if compiled and encoded and len(tokens) > 1 and origins is None:
             origins = cache.own_rows(cache.room)  # compiled for beams, whether there are any or not
         inputs = _inputs(tokens, cache, encoded, origins)
-        logits: Tensor = compiled(*inputs)[0] if compiled else self._step(*inputs)
+        if compiled:
+            logits: Tensor = compiled(*inputs)[0]
+        else:
+            logits = self._graphs(inputs) if tokens.device.type in captured.DEVICES else self._step(*inputs)
         cache.advance(1)
         return logits
 
