@@ -18,6 +18,7 @@ from benchmarks.report import Result, write_result
 from penwright.api import load_translator
 from penwright.config import Precision
 from penwright.decoding import BeamSettings, Branching, Translating, beam_search
+from penwright.decoding.choosing.beams import BeamRule, BeamStep
 from penwright.decoding.choosing.largest import Choosing
 from penwright.decoding.choosing.next_token import Rule, Written
 from penwright.decoding.choosing.spelling import Spelling
@@ -53,6 +54,10 @@ class Uncached:
 
     def several(self, token: Tensor, rule: Rule) -> tuple[Written, ...]:
         """One by one."""
+        return ()
+
+    def beams(self, tokens: Tensor, rule: BeamRule) -> tuple[BeamStep, ...]:
+        """Step by step."""
         return ()
 
     def select(self, rows: Tensor) -> None:

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from penwright.config import ModelSettings
-from penwright.layers.attention import Attention, fused_attention, plain_attention
+from penwright.layers.attention import CAUSAL_BLOCK, Attention, fused_attention, plain_attention
 from penwright.layers.mask import KernelMask, Mask
 
 CAUSAL = Mask(causal=True).resolve(torch.arange(5)[None], 5)
@@ -21,10 +21,19 @@ def random_heads(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(6))
 
 
-@pytest.mark.parametrize("mask", [KernelMask(), CAUSAL, Mask(causal=True, window=2).resolve(torch.arange(5)[None], 5)])
+@pytest.mark.parametrize(
+    ("mask", "length"),
+    [
+        (KernelMask(), 5),
+        (CAUSAL, 5),
+        (Mask(causal=True, window=2).resolve(torch.arange(5)[None], 5), 5),
+        (CAUSAL, CAUSAL_BLOCK),
+        (CAUSAL, 2 * CAUSAL_BLOCK + 3),
+    ],
+)
 @pytest.mark.parametrize("n_kv_heads", [1, 2, 4])
-def test_the_plain_kernel_gives_what_the_fused_one_gives(mask: KernelMask, n_kv_heads: int) -> None:
-    inputs = [random_heads(2, heads, 5, 6).requires_grad_() for heads in (4, n_kv_heads, n_kv_heads)]
+def test_the_plain_kernel_gives_what_the_fused_one_gives(mask: KernelMask, length: int, n_kv_heads: int) -> None:
+    inputs = [random_heads(2, heads, length, 6).requires_grad_() for heads in (4, n_kv_heads, n_kv_heads)]
     plain, fused = (kernel(*inputs, mask, 0.0) for kernel in (plain_attention, fused_attention))
     torch.testing.assert_close(plain, fused)
     for ours, theirs in zip(

@@ -27,7 +27,9 @@ class KeysValues(NamedTuple):
 
 
 Kernel = Callable[[Tensor, Tensor, Tensor, KernelMask, float], Tensor]
+CAUSAL_BLOCK = 128  # targets that are computed together: the first ones need not look at what only later ones see
 PLAIN_UP_TO = 512  # sources: beyond, the matrix of weights takes more time and memory than it saves
+CAUSAL_UP_TO = 1024  # the same where it is made in blocks
 
 
 def fused_attention(
@@ -51,9 +53,14 @@ def plain_attention(
     mask: KernelMask,
     dropout: float,
 ) -> Float[Tensor, "batch n_heads targets d_head"]:
-    """The same, step by step, with the whole matrix of weights."""
-    weights = attention_weights(queries, keys, mask)
-    return F.dropout(weights, dropout) @ for_each_query_head(values, queries)
+    """The same, step by step, with the whole matrix of weights; what causality rules out in blocks is left out."""
+    values = for_each_query_head(values, queries)
+    if not mask.is_causal or queries.shape[2] <= CAUSAL_BLOCK:
+        return F.dropout(attention_weights(queries, keys, mask), dropout) @ values
+    ends = [min(start + CAUSAL_BLOCK, queries.shape[2]) for start in range(0, queries.shape[2], CAUSAL_BLOCK)]
+    blocks = zip(queries.split(CAUSAL_BLOCK, dim=2), ends, strict=True)
+    weights = ((attention_weights(block, keys[:, :, :end], mask), end) for block, end in blocks)
+    return torch.cat([F.dropout(each, dropout) @ values[:, :, :end] for each, end in weights], dim=2)
 
 
 def attention_weights(
@@ -61,9 +68,15 @@ def attention_weights(
     keys: Float[Tensor, "batch n_kv_heads sources d_head"],
     mask: KernelMask,
 ) -> Float[Tensor, "batch n_heads targets sources"]:
-    """softmax(Q K^T / sqrt(d_head)): how much each target takes from each source; rows sum to 1."""
+    """softmax(Q K^T / sqrt(d_head)): how much each target takes from each source; rows sum to 1.
+
+    Where it is causal, the targets are the last ones of the sources.
+    """
     scores = (queries * queries.shape[-1] ** -0.5) @ for_each_query_head(keys, queries).mT
-    allowed = torch.ones_like(scores[0, 0], dtype=torch.bool).tril() if mask.is_causal else mask.allowed
+    targets, sources = scores.shape[-2:]
+    allowed = mask.allowed
+    if mask.is_causal:
+        allowed = torch.ones_like(scores[0, 0], dtype=torch.bool).tril(sources - targets)
     return (scores if allowed is None else scores.masked_fill(~allowed, -inf)).softmax(-1)
 
 
@@ -84,7 +97,8 @@ def quickest_attention(
 ) -> Float[Tensor, "batch n_heads targets d_head"]:
     """The fused kernel, but for training in bfloat16 on a CPU, where its backward pass is up to ten times slower."""
     slow_backward = queries.device.type == "cpu" and queries.dtype == torch.bfloat16 and queries.requires_grad
-    kernel = plain_attention if slow_backward and keys.shape[2] <= PLAIN_UP_TO else fused_attention
+    longest = CAUSAL_UP_TO if mask.is_causal else PLAIN_UP_TO
+    kernel = plain_attention if slow_backward and keys.shape[2] <= longest else fused_attention
     return kernel(queries, keys, values, mask, dropout)
 
 
