@@ -63,13 +63,13 @@ def test_a_guide_counts_a_word_as_often_as_it_stands_by_itself(text: str) -> Non
     tokenizer = train_tokenizer("characters", ["ab ,-("])
     term = Term((spell(tokenizer, " ab"),), (spell(tokenizer, "ab"),), (spell(tokenizer, "ab"),), times=20)
     guide = Guide([term], Borders(tokenizer))
-    state = guide.start()
+    stage = guide.start()
     for token in [*tokenizer.encode(text), tokenizer.end_id]:
-        state = guide.after(state, token)
+        stage = guide.after(stage, token)
     padded = f"^{text}$"
     stands = [n for n in range(1, len(padded)) if padded.startswith("ab", n)]
     alone = [n for n in stands if padded[n - 1] in "^ (" and padded[n + 2] in "$ ,("]
-    assert 20 - state.left[0] == len(alone)
+    assert 20 - stage.state.left[0] == len(alone)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -111,7 +111,7 @@ def test_a_term_is_not_broken_off_when_there_is_no_time_to_begin_it_anew() -> No
     guide = Guide([word(3, 4, 5)], Anywhere())
     begun = guide.after(guide.after(guide.start(), 3), 4)
     for limit, offered in ((6, {5}), (8, {5, 7, 9})):  # three tokens are there, and three more and the end take seven
-        guided = Guided(guide, limit, [Standing(begun, guide.prospects(begun))] * 3)
+        guided = Guided(guide, limit, [Standing(begun)] * 3)
         before = [(0.0, 0.0), (NEVER, NEVER), (NEVER, NEVER)]
         chosen = guided.choose(guided.candidates([[7, 9, 5]] * 3, 3), repeat(0.0), before, 3)
         assert {continuation.token for continuation in chosen} == offered

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Num
 from torch import Tensor
 
 from penwright.decoding.choosing.sampling import NEVER
-from penwright.decoding.obeying.guides import Guide, Prospects, State, overdue
+from penwright.decoding.obeying.guides import Guide, Prospects, Stage, overdue
 
 MERIT = attrgetter("merit")
 
@@ -25,19 +25,13 @@ MERIT = attrgetter("merit")
 class Standing(NamedTuple):
     """Where a beam stands."""
 
-    state: State
-    prospects: Prospects
+    stage: Stage
     lent: float = 0.0  # nats that its merit owes to a term it has only begun
 
     @property
     def bank(self) -> int:
         """Beams compete with those of the same one."""
-        return self.prospects.progress
-
-    @classmethod
-    def at_start(cls, guide: Guide) -> "Standing":
-        """Of a beam that has no tokens."""
-        return cls(guide.start(), guide.prospects(guide.start()))
+        return self.stage.prospects.progress
 
 
 class Turn(NamedTuple):
@@ -71,18 +65,19 @@ class Guided:
 
     @classmethod
     def start(cls, guide: Guide, limit: int, beam_size: int) -> "Guided":
-        return cls(guide, limit, [Standing.at_start(guide)] * beam_size)
+        return cls(guide, limit, [Standing(guide.start())] * beam_size)
 
     def must_follow(self, length: int) -> list[bool]:
         """Of each beam, whether it has to go on with what the guide says, whatever it has begun."""
         if length < len(self.guide.prefix):
             return [True] * len(self.standings)
-        return [self._is_pressed(standing.prospects, length) for standing in self.standings]
+        return [self._is_pressed(standing.stage.prospects, length) for standing in self.standings]
 
     def banned(self, length: int, end_id: int) -> Iterator[tuple[int, Sequence[int] | Bool[Tensor, " vocab_size"]]]:
         """Beams, and tokens that must not follow them here: a few, or those that a mask has."""
         prefix, ends = self.guide.prefix, self.guide.borders.ends
-        for beam, (state, prospects, _) in enumerate(self.standings):
+        for beam, (stage, _) in enumerate(self.standings):
+            prospects = stage.prospects
             if length < len(prefix):
                 others = torch.ones_like(ends)
                 others[prefix[length]] = False
@@ -96,7 +91,7 @@ class Guided:
                 yield beam, prospects.barred
             if not prospects.may_end_word:
                 yield beam, ends
-            if state.closed or (self.guide.whole_prefix and length == len(prefix)):
+            if stage.state.closed or (self.guide.whole_prefix and length == len(prefix)):
                 yield beam, self.guide.borders.goes_on
             elif prospects.needed < prospects.needed_anew and not self._is_time_for(prospects.needed_anew, length + 1):
                 broken = self.guide.borders.goes_on.clone()  # a term that has just come would be part of another word
@@ -123,7 +118,7 @@ class Guided:
         discouraged = self.guide.discouraged[length] if length < len(self.guide.discouraged) else {}
         is_opening, idle = self.guide.borders.is_opening, defaultdict[int, dict[bool, Turn]](dict)
         for beam, (likely, (log_prob, merit), standing) in enumerate(zip(tokens, before, self.standings, strict=True)):
-            busy = self.guide.not_idle(standing.state)
+            busy = self.guide.busy(standing.stage.state)
             turns = idle[self.standings.index(standing)]  # what most tokens make of all beams that stand there
             for token, gain in zip(likely, list(islice(gains, len(likely))), strict=True):
                 if not (gain > NEVER and log_prob > NEVER):  # NaN is none of both
@@ -139,18 +134,19 @@ class Guided:
         return self._by_banks(found, len(before))
 
     def _candidates(self, beam: int, likely: Sequence[int], length: int) -> Sequence[int]:
-        state, prospects, _ = self.standings[beam]
+        stage = self.standings[beam].stage
+        prospects = stage.prospects
         if length < len(self.guide.prefix):
             return [self.guide.prefix[length]]
         if self._is_pressed(prospects, length):
-            nearer = [t for t in prospects.wanted if self._needed_after(state, t) < prospects.needed]
+            nearer = [t for t in prospects.wanted if self._needed_after(stage, t) < prospects.needed]
             return nearer or prospects.wanted
         tokens = [*likely, *(token for token in prospects.wanted if token not in likely)]
         if not prospects.needed_anew:
             return tokens
         if self._is_time_for(prospects.needed_anew, length + 1):
             return tokens  # whatever comes
-        in_time = [t for t in tokens if self._is_time_for(self._needed_after(state, t), length + 1)]
+        in_time = [t for t in tokens if self._is_time_for(self._needed_after(stage, t), length + 1)]
         return in_time or tokens  # a term that breaks off must begin anew
 
     def _is_time_for(self, needed: int, length: int) -> bool:
@@ -161,15 +157,15 @@ class Guided:
         """Whether what is needed takes all the tokens that are left."""
         return prospects.needed > 0 and length + prospects.needed + 1 >= self.limit
 
-    def _needed_after(self, state: State, token: int) -> int:
-        return self.guide.prospects(self.guide.after(state, token)).needed
+    def _needed_after(self, stage: Stage, token: int) -> int:
+        return self.guide.after(stage, token).prospects.needed
 
     def _turn(self, standing: Standing, token: int, gain: float, length: int) -> Turn:
-        guide, (state, _, lent) = self.guide, standing
-        new = guide.after(state, token)
-        prospects = guide.prospects(new)
+        guide, (stage, lent) = self.guide, standing
+        new = guide.after(stage, token)
+        prospects = new.prospects
         hard, soft = prospects.hard, prospects.soft
-        given_back = 0.0 if new.left != state.left else lent
+        given_back = 0.0 if new.state.left != stage.state.left else lent
         lent = 0.0
         if soft is not None:
             lent = (given_back if soft.length > 1 else 0.0) + guide.terms[soft.term].bias
@@ -177,7 +173,7 @@ class Guided:
             lent = given_back - gain
         if hard is not None and hard.is_whole:
             lent -= guide.terms[hard.term].too_early(length + 1 - hard.length)
-        return Turn(Standing(new, prospects, lent), lent - given_back - overdue(prospects.waiting, length))
+        return Turn(Standing(new, lent), lent - given_back - overdue(prospects.waiting, length))
 
     def _by_banks(self, found: list[Continuation], beam_size: int) -> list[Continuation]:
         found.sort(key=MERIT, reverse=True)
@@ -191,7 +187,7 @@ class Guided:
                 break
         del chosen[beam_size:]
         self.standings = [continuation.turn.standing for continuation in chosen]
-        self.standings += [Standing.at_start(self.guide)] * (beam_size - len(chosen))
+        self.standings += [Standing(self.guide.start())] * (beam_size - len(chosen))
         return chosen
 
 

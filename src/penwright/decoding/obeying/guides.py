@@ -115,6 +115,15 @@ class Prospects(NamedTuple):
     waiting: list[Term]  # hard terms that have not begun
 
 
+@dataclass(eq=False, slots=True)
+class Stage:
+    """A state with what is known of it; a guide has one for each state."""
+
+    state: State
+    prospects: Prospects
+    next: dict[int, "Stage"] = field(default_factory=dict)  # by tokens
+
+
 @dataclass
 class Guide:
     """Follows targets of one sentence through its terms; begins with the tokens of `prefix`, if there are any."""
@@ -124,33 +133,32 @@ class Guide:
     prefix: Tokens = ()
     whole_prefix: bool = False  # whether its last word goes no further
     discouraged: Sequence[Mapping[int, float]] = ()  # at each step, nats to take from tokens
-    _after: dict[tuple[State, int], State] = field(default_factory=dict)
-    _prospects: dict[State, Prospects] = field(default_factory=dict)
+    _stages: dict[State, Stage] = field(default_factory=dict)
 
-    def start(self) -> State:
+    def start(self) -> Stage:
         """Nothing is written yet."""
-        return State(tuple(term.times for term in self.terms))
+        return self._stage(State(tuple(term.times for term in self.terms)))
 
-    def after(self, state: State, token: int) -> State:
-        """The state once this token is written. A term counts when what follows shows that its last word is whole."""
+    def after(self, stage: Stage, token: int) -> Stage:
+        """The stage once this token is written. A term counts when what follows shows that its last word is whole."""
+        if token not in stage.next:
+            stage.next[token] = self._stage(self._after(stage.state, token))
+        return stage.next[token]
+
+    def _stage(self, state: State) -> Stage:
+        if state not in self._stages:
+            self._stages[state] = Stage(state, self._look(state))
+        return self._stages[state]
+
+    def _after(self, state: State, token: int) -> State:
         kind: After = "opening" if self.borders.is_opening[token] else "anything"
-        if self.is_idle(state, token):
-            return State(state.left, (), kind)
-        key = (state, token)
-        if key not in self._after:
-            left = self._settled(state) if self.borders.is_end[token] else state.left
-            going_on = [m for m in state.matches if not m.is_whole and m.form[m.length] == token]
-            longer = [match._replace(length=match.length + 1) for match in going_on]
-            begun = [Match(term, form, 1) for term, form in self._beginnings[state.after] if form[0] == token]
-            self._after[key] = self._closed(State(left, tuple(longer + begun), kind))
-        return self._after[key]
+        left = self._settled(state) if self.borders.is_end[token] else state.left
+        going_on = [m for m in state.matches if not m.is_whole and m.form[m.length] == token]
+        longer = [match._replace(length=match.length + 1) for match in going_on]
+        begun = [Match(term, form, 1) for term, form in self._beginnings[state.after] if form[0] == token]
+        return self._closed(State(left, tuple(longer + begun), kind))
 
-    def is_idle(self, state: State, token: int) -> bool:
-        """Whether no term goes on and none begins, as with most tokens."""
-        busy = self.not_idle(state)
-        return busy is not None and token not in busy
-
-    def not_idle(self, state: State) -> Set[int] | None:
+    def busy(self, state: State) -> Set[int] | None:
         """The tokens that begin terms there; None where one is begun, which all tokens end or go on with."""
         return None if state.matches else self._first_tokens[state.after]
 
@@ -162,12 +170,6 @@ class Guide:
         left = tuple(n - (number in done) for number, n in enumerate(state.left))
         return State(left, tuple(match for match in state.matches if match.term not in done), state.after, closed=True)
 
-    def prospects(self, state: State) -> Prospects:
-        """What the state means for the search."""
-        if state not in self._prospects:
-            self._prospects[state] = self._look(state)
-        return self._prospects[state]
-
     @property
     def most_bias(self) -> float:
         """The most that soft terms can add, in nats."""
@@ -175,6 +177,7 @@ class Guide:
         return fsum(term.bias * term.times * max(map(len, term.forms + term.first)) for term in soft)
 
     def _look(self, state: State) -> Prospects:
+        """What the state means for the search."""
         settled, beginnings = self._settled(state), self._beginnings[state.after]
         whole = [match.term for match in state.matches if match.is_whole]
         alive = [match for match in state.matches if state.left[match.term] > 0]

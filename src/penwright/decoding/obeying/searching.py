@@ -153,7 +153,7 @@ class Searcher:
 
     def limit(self, n_source: int, guide: Guide | None = None, asked_for: int | None = None) -> int:
         """The longest target: twice the source is more than any language pair needs, and short ones vary most."""
-        asked = len(guide.prefix) + guide.prospects(guide.start()).needed if guide else 0
+        asked = len(guide.prefix) + guide.start().prospects.needed if guide else 0
         return min(asked_for or 2 * n_source + 20 + asked, self._model.settings.context_length)
 
     def _limit(self, n_source: int, asked: Asked, asked_for: int | None) -> int:
@@ -161,7 +161,7 @@ class Searcher:
         longest = self.limit(n_source, asked.guide, asked_for)
         if asked.draft.n_tokens is None or asked.guide is None:
             return longest
-        needed, n_tokens = asked.guide.prospects(asked.guide.start()).needed, asked.draft.n_tokens
+        needed, n_tokens = asked.guide.start().prospects.needed, asked.draft.n_tokens
         return min(longest, n_tokens + max(4, n_tokens // 4) + needed)
 
     def _distinct(self, asked: Asked, hypotheses: Sequence[Hypothesis]) -> list[Found]:
