@@ -37,19 +37,11 @@ class Revision:
         ]
 
     def swapped(
-        self,
-        asked: Sequence[Asked],
-        written: Sequence[Hypothesis],
-        known: Sequence[Hypothesis],
-        length_penalty: float,
+        self, asked: Sequence[Asked], written: Sequence[Hypothesis], length_penalty: float
     ) -> list[Hypothesis | None]:
-        """The drafts with the wished words in place of those that stood for them, where all of those are known.
-
-        Without those that search has found as well.
-        """
+        """The drafts with the wished words in place of those that stood for them, where all of those are known."""
         end = self._tokenizer.end_id
-        swaps = [self._swap(each, hypothesis.tokens) for each, hypothesis in zip(asked, written, strict=True)]
-        targets = [[] if tuple(swap) == best.tokens else swap for swap, best in zip(swaps, known, strict=True)]
+        targets = [self._swap(each, hypothesis.tokens) for each, hypothesis in zip(asked, written, strict=True)]
         pairs = [
             Hiding(source_tokens(self._tokenizer, each.job), [*target, end], range(0))
             for each, target in zip(asked, targets, strict=True)

@@ -57,9 +57,8 @@ class Searcher:
         drafts = self._revision.drafts(missed, [found[job][0] for job in missed])
         led = [self._led(job, draft) for job, draft in zip(missed, drafts, strict=True)]
         written = [found[job][0].hypothesis for job in missed]
+        swapped = self._revision.swapped(led, written, settings.length_penalty)
         searched = self.search(led, settings, limit, watch, wanted)
-        known = [each[0].hypothesis for each in searched]
-        swapped = self._revision.swapped(led, written, known, settings.length_penalty)
         for each, better, hypothesis in zip(led, searched, swapped, strict=True):
             both = with_swapped(better, self._distinct(each, [hypothesis] if hypothesis else []))
             found[each.job] = both[: settings.n_best]
