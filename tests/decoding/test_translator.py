@@ -10,9 +10,11 @@ from penwright.config import DecodingSettings
 from penwright.decoding import Translator, sharing
 from penwright.decoding import translator as translating
 from penwright.decoding.beam import beam_search
+from penwright.decoding.hypotheses import Hypothesis
 from penwright.decoding.obeying import searching
 from penwright.decoding.obeying.demands import Demands
 from penwright.decoding.obeying.glossary import Entry, Glossary
+from penwright.decoding.obeying.revision import Revision
 from penwright.errors import UsageError
 from penwright.models import EncoderDecoder
 from penwright.tokenizers import Tokenizer
@@ -67,6 +69,23 @@ def test_led_search_goes_little_further_than_the_draft(
     assert led.candidates[0].outcomes[0].state == "forced" and lengths.count(1) == 2
     n_tokens = len(draft.candidates[0].pieces)
     assert max(lengths[lengths.index(1, 1) :]) <= n_tokens + max(4, n_tokens // 4) + len(" jig")
+
+
+@pytest.mark.parametrize(("loss", "n_searches"), [(1.0, 1), (3.0, 2)])
+def test_a_draft_that_is_as_likely_with_the_wished_word_is_searched_no_further(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch, loss: float, n_searches: int
+) -> None:
+    begun: list[object] = []
+    monkeypatch.setattr(searching, "beam_search", lambda *each, **how: begun.append(each) or beam_search(*each, **how))
+
+    def swapped(_: Revision, asked: object, written: Sequence[Hypothesis], penalty: float) -> list[Hypothesis | None]:
+        tokens = tuple(translator.tokenizer.encode("jig"))
+        return [replace(written[0], tokens=tokens, log_prob=written[0].log_prob - loss)]
+
+    monkeypatch.setattr(Revision, "swapped", swapped)
+    (found,) = translator.translate(["abc"], demands=Demands(Glossary((Entry("abc", ("jig",)),))))
+    assert len(begun) == n_searches
+    assert found.candidates[0].outcomes[0].state == "forced" and (found.text == "jig" or n_searches > 1)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are copied on Linux alone")

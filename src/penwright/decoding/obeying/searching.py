@@ -23,6 +23,7 @@ from penwright.decoding.step import Stepper
 from penwright.models import EncoderDecoder
 from penwright.tokenizers import Tokenizer
 
+HARDLY = 2.0  # nats that a draft with words swapped may lose
 BATCH_TOKENS = 4096  # of the sources of one batch, with padding, times beam_size
 WantedJob = Callable[[Job], bool]  # whether it is still waited for
 
@@ -45,7 +46,8 @@ class Searcher:
         """What is found for each job, best first, each text once.
 
         First the model writes as it will, but for spans that are kept. Where it missed the glossary's words, this draft
-        shows where they belong, and search goes once more, with them. `watch` sees both, in each by other numbers. Of a
+        shows where they belong. If it is hardly less likely with them in place of what stands there, that is all; else
+        search goes once more, with them. `watch` sees both, in each by other numbers. Of a
         job that is not `wanted` any more comes what was found by then.
         """
         kept = {job: _as_it_is(job) for job in jobs if _is_protected(job)}
@@ -57,11 +59,15 @@ class Searcher:
         drafts = self._revision.drafts(missed, [found[job][0] for job in missed])
         led = [self._led(job, draft) for job, draft in zip(missed, drafts, strict=True)]
         written = [found[job][0].hypothesis for job in missed]
-        swapped = self._revision.swapped(led, written, settings.length_penalty)
-        searched = self.search(led, settings, limit, watch, wanted)
-        for each, better, hypothesis in zip(led, searched, swapped, strict=True):
-            both = with_swapped(better, self._distinct(each, [hypothesis] if hypothesis else []))
-            found[each.job] = both[: settings.n_best]
+        swapped = {
+            each.job: self._distinct(each, [hypothesis] if hypothesis else [])
+            for each, hypothesis in zip(led, self._revision.swapped(led, written, settings.length_penalty), strict=True)
+        }
+        if settings.n_best == 1 and watch is None:
+            found |= {job: one for job, one in swapped.items() if one and _is_as_good(one[0], found[job][0])}
+            led = [each for each in led if found[each.job] is not swapped[each.job]]
+        for each, better in zip(led, self.search(led, settings, limit, watch, wanted), strict=True):
+            found[each.job] = with_swapped(better, swapped[each.job])[: settings.n_best]
         return found
 
     @property
@@ -190,6 +196,11 @@ def _among(batch: Sequence[int], watch: Watch | None) -> Watch | None:
 
 def _by_number(asked: Sequence[Asked], wanted: WantedJob | None) -> Wanted | None:
     return None if wanted is None else lambda number: wanted(asked[number].job)
+
+
+def _is_as_good(swapped: Found, draft: Found) -> bool:
+    """Whether it has what was missed and is nearly as likely: search finds nothing that is much better then."""
+    return not swapped.missed and swapped.hypothesis.log_prob > draft.hypothesis.log_prob - HARDLY
 
 
 def _is_protected(job: Job) -> bool:
