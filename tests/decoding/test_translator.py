@@ -80,7 +80,8 @@ def test_a_draft_that_is_as_likely_with_the_wished_word_is_searched_no_further(
 
     def swapped(_: Revision, asked: object, written: Sequence[Hypothesis], penalty: float) -> list[Hypothesis | None]:
         tokens = tuple(translator.tokenizer.encode("jig"))
-        return [replace(written[0], tokens=tokens, log_prob=written[0].log_prob - loss)]
+        each = (written[0].log_prob - loss) / 4
+        return [Hypothesis(tokens, 4 * each, each, "end", (each,) * 4)]
 
     monkeypatch.setattr(Revision, "swapped", swapped)
     (found,) = translator.translate(["abc"], demands=Demands(Glossary((Entry("abc", ("jig",)),))))
