@@ -2,6 +2,7 @@ import multiprocessing
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import inf
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from penwright.config import DecodingSettings
 from penwright.decoding import Translator, sharing
 from penwright.decoding import translator as translating
 from penwright.decoding.beam import beam_search
-from penwright.decoding.hypotheses import Hypothesis
+from penwright.decoding.hypotheses import BeamSettings, Hypothesis
 from penwright.decoding.obeying import searching
 from penwright.decoding.obeying.demands import Demands
 from penwright.decoding.obeying.glossary import Entry, Glossary
@@ -101,6 +102,16 @@ def test_two_processes_say_what_one_says(translator: Translator, monkeypatch: py
     assert len(multiprocessing.active_children()) == 1 and len(begun) == 1  # the other search was elsewhere
     assert translator.translate(TEXTS[:2]) == [replace(each, candidates=each.candidates[:1]) for each in alone[:2]]
     assert len(begun) == 2  # too few to share
+
+
+def test_search_is_as_the_settings_have_it(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[BeamSettings] = []
+    monkeypatch.setattr(
+        searching, "beam_search", lambda *each, **how: seen.append(each[2]) or beam_search(*each, **how)
+    )
+    translator.defaults = DecodingSettings(beam_size=2, outlook=inf, length_penalty=0.5)
+    translator.translate(["abc"])
+    assert [(each.beam_size, each.outlook, each.length_penalty) for each in seen] == [(2, inf, 0.5)]
 
 
 def test_different_texts_have_different_translations(translator: Translator) -> None:

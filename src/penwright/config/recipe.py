@@ -80,7 +80,7 @@ class DecodingSettings(Settings):
     length_penalty: Annotated[float, Field(ge=-10, le=10)] = (
         1.0  # hypotheses are ranked by log-probability / length ** length_penalty
     )
-    outlook: NonNegativeFloat = 0.25  # beams are waited for until so much longer, a share of their length; inf: always
+    outlook: Annotated[float, Field(ge=0, allow_inf_nan=True)] = 0.25  # beams may become so much longer; inf: any
     coverage_penalty: NonNegativeFloat = 0.0  # above 0: against translations that leave out parts of the source
 
 
