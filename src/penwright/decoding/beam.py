@@ -260,7 +260,7 @@ class _Search:
 
     def _led(self, logits: Tensor, situations: Situations, n_best: int, end_id: int) -> Likeliest:
         """The likeliest tokens of each row that its guide, where it has one, lets come."""
-        best = self.choose(logits, self.spelling, situations, min(MOST, logits.shape[1]))
+        best = self.choose(logits, self.spelling, situations, max(n_best, min(MOST, logits.shape[1])))
         self.spelling.forbid(logits, situations)  # what a guide wants may not be among the best
         rows, tokens = list[int](), list[int]()
         for place, guided in self.guided.items():

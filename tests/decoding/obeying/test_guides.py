@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from penwright.decoding import BeamSettings, Hypothesis, Translating, beam_search
 from penwright.decoding.choosing.filters import NEVER
+from penwright.decoding.choosing.largest import MOST
 from penwright.decoding.obeying.guided import Guided, Standing
 from penwright.decoding.obeying.guides import Borders, Guide, Term
 from penwright.models import EncoderDecoder
@@ -139,9 +140,12 @@ def test_a_term_may_be_asked_for_twice_and_in_any_form(translating_model: Callab
     assert sum(count(best.tokens, form) for form in forms) == 2
 
 
-def test_unguided_rows_do_not_notice_guided_ones(translating_model: Callable[..., EncoderDecoder]) -> None:
+@pytest.mark.parametrize("beam_size", [4, MOST + 4])
+def test_unguided_rows_do_not_notice_guided_ones(
+    translating_model: Callable[..., EncoderDecoder], beam_size: int
+) -> None:
     model = translating_model().double()
-    beam, limits = BeamSettings(4, n_best=3), [10, 10, 12]
+    beam, limits = BeamSettings(beam_size, n_best=3), [10, 10, 12]
     plain = search(model, [None, None, None], limits, beam)
     mixed = search(model, [None, Guide([word(11, 12)], Anywhere()), None], limits, beam)
     for one, other in ((plain[0], mixed[0]), (plain[2], mixed[2])):
