@@ -18,6 +18,7 @@ SAVE_AT_LEAST_EVERY = 300.0  # seconds
 EVALUATIONS = 10  # of a run, unless the settings say otherwise
 OVER_FITTED = 0.01  # nats so much above the least, relatively: more than chance where it is seen ...
 COOL_AFTER, STOP_AFTER = 2, 3  # ... so many times in a row
+STOP_BELOW = 0.5  # of the peak of the learning rate: until then the cooldown may still mend what a high one does
 
 
 class Sample(NamedTuple):
@@ -168,6 +169,7 @@ class Session:
         elif (
             settings.mind_over_fitting
             and min(state.evaluations_over_fitted, state.evaluations_since_best) >= STOP_AFTER
+            and self.trainer.rate_factor < STOP_BELOW
         ):
             self._stop_early("it over-fits ever more")
 

@@ -122,6 +122,13 @@ class Trainer:
             state.turn_step, state.turn_progress = turn
 
     @property
+    def rate_factor(self) -> float:
+        """What the next step multiplies the peak of the learning rate by."""
+        state = self.state
+        total = None if state.total_steps is None else state.total_steps - state.first_step
+        return self.schedule.factor(state.step - state.first_step, total, self._turn)
+
+    @property
     def _turn(self) -> Turn:
         return Turn(self.state.turn_step, self.state.turn_progress)
 
@@ -133,8 +140,7 @@ class Trainer:
         loss = sum(self._backward(batch, n_targets) for batch in batches)  # read at the end
         limit = self.settings.max_grad_norm or inf
         grad_norm = float(clip_grad_norm_(self.model.parameters(), limit))
-        total = None if state.total_steps is None else state.total_steps - state.first_step
-        factor = self.schedule.factor(state.step - state.first_step, total, self._turn)
+        factor = self.rate_factor
         state.step += 1
         state.targets += n_targets
         if isfinite(grad_norm):
