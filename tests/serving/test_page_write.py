@@ -138,6 +138,7 @@ def test_what_is_in_the_address_comes_back_with_its_colours(visit: Any) -> None:
     page.click("text=entropy")
     before = page.evaluate(shares)
     page.wait_for_function(f"text => {WRITTEN} === text", arg=text)
+    page.wait_for_function("() => location.hash.includes('entropy')")  # the address follows a moment later
     page.reload()
     page.wait_for_selector(".editor .pw-token")
     assert page.evaluate("document.querySelector('.editor').textContent") == text
