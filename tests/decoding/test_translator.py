@@ -2,7 +2,6 @@ import multiprocessing
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import inf
 
 import pytest
 import torch
@@ -13,8 +12,10 @@ from penwright.decoding import translator as translating
 from penwright.decoding.beam import beam_search
 from penwright.decoding.hypotheses import BeamSettings, Hypothesis
 from penwright.decoding.obeying import searching
-from penwright.decoding.obeying.demands import Demands
+from penwright.decoding.obeying.demands import Demands, Draft, Wish
 from penwright.decoding.obeying.glossary import Entry, Glossary
+from penwright.decoding.obeying.jobs import Asked, Job
+from penwright.decoding.obeying.placement import Hiding, Scorer, Word
 from penwright.decoding.obeying.revision import Revision
 from penwright.errors import UsageError
 from penwright.models import EncoderDecoder
@@ -79,7 +80,7 @@ def test_a_draft_that_is_as_likely_with_the_wished_word_is_searched_no_further(
     begun: list[object] = []
     monkeypatch.setattr(searching, "beam_search", lambda *each, **how: begun.append(each) or beam_search(*each, **how))
 
-    def swapped(_: Revision, asked: object, written: Sequence[Hypothesis], penalty: float) -> list[Hypothesis | None]:
+    def swapped(_: Revision, asked: object, written: Sequence[Hypothesis], *how: object) -> list[Hypothesis | None]:
         tokens = tuple(translator.tokenizer.encode("jig"))
         each = (written[0].log_prob - loss) / 4
         return [Hypothesis(tokens, 4 * each, each, "end", (each,) * 4)]
@@ -88,6 +89,20 @@ def test_a_draft_that_is_as_likely_with_the_wished_word_is_searched_no_further(
     (found,) = translator.translate(["abc"], demands=Demands(Glossary((Entry("abc", ("jig",)),))))
     assert len(begun) == n_searches
     assert found.candidates[0].outcomes[0].state == "forced" and (found.text == "jig" or n_searches > 1)
+
+
+@pytest.mark.parametrize(("limit", "fits"), [(None, True), (6, True), (5, False)])
+def test_a_swapped_draft_keeps_to_the_limit(translator: Translator, limit: int | None, fits: bool) -> None:
+    encode, wish = translator.tokenizer.encode, Wish(0, 3, ("jig",), False)
+    draft = Hypothesis(tuple(encode("ab c")), -4.0, -1.0, "end", (-1.0,) * 5)
+    asked = Asked(Job("abc", Demands()), (wish,), None, Draft(((wish, Word("ab", 0, 2)),), (), frozenset()))
+    (found,) = Revision(translator.model, translator.tokenizer).swapped([asked], [draft], 1.0, limit)
+    assert (found is not None) == fits and (found is None or found.tokens == tuple(encode("jig c")))
+
+
+def test_a_draft_of_nothing_can_miss_a_word(translator: Translator) -> None:
+    hiding = Hiding([1, 2, translator.tokenizer.end_id], (), range(1))
+    assert Scorer(translator.model, translator.tokenizer).log_probs([hiding, hiding]) == [[], []]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are copied on Linux alone")
@@ -109,9 +124,9 @@ def test_search_is_as_the_settings_have_it(translator: Translator, monkeypatch: 
     monkeypatch.setattr(
         searching, "beam_search", lambda *each, **how: seen.append(each[2]) or beam_search(*each, **how)
     )
-    translator.defaults = DecodingSettings(beam_size=2, outlook=inf, length_penalty=0.5)
+    translator.defaults = DecodingSettings(beam_size=2, outlook=2.0, length_penalty=0.5)
     translator.translate(["abc"])
-    assert [(each.beam_size, each.outlook, each.length_penalty) for each in seen] == [(2, inf, 0.5)]
+    assert [(each.beam_size, each.outlook, each.length_penalty) for each in seen] == [(2, 2.0, 0.5)]
 
 
 def test_different_texts_have_different_translations(translator: Translator) -> None:

@@ -3,12 +3,13 @@
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from penwright.config import DecodingSettings
 from penwright.decoding import Translator
 from penwright.decoding.obeying.demands import Demands
 from penwright.decoding.obeying.glossary import Entry, Glossary
-from penwright.errors import UsageError
+from penwright.errors import PenwrightError, UsageError
 from penwright.models import EncoderDecoder
 from penwright.tokenizers import Tokenizer, train_tokenizer
 
@@ -51,6 +52,12 @@ def test_the_likeliest_alternative_to_nothing_begins_a_greedy_translation(transl
     first = translator.alternatives("the dog", "", n=3)[0]
     (greedy,) = translator.translate(["the dog"], beam_size=1)
     assert first.log_prob == pytest.approx(greedy.candidates[0].pieces[0].log_prob, abs=1e-4)
+
+
+def test_a_model_that_diverged_is_reported(translator: Translator) -> None:
+    torch.nn.init.constant_(translator.model.output.weight, float("nan"))
+    with pytest.raises(PenwrightError, match="diverged"):
+        translator.diverse(["the dog"], 3)
 
 
 @pytest.mark.parametrize("source", ["", "a\nb", "the dog runs " * 40])

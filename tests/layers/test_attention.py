@@ -1,8 +1,12 @@
 """Attention in itself: what it averages, how it scales, and which heads share keys and values."""
 
+from collections.abc import Iterator
+
+import jaxtyping
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.testing import CompileCounter
 
 from penwright.config import ModelSettings
 from penwright.layers.attention import CAUSAL_BLOCK, Attention, fused_attention, plain_attention
@@ -15,6 +19,14 @@ def attention_of(**changes: object) -> Attention:
     torch.manual_seed(4)
     table = {"d_model": 12, "n_heads": 2, "zero_init_outputs": False} | changes
     return Attention(ModelSettings.model_validate(table)).double().eval()
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Without the checks of types, which the compiler would follow."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def random_heads(*shape: int) -> Tensor:
@@ -42,6 +54,14 @@ def test_the_plain_kernel_gives_what_the_fused_one_gives(mask: KernelMask, lengt
         strict=True,
     ):
         torch.testing.assert_close(ours, theirs)
+
+
+def test_lengths_that_vary_are_compiled_once(unchecked: None) -> None:
+    compiled = CompileCounter()
+    attend = torch.compile(lambda *inputs: plain_attention(*inputs, CAUSAL, 0.0), backend=compiled, dynamic=True)
+    for length in (20, 3 * CAUSAL_BLOCK, 2 * CAUSAL_BLOCK + 3, CAUSAL_BLOCK + 1, 5):
+        attend(*(random_heads(2, 2, length, 6) for _ in range(3)))
+    assert compiled.frame_count == 1
 
 
 def test_training_in_bfloat16_on_a_cpu_stays_close_to_float32() -> None:

@@ -201,6 +201,13 @@ def test_over_fitting_that_goes_on_ends_the_run_and_resuming_does_not_undo_that(
     assert again.state.stopped_early and run.is_finished
 
 
+def test_over_fitting_ends_a_run_whose_rate_never_falls(run: Run, make_trainer: MakeTrainer) -> None:
+    minded = {"steps": 100, "evaluate_every": 4, "mind_over_fitting": True}
+    trainer = make_trainer(training=minded, schedule={"type": "constant"})
+    session_of(run, trainer, [1.0, *[3.0] * 9], Recorder(), "nats per token").fit()
+    assert trainer.state.step == 16 and trainer.state.stopped_early
+
+
 def test_scores_that_jump_by_chance_cut_nothing_short(run: Run, make_trainer: MakeTrainer) -> None:
     trainer = make_trainer(training={"steps": 20, "evaluate_every": 4, "mind_over_fitting": True}, schedule=HALF)
     session_of(run, trainer, [1.0, 3.0, 3.0, 3.0, 3.0], Recorder(), "accuracy").fit()

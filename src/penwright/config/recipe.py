@@ -80,7 +80,7 @@ class DecodingSettings(Settings):
     length_penalty: Annotated[float, Field(ge=-10, le=10)] = (
         1.0  # hypotheses are ranked by log-probability / length ** length_penalty
     )
-    outlook: Annotated[float, Field(ge=0, allow_inf_nan=True)] = 0.25  # beams may become so much longer; inf: any
+    outlook: NonNegativeFloat = 0.25  # the share that beams may become longer while they are waited for, or 4 tokens
     coverage_penalty: NonNegativeFloat = 0.0  # above 0: against translations that leave out parts of the source
 
 

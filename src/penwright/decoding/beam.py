@@ -241,7 +241,8 @@ class _Search:
         rows = [place * beam_size + n for place, beams in zip(places, asked, strict=True) for n in range(len(beams))]
         counts = [len(tokens) for beams in asked for tokens in beams]
         which = torch.from_numpy(np.repeat(rows, counts)).to(logits.device)
-        tokens = torch.tensor([token for beams in asked for each in beams for token in each], device=logits.device)
+        asked_tokens = [token for beams in asked for each in beams for token in each]
+        tokens = torch.tensor(asked_tokens, device=logits.device, dtype=torch.long)  # none where no score is a number
         gains = iter((logits[which, tokens] - best.normalisers[which]).tolist())  # of all at once
         before = np.stack([self.log_probs[places], self.merits[places]], axis=2).tolist()
         led = [

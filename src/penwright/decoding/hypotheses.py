@@ -15,7 +15,7 @@ class BeamSettings:
     length_penalty: float = 1.0
     banned: tuple[int, ...] = ()  # tokens that are never written
     coverage_penalty: float = 0.0  # of whole hypotheses, ranked anew: score + coverage_penalty * coverage (looking.py)
-    outlook: float = 0.25  # how much longer a beam may become while it is waited for, as a share; inf: any
+    outlook: float = 0.25  # the share that a beam may become longer while it is waited for, or 4 tokens; inf: any
 
 
 @dataclass(frozen=True)

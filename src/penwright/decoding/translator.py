@@ -121,7 +121,7 @@ class Translator:
             usual,
             beam_size=usual.beam_size if beam_size is None else beam_size,
             n_best=n_best,
-            length_penalty=usual.length_penalty if length_penalty is None else length_penalty,
+            length_penalty=usual.length_penalty if length_penalty is None else float(length_penalty),
         )
         if not -MOST_PENALTY <= settings.length_penalty <= MOST_PENALTY:
             raise UsageError(f"a length penalty of {settings.length_penalty:g}: it may be -10 to 10")

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.nn import functional as F
 
 from penwright.config import ModelSettings
@@ -55,12 +56,17 @@ def plain_attention(
 ) -> Float[Tensor, "batch n_heads targets d_head"]:
     """The same, step by step, with the whole matrix of weights; what causality rules out in blocks is left out."""
     values = for_each_query_head(values, queries)
-    if not mask.is_causal or queries.shape[2] <= CAUSAL_BLOCK:
+    if not _in_blocks(queries, mask):
         return F.dropout(attention_weights(queries, keys, mask), dropout) @ values
     ends = [min(start + CAUSAL_BLOCK, queries.shape[2]) for start in range(0, queries.shape[2], CAUSAL_BLOCK)]
     blocks = zip(queries.split(CAUSAL_BLOCK, dim=2), ends, strict=True)
     weights = ((attention_weights(block, keys[:, :, :end], mask), end) for block, end in blocks)
     return torch.cat([F.dropout(each, dropout) @ values[:, :, :end] for each, end in weights], dim=2)
+
+
+def _in_blocks(queries: Float[Tensor, "batch n_heads targets d_head"], mask: KernelMask) -> bool:
+    """Whether it pays: but lengths that vary in what is compiled would be compiled anew for each number of blocks."""
+    return mask.is_causal and statically_known_true(queries.shape[2] > CAUSAL_BLOCK)
 
 
 def attention_weights(
@@ -97,9 +103,9 @@ def quickest_attention(
 ) -> Float[Tensor, "batch n_heads targets d_head"]:
     """The fused kernel, but for training in bfloat16 on a CPU, where its backward pass is up to ten times slower."""
     slow_backward = queries.device.type == "cpu" and queries.dtype == torch.bfloat16 and queries.requires_grad
-    longest = CAUSAL_UP_TO if mask.is_causal else PLAIN_UP_TO
-    kernel = plain_attention if slow_backward and keys.shape[2] <= longest else fused_attention
-    return kernel(queries, keys, values, mask, dropout)
+    if slow_backward and keys.shape[2] <= (CAUSAL_UP_TO if _in_blocks(queries, mask) else PLAIN_UP_TO):
+        return plain_attention(queries, keys, values, mask, dropout)
+    return fused_attention(queries, keys, values, mask, dropout)
 
 
 class Attention(nn.Module):

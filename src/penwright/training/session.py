@@ -169,7 +169,7 @@ class Session:
         elif (
             settings.mind_over_fitting
             and min(state.evaluations_over_fitted, state.evaluations_since_best) >= STOP_AFTER
-            and self.trainer.rate_factor < STOP_BELOW
+            and not self.trainer.rate_falls_below(STOP_BELOW)
         ):
             self._stop_early("it over-fits ever more")
 

@@ -124,9 +124,19 @@ class Trainer:
     @property
     def rate_factor(self) -> float:
         """What the next step multiplies the peak of the learning rate by."""
+        return self.schedule.factor(self.state.step - self.state.first_step, self._total, self._turn)
+
+    def rate_falls_below(self, share: float) -> bool:
+        """Whether the learning rate is to fall below this share of its peak, and has not yet."""
+        total = self._total
+        falls = total is None or self.schedule.factor(total - 1, total, self._turn) < share
+        return falls and self.rate_factor >= share
+
+    @property
+    def _total(self) -> int | None:
+        """Steps of this budget, as soon as they are known."""
         state = self.state
-        total = None if state.total_steps is None else state.total_steps - state.first_step
-        return self.schedule.factor(state.step - state.first_step, total, self._turn)
+        return None if state.total_steps is None else state.total_steps - state.first_step
 
     @property
     def _turn(self) -> Turn:

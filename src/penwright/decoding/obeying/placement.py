@@ -66,12 +66,11 @@ class Scorer:
 
     def _along(self, rows: Translating, targets: Int[Tensor, "rows length"]) -> Float[Tensor, "rows length"]:
         """Of all tokens, those that fill up included."""
-        found = []
+        found = torch.empty(targets.shape, device=targets.device)
         for n, tokens in enumerate(targets.T):
             logits = (rows.step(targets[:, n - 1]) if n else rows.first()).float()
-            gained = logits.gather(1, tokens[:, None])[:, 0]
-            found.append(gained - self._stepper.normalisers(logits))
-        return torch.stack(found, dim=1)
+            found[:, n] = logits.gather(1, tokens[:, None])[:, 0] - self._stepper.normalisers(logits)
+        return found
 
 
 def words_of(tokens: Sequence[int], tokenizer: Tokenizer) -> list[Word]:

@@ -37,11 +37,16 @@ class Revision:
         ]
 
     def swapped(
-        self, asked: Sequence[Asked], written: Sequence[Hypothesis], length_penalty: float
+        self, asked: Sequence[Asked], written: Sequence[Hypothesis], length_penalty: float, limit: int | None
     ) -> list[Hypothesis | None]:
-        """The drafts with the wished words in place of those that stood for them, where all of those are known."""
+        """The drafts with the wished words in place of those that stood for them, where all of those are known.
+
+        `limit` is the most tokens that are asked for, with the end.
+        """
+        longest = min(limit or self._model.settings.context_length, self._model.settings.context_length)
         end = self._tokenizer.end_id
         targets = [self._swap(each, hypothesis.tokens) for each, hypothesis in zip(asked, written, strict=True)]
+        targets = [target if len(target) < longest else [] for target in targets]
         pairs = [
             Hiding(source_tokens(self._tokenizer, each.job), [*target, end], range(0))
             for each, target in zip(asked, targets, strict=True)
@@ -66,7 +71,7 @@ class Revision:
             form = capitalised(wish.forms[0]) if begins else wish.forms[0]
             new = self._tokenizer.encode(f" {form}" if word.first else form)
             swapped[word.first : word.first + word.length] = new
-        return swapped if len(swapped) < self._model.settings.context_length else []
+        return swapped
 
     def _tokens_of(self, source: str, wish: Wish) -> range:
         return range(

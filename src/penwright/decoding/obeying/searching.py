@@ -46,9 +46,9 @@ class Searcher:
         """What is found for each job, best first, each text once.
 
         First the model writes as it will, but for spans that are kept. Where it missed the glossary's words, this draft
-        shows where they belong. If it is hardly less likely with them in place of what stands there, that is all; else
-        search goes once more, with them. `watch` sees both, in each by other numbers. Of a
-        job that is not `wanted` any more comes what was found by then.
+        shows where they belong. If it is hardly less likely with them in place of what stands there, and only one
+        translation is asked for, that is it; else search goes once more, with them. `watch` sees both, in each by other
+        numbers. Of a job that is not `wanted` any more comes what was found by then.
         """
         kept = {job: _as_it_is(job) for job in jobs if _is_protected(job)}
         others = [job for job in jobs if job not in kept]
@@ -61,7 +61,9 @@ class Searcher:
         written = [found[job][0].hypothesis for job in missed]
         swapped = {
             each.job: self._distinct(each, [hypothesis] if hypothesis else [])
-            for each, hypothesis in zip(led, self._revision.swapped(led, written, settings.length_penalty), strict=True)
+            for each, hypothesis in zip(
+                led, self._revision.swapped(led, written, settings.length_penalty, limit), strict=True
+            )
         }
         if settings.n_best == 1 and watch is None:
             found |= {job: one for job, one in swapped.items() if one and _is_as_good(one[0], found[job][0])}
