@@ -26,6 +26,11 @@ def test_loops_are_found(text: str, loop: str) -> None:
     [
         ("a dog runs home", "ein Hund läuft heim", 4, 4, ""),
         ("a dog runs home", "a a a a a", 4, 5, 'the translation repeats itself: "a"'),
+        ("A MAN IS RUNNING", "Ein CSIIIIIIIIII.", 4, 9, 'the translation repeats itself: "I"'),
+        ("😀", "Ein Poberberberberberber.", 2, 9, 'the translation repeats itself: "ber"'),
+        ("Neeeeeein", "Noooooooo", 2, 2, ""),
+        ("a million", "1000000000 ------ ......", 2, 9, ""),
+        ("Hahaha", "hahahaha", 2, 2, ""),
         ("ha ha ha ha", "ha ha ha ha", 4, 4, "the translation copies the source"),
         ("A dog runs home", "a dog runs home", 4, 4, "the translation copies the source"),
         ("Tom", "Tom", 1, 1, ""),
