@@ -147,7 +147,8 @@ def _tokenizer(recipe: Recipe, corpus: AnyCorpus, observers: Sequence[Observer])
     if recipe.distillation:
         return Tokenizer.load(Run.open(Path(recipe.distillation.teachers[0])).tokenizer_path)
     _say(observers, f"training a tokenizer ({recipe.tokenizer.type}) on the text")
-    tokenizer = train_tokenizer(recipe.tokenizer.type, TASKS[recipe.task].texts(corpus), recipe.tokenizer.vocab_size)
+    wanted, texts = recipe.tokenizer, TASKS[recipe.task].texts(corpus)
+    tokenizer = train_tokenizer(wanted.type, texts, wanted.vocab_size, prefix_space=wanted.prefix_space)
     for note in tokenizer.notes:
         _say(observers, note)
     return tokenizer

@@ -15,14 +15,19 @@ from penwright.errors import UsageError
 from penwright.inspection import Inspector, as_record
 from penwright.inspection.embeddings import cosines, nearest, plane
 from penwright.inspection.tokens import tokens_of
-from penwright.tokenizers import Tokenizer
+from penwright.tokenizers import Tokenizer, train_tokenizer
 from penwright.tokenizers.tokenizer import well_formed
 
 Make = Callable[..., Inspector]
 HARD = ["", " ", "\n\n", "\0", "a\u2028b", "naïve 🦊🦊", "\ud83d", "</s><pad>", "é" * 50, "the fox " * 40]
 
 
-@pytest.mark.parametrize("kind", ["characters", "pieces"])
+@pytest.fixture(scope="session")
+def spaced() -> Tokenizer:
+    return train_tokenizer("bpe", ["the fox and the 🦊 see the fox. "] * 3, 290, prefix_space=True)
+
+
+@pytest.mark.parametrize("kind", ["characters", "pieces", "spaced"])
 @given(text=st.text())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 def test_tokens_cover_the_text_in_order_and_can_be_read(request: pytest.FixtureRequest, kind: str, text: str) -> None:
@@ -44,6 +49,11 @@ def test_parts_of_a_character_are_shown_as_bytes_and_words_as_words(pieces: Toke
     fox = tokens_of(pieces, "🦊")
     assert [token.text for token in fox] == ["⟨f0⟩", "⟨9f⟩", "⟨a6⟩", "⟨8a⟩"]
     assert {(token.start, token.end) for token in fox} == {(0, 1)}
+
+
+def test_a_space_that_a_tokenizer_reads_before_a_text_is_no_place_in_it(spaced: Tokenizer) -> None:
+    tokens = tokens_of(spaced, "the fox")
+    assert [(token.text, token.start, token.end) for token in tokens] == [(" the", 0, 3), (" fox", 3, 7)]
 
 
 @pytest.mark.parametrize("text", HARD)

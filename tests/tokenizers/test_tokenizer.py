@@ -36,10 +36,12 @@ MARKED = "בְּרֵאשִׁית בָּרָא אֱלֹהִים אֵת הַשָּ
 TRAINING = ["The cat sat on the mat, and the dog's mat was sat on. " * 20, *HARD]
 
 
-@pytest.fixture(scope="module", params=[*KINDS, "bpe of marks"])
+@pytest.fixture(scope="module", params=[*KINDS, "bpe of marks", "bpe after a space", "unigram after a space"])
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     if request.param == "bpe of marks":
         return train_tokenizer("bpe", [*TRAINING, MARKED * 9], 300)
+    if request.param.endswith("after a space"):
+        return train_tokenizer(request.param.split()[0], TRAINING, 300, prefix_space=True)
     return train_tokenizer(request.param, TRAINING, 300 if request.param in ("bpe", "unigram") else None)
 
 
@@ -67,6 +69,11 @@ def test_byte_tokenizers_know_every_text(byte_tokenizer: Tokenizer, text: str):
 @pytest.mark.parametrize("text", HARD)
 def test_no_text_encodes_to_a_special_token(tokenizer: Tokenizer, text: str):
     assert max(tokenizer.encode(text), default=0) < tokenizer.vocab_size - (4 if tokenizer.kind == "characters" else 3)
+
+
+def test_the_first_word_is_the_token_that_it_is_elsewhere():
+    tokenizer = train_tokenizer("bpe", ["the cat and the dog"] * 3, 300, prefix_space=True)
+    assert tokenizer.encode("the") == tokenizer.encode("dog the")[1:] and tokenizer.encode("") == []
 
 
 def test_special_tokens_stand_at_the_end(tokenizer: Tokenizer):
@@ -126,7 +133,8 @@ def test_half_a_surrogate_pair_becomes_a_replacement_character(byte_tokenizer: T
 
 def test_tokens_are_shown_readably(tokenizer: Tokenizer):
     assert tokenizer.token_text(tokenizer.end_id) == "</s>"
-    assert "".join(map(tokenizer.token_text, tokenizer.encode("the mat"))) == "the mat"
+    read = " the mat" if tokenizer.prefix_space else "the mat"
+    assert "".join(map(tokenizer.token_text, tokenizer.encode("the mat"))) == read
 
 
 def test_a_part_of_a_character_is_shown_as_hexadecimal():

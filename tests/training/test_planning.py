@@ -111,6 +111,12 @@ def test_more_minutes_never_mean_a_smaller_model(facts: Facts) -> None:
     assert sizes == sorted(sizes) and sizes[0] < sizes[-1]
 
 
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "characters", "bytes"])
+def test_classifiers_know_the_first_word_from_elsewhere(kind: str) -> None:
+    assert plan_for(REVIEWS, tokenizer={"type": kind}).recipe.tokenizer.prefix_space == (kind in ("bpe", "unigram"))
+    assert not plan_for(PAIRS, tokenizer={"type": kind}).recipe.tokenizer.prefix_space
+
+
 def test_a_size_that_is_named_keeps_its_layers() -> None:
     assert plan_for(REVIEWS, model={"size": "small"}).recipe.model.n_layers == 6
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from penwright.config.model import ModelSettings
 from penwright.config.schedules import Constant, Schedule
@@ -38,6 +38,13 @@ class TokenizerSettings(Settings):
 
     type: Literal["characters", "bytes", "bpe", "unigram"] = "bpe"
     vocab_size: PositiveInt | None = None  # with special tokens; of no account for characters and bytes
+    prefix_space: bool = False  # before each text: the first word is the token that it is elsewhere; for classifiers
+
+    @model_validator(mode="after")
+    def _check(self) -> "TokenizerSettings":
+        if self.prefix_space and self.type in ("characters", "bytes"):
+            raise ValueError(f"prefix_space is for pieces of words, of type bpe or unigram, not for {self.type}")
+        return self
 
 
 class DistillationSettings(Settings):
@@ -97,3 +104,9 @@ class Recipe(Settings):
     training: TrainingSettings
     distillation: DistillationSettings | None = None
     decoding: DecodingSettings = DecodingSettings()
+
+    @model_validator(mode="after")
+    def _check(self) -> "Recipe":
+        if self.tokenizer.prefix_space and self.task != "classify":
+            raise ValueError("[tokenizer] prefix_space is for classifiers: what others write would begin with a space")
+        return self

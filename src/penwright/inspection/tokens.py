@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from penwright.tokenizers import Tokenizer
-from penwright.tokenizers.tokenizer import well_formed
+from penwright.tokenizers.tokenizer import well_formed, with_space
 
 _AS_BYTES = "penwright.as_bytes"
 
@@ -29,13 +29,15 @@ def tokens_of(tokenizer: Tokenizer, text: str) -> tuple[Token, ...]:
     ids, text = tokenizer.encode(text), well_formed(text)
     if tokenizer.kind == "characters":
         return tuple(Token(readable(tokenizer, token), token, at, at + 1) for at, token in enumerate(ids))
-    character_of_byte = np.repeat(np.arange(len(text)), [len(character.encode()) for character in text])
+    read = with_space(text) if tokenizer.prefix_space else text
+    before = len(read) - len(text)
+    character_of_byte = np.repeat(np.arange(len(read)), [len(character.encode()) for character in read])
     ends = np.cumsum([len(tokenizer.token_bytes(token)) for token in ids])
     found = []
     for token, end in zip(ids, ends, strict=True):
         start = end - len(tokenizer.token_bytes(token))
         place = int(character_of_byte[start]), int(character_of_byte[end - 1]) + 1
-        found.append(Token(readable(tokenizer, token), token, *place))
+        found.append(Token(readable(tokenizer, token), token, *(max(0, each - before) for each in place)))
     return tuple(found)
 
 

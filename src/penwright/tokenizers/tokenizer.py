@@ -9,7 +9,7 @@ from typing import SupportsIndex
 
 import numpy as np
 from tokenizers import Tokenizer as LibraryTokenizer
-from tokenizers import pre_tokenizers
+from tokenizers import normalizers, pre_tokenizers
 
 from penwright.errors import PenwrightError
 from penwright.tokenizers.bytelevel import bytes_of
@@ -37,6 +37,7 @@ class Tokenizer:
         library.encode_special_tokens = True
         self.kind = kind_of(library)
         self.joins_marks = isinstance(library.pre_tokenizer, pre_tokenizers.Sequence)  # unlike that of GPT-2
+        self.prefix_space = isinstance(library.normalizer, normalizers.Prepend)  # before each text, by itself
         self.notes = notes
         self.vocab_size = library.get_vocab_size(with_added_tokens=True)
         self.dtype = ids_type(self.vocab_size)
@@ -61,11 +62,13 @@ class Tokenizer:
 
     def encode_ragged(self, texts: Sequence[str]) -> Ragged:
         """What encode gives for all the texts, in one array."""
-        return self._encoder(texts if _is_well_formed("".join(texts)) else [well_formed(text) for text in texts])
+        texts = texts if _is_well_formed("".join(texts)) else [well_formed(text) for text in texts]
+        return self._encoder(list(map(with_space, texts)) if self.prefix_space else texts)
 
     def decode(self, ids: Iterable[SupportsIndex]) -> str:
         """Unknown characters and bytes that are no UTF-8 become U+FFFD."""
-        return b"".join(map(self._bytes.__getitem__, ids)).decode("utf-8", errors="replace")
+        text = b"".join(map(self._bytes.__getitem__, ids)).decode("utf-8", errors="replace")
+        return text.removeprefix(" ") if self.prefix_space else text
 
     def token_bytes(self, token_id: int) -> bytes:
         """What the token adds to a text, in UTF-8: perhaps only a part of a character, nothing for special tokens."""
@@ -145,7 +148,15 @@ class Tokenizer:
             return character_encoder(pieces, self.unknown_id, self.dtype)
         if self.kind == "bytes":
             return byte_encoder(self.dtype)
-        return WordEncoder(self._library, self.dtype)
+        library = LibraryTokenizer.from_str(self._library.to_str())
+        library.encode_special_tokens = True
+        library.normalizer = None  # it is given words of texts, which have their space
+        return WordEncoder(library, self.dtype)
+
+
+def with_space(text: str) -> str:
+    """The text after a space; nothing stays nothing."""
+    return f" {text}" if text else text
 
 
 def well_formed(text: str) -> str:

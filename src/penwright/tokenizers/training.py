@@ -5,9 +5,11 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
+from tokenizers import decoders, normalizers
+
 from penwright.errors import PenwrightError
 from penwright.tokenizers.kinds import KINDS, SPECIALS, Kind
-from penwright.tokenizers.tokenizer import Tokenizer, well_formed
+from penwright.tokenizers.tokenizer import Tokenizer, well_formed, with_space
 
 _SAMPLE_BYTES: dict[Kind, int] = {"bpe": 50_000_000, "unigram": 10_000_000}  # unigram takes ten times as long
 _PIECE_LENGTH = 1 << 16
@@ -17,13 +19,20 @@ _LONG_RUN = re.compile(r"(\S{256}|\s{256})")
 
 
 def train_tokenizer(
-    kind: Kind, texts: Iterable[str], vocab_size: int | None = None, max_bytes: int | None = None
+    kind: Kind,
+    texts: Iterable[str],
+    vocab_size: int | None = None,
+    max_bytes: int | None = None,
+    *,
+    prefix_space: bool = False,
 ) -> Tokenizer:
     """`vocab_size` counts special tokens; without it: all the characters, or 8,000 tokens of BPE or unigram.
 
-    BPE and unigram learn from a sample of about `max_bytes` at most (50 MB and 10 MB) of the whole stream.
+    BPE and unigram learn from a sample of about `max_bytes` at most (50 MB and 10 MB) of the whole stream. With a
+    `prefix_space` a space is read before each text, so that its first word is the token that it is elsewhere.
     Raises PenwrightError when there is no text or the vocabulary is too small for the kind.
     """
+    texts = map(with_space, texts) if prefix_space else texts
     pieces: Iterator[str] = chain.from_iterable(map(_pieces, texts))
     if kind in _SAMPLE_BYTES:
         pieces = iter(_sample(pieces, max_bytes or _SAMPLE_BYTES[kind]))
@@ -34,6 +43,9 @@ def train_tokenizer(
         )
     library, notes = KINDS[kind](chain([first], pieces), vocab_size)
     library.add_special_tokens(SPECIALS)
+    if prefix_space:
+        library.normalizer = normalizers.Prepend(" ")
+        library.decoder = decoders.Sequence([library.decoder, decoders.Strip(" ", 1, 0)])
     return Tokenizer(library, notes)
 
 

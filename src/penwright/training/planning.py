@@ -73,6 +73,8 @@ class _Planner:
         if self.choices.section("tokenizer")["type"] in ("bpe", "unigram"):
             vocabulary, reason = self._vocabulary()
             self._suggest("tokenizer.vocab_size", vocabulary, reason)
+            if self.facts.task == "classify":
+                self._suggest("tokenizer.prefix_space", True, "the first word of a text is no other word (measured)")
 
     @property
     def _spelled_below(self) -> int:
