@@ -19,6 +19,7 @@ from penwright.errors import PenwrightError, PenwrightWarning, Say, UsageError, 
 from penwright.evaluation.novelty import NoveltyReport, measure, passages
 from penwright.evaluation.scores import Score
 from penwright.formats.export import Format, save_as
+from penwright.layers.attention import avoid_planned_attention
 from penwright.layers.quantised import to_precision
 from penwright.memory import keep_freed_memory
 from penwright.models import Model, make_model
@@ -45,6 +46,7 @@ class Opened(NamedTuple):
     def model(self, precision: Precision = "float32") -> Model:
         """Its best model, or that of its checkpoint; warns of damaged checkpoints that were passed over."""
         keep_freed_memory()
+        avoid_planned_attention()
         if self.checkpoint is not None:
             self.checkpoint.verify(WEIGHTS)
         checkpoint, warnings = (self.checkpoint, []) if self.checkpoint else self.run.best()

@@ -20,7 +20,7 @@ from penwright.models import DecoderOnly, EncoderDecoder
 from penwright.tokenizers import Tokenizer
 
 Made = Callable[[], list[str]]
-Record = Callable[[Callable[[], Tensor]], tuple[Replay, Tensor]]
+Record = Callable[[Callable[[], Tensor], torch.device], tuple[Replay, Tensor]]
 
 
 class Recorder:
@@ -29,7 +29,7 @@ class Recorder:
     def __init__(self) -> None:
         self.n_recorded = self.n_replayed = 0
 
-    def __call__(self, step: Callable[[], Tensor]) -> tuple[Replay, Tensor]:
+    def __call__(self, step: Callable[[], Tensor], _: torch.device) -> tuple[Replay, Tensor]:
         self.n_recorded += 1
         graph = make_fx(step)()
         found = torch.empty_like(step())
@@ -41,12 +41,21 @@ class Recorder:
         return replay, found
 
 
-def fails(step: Callable[[], Tensor]) -> tuple[Replay, Tensor]:
+def fails(step: Callable[[], Tensor], _: torch.device) -> tuple[Replay, Tensor]:
     raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
 
 
-def errs(step: Callable[[], Tensor]) -> tuple[Replay, Tensor]:
-    return lambda: None, torch.zeros_like(step())
+def errs(step: Callable[[], Tensor], _: torch.device) -> tuple[Replay, Tensor]:
+    found = torch.empty_like(step())
+
+    def replay() -> None:
+        found.zero_()
+
+    return replay, found
+
+
+def does_nothing(step: Callable[[], Tensor], _: torch.device) -> tuple[Replay, Tensor]:
+    return lambda: None, step()
 
 
 @pytest.fixture
@@ -88,7 +97,7 @@ def test_what_is_written_is_the_same_by_graphs(made: Made, by: Callable[[Record]
     assert recorder.n_recorded >= 2 and recorder.n_replayed > 2 * recorder.n_recorded
 
 
-@pytest.mark.parametrize("record", [fails, errs])
+@pytest.mark.parametrize("record", [fails, errs, does_nothing])
 def test_graphs_that_do_not_work_are_done_without(made: Made, by: Callable[[Record], None], record: Record) -> None:
     expected = made()
     by(record)

@@ -6,6 +6,7 @@ has grown or rows have left, steps are taken as they are until it is clear that 
 
 import warnings
 from collections.abc import Callable
+from math import nan
 from typing import NamedTuple
 
 import torch
@@ -24,11 +25,15 @@ Moving = tuple[Tensor, Tensor, Tensor | None]  # tokens, lengths and origins
 Key = tuple[object, ...]
 
 
-def record_cuda_graph(step: Callable[[], Tensor]) -> tuple[Replay, Tensor]:
+def record_cuda_graph(step: Callable[[], Tensor], device: torch.device) -> tuple[Replay, Tensor]:
     """What takes the step, which is not taken here, and the tensor that has its logits then."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        logits = step()
+    graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
+    try:
+        # on a stream of this device, which need not be the current one; other threads may go on meanwhile
+        with torch.cuda.graph(graph, stream=torch.cuda.Stream(device), capture_error_mode="thread_local"):
+            logits = step()
+    finally:
+        torch.cuda.set_stream(before)  # also where capturing fails
     return graph.replay, logits
 
 
@@ -75,7 +80,8 @@ class StepGraphs:
         moving = tokens.clone(), lengths.clone(), None if origins is None else origins.clone()
         own: Inputs = (moving[0], moving[1], kept, moving[2], source, padding)
         try:
-            graph = _Graph(moving, *record_cuda_graph(lambda: self._step(*own)))
+            graph = _Graph(moving, *record_cuda_graph(lambda: self._step(*own), tokens.device))
+            graph.logits.fill_(nan)  # so that a graph of nothing is noticed
             graph.replay()
             self._works = torch.allclose(graph.logits, logits, rtol=1e-3, atol=1e-3, equal_nan=True)
         except RuntimeError:  # torch's, of any kind

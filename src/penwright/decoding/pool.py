@@ -112,6 +112,8 @@ class Pool:
 
     def _read(self, requests: Sequence[Request]) -> Iterator[Logits]:
         """Read the prompts of new rows, each distinct one once, and after what is known of their beginnings."""
+        if not requests:
+            return
         groups: dict[tuple[int, int], list[Request]] = {}
         known = self._known()
         for request in requests:

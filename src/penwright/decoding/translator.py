@@ -95,7 +95,8 @@ class Translator:
         when they are first needed: weights that change from then on change here alone.
         """
         wanted = torch.get_num_threads() if n_processes is None else n_processes
-        size = wanted if self._stepper.n_threads == 1 else 1
+        on_cpu = next(self.model.parameters()).device.type == "cpu"
+        size = wanted if on_cpu and self._stepper.n_threads == 1 else 1
         self._team = Team(partial(_done, self._searcher), size) if size > 1 else None  # not of self: it ends with self
 
     def translate(

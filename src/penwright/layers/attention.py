@@ -33,6 +33,11 @@ PLAIN_UP_TO = 512  # sources: beyond, the matrix of weights takes more time and 
 CAUSAL_UP_TO = 1024  # the same where it is made in blocks
 
 
+def avoid_planned_attention() -> None:
+    """Have no GPU use cuDNN's attention: it plans anew for each shape, of which batches have hundreds."""
+    torch.backends.cuda.enable_cudnn_sdp(False)
+
+
 def fused_attention(
     queries: Float[Tensor, "batch n_heads targets d_head"],
     keys: Float[Tensor, "batch n_kv_heads sources d_head"],
@@ -42,6 +47,9 @@ def fused_attention(
 ) -> Float[Tensor, "batch n_heads targets d_head"]:
     """softmax(Q K^T / sqrt(d_head)) V without ever holding the whole matrix of weights."""
     grouped = queries.shape[1] != keys.shape[1]
+    if grouped and mask.allowed is not None and queries.is_cuda:  # no quick kernel there takes both
+        keys, values = for_each_query_head(keys, queries), for_each_query_head(values, queries)
+        grouped = False
     return F.scaled_dot_product_attention(
         queries, keys, values, mask.allowed, dropout, is_causal=mask.is_causal, enable_gqa=grouped
     )

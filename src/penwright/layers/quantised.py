@@ -67,7 +67,9 @@ class Int8Linear(nn.Module):
 
 
 def torch_product(layer: Int8Linear, rows: Float[Tensor, "rows in_features"]) -> Float[Tensor, "rows out_features"]:
-    """By what torch has: one row by whole weights alone, many both ways."""
+    """By what torch has: one row by whole weights alone, many both ways; a GPU has neither for few rows."""
+    if rows.is_cuda:
+        return F.linear(rows.float(), layer.weight)
     if rows.shape[0] == 1 and rows.shape[1] % WHOLE_VECTORS == 0:
         return torch._weight_int8pack_mm(rows.to(torch.bfloat16), layer.whole, layer.scale)
     return both_ways(rows, layer.whole, layer.scale.float())

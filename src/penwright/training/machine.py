@@ -8,6 +8,7 @@ import torch
 
 from penwright.config import TrainingSettings
 from penwright.errors import UsageError
+from penwright.layers.attention import avoid_planned_attention
 from penwright.memory import keep_freed_memory
 
 
@@ -25,6 +26,7 @@ def choose_machine(settings: TrainingSettings) -> Machine:
     device, device_reason = _device(settings.device)
     if device.type == "cpu":
         keep_freed_memory()
+    avoid_planned_attention()
     precision, precision_reason = _precision(settings.precision, device)
     return Machine(device, precision, (device_reason, precision_reason))
 

@@ -147,9 +147,10 @@ class Trainer:
         self.model.train()
         batches = self.feed(state.step)
         n_targets = max(1, sum(batch.n_targets for batch in batches))  # so that every target counts alike
-        loss = sum(self._backward(batch, n_targets) for batch in batches)  # read at the end
+        losses = torch.stack([self._backward(batch, n_targets) for batch in batches])
         limit = self.settings.max_grad_norm or inf
-        grad_norm = float(clip_grad_norm_(self.model.parameters(), limit))
+        norm = clip_grad_norm_(self.model.parameters(), limit)
+        loss, grad_norm = torch.stack([losses.sum(), norm]).tolist()  # a GPU is waited for once
         factor = self.rate_factor
         state.step += 1
         state.targets += n_targets
@@ -160,7 +161,7 @@ class Trainer:
                 self.average.update(state.step)
         else:
             self._skip(grad_norm)
-        return StepReport(state.step, float(loss), grad_norm, factor, n_targets)
+        return StepReport(state.step, loss, grad_norm, factor, n_targets)
 
     def _backward(self, batch: Batch, n_targets: int) -> Tensor:
         with torch.autocast(self.machine.device.type, self.machine.precision, enabled=self._mixed):
