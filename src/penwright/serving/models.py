@@ -7,6 +7,7 @@ from pydantic import BaseModel
 
 from penwright.inspection.heads import all_heads
 from penwright.models import Model
+from penwright.models.size import size_of
 from penwright.serving.fields import TheShelf
 from penwright.serving.languages import languages_of
 from penwright.serving.served import Kind, Served
@@ -58,7 +59,7 @@ def facts(served: Served) -> ModelFacts:
     return ModelFacts(
         id=served.name,
         kind=served.kind,
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        parameters=size_of(it.recipe.task, it.tokenizer.vocab_size, settings, n_labels=len(it.card.labels)).parameters,
         n_layers=settings.n_layers,
         n_heads=settings.n_heads,
         d_model=settings.d_model,

@@ -1,0 +1,19 @@
+"""What the page is told of each model."""
+
+from pathlib import Path
+
+import pytest
+
+from penwright.layers.quantised import Int8Linear
+from penwright.serving.models import facts
+from penwright.serving.served import Served
+from penwright.using import load, opened
+
+
+@pytest.mark.parametrize("kind", ["writer", "translator", "classifier"])
+def test_parameters_are_counted_in_every_precision(runs: Path, kind: str) -> None:
+    folder, exact = runs / kind, load(runs / kind).model
+    rounded = load(folder, precision="int8")
+    assert any(isinstance(part, Int8Linear) for part in rounded.model.modules())
+    n_parameters = sum(parameter.numel() for parameter in exact.parameters())
+    assert facts(Served(kind, opened(folder), rounded)).parameters == n_parameters
