@@ -8,6 +8,7 @@ from penwright.config import Recipe, validate
 from penwright.errors import PenwrightError
 from penwright.making import new_run_folder, prepare, read_recipe, resume, train
 from penwright.runs import Run
+from penwright.tasks import translating
 from penwright.training.session import Observer
 
 
@@ -116,6 +117,27 @@ def test_a_model_that_does_not_beat_its_baselines_ends_with_a_word_about_it(trai
     asked = {"task": "generate", "data": {"train": ["novel.txt"]}, "model": sizes, "training": {"steps": 1}}
     train(prepare(asked), Path("brief"), [Listener()])
     assert any(word.startswith("not beaten: nats per token") for word in Listener.words)
+
+
+def test_looks_translate_some_of_many_held_out_pairs_and_say_so(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Listener(Observer):
+        words: ClassVar[list[str]] = []
+
+        def said(self, text: str) -> None:
+            self.words.append(text)
+
+    monkeypatch.setattr(translating, "MOST_LOOKED_AT", 4)
+    translated: list[int] = []
+    monkeypatch.setattr(
+        translating, "_translate", lambda _, pairs, beam_size: translated.append(len(pairs)) or ["" for _ in pairs]
+    )
+    for name, n in (("pairs.tsv", 60), ("valid.tsv", 10)):
+        Path(name).write_text("".join(f"{name} {i}\tein {i} {name}\n" for i in range(n)), encoding="utf-8")
+    sizes = {"d_model": 16, "n_layers": 1, "n_heads": 1, "context_length": 32}
+    data = {"train": ["pairs.tsv"], "validation": ["valid.tsv"]}
+    asked = {"task": "translate", "data": data, "model": sizes, "tokenizer": {"type": "bytes"}}
+    train(prepare({**asked, "training": {"steps": 1}}), Path("brief"), [Listener()])
+    assert max(translated) == 4 and any("4 of the 10 held-out pairs are looked at" in word for word in Listener.words)
 
 
 def test_other_data_than_that_of_the_run_is_called_so(trained: Path) -> None:

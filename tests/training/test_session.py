@@ -56,6 +56,18 @@ def test_evaluations_come_as_often_as_asked_and_at_the_end(run: Run, make_traine
     assert recorder.steps == list(range(1, 8)) and recorder.ended
 
 
+@pytest.mark.parametrize(("step", "is_due"), [(1, False), (19, False), (20, True), (99, True)])
+def test_a_budget_in_minutes_is_not_spent_on_looks_at_what_knows_nothing(
+    run: Run, make_trainer: MakeTrainer, step: int, is_due: bool
+) -> None:
+    trainer = make_trainer()
+    trainer.settings = trainer.settings.model_copy(update={"minutes": 1.0, "steps": None})
+    trainer.state.total_steps = None
+    session = session_of(run, trainer, [1.0], Recorder())
+    trainer.state.step, trainer.state.seconds = step, 50.0
+    assert session._evaluation_is_due() == is_due
+
+
 def test_the_best_is_kept_though_later_ones_are_worse(run: Run, make_trainer: MakeTrainer) -> None:
     recorder = Recorder()
     trainer = make_trainer(training={"steps": 10, "evaluate_every": 2, "keep": 1})

@@ -18,6 +18,7 @@ SAVE_AT_LEAST_EVERY = 300.0  # seconds
 EVALUATIONS = 10  # of a run, unless the settings say otherwise
 OVER_FITTED = 0.01  # nats so much above the least, relatively: more than chance where it is seen ...
 COOL_AFTER, STOP_AFTER = 2, 3  # ... so many times in a row
+FEWEST_STEPS = 20  # of minutes before a look: a model that knows nothing yet writes on to the limit, which takes long
 STOP_BELOW = 0.5  # of the peak of the learning rate: until then the cooldown may still mend what a high one does
 
 
@@ -97,6 +98,8 @@ class Session:
         if settings.minutes is None and state.total_steps is not None:
             every = max(1, (state.total_steps - state.first_step) // EVALUATIONS)
             return (state.step - state.first_step) % every == 0
+        if state.step - state.first_step < FEWEST_STEPS:
+            return False
         cost = self.trainer.reserved_seconds  # no more than a twentieth of the time goes into looking
         between = max(60 * (settings.minutes or 1) / EVALUATIONS, 20 * cost)
         return state.seconds - self.last_evaluated_at >= between
