@@ -124,6 +124,23 @@ def test_like_lengths_share_a_batch() -> None:
     assert real / padded > 0.9
 
 
+def test_short_and_long_labelled_texts_count_alike() -> None:
+    """The loss of a batch is a mean, so batches of few texts would make each of these count for more."""
+    lengths = [1] * 400 + [38] * 100 + [254]
+    batches = LabelledBatches(column([[5] * n for n in lengths]), np.zeros(501, dtype=np.int32), 256, 256, MARKERS)
+    sizes = [len(batch.targets) for batch in batches.in_order()]
+    usual = max(sizes)
+    assert sum(sizes) == 501
+    assert sum(size < usual - 1 for size in sizes) <= 3, sizes  # only the longest are fewer, for the sake of memory
+    assert max(batch.tokens.numel() for batch in batches.in_order()) <= 4 * 256 + 256
+    assert 0.8 * 256 < np.mean([batch.tokens.numel() for batch in batches.in_order()]) < 1.2 * 256
+
+
+def test_a_text_longer_than_a_whole_batch_is_a_batch() -> None:
+    batches = LabelledBatches(column([[5] * 90] * 3), np.zeros(3, dtype=np.int32), 100, 8, MARKERS)
+    assert [len(batch.targets) for batch in batches.in_order()] == [1, 1, 1]
+
+
 def test_labels_stay_with_their_texts_and_long_texts_are_cut() -> None:
     rows = numbered_rows(3, 50, 40)
     labels = np.array([row[0] % 7 for row in rows], dtype=np.int32)

@@ -15,8 +15,8 @@ def classifier(token_dropout: float) -> EncoderOnly:
 
 
 def test_hidden_tokens_are_neither_attended_to_nor_pooled() -> None:
-    model, only_first = classifier(1 - 1e-9), torch.arange(6).expand(4, 6) == 0
-    torch.testing.assert_close(model.train()(TOKENS, REAL), model.eval()(TOKENS, only_first))
+    model, only_second = classifier(1 - 1e-9), torch.arange(6).expand(4, 6) == 1  # the first is the start token
+    torch.testing.assert_close(model.train()(TOKENS, REAL), model.eval()(TOKENS, only_second))
 
 
 def test_a_trained_model_is_shown_every_token() -> None:
@@ -26,5 +26,5 @@ def test_a_trained_model_is_shown_every_token() -> None:
 def test_about_the_stated_share_is_hidden_and_other_ones_each_time() -> None:
     model = classifier(0.3)
     shown = torch.stack([model._thinned(torch.ones(50, 40, dtype=torch.bool)) for _ in range(2)])
-    assert 0.27 < 1 - shown[:, :, 1:].float().mean().item() < 0.33
+    assert 0.27 < 1 - shown[:, :, 2:].float().mean().item() < 0.33
     assert (shown[0] != shown[1]).any()

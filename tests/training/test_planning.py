@@ -185,7 +185,7 @@ def test_teachers_take_their_time() -> None:
 
 def test_a_classifier_is_not_shown_every_token_and_least_hidden_where_each_text_is_read_once() -> None:
     often, once = (plan_for(facts).recipe.model.token_dropout for facts in (REVIEWS, MANY_REVIEWS))
-    assert often == 0.5
+    assert often == 0.6
     assert 0 < once < often
     assert plan_for(PAIRS).recipe.model.token_dropout == 0
 

@@ -40,7 +40,7 @@ class TrainingSettings(Settings):
     epochs: PositiveFloat | None = None  # passes over the training part,
     tokens: PositiveInt | None = None  # target tokens,
     minutes: PositiveFloat | None = None  # or minutes of this machine, evaluation included
-    batch_tokens: PositiveInt = 4096  # tokens of one batch, padding included
+    batch_tokens: PositiveInt = 4096  # tokens of one batch, padding included; of labelled texts, on average
     accumulate: PositiveInt = 1  # batches of one step
     max_grad_norm: PositiveFloat | None = 1.0
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Generic
 
 import numpy as np
@@ -21,6 +22,7 @@ from penwright.errors import PenwrightError
 Indices = NDArray[np.int64]
 Labels = NDArray[np.int32]
 LENGTH_STEP = 4  # lengths are padded to multiples of this, for few distinct shapes
+_LONGEST_BATCH = 4  # times the tokens asked for: what a batch of long labelled texts may hold
 
 
 @dataclass(frozen=True)
@@ -111,10 +113,19 @@ class TextBatches(Batches[TextBatch]):
 class _Bucketed(Batches[AnyBatch]):
     """Examples of like lengths side by side; which lengths share a batch is the same in every epoch, who is not."""
 
-    def __init__(self, lengths: Sequence[Indices], batch_tokens: int, seed: int, longest: int | None = None):
+    def __init__(
+        self,
+        lengths: Sequence[Indices],
+        batch_tokens: int,
+        seed: int,
+        longest: int | None = None,
+        *,
+        alike: bool = False,
+    ):
         """`lengths` of each side of every example, the targets first; `batch_tokens` bounds rows times the longest.
 
-        Examples with a side of more than `longest` are left out.
+        Examples with a side of more than `longest` are left out. Batches that are `alike` hold as many examples each,
+        as many as have `batch_tokens` on average, and only the longest up to four times that.
         """
         self.seed, self.longest = seed, longest
         rounded = [-(-side // LENGTH_STEP) * LENGTH_STEP for side in lengths]
@@ -126,7 +137,8 @@ class _Bucketed(Batches[AnyBatch]):
                 raise PenwrightError(f"no example is short enough for a model that reads {longest} tokens at a time")
         self.tokens_per_epoch = int(lengths[0][self.order].sum())
         self.cells = np.cumsum(np.any([np.diff(side[self.order], prepend=-1) != 0 for side in rounded], axis=0))
-        self.borders = _borders(np.max(rounded, axis=0)[self.order], batch_tokens)
+        widths = np.max(rounded, axis=0)[self.order]
+        self.borders = (_even_borders if alike else _borders)(widths, batch_tokens)
         self.per_epoch = len(self.borders) - 1
 
     def batch(self, number: int) -> AnyBatch:
@@ -176,14 +188,18 @@ class PairBatches(_Bucketed[PairBatch]):
 
 
 class LabelledBatches(_Bucketed[LabelledBatch]):
-    """Texts between a start and an end token, cut at the context; what is cut off is the reader's to report."""
+    """Texts between a start and an end token, cut at the context; what is cut off is the reader's to report.
+
+    Batches hold as many texts each, long or short: a batch's loss is their mean, so each counts as much as any other.
+    """
 
     def __init__(
         self, text: Column, labels: Labels, context_length: int, batch_tokens: int, markers: Markers, seed: int = 0
     ):
         self.text, self.labels, self.markers = text, labels, markers
         self.cut = max(1, context_length - 2)
-        super().__init__([np.minimum(text.lengths, self.cut) + 2], batch_tokens, seed, longest=self.cut + 2)
+        lengths = np.minimum(text.lengths, self.cut) + 2
+        super().__init__([lengths], batch_tokens, seed, longest=self.cut + 2, alike=True)
 
     def examples(self, rows: Indices) -> LabelledBatch:
         texts = [self.text[row][: self.cut] for row in rows.tolist()]
@@ -211,6 +227,15 @@ def _borders(lengths: Indices, batch_tokens: int) -> list[int]:
             borders.append(place)
             longest = length
     return [*borders, len(lengths)]
+
+
+def _even_borders(lengths: Indices, batch_tokens: int) -> list[int]:
+    """As many examples in each batch, `batch_tokens` on average; batches of more than _LONGEST_BATCH times are cut."""
+    n_batches = max(1, min(len(lengths), round(float(lengths.sum()) / batch_tokens)))
+    borders = [0]
+    for begin, end in pairwise(np.linspace(0, len(lengths), n_batches + 1).astype(int).tolist()):
+        borders += [begin + place for place in _borders(lengths[begin:end], _LONGEST_BATCH * batch_tokens)[1:]]
+    return borders
 
 
 def _padded(

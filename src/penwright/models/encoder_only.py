@@ -42,9 +42,12 @@ class EncoderOnly(nn.Module):
         return self.encoder(self.embedding(tokens, positions), positions, mask)
 
     def _thinned(self, padding: Bool[Tensor, "batch length"]) -> Bool[Tensor, "batch length"]:
-        """Some tokens are hidden, so that no single word decides (Iyyer et al. 2015, word dropout); never the first."""
+        """Some tokens are hidden, so that no single word decides (Iyyer et al. 2015, word dropout).
+
+        Never the first word: a text of which only the start token is left would teach nothing.
+        """
         shown = torch.rand(padding.shape, device=padding.device) >= self.settings.token_dropout
-        shown[:, 0] = True
+        shown[:, min(1, padding.shape[1] - 1)] = True
         return padding & shown
 
     def label_logits(
