@@ -185,9 +185,16 @@ def test_teachers_take_their_time() -> None:
 
 def test_a_classifier_is_not_shown_every_token_and_least_hidden_where_each_text_is_read_once() -> None:
     often, once = (plan_for(facts).recipe.model.token_dropout for facts in (REVIEWS, MANY_REVIEWS))
-    assert often == 0.6
+    assert often == 0.7
     assert 0 < once < often
     assert plan_for(PAIRS).recipe.model.token_dropout == 0
+
+
+def test_a_classifier_takes_longer_steps_where_there_are_few_of_them() -> None:
+    few, some, many = (plan_for(REVIEWS, training={"steps": steps}).recipe.optimizer for steps in (50, 500, 5000))
+    assert {few.type, some.type, many.type} == {"adamw"}
+    assert (few.learning_rate, some.learning_rate, many.learning_rate) == (0.003, 0.002, 0.001)
+    assert plan_for(PAIRS).recipe.optimizer.type == "muon"
 
 
 def test_a_short_run_warms_up_in_a_fifth_of_its_steps() -> None:
