@@ -139,7 +139,7 @@ class _Planner:
         if self.affordable.epochs < 2.5:
             return 0.1, f"for about {rounded(self.affordable.epochs)} epochs"
         rate = 0.6 if self.affordable.epochs < 6 else 0.7
-        return rate, "no single word shall decide; two points of accuracy (measured)"
+        return rate, "no single word shall decide; about a point of accuracy (measured)"
 
     def _choose_optimizer(self) -> None:
         if self.facts.task == "classify":
@@ -155,11 +155,12 @@ class _Planner:
         self._choose_schedule(0.6, "the end need not be known until the cooldown begins")
 
     def _choose_optimizer_of_classifier(self) -> None:
-        """AdamW, slowly: Muon fits texts that are read five times too well (4 hundredths of a nat, measured)."""
-        rate = min(0.003, max(0.001, 1 / self.affordable.steps))  # fewer steps must go further (measured)
+        """AdamW, slowly: Muon fits texts that are read five times too well (two hundredths of a nat, measured)."""
+        n_read = self.affordable.epochs * self.facts.n_examples
+        rate = min(0.003, max(0.001, 240 / n_read))  # fitted on two corpora (benchmarks/LOG.md)
         optimizer: Table = {"type": "adamw", "learning_rate": round(rate, 4), "weight_decay": 0.0}
-        reason = f"labels are learned by heart less than with Muon (measured); for {self.affordable.steps:.0f} steps"
-        self.choices.suggest_type("optimizer", optimizer, reason)
+        reason = f"labels are learned by heart less than with Muon; at {rate:.2g}, for {rounded(n_read)} texts to read"
+        self.choices.suggest_type("optimizer", optimizer, f"{reason} (measured)")
         self._choose_schedule(0.95, "nearly all of a run cools down; classifiers end best so (measured)")
 
     def _choose_schedule(self, cooldown_fraction: float, reason: str) -> None:
