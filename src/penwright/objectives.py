@@ -28,6 +28,10 @@ class _Aims(NamedTuple):
     smoothing: float
     taught: "_Taught | None"
 
+    def soft(self, here: slice, dtype: torch.dtype) -> tuple[Tensor, float] | tuple[()]:
+        """The probabilities that teachers give these targets, and their weight; nothing where there are none."""
+        return (self.taught.probabilities(here, dtype), self.taught.weight) if self.taught else ()
+
 
 class _Taught(NamedTuple):
     """What teachers say of each target: their hidden states, since all probabilities at once would not fit."""
@@ -133,19 +137,14 @@ class _VocabularyLoss(torch.autograd.Function):
                 here = slice(begin, begin + chunk)
                 real = (targets[here] != IGNORED).to(dtype)[:, None]
                 states = hidden[here].to(dtype) * real
-                logits = (states @ matrix.T).to(loss.dtype)  # sums over a vocabulary need more than 8 bits of mantissa
-                logits = logits if bias is None else logits.add_(bias)
-                losses, gradient = _cross_entropy(logits, targets[here], aims.smoothing)
-                if aims.taught is not None:
-                    taught = aims.taught.probabilities(here, dtype)
-                    losses, gradient = _mixed(losses, gradient, logits, taught, aims.taught.weight)
-                loss += losses @ real[:, 0].to(loss.dtype)
+                soft = aims.soft(here, dtype)
+                losses, gradient = _cross_entropy(states @ matrix.T, bias, targets[here], aims.smoothing, *soft)
+                loss += losses @ real[:, 0].to(losses.dtype)
                 if d_hidden is not None and d_weight is not None:
-                    narrow = gradient.to(dtype)
-                    d_hidden[here] = (narrow @ matrix) * real
-                    d_weight += narrow.T @ states
+                    d_hidden[here] = (gradient @ matrix) * real
+                    d_weight += gradient.T @ states
                     if d_bias is not None:
-                        d_bias += real[:, 0] @ narrow
+                        d_bias += real[:, 0] @ gradient
         ctx.save_for_backward(d_hidden, d_weight, d_bias)
         return loss
 
@@ -156,23 +155,26 @@ class _VocabularyLoss(torch.autograd.Function):
 
 
 def _cross_entropy(
-    logits: Float[Tensor, "targets vocab_size"], targets: Int[Tensor, " targets"], smoothing: float
+    logits: Float[Tensor, "targets vocab_size"],
+    bias: Float[Tensor, " vocab_size"] | None,
+    targets: Int[Tensor, " targets"],
+    smoothing: float,
+    taught: Float[Tensor, "targets vocab_size"] | None = None,
+    weight: float = 0.0,
 ) -> tuple[Float[Tensor, " targets"], Float[Tensor, "targets vocab_size"]]:
-    """The loss of each row, and its gradient."""
+    """The loss of each row, and its gradient, as narrow as the logits; `taught` are `weight` of what is aimed at."""
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))  # 8 bits of mantissa are too few for a sum
+    log_probs = F.log_softmax(wide if bias is None else wide + bias, -1)
     index = targets.clamp(min=0)[:, None]  # an ignored target can be any: its row is not counted
-    log_probs = F.log_softmax(logits, -1)
     losses = (smoothing - 1) * log_probs.gather(1, index)
     if smoothing:
         losses -= smoothing * log_probs.mean(-1, keepdim=True)
+    if taught is not None:  # loss and gradient are linear in what is aimed at
+        losses = losses.lerp(-(taught * log_probs).sum(-1, keepdim=True), weight)
     gradient = log_probs.exp_()
     if smoothing:
-        gradient.sub_(smoothing / logits.shape[-1])
-    gradient.scatter_add_(1, index, torch.full_like(losses, smoothing - 1))
-    return losses[:, 0], gradient
-
-
-def _mixed(losses: Tensor, gradient: Tensor, logits: Tensor, taught: Tensor, weight: float) -> tuple[Tensor, Tensor]:
-    """The same with probabilities as part of the target: loss and gradient are linear in what the target is."""
-    log_probs = F.log_softmax(logits, -1)
-    soft_losses = -(taught * log_probs).sum(-1)
-    return losses.lerp(soft_losses, weight), gradient.lerp_(log_probs.exp_().sub_(taught), weight)
+        gradient.sub_((1 - weight) * smoothing / logits.shape[-1])
+    gradient.scatter_add_(1, index, torch.full_like(losses, (1 - weight) * (smoothing - 1)))
+    if taught is not None:
+        gradient.sub_(taught, alpha=weight)
+    return losses[:, 0], gradient.to(logits.dtype)

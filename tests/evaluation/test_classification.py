@@ -16,6 +16,12 @@ def test_accuracy_is_the_share_on_the_diagonal() -> None:
     assert scores_of([[8, 2], [1, 9]])["accuracy"] == pytest.approx(85.0)
 
 
+def test_accuracy_tells_how_far_chance_may_have_moved_it() -> None:
+    accuracy = classification_scores(np.array([[40, 10], [10, 40]]))[0]
+    assert accuracy.standard_error == pytest.approx(100 * (0.8 * 0.2 / 100) ** 0.5)
+    assert accuracy.note == "% of 100 examples, give or take 4.0"
+
+
 def test_macro_f1_is_the_plain_mean_over_labels() -> None:
     # precision 8/9 and recall 8/10 for the first label, 9/11 and 9/10 for the second
     first, second = 2 * (8 / 9) * 0.8 / (8 / 9 + 0.8), 2 * (9 / 11) * 0.9 / (9 / 11 + 0.9)

@@ -88,6 +88,18 @@ def test_of_equal_scores_the_one_with_fewest_nats_is_kept(run: Run, make_trainer
     assert recorder.evaluated_at == [(2, True), (4, True), (6, False), (8, False)] and run.best_step() == 4
 
 
+def test_what_chance_may_have_told_apart_is_ranked_by_nats(run: Run, make_trainer: MakeTrainer) -> None:
+    looks = iter([(80.0, 0.40), (80.9, 0.42), (79.5, 0.39), (81.0, 0.45), (79.9, 0.41), (nan, 0.1)])
+
+    def look() -> list[Score]:
+        accuracy, nats = next(looks)
+        return [Score("accuracy", accuracy, True, standard_error=1.0), Score("nats per text", nats)]
+
+    trainer = make_trainer(training={"steps": 12, "evaluate_every": 2})
+    Session(run, trainer, look, lambda: [Sample("a", "b")], [recorder := Recorder()]).fit()
+    assert [best for _, best in recorder.evaluated_at] == [True, False, True, True, False, False]
+
+
 class Killed(BaseException):
     """Ends a process at once: nothing of ours catches it."""
 

@@ -31,9 +31,11 @@ def classification_scores(counts: Counts) -> tuple[Score, ...]:
     correct = np.diag(counts)
     f1 = 2 * correct / np.maximum(counts.sum(0) + counts.sum(1), 1)
     present = counts.sum(1) > 0  # a label without any example says nothing
-    accuracy = 100 * correct.sum() / max(1, counts.sum())
-    note = f"% of {counts.sum():,} examples"
+    n = max(1, counts.sum())
+    accuracy = 100 * correct.sum() / n
+    error = (accuracy * (100 - accuracy) / n) ** 0.5
+    note = f"% of {counts.sum():,} examples, give or take {error:.1f}"
     return (
-        Score("accuracy", float(accuracy), True, note),
+        Score("accuracy", float(accuracy), True, note, float(error)),
         Score("macro-F1", float(100 * f1[present].mean()), True, "%"),
     )

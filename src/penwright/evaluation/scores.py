@@ -11,6 +11,7 @@ class Score(NamedTuple):
     value: float
     higher_is_better: bool = False
     note: str = ""  # what must be known to compare it: a signature, a unit
+    standard_error: float | None = None  # where it is known: values this close may be the same
 
     def beats(self, other: float | None) -> bool:
         """Whether this is a better value; one that is not finite beats nothing."""

@@ -131,7 +131,7 @@ class _Planner:
         if self.facts.task == "classify":
             return 0.3, "labels are soon learned by heart (measured)"
         epochs = self.affordable.epochs
-        once = 5.0 if self.affordable.is_short else 2.5
+        once = 3.3 if self.affordable.is_short else 1.7
         rates = [(once, 0.0), (15.0, 0.1), (50.0, 0.2)]  # beside weight decay (measured)
         return next((rate for limit, rate in rates if epochs < limit), 0.3), f"for about {rounded(epochs)} epochs"
 

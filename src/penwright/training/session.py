@@ -128,10 +128,12 @@ class Session:
         self.last_evaluated_at = state.seconds + trainer.reserved_seconds
 
     def _is_best(self, scores: Sequence[Score]) -> bool:
-        """By the first score; of equal ones, as BLEU is 0 for a while, the one with fewest nats."""
-        state, nats = self.trainer.state, _nats(scores)
-        fewer = nats is not None and state.best_nats is not None and nats < state.best_nats
-        return scores[0].beats(state.best) or (scores[0].value == state.best and fewer)
+        """By the first score; of those that only chance may tell apart, or are equal, the one with fewest nats."""
+        state, score, nats = self.trainer.state, scores[0], _nats(scores)
+        if state.best is None or nats is None or state.best_nats is None:
+            return score.beats(state.best)
+        alike = abs(score.value - state.best) <= (score.standard_error or 0.0)
+        return nats < state.best_nats if alike else score.beats(state.best)
 
     def _save(self) -> None:
         tensors, record = self.trainer.save()
