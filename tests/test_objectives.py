@@ -126,6 +126,19 @@ def test_a_taught_model_comes_to_expect_what_its_teachers_do(task: Task) -> None
     assert all(parameter.grad is None for teacher in teachers for parameter in teacher.parameters())
 
 
+def test_a_teacher_sees_no_more_of_a_text_than_its_pupil_does() -> None:
+    dropping = settings().model_copy(update={"token_dropout": 0.5})
+    pupil, teacher = make_model("classify", 9, dropping, 3).train(), make_model("classify", 9, settings(), 3).eval()
+    seen: list[list[Tensor]] = [[], []]
+    for model, into in zip((pupil.encoder, teacher.encoder), seen, strict=True):
+        model.register_forward_pre_hook(lambda _, args, into=into: into.append(args[2].padding))
+    for _ in range(8):
+        summed_loss(pupil, BATCHES["classify"], teachers=Teachers([teacher], 0.5))
+    assert any(not padding.all() for padding in seen[0])  # something was hidden
+    for theirs, ours in zip(*seen, strict=True):
+        assert torch.equal(theirs, ours)
+
+
 def _entropy_of_their_mean(task: Task, teachers: Sequence[Model]) -> float:
     with torch.no_grad():
         probabilities = torch.stack([_logits(task, teacher).softmax(-1) for teacher in teachers]).mean(0)

@@ -78,14 +78,13 @@ def _label_loss(
 ) -> Float[Tensor, ""]:
     if not isinstance(batch, LabelledBatch):
         raise TypeError(f"a classifier does not read a {type(batch).__name__}")
-    logits = model(batch.tokens, batch.padding).float()
+    shown = model.shown(batch.padding)  # a teacher sees no more than that: what it cannot tell, nobody is to guess
+    logits = model.label_logits(model.hidden(batch.tokens, shown), shown).float()
     loss = F.cross_entropy(logits, batch.targets, reduction="sum", label_smoothing=label_smoothing)
     if teachers is None:
         return loss
     with torch.no_grad():
-        each = [
-            m(batch.tokens, batch.padding).float().softmax(-1) for m in teachers.models if isinstance(m, EncoderOnly)
-        ]
+        each = [m(batch.tokens, shown).float().softmax(-1) for m in teachers.models if isinstance(m, EncoderOnly)]
     soft = F.cross_entropy(logits, torch.stack(each).mean(0), reduction="sum")
     return (1 - teachers.weight) * loss + teachers.weight * soft
 

@@ -30,8 +30,12 @@ class EncoderOnly(nn.Module):
         self, tokens: Int[Tensor, "batch length"], padding: Bool[Tensor, "batch length"]
     ) -> Float[Tensor, "batch n_labels"]:
         """The logits of each text's labels; padding is True at real tokens."""
-        padding = self._thinned(padding) if self.training and self.settings.token_dropout else padding
-        return self.label_logits(self.hidden(tokens, padding), padding)
+        shown = self.shown(padding)
+        return self.label_logits(self.hidden(tokens, shown), shown)
+
+    def shown(self, padding: Bool[Tensor, "batch length"]) -> Bool[Tensor, "batch length"]:
+        """The real tokens; while training, those among them that are not hidden this time."""
+        return self._thinned(padding) if self.training and self.settings.token_dropout else padding
 
     def hidden(
         self, tokens: Int[Tensor, "batch length"], padding: Bool[Tensor, "batch length"]
