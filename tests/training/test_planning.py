@@ -190,6 +190,12 @@ def test_a_classifier_is_not_shown_every_token_and_least_hidden_where_each_text_
     assert plan_for(PAIRS).recipe.model.token_dropout == 0
 
 
+def test_a_taught_classifier_has_less_dropout_and_is_shown_anything_from_nearly_nothing_to_all() -> None:
+    taught = plan_for(REVIEWS, distillation={"teachers": ["a", "b"]}).recipe.model
+    assert (taught.dropout, taught.token_dropout) == (0.1, 0.45)
+    assert plan_for(REVIEWS).recipe.model.dropout == 0.3
+
+
 def test_a_classifier_takes_longer_steps_where_it_reads_few_texts() -> None:
     few, some, many = (plan_for(REVIEWS, training={"epochs": epochs}).recipe.optimizer for epochs in (1.0, 2.0, 9.0))
     assert {few.type, some.type, many.type} == {"adamw"}

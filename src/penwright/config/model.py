@@ -109,7 +109,7 @@ class ModelSettings(Settings):
     dropout: Probability = 0.0  # on embeddings and on what each sublayer adds
     attention_dropout: Probability = 0.0  # on attention weights
     feed_forward_dropout: Probability = 0.0  # on the hidden layer of the feed-forward
-    token_dropout: Probability = 0.0  # share of a text's tokens that a classifier is not shown while it learns
+    token_dropout: Probability = 0.0  # share of a text's tokens, on average, that a classifier learns without
     zero_init_outputs: bool = True  # each sublayer begins by adding nothing
 
     @model_validator(mode="before")

@@ -12,6 +12,8 @@ from penwright.layers.mask import Mask
 from penwright.models.embedding import Embedding
 from penwright.models.initialisation import initialise
 
+MOST_HIDDEN = 0.9  # of a text's tokens, unless the mean itself is above
+
 
 class EncoderOnly(nn.Module):
     """A Transformer encoder, pooled and put into classes; with the classic block this is BERT (Devlin et al. 2019)."""
@@ -48,9 +50,13 @@ class EncoderOnly(nn.Module):
     def _thinned(self, padding: Bool[Tensor, "batch length"]) -> Bool[Tensor, "batch length"]:
         """Some tokens are hidden, so that no single word decides (Iyyer et al. 2015, word dropout).
 
-        Never the first word: a text of which only the start token is left would teach nothing.
+        The share differs from text to text, as widely around token_dropout as it can, since what is read later is
+        whole. Never the first word: a text of which only the start token is left would teach nothing.
         """
-        shown = torch.rand(padding.shape, device=padding.device) >= self.settings.token_dropout
+        mean = self.settings.token_dropout
+        spread = min(mean, max(0.0, MOST_HIDDEN - mean))
+        shares = mean + spread * (2 * torch.rand(len(padding), 1, device=padding.device) - 1)
+        shown = torch.rand(padding.shape, device=padding.device) >= shares
         shown[:, min(1, padding.shape[1] - 1)] = True
         return padding & shown
 

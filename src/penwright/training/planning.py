@@ -129,13 +129,21 @@ class _Planner:
 
     def _dropout(self) -> tuple[float, str]:
         if self.facts.task == "classify":
+            if self._is_taught:
+                return 0.1, "what its teachers say is not learned by heart as labels are (measured)"
             return 0.3, "labels are soon learned by heart (measured)"
         epochs = self.affordable.epochs
         once = 3.3 if self.affordable.is_short else 1.7
         rates = [(once, 0.0), (15.0, 0.1), (50.0, 0.2)]  # beside weight decay (measured)
         return next((rate for limit, rate in rates if epochs < limit), 0.3), f"for about {rounded(epochs)} epochs"
 
+    @property
+    def _is_taught(self) -> bool:
+        return bool(self.choices.section("distillation"))
+
     def _token_dropout(self) -> tuple[float, str]:
+        if self._is_taught:
+            return 0.45, "its teachers tell what they think of any part of a text, from a word to all of it (measured)"
         if self.affordable.epochs < 2.5:
             return 0.1, f"for about {rounded(self.affordable.epochs)} epochs"
         rate = 0.6 if self.affordable.epochs < 6 else 0.7
