@@ -1,8 +1,8 @@
 """BLEU of a test set after so many minutes, JoeyNMT and eole beside ours: whole processes from raw text, beam 5.
 
 The peers have d 128, 4 + 4 layers and a vocabulary of 8,000, small batches and a short warm-up, and are stopped when
-the time is up; ours chooses for itself. Of the dev part at most 200 lines count, of the test part at most 1,000. JoeyNMT is then as
-good as at its best look at the dev part, eole as at its last checkpoint.
+the time is up; ours chooses for itself. Of the dev part at most 200 lines count, of the test part at most 1,000.
+JoeyNMT is then as good as at its best look at the dev part, eole as at its last checkpoint.
 
 Run: python -m benchmarks.mt_quality FOLDER TRAIN,DEV,TEST SOURCE-TARGET MINUTES NAME=PYTHON[,NAME=PYTHON] [ROUNDS]
 

@@ -78,7 +78,7 @@ def _label_loss(
 ) -> Float[Tensor, ""]:
     if not isinstance(batch, LabelledBatch):
         raise TypeError(f"a classifier does not read a {type(batch).__name__}")
-    shown = model.shown(batch.padding)  # a teacher sees no more than that: what it cannot tell, nobody is to guess
+    shown = model.shown(batch.padding)  # by its teachers, too: what is hidden from one alone teaches nothing
     logits = model.label_logits(model.hidden(batch.tokens, shown), shown).float()
     loss = F.cross_entropy(logits, batch.targets, reduction="sum", label_smoothing=label_smoothing)
     if teachers is None:
