@@ -12,7 +12,7 @@ import torch
 from penwright import compiler
 from penwright.config import DecodingSettings, Table
 from penwright.decoding import BeamSettings, Chances, Hypothesis, Sampling, ahead, beam_search, examples, generate, step
-from penwright.decoding.choosing.largest import Choosing
+from penwright.decoding.choosing.largest import COMPILES, Choosing
 from penwright.decoding.choosing.spelled import SpelledRows
 from penwright.decoding.choosing.spelling import Spelling
 from penwright.decoding.decodable import Continuing, Translating
@@ -27,6 +27,7 @@ from penwright.models import DecoderOnly, EncoderDecoder
 VOCABULARY = 29
 SOURCES = [[4, 5, 6, 2], [2], [7, 8, 9, 2]]
 NEEDS_COMPILER = pytest.mark.skipif(bool(compiler.what_is_missing()), reason=compiler.what_is_missing() or "compiles")
+CHOOSES = pytest.mark.skipif(not COMPILES, reason="the operators that choose tokens need AVX-512")
 
 
 @pytest.fixture(autouse=True)
@@ -168,6 +169,7 @@ def test_a_compiled_translator_gives_the_same_logits_however_many_sources_and_be
 
 
 @NEEDS_COMPILER
+@CHOOSES
 def test_a_row_is_written_the_same_several_tokens_at_a_time(
     writer: Callable[..., DecoderOnly],
     translating_model: Callable[..., EncoderDecoder],
@@ -218,6 +220,7 @@ def written(
 
 
 @NEEDS_COMPILER
+@CHOOSES
 def test_beams_of_a_source_go_on_the_same_several_steps_at_a_time(
     translating_model: Callable[..., EncoderDecoder], monkeypatch: pytest.MonkeyPatch
 ) -> None:

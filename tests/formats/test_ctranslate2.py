@@ -146,7 +146,8 @@ def test_a_smaller_export_is_nearly_the_same_and_leaves_the_model_alone(precisio
         save_ctranslate2(model, bpe, tmp_path / name, kind)
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
     assert (tmp_path / "small/model.bin").stat().st_size < 0.6 * (tmp_path / "whole/model.bin").stat().st_size
-    engine = ctranslate2.Generator(str(tmp_path / "small"), intra_threads=1, compute_type="auto")
+    # float32 tells what the file holds: without VNNI the engine's own products in int8 are far off (0.93 for 0.07)
+    engine = ctranslate2.Generator(str(tmp_path / "small"), intra_threads=1, compute_type="float32")
     tokens = torch.randint(bpe.vocab_size - 3, (1, 20))
     theirs = torch.from_numpy(np.array(engine.forward_batch([spelled(bpe, tokens[0].tolist())]))).log_softmax(-1)
     with torch.no_grad():
