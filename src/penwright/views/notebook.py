@@ -15,9 +15,12 @@ THUMBNAIL = 64  # pixels along a side, as in modules/heads.js
 HEIGHT = 520  # pixels, where scripts of a notebook do not run
 
 # What the notebook does for all such frames: sets their heights, and tells them whether it is dark, then and whenever
-# that changes. It listens once, however often cells are run, and holds no frame that is gone.
+# that changes. It listens once, however often cells are run, and holds no frame that is gone. A frame may have drawn
+# its view before this runs, when nobody listened, or before it had a width: it is asked for its height again.
 HOST = """<script>(() => {
 const frame = document.currentScript.previousElementSibling;
+const ask = (one) => one.contentWindow && one.contentWindow.postMessage({penwright: "here"}, "*");
+ask(frame);
 if (window.penwrightFrames) return void window.penwrightFrames.add(new WeakRef(frame));
 const frames = (window.penwrightFrames = new Set([new WeakRef(frame)]));
 const here = () => [...frames].flatMap((each) => each.deref() || (frames.delete(each), []));
@@ -31,6 +34,7 @@ addEventListener("message", ({source, data}) => {
   const one = data && data.penwright && here().find((each) => each.contentWindow === source);
   if (!one) return;
   if (data.penwright === "height" && data.height) one.style.height = data.height + 8 + "px";
+  if (data.penwright === "height" && !data.height && one.offsetHeight) setTimeout(ask, 100, one);
   if (data.penwright === "ready") tell(one);
 });
 const again = () => setTimeout(() => here().forEach(tell), 300);

@@ -18,12 +18,17 @@ function themeSwitch() {
 /** Tell the notebook how tall the views are, and be told whether it is dark; both by message, as the frame is sealed. */
 function livingInAFrame() {
   const tell = () => parent.postMessage({ penwright: "height", height: document.documentElement.offsetHeight }, "*");
+  const introduce = () => {
+    tell(); // a frame out of sight observes nothing
+    parent.postMessage({ penwright: "ready" }, "*");
+  };
   addEventListener("message", ({ source, data }) => {
-    if (source === parent && data && data.penwright === "theme") document.documentElement.dataset.theme = data.theme;
+    if (source !== parent || !data) return;
+    if (data.penwright === "theme") document.documentElement.dataset.theme = data.theme;
+    if (data.penwright === "here") introduce();
   });
   new ResizeObserver(tell).observe(document.documentElement);
-  tell(); // a frame out of sight observes nothing
-  parent.postMessage({ penwright: "ready" }, "*");
+  introduce();
 }
 
 /** Draw what the page holds; `views` are the draw functions by name. */
