@@ -78,13 +78,13 @@ def _label_loss(
 ) -> Float[Tensor, ""]:
     if not isinstance(batch, LabelledBatch):
         raise TypeError(f"a classifier does not read a {type(batch).__name__}")
-    shown = model.shown(batch.padding)  # by its teachers, too: what is hidden from one alone teaches nothing
-    logits = model.label_logits(model.hidden(batch.tokens, shown), shown).float()
+    logits = model(batch.tokens, batch.padding, batch.positions).float()
     loss = F.cross_entropy(logits, batch.targets, reduction="sum", label_smoothing=label_smoothing)
     if teachers is None:
         return loss
     with torch.no_grad():
-        each = [m(batch.tokens, shown).float().softmax(-1) for m in teachers.models if isinstance(m, EncoderOnly)]
+        opinions = [teacher(batch.tokens, batch.padding, batch.positions).float() for teacher in teachers.models]
+        each = [logits.softmax(-1) for logits in opinions]
     soft = F.cross_entropy(logits, torch.stack(each).mean(0), reduction="sum")
     return (1 - teachers.weight) * loss + teachers.weight * soft
 

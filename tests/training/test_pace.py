@@ -1,6 +1,8 @@
 import pytest
 
 from penwright.config import ModelSettings, Task, TrainingSettings
+from penwright.objectives import summed_loss
+from penwright.training import pace as measured
 from penwright.training.machine import choose_machine
 from penwright.training.pace import pace_on
 
@@ -16,6 +18,15 @@ def test_a_larger_model_takes_in_fewer_tokens_a_second(task: Task) -> None:
 def test_a_context_longer_than_the_batch_is_measured_with_one_row() -> None:
     machine = choose_machine(TrainingSettings(steps=1, device="cpu", precision="float32", threads=1))
     assert pace_on(machine, "generate")(ModelSettings(d_model=16, n_layers=1, context_length=128), 300, 32) > 0
+
+
+def test_what_is_hidden_from_a_classifier_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr(measured, "summed_loss", lambda model, batch: seen.append(batch) or summed_loss(model, batch))
+    machine = choose_machine(TrainingSettings(steps=1, device="cpu", precision="float32", threads=1))
+    settings = ModelSettings(d_model=16, n_layers=1, context_length=50, token_dropout=0.6)
+    assert pace_on(machine, "classify")(settings, 300, 1000) > 0
+    assert {batch.tokens.shape for batch in seen} == {(20, 20)}
 
 
 @pytest.mark.parametrize("task", ["generate", "translate", "classify"])

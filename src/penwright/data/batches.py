@@ -9,7 +9,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 IGNORED = -100  # a target that does not count: padding, or where there is nothing to predict
-
+LENGTH_STEP = 4  # lengths are padded to multiples of this, for few distinct shapes
 
 AnyBatch = TypeVar("AnyBatch", bound="_Batch")
 
@@ -58,6 +58,7 @@ class LabelledBatch(_Batch):
     tokens: Int[Tensor, "batch length"]
     padding: Bool[Tensor, "batch length"]  # True at real tokens
     targets: Int[Tensor, " batch"]  # numbers of labels
+    positions: Int[Tensor, "batch length"] | None = None  # of the tokens in their texts; None: nothing was left out
 
 
 Batch = TextBatch | PairBatch | LabelledBatch

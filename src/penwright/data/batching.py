@@ -15,13 +15,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from penwright.data.batches import IGNORED, AnyBatch, LabelledBatch, PairBatch, TextBatch
+from penwright.data.batches import IGNORED, LENGTH_STEP, AnyBatch, LabelledBatch, PairBatch, TextBatch
+from penwright.data.hiding import TokenDropout
 from penwright.data.store import Column
 from penwright.errors import PenwrightError
 
 Indices = NDArray[np.int64]
 Labels = NDArray[np.int32]
-LENGTH_STEP = 4  # lengths are padded to multiples of this, for few distinct shapes
 _LONGEST_BATCH = 4  # times the tokens asked for: what a batch of long labelled texts may hold
 
 
@@ -191,15 +191,41 @@ class LabelledBatches(_Bucketed[LabelledBatch]):
     """Texts between a start and an end token, cut at the context; what is cut off is the reader's to report.
 
     Batches hold as many texts each, long or short: a batch's loss is their mean, so each counts as much as any other.
+    With token dropout, those of which as many tokens are shown stand side by side; `in_order` shows all of each text.
     """
 
     def __init__(
-        self, text: Column, labels: Labels, context_length: int, batch_tokens: int, markers: Markers, seed: int = 0
+        self,
+        text: Column,
+        labels: Labels,
+        context_length: int,
+        batch_tokens: int,
+        markers: Markers,
+        seed: int = 0,
+        token_dropout: TokenDropout | None = None,
     ):
-        self.text, self.labels, self.markers = text, labels, markers
+        """`batch_tokens` are those of whole texts, whatever is shown of them."""
+        self.text, self.labels, self.markers, self.token_dropout = text, labels, markers, token_dropout
         self.cut = max(1, context_length - 2)
-        lengths = np.minimum(text.lengths, self.cut) + 2
-        super().__init__([lengths], batch_tokens, seed, longest=self.cut + 2, alike=True)
+        self.lengths = np.minimum(text.lengths, self.cut) + 2
+        super().__init__([self.lengths], batch_tokens, seed, longest=self.cut + 2, alike=True)
+
+    def batch(self, number: int) -> LabelledBatch:
+        if self.token_dropout is None:
+            return super().batch(number)
+        epoch, place = divmod(number, int(self.per_epoch))
+        batches, order, n_shown = self._epoch_of_parts(epoch, self.token_dropout)
+        rows = slice(self.borders[batches[place]], self.borders[batches[place] + 1])
+        random = np.random.default_rng((self.seed, epoch, 1 + place))  # a last 0 would be the epoch's own
+        return self.token_dropout.shown(self.examples(order[rows]), n_shown[rows], random)
+
+    @lru_cache(maxsize=2)  # noqa: B019 - as _epoch
+    def _epoch_of_parts(self, epoch: int, token_dropout: TokenDropout) -> tuple[Indices, Indices, Indices]:
+        """The order of batches, that of texts in them, and how many tokens are shown of each in that order."""
+        random = np.random.default_rng((self.seed, epoch))
+        n_shown = token_dropout.numbers_shown(self.lengths[self.order], random)
+        mixed = np.lexsort((random.random(len(self.order)), -(-n_shown // LENGTH_STEP)))
+        return random.permutation(len(self.borders) - 1), self.order[mixed], n_shown[mixed]
 
     def examples(self, rows: Indices) -> LabelledBatch:
         texts = [self.text[row][: self.cut] for row in rows.tolist()]

@@ -33,7 +33,7 @@ class Mask:
         unmasked = self.padding is None and self.segments is None
         if unmasked and (whole or not self.causal) and (self.window is None or self.window >= sources):
             return KernelMask(is_causal=self.causal)
-        sources_at = torch.arange(sources, device=positions.device)
+        sources_at = positions[:, None] if whole else torch.arange(sources, device=positions.device)
         allowed = torch.ones((1, 1, sources), dtype=torch.bool, device=positions.device)
         if self.causal:
             allowed = allowed & (sources_at <= positions[..., None])

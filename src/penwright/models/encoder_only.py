@@ -1,6 +1,5 @@
 """Encoder-only: reads a text as a whole and scores each label for it."""
 
-import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -11,8 +10,6 @@ from penwright.layers.dropout import Dropout
 from penwright.layers.mask import Mask
 from penwright.models.embedding import Embedding
 from penwright.models.initialisation import initialise
-
-MOST_HIDDEN = 0.9  # of a text's tokens, unless the mean itself is above
 
 
 class EncoderOnly(nn.Module):
@@ -29,36 +26,24 @@ class EncoderOnly(nn.Module):
         initialise(self, settings)
 
     def forward(
-        self, tokens: Int[Tensor, "batch length"], padding: Bool[Tensor, "batch length"]
+        self,
+        tokens: Int[Tensor, "batch length"],
+        padding: Bool[Tensor, "batch length"],
+        positions: Int[Tensor, "batch length"] | None = None,
     ) -> Float[Tensor, "batch n_labels"]:
-        """The logits of each text's labels; padding is True at real tokens."""
-        shown = self.shown(padding)
-        return self.label_logits(self.hidden(tokens, shown), shown)
-
-    def shown(self, padding: Bool[Tensor, "batch length"]) -> Bool[Tensor, "batch length"]:
-        """The real tokens; while training, those among them that are not hidden this time."""
-        return self._thinned(padding) if self.training and self.settings.token_dropout else padding
+        """The logits of each text's labels; padding is True at real tokens, positions tell where some are left out."""
+        return self.label_logits(self.hidden(tokens, padding, positions), padding)
 
     def hidden(
-        self, tokens: Int[Tensor, "batch length"], padding: Bool[Tensor, "batch length"]
+        self,
+        tokens: Int[Tensor, "batch length"],
+        padding: Bool[Tensor, "batch length"],
+        positions: Int[Tensor, "batch length"] | None = None,
     ) -> Float[Tensor, "batch length d_model"]:
         """Each token in the light of all others."""
-        positions = positions_of(tokens, None, self.settings)
+        positions = positions_of(tokens, None, self.settings) if positions is None else positions
         mask = Mask(window=self.settings.window, padding=padding)
         return self.encoder(self.embedding(tokens, positions), positions, mask)
-
-    def _thinned(self, padding: Bool[Tensor, "batch length"]) -> Bool[Tensor, "batch length"]:
-        """Some tokens are hidden, so that no single word decides (Iyyer et al. 2015, word dropout).
-
-        The share differs from text to text, as widely around token_dropout as it can, since what is read later is
-        whole. Never the first word: a text of which only the start token is left would teach nothing.
-        """
-        mean = self.settings.token_dropout
-        spread = min(mean, max(0.0, MOST_HIDDEN - mean))
-        shares = mean + spread * (2 * torch.rand(len(padding), 1, device=padding.device) - 1)
-        shown = torch.rand(padding.shape, device=padding.device) >= shares
-        shown[:, min(1, padding.shape[1] - 1)] = True
-        return padding & shown
 
     def label_logits(
         self, hidden: Float[Tensor, "batch length d_model"], padding: Bool[Tensor, "batch length"]

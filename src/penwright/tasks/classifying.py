@@ -8,6 +8,7 @@ import numpy as np
 
 from penwright.data.batching import LabelledBatches
 from penwright.data.corpora import Labelled
+from penwright.data.hiding import TokenDropout
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
 from penwright.decoding import Classifier
@@ -38,9 +39,16 @@ def texts(corpus: AnyCorpus) -> Iterator[str]:
 
 
 def batches(bench: Workbench, store: TokenStore) -> LabelledBatches:
-    recipe = bench.recipe
-    context, tokens = recipe.model.context_length, recipe.training.batch_tokens
-    return LabelledBatches(store.column("text"), store.labels["label"], context, tokens, bench.markers, recipe.seed)
+    recipe, model = bench.recipe, bench.recipe.model
+    return LabelledBatches(
+        store.column("text"),
+        store.labels["label"],
+        model.context_length,
+        recipe.training.batch_tokens,
+        bench.markers,
+        recipe.seed,
+        TokenDropout(model.token_dropout, model.pooling == "first") if model.token_dropout else None,
+    )
 
 
 def evaluate(bench: Workbench) -> Sequence[Score]:

@@ -28,7 +28,8 @@ def pace_on(machine: Machine, task: Task, n_labels: int = 2) -> Pace:
         optimizers = Optimizers(model, Muon(), machine.precision)
         length = min(LENGTHS.get(task, settings.context_length), settings.context_length)
         rows = max(1, min(batch_tokens, MOST_TOKENS) // length)
-        batch = _batch_by_chance(task, vocab_size, rows, length, n_labels).to(machine.device)
+        shown = max(1, round(length * (1 - settings.token_dropout)))  # what is hidden from a classifier takes no time
+        batch = _batch_by_chance(task, vocab_size, rows, shown, n_labels).to(machine.device)
 
         def step() -> None:
             with torch.autocast(machine.device.type, machine.precision, enabled=machine.precision != torch.float32):

@@ -1,0 +1,120 @@
+"""Token dropout: while it learns, a classifier is not shown every token."""
+
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+
+from penwright.config import ModelSettings
+from penwright.data.batches import LabelledBatch
+from penwright.data.batching import LabelledBatches, Markers
+from penwright.data.hiding import TokenDropout
+from penwright.data.store import Column
+from penwright.models import EncoderOnly
+
+MARKERS = Markers(pad=0, start=1, end=2)
+WORDS = np.random.default_rng(3).integers(0, 40, 600)  # in each text; 0 is an empty text
+
+
+def texts() -> Column:
+    """Texts that count up from 10, so that a token tells where it stood."""
+    tokens = np.concatenate([np.arange(10, 10 + n) for n in WORDS])
+    return Column(tokens.astype(np.uint16), np.concatenate([[0], np.cumsum(WORDS)]), 0)
+
+
+def batches(token_dropout: TokenDropout | None, seed: int = 7) -> LabelledBatches:
+    return LabelledBatches(texts(), np.arange(600, dtype=np.int32), 32, 512, MARKERS, seed, token_dropout)
+
+
+def epoch(of: LabelledBatches, number: int = 0) -> list[LabelledBatch]:
+    n_batches = int(of.per_epoch)
+    return [of.batch(number * n_batches + place) for place in range(n_batches)]
+
+
+def classifier(**more: object) -> EncoderOnly:
+    torch.manual_seed(5)
+    table = {"d_model": 16, "n_heads": 2, "zero_init_outputs": False, **more}
+    return EncoderOnly(60, ModelSettings.model_validate(table), n_labels=3).eval()
+
+
+def test_every_text_is_shown_once_an_epoch_with_its_label() -> None:
+    labels = torch.cat([batch.targets for batch in epoch(batches(TokenDropout(0.6)))])
+    assert sorted(labels.tolist()) == list(range(600))
+
+
+def test_what_is_shown_stands_in_order_and_tells_where_it_stood() -> None:
+    for batch in epoch(batches(TokenDropout(0.6))):
+        assert batch.positions is not None
+        for row, label in enumerate(batch.targets.tolist()):
+            real, end = batch.padding[row], min(int(WORDS[label]), 30) + 1
+            places = batch.positions[row][real].tolist()
+            assert batch.tokens[row][real].tolist() == [1 if p == 0 else 2 if p == end else p + 9 for p in places]
+            assert places == sorted(set(places)) and 1 in places
+
+
+def test_hidden_tokens_take_no_room() -> None:
+    shown, whole = (epoch(batches(TokenDropout(0.7) if hidden else None)) for hidden in (True, False))
+    assert len(shown) == len(whole)
+    cells = [sum(batch.tokens.numel() for batch in each) for each in (shown, whole)]
+    assert cells[0] < 0.5 * cells[1]
+    assert max(len(batch.targets) for batch in shown) == max(len(batch.targets) for batch in whole)
+
+
+@pytest.mark.parametrize("settings", [{}, {"window": 5}, {"positions": {"type": "sinusoidal"}}], ids=str)
+def test_a_model_makes_of_what_is_shown_what_it_would_if_the_rest_were_masked(settings: dict[str, object]) -> None:
+    model = classifier(**settings)
+    for batch in epoch(batches(TokenDropout(0.5)))[:8]:
+        assert batch.positions is not None
+        lengths = torch.tensor([min(int(WORDS[label]), 30) + 2 for label in batch.targets])
+        places = torch.arange(int(lengths.max()))
+        tokens = torch.where(places == 0, 1, torch.where(places == lengths[:, None] - 1, 2, places + 9))
+        mask = torch.zeros(tokens.shape, dtype=torch.bool)
+        for row, kept, real in zip(mask, batch.positions, batch.padding, strict=True):
+            row[kept[real]] = True
+        expected = model(tokens.where(places < lengths[:, None], 0), mask)
+        torch.testing.assert_close(model(batch.tokens, batch.padding, batch.positions), expected)
+
+
+def test_other_tokens_are_hidden_in_each_epoch_and_the_same_ones_when_asked_again() -> None:
+    of = batches(TokenDropout(0.5))
+
+    def shown(of: LabelledBatches, number: int) -> list[list[int]]:
+        found = {}
+        for batch in epoch(of, number):
+            found |= {int(t): row[r].tolist() for t, row, r in zip(batch.targets, batch.tokens, batch.padding)}  # noqa: B905
+        return [found[label] for label in range(600)]
+
+    first = shown(of, 0)
+    assert first != shown(of, 1)
+    assert shown(batches(TokenDropout(0.5)), 0) == first  # as after a resume
+    assert shown(batches(TokenDropout(0.5), seed=8), 0) != first
+
+
+@pytest.mark.parametrize(
+    ("mean", "least", "most"), [(0.1, 0.0, 0.2), (0.45, 0.0, 0.9), (0.6, 0.3, 0.9), (0.95, 0.95, 0.95)]
+)
+def test_of_each_text_another_share_is_hidden_as_far_as_can_be_around_the_mean(
+    mean: float, least: float, most: float
+) -> None:
+    shares = 1 - TokenDropout(mean).numbers_shown(np.full(800, 4000), np.random.default_rng(1)) / 4000
+    assert shares.min() == pytest.approx(least, abs=0.03)
+    assert shares.max() == pytest.approx(most, abs=0.03)
+    assert shares.mean() == pytest.approx(mean, abs=0.03)
+
+
+@pytest.mark.parametrize(("pooling", "always"), [("mean", {1}), ("first", {0, 1})])
+def test_the_first_word_is_always_shown_and_so_is_the_start_where_only_it_is_read(
+    pooling: Literal["mean", "first"], always: set[int]
+) -> None:
+    of = batches(TokenDropout(1.0, keeps_start=pooling == "first"))
+    for batch in epoch(of):
+        assert batch.positions is not None
+        for places, real in zip(batch.positions, batch.padding, strict=True):
+            assert set(places[real].tolist()) == always
+
+
+def test_a_look_shows_all_of_each_text() -> None:
+    for hidden, whole in zip(batches(TokenDropout(0.9)).in_order(), batches(None).in_order(), strict=True):
+        assert hidden.positions is None
+        assert torch.equal(hidden.tokens, whole.tokens)
