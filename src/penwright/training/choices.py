@@ -31,6 +31,13 @@ class Choices:
             self.table = _filled_in(self.table, path, value)
             self.made.append(Choice(key, value, reason))
 
+    def revise(self, key: str, value: object, reason: str) -> None:
+        """Take another value for what was suggested; what is given stands."""
+        for place, choice in enumerate(self.made):
+            if choice.key == key:
+                self.table = _filled_in(self.table, key.split("."), value)
+                self.made[place] = Choice(key, value, reason)
+
     def suggest_type(self, name: str, variant: Table, reason: str) -> None:
         """Take this variant of a table, with its settings below those that are given, unless a type is given."""
         given = self.section(name)

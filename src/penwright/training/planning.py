@@ -13,6 +13,7 @@ from penwright.training.facts import MANY_CHARACTERS, Facts
 from penwright.training.pace import Pace
 
 CPU = torch.device("cpu")
+MANY_EPOCHS = 6.0  # of labelled texts: more of them is hidden from there on (measured)
 WARMUP_STEPS, WARMUP_SHARE = 50, 0.2  # so many, but no more than this part of all
 
 
@@ -122,6 +123,9 @@ class _Planner:
         model = self.choices.section("model")
         if "dropout" not in model and (model.get("size") is None or model["size"] in LADDER):
             self._suggest("model.dropout", *self._dropout())
+        if self.facts.task == "classify" and not self._is_taught and self.affordable.epochs >= MANY_EPOCHS:
+            reason = f"for about {rounded(self.affordable.epochs)} epochs: no single word shall decide (measured)"
+            self.choices.revise("model.token_dropout", 0.7, reason)
         if self.facts.task == "translate":
             self._suggest("training.label_smoothing", 0.1, "a sentence has more than one good translation")
         if self.facts.task == "classify":
