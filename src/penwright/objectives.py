@@ -83,9 +83,8 @@ def _label_loss(
     if teachers is None:
         return loss
     with torch.no_grad():
-        opinions = [teacher(batch.tokens, batch.padding, batch.positions).float() for teacher in teachers.models]
-        each = [logits.softmax(-1) for logits in opinions]
-    soft = F.cross_entropy(logits, torch.stack(each).mean(0), reduction="sum")
+        told = [each(batch.tokens, batch.padding, batch.positions).float().softmax(-1) for each in teachers.models]
+    soft = F.cross_entropy(logits, torch.stack(told).mean(0), reduction="sum")
     return (1 - teachers.weight) * loss + teachers.weight * soft
 
 

@@ -38,8 +38,8 @@ class TokenDropout:
 
     def shown(self, batch: LabelledBatch, numbers: NDArray[np.int64], random: Generator) -> LabelledBatch:
         """So many tokens of each text, drawn by chance, in their order and with their positions."""
-        n_rows, whole = batch.tokens.shape
-        keys = np.where(batch.padding.numpy(), random.random((n_rows, whole)), 2.0)
+        whole = batch.tokens.shape[1]
+        keys = np.where(batch.padding.numpy(), random.random(batch.tokens.shape), 2.0)  # the smallest are drawn
         keys[:, self._always] = -1.0
         width = min(whole, -(-int(numbers.max()) // LENGTH_STEP) * LENGTH_STEP)
         drawn = keys.argsort(1)[:, :width]
