@@ -1,5 +1,8 @@
 import json
+from inspect import signature
 from pathlib import Path
+
+from penwright.cli import plan, train
 
 from .conftest import Command
 
@@ -17,6 +20,15 @@ def test_a_plan_for_programs(penwright: Command, corpora: Path) -> None:
     assert plan["epochs"] > 0 and 0 < plan["outlook"]["low"] < plan["outlook"]["high"]
 
 
-def test_where_nothing_can_be_expected_a_plan_says_so(penwright: Command, corpora: Path) -> None:
-    done = penwright("plan", corpora / "pairs.tsv", "--minutes", 1, "--set", "model.size=nano")
-    assert done.returncode == 0 and "cannot be told" in done.stdout
+def test_where_nothing_can_be_expected_a_plan_says_so(penwright: Command, corpora: Path, tmp_path: Path) -> None:
+    held_out = tmp_path / "held-out.tsv"
+    held_out.write_text("a new house\tein neues Haus\n")
+    options = ["--validation", held_out, "--task", "translate", "--epochs", 2, "--size", "nano"]
+    done = penwright("plan", corpora / "pairs.tsv", *options)
+    assert done.returncode == 0 and "cannot be told" in done.stdout and "reads the text about 2 times" in done.stdout
+
+
+def test_a_plan_is_asked_for_as_training_is() -> None:
+    of_training, of_the_plan = (signature(each.command).parameters for each in (train, plan))
+    assert set(of_training) - set(of_the_plan) == {"run", "seed", "ensemble", "resume", "dry_run"}
+    assert all(of_the_plan[name].annotation == of_training[name].annotation for name in of_the_plan)

@@ -30,6 +30,12 @@ OwnFiles = Annotated[
 ]
 RecipeFile = Annotated[Path | None, typer.Option(help="A TOML file of settings.")]
 AnySetting = Annotated[list[str] | None, typer.Option("--set", help="Any setting: table.key=value.")]
+TaskName = Annotated[str | None, typer.Option(help="generate, translate or classify; found out if not given.")]
+Minutes = Annotated[float | None, typer.Option(help="Train for so many minutes of this machine.")]
+Steps = Annotated[int | None, typer.Option(help="Train for so many steps.")]
+Epochs = Annotated[float | None, typer.Option(help="Train for so many passes over the text.")]
+SizeName = Annotated[str | None, typer.Option(help="Of the model: nano, tiny, mini, small, medium, base, ...")]
+Validation = Annotated[list[str] | None, typer.Option(help="Held-out files of your own.")]
 Texts = Annotated[
     list[str] | None, typer.Argument(help="Texts; without any, each line of standard input is one.", metavar="TEXT")
 ]
@@ -72,6 +78,18 @@ def warn(text: str) -> None:
 def without_none(table: dict[str, object]) -> dict[str, object]:
     """The flags that were given."""
     return {key: value for key, value in table.items() if value is not None and value != []}
+
+
+def training_flags(
+    data: list[str] | None, validation: list[str] | None, task: str | None, size: str | None, **budget: float | None
+) -> "Table":
+    """The flags that `train` and `plan` share, as settings; a budget by its name: minutes, steps, epochs."""
+    return {
+        "data": without_none({"train": data, "validation": validation}),
+        "training": without_none({**budget}),
+        "model": without_none({"size": size}),
+        **without_none({"task": task}),
+    }
 
 
 def settings_of(recipe: Path | None, flags: "Table", overrides: "Sequence[str]") -> "Table":

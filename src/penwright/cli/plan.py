@@ -1,19 +1,21 @@
 """penwright plan: what would be trained, and what may be expected of it."""
 
-from typing import Annotated
-
-import typer
-
 from penwright.cli.options import (
     AnySetting,
     Data,
+    Epochs,
     Json,
+    Minutes,
     RecipeFile,
+    SizeName,
+    Steps,
+    TaskName,
+    Validation,
     plan_as_record,
     plan_in_words,
     print_json,
     settings_of,
-    without_none,
+    training_flags,
 )
 
 NAME = "plan"
@@ -21,8 +23,13 @@ NAME = "plan"
 
 def command(
     data: Data = None,
-    minutes: Annotated[float | None, typer.Option(help="To train for, on this machine.")] = None,
+    task: TaskName = None,
     recipe: RecipeFile = None,
+    minutes: Minutes = None,
+    steps: Steps = None,
+    epochs: Epochs = None,
+    size: SizeName = None,
+    validation: Validation = None,
     set_: AnySetting = None,
     json: Json = False,
 ) -> None:
@@ -34,7 +41,7 @@ def command(
     from penwright.cli.progress import err
     from penwright.training.choices import rounded
 
-    flags: dict[str, object] = {"data": without_none({"train": data}), "training": without_none({"minutes": minutes})}
+    flags = training_flags(data, validation, task, size, minutes=minutes, steps=steps, epochs=epochs)
     prepared = api.prepare(settings_of(recipe, flags, set_ or []), err)
     outlook = api.expect(prepared)
     if json:

@@ -9,12 +9,19 @@ import typer
 from penwright.cli.options import (
     AnySetting,
     Data,
+    Epochs,
     Json,
+    Minutes,
     RecipeFile,
+    SizeName,
+    Steps,
+    TaskName,
+    Validation,
     plan_as_record,
     plan_in_words,
     print_json,
     settings_of,
+    training_flags,
     warn,
     without_none,
 )
@@ -33,14 +40,14 @@ LONGEST_EXAMPLE = 80  # characters, so that it stays on a line
 
 def command(
     data: Data = None,
-    task: Annotated[str | None, typer.Option(help="generate, translate or classify; found out if not given.")] = None,
+    task: TaskName = None,
     run: Annotated[Path | None, typer.Option(help="Where to keep the run; runs/NAME if not given.")] = None,
     recipe: RecipeFile = None,
-    minutes: Annotated[float | None, typer.Option(help="Train for so many minutes of this machine.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Train for so many steps.")] = None,
-    epochs: Annotated[float | None, typer.Option(help="Train for so many passes over the text.")] = None,
-    size: Annotated[str | None, typer.Option(help="Of the model: nano, tiny, mini, small, medium, base, ...")] = None,
-    validation: Annotated[list[str] | None, typer.Option(help="Held-out files of your own.")] = None,
+    minutes: Minutes = None,
+    steps: Steps = None,
+    epochs: Epochs = None,
+    size: SizeName = None,
+    validation: Validation = None,
     seed: Annotated[int | None, typer.Option(help="Of everything random.")] = None,
     set_: AnySetting = None,
     ensemble: Annotated[
@@ -55,12 +62,9 @@ def command(
     Everything not asked for is chosen from the text and the machine, and printed with its reason.
     Ctrl+C saves; --resume goes on from there, bit for bit.
     """
-    budget = without_none({"minutes": minutes, "steps": steps, "epochs": epochs})
-    flags: Table = {
-        "data": without_none({"train": data, "validation": validation}),
-        "training": budget,
-        "model": without_none({"size": size}),
-        **without_none({"task": task, "seed": seed}),
+    flags = {
+        **training_flags(data, validation, task, size, minutes=minutes, steps=steps, epochs=epochs),
+        **without_none({"seed": seed}),
     }
     settings = settings_of(recipe, flags, set_ or [])
     if resume is not None and ensemble is not None:
