@@ -18,7 +18,7 @@ from penwright.runs import METRICS, Run
 from penwright.tasks import TASKS, AnyCorpus, Application, Workbench, make_card, reading_of
 from penwright.tasks.stores import token_store
 from penwright.tokenizers import Tokenizer, train_tokenizer
-from penwright.training.expectation import CONTEXT, MEASURED, Outlook, compressed_bits, outlook_for
+from penwright.training.expectation import CONTEXT, MEASURED, Outlook, compressed_bits, outlook_by_epochs, outlook_for
 from penwright.training.facts import Facts
 from penwright.training.machine import Machine, choose_machine
 from penwright.training.pace import pace_on
@@ -74,15 +74,16 @@ def prepare(given: Table, say: Say = say_nothing) -> Prepared:
     return Prepared(plan, corpus, machine, reason)
 
 
-def expect(prepared: Prepared) -> Outlook | None:
-    """What may come of it, told from a compressor on the same text; None for tasks of which that says nothing."""
+def expect(prepared: Prepared) -> Outlook:
+    """What may come of it, told from a compressor on the same text where that says something."""
     corpus, plan = prepared.corpus, prepared.plan
+    minutes = plan.recipe.training.minutes
     if plan.recipe.task != "generate":
-        return None
+        return outlook_by_epochs(plan.recipe.task, plan.epochs, minutes)
     before = _beginning(TASKS["generate"].texts(corpus), CONTEXT)
     held_out = (chunk for document in corpus.held_out if isinstance(document, Document) for chunk in document.chunks)
     compressed = compressed_bits(before, _beginning(held_out, MEASURED))
-    return outlook_for(compressed, corpus.training_bytes, plan.epochs, plan.recipe.training.minutes)
+    return outlook_for(compressed, corpus.training_bytes, plan.epochs, minutes)
 
 
 def _beginning(texts: Iterable[str], n_bytes: int) -> bytes:

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from penwright.training.expectation import compressed_bits, outlook_for
+from penwright.training.expectation import compressed_bits, outlook_by_epochs, outlook_for
 
 
 def test_what_was_seen_before_costs_nothing_and_noise_costs_all() -> None:
@@ -14,17 +14,30 @@ def test_what_was_seen_before_costs_nothing_and_noise_costs_all() -> None:
 
 
 def test_more_passes_and_more_text_let_one_expect_better() -> None:
-    middles = [outlook_for(2.5, 1_000_000, epochs, None).low for epochs in (0.3, 1.0, 3.0, 10.0)]
+    middles = [_low(2.5, 1_000_000, epochs) for epochs in (0.3, 1.0, 3.0, 10.0)]
     assert middles == sorted(set(middles), reverse=True)
-    assert outlook_for(2.5, 10_000_000, 3.0, None).low < outlook_for(2.5, 1_000_000, 3.0, None).low
+    assert _low(2.5, 10_000_000, 3.0) < _low(2.5, 1_000_000, 3.0)
 
 
 def test_a_hard_text_is_expected_to_stay_hard() -> None:
-    easy, hard = (outlook_for(bits, 1_000_000, 5.0, 10.0) for bits in (2.0, 3.0))
-    assert hard.low > easy.low and hard.high > hard.low and hard.compressed == 3.0
+    outlook = outlook_for(3.0, 1_000_000, 5.0, 10.0)
+    assert outlook.low is not None and outlook.high is not None and outlook.compressed == 3.0
+    assert outlook.high > outlook.low > _low(2.0, 1_000_000, 5.0)
 
 
 def test_more_minutes_pay_longer_the_fewer_passes_they_are() -> None:
     short, long = (outlook_for(2.5, 10_000_000, epochs, 10.0).pays_up_to for epochs in (0.5, 50.0))
     assert short is not None and long is not None and short > long >= 10.0
     assert outlook_for(2.5, 10_000_000, 3.0, None).pays_up_to is None
+
+
+def test_a_translator_gains_until_it_has_read_the_text_often() -> None:
+    early, late = (outlook_by_epochs("translate", epochs, 10.0) for epochs in (2.0, 64.0))
+    assert early.low is None and early.pays_up_to is not None and early.pays_up_to > 10.0 == late.pays_up_to
+    assert outlook_by_epochs("classify", 2.0, None).pays_up_to is None
+
+
+def _low(compressed: float, corpus_bytes: int, epochs: float) -> float:
+    low = outlook_for(compressed, corpus_bytes, epochs, None).low
+    assert low is not None
+    return low

@@ -1,5 +1,7 @@
 """penwright plan: what would be trained, and what may be expected of it."""
 
+from typing import TYPE_CHECKING
+
 from penwright.cli.options import (
     AnySetting,
     Data,
@@ -17,6 +19,11 @@ from penwright.cli.options import (
     settings_of,
     training_flags,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penwright.training.expectation import Outlook
 
 NAME = "plan"
 
@@ -45,20 +52,27 @@ def command(
     prepared = api.prepare(settings_of(recipe, flags, set_ or []), err)
     outlook = api.expect(prepared)
     if json:
-        print_json({**plan_as_record(prepared), "outlook": outlook._asdict() if outlook else None})
+        print_json({**plan_as_record(prepared), "outlook": outlook._asdict()})
         return
     for line in plan_in_words(prepared):
         print(line)
     print(f"reads the text about {rounded(prepared.plan.epochs)} times")
-    if outlook is None:
-        print("how well it will do cannot be told beforehand for this task: labels and translations differ too much")
-        return
-    print(
-        f"expected: {outlook.low:.2f} to {outlook.high:.2f} bits a byte of the held-out text "
-        f"(a rough guess, from the {outlook.compressed:.2f} that xz needs and a few runs of ours)"
-    )
-    given = prepared.plan.recipe.training.minutes
-    if given is not None and outlook.pays_up_to is not None and outlook.pays_up_to > given:
-        print(f"more time: up to about {outlook.pays_up_to:.0f} minutes, each doubling should gain a hundredth or more")
-    elif given is not None:
-        print("more time: another doubling would gain less than a hundredth")
+    for line in _outlook_in_words(outlook, prepared.plan.recipe.training.minutes):
+        print(line)
+
+
+def _outlook_in_words(outlook: "Outlook", minutes: float | None) -> "Iterator[str]":
+    if outlook.low is None:
+        yield "how well it will do cannot be told beforehand for this task: labels and translations differ too much"
+        gains = "should make it better", "would hardly make it better"
+    else:
+        yield (
+            f"expected: {outlook.low:.2f} to {outlook.high:.2f} bits a byte of the held-out text "
+            f"(a rough guess, from the {outlook.compressed:.2f} that xz needs and a few runs of ours)"
+        )
+        gains = "should gain a hundredth or more", "would gain less than a hundredth"
+    if minutes is not None and outlook.pays_up_to is not None:
+        if outlook.pays_up_to > minutes:
+            yield f"more time: up to about {outlook.pays_up_to:.0f} minutes, each doubling {gains[0]}"
+        else:
+            yield f"more time: another doubling {gains[1]}"

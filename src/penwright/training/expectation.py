@@ -2,27 +2,32 @@
 
 How hard a text is, no formula knows; but what a general compressor, having seen the training part, needs for the
 held-out one tells most of it. The rest is how much there is to learn from and how much of it the model will have seen.
-Only a handful of runs (benchmarks/LOG.md) stand behind the law below, hence its wide range.
+Only a handful of runs (benchmarks/LOG.md) stand behind the law below, hence its wide range. Of translators and
+classifiers no more can be told than when more time stops to pay.
 """
 
 import lzma
 from math import exp
 from typing import NamedTuple
 
+from penwright.config import Task
+
 CONTEXT, MEASURED = 4_000_000, 300_000  # bytes of the training part that it sees, and of what it then compresses
 SPREAD = 0.06  # to either side; the furthest of the recorded runs lies 0.05 from the law
 SATURATION = 8.0  # epochs that a text is worth, however often it is read
 PAYS = 0.01  # a doubling of the time that gains a smaller share is not worth it
 MOST_DOUBLINGS = 10
+ENOUGH_EPOCHS: dict[Task, float] = {"translate": 16.0, "classify": 8.0}
+# ... after which more taught the recorded runs little: four times as many a quarter of a BLEU, or nothing
 
 
 class Outlook(NamedTuple):
-    """Bits a byte of held-out text, in a range, and what is behind it."""
+    """Bits a byte of held-out text, in a range, and what is behind it; None for tasks that are not measured so."""
 
-    low: float
-    high: float
-    compressed: float  # what the compressor needs
-    pays_up_to: float | None  # minutes, beyond which a doubling gains less than a hundredth
+    low: float | None
+    high: float | None
+    compressed: float | None  # what the compressor needs
+    pays_up_to: float | None  # minutes; of a writer: beyond which a doubling gains less than a hundredth
 
 
 def compressed_bits(before: bytes, text: bytes) -> float:
@@ -42,6 +47,12 @@ def outlook_for(compressed: float, corpus_bytes: int, epochs: float, minutes: fl
     return Outlook(
         middle * (1 - SPREAD), middle * (1 + SPREAD), compressed, None if minutes is None else minutes * 2**doublings
     )
+
+
+def outlook_by_epochs(task: Task, epochs: float, minutes: float | None) -> Outlook:
+    """For what is not measured in bits, and is read so many times in so many minutes."""
+    pays_up_to = None if minutes is None else minutes * max(1.0, ENOUGH_EPOCHS[task] / epochs)
+    return Outlook(None, None, None, pays_up_to)
 
 
 def _ratio(corpus_bytes: int, epochs: float) -> float:
