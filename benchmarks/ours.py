@@ -20,9 +20,9 @@ SETTLING = 5  # steps before the pace counts
 PENWRIGHT = [sys.executable, "-m", "penwright"]
 
 
-def train(folder: Path, options: Sequence[object]) -> Finished:
-    """A whole process of `penwright train`."""
-    return run([*PENWRIGHT, "train", "--run", folder, *options])
+def train(folder: Path, options: Sequence[object], within: Path | None = None) -> Finished:
+    """A whole process of `penwright train`, in a folder."""
+    return run([*PENWRIGHT, "train", "--run", folder, *options], within)
 
 
 def losses(folder: Path) -> list[tuple[float, float]]:
@@ -31,9 +31,9 @@ def losses(folder: Path) -> list[tuple[float, float]]:
     return [(float(record["seconds"]), log(2) * float(record["bits per byte"])) for record in records]
 
 
-def evaluate(folder: Path, *files: object) -> dict[str, float]:
-    """The scores of `penwright evaluate`."""
-    finished = run([*PENWRIGHT, "evaluate", folder, *files, "--json"])
+def evaluate(folder: Path, *files: object, within: Path | None = None) -> dict[str, float]:
+    """The scores of `penwright evaluate`, in a folder."""
+    finished = run([*PENWRIGHT, "evaluate", folder, *files, "--json"], within)
     written = [line for _, line in finished.lines]
     begin = next(number for number, line in enumerate(written) if line.startswith("["))
     return {score["name"]: float(score["value"]) for score in json.loads("\n".join(written[begin:]))}

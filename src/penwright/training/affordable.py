@@ -21,7 +21,8 @@ PARAMETERS_PER_TOKEN: dict[Task, float] = {"generate": 12.0, "translate": 12.0, 
 # ... of the corpus: more only learns it by heart, and soonest where a whole text teaches no more than a label
 FEWEST_STEPS = 100  # half of which warm up: of Multi30k 50 gave BLEU 1.8, 100 gave 9.6 (measured)
 REACHED: dict[Task, float] = {"generate": 0.6, "translate": 0.6, "classify": 0.8}
-# ... of what the quickest step would allow for: padding, dropout, compiling and looks take the rest (measured on a CPU)
+# ... of what the quickest step would allow for: padding, dropout, compiling and looks take the rest (measured on a CPU
+# with AVX-512; on a slow one compiling takes more of few minutes)
 FLOPS = 2e11  # a second, that two cores train at: to tell roughly how long so many tokens take
 HOPE = 1.5  # a larger model may do so many times more FLOP a second than a smaller one, and seldom does
 

@@ -129,16 +129,16 @@ class _Planner:
         if self.facts.task == "translate":
             self._suggest("training.label_smoothing", 0.1, "a sentence has more than one good translation")
         if self.facts.task == "classify":
-            self._suggest("training.label_smoothing", 0.1, "so that it does not grow too sure (measured)")
+            self._suggest("training.label_smoothing", 0.1, "so that it does not grow too sure")
 
     def _dropout(self) -> tuple[float, str]:
         if self.facts.task == "classify":
             if self._is_taught:
-                return 0.1, "what its teachers say is not learned by heart as labels are (measured)"
+                return 0.1, "what its teachers say is not learned by heart as labels are"
             return 0.3, "labels are soon learned by heart (measured)"
         epochs = self.affordable.epochs
         once = 3.3 if self.affordable.is_short else 1.7
-        rates = [(once, 0.0), (15.0, 0.1), (50.0, 0.2)]  # beside weight decay (measured)
+        rates = [(once, 0.0), (15.0, 0.1), (50.0, 0.2)]  # beside weight decay (measured up to 15)
         return next((rate for limit, rate in rates if epochs < limit), 0.3), f"for about {rounded(epochs)} epochs"
 
     @property
@@ -170,7 +170,7 @@ class _Planner:
         optimizer: Table = {"type": "adamw", "learning_rate": round(rate, 4), "weight_decay": 0.0}
         reason = f"labels are learned by heart less than with Muon; at {rate:.2g}, for {rounded(n_read)} texts to read"
         self.choices.suggest_type("optimizer", optimizer, f"{reason} (measured)")
-        self._choose_schedule(0.95, "nearly all of a run cools down; classifiers end best so (measured)")
+        self._choose_schedule(0.95, "nearly all of a run cools down; classifiers end best so")
 
     def _choose_schedule(self, cooldown_fraction: float, reason: str) -> None:
         warmup = max(1, min(WARMUP_STEPS, int(WARMUP_SHARE * self.affordable.steps)))

@@ -1,0 +1,89 @@
+"""What a model of ours becomes: the commands of the README's first table, from raw text, trained and measured anew.
+
+Each is a whole process of `penwright train`, then of `penwright evaluate` on each part that is named, in the folder of
+its corpus; nothing of an earlier run helps.
+
+Run: python -m benchmarks.quality DATA NAME[,NAME...] [ROUNDS]      (without names: which there are)
+"""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from benchmarks import ours
+from benchmarks.report import Result, write_result
+
+NAME = "quality"
+RECIPES = Path(__file__).parent.parent / "recipes"
+
+
+class Row(NamedTuple):
+    """Where it is trained, how, and on what it is measured: files, or the held-out part."""
+
+    folder: str
+    train: str
+    parts: tuple[str, ...] = ("",)
+
+
+def _multi30k(source: str, target: str, train: str) -> Row:
+    return Row("multi30k", train, (f"test_2016_flickr.{source} test_2016_flickr.{target}",))
+
+
+EN_DE = "train.en.gz train.de.gz --validation val.en --validation val.de --minutes"
+SHAKESPEARE = "input.txt --set data.held_out=0.1 --minutes"
+TWO = "train.phrases.tsv --validation dev.tsv --minutes 4.7 --ensemble 2 --set data.label=1 --set 'data.text=[2]'"
+NEWS = 'test.csv --set data.label=1 --set "data.text=[2,3]" --set "data.label_names={{{}}}"'.format(
+    ",".join(f"{number}='{name}'" for number, name in enumerate(("World", "Sports", "Business", "Sci/Tech"), 1))
+)
+ROWS = {
+    "multi30k-de-en": _multi30k("de", "en", "--recipe multi30k-de-en.toml"),
+    "multi30k-en-de": _multi30k("en", "de", "--recipe multi30k-en-de.toml"),
+    "multi30k-en-de-2": _multi30k("en", "de", f"{EN_DE} 2"),
+    "multi30k-en-de-10": _multi30k("en", "de", f"{EN_DE} 10"),
+    "multi30k-en-de-40": _multi30k("en", "de", f"{EN_DE} 40"),
+    "spanish-5": Row("spa-eng", "spa.txt.gz --minutes 5"),
+    "polish-prose": Row(".", "polish-literature --recipe polish-prose.toml"),
+    "shakespeare-5": Row("tinyshakespeare", f"{SHAKESPEARE} 5"),
+    "shakespeare-10": Row("tinyshakespeare", f"{SHAKESPEARE} 10"),
+    "shakespeare-60": Row("tinyshakespeare", f"{SHAKESPEARE} 60"),
+    "sst2": Row("sst2", "train.phrases.tsv --recipe sst2.toml", ("", "test.tsv")),
+    "sst2-two": Row("sst2", TWO, ("", "test.tsv")),
+    "ag-news": Row("ag_news", "--recipe ag-news.toml", (NEWS,)),
+}
+
+
+def main(data: Path, names: Sequence[str] = (), rounds: int = 3) -> None:
+    """So many models of each, by other seeds."""
+    if not names:
+        raise SystemExit("\n".join(f"{name}: penwright train {row.train}" for name, row in ROWS.items()))
+    results = []
+    for name in names:
+        found: dict[str, list[float]] = {}
+        for number in range(rounds):
+            for what, value in _trained_and_measured(data / ROWS[name].folder, ROWS[name], number + 1).items():
+                found.setdefault(what, []).append(value)
+                print(f"{name}: {what} {value:.4f}", flush=True)
+        results += [Result(f"{name}: {what}", {"figure": values}) for what, values in found.items()]
+    command = f"python -m benchmarks.{NAME} DATA {','.join(names)} {rounds}"
+    write_result("-".join([NAME, *names]), command, results, (__doc__ or "").split("\n\n")[1])
+
+
+def _trained_and_measured(folder: Path, row: Row, seed: int) -> dict[str, float]:
+    """Seconds of training, and the scores of each part by its first file."""
+    with TemporaryDirectory() as place:
+        where = Path(place) / "run"
+        options = [str(RECIPES / word) if (RECIPES / word).is_file() else word for word in shlex.split(row.train)]
+        found = {"seconds": ours.train(where, [*options, "--seed", seed], folder).seconds}
+        for part in row.parts:
+            on = part.split()[0] if part else "held out"
+            scores = ours.evaluate(where, *shlex.split(part), within=folder)
+            found |= {f"{name} ({on})": value for name, value in scores.items()}
+    return found
+
+
+if __name__ == "__main__":
+    named = tuple(sys.argv[2].split(",")) if sys.argv[2:] else ()
+    main(Path(sys.argv[1]).resolve(), named, *map(int, sys.argv[3:]))
