@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from penwright import ensemble
-from penwright.config import Table
+from penwright.config import Table, merge
 from penwright.errors import Interrupted, PenwrightError
 from penwright.making import Prepared, prepare, resume, train
 from penwright.runs import Run
@@ -60,6 +60,44 @@ def test_the_same_call_goes_on_where_it_was_stopped(
     monkeypatch.setattr(ensemble, "train", stop_at_the_second(False))
     ensemble.train_ensemble(settings, 2, tmp_path / "all", unwatched)
     assert trained == ["all-member-1", "all-member-2", "all"]
+
+
+@pytest.mark.parametrize(
+    ("other", "what"),
+    [
+        ({"training": {"steps": 5}}, r"training\.steps"),
+        ({"seed": 7}, "seed"),
+        ({"model": {"d_model": 32}}, r"model\.d_model"),
+        ({"data": {"held_out": 0.2}}, r"data\.held_out"),
+    ],
+)
+def test_another_call_does_not_pass_for_the_one_that_was_stopped(
+    settings: Table, tmp_path: Path, other: Table, what: str
+) -> None:
+    ensemble.train_ensemble(settings, 2, tmp_path / "all", unwatched)
+    ensemble.train_ensemble(settings, 2, tmp_path / "all", unwatched)  # the same once more: there is nothing to do
+    assert Run.open(tmp_path / "all").newest()[0].step == 4
+    with pytest.raises(PenwrightError, match=f"member-1 was begun with another {what}:"):
+        ensemble.train_ensemble(merge(settings, other), 2, tmp_path / "all", unwatched)
+
+
+def test_a_folder_with_another_run_is_refused_before_any_member_is_trained(settings: Table, tmp_path: Path) -> None:
+    train(prepare(settings), tmp_path / "all")
+    with pytest.raises(PenwrightError, match="no ensemble of 2"):
+        ensemble.train_ensemble(settings, 2, tmp_path / "all", unwatched)
+    (tmp_path / "else").mkdir()
+    (tmp_path / "else" / "letter.txt").write_text("Dear reader,\n")
+    with pytest.raises(PenwrightError, match="else is not empty"):
+        ensemble.train_ensemble(settings, 2, tmp_path / "else", unwatched)
+    assert not list(tmp_path.glob("*-member-*"))
+
+
+def test_a_student_is_planned_for_the_pieces_of_its_teachers(settings: Table, tmp_path: Path) -> None:
+    pieces = {"type": "bpe", "vocab_size": 300}
+    train(prepare({**settings, "tokenizer": pieces}), tmp_path / "one")
+    student = {key: value for key, value in settings.items() if key != "tokenizer"}
+    plan = prepare({**student, "distillation": {"teachers": [str(tmp_path / "one")]}}).plan
+    assert plan.recipe.tokenizer.type == "bpe" and plan.recipe.tokenizer.vocab_size == 300
 
 
 def test_half_of_the_minutes_is_for_the_members_and_steps_are_not_shared_out() -> None:

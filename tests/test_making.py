@@ -5,10 +5,10 @@ import pytest
 
 from penwright import using
 from penwright.config import Recipe, validate
-from penwright.errors import PenwrightError
+from penwright.errors import PenwrightError, UsageError
 from penwright.making import new_run_folder, prepare, read_recipe, resume, train
 from penwright.runs import Run
-from penwright.tasks import translating
+from penwright.tasks import translating, writing
 from penwright.training.session import Observer
 
 
@@ -33,6 +33,29 @@ def test_a_new_run_is_named_after_its_text_and_never_one_that_exists(
     assert new_run_folder(recipe) == Path("runs/novel")
     (tmp_path / "runs" / "novel").mkdir(parents=True)
     assert new_run_folder(recipe) == Path("runs/novel-2")
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("src/**/*.py", "src"), ("*.txt", "run"), ("/**/*.txt", "run"), ("War and Peace.txt", "War and Peace")],
+)
+def test_a_run_of_a_pattern_is_named_after_the_folder_before_it(text: str, name: str) -> None:
+    table = {"task": "generate", "data": {"train": text}, "model": {}, "training": {"steps": 1}}
+    assert new_run_folder(validate(Recipe, table, "here")) == Path("runs") / name
+
+
+def test_settings_that_depend_on_what_is_chosen_can_be_given_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("novel.txt").write_text("".join(f"It was a dark night, the {n}th.\n" for n in range(300)), encoding="utf-8")
+    given = {"data": {"train": "novel.txt"}, "training": {"steps": 1}, "schedule": {"cooldown_fraction": 0.3}}
+    asked = {**given, "optimizer": {"adamw": {"learning_rate": 0.01}}, "model": {"n_heads": 8}}
+    recipe = prepare(asked).plan.recipe
+    assert (recipe.schedule.type, recipe.optimizer.type, recipe.model.n_heads) == ("wsd", "muon", 8)
+    assert recipe.schedule.cooldown_fraction == 0.3 and recipe.optimizer.adamw.learning_rate == 0.01
+    with pytest.raises(UsageError, match=r"\[schedule\] has no key 'cooldown_fractoin'"):
+        prepare({**given, "schedule": {"cooldown_fractoin": 0.3}})
 
 
 def test_a_run_finds_its_text_from_other_folders_and_after_both_were_moved(
@@ -138,6 +161,28 @@ def test_looks_translate_some_of_many_held_out_pairs_and_say_so(trained: Path, m
     asked = {"task": "translate", "data": data, "model": sizes, "tokenizer": {"type": "bytes"}}
     train(prepare({**asked, "training": {"steps": 1}}), Path("brief"), [Listener()])
     assert max(translated) == 4 and any("4 of the 10 held-out pairs are looked at" in word for word in Listener.words)
+
+
+def test_looks_read_some_windows_of_much_held_out_text_as_if_they_were_all(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Listener(Observer):
+        words: ClassVar[list[str]] = []
+
+        def said(self, text: str) -> None:
+            self.words.append(text)
+
+    monkeypatch.setattr(writing, "MOST_LOOKED_AT", 1000)
+    lines = "".join(f"It was a bright day, the {n * 7 % 90}th.\n" for n in range(300))
+    Path("valid.txt").write_text(lines, encoding="utf-8")
+    sizes = {"d_model": 16, "n_layers": 1, "n_heads": 1, "context_length": 32}
+    data = {"train": ["novel.txt"], "validation": ["valid.txt"]}
+    asked = {"task": "generate", "data": data, "model": sizes, "training": {"steps": 1, "batch_tokens": 64}}
+    train(prepare(asked), Path("brief"), [Listener()])
+    assert any("looks take one in 10 windows" in word for word in Listener.words)
+    looked, whole = Run(Path("brief")).records("metrics.jsonl")[-1], using.evaluate(Path("brief"))
+    for score in whole:
+        assert looked[score.name] == pytest.approx(score.value, rel=0.01) and looked[score.name] != score.value
 
 
 def test_other_data_than_that_of_the_run_is_called_so(trained: Path) -> None:

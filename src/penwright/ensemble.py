@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from shlex import quote
 
 from penwright.config import BUDGETS, Table, merge
-from penwright.errors import Interrupted
-from penwright.making import Prepared, prepare, resume, train
-from penwright.runs import Run
+from penwright.errors import Interrupted, PenwrightError
+from penwright.making import Prepared, prepare, require_settings, resume, train
+from penwright.runs import Run, require_unused
 from penwright.tasks import Application
 from penwright.training.affordable import DEFAULT_MINUTES
 from penwright.training.session import Observer
@@ -24,13 +25,15 @@ def train_ensemble(given: Table, n_members: int, folder: Path, watch: Watch) -> 
     has done is not done again.
     """
     members = [folder.with_name(f"{folder.name}-member-{number}") for number in range(1, n_members + 1)]
+    _require_own(members, folder)
     try:
         for number, member in enumerate(members, 1):
             _train_or_go_on(member_settings(given, n_members, number), member, watch)
         return _train_or_go_on(student_settings(given, members), folder, watch)
     except Interrupted:
+        where = quote(str(folder))
         raise Interrupted(
-            f"stopped; everything is saved. Give the same command again, with --run {folder}, and it goes on"
+            f"stopped; everything is saved. Give the same command again, with --run {where}, and it goes on"
         ) from None
 
 
@@ -63,8 +66,24 @@ def _minutes(given: Table, share: float) -> Table:
     return {"training": {"minutes": training.get("minutes", DEFAULT_MINUTES) * share}}
 
 
+def _require_own(members: Sequence[Path], folder: Path) -> None:
+    """Before hours are spent: each folder is yet to be made, or was begun by the same call."""
+    for each in (*members, folder):
+        if not _is_begun(each):
+            require_unused(each)
+    if _is_begun(folder):
+        distillation = Run.open(folder).recipe.distillation
+        if distillation is None or distillation.teachers != tuple(map(str, members)):
+            raise PenwrightError(f"{folder} holds a run that is no ensemble of {len(members)}: choose another --run")
+
+
+def _is_begun(folder: Path) -> bool:
+    return (folder / CORPUS).exists()  # the last that is written before the first step
+
+
 def _train_or_go_on(settings: Table, folder: Path, watch: Watch) -> Application:
-    if not (folder / CORPUS).exists():  # the last that is written before the first step
+    if not _is_begun(folder):
         prepared = prepare(settings)
         return train(prepared, folder, watch(folder, prepared))
+    require_settings(folder, settings)
     return load(folder) if Run(folder).is_finished else resume(folder, {}, watch(folder, None))

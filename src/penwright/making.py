@@ -3,14 +3,16 @@
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from pathlib import Path
+from shlex import quote
 from warnings import catch_warnings, simplefilter
 
 import torch
 
 from penwright.config import BUDGETS, Recipe, Table, Task, merge, read_toml, validate
 from penwright.data.corpora import Document, detect_task
-from penwright.data.paths import seen_from
+from penwright.data.paths import WILDCARD, seen_from
 from penwright.errors import PenwrightError, Say, UsageError, say_nothing
 from penwright.evaluation.scores import Score
 from penwright.models import Model, make_model
@@ -18,6 +20,7 @@ from penwright.runs import METRICS, Run
 from penwright.tasks import TASKS, AnyCorpus, Application, Workbench, make_card, reading_of
 from penwright.tasks.stores import token_store
 from penwright.tokenizers import Tokenizer, train_tokenizer
+from penwright.training.compilation import choose_compilation
 from penwright.training.expectation import CONTEXT, MEASURED, Outlook, compressed_bits, outlook_by_epochs, outlook_for
 from penwright.training.facts import Facts
 from penwright.training.machine import Machine, choose_machine
@@ -29,6 +32,8 @@ from penwright.training.trainer import Trainer
 from penwright.training.wishes import forget_wishes
 from penwright.using import CORPUS, corpus_record, load, recipe_here, require_unchanged
 
+LATE = 0.9  # of the steps: a best model from before knew what it could learn of the text
+HEADS = ("n_heads", "n_kv_heads", "d_head")  # settings that must suit the width
 SEEN_FOR_FACTS = 2_000_000  # characters read to see which distinct ones there are
 
 
@@ -57,7 +62,7 @@ def _making_way(table: Table, above: Table) -> Table:
 def prepare(given: Table, say: Say = say_nothing) -> Prepared:
     """Open the corpus, look at the machine, choose what is not `given` (the tables of a recipe)."""
     data = given.get("data", {})
-    paths = tuple(data.get("train", ()))
+    paths = (data["train"],) if isinstance(data.get("train"), str) else tuple(data.get("train", ()))
     if not paths:
         raise UsageError("nothing to train on: name a file, a folder or hub:NAME")
     asked, encoding = given.get("task"), data.get("encoding")
@@ -65,7 +70,8 @@ def prepare(given: Table, say: Say = say_nothing) -> Prepared:
     if task not in TASKS:
         raise UsageError(f"there is no task '{task}'; the tasks are {', '.join(TASKS)}")
     say("reading the text")
-    first = validate(Recipe, merge({"model": {}, "training": _budget(given)}, given, {"task": task}), "the settings")
+    given = _with_pieces_of_teachers(given)
+    first = validate(Recipe, _without_open_choices(merge(given, {"task": task})), "the settings")
     corpus = TASKS[first.task].open_corpus(first.data.train, reading_of(first))
     machine = choose_machine(first.training)
     facts = _facts(first.task, corpus)
@@ -95,9 +101,25 @@ def _beginning(texts: Iterable[str], n_bytes: int) -> bytes:
     return bytes(found[:n_bytes])
 
 
-def _budget(given: Table) -> Table:
-    """Any budget, so that the settings can be checked before the real one is chosen."""
-    return {} if any(name in given.get("training", {}) for name in BUDGETS) else {"steps": 1}
+def _without_open_choices(given: Table) -> Table:
+    """Settings that can be checked before the plan is made: what depends on its choices is left to its own check."""
+    budget: Table = {} if any(name in given.get("training", {}) for name in BUDGETS) else {"steps": 1}
+    table = merge({"model": {}, "training": budget}, given)
+    for name in ("optimizer", "schedule"):  # of which kind is chosen yet
+        if "type" not in table.get(name, {"type": ""}):
+            del table[name]
+    if not {"size", "d_model"} & set(table["model"]):
+        table["model"] = {key: value for key, value in table["model"].items() if key not in HEADS}
+    return table
+
+
+def _with_pieces_of_teachers(given: Table) -> Table:
+    """With the tokenizer settings of the teachers, if there are any: what they expect is told in their pieces."""
+    teachers = given.get("distillation", {}).get("teachers", ())
+    if not isinstance(teachers, Sequence) or isinstance(teachers, str) or not teachers:
+        return given  # a mistake in it is told where all settings are checked
+    tokenizer = Run.open(Path(teachers[0])).recipe.tokenizer
+    return merge(given, {"tokenizer": tokenizer.model_dump(exclude_none=True)})
 
 
 def _facts(task: Task, corpus: AnyCorpus) -> Facts:
@@ -188,10 +210,19 @@ def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Applicat
         where = "stopped early, at" if state.stopped_early else "is already at"
         raise PenwrightError(
             f"{folder} {where} step {state.step:,} of {state.total_steps or state.step:,}. "
-            f"To train further, give a further budget: penwright train --resume {folder} --minutes 5"
+            f"To train further, give a further budget: penwright train --resume {quote(str(folder))} --minutes 5"
         )
     _say(observers, f"going on from step {state.step:,}")
+    if more and "compile" not in changes.get("training", {}):
+        _suggest_compiling(recipe, machine, observers)
     return _fit(run, bench, trainer, observers)
+
+
+def _suggest_compiling(recipe: Recipe, machine: Machine, observers: Sequence[Observer]) -> None:
+    """Where a short run goes on for long: what did not pay then may pay now."""
+    seconds = 60 * (recipe.training.minutes or 0.0)
+    if recipe.training.compile == "off" and choose_compilation(machine.device, recipe.task, seconds)[0]:
+        _say(observers, "its steps are not compiled; --set training.compile=on would save a third of so long a time")
 
 
 def _kept(changes: Table, run: Run) -> Table:
@@ -207,9 +238,31 @@ def _changed(recipe: Recipe, changes: Table, folder: Path) -> Recipe:
     return validate(Recipe, merge(table, changes), str(folder))
 
 
+def require_settings(folder: Path, given: Table) -> None:
+    """Raises PenwrightError, naming one, where a run has other settings than these."""
+    run = Run.open(folder).recipe
+    training = {key: value for key, value in given.get("training", {}).items() if value != "auto"}  # told by now
+    asked, begun = (_flat(each.model_dump()) for each in (_changed(run, {**given, "training": training}, folder), run))
+    for name, value in asked.items():
+        if value != begun.get(name):
+            raise PenwrightError(
+                f"{folder} was begun with another {name}: give the same command again to go on with it, "
+                "or choose another --run"
+            )
+
+
+def _flat(table: Table, above: str = "") -> Table:
+    """The settings of all tables by their whole names, such as model.d_model."""
+    found: Table = {}
+    for key, value in table.items():
+        found |= _flat(value, f"{above}{key}.") if isinstance(value, dict) else {f"{above}{key}": value}
+    return found
+
+
 def new_run_folder(recipe: Recipe) -> Path:
     """A folder under runs/ named after the text, that does not exist yet."""
-    name = Path(recipe.data.train[0].removeprefix("hub:")).name.split(".")[0] or "run"
+    plain = takewhile(lambda part: not WILDCARD.search(part), Path(recipe.data.train[0].removeprefix("hub:")).parts)
+    name = next(reversed(list(plain)), "").strip("/").split(".")[0] or "run"  # of a pattern, of the folder it is in
     folders = (Path("runs") / (name if number == 1 else f"{name}-{number}") for number in range(1, 10_000))
     return next(folder for folder in folders if not folder.exists())
 
@@ -270,12 +323,13 @@ def _fit(
 ) -> Application:
     parts = TASKS[bench.recipe.task]
     watching = [StepLog(run), *observers]
-    Session(run, trainer, lambda: parts.evaluate(bench), lambda: parts.sample(bench), watching).fit()
+    Session(run, trainer, lambda: parts.look(bench), lambda: parts.sample(bench), watching).fit()
     best, warnings = run.best()
     for warning in warnings:
         _say(observers, warning)
     for baseline in _unbeaten(run, best.step, to_beat):
-        advice = "It needs more minutes, or more text"
+        over_fitted = best.step < LATE * run.last_step()
+        advice = "It needs more text" if over_fitted else "It needs more minutes, or more text"
         _say(observers, f"not beaten: {baseline.name} {baseline.value:.3f} ({baseline.note}). {advice}")
     with catch_warnings():
         simplefilter("ignore")  # of the same

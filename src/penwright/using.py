@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from statistics import median
 from typing import NamedTuple
 from warnings import warn
@@ -25,9 +26,8 @@ from penwright.memory import keep_freed_memory
 from penwright.models import Model, make_model
 from penwright.models.weights import load_weights
 from penwright.runs import WEIGHTS, Checkpoint, Record, Run
-from penwright.tasks import TASKS, AnyCorpus, Application, Card, Workbench, make_application, reading_of
+from penwright.tasks import TASKS, AnyCorpus, Application, Card, Workbench, make_application, reading_of, translating
 from penwright.tasks.stores import token_store
-from penwright.tasks.translating import score_translations
 from penwright.tokenizers import Tokenizer
 
 CORPUS = "corpus.json"  # in a run folder: what it was trained on
@@ -142,7 +142,7 @@ def load(folder: str | Path, device: str = "cpu", precision: Precision | None = 
     it = opened(folder)
     model = it.model(precision or _kept_precision(it.run, device))
     if precision is None and (why := _why_slow(it.run, model, device)):
-        slow = f"{folder} is slower than it could be until `penwright quicken {folder}`: {why}"
+        slow = f"{folder} is slower than it could be until `penwright quicken {quote(str(folder))}`: {why}"
         warn(slow, PenwrightWarning, stacklevel=2)
     return make_application(model.to(device), it.tokenizer, it.recipe, it.card)
 
@@ -202,7 +202,7 @@ def evaluate(
     if recipe.task == "translate":
         beam_size = beam_size or recipe.decoding.beam_size
         say(f"translating {n_examples:,} sources with {beam_size} {'beam' if beam_size == 1 else 'beams'}")
-        return score_translations(bench, beam_size, output)
+        return translating.evaluate(bench, beam_size, output)
     say(f"measuring on {count(n_examples, bench.corpus.report.unit)}")
     return TASKS[recipe.task].evaluate(bench)
 

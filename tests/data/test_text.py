@@ -78,6 +78,15 @@ def test_of_many_documents_whole_ones_are_held_out(tmp_path):
     assert 1 <= len(held_out) <= 12
 
 
+def test_a_short_document_among_many_long_ones_is_not_all_that_is_held_out(tmp_path):
+    for number in range(25):
+        (tmp_path / f"{number:02}.txt").write_text(f"Line of novel {number}.\n" * 40_000, encoding="utf-8")
+    (tmp_path / "readme.txt").write_text("Twenty-five novels.\n", encoding="utf-8")
+    corpus = open_text([tmp_path])
+    assert 400_000 < corpus.held_out_characters < 600_000 and corpus.n_training == 26
+    assert "the end of each of 26 documents" in corpus.report.split
+
+
 def test_the_seed_chooses_the_documents(tmp_path):
     numbered_files(tmp_path, 60)
     chosen = [texts(open_text([tmp_path], Reading(seed=seed)).held_out) for seed in (1, 1, 2)]

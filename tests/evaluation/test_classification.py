@@ -4,8 +4,9 @@ import torch
 
 from penwright.config import ModelSettings
 from penwright.data.batches import LabelledBatch
-from penwright.evaluation.classification import classification_scores, confusion
+from penwright.evaluation.classification import classification_scores, classified
 from penwright.models import EncoderOnly
+from penwright.objectives import summed_loss
 
 
 def scores_of(counts: list[list[int]]) -> dict[str, float]:
@@ -43,5 +44,6 @@ def test_confusion_counts_every_example_in_its_row() -> None:
     batch = LabelledBatch(
         4, torch.randint(0, 10, (4, 5)), torch.ones(4, 5, dtype=torch.bool), torch.tensor([0, 2, 2, 1])
     )
-    counts = confusion(model, [batch, batch], 3, torch.device("cpu"))
+    counts, total = classified(model, [batch, batch], 3, torch.device("cpu"))
     assert counts.sum(1).tolist() == [2, 2, 4]
+    assert total.n_targets == 8 and total.mean == pytest.approx(float(summed_loss(model.eval(), batch).detach()) / 4)

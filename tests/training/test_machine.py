@@ -1,15 +1,18 @@
+from pathlib import Path
+
 import pytest
 import torch
 
 from penwright.config import TrainingSettings
 from penwright.errors import UsageError
+from penwright.training import machine
 from penwright.training.machine import choose_machine, measure_speed
 
 
 def choose(**settings: object) -> tuple[object, ...]:
-    machine = choose_machine(TrainingSettings.model_validate({"steps": 1, "threads": 1, **settings}))
-    assert len(machine.reasons) == 2 and all(machine.reasons)
-    return machine.device.type, machine.precision
+    chosen = choose_machine(TrainingSettings.model_validate({"steps": 1, "threads": 1, **settings}))
+    assert len(chosen.reasons) == 2 and all(chosen.reasons)
+    return chosen.device.type, chosen.precision
 
 
 def test_what_is_asked_for_is_taken() -> None:
@@ -30,6 +33,21 @@ def test_the_number_of_threads_is_set() -> None:
     try:
         choose(threads=1)
         assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("limit", "expected"), [("100000 100000", 1), ("max 100000", None), (None, None)])
+def test_a_container_that_may_use_few_processors_gets_as_many_threads(
+    limit: str | None, expected: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if limit is not None:
+        (tmp_path / "cpu.max").write_text(f"{limit}\n")
+    monkeypatch.setattr(machine, "QUOTA", tmp_path / "cpu.max")
+    before = torch.get_num_threads()
+    try:
+        choose(threads=0)
+        assert torch.get_num_threads() == expected or (expected is None and torch.get_num_threads() >= 1)
     finally:
         torch.set_num_threads(before)
 

@@ -2,6 +2,7 @@ import pytest
 
 from penwright import compiler
 from penwright.config import ModelSettings, Table, merge
+from penwright.errors import UsageError
 from penwright.models.size import size_of
 from penwright.training.affordable import LADDER
 from penwright.training.choices import rounded
@@ -47,6 +48,16 @@ def test_a_setting_stays_though_the_type_of_its_table_is_chosen() -> None:
     assert plan_for(NOVELS, tokenizer={"vocab_size": 700}).recipe.tokenizer.vocab_size == 700
     plan = plan_for(PAIRS, optimizer={"learning_rate": 0.01}, schedule={"warmup_steps": 7})
     assert plan.recipe.optimizer.learning_rate == 0.01 and plan.recipe.schedule.warmup_steps == 7
+
+
+def test_a_vocabulary_or_heads_that_are_given_are_kept_to() -> None:
+    plan = plan_for(SHAKESPEARE, tokenizer={"vocab_size": 700})
+    assert plan.recipe.tokenizer.type == "bpe" and plan.recipe.tokenizer.vocab_size == 700
+    assert plan_for(NOVELS, 1e13, model={"n_heads": 6}).recipe.model.n_heads == 6
+    shared = plan_for(NOVELS, 1e13, model={"n_kv_heads": 2}).recipe.model  # mini has three heads, larger ones suit
+    assert shared.n_kv_heads == 2 and shared.d_model > 192
+    with pytest.raises(UsageError, match="multiple of n_heads"):
+        plan_for(NOVELS, model={"n_heads": 7})
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,24 @@ def test_a_budget_in_minutes_is_not_spent_on_looks_at_what_knows_nothing(
     assert session._evaluation_is_due() == is_due
 
 
+def test_a_small_text_is_looked_at_each_time_it_was_read_half_as_often_again(
+    run: Run, make_trainer: MakeTrainer
+) -> None:
+    trainer = make_trainer()
+    trainer.settings = trainer.settings.model_copy(update={"minutes": 600.0, "steps": None})
+    trainer.state.total_steps, trainer.state.first_step = None, 10  # where an earlier budget ended
+    session = session_of(run, trainer, [], Recorder())
+    looked_at = []
+    for step in range(11, 10 + round(12 * trainer.batches.per_epoch)):
+        trainer.state.step, trainer.state.seconds = step, 0.1 * step
+        if session._evaluation_is_due():
+            looked_at.append((step - 10) / trainer.batches.per_epoch)
+            session.last_evaluated_step = step
+    assert looked_at == pytest.approx([2, 3, 4.5, 6.75, 10.125], abs=0.4)
+    trainer.reserved_seconds = 60.0  # where a look takes long, none comes before its time
+    assert not session._evaluation_is_due()
+
+
 def test_the_best_is_kept_though_later_ones_are_worse(run: Run, make_trainer: MakeTrainer) -> None:
     recorder = Recorder()
     trainer = make_trainer(training={"steps": 10, "evaluate_every": 2, "keep": 1})
@@ -98,6 +116,22 @@ def test_what_chance_may_have_told_apart_is_ranked_by_nats(run: Run, make_traine
     trainer = make_trainer(training={"steps": 12, "evaluate_every": 2})
     Session(run, trainer, look, lambda: [Sample("a", "b")], [recorder := Recorder()]).fit()
     assert [best for _, best in recorder.evaluated_at] == [True, False, True, True, False, False]
+
+
+def test_a_further_budget_keeps_the_best_that_chance_does_not_tell_from_worse_ones(
+    run: Run, make_trainer: MakeTrainer
+) -> None:
+    looks = iter([(82.9, 0.45), (83.0, 0.43), (82.8, 0.38)])  # the last one is as good, and surprised less
+
+    def look() -> list[Score]:
+        accuracy, nats = next(looks)
+        return [Score("accuracy", accuracy, True, standard_error=1.2), Score("nats per text", nats)]
+
+    trainer = make_trainer(training={"steps": 6, "evaluate_every": 2})
+    trainer.state.best, trainer.state.nats_of_best, trainer.state.best_nats = 83.8, 0.39, 0.37
+    trainer.extend()
+    Session(run, trainer, look, lambda: [Sample("a", "b")], [recorder := Recorder()]).fit()
+    assert [best for _, best in recorder.evaluated_at] == [False, False, True]
 
 
 class Killed(BaseException):

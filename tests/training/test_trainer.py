@@ -164,6 +164,45 @@ def test_minutes_are_kept_to_when_the_pace_changes_and_the_rate_never_jumps(
     assert factors[-1] == pytest.approx(min(factors)) and factors[-1] < 0.15
 
 
+@pytest.mark.parametrize(("later", "n_steps"), [(0.1, 400), (0.05, 400), (1.0, 300)])
+def test_a_cooldown_before_its_time_ends_by_the_clock_too_but_never_later(
+    later: float, n_steps: int, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half = {"type": "wsd", "cooldown_fraction": 0.5}
+    trainer = make_trainer(schedule=half, training={"minutes": 2, "steps": None})
+    seconds, step = [0.0], trainer._step
+
+    def slow() -> StepReport:
+        seconds[0] += 0.1 if trainer.state.step < 200 else later
+        return step()
+
+    monkeypatch.setattr("penwright.training.trainer.monotonic", lambda: seconds[0])
+    monkeypatch.setattr(trainer, "_step", slow)
+    for report in trainer.steps():
+        if report.step == 200:
+            assert trainer.cool_down()
+    assert trainer.state.step == pytest.approx(n_steps, rel=0.25) and trainer.state.step <= 400
+    assert report.factor < 0.1 and seconds[0] < 130
+
+
+def test_looks_that_take_the_time_leave_a_short_cooldown(
+    make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half = {"type": "wsd", "cooldown_fraction": 0.5}
+    trainer, seconds = make_trainer(schedule=half, training={"minutes": 2, "steps": None}), [0.0]
+    step = trainer._step
+
+    def with_a_look() -> StepReport:
+        seconds[0] += 60.0 if trainer.state.step == 120 else 0.1
+        trainer.reserved_seconds = 60.0 if trainer.state.step >= 120 else 0.0
+        return step()
+
+    monkeypatch.setattr("penwright.training.trainer.monotonic", lambda: seconds[0])
+    monkeypatch.setattr(trainer, "_step", with_a_look)
+    factors = [report.factor for report in trainer.steps()]
+    assert 130 < len(factors) <= 150 and factors[-1] < 0.15
+
+
 def test_a_steady_pace_moves_no_end(make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer, seconds = make_trainer(training={"minutes": 1, "steps": None}), count(0.0, 0.05)
     monkeypatch.setattr("penwright.training.trainer.monotonic", lambda: next(seconds))

@@ -126,7 +126,7 @@ def _warn_of_short_members(member: "Prepared", n_members: int) -> None:
             f"little to teach anything: give --minutes {api.minutes_for(n_members, plan.minutes_wanted):.2g} or more, "
             "or leave --ensemble out"
         )
-    elif plan.epochs < SATURATION:
+    elif plan.recipe.task == "generate" and plan.epochs < SATURATION:  # of which it was measured
         enough = api.minutes_for(n_members, minutes * SATURATION / plan.epochs)
         warn(
             f"each of the {n_members} members reads the text about {plan.epochs:.2g} times, while there is still much "
@@ -173,7 +173,8 @@ def _finish(folder: Path, task: str, json: bool) -> None:
     if json:
         print_json({"run": folder, "task": task, "finished": True})
         return
-    err(f"\nDone. Try next:\n  penwright {task} {folder} {_example(folder)}\n  penwright evaluate {folder}")
+    quoted = shlex.quote(str(folder))
+    err(f"\nDone. Try next:\n  penwright {task} {quoted} {_example(folder)}\n  penwright evaluate {quoted}")
 
 
 def _example(folder: Path) -> str:

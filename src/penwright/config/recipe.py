@@ -2,7 +2,15 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 from penwright.config.model import ModelSettings
 from penwright.config.schedules import Constant, Schedule
@@ -11,18 +19,21 @@ from penwright.config.training import AdamW, Optimizer, TrainingSettings
 
 Task = Literal["generate", "translate", "classify"]
 Column = str | int  # of a table, by its name or its number from 1
+one_as_tuple = BeforeValidator(lambda given: (given,) if isinstance(given, str | int) else given)
+Paths = Annotated[tuple[str, ...], one_as_tuple]
+Columns = Annotated[tuple[Column, ...], one_as_tuple]
 
 
 class DataSettings(Settings):
     """Where the examples come from, how a table is read, and what is held out."""
 
-    train: Annotated[tuple[str, ...], Field(min_length=1)]  # files, folders, or hub:name/config
-    validation: tuple[str, ...] = ()  # held-out files of one's own; without them a part of train is held out
+    train: Annotated[Paths, Field(min_length=1)]  # files, folders, or hub:name/config
+    validation: Paths = ()  # held-out files of one's own; without them a part of train is held out
     held_out: Annotated[float, Field(gt=0, lt=1)] | None = None  # that part; None: chosen from the size
     seed: NonNegativeInt | None = None  # of what is held out; None: the recipe's
     source: Column | None = None
     target: Column | None = None
-    text: tuple[Column, ...] = ()  # of a labelled table; several are joined by a space
+    text: Columns = ()  # of a labelled table; several are joined by a space
     label: Column | None = None
     label_names: dict[str, str] = Field(
         default_factory=dict

@@ -1,12 +1,14 @@
-"""Accuracy and macro-F1 of predicted labels."""
+"""Accuracy, macro-F1 and surprise of predicted labels."""
 
 from collections.abc import Iterable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn import functional as F
 
 from penwright.data.batches import LabelledBatch
+from penwright.evaluation.perplexity import Surprise
 from penwright.evaluation.scores import Score
 from penwright.models import EncoderOnly
 
@@ -14,16 +16,19 @@ Counts = NDArray[np.int64]
 
 
 @torch.inference_mode()
-def confusion(model: EncoderOnly, batches: Iterable[LabelledBatch], n_labels: int, device: torch.device) -> Counts:
-    """How often each true label (row) was given each label (column)."""
+def classified(
+    model: EncoderOnly, batches: Iterable[LabelledBatch], n_labels: int, device: torch.device
+) -> tuple[Counts, Surprise]:
+    """How often each true label (row) was given each label (column), and the surprise at the true ones."""
     was_training = model.training
     model.eval()
-    counts = np.zeros((n_labels, n_labels), dtype=np.int64)
+    counts, nats = np.zeros((n_labels, n_labels), dtype=np.int64), 0.0
     for batch in batches:
-        given = model(batch.tokens.to(device), batch.padding.to(device)).argmax(-1).cpu()
-        np.add.at(counts, (batch.targets.numpy(), given.numpy()), 1)
+        logits = model(batch.tokens.to(device), batch.padding.to(device)).float().cpu()
+        np.add.at(counts, (batch.targets.numpy(), logits.argmax(-1).numpy()), 1)
+        nats += float(F.cross_entropy(logits, batch.targets, reduction="sum"))
     model.train(was_training)
-    return counts
+    return counts, Surprise(nats, int(counts.sum()))
 
 
 def classification_scores(counts: Counts) -> tuple[Score, ...]:

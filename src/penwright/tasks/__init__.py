@@ -62,7 +62,8 @@ class TaskParts:
     rows: Callable[[AnyPart, Sequence[str]], Iterator[Sequence[Cell]]]  # what goes into them, given all labels
     texts: Callable[[AnyCorpus], Iterator[str]]  # what the tokenizer learns from
     batches: Callable[[Workbench, TokenStore], AnyBatches]
-    evaluate: Callable[[Workbench], Sequence[Score]]  # the first score ranks
+    look: Callable[[Workbench], Sequence[Score]]  # while it learns, so a quick one; the first score ranks
+    evaluate: Callable[[Workbench], Sequence[Score]]  # the same scores of the whole held-out part
     baselines: Callable[[Workbench], Sequence[Score]]  # what a model must beat, under the name of the score it beats
     sample: Callable[[Workbench], Sequence[Sample]]
 
@@ -77,6 +78,7 @@ TASKS: dict[Task, TaskParts] = {
         rows=writing.rows,
         texts=writing.texts,
         batches=writing.batches,
+        look=writing.look,
         evaluate=writing.evaluate,
         baselines=writing.beaten,
         sample=writing.sample,
@@ -90,6 +92,7 @@ TASKS: dict[Task, TaskParts] = {
         rows=translating.rows,
         texts=translating.texts,
         batches=translating.batches,
+        look=translating.look,
         evaluate=translating.evaluate,
         baselines=translating.beaten,
         sample=translating.sample,
@@ -103,6 +106,7 @@ TASKS: dict[Task, TaskParts] = {
         rows=classifying.rows,
         texts=classifying.texts,
         batches=classifying.batches,
+        look=classifying.look,
         evaluate=classifying.evaluate,
         baselines=classifying.beaten,
         sample=classifying.sample,

@@ -17,7 +17,7 @@ from penwright.tasks.bench import AnyCorpus, AnyPart, Workbench
 from penwright.training.session import Sample
 
 N_SAMPLES = 3
-MOST_LOOKED_AT = 2000  # pairs that are translated at a look while it learns; `penwright evaluate` takes all
+MOST_LOOKED_AT = 2000  # pairs that are translated at a look
 
 
 def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
@@ -35,16 +35,16 @@ def batches(bench: Workbench, store: TokenStore) -> PairBatches:
     return PairBatches(store.column("source"), store.column("target"), tokens, bench.markers, seed, longest)
 
 
-def score_translations(bench: Workbench, beam_size: int, output: Path | None = None) -> Sequence[Score]:
+def evaluate(bench: Workbench, beam_size: int | None = None, output: Path | None = None) -> Sequence[Score]:
     """BLEU, chrF and nats a token on the whole held-out part; the translations go into `output`, a line each."""
     pairs = list(_pairs(bench.corpus.held_out))
-    translations = _translate(bench, pairs, beam_size)
+    translations = _translate(bench, pairs, beam_size or bench.recipe.decoding.beam_size)
     if output is not None:
         write_atomically(output, "".join(f"{line}\n" for line in translations))
     return _scores(bench, pairs, translations)
 
 
-def evaluate(bench: Workbench) -> Sequence[Score]:
+def look(bench: Workbench) -> Sequence[Score]:
     """Greedy translations rank a model's states as well as a beam's do, and few as well as many, in far less time."""
     pairs = _some(list(_pairs(bench.corpus.held_out)))
     return _scores(bench, pairs, _translate(bench, pairs, beam_size=1))

@@ -1,6 +1,7 @@
 """To write: a decoder-only model of running text."""
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from penwright.data.batching import TextBatches
 from penwright.data.corpora import Document
@@ -8,13 +9,14 @@ from penwright.data.scripts import first_words
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
 from penwright.decoding import Generator
-from penwright.evaluation.perplexity import baselines, surprise, text_scores
+from penwright.evaluation.perplexity import Surprise, baselines, surprise, text_scores
 from penwright.evaluation.scores import Score
 from penwright.tasks.bench import AnyCorpus, AnyPart, Workbench
 from penwright.training.session import Sample
 
 N_PROMPTS, WORDS = 2, 3  # of the samples, unless the settings have prompts
 SAMPLE_TOKENS = 150
+MOST_LOOKED_AT = 500_000  # tokens at a look, or a little more
 COUNTED = 20_000_000  # tokens for the baselines: enough to count pairs of them well, and they fit into memory
 
 
@@ -31,10 +33,26 @@ def texts(corpus: AnyCorpus) -> Iterator[str]:
 
 
 def evaluate(bench: Workbench) -> Sequence[Score]:
-    windows = batches(bench, bench.held_out).in_order()
+    return _scores(bench, 1)
+
+
+def look(bench: Workbench) -> Sequence[Score]:
+    """Of windows from all over the held-out part, as if they were all."""
+    return _scores(bench, _one_in(bench))
+
+
+def _one_in(bench: Workbench) -> int:
+    """Of so many batches one is looked at."""
+    return -(-len(bench.held_out.column("text").tokens) // MOST_LOOKED_AT)
+
+
+def _scores(bench: Workbench, one_in: int) -> Sequence[Score]:
+    tokens, unknown = bench.held_out.column("text").tokens, bench.tokenizer.unknown_id
+    windows = islice(batches(bench, bench.held_out).in_order(), None, None, one_in)
     total = surprise(bench.model, windows, bench.device, ignored=bench.tokenizer.end_id)
-    unknown = bench.tokenizer.unknown_id
-    n_unknown = 0 if unknown is None else int((bench.held_out.column("text").tokens[:] == unknown).sum())
+    if one_in > 1:
+        total = Surprise(total.mean * len(tokens), len(tokens))
+    n_unknown = 0 if unknown is None else int((tokens[:] == unknown).sum())
     return text_scores(total, bench.corpus.held_out_bytes, n_unknown)
 
 
@@ -42,7 +60,8 @@ def beaten(bench: Workbench) -> Sequence[Score]:
     assert bench.training is not None
     training = bench.training.column("text").tokens[:COUNTED]
     nats = baselines(training, bench.held_out.column("text").tokens, bench.tokenizer.vocab_size)
-    return [Score("nats per token", value, note=name) for name, value in nats.items()]
+    looks = f"; looks take one in {_one_in(bench)} windows" if _one_in(bench) > 1 else ""
+    return [Score("nats per token", value, note=f"{name}{looks}") for name, value in nats.items()]
 
 
 def batches(bench: Workbench, store: TokenStore) -> TextBatches:

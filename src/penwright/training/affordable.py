@@ -5,6 +5,7 @@ from functools import cached_property, lru_cache
 import torch
 
 from penwright.config import SIZES, ModelSettings, Task, merge, validate
+from penwright.errors import UsageError
 from penwright.models.size import Size, size_of
 from penwright.training.choices import Choices, in_words, rounded
 from penwright.training.compilation import GAIN, choose_compilation
@@ -110,8 +111,9 @@ class Affordable:
 
     def largest_size(self) -> tuple[str, str]:
         """The largest size that sees enough tokens in the budget and does not dwarf the corpus; and why."""
-        chosen, tokens = LADDER[0], self.tokens(LADDER[0])
-        for name in LADDER[1:]:
+        sizes = [name for name in LADDER if self._is_possible(name)] or [LADDER[0]]  # which says why none is
+        chosen, tokens = sizes[0], self.tokens(sizes[0])
+        for name in sizes[1:]:
             cost, needed = self._flops(name) / self._flops(chosen), self.tokens_needed(name)
             dwarfs = self._measure(name).matrix_parameters > PARAMETERS_PER_TOKEN[self._facts.task] * self.corpus_tokens
             if dwarfs or HOPE * tokens / cost < needed:
@@ -139,6 +141,14 @@ class Affordable:
     def _settings(self, name: str | None) -> ModelSettings:
         table = merge(SIZES[name] if name else {}, self._choices.section("model"))
         return validate(ModelSettings, table, "the settings")
+
+    def _is_possible(self, name: str) -> bool:
+        """Whether this size suits what is given beside it, such as a number of heads."""
+        try:
+            self._settings(name)
+        except UsageError:
+            return False
+        return True
 
     def _measure(self, name: str | None) -> Size:
         n_labels = max(1, self._facts.n_labels)

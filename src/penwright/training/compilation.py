@@ -12,7 +12,7 @@ from penwright.errors import PenwrightError
 from penwright.training.optimizers import blocks_of
 
 PAYS_FROM: dict[Task, float] = {"generate": 120.0, "translate": 240.0, "classify": 240.0}
-# ... seconds of training on a CPU: compiling takes 22 s, for lengths that vary 60 s, on slow cores twice that (measured)
+# ... seconds of training on a CPU: compiling takes 22 s, for lengths that vary 60 s, on slow cores twice (measured)
 PAYS_FROM_ON_GPU = 60.0  # (not measured)
 GAIN = 1.45  # times as quick as before, on a CPU (measured)
 

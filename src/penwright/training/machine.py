@@ -1,6 +1,8 @@
 """What this machine can do for training: device and precision, each chosen with a reason."""
 
 import os
+from math import ceil
+from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
 
@@ -10,6 +12,8 @@ from penwright.config import TrainingSettings
 from penwright.errors import UsageError
 from penwright.layers.attention import avoid_planned_attention
 from penwright.memory import keep_freed_memory
+
+QUOTA = Path("/sys/fs/cgroup/cpu.max")  # microseconds of processors in so many, which a container may have
 
 
 class Machine(NamedTuple):
@@ -33,7 +37,12 @@ def choose_machine(settings: TrainingSettings) -> Machine:
 
 def _n_processors() -> int:
     """Those that this process may use, which can be fewer than there are."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    n = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = QUOTA.read_text(encoding="ascii").split()
+        return min(n, ceil(int(quota) / int(period)))
+    except (OSError, ValueError):  # no Linux, no such limit
+        return n
 
 
 def _device(wanted: str) -> tuple[torch.device, str]:

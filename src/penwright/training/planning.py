@@ -64,8 +64,9 @@ class _Planner:
             self._suggest("training.minutes", DEFAULT_MINUTES, "a first good look; more minutes give a better model")
 
     def _choose_tokenizer(self) -> None:
-        facts = self.facts
-        if facts.task == "generate" and facts.n_characters <= MANY_CHARACTERS and facts.letters < self._spelled_below:
+        facts, asked = self.facts, self.choices.section("tokenizer")
+        is_spelled = facts.n_characters <= MANY_CHARACTERS and facts.letters < self._spelled_below
+        if facts.task == "generate" and is_spelled and "vocab_size" not in asked:
             size = f"{in_words(float(facts.letters))} characters, {facts.n_characters} different ones,"
             reason = f"{size} teach spelling, not many words"
             self._suggest("tokenizer.type", "characters", reason)

@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from shlex import quote
 from time import monotonic
 from types import FrameType
 from typing import NamedTuple
@@ -18,6 +19,7 @@ SAVE_AT_LEAST_EVERY = 300.0  # seconds
 EVALUATIONS = 10  # of a run, unless the settings say otherwise
 OVER_FITTED = 0.01  # nats so much above the least, relatively: more than chance where it is seen ...
 COOL_AFTER, STOP_AFTER = 2, 3  # ... so many times in a row
+FRESH, GROWTH = 2.0, 1.5  # epochs after which a look is due, and again after so many times as many
 FEWEST_STEPS = 20  # of minutes before a look: a model that knows nothing yet writes on to the limit, which takes long
 STOP_BELOW = 0.5  # of the peak of the learning rate: until then the cooldown may still mend what a high one does
 
@@ -101,8 +103,13 @@ class Session:
         if state.step - state.first_step < FEWEST_STEPS:
             return False
         cost = self.trainer.reserved_seconds  # no more than a twentieth of the time goes into looking
-        between = max(60 * (settings.minutes or 1) / EVALUATIONS, 20 * cost)
-        return state.seconds - self.last_evaluated_at >= between
+        since = state.seconds - self.last_evaluated_at
+        return since >= 20 * cost and (since >= 60 * (settings.minutes or 1) / EVALUATIONS or self._has_read_on())
+
+    def _has_read_on(self) -> bool:
+        """Whether a small text was read often since the last look: its best moment must not pass by unseen."""
+        state, epochs = self.trainer.state, self.trainer.epochs_until
+        return epochs(state.step) >= max(FRESH, GROWTH * epochs(self.last_evaluated_step))
 
     def _look_up(self) -> None:
         """Score the held-out part, write samples, remember which is best, save."""
@@ -112,7 +119,7 @@ class Session:
         state = trainer.state
         best = self._is_best(scores)
         if best:
-            state.best, state.best_step = scores[0].value, state.step
+            state.best, state.best_step, state.nats_of_best = scores[0].value, state.step, _nats(scores)
         state.evaluations_since_best = 0 if best else state.evaluations_since_best + 1
         record = {score.name: score.value for score in scores}
         counters = {"step": state.step, "seconds": round(state.seconds, 2), "epoch": round(trainer.epoch, 3)}
@@ -130,10 +137,10 @@ class Session:
     def _is_best(self, scores: Sequence[Score]) -> bool:
         """By the first score; of those that only chance may tell apart, or are equal, the one with fewest nats."""
         state, score, nats = self.trainer.state, scores[0], _nats(scores)
-        if state.best is None or nats is None or state.best_nats is None:
+        if state.best is None or nats is None or state.nats_of_best is None:
             return score.beats(state.best)
         alike = abs(score.value - state.best) <= (score.standard_error or 0.0)
-        return nats < state.best_nats if alike else score.beats(state.best)
+        return nats < state.nats_of_best if alike else score.beats(state.best)
 
     def _save(self) -> None:
         tensors, record = self.trainer.save()
@@ -148,7 +155,7 @@ class Session:
         note_stopped(self.run)
         raise Interrupted(
             f"stopped after step {self.trainer.state.step:,}; everything is saved. "
-            f"Go on with: penwright train --resume {self.run.folder}"
+            f"Go on with: penwright train --resume {quote(str(self.run.folder))}"
         )
 
     def _mind_over_fitting(self, scores: Sequence[Score]) -> None:

@@ -44,7 +44,8 @@ class TrainState:
 
     step: int = 0
     total_steps: int | None = None  # None until a budget in minutes is settled
-    ends_by_the_clock: bool = False  # so that the end is moved when the pace changes
+    ends_by_the_clock: bool = False  # so that the end is moved when the pace changes ...
+    ends_early: bool = False  # ... but only to come sooner, since it cools down before its time
     turn_step: int = 0  # where it was moved last ...
     turn_progress: float = 0.0  # ... and how far the schedule was there
     targets: int = 0
@@ -55,8 +56,9 @@ class TrainState:
     skipped_in_a_row: int = 0
     best: float | None = None  # the best score so far, of the kind that ranks
     best_step: int | None = None  # where it was reached
+    nats_of_best: float | None = None  # there, on held-out examples
     evaluations_since_best: int = 0
-    best_nats: float | None = None  # on held-out examples, in the present budget
+    best_nats: float | None = None  # the fewest on held-out examples, in the present budget
     evaluations_over_fitted: int = 0  # in a row, each clearly worse than that
     stopped_early: bool = False
 
@@ -87,6 +89,10 @@ class Trainer:
         """Passes over the training part so far."""
         return self.state.step * self.settings.accumulate / self.batches.per_epoch
 
+    def epochs_until(self, step: int) -> float:
+        """Passes over the training part from the beginning of the present budget to this step."""
+        return (step - self.state.first_step) * self.settings.accumulate / self.batches.per_epoch
+
     @property
     def progress(self) -> float:
         """The part of the budget that is spent, between 0 and 1."""
@@ -113,9 +119,12 @@ class Trainer:
         step, elapsed, turn = state.step - state.first_step, state.seconds - state.first_second, self._turn
         if state.total_steps is None:
             total = clock.settle(step, elapsed, self.reserved_seconds)
+            total = None if total is None else max(total, step + step // 4)  # some cooldown, though looks took the time
         else:
             settled = state.total_steps - state.first_step
             total = clock.moved(step, elapsed, self.reserved_seconds, settled, turn.step)
+            if state.ends_early and total is not None and total > settled:
+                return
             turn = Turn(step, self.schedule.progress(step, settled, turn))
         if total is not None:
             state.ends_by_the_clock, state.total_steps = True, state.first_step + total
@@ -224,7 +233,7 @@ class Trainer:
         if self.progress >= 1 - schedule.cooldown_fraction:
             return False
         state.total_steps = state.first_step + schedule.total_if_cooled_from(state.step - state.first_step)
-        state.ends_by_the_clock = False
+        state.ends_by_the_clock = state.ends_early = self.clock is not None
         return True
 
     def extend(self) -> None:
@@ -233,7 +242,8 @@ class Trainer:
         state.first_step, state.first_second = state.step, state.seconds
         state.evaluations_since_best = state.evaluations_over_fitted = 0
         state.best_nats, state.stopped_early = None, False  # at a high rate again, it will be worse for a while
-        state.ends_by_the_clock, state.turn_step, state.turn_progress = False, 0, 0.0
+        state.ends_by_the_clock = state.ends_early = False
+        state.turn_step, state.turn_progress = 0, 0.0
         steps = steps_of(self.settings, self.batches)
         state.total_steps = None if steps is None else state.step + steps
         if self.clock is not None:
