@@ -105,11 +105,12 @@ def _without_open_choices(given: Table) -> Table:
     """Settings that can be checked before the plan is made: what depends on its choices is left to its own check."""
     budget: Table = {} if any(name in given.get("training", {}) for name in BUDGETS) else {"steps": 1}
     table = merge({"model": {}, "training": budget}, given)
-    for name in ("optimizer", "schedule"):  # of which kind is chosen yet
-        if "type" not in table.get(name, {"type": ""}):
+    for name in ("optimizer", "schedule"):
+        if isinstance(table.get(name), dict) and "type" not in table[name]:  # which is chosen yet
             del table[name]
-    if not {"size", "d_model"} & set(table["model"]):
-        table["model"] = {key: value for key, value in table["model"].items() if key not in HEADS}
+    model = table["model"]
+    if isinstance(model, dict) and not {"size", "d_model"} & set(model):
+        table["model"] = {key: value for key, value in model.items() if key not in HEADS}
     return table
 
 

@@ -81,7 +81,11 @@ def without_none(table: dict[str, object]) -> dict[str, object]:
 
 
 def training_flags(
-    data: list[str] | None, validation: list[str] | None, task: str | None, size: str | None, **budget: float | None
+    data: list[str] | None,
+    validation: list[str] | None,
+    task: str | None,
+    size: str | None,
+    **budget: int | float | None,
 ) -> "Table":
     """The flags that `train` and `plan` share, as settings; a budget by its name: minutes, steps, epochs."""
     return {
