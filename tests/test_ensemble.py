@@ -1,3 +1,4 @@
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -79,6 +80,13 @@ def test_another_call_does_not_pass_for_the_one_that_was_stopped(
     assert Run.open(tmp_path / "all").newest()[0].step == 4
     with pytest.raises(PenwrightError, match=f"member-1 was begun with another {what}:"):
         ensemble.train_ensemble(merge(settings, other), 2, tmp_path / "all", unwatched)
+    for member in tmp_path.glob("all-member-*"):  # to save room
+        shutil.rmtree(member)
+    ensemble.train_ensemble(settings, 2, tmp_path / "." / "all", unwatched)
+    if "seed" not in other:  # of which the last model's own is the first
+        with pytest.raises(PenwrightError, match=f"all was begun with another {what}:"):
+            ensemble.train_ensemble(merge(settings, other), 2, tmp_path / "all", unwatched)
+    assert not list(tmp_path.glob("all-member-*"))
 
 
 def test_a_folder_with_another_run_is_refused_before_any_member_is_trained(settings: Table, tmp_path: Path) -> None:

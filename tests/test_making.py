@@ -3,7 +3,7 @@ from typing import ClassVar
 
 import pytest
 
-from penwright import using
+from penwright import making, using
 from penwright.config import Recipe, validate
 from penwright.errors import PenwrightError, UsageError
 from penwright.making import new_run_folder, prepare, read_recipe, resume, train
@@ -105,12 +105,15 @@ def test_what_was_trained_on_is_not_measured_as_held_out(trained: Path) -> None:
     assert using.evaluate(trained, ["novel.txt"])
 
 
-def test_what_changes_when_a_run_goes_on_stays_changed(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("moved", ["../moved/novel.txt", ["../moved/novel.txt"]], ids=["a file", "a list"])
+def test_what_changes_when_a_run_goes_on_stays_changed(
+    trained: Path, moved: str | list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     Path("moved").mkdir()
     Path("novel.txt").rename("moved/novel.txt")
     Path("elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")
-    changes = {"data": {"train": ["../moved/novel.txt"]}, "training": {"steps": 2}, "decoding": {"temperature": 0.3}}
+    changes = {"data": {"train": moved}, "training": {"steps": 2}, "decoding": {"temperature": 0.3}}
     resume(Path("..") / trained, changes)
     monkeypatch.chdir("..")
     recipe = Run(trained).recipe
@@ -140,6 +143,18 @@ def test_a_model_that_does_not_beat_its_baselines_ends_with_a_word_about_it(trai
     asked = {"task": "generate", "data": {"train": ["novel.txt"]}, "model": sizes, "training": {"steps": 1}}
     train(prepare(asked), Path("brief"), [Listener()])
     assert any(word.startswith("not beaten: nats per token") for word in Listener.words)
+    assert Listener.words[-1].endswith("It needs more minutes, or more text")
+
+
+def test_a_model_that_over_fitted_is_not_told_to_take_more_minutes(trained: Path) -> None:
+    run, step = Run(trained), Run(trained).last_step()
+    run.append("metrics.jsonl", {"step": step, "nats per token": 3.0})
+    assert not making._is_over_fitted(run, step)
+    run.append("metrics.jsonl", {"step": 1, "nats per token": 1.0})
+    (run.folder / "metrics.jsonl").write_text(
+        f'{{"step": 1, "nats per token": 1.0}}\n{{"step": {step}, "nats per token": 1.1}}\n'
+    )
+    assert making._is_over_fitted(run, 1)
 
 
 def test_looks_translate_some_of_many_held_out_pairs_and_say_so(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """An ensemble: several models of one corpus, whose knowledge goes into a single one that is used like any other."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 
@@ -25,10 +25,13 @@ def train_ensemble(given: Table, n_members: int, folder: Path, watch: Watch) -> 
     has done is not done again.
     """
     members = [folder.with_name(f"{folder.name}-member-{number}") for number in range(1, n_members + 1)]
-    _require_own(members, folder)
+    settings = {member: member_settings(given, n_members, number) for number, member in enumerate(members, 1)}
+    _require_own(settings, folder, _of_the_student(given))
+    if _is_begun(folder) and Run(folder).is_finished:
+        return load(folder)
     try:
-        for number, member in enumerate(members, 1):
-            _train_or_go_on(member_settings(given, n_members, number), member, watch)
+        for member in members:
+            _train_or_go_on(settings[member], member, watch)
         return _train_or_go_on(student_settings(given, members), folder, watch)
     except Interrupted:
         where = quote(str(folder))
@@ -52,7 +55,11 @@ def student_settings(given: Table, members: Sequence[Path]) -> Table:
     """Those of the model that learns from the members, and must not read further than they can."""
     context = {"model": {"context_length": Run.open(members[0]).recipe.model.context_length}}
     teachers = {"distillation": {"teachers": [str(member) for member in members]}}
-    return merge(context, _held_out_alike(given), teachers, _minutes(given, 1 - MEMBERS_SHARE))
+    return merge(context, _of_the_student(given), teachers)
+
+
+def _of_the_student(given: Table) -> Table:
+    return merge(_held_out_alike(given), _minutes(given, 1 - MEMBERS_SHARE))
 
 
 def _held_out_alike(given: Table) -> Table:
@@ -66,15 +73,20 @@ def _minutes(given: Table, share: float) -> Table:
     return {"training": {"minutes": training.get("minutes", DEFAULT_MINUTES) * share}}
 
 
-def _require_own(members: Sequence[Path], folder: Path) -> None:
-    """Before hours are spent: each folder is yet to be made, or was begun by the same call."""
-    for each in (*members, folder):
-        if not _is_begun(each):
+def _require_own(members: Mapping[Path, Table], folder: Path, student: Table) -> None:
+    """Before hours are spent: each folder is yet to be made, or was begun by the same call with these settings."""
+    if _is_begun(folder) and _names_of_teachers(folder) != [member.name for member in members]:
+        raise PenwrightError(f"{folder} holds a run that is no ensemble of {len(members)}: choose another --run")
+    for each, settings in {**members, folder: student}.items():
+        if _is_begun(each):
+            require_settings(each, settings)
+        else:
             require_unused(each)
-    if _is_begun(folder):
-        distillation = Run.open(folder).recipe.distillation
-        if distillation is None or distillation.teachers != tuple(map(str, members)):
-            raise PenwrightError(f"{folder} holds a run that is no ensemble of {len(members)}: choose another --run")
+
+
+def _names_of_teachers(folder: Path) -> list[str]:
+    distillation = Run.open(folder).recipe.distillation
+    return [Path(teacher).name for teacher in distillation.teachers] if distillation else []
 
 
 def _is_begun(folder: Path) -> bool:
@@ -85,5 +97,4 @@ def _train_or_go_on(settings: Table, folder: Path, watch: Watch) -> Application:
     if not _is_begun(folder):
         prepared = prepare(settings)
         return train(prepared, folder, watch(folder, prepared))
-    require_settings(folder, settings)
     return load(folder) if Run(folder).is_finished else resume(folder, {}, watch(folder, None))

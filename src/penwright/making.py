@@ -12,7 +12,7 @@ import torch
 
 from penwright.config import BUDGETS, Recipe, Table, Task, merge, read_toml, validate
 from penwright.data.corpora import Document, detect_task
-from penwright.data.paths import WILDCARD, seen_from
+from penwright.data.paths import WILDCARD, is_pattern, seen_from
 from penwright.errors import PenwrightError, Say, UsageError, say_nothing
 from penwright.evaluation.scores import Score
 from penwright.models import Model, make_model
@@ -26,13 +26,12 @@ from penwright.training.facts import Facts
 from penwright.training.machine import Machine, choose_machine
 from penwright.training.pace import pace_on
 from penwright.training.planning import Plan, make_plan
-from penwright.training.session import Observer, Session
+from penwright.training.session import OVER_FITTED, Observer, Session
 from penwright.training.steplog import StepLog
 from penwright.training.trainer import Trainer
 from penwright.training.wishes import forget_wishes
 from penwright.using import CORPUS, corpus_record, load, recipe_here, require_unchanged
 
-LATE = 0.9  # of the steps: a best model from before knew what it could learn of the text
 HEADS = ("n_heads", "n_kv_heads", "d_head")  # settings that must suit the width
 SEEN_FOR_FACTS = 2_000_000  # characters read to see which distinct ones there are
 
@@ -62,7 +61,7 @@ def _making_way(table: Table, above: Table) -> Table:
 def prepare(given: Table, say: Say = say_nothing) -> Prepared:
     """Open the corpus, look at the machine, choose what is not `given` (the tables of a recipe)."""
     data = given.get("data", {})
-    paths = (data["train"],) if isinstance(data.get("train"), str) else tuple(data.get("train", ()))
+    paths = _one_or_more(data.get("train", ()))
     if not paths:
         raise UsageError("nothing to train on: name a file, a folder or hub:NAME")
     asked, encoding = given.get("task"), data.get("encoding")
@@ -78,6 +77,10 @@ def prepare(given: Table, say: Say = say_nothing) -> Prepared:
     say("timing a few steps of training on this machine")
     plan = make_plan(facts, given, pace_on(machine, first.task, max(1, len(corpus.labels))), machine.device)
     return Prepared(plan, corpus, machine, reason)
+
+
+def _one_or_more(given: str | Sequence[str]) -> Sequence[str]:
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
 def expect(prepared: Prepared) -> Outlook:
@@ -116,10 +119,11 @@ def _without_open_choices(given: Table) -> Table:
 
 def _with_pieces_of_teachers(given: Table) -> Table:
     """With the tokenizer settings of the teachers, if there are any: what they expect is told in their pieces."""
-    teachers = given.get("distillation", {}).get("teachers", ())
-    if not isinstance(teachers, Sequence) or isinstance(teachers, str) or not teachers:
-        return given  # a mistake in it is told where all settings are checked
-    tokenizer = Run.open(Path(teachers[0])).recipe.tokenizer
+    match given.get("distillation"):
+        case {"teachers": [str(teacher), *_]}:
+            tokenizer = Run.open(Path(teacher)).recipe.tokenizer
+        case _:
+            return given
     return merge(given, {"tokenizer": tokenizer.model_dump(exclude_none=True)})
 
 
@@ -230,7 +234,8 @@ def _kept(changes: Table, run: Run) -> Table:
     """The changes as the recipe keeps them: files as they were found from where the run was trained."""
     origin = run.folder / corpus_record(run).get("trained_from", os.path.relpath(Path.cwd(), run.folder))
     data = changes.get("data", {})
-    paths = {part: [seen_from(origin, path) for path in data[part]] for part in ("train", "validation") if part in data}
+    parts = [part for part in ("train", "validation") if part in data]
+    paths = {part: [seen_from(origin, path) for path in _one_or_more(data[part])] for part in parts}
     return merge(changes, {"data": paths}) if paths else changes
 
 
@@ -262,8 +267,11 @@ def _flat(table: Table, above: str = "") -> Table:
 
 def new_run_folder(recipe: Recipe) -> Path:
     """A folder under runs/ named after the text, that does not exist yet."""
-    plain = takewhile(lambda part: not WILDCARD.search(part), Path(recipe.data.train[0].removeprefix("hub:")).parts)
-    name = next(reversed(list(plain)), "").strip("/").split(".")[0] or "run"  # of a pattern, of the folder it is in
+    text = recipe.data.train[0].removeprefix("hub:")
+    parts = Path(text).parts
+    if is_pattern(text):  # which names no file: the folder before it does
+        parts = tuple(takewhile(lambda part: not WILDCARD.search(part), parts))
+    name = "".join(parts[-1:]).strip("/").split(".")[0] or "run"
     folders = (Path("runs") / (name if number == 1 else f"{name}-{number}") for number in range(1, 10_000))
     return next(folder for folder in folders if not folder.exists())
 
@@ -329,8 +337,7 @@ def _fit(
     for warning in warnings:
         _say(observers, warning)
     for baseline in _unbeaten(run, best.step, to_beat):
-        over_fitted = best.step < LATE * run.last_step()
-        advice = "It needs more text" if over_fitted else "It needs more minutes, or more text"
+        advice = "It needs more text" if _is_over_fitted(run, best.step) else "It needs more minutes, or more text"
         _say(observers, f"not beaten: {baseline.name} {baseline.value:.3f} ({baseline.note}). {advice}")
     with catch_warnings():
         simplefilter("ignore")  # of the same
@@ -343,6 +350,18 @@ def _unbeaten(run: Run, step: int, baselines: Sequence[Score]) -> Iterator[Score
     for baseline in baselines:
         if baseline.name in scores and not baseline._replace(value=scores[baseline.name]).beats(baseline.value):
             yield baseline
+
+
+def _is_over_fitted(run: Run, best_step: int) -> bool:
+    """Whether held-out examples surprised the last model clearly more than the best one."""
+    nats = [
+        value
+        for record in run.records(METRICS)
+        if record["step"] in (best_step, run.last_step())
+        for name, value in record.items()
+        if name.startswith("nats")
+    ]
+    return bool(nats) and nats[-1] > nats[0] * (1 + OVER_FITTED)
 
 
 def _say(observers: Sequence[Observer], text: str) -> None:

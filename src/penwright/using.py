@@ -175,7 +175,9 @@ def load_classifier(folder: Path, device: str = "cpu") -> Classifier:
 
 def _wrong_kind(folder: Path, application: Application, verb: str, need: str) -> UsageError:
     right = {"writer": "generate", "translator": "translate", "classifier": "classify"}[application.kind]
-    return UsageError(f'{folder} holds a {application.kind}; `{verb}` {need}. Try: penwright {right} {folder} "..."')
+    return UsageError(
+        f'{folder} holds a {application.kind}; `{verb}` {need}. Try: penwright {right} {quote(str(folder))} "..."'
+    )
 
 
 def evaluate(

@@ -37,17 +37,20 @@ def test_the_number_of_threads_is_set() -> None:
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize(("limit", "expected"), [("100000 100000", 1), ("max 100000", None), (None, None)])
+@pytest.mark.parametrize(
+    ("limit", "expected"), [("150000 100000", 2), ("900000 100000", 3), ("max 100000", 3), (None, 3)]
+)
 def test_a_container_that_may_use_few_processors_gets_as_many_threads(
-    limit: str | None, expected: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    limit: str | None, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if limit is not None:
         (tmp_path / "cpu.max").write_text(f"{limit}\n")
     monkeypatch.setattr(machine, "QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
     before = torch.get_num_threads()
     try:
         choose(threads=0)
-        assert torch.get_num_threads() == expected or (expected is None and torch.get_num_threads() >= 1)
+        assert torch.get_num_threads() == expected
     finally:
         torch.set_num_threads(before)
 

@@ -82,6 +82,8 @@ def test_a_small_text_is_looked_at_each_time_it_was_read_half_as_often_again(
             looked_at.append((step - 10) / trainer.batches.per_epoch)
             session.last_evaluated_step = step
     assert looked_at == pytest.approx([2, 3, 4.5, 6.75, 10.125], abs=0.4)
+    session.last_evaluated_step = 10
+    assert session._evaluation_is_due()
     trainer.reserved_seconds = 60.0  # where a look takes long, none comes before its time
     assert not session._evaluation_is_due()
 

@@ -185,6 +185,18 @@ def test_a_cooldown_before_its_time_ends_by_the_clock_too_but_never_later(
     assert report.factor < 0.1 and seconds[0] < 130
 
 
+@pytest.mark.parametrize("fraction", [0.0, 0.05, 0.1])
+def test_a_short_cooldown_stays_as_short_as_it_is_asked_for(
+    fraction: float, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule = {"type": "wsd", "cooldown_fraction": fraction}
+    trainer, seconds = make_trainer(schedule=schedule, training={"minutes": 1, "steps": None}), count(0.0, 0.05)
+    trainer.reserved_seconds = 0.1
+    monkeypatch.setattr("penwright.training.trainer.monotonic", lambda: next(seconds))
+    factors = [report.factor for report in trainer.steps()]
+    assert sum(factor < 1 for factor in factors) / len(factors) == pytest.approx(fraction, abs=0.015)
+
+
 def test_looks_that_take_the_time_leave_a_short_cooldown(
     make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,7 +72,7 @@ def _outlook_in_words(outlook: "Outlook", minutes: float | None) -> "Iterator[st
         )
         gains = "should gain a hundredth or more", "would gain less than a hundredth"
     if minutes is not None and outlook.pays_up_to is not None:
-        if outlook.pays_up_to > minutes:
+        if outlook.pays_up_to >= 2 * minutes:
             yield f"more time: up to about {outlook.pays_up_to:.0f} minutes, each doubling {gains[0]}"
         else:
             yield f"more time: another doubling {gains[1]}"

@@ -23,7 +23,7 @@ from penwright.data.sources import Rule, leave_out
 from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_documents, repeats, tail_start
 from penwright.errors import PenwrightError
 
-MANY = 20  # different documents of which whole ones are held out; of fewer, the end of each
+MANY = 20  # different documents of which whole ones are held out; of fewer, or of very long ones, the end of each
 ENOUGH = 0.5  # of what is to be held out
 MOST_HELD_OUT = 500_000  # characters, unless a fraction is asked for
 Parts = tuple[Part[Document], Part[Document]]
@@ -34,14 +34,12 @@ def open_text(paths: Sequence[str | Path], reading: Reading = AS_FOUND) -> Corpu
     training = open_documents(paths, reading.encoding)
     own = open_documents(reading.validation, reading.encoding) if reading.validation else None
     keep, dropped = _clean(training, own, reading.cleaning)
-    are_many, rule = len(np.unique(training.hashes[keep])) >= MANY, {}
+    whole = _whole_documents(training, keep, reading) if own is None else None
     if own is not None:
         valid, _ = _clean(own, None, NOTHING_LEFT_OUT)
         parts, split = (training.part(keep), own.part(valid)), _own_files(own.part(valid))
     else:
-        whole = _whole_documents(training, keep, reading) if are_many else None
         parts, split = whole or _tails(training, keep, reading.held_out)
-        rule = {"ends_of_many": True} if are_many and whole is None else {}
     files = training.files + (own.files if own else ())
     report = Report(
         unit="document",
@@ -60,7 +58,7 @@ def open_text(paths: Sequence[str | Path], reading: Reading = AS_FOUND) -> Corpu
         held_out=reading.held_out,
         seed=reading.seed,
         deduplicate=reading.cleaning.deduplicate,
-        **rule,
+        **({"ends_of_many": True} if own is None and whole is None and _are_many(training, keep) else {}),
     )
     return Corpus(*parts, files, fingerprint, report)
 
@@ -91,8 +89,14 @@ def _also_in(documents: Documents, held_out: Documents | None) -> Mask:
     return np.isin(documents.hashes, np.zeros(0, dtype=np.uint64) if held_out is None else held_out.hashes)
 
 
+def _are_many(documents: Documents, keep: Mask) -> bool:
+    return len(np.unique(documents.hashes[keep])) >= MANY
+
+
 def _whole_documents(documents: Documents, keep: Mask, reading: Reading) -> tuple[Parts, str] | None:
-    """None where most are too long: a few short ones beside them would be little, and of another kind."""
+    """None of few, nor where less than half of what is wanted comes together, since those that follow are too long."""
+    if not _are_many(documents, keep):
+        return None
     kept = np.flatnonzero(keep)
     sizes = documents.characters[kept]
     wanted = _wanted(int(sizes.sum()), reading.held_out)

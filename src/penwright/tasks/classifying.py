@@ -20,7 +20,7 @@ from penwright.tasks.bench import AnyCorpus, AnyPart, Workbench
 from penwright.training.session import Sample
 
 N_SAMPLES = 3
-MOST_LOOKED_AT = 10_000  # texts at a look, or a few more
+MOST_LOOKED_AT = 10_000  # texts at a look
 
 
 def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:

@@ -16,7 +16,7 @@ from penwright.training.session import Sample
 
 N_PROMPTS, WORDS = 2, 3  # of the samples, unless the settings have prompts
 SAMPLE_TOKENS = 150
-MOST_LOOKED_AT = 500_000  # tokens at a look, or a little more
+MOST_LOOKED_AT = 500_000  # tokens at a look
 COUNTED = 20_000_000  # tokens for the baselines: enough to count pairs of them well, and they fit into memory
 
 

@@ -36,6 +36,11 @@ class Clock:
     settles_at: float  # the fraction of it after which the schedule must know its end
     mark: tuple[int, float] | None = None  # the step and second from which the pace is measured
 
+    @property
+    def least_left(self) -> float:
+        """Of the steps that were taken when the end is settled, the share that should follow in any case."""
+        return min(0.25, (1 - self.settles_at) / self.settles_at)
+
     @classmethod
     def of(cls, minutes: float, schedule: Schedule) -> "Clock":
         """For this budget and schedule; a cooldown must know its end only when it begins."""

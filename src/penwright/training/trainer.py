@@ -119,7 +119,8 @@ class Trainer:
         step, elapsed, turn = state.step - state.first_step, state.seconds - state.first_second, self._turn
         if state.total_steps is None:
             total = clock.settle(step, elapsed, self.reserved_seconds)
-            total = None if total is None else max(total, step + step // 4)  # some cooldown, though looks took the time
+            if total is not None and self.reserved_seconds:  # looks may have taken the time of the cooldown
+                total = max(total, step + int(step * clock.least_left))
         else:
             settled = state.total_steps - state.first_step
             total = clock.moved(step, elapsed, self.reserved_seconds, settled, turn.step)
