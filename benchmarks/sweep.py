@@ -38,7 +38,7 @@ def main(name: str, minutes: float, corpus: Sequence[str], alternatives: Sequenc
         results.append(Result(said, {what: [score], "epochs": [epochs]}))
         print(f"{said}: {score:.4f} {what}, {epochs:.2f} epochs", flush=True)
     command = f"python -m benchmarks.{NAME} {name} {minutes:g} CORPUS {' '.join(alternatives)}"
-    write_result(f"{NAME}-{name}-{minutes:g}", command, results, "One run each, nothing else running.")
+    write_result(f"{NAME}-{name}-{minutes:g}", command, results, "One run each; see LOG.md for what ran beside them.")
 
 
 def _best(run: Run) -> tuple[str, float, float]:
