@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 
 from benchmarks.peers import Finished, run
-from penwright import making
+from penwright import making, preparing
 from penwright.config import Table
 from penwright.runs import Run
 from penwright.training.session import Observer
@@ -53,7 +53,7 @@ def pace(settings: Table) -> float:
     """Targets a second once settled; the settings name the number of steps."""
     watch = _Stopwatch()
     with TemporaryDirectory() as folder:
-        making.train(making.prepare(settings), Path(folder) / "run", [watch])
+        making.train(preparing.prepare(settings), Path(folder) / "run", [watch])
     times = [after - before for before, after in zip(watch.ends[SETTLING - 1 :], watch.ends[SETTLING:], strict=False)]
     rates = [targets / time for targets, time in zip(watch.targets[SETTLING:], times, strict=False)]
     return median(rates)

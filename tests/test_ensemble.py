@@ -7,7 +7,8 @@ import pytest
 from penwright import ensemble
 from penwright.config import Table, merge
 from penwright.errors import Interrupted, PenwrightError
-from penwright.making import Prepared, prepare, resume, train
+from penwright.making import resume, train
+from penwright.preparing import Prepared, prepare
 from penwright.runs import Run
 from penwright.tasks import Application
 from penwright.training.session import Observer

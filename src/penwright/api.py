@@ -1,7 +1,8 @@
-"""The Python door: a run is made (making.py, ensemble.py) and used (using.py)."""
+"""The Python door: a run is made (preparing.py, making.py, ensemble.py) and used (using.py)."""
 
 from penwright.ensemble import member_settings, minutes_for, train_ensemble
-from penwright.making import Prepared, expect, new_run_folder, prepare, read_recipe, resume, train
+from penwright.making import resume, train
+from penwright.preparing import Prepared, expect, new_run_folder, prepare, read_recipe
 from penwright.refining import load_aligner, quicken, tune_decoding
 from penwright.using import (
     evaluate,

@@ -6,7 +6,8 @@ from shlex import quote
 
 from penwright.config import BUDGETS, Table, merge
 from penwright.errors import Interrupted, PenwrightError
-from penwright.making import Prepared, prepare, require_settings, resume, train
+from penwright.making import resume, train
+from penwright.preparing import Prepared, prepare, require_settings
 from penwright.runs import Run, require_unused
 from penwright.tasks import Application
 from penwright.training.affordable import DEFAULT_MINUTES

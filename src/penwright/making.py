@@ -1,142 +1,32 @@
-"""How a run is made: plan, train, resume."""
+"""How a run is made: trained from what was prepared, or resumed."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from itertools import takewhile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from math import inf
 from pathlib import Path
 from shlex import quote
 from warnings import catch_warnings, simplefilter
 
 import torch
 
-from penwright.config import BUDGETS, Recipe, Table, Task, merge, read_toml, validate
-from penwright.data.corpora import Document, detect_task
-from penwright.data.paths import WILDCARD, is_pattern, seen_from
-from penwright.errors import PenwrightError, Say, UsageError, say_nothing
+from penwright.config import BUDGETS, Recipe, Table, merge, one_or_more
+from penwright.data.paths import seen_from
+from penwright.errors import PenwrightError
 from penwright.evaluation.scores import Score
 from penwright.models import Model, make_model
+from penwright.preparing import Prepared, changed
 from penwright.runs import METRICS, Run
 from penwright.tasks import TASKS, AnyCorpus, Application, Workbench, make_card, reading_of
 from penwright.tasks.stores import token_store
 from penwright.tokenizers import Tokenizer, train_tokenizer
 from penwright.training.compilation import choose_compilation
-from penwright.training.expectation import CONTEXT, MEASURED, Outlook, compressed_bits, outlook_by_epochs, outlook_for
-from penwright.training.facts import Facts
 from penwright.training.machine import Machine, choose_machine
-from penwright.training.pace import pace_on
-from penwright.training.planning import Plan, make_plan
 from penwright.training.session import OVER_FITTED, Observer, Session
 from penwright.training.steplog import StepLog
 from penwright.training.trainer import Trainer
 from penwright.training.wishes import forget_wishes
 from penwright.using import CORPUS, corpus_record, load, recipe_here, require_unchanged
-
-HEADS = ("n_heads", "n_kv_heads", "d_head")  # settings that must suit the width
-SEEN_FOR_FACTS = 2_000_000  # characters read to see which distinct ones there are
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A plan with the corpus and the machine that it was made for; nothing is written yet."""
-
-    plan: Plan
-    corpus: AnyCorpus
-    machine: Machine
-    reason: str  # for the task
-
-
-def read_recipe(path: Path, above: Table) -> Table:
-    """A recipe's tables; without its budget when `above`, which will be laid over it, gives another."""
-    return _making_way(read_toml(path), above)
-
-
-def _making_way(table: Table, above: Table) -> Table:
-    """The table without its budget, where the one above it gives another."""
-    if "training" not in table or not any(name in above.get("training", {}) for name in BUDGETS):
-        return table
-    return {**table, "training": {key: value for key, value in table["training"].items() if key not in BUDGETS}}
-
-
-def prepare(given: Table, say: Say = say_nothing) -> Prepared:
-    """Open the corpus, look at the machine, choose what is not `given` (the tables of a recipe)."""
-    data = given.get("data", {})
-    paths = _one_or_more(data.get("train", ()))
-    if not paths:
-        raise UsageError("nothing to train on: name a file, a folder or hub:NAME")
-    asked, encoding = given.get("task"), data.get("encoding")
-    task, reason = (asked, "as asked") if asked else detect_task(paths, encoding=encoding)
-    if task not in TASKS:
-        raise UsageError(f"there is no task '{task}'; the tasks are {', '.join(TASKS)}")
-    say("reading the text")
-    given = _with_pieces_of_teachers(given)
-    first = validate(Recipe, _without_open_choices(merge(given, {"task": task})), "the settings")
-    corpus = TASKS[first.task].open_corpus(first.data.train, reading_of(first))
-    machine = choose_machine(first.training)
-    facts = _facts(first.task, corpus)
-    say("timing a few steps of training on this machine")
-    plan = make_plan(facts, given, pace_on(machine, first.task, max(1, len(corpus.labels))), machine.device)
-    return Prepared(plan, corpus, machine, reason)
-
-
-def _one_or_more(given: str | Sequence[str]) -> Sequence[str]:
-    return (given,) if isinstance(given, str) else tuple(given)
-
-
-def expect(prepared: Prepared) -> Outlook:
-    """What may come of it, told from a compressor on the same text where that says something."""
-    corpus, plan = prepared.corpus, prepared.plan
-    minutes = plan.recipe.training.minutes
-    if plan.recipe.task != "generate":
-        return outlook_by_epochs(plan.recipe.task, plan.epochs, minutes)
-    before = _beginning(TASKS["generate"].texts(corpus), CONTEXT)
-    held_out = (chunk for document in corpus.held_out if isinstance(document, Document) for chunk in document.chunks)
-    compressed = compressed_bits(before, _beginning(held_out, MEASURED))
-    return outlook_for(compressed, corpus.training_bytes, plan.epochs, minutes)
-
-
-def _beginning(texts: Iterable[str], n_bytes: int) -> bytes:
-    found = bytearray()
-    for text in texts:
-        found += text.encode()
-        if len(found) >= n_bytes:
-            break
-    return bytes(found[:n_bytes])
-
-
-def _without_open_choices(given: Table) -> Table:
-    """Settings that can be checked before the plan is made: what depends on its choices is left to its own check."""
-    budget: Table = {} if any(name in given.get("training", {}) for name in BUDGETS) else {"steps": 1}
-    table = merge({"model": {}, "training": budget}, given)
-    for name in ("optimizer", "schedule"):
-        if isinstance(table.get(name), dict) and "type" not in table[name]:  # which is chosen yet
-            del table[name]
-    model = table["model"]
-    if isinstance(model, dict) and not {"size", "d_model"} & set(model):
-        table["model"] = {key: value for key, value in model.items() if key not in HEADS}
-    return table
-
-
-def _with_pieces_of_teachers(given: Table) -> Table:
-    """With the tokenizer settings of the teachers, if there are any: what they expect is told in their pieces."""
-    match given.get("distillation"):
-        case {"teachers": [str(teacher), *_]}:
-            tokenizer = Run.open(Path(teacher)).recipe.tokenizer
-        case _:
-            return given
-    return merge(given, {"tokenizer": tokenizer.model_dump(exclude_none=True)})
-
-
-def _facts(task: Task, corpus: AnyCorpus) -> Facts:
-    distinct: set[str] = set()
-    seen = 0
-    for text in TASKS[task].texts(corpus):
-        distinct.update(text)
-        seen += len(text)
-        if seen > SEEN_FOR_FACTS:
-            break
-    letters = corpus.training.n_characters
-    return Facts(task, corpus.n_training, corpus.training_bytes, len(distinct), len(corpus.labels), letters)
 
 
 def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) -> Application:
@@ -193,7 +83,7 @@ def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Applicat
     folder = run.folder
     forget_wishes(run)  # of an earlier day; one that comes while the text is read is obeyed at the first step
     more = {name: value for name, value in changes.get("training", {}).items() if name in BUDGETS}
-    recipe, here = _changed(run.recipe, _kept(changes, run), folder), _changed(recipe_here(run), changes, folder)
+    recipe, here = changed(run.recipe, _kept(changes, run), folder), changed(recipe_here(run), changes, folder)
     machine = choose_machine(recipe.training)
     torch.manual_seed(recipe.seed)
     corpus = TASKS[recipe.task].open_corpus(here.data.train, reading_of(here))
@@ -235,45 +125,8 @@ def _kept(changes: Table, run: Run) -> Table:
     origin = run.folder / corpus_record(run).get("trained_from", os.path.relpath(Path.cwd(), run.folder))
     data = changes.get("data", {})
     parts = [part for part in ("train", "validation") if part in data]
-    paths = {part: [seen_from(origin, path) for path in _one_or_more(data[part])] for part in parts}
+    paths = {part: [seen_from(origin, path) for path in one_or_more(data[part])] for part in parts}
     return merge(changes, {"data": paths}) if paths else changes
-
-
-def _changed(recipe: Recipe, changes: Table, folder: Path) -> Recipe:
-    table = _making_way(recipe.model_dump(exclude_none=True), changes)
-    return validate(Recipe, merge(table, changes), str(folder))
-
-
-def require_settings(folder: Path, given: Table) -> None:
-    """Raises PenwrightError, naming one, where a run has other settings than these."""
-    run = Run.open(folder).recipe
-    training = {key: value for key, value in given.get("training", {}).items() if value != "auto"}  # told by now
-    asked, begun = (_flat(each.model_dump()) for each in (_changed(run, {**given, "training": training}, folder), run))
-    for name, value in asked.items():
-        if value != begun.get(name):
-            raise PenwrightError(
-                f"{folder} was begun with another {name}: give the same command again to go on with it, "
-                "or choose another --run"
-            )
-
-
-def _flat(table: Table, above: str = "") -> Table:
-    """The settings of all tables by their whole names, such as model.d_model."""
-    found: Table = {}
-    for key, value in table.items():
-        found |= _flat(value, f"{above}{key}.") if isinstance(value, dict) else {f"{above}{key}": value}
-    return found
-
-
-def new_run_folder(recipe: Recipe) -> Path:
-    """A folder under runs/ named after the text, that does not exist yet."""
-    text = recipe.data.train[0].removeprefix("hub:")
-    parts = Path(text).parts
-    if is_pattern(text):  # which names no file: the folder before it does
-        parts = tuple(takewhile(lambda part: not WILDCARD.search(part), parts))
-    name = "".join(parts[-1:]).strip("/").split(".")[0] or "run"
-    folders = (Path("runs") / (name if number == 1 else f"{name}-{number}") for number in range(1, 10_000))
-    return next(folder for folder in folders if not folder.exists())
 
 
 def _resolve(recipe: Recipe, machine: Machine) -> Recipe:
@@ -354,14 +207,9 @@ def _unbeaten(run: Run, step: int, baselines: Sequence[Score]) -> Iterator[Score
 
 def _is_over_fitted(run: Run, best_step: int) -> bool:
     """Whether held-out examples surprised the last model clearly more than the best one."""
-    nats = [
-        value
-        for record in run.records(METRICS)
-        if record["step"] in (best_step, run.last_step())
-        for name, value in record.items()
-        if name.startswith("nats")
-    ]
-    return bool(nats) and nats[-1] > nats[0] * (1 + OVER_FITTED)
+    records = run.records(METRICS)
+    nats = {record["step"]: value for record in records for name, value in record.items() if name.startswith("nats")}
+    return bool(nats.get(run.last_step(), 0.0) > nats.get(best_step, inf) * (1 + OVER_FITTED))
 
 
 def _say(observers: Sequence[Observer], text: str) -> None:

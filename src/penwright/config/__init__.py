@@ -19,6 +19,7 @@ from penwright.config.recipe import (
     Recipe,
     Task,
     TokenizerSettings,
+    one_or_more,
 )
 from penwright.config.schedules import Constant, Cosine, InverseSquareRoot, Linear, Schedule, Turn, WarmupStableDecay
 from penwright.config.settings import Settings, Table, explain, merge, parse_override, read_toml, validate, write_toml
@@ -57,6 +58,7 @@ __all__ = [
     "cache_folder",
     "explain",
     "merge",
+    "one_or_more",
     "parse_override",
     "read_toml",
     "validate",

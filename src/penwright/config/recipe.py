@@ -1,6 +1,6 @@
 """A recipe: everything that, beside the text itself, decides what a training run does."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -19,9 +19,15 @@ from penwright.config.training import AdamW, Optimizer, TrainingSettings
 
 Task = Literal["generate", "translate", "classify"]
 Column = str | int  # of a table, by its name or its number from 1
-one_as_tuple = BeforeValidator(lambda given: (given,) if isinstance(given, str | int) else given)
-Paths = Annotated[tuple[str, ...], one_as_tuple]
-Columns = Annotated[tuple[Column, ...], one_as_tuple]
+
+
+def one_or_more(given: Any) -> Any:
+    """Several things as they are; a single text or number as a tuple of one."""
+    return (given,) if isinstance(given, str | int) else given
+
+
+Paths = Annotated[tuple[str, ...], BeforeValidator(one_or_more)]
+Columns = Annotated[tuple[Column, ...], BeforeValidator(one_or_more)]
 
 
 class DataSettings(Settings):

@@ -1,8 +1,8 @@
 """START HERE: one row for each task says which corpus, batches, scores and samples make it up.
 
-What happens in a run, whichever its task: making.py opens the corpus, plans the recipe, trains the tokenizer, stores
-the tokens, and lets a `Session` step a `Trainer` through the batches, look at held-out examples, and save. Each task's
-functions stand in a page of its own: writing.py, translating.py, classifying.py.
+What happens in a run, whichever its task: preparing.py opens the corpus and plans the recipe; making.py trains the
+tokenizer, stores the tokens, and lets a `Session` step a `Trainer` through the batches, look at held-out examples, and
+save. Each task's functions stand in a page of its own: writing.py, translating.py, classifying.py.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -3,7 +3,7 @@
 How hard a text is, no formula knows; but what a general compressor, having seen the training part, needs for the
 held-out one tells most of it. The rest is how much there is to learn from and how much of it the model will have seen.
 Only a handful of runs (benchmarks/LOG.md) stand behind the law below, hence its wide range. Of translators and
-classifiers no more can be told than when more time stops to pay.
+classifiers no more can be told than when more time stops paying.
 """
 
 import lzma
