@@ -13,16 +13,9 @@ from tokenizers import normalizers, pre_tokenizers
 
 from penwright.errors import PenwrightError
 from penwright.tokenizers.bytelevel import bytes_of
-from penwright.tokenizers.encoders import (
-    Encoder,
-    Ragged,
-    TokenIds,
-    WordEncoder,
-    byte_encoder,
-    character_encoder,
-    ids_type,
-)
+from penwright.tokenizers.encoders import Encoder, WordEncoder, byte_encoder, character_encoder
 from penwright.tokenizers.kinds import END, PAD, START, UNKNOWN, kind_of
+from penwright.tokenizers.ragged import Ragged, TokenIds, ids_type
 
 
 class Tokenizer:
