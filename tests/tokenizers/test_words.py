@@ -26,6 +26,7 @@ def quick(slow: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> Tokenizer:
     """The same, which finds all its words at once, few as they are; its table is so small that many find no room."""
     monkeypatch.setattr(encoders, "_FEW", -1)
     monkeypatch.setattr(words, "_SLOT_BITS", 4)
+    monkeypatch.setattr(words, "_PART", 3)
     return Tokenizer(slow._library)
 
 
@@ -56,6 +57,7 @@ def test_whatever_was_seen_before(slow: Tokenizer, lists: list[list[str]]):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(encoders, "_FEW", -1)
         patched.setattr(words, "_SLOT_BITS", 4)
+        patched.setattr(words, "_PART", 3)
         quick = Tokenizer(slow._library)
         for texts in lists:
             assert [ids.tolist() for ids in quick.encode_batch(texts)] == [slow.encode(text) for text in texts]

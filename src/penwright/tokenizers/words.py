@@ -22,6 +22,7 @@ _UNITS = 4 * _COLUMNS
 _MASKS = np.array([(1 << 16 * n) - 1 for n in range(5)], dtype=np.uint64)  # the first n of four units
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # Fibonacci hashing (Knuth 1973)
 _SLOT_BITS = 19
+_PART = 1 << 15  # words at a time: those that come again in a text are soon found
 
 Numbers = Int64[np.ndarray, " words"]
 Keys = UInt64[np.ndarray, "columns words"]
@@ -77,17 +78,21 @@ class WordTable:
 
     def ids(self, words: Words, encode: Callable[[list[str]], Ragged]) -> Ragged:
         """The ids of each word; those that are not here are encoded, and as many as have room are added."""
-        keys = words.keys()
+        keys, begins = words.keys(), range(0, max(1, len(words.starts)), _PART)
+        return _joined([self._ids_of_part(words, keys, begin, encode) for begin in begins])
+
+    def _ids_of_part(self, words: Words, keys: Keys, begin: int, encode: Callable[[list[str]], Ragged]) -> Ragged:
+        keys, lengths = keys[:, begin : begin + _PART], words.lengths[begin : begin + _PART]
         slots = _slots(keys)
-        found = self._lengths[slots] == words.lengths
+        found = self._lengths[slots] == lengths
         for column, key in zip(self._keys, keys, strict=True):
             found &= column[slots] == key
         numbers, known = self._numbers[slots], self._ids  # in this order: see above
         others = np.flatnonzero(~found)
-        encoded = encode(words.spelled(others))
+        encoded = encode(words.spelled(begin + others))
         numbers[others] = len(known.lengths) + np.arange(len(others))
-        self._add(slots[others], keys[:, others], words.lengths[others], encoded)
-        return _joined(known, encoded).taken(numbers)
+        self._add(slots[others], keys[:, others], lengths[others], encoded)
+        return _joined([known, encoded]).taken(numbers)
 
     def _add(self, slots: Numbers, keys: Keys, lengths: Numbers, encoded: Ragged) -> None:
         with self._adding:
@@ -95,7 +100,7 @@ class WordTable:
             fitting = fitting[np.unique(slots[fitting], return_index=True)[1]]  # one word a slot
             slots = slots[fitting]
             self._numbers[slots] = len(self._ids.lengths) + np.arange(len(fitting))
-            self._ids = _joined(self._ids, encoded.taken(fitting))
+            self._ids = _joined([self._ids, encoded.taken(fitting)])
             self._keys[:, slots] = keys[:, fitting]
             self._lengths[slots] = lengths[fitting]
 
@@ -107,5 +112,5 @@ def _slots(keys: Keys) -> Numbers:
     return (mixed >> np.uint64(64 - _SLOT_BITS)).astype(np.int64)
 
 
-def _joined(first: Ragged, second: Ragged) -> Ragged:
-    return Ragged(*(np.concatenate(parts) for parts in zip(first, second, strict=True)))
+def _joined(all_ids: Sequence[Ragged]) -> Ragged:
+    return Ragged(*map(np.concatenate, zip(*all_ids, strict=True)))
