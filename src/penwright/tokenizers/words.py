@@ -95,7 +95,9 @@ class WordTable:
         return _joined([known, encoded]).taken(numbers)
 
     def _add(self, slots: Numbers, keys: Keys, lengths: Numbers, encoded: Ragged) -> None:
-        with self._adding:
+        if not self._adding.acquire(blocking=False):
+            return  # another thread adds words, or did when this process was forked
+        try:
             fitting = np.flatnonzero((lengths <= _UNITS) & (self._lengths[slots] == 0))
             fitting = fitting[np.unique(slots[fitting], return_index=True)[1]]  # one word a slot
             slots = slots[fitting]
@@ -103,6 +105,8 @@ class WordTable:
             self._ids = _joined([self._ids, encoded.taken(fitting)])
             self._keys[:, slots] = keys[:, fitting]
             self._lengths[slots] = lengths[fitting]
+        finally:
+            self._adding.release()
 
 
 def _slots(keys: Keys) -> Numbers:
