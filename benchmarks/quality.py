@@ -33,7 +33,7 @@ def _multi30k(source: str, target: str, train: str) -> Row:
 
 
 EN_DE = "train.en.gz train.de.gz --validation val.en --validation val.de --minutes"
-SHAKESPEARE = "input.txt --set data.held_out=0.1 --minutes"
+SHAKESPEARE = "input.txt --set data.held_out=0.1 --set tokenizer.type=characters --minutes"
 TWO = "train.phrases.tsv --validation dev.tsv --minutes 4.7 --ensemble 2 --set data.label=1 --set 'data.text=[2]'"
 NEWS = 'test.csv --set data.label=1 --set "data.text=[2,3]" --set "data.label_names={{{}}}"'.format(
     ",".join(f"{number}='{name}'" for number, name in enumerate(("World", "Sports", "Business", "Sci/Tech"), 1))

@@ -68,9 +68,16 @@ def test_numbers_are_written_out_with_two_digits_or_whole(value: float, words: s
 
 
 def test_a_small_text_is_read_by_characters_and_a_large_one_by_pieces() -> None:
-    assert plan_for(SHAKESPEARE).recipe.tokenizer.type == "characters"
-    assert plan_for(SHAKESPEARE._replace(n_bytes=1_600_000)).recipe.tokenizer.type == "bpe"
+    assert plan_for(SHAKESPEARE, 4e11).recipe.tokenizer.type == "characters"
+    assert plan_for(SHAKESPEARE._replace(n_bytes=1_600_000), 4e11).recipe.tokenizer.type == "bpe"
     assert plan_for(NOVELS).recipe.tokenizer.type == "bpe"
+
+
+def test_a_text_is_read_by_characters_only_where_it_is_read_often_or_is_small() -> None:
+    for minutes, kind in ((10, "bpe"), (100, "characters")):
+        assert plan_for(SHAKESPEARE, training={"minutes": minutes}).recipe.tokenizer.type == kind
+    assert plan_for(SHAKESPEARE._replace(n_bytes=400_000), 4e9).recipe.tokenizer.type == "characters"
+    assert plan_for(SHAKESPEARE, training={"epochs": 1}).recipe.tokenizer.type == "characters"  # time does not count
 
 
 def test_in_a_minute_a_writer_reads_few_kinds_of_pieces_unless_the_text_is_tiny() -> None:
@@ -89,7 +96,7 @@ def test_characters_are_counted_not_their_bytes() -> None:
     texts = [SHAKESPEARE._replace(n_bytes=n_bytes * 1_000_000, n_letters=1_000_000) for n_bytes in (1, 2, 3)]
     for minutes in (1, 10):
         assert len({plan_for(text, training={"minutes": minutes}).recipe.tokenizer.type for text in texts}) == 1
-    assert len({plan_for(text).epochs for text in texts}) == 1
+    assert len({plan_for(text, 4e11).epochs for text in texts}) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What a corpus, a budget and a machine allow for: how many tokens a model sees, and how large it may be for them."""
 
 from functools import cached_property, lru_cache
+from math import inf
 
 import torch
 
@@ -75,6 +76,18 @@ class Affordable:
         return self.tokens(self._chosen_size) / self.corpus_tokens
 
     @property
+    def epochs_by_characters(self) -> float:
+        """Passes that a small model could make over a text if it read characters; without end unless minutes count.
+
+        To be asked before a tokenizer is chosen.
+        """
+        if "minutes" not in self._choices.section("training"):
+            return inf
+        sizes = [name for name in ("tiny", *LADDER) if self._is_possible(name)] or [LADDER[0]]  # which says why none is
+        tokens = self._tokens_in_minutes(self._chosen_size or sizes[0], self._facts.n_characters + 4)
+        return tokens / self._facts.letters
+
+    @property
     def steps(self) -> float:
         """Steps that the budget allows for, once the model is chosen."""
         batch_tokens = min(self._choices.number("training.batch_tokens"), self.corpus_tokens)  # there are no more
@@ -88,11 +101,12 @@ class Affordable:
     def tokens(self, name: str | None) -> float:
         """Target tokens that the budget allows for."""
         counted = self.counted_tokens
-        if counted is not None:
-            return counted
+        return self._tokens_in_minutes(name, self.vocab_size) if counted is None else counted
+
+    def _tokens_in_minutes(self, name: str | None, vocab_size: int) -> float:
         seconds = 60 * self._choices.number("training.minutes")
         batch_tokens = int(self._choices.number("training.batch_tokens"))
-        pace = self._pace(self._settings(name), self.vocab_size, batch_tokens)  # not compiled
+        pace = self._pace(self._settings(name), vocab_size, batch_tokens)  # not compiled
         gain = GAIN if self._device.type == "cpu" and self._compilation(seconds)[0] else 1.0
         n_teachers = len(self._choices.section("distillation").get("teachers", ()))
         return seconds * REACHED[self._facts.task] * pace * gain / (1 + n_teachers / 3)  # a teacher only goes forward
