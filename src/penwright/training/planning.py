@@ -78,7 +78,7 @@ class _Planner:
                 self._suggest("tokenizer.prefix_space", True, "the first word of a text is no other word (measured)")
 
     def _is_spelled(self) -> bool:
-        """Whether characters suit: a writer of a small text, or of one read often (measured), asked for nothing else."""
+        """Whether characters suit: a writer of a small text, or of one read often (measured), with no other wish."""
         facts, asked = self.facts, self.choices.section("tokenizer")
         if facts.task != "generate" or facts.n_characters > MANY_CHARACTERS or asked.keys() & {"type", "vocab_size"}:
             return False
