@@ -23,7 +23,7 @@ VOCABULARY = 8000
 
 
 def main(data: Path, names: str, direction: str, minutes: float, pythons: str, rounds: int = 1) -> None:
-    """The peers and ours in turn; all have the same seconds, preparation included."""
+    """The peers and ours in turn; all have about the same seconds, preparation included."""
     source, _, target = direction.partition("-")
     environments = dict(each.split("=", 1) for each in pythons.split(","))
     found: dict[str, list[tuple[float, float]]] = {}
@@ -41,7 +41,9 @@ def main(data: Path, names: str, direction: str, minutes: float, pythons: str, r
                 note(name, prepared + peer.train_for(60 * minutes - prepared, number).seconds, peer.bleu())
             run = Path(folder) / f"ours-{number}"
             dev = [argument for file in parts["dev"] for argument in ("--validation", file)]
-            done = ours.train(run, [*parts["train"], *dev, "--minutes", minutes, "--seed", number])
+            options = [*parts["train"], *dev, "--seed", number, "--minutes"]
+            prepared = ours.preparation([*options, minutes]).seconds
+            done = ours.train(run, [*options, minutes - prepared / 60])
             note("penwright", done.seconds, ours.evaluate(run, *parts["test"])["BLEU"])
     results = [
         Result(name, {"seconds": [s for s, _ in rows], "BLEU": [b for _, b in rows]}) for name, rows in found.items()

@@ -25,6 +25,11 @@ def train(folder: Path, options: Sequence[object], within: Path | None = None) -
     return run([*PENWRIGHT, "train", "--run", folder, *options], within)
 
 
+def preparation(options: Sequence[object]) -> Finished:
+    """A whole process that reads and plans as `penwright train` does, and stops there."""
+    return run([*PENWRIGHT, "train", *options, "--dry-run"])
+
+
 def losses(folder: Path) -> list[tuple[float, float]]:
     """Seconds of training and nats a byte (of ASCII: a character), at every look at the held-out part."""
     records = Run.open(folder).records("metrics.jsonl")

@@ -1,9 +1,11 @@
 """How results are kept: dated, with the machine, the versions and the command, medians and spreads."""
 
 import platform
+import subprocess
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
+from shutil import which
 from statistics import median
 from typing import NamedTuple
 
@@ -29,6 +31,13 @@ def machine() -> str:
     capability = torch.backends.cpu.get_cpu_capability()
     threads = torch.get_num_threads()
     return f"{model}, {capability}, {threads} threads; Python {platform.python_version()}, torch {torch.__version__}"
+
+
+def commit() -> str:
+    """Of this repository, and whether files differ from it."""
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    found = subprocess.run(git, capture_output=True, text=True, check=False) if which("git") else None
+    return found.stdout.strip() or "unknown" if found else "unknown"
 
 
 class Curve(NamedTuple):
@@ -57,7 +66,8 @@ def draw(path: Path, curves: Sequence[Curve], x: str, y: str) -> None:
 def write_result(name: str, command: str, results: Sequence[Result], remark: str = "") -> Path:
     """A Markdown table named after the benchmark and the day; also printed."""
     columns = list(results[0].figures)
-    lines = [f"# {name}, {date.today()}", "", f"Machine: {machine()}", "", f"Command: `{command}`", ""]
+    about = [f"Machine: {machine()}", f"Command: `{command}`", f"Commit: {commit()}"]
+    lines = [f"# {name}, {date.today()}", "", *(line for each in about for line in (each, ""))]
     lines += [remark, ""] if remark else []
     lines += [f"| what | {' | '.join(columns)} |", f"|---|{'---|' * len(columns)}"]
     for result in results:

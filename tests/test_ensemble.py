@@ -11,6 +11,7 @@ from penwright.making import resume, train
 from penwright.preparing import Prepared, prepare
 from penwright.runs import Run
 from penwright.tasks import Application
+from penwright.training import planning
 from penwright.training.session import Observer
 
 TINY: Table = {
@@ -161,3 +162,15 @@ def test_a_student_goes_on_from_another_folder(
     monkeypatch.chdir(tmp_path / "below")
     resume(Path("../all"), {"training": {"steps": 2}})
     assert Run(tmp_path / "all").newest()[0].step == 6
+
+
+def test_what_was_chosen_for_the_first_member_is_not_chosen_anew(
+    settings: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether characters pay is told by a pace, which is another one each time it is measured."""
+    answers = iter([True, False, False])
+    monkeypatch.setattr(planning._Planner, "_is_spelled", lambda _: next(answers))
+    asked = {name: table for name, table in settings.items() if name != "tokenizer"}
+    ensemble.train_ensemble(asked, 2, tmp_path / "all", unwatched)
+    recipes = [Run.open(tmp_path / name).recipe for name in ("all-member-1", "all-member-2", "all")]
+    assert {recipe.tokenizer.type for recipe in recipes} == {"characters"}

@@ -232,3 +232,11 @@ def test_what_is_saved_can_be_read_by_whom_other_files_can(run: Run) -> None:
     modes = {path.stat().st_mode for path in run.newest()[0].folder.iterdir()}
     (run.folder / "plain").touch()
     assert modes == {(run.folder / "plain").stat().st_mode}
+
+
+def test_names_that_are_no_utf_8_are_kept_with_a_run(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run")
+    run.write_json("corpus.json", {"files": ["caf\udce9.txt", "żółw.txt"]})
+    assert run.read_json("corpus.json") == {"files": ["caf\udce9.txt", "żółw.txt"]}
+    with pytest.raises(PenwrightError, match="cannot be saved as UTF-8"):
+        write_atomically(tmp_path / "recipe.toml", "caf\udce9.txt")

@@ -32,7 +32,7 @@ def train_ensemble(given: Table, n_members: int, folder: Path, watch: Watch) -> 
         return load(folder)
     try:
         for member in members:
-            _train_or_go_on(settings[member], member, watch)
+            _train_or_go_on(_like_the_first(settings[member], members[0]), member, watch)
         return _train_or_go_on(student_settings(given, members), folder, watch)
     except Interrupted:
         where = quote(str(folder))
@@ -45,6 +45,15 @@ def member_settings(given: Table, n_members: int, number: int) -> Table:
     """Those of a member, counted from 1: its own seed, but the same text held out as for all others."""
     seed = given.get("seed", 1)
     return merge(_held_out_alike(given), {"seed": seed + number}, _minutes(given, MEMBERS_SHARE / n_members))
+
+
+def _like_the_first(settings: Table, first: Path) -> Table:
+    """With the pieces and the sizes of the first member: a pace that is timed anew might choose others."""
+    if not _is_begun(first):
+        return settings
+    recipe = Run.open(first).recipe
+    chosen = {"tokenizer": recipe.tokenizer, "model": recipe.model}
+    return merge({name: each.model_dump(exclude_none=True) for name, each in chosen.items()}, settings)
 
 
 def minutes_for(n_members: int, each: float) -> float:

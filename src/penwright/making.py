@@ -12,6 +12,7 @@ import torch
 
 from penwright.config import BUDGETS, Recipe, Table, merge, one_or_more
 from penwright.data.paths import seen_from
+from penwright.data.report import count
 from penwright.errors import PenwrightError
 from penwright.evaluation.scores import Score
 from penwright.models import Model, make_model
@@ -49,6 +50,8 @@ def _train(prepared: Prepared, run: Run, observers: Sequence[Observer]) -> Appli
     trainer = _trainer(bench, machine)
     if trainer.batches.n_left_out:
         _say(observers, _too_long(trainer.batches.n_left_out, recipe))
+    if trainer.batches.n_cut:
+        _say(observers, _cut(trainer.batches.n_cut, recipe))
     baselines = parts.baselines(bench)
     for score in baselines:
         _say(observers, f"to beat: {score.name} {score.value:.3f} ({score.note})")
@@ -58,6 +61,11 @@ def _train(prepared: Prepared, run: Run, observers: Sequence[Observer]) -> Appli
 def _too_long(n: int, recipe: Recipe) -> str:
     reach = recipe.model.context_length
     return f"left out: {n:,} pairs of more than {reach} tokens, which is as far as the model's learned positions reach"
+
+
+def _cut(n: int, recipe: Recipe) -> str:
+    reach = recipe.model.context_length
+    return f"{count(n, 'text')} longer than the context of {reach} tokens: another part is learned from in each epoch"
 
 
 def _tokenizer(recipe: Recipe, corpus: AnyCorpus, observers: Sequence[Observer]) -> Tokenizer:
@@ -97,6 +105,9 @@ def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Applicat
         trainer.load(checkpoint)
     run.forget_after(trainer.state.step)
     if more and trainer.state.step:
+        best = run.best_step() or trainer.state.step
+        if _is_over_fitted(run, best):
+            _say(observers, f"it over-fits since step {best:,}: more text, or more model.dropout, would do more for it")
         trainer.extend()
     if changes:
         run.save_recipe(recipe)

@@ -130,7 +130,7 @@ class Run:
 
     def write_json(self, name: str, record: Record) -> None:
         """Keep a JSON object beside the recipe."""
-        write_atomically(self.folder / name, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
+        write_atomically(self.folder / name, _as_json(record, indent=1) + "\n")
 
     def read_json(self, name: str) -> Record:
         """That JSON object; raises PenwrightError where it is missing or damaged."""
@@ -315,10 +315,23 @@ def write_atomically(path: Path, content: str) -> None:
         temporary.write_bytes(content.encode())
         _flush(temporary)
         temporary.replace(path)
+    except UnicodeEncodeError as error:  # such as the name of a file that was chosen by name
+        what = error.object[error.start : error.end]
+        raise PenwrightError(f"{path} could not be written: {what!a} in it cannot be saved as UTF-8") from None
     except OSError as error:
         raise PenwrightError(f"{path} could not be written: {error}") from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _as_json(record: Record, indent: int | None = None) -> str:
+    """Letters as they are, unless a file has a name that is not UTF-8."""
+    text = json.dumps(record, ensure_ascii=False, indent=indent)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(record, indent=indent)
+    return text
 
 
 def _load(path: Path) -> Tensors:

@@ -25,3 +25,9 @@ def test_two_budgets_are_refused_and_named() -> None:
 def test_the_type_chooses_the_optimizer(name: str, kind: type) -> None:
     table = {"task": "generate", "data": {"train": ["a"]}, "model": {}, "training": {"steps": 1}}
     assert isinstance(validate(Recipe, table | {"optimizer": {"type": name}}, "here").optimizer, kind)
+
+
+def test_what_is_given_of_the_adamw_beside_muon_leaves_the_rest_of_it() -> None:
+    beside = validate(Muon, {"type": "muon", "adamw": {"learning_rate": 0.02}}, "here").adamw
+    assert beside == Muon().adamw.model_copy(update={"learning_rate": 0.02})
+    assert beside.betas != AdamW().betas

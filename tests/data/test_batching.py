@@ -6,6 +6,7 @@ import torch
 
 from penwright.data.batches import IGNORED
 from penwright.data.batching import LabelledBatches, Markers, PairBatches, TextBatches
+from penwright.data.hiding import TokenDropout
 from penwright.data.store import Column
 from penwright.errors import PenwrightError
 
@@ -179,3 +180,31 @@ def test_the_tokens_of_an_epoch_are_those_of_its_batches(n_targets: int) -> None
     text = TextBatches(column([list(range(318))]), 8, 32, MARKERS)
     found = sum(text.batch(n).n_targets for n in range(int(text.per_epoch)))
     assert text.tokens_per_epoch == found + 1  # the start token, which nothing is to predict
+
+
+@pytest.mark.parametrize("token_dropout", [None, TokenDropout(0.3, False)])
+def test_each_epoch_learns_from_another_part_of_a_long_text(token_dropout: TokenDropout | None) -> None:
+    long, short = list(range(10, 410)), [5, 6, 7]
+    labels = np.array([0, 1], dtype=np.int32)
+    batches = LabelledBatches(column([long, short]), labels, 34, 512, MARKERS, 0, token_dropout)
+    assert batches.n_cut == 1
+    seen: set[int] = set()
+    for number in range(60):
+        batch = batches.batch(number)
+        row = batch.tokens[batch.targets.tolist().index(0)]
+        part = [token for token in row.tolist() if 10 <= token < 410]
+        assert part == sorted(part) and part[-1] - part[0] < 32
+        seen |= set(part)
+    assert len(seen) > 350
+    assert all(torch.equal(batches.batch(7).tokens, batches.batch(7).tokens) for _ in range(3))
+    (whole,) = batches.in_order()
+    assert long[0] in whole.tokens.tolist()[whole.targets.tolist().index(0)]
+
+
+@pytest.mark.parametrize("one_in", [2, 3, 7, 100])
+def test_some_batches_in_order_are_those_of_all(one_in: int) -> None:
+    text = TextBatches(column([list(range(318))]), 8, 32, MARKERS)
+    pairs = PairBatches(column(numbered_rows(1, 90, 20)), column(numbered_rows(1, 90, 20)), 64, MARKERS)
+    for batches in (text, pairs):
+        every = [batch.targets.tolist() for batch in batches.in_order()]
+        assert [batch.targets.tolist() for batch in batches.in_order(one_in)] == every[::one_in]

@@ -193,3 +193,28 @@ def test_bare_carriage_returns_are_line_ends_where_there_are_hardly_any_others(t
     file = examine(write(tmp_path, b"one\rtwo\r\rfour\r" * 10 + b"end\r\n"))
     assert list(file.lines()) == ["one", "two", "", "four"] * 10 + ["end"]
     assert (file.n_cr, file.n_lines) == (40, 41)
+
+
+@pytest.mark.parametrize("name", ["hex", "base64", "rot13", "zlib"])
+def test_what_is_no_encoding_of_text_is_refused(tmp_path, name):
+    (tmp_path / "a.txt").write_text("some text\n")
+    with pytest.raises(PenwrightError, match="there is no encoding"):
+        examine(tmp_path / "a.txt", name)
+
+
+@pytest.mark.parametrize("text", ["", "a", "a\n", "a\nb", "a\nb\n", "\n\na", "a\n\n"])
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_the_first_lines_are_those_of_all(tmp_path, text, n):
+    (tmp_path / "a.txt").write_text(text)
+    file = examine(tmp_path / "a.txt")
+    assert file.first_lines(n) == list(file.lines())[:n]
+
+
+def test_to_see_the_first_lines_no_more_than_a_few_pieces_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "BLOCK", 100)
+    monkeypatch.setattr(files, "HEAD", 400)
+    (tmp_path / "one.txt").write_text("x" * 100_000)
+    (line,) = examine(tmp_path / "one.txt").first_lines(1000)
+    assert line == "x" * len(line) and 400 <= len(line) <= 500
+    (tmp_path / "two.txt").write_text("short\n" + "x" * 100_000 + "\nlast\n")
+    assert examine(tmp_path / "two.txt").first_lines(1000) == ["short"]

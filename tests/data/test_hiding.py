@@ -24,7 +24,7 @@ def texts() -> Column:
 
 
 def batches(token_dropout: TokenDropout | None, seed: int = 7) -> LabelledBatches:
-    return LabelledBatches(texts(), np.arange(600, dtype=np.int32), 32, 512, MARKERS, seed, token_dropout)
+    return LabelledBatches(texts(), np.arange(600, dtype=np.int32), 48, 512, MARKERS, seed, token_dropout)
 
 
 def epoch(of: LabelledBatches, number: int = 0) -> list[LabelledBatch]:
@@ -47,7 +47,7 @@ def test_what_is_shown_stands_in_order_and_tells_where_it_stood() -> None:
     for batch in epoch(batches(TokenDropout(0.6))):
         assert batch.positions is not None
         for row, label in enumerate(batch.targets.tolist()):
-            real, end = batch.padding[row], min(int(WORDS[label]), 30) + 1
+            real, end = batch.padding[row], int(WORDS[label]) + 1
             places = batch.positions[row][real].tolist()
             assert batch.tokens[row][real].tolist() == [1 if p == 0 else 2 if p == end else p + 9 for p in places]
             assert places == sorted(set(places)) and 1 in places
@@ -66,7 +66,7 @@ def test_a_model_makes_of_what_is_shown_what_it_would_if_the_rest_were_masked(se
     model = classifier(**settings)
     for batch in epoch(batches(TokenDropout(0.5)))[:8]:
         assert batch.positions is not None
-        lengths = torch.tensor([min(int(WORDS[label]), 30) + 2 for label in batch.targets])
+        lengths = torch.tensor([int(WORDS[label]) + 2 for label in batch.targets])
         places = torch.arange(int(lengths.max()))
         tokens = torch.where(places == 0, 1, torch.where(places == lengths[:, None] - 1, 2, places + 9))
         mask = torch.zeros(tokens.shape, dtype=torch.bool)

@@ -10,6 +10,7 @@ from penwright.data.corpora import (
     measured_text,
     open_labelled,
     open_pairs,
+    open_text,
 )
 
 
@@ -56,3 +57,34 @@ def test_other_names_for_labels_make_another_corpus(tmp_path: Path) -> None:
     plain = open_labelled([path], Reading(Columns(label=1, text=2)))
     renamed = open_labelled([path], Reading(Columns(label=1, text=2, label_names={"0": "even"})))
     assert plain.fingerprint != renamed.fingerprint and renamed.labels == ("1", "even")
+
+
+def test_other_columns_of_a_file_are_another_corpus(tmp_path: Path) -> None:
+    """Else the tokens of one reading would be taken for those of another."""
+    table = tmp_path / "test.csv"
+    table.write_text("title,body,label\n" + "".join(f"t {n},a body {n},{n % 2}\n" for n in range(9)), encoding="utf-8")
+    titles, bodies = (measured_labelled([table], Reading(Columns(text=name))) for name in ("title", "body"))
+    assert titles.fingerprint != bodies.fingerprint
+    there, back = (
+        measured_pairs([table], Reading(Columns(*sides))) for sides in (("title", "body"), ("body", "title"))
+    )
+    assert there.fingerprint != back.fingerprint
+
+
+def test_a_table_of_text_is_not_what_its_lines_are(tmp_path: Path) -> None:
+    rows = "".join(f'{{"text": "This is row number {n} of all."}}\n' for n in range(30))
+    table, lines = tmp_path / "a.jsonl", tmp_path / "a.txt"
+    for path in (table, lines):
+        path.write_text(rows, encoding="utf-8")
+    assert measured_text([table]).fingerprint != measured_text([lines]).fingerprint
+    assert open_text([table]).fingerprint != open_text([lines]).fingerprint
+
+
+def test_other_columns_of_validation_files_are_another_corpus(tmp_path: Path) -> None:
+    train, own = tmp_path / "train.csv", tmp_path / "own.csv"
+    train.write_text("text,label\n" + "".join(f"a text {n},{n % 2}\n" for n in range(40)), encoding="utf-8")
+    found = set()
+    for header in ("text,label,other", "other,label,text"):
+        own.write_text(f"{header}\nsome text,1,some other\nsecond,0,third\n", encoding="utf-8")
+        found.add(open_labelled([train], Reading(validation=[own])).fingerprint)
+    assert len(found) == 2

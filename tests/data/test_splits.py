@@ -82,3 +82,11 @@ def test_a_rare_class_is_held_out_too_and_many_tiny_ones_in_all_as_much_as_their
     assert chosen[classes == 1].sum() == 1
     assert chosen[classes > 1].sum() == pytest.approx(20, abs=1)
     assert chosen.sum() == pytest.approx(200, abs=5)
+
+
+@pytest.mark.parametrize("n_same", [999, 990, 700])
+def test_rows_of_a_common_key_do_not_take_all_with_them(n_same):
+    keys = np.r_[np.zeros(n_same, dtype=np.uint64), np.arange(1, 1001 - n_same, dtype=np.uint64)]
+    for seed in range(20):
+        chosen = held_out_rows(keys, np.ones(1000, dtype=bool), 100, seed)
+        assert 1 <= chosen.sum() <= 100

@@ -189,3 +189,15 @@ def test_keys_depend_on_each_part():
 def test_stores_can_be_moved(store: TokenStore, tmp_path: Path):
     shutil.move(store.folder, tmp_path / "elsewhere")
     open_store(tmp_path / "elsewhere").verify()
+
+
+def test_a_cached_store_whose_bytes_have_changed_is_made_anew(tmp_path: Path, tokenizer: Tokenizer):
+    def build(folder: Path) -> None:
+        write_store(folder, ["source", "target"], PAIRS, tokenizer, "key")
+
+    first = cached_store(tmp_path, "key", build)
+    file = next(path for path in first.folder.iterdir() if path.name == "target.tokens.bin")
+    sound = file.read_bytes()
+    file.write_bytes(bytes([sound[0] ^ 1]) + sound[1:])
+    cached_store(tmp_path, "key", build).verify()
+    assert file.read_bytes() == sound

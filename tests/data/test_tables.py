@@ -4,6 +4,7 @@ import pytest
 
 from penwright.data.files import examine
 from penwright.data.tables import Table, has_tabs, open_table
+from penwright.data.text import open_text
 from penwright.errors import PenwrightError
 
 
@@ -95,3 +96,10 @@ def test_tabs_in_nearly_all_lines_make_a_table(tmp_path):
     for name, text in (("a.txt", "a\tb\n" * 30), ("b.txt", "text\n\tindented\n" * 20)):
         (tmp_path / name).write_text(text, encoding="utf-8")
     assert [has_tabs(examine(tmp_path / name)) for name in ("a.txt", "b.txt")] == [True, False]
+
+
+@pytest.mark.parametrize("content", ["text\n", ",,,\n", "text,more\n"])
+def test_a_table_without_rows_is_refused(tmp_path, content):
+    (tmp_path / "a.csv").write_text(content)
+    with pytest.raises(PenwrightError, match="rows"):
+        open_text([tmp_path / "a.csv"])

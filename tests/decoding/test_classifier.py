@@ -1,5 +1,6 @@
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 
@@ -74,3 +75,11 @@ def test_the_models_mode_is_as_before(classifier: Classifier) -> None:
     classifier.model.train()
     classifier.classify("a")
     assert classifier.model.training
+
+
+def test_texts_that_are_tokens_already_are_scored_as_texts_are(classifier: Classifier) -> None:
+    texts = ["abc", "", "abcdefghij" * 5]
+    found = classifier.log_probabilities([np.array(classifier.tokenizer.encode(text), dtype=int) for text in texts])
+    for row, given in zip(found.exp().tolist(), classifier.classify(texts), strict=True):
+        assert dict(zip(LABELS, row, strict=True)) == pytest.approx(given.scores)
+    assert classifier.log_probabilities([]).shape == (0, len(LABELS))

@@ -91,3 +91,8 @@ def test_a_text_of_one_token_teaches_no_pairs() -> None:
     one, held_out = np.array([3], dtype=np.uint16), np.array([3, 3, 1], dtype=np.uint16)
     nats = baselines(one, held_out, 4)
     assert nats["bigram"] == pytest.approx(nats["unigram"]) and nats["unigram"] > 0
+
+
+def test_of_a_single_token_no_baseline_is_told() -> None:
+    training = np.array([0, 1, 2, 0], dtype=np.uint16)
+    assert baselines(training, np.array([1], dtype=np.uint16), 3) == {}

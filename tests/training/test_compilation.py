@@ -8,7 +8,7 @@ import torch._inductor.runtime.cache_dir_utils
 
 from penwright import compiler
 from penwright.errors import PenwrightError
-from penwright.training.compilation import PAYS_FROM, PAYS_FROM_ON_GPU, choose_compilation, compile_blocks, uncompiled
+from penwright.training.compilation import PAYS_FROM, choose_compilation, compile_blocks, uncompiled
 
 CPU = torch.device("cpu")
 
@@ -25,7 +25,7 @@ def test_a_long_run_on_a_cpu_is_compiled_where_there_is_a_compiler(
 
 def test_a_gpu_compiles_where_it_can_and_an_unknown_device_never(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "what_is_missing", lambda: "")
-    assert choose_compilation(torch.device("cuda"), "translate", PAYS_FROM_ON_GPU)[0]
+    assert choose_compilation(torch.device("cuda"), "translate", PAYS_FROM["translate"])[0]
     assert not choose_compilation(torch.device("cuda"), "translate", 1.0)[0]
     assert not choose_compilation(torch.device("mps"), "translate", 1e6)[0]
     monkeypatch.setattr(compiler, "what_is_missing", lambda: "there is no C++ compiler")

@@ -1,4 +1,5 @@
 import pytest
+import torch
 
 from penwright.config import ModelSettings, Task, TrainingSettings
 from penwright.objectives import summed_loss
@@ -36,3 +37,12 @@ def test_no_batch_is_longer_than_the_positions_that_a_model_has(task: Task) -> N
         {"d_model": 16, "n_layers": 1, "context_length": 8, "positions": {"type": "learned"}}
     )
     assert pace_on(machine, task)(settings, 300, 64) > 0
+
+
+def test_what_the_memory_cannot_hold_is_no_pace_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_large(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(measured, "summed_loss", too_large)
+    machine = choose_machine(TrainingSettings(steps=1, device="cpu", precision="float32", threads=1))
+    assert pace_on(machine, "generate")(ModelSettings(d_model=16, n_layers=1, context_length=8), 300, 64) == 0

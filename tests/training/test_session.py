@@ -1,4 +1,5 @@
 import signal
+import time
 from collections.abc import Callable, Sequence
 from math import nan
 from pathlib import Path
@@ -84,7 +85,7 @@ def test_a_small_text_is_looked_at_each_time_it_was_read_half_as_often_again(
     assert looked_at == pytest.approx([2, 3, 4.5, 6.75, 10.125], abs=0.4)
     session.last_evaluated_step = 10
     assert session._evaluation_is_due()
-    trainer.reserved_seconds = 60.0  # where a look takes long, none comes before its time
+    trainer.state.reserved_seconds = 60.0  # where a look takes long, none comes before its time
     assert not session._evaluation_is_due()
 
 
@@ -308,3 +309,24 @@ def test_a_signal_during_the_last_look_interrupts_nothing(run: Run, make_trainer
 
     session_of(run, make_trainer(training={"steps": 4, "evaluate_every": 4}), [1.0], Late()).fit()
     assert run.is_finished
+
+
+def test_a_run_resumed_from_a_look_knows_what_it_took(run: Run, make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer(training={"steps": 4, "evaluate_every": 4})
+    looks = Session(run, trainer, lambda: time.sleep(0.3) or [Score("loss", 1.0)], list, [])
+    looks.fit()
+    state = run.newest()[0].state()
+    (record,) = run.records("metrics.jsonl")
+    assert state["reserved_seconds"] >= 0.3
+    assert state["seconds"] >= record["seconds"] + 0.29
+
+
+def test_a_text_read_often_is_looked_at_early_whatever_counts(run: Run, make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer(training={"steps": 400})
+    per_epoch, recorder = trainer.batches.per_epoch, Recorder()
+    Session(run, trainer, lambda: [Score("loss", 1.0)], list, [recorder]).fit()
+    epochs = [step / per_epoch for step, _ in recorder.evaluated_at]
+    assert epochs[-1] > 20, "the test needs more steps"
+    for mark in (2.0, 3.0, 4.5, 6.75):
+        assert any(mark <= each < mark + 1 / per_epoch for each in epochs)
+    assert len(epochs) < 20

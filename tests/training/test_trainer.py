@@ -191,7 +191,7 @@ def test_a_short_cooldown_stays_as_short_as_it_is_asked_for(
 ) -> None:
     schedule = {"type": "wsd", "cooldown_fraction": fraction}
     trainer, seconds = make_trainer(schedule=schedule, training={"minutes": 1, "steps": None}), count(0.0, 0.05)
-    trainer.reserved_seconds = 0.1
+    trainer.state.reserved_seconds = 0.1
     monkeypatch.setattr("penwright.training.trainer.monotonic", lambda: next(seconds))
     factors = [report.factor for report in trainer.steps()]
     assert sum(factor < 1 for factor in factors) / len(factors) == pytest.approx(fraction, abs=0.015)
@@ -206,7 +206,7 @@ def test_looks_that_take_the_time_leave_a_short_cooldown(
 
     def with_a_look() -> StepReport:
         seconds[0] += 60.0 if trainer.state.step == 120 else 0.1
-        trainer.reserved_seconds = 60.0 if trainer.state.step >= 120 else 0.0
+        trainer.state.reserved_seconds = 60.0 if trainer.state.step >= 120 else 0.0
         return step()
 
     monkeypatch.setattr("penwright.training.trainer.monotonic", lambda: seconds[0])

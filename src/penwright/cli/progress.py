@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from math import isfinite
 from time import monotonic
 
 from rich.console import Console, Group
@@ -40,7 +41,8 @@ class _Progress(Observer):
     def note(self, trainer: Trainer, report: StepReport) -> None:
         if self.began is None:
             self.began = (trainer.state.seconds, trainer.state.targets)
-        self.mean_loss = report.loss if self.mean_loss is None else 0.95 * self.mean_loss + 0.05 * report.loss
+        if isfinite(report.loss):  # else the step was skipped
+            self.mean_loss = report.loss if self.mean_loss is None else 0.95 * self.mean_loss + 0.05 * report.loss
 
     def line(self, trainer: Trainer) -> str:
         """Step, loss, speed and time left."""

@@ -54,7 +54,7 @@ class TokenizerSettings(Settings):
     """What the pieces of the text are."""
 
     type: Literal["characters", "bytes", "bpe", "unigram"] = "bpe"
-    vocab_size: PositiveInt | None = None  # with special tokens; of no account for characters and bytes
+    vocab_size: PositiveInt | None = None  # with special tokens; at most, for characters; of no account for bytes
     prefix_space: bool = False  # before each text: the first word is the token that it is elsewhere; for classifiers
 
     @model_validator(mode="after")

@@ -1,8 +1,16 @@
 """The settings of training: the optimizer, the budget, and what is done on the way."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
 
 from penwright.config.settings import Settings
 
@@ -27,6 +35,13 @@ class Muon(Settings):
     momentum: Momentum = 0.95
     weight_decay: NonNegativeFloat = 0.0
     adamw: AdamW = AdamW(learning_rate=3e-3, weight_decay=0.0, betas=(0.9, 0.95))
+
+    @field_validator("adamw", mode="before")
+    @classmethod
+    def _fill_in(cls, given: Any) -> Any:
+        """What is not given is as above, not as where AdamW is for all."""
+        own = cls.model_fields["adamw"].default
+        return own.model_dump() | given if isinstance(given, dict) else given
 
 
 Optimizer = Annotated[AdamW | Muon, Field(discriminator="type")]

@@ -19,8 +19,8 @@ class _Batch:
     n_targets: int  # those that count
 
     def to(self: AnyBatch, device: torch.device) -> AnyBatch:
-        """The same batch on this device."""
-        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
+        """The same batch on this device; only a GPU that reads pinned memory need not be waited for."""
+        return self._each(lambda tensor: tensor.to(device, non_blocking=device.type == "cuda"))
 
     def pinned(self: AnyBatch) -> AnyBatch:
         """The same batch in memory that a GPU reads by itself."""

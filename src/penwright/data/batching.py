@@ -40,14 +40,15 @@ class Batches(ABC, Generic[AnyBatch]):
     per_epoch: float  # batches in one pass over the part
     tokens_per_epoch: int  # of its targets, or of texts whose targets are labels
     n_left_out: int = 0  # examples that are longer than the model can read
+    n_cut: int = 0  # those of which it reads a part at a time
 
     @abstractmethod
     def batch(self, number: int) -> AnyBatch:
         """The batch with this number, counted over all epochs."""
 
     @abstractmethod
-    def in_order(self) -> Iterator[AnyBatch]:
-        """Every example once, in an order that never changes: for evaluation."""
+    def in_order(self, one_in: int = 1) -> Iterator[AnyBatch]:
+        """Every example once, in an order that never changes: for evaluation; or of one in so many batches."""
 
     def for_step(self, step: int, accumulate: int) -> list[AnyBatch]:
         """The batches of one optimizer step, counted from 0."""
@@ -58,7 +59,8 @@ class TextBatches(Batches[TextBatch]):
     """Windows of `context_length` tokens over the documents laid end to end, each between a start and an end token.
 
     Every epoch cuts at other places and in another order. Windows that cross from one document into the next tell so
-    by their segments, and no window is asked to predict a start token.
+    by their segments, and no window is asked to predict a start token. One window an epoch runs on from the end of all
+    to the beginning; within a single document that is no crossing, which would have to be compiled just for it.
     """
 
     def __init__(self, text: Column, context_length: int, batch_tokens: int, markers: Markers, seed: int = 0):
@@ -82,13 +84,14 @@ class TextBatches(Batches[TextBatch]):
         ]
         return self._windows(np.concatenate(starts)[:, None] + np.arange(self.length + 1))
 
-    def in_order(self) -> Iterator[TextBatch]:
+    def in_order(self, one_in: int = 1) -> Iterator[TextBatch]:
         last = self.total - 1  # every token but the first is predicted once
         whole = np.arange(0, last - self.length + 1, self.length)
-        for begin in range(0, len(whole), self.rows):
+        begins = range(0, len(whole), self.rows)
+        for begin in begins[::one_in]:
             yield self._windows(whole[begin : begin + self.rows, None] + np.arange(self.length + 1))
         rest = last - len(whole) * self.length
-        if rest:
+        if rest and len(begins) % one_in == 0:
             yield self._windows((last - rest + np.arange(rest + 1))[None])
 
     def _windows(self, places: Indices) -> TextBatch:
@@ -144,11 +147,15 @@ class _Bucketed(Batches[AnyBatch]):
     def batch(self, number: int) -> AnyBatch:
         epoch, place = divmod(number, int(self.per_epoch))
         batches, order = self._epoch(epoch)
-        return self.examples(order[self.borders[batches[place]] : self.borders[batches[place] + 1]])
+        return self.examples(order[self._rows(int(batches[place]))])
 
-    def in_order(self) -> Iterator[AnyBatch]:
-        for begin, end in zip(self.borders[:-1], self.borders[1:], strict=True):
-            yield self.examples(self.order[begin:end])
+    def _rows(self, batch: int) -> slice:
+        """Where they stand in the order of an epoch."""
+        return slice(self.borders[batch], self.borders[batch + 1])
+
+    def in_order(self, one_in: int = 1) -> Iterator[AnyBatch]:
+        for batch in range(0, len(self.borders) - 1, one_in):
+            yield self.examples(self.order[self._rows(batch)])
 
     @lru_cache(maxsize=2)  # noqa: B019 - the two epochs that a step may touch; batches live as long as the process
     def _epoch(self, epoch: int) -> tuple[Indices, Indices]:
@@ -188,10 +195,11 @@ class PairBatches(_Bucketed[PairBatch]):
 
 
 class LabelledBatches(_Bucketed[LabelledBatch]):
-    """Texts between a start and an end token, cut at the context; what is cut off is the reader's to report.
+    """Texts between a start and an end token; of one that is longer than the context, another part in each epoch.
 
     Batches hold as many texts each, long or short: a batch's loss is their mean, so each counts as much as any other.
-    With token dropout, those of which as many tokens are shown stand side by side; `in_order` shows all of each text.
+    With token dropout, those of which as many tokens are shown stand side by side; `in_order` drops none, and of long
+    texts gives the beginning.
     """
 
     def __init__(
@@ -207,17 +215,20 @@ class LabelledBatches(_Bucketed[LabelledBatch]):
         """`batch_tokens` are those of whole texts, whatever is shown of them."""
         self.text, self.labels, self.markers, self.token_dropout = text, labels, markers, token_dropout
         self.cut = max(1, context_length - 2)
+        self.beyond = np.maximum(text.lengths - self.cut, 0)  # tokens that a part leaves out
+        self.n_cut = int((self.beyond > 0).sum())
         self.lengths = np.minimum(text.lengths, self.cut) + 2
         super().__init__([self.lengths], batch_tokens, seed, longest=self.cut + 2, alike=True)
 
     def batch(self, number: int) -> LabelledBatch:
-        if self.token_dropout is None:
-            return super().batch(number)
         epoch, place = divmod(number, int(self.per_epoch))
-        batches, order, n_shown = self._epoch_of_parts(epoch, self.token_dropout)
-        rows = slice(self.borders[batches[place]], self.borders[batches[place] + 1])
         random = np.random.default_rng((self.seed, epoch, 1 + place))  # a last 0 would be the epoch's own
-        return self.token_dropout.shown(self.examples(order[rows]), n_shown[rows], random)
+        if self.token_dropout is None:
+            batches, order = self._epoch(epoch)
+            return self.examples(order[self._rows(int(batches[place]))], random)
+        batches, order, n_shown = self._epoch_of_parts(epoch, self.token_dropout)
+        rows = self._rows(int(batches[place]))
+        return self.token_dropout.shown(self.examples(order[rows], random), n_shown[rows], random)
 
     @lru_cache(maxsize=2)  # noqa: B019 - as _epoch
     def _epoch_of_parts(self, epoch: int, token_dropout: TokenDropout) -> tuple[Indices, Indices, Indices]:
@@ -227,8 +238,12 @@ class LabelledBatches(_Bucketed[LabelledBatch]):
         mixed = np.lexsort((random.random(len(self.order)), -(-n_shown // LENGTH_STEP)))
         return random.permutation(len(self.borders) - 1), self.order[mixed], n_shown[mixed]
 
-    def examples(self, rows: Indices) -> LabelledBatch:
-        texts = [self.text[row][: self.cut] for row in rows.tolist()]
+    def examples(self, rows: Indices, random: np.random.Generator | None = None) -> LabelledBatch:
+        """`random` chooses which part of a long text; None: its beginning."""
+        beyond = self.beyond[rows]
+        begins = random.integers(beyond + 1) if random is not None and beyond.any() else np.zeros_like(beyond)
+        places = zip(rows.tolist(), begins.tolist(), strict=True)
+        texts = [self.text[row][begin : begin + self.cut] for row, begin in places]
         start, end = self.markers.start, self.markers.end
         tokens, lengths = _padded(texts, self.markers.pad, before=start, after=end, most=self.longest)
         labels = torch.from_numpy(self.labels[rows].astype(np.int64))

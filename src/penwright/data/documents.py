@@ -20,6 +20,7 @@ from penwright.data.tables import Table, is_table, names_text, table_in, text_co
 from penwright.errors import PenwrightError
 
 Measures = Iterator[tuple[int, int, int]]  # characters (0: blank, -1: broken), UTF-8 bytes, hash
+MEASURE = np.dtype([("characters", np.int64), ("n_bytes", np.int64), ("hash", np.uint64)])
 
 
 @dataclass(frozen=True)
@@ -60,14 +61,17 @@ def open_documents(paths: Sequence[str | Path], encoding: str | None) -> Documen
     if not paths:
         raise PenwrightError("no files were given to learn from")
     found = list(chain.from_iterable(_sources(path, encoding) for path in dict.fromkeys(map(str, paths))))
-    measures = [list(measured) for _, measured in found]
-    characters, n_bytes, hashes = zip(*chain.from_iterable(measures), strict=True)
+    measures = [np.fromiter(measured, dtype=MEASURE) for _, measured in found]
+    every = np.concatenate(measures)
+    if not len(every):
+        paths = ", ".join(file.path for source, _ in found for file in source.files)
+        raise PenwrightError(f"{paths}: there are no rows")
     return Documents(
         tuple(source for source, _ in found),
         tuple(map(len, measures)),
-        np.array(characters, dtype=np.int64),
-        np.array(n_bytes, dtype=np.int64),
-        np.array(hashes, dtype=np.uint64),
+        every["characters"],
+        every["n_bytes"],
+        every["hash"],
     )
 
 

@@ -54,7 +54,9 @@ STRAY_BYTES = 3  # so many invalid ones say nothing of another encoding
 def check_encoding(name: str) -> str:
     """The name as Python's codecs know it; raises PenwrightError with the nearest one."""
     try:
-        return codecs.lookup(name).name
+        codec = codecs.lookup(name)
+        "".encode(name)  # LookupError where it makes something else of bytes, as "hex" does
+        return codec.name
     except LookupError:
         nearest = get_close_matches(name.lower(), sorted({*aliases, *aliases.values()}), n=1)
         hint = f"did you mean '{nearest[0]}'?" if nearest else "Examples: utf-8, cp1250, latin-1."

@@ -130,11 +130,13 @@ class Corpus(Generic[Example]):
         return self.held_out.n_characters
 
 
-def only_held_out(part: Part[Example], files: tuple[SourceFile, ...], unit: str) -> Corpus[Example]:
-    """A corpus to measure a model on, with nothing to train from."""
+def only_held_out(
+    part: Part[Example], files: tuple[SourceFile, ...], unit: str, choices: Sequence[str]
+) -> Corpus[Example]:
+    """A corpus to measure a model on, with nothing to train from; `choices` of columns are those of its sources."""
     nothing: Part[Example] = Part(lambda: iter(()), 0, 0, 0)
     report = Report(unit, files, len(part), len(part), (), f"held out: all of it, {count(len(part), unit)}")
-    return Corpus(nothing, part, files, fingerprint_of(files, task=unit), report)
+    return Corpus(nothing, part, files, fingerprint_of(files, task=unit, columns=choices), report)
 
 
 def fingerprint_of(files: Sequence[SourceFile], **settings: object) -> str:

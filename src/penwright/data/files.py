@@ -22,6 +22,7 @@ from penwright.data.paths import existing_file
 from penwright.errors import PenwrightError
 
 BLOCK = 1 << 20  # bytes read at a time, and about the longest piece of text handed on
+HEAD = 4 * BLOCK  # characters from which lines are taken to see what a file is
 GZIP = b"\x1f\x8b"
 MARK = "\ufeff"  # the byte-order mark, at the start of a file only
 REPLACEMENT = "\ufffd"
@@ -73,6 +74,18 @@ class SourceFile:
     def lines(self) -> Iterator[str]:
         """The lines without their ends; the last counts with or without a newline."""
         return chain.from_iterable(self._line_lists())
+
+    def first_lines(self, n: int) -> list[str]:
+        """At most so many, as far as they end in the first few MiB; of a single one that is longer, its beginning."""
+        text = ""
+        for block in self.blocks():
+            text += block
+            if text.count("\n") >= n or len(text) >= HEAD:
+                break
+        *lines, rest = text.split("\n")
+        if rest and (not lines or len(lines) + 1 == self.n_lines):
+            lines.append(rest)
+        return lines[:n]
 
     def _line_lists(self) -> Iterator[list[str]]:
         parts: list[str] = []  # of a line that runs over several blocks

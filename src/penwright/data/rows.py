@@ -153,10 +153,11 @@ def open_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: Read
         files,
         task=kind.name,
         n_own=len(reading.validation),
-        columns=[source.choice for source in rows.each],
+        columns=rows.choices,
         cleaning=reading.cleaning,
         held_out=reading.held_out,
         seed=reading.seed,
+        **({} if set(where.choices) == set(rows.choices) else {"own_columns": where.choices}),
     )
     names = {source.names for source in rows.each}
     return Corpus(training, held_out, files, fingerprint, report, names=names.pop() if len(names) == 1 else ())
@@ -165,7 +166,7 @@ def open_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: Read
 def measured_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: Reading) -> Corpus[Example]:
     """Rows to measure a model on: all of them, as they are, but for those with a blank side."""
     rows, chosen = _read_all(kind, paths, reading)
-    return only_held_out(kind.part(rows, chosen), rows.files, kind.unit)
+    return only_held_out(kind.part(rows, chosen), rows.files, kind.unit, rows.choices)
 
 
 def _read(kind: RowKind[Example], paths: Sequence[str | Path], reading: Reading) -> Rows:

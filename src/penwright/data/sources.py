@@ -38,6 +38,11 @@ class Sources(Generic[Item]):
         return tuple(file for source in self.each for file in source.files)
 
     @property
+    def choices(self) -> tuple[str, ...]:
+        """The columns of each, in words: what the same files are read as."""
+        return tuple(source.choice for source in self.each)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """Which columns were chosen, by file, and what was not read."""
         chosen = [f"{source.files[0].path}: {source.choice}" for source in self.each if source.choice]

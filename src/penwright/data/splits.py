@@ -10,6 +10,7 @@ Hashes = NDArray[np.uint64]
 Mask = NDArray[np.bool_]
 
 DEFAULT_FRACTION = 0.1
+TOO_MANY = 2  # times the rows that are wanted
 ENOUGH_FOR_ONE = 0.3  # of a row of a class that the wanted share comes to: 3 rows of which a tenth is held out
 
 
@@ -31,12 +32,15 @@ def repeats(hashes: Hashes, keep: Mask) -> Mask:
 
 
 def held_out_rows(keys: Hashes, keep: Mask, wanted: int, seed: int) -> Mask:
-    """About this many kept rows, at least one; rows with the same key go together."""
+    """About this many kept rows, at least one; rows with the same key go together, but not if they are too many."""
     order = shuffled(keys, seed)
     among = order[keep]
     wanted = min(max(1, wanted), len(among))
     last: np.uint64 = np.partition(among, wanted - 1)[wanted - 1]
-    return np.logical_and(keep, order <= last)
+    chosen = np.logical_and(keep, order <= last)
+    if chosen.sum() > TOO_MANY * wanted:
+        chosen[keep] = held_out_documents(keys[keep], np.ones(len(among), dtype=np.int64), wanted, seed)
+    return chosen
 
 
 def held_out_of_classes(keys: Hashes, classes: Hashes, keep: Mask, wanted: int, seed: int) -> Mask:

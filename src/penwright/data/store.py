@@ -86,10 +86,13 @@ def store_key(*parts: str) -> str:
 def cached_store(cache_folder: Path, key: str, build: Callable[[Path], object]) -> TokenStore:
     """Open the store of this key; if it is missing or damaged, `build` writes it to the folder it is given."""
     folder = cache_folder / key
-    try:
-        return open_store(folder)
-    except PenwrightError:
-        shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():  # else another process may be making it just now
+        try:
+            store = open_store(folder)
+            store.verify()
+            return store
+        except PenwrightError:
+            shutil.rmtree(folder, ignore_errors=True)
     build(folder)
     return open_store(folder)
 

@@ -59,12 +59,12 @@ class Delimited:
 
 def delimited_table(file: SourceFile, delimiter: str | None, names: Sequence[str] = ()) -> Delimited:
     """Find out the delimiter (unless given), the quoting and the header of a file."""
-    lines = list(islice(file.lines(), SAMPLE))
+    lines = file.first_lines(SAMPLE)
     if delimiter is None:
         delimiter = max(",;\t|", key=lambda mark: _agreement(_split(lines, mark, quoted=True)))
         quoted = True
     else:
-        quoted = _needs_quotes(lines, delimiter)
+        quoted = _needs_quotes(lines, delimiter, len(lines) < file.n_lines)
     rows = [row for row in _split(lines, delimiter, quoted) if any(row)]
     first = [cell.strip() for cell in rows[0]] if rows else []
     width = max((len(row) for row in rows), default=0)
@@ -137,13 +137,15 @@ def text_column(table: Table) -> int:
     for name in TEXT_NAMES:
         if name in names:
             return names.index(name)
+    if not names:
+        raise PenwrightError(f"{table.name}: there are no rows")
     sizes = [sum(len(row[0]) for row in islice(table.rows([i]), SAMPLE) if row) for i in range(len(names))]
     return sizes.index(max(sizes))
 
 
 def has_tabs(file: SourceFile) -> bool:
     """Whether nearly all lines have the same number of tabs, as a table has and running text has not."""
-    lines = [line for line in islice(file.lines(), SAMPLE) if line.strip()]
+    lines = [line for line in file.first_lines(SAMPLE) if line.strip()]
     return _agreement(line.split("\t") for line in lines) >= MOST
 
 
@@ -252,7 +254,7 @@ def _agreement(rows: Iterable[list[str]]) -> float:
     return 0.0 if common == 1 else widths.count(common) / len(widths)
 
 
-def _needs_quotes(lines: Sequence[str], delimiter: str) -> bool:
+def _needs_quotes(lines: Sequence[str], delimiter: str, there_are_more: bool) -> bool:
     """Whether quote marks were put by a CSV writer: all are in their places, and some cannot be the text's own."""
     if not any('"' in line for line in lines):
         return False
@@ -264,7 +266,7 @@ def _needs_quotes(lines: Sequence[str], delimiter: str) -> bool:
     if _agreement(_split(lines, delimiter, quoted=False)) == 1:
         return False
     rows = list(_split(lines, delimiter, quoted=True))
-    return _agreement(rows[:-1] if len(lines) == SAMPLE else rows) == 1  # the sample may end inside a field
+    return _agreement(rows[:-1] if there_are_more else rows) == 1  # the sample may end inside a field
 
 
 def _is_header(cells: Sequence[str]) -> bool:

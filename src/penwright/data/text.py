@@ -40,7 +40,7 @@ def open_text(paths: Sequence[str | Path], reading: Reading = AS_FOUND) -> Corpu
         parts, split = (training.part(keep), own.part(valid)), _own_files(own.part(valid))
     else:
         parts, split = whole or _tails(training, keep, reading.held_out)
-    files = training.files + (own.files if own else ())
+    files, choices = training.files + (own.files if own else ()), training.choices + (own.choices if own else ())
     report = Report(
         unit="document",
         files=files,
@@ -59,6 +59,7 @@ def open_text(paths: Sequence[str | Path], reading: Reading = AS_FOUND) -> Corpu
         seed=reading.seed,
         deduplicate=reading.cleaning.deduplicate,
         **({"ends_of_many": True} if own is None and whole is None and _are_many(training, keep) else {}),
+        **({"columns": choices} if any(choices) else {}),
     )
     return Corpus(*parts, files, fingerprint, report)
 
@@ -67,7 +68,7 @@ def measured_text(paths: Sequence[str | Path], reading: Reading = AS_FOUND) -> C
     """Documents to measure a model on: all of them, as they are."""
     documents = open_documents(paths, reading.encoding)
     keep, _ = _clean(documents, None, NOTHING_LEFT_OUT)
-    return only_held_out(documents.part(keep), documents.files, "document")
+    return only_held_out(documents.part(keep), documents.files, "document", documents.choices)
 
 
 def _clean(documents: Documents, held_out: Documents | None, cleaning: Cleaning) -> tuple[Mask, list[Dropped]]:

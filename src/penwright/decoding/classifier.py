@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Integer
 from torch import Tensor
 
 from penwright.decoding.decodable import diverged, evaluating
@@ -17,6 +17,7 @@ from penwright.models import EncoderOnly
 from penwright.tokenizers import Tokenizer
 
 BATCH_TOKENS = 8192  # with padding
+Tokens = Integer[np.ndarray, " _"]
 
 
 @dataclass(frozen=True)
@@ -46,17 +47,25 @@ class Classifier:
     def classify(self, texts: str | Sequence[str]) -> list[Classification]:
         """A classification for each text, in their order (one text is a list of one)."""
         texts = [texts] if isinstance(texts, str) else texts
-        windows = [self._windows(text) for text in texts]
-        rows = iter(self._log_probs([window for text in windows for window in text]))
-        return [
-            self._classification(text, torch.stack([next(rows) for _ in parts]))
-            for text, parts in zip(texts, windows, strict=True)
-        ]
+        tokens = [np.array(self.tokenizer.encode(text), dtype=np.int64) for text in texts]
+        log_probs = self.log_probabilities(tokens)
+        if log_probs.isnan().any():
+            raise diverged()
+        n_windows = map(self._n_windows, tokens)
+        return [self._classification(*each) for each in zip(texts, n_windows, log_probs, strict=True)]
 
-    def _windows(self, text: str) -> list[list[int]]:
-        tokens = self.tokenizer.encode(text)
-        n_windows = max(1, -(-len(tokens) // self._room))
-        parts = [part.tolist() for part in np.array_split(np.array(tokens, dtype=np.int64), n_windows)]
+    def log_probabilities(self, texts: Sequence[Tokens]) -> Float[Tensor, "texts n_labels"]:
+        """Of each label of texts that are tokens already, whatever their length."""
+        windows = [self._windows(tokens) for tokens in texts]
+        rows = iter(self._log_probs([window for text in windows for window in text]))
+        means = [torch.stack([next(rows) for _ in parts]).double().mean(0) for parts in windows]
+        return torch.stack(means).log_softmax(-1) if means else torch.zeros(0, len(self.labels), dtype=torch.double)
+
+    def _n_windows(self, tokens: Tokens) -> int:
+        return max(1, -(-len(tokens) // self._room))
+
+    def _windows(self, tokens: Tokens) -> list[list[int]]:
+        parts = [part.tolist() for part in np.array_split(tokens, self._n_windows(tokens))]
         return [[self.tokenizer.start_id, *part, self.tokenizer.end_id] for part in parts]
 
     @torch.inference_mode()
@@ -68,13 +77,11 @@ class Classifier:
                 log_probs[batch] = self.model(*padded).float().log_softmax(-1).cpu()
         return log_probs
 
-    def _classification(self, text: str, windows: Float[Tensor, "windows n_labels"]) -> Classification:
-        if windows.isnan().any():
-            raise diverged()
-        probabilities = windows.double().mean(0).softmax(-1)
+    def _classification(self, text: str, n_windows: int, log_probs: Float[Tensor, " n_labels"]) -> Classification:
+        probabilities = log_probs.exp()
         order = probabilities.argsort(descending=True, stable=True).tolist()
         scores = {self.labels[label]: float(probabilities[label]) for label in order}
         warnings = unknown_warnings(self.tokenizer, text)
-        if len(windows) > 1:
-            warnings.append(f"the text is longer than the model's context and was read in {len(windows)} windows")
+        if n_windows > 1:
+            warnings.append(f"the text is longer than the model's context and was read in {n_windows} windows")
         return Classification(self.labels[order[0]], scores, tuple(warnings))

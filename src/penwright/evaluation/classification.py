@@ -1,34 +1,22 @@
 """Accuracy, macro-F1 and surprise of predicted labels."""
 
-from collections.abc import Iterable
-
 import numpy as np
-import torch
+from jaxtyping import Float, Int64
 from numpy.typing import NDArray
+from torch import Tensor
 from torch.nn import functional as F
 
-from penwright.data.batches import LabelledBatch
 from penwright.evaluation.perplexity import Surprise
 from penwright.evaluation.scores import Score
-from penwright.models import EncoderOnly
 
 Counts = NDArray[np.int64]
 
 
-@torch.inference_mode()
-def classified(
-    model: EncoderOnly, batches: Iterable[LabelledBatch], n_labels: int, device: torch.device
-) -> tuple[Counts, Surprise]:
+def classified(log_probs: Float[Tensor, "texts n_labels"], labels: Int64[Tensor, " texts"]) -> tuple[Counts, Surprise]:
     """How often each true label (row) was given each label (column), and the surprise at the true ones."""
-    was_training = model.training
-    model.eval()
-    counts, nats = np.zeros((n_labels, n_labels), dtype=np.int64), 0.0
-    for batch in batches:
-        logits = model(batch.tokens.to(device), batch.padding.to(device)).float().cpu()
-        np.add.at(counts, (batch.targets.numpy(), logits.argmax(-1).numpy()), 1)
-        nats += float(F.cross_entropy(logits, batch.targets, reduction="sum"))
-    model.train(was_training)
-    return counts, Surprise(nats, int(counts.sum()))
+    counts = np.zeros((log_probs.shape[1], log_probs.shape[1]), dtype=np.int64)
+    np.add.at(counts, (labels.numpy(), log_probs.argmax(-1).numpy()), 1)
+    return counts, Surprise(float(F.nll_loss(log_probs, labels, reduction="sum")), len(labels))
 
 
 def classification_scores(counts: Counts) -> tuple[Score, ...]:

@@ -64,8 +64,10 @@ def baselines(training: NDArray[np.integer], held_out: NDArray[np.integer], voca
     """Nats a token of predicting by frequency alone (unigram), and by the token before (bigram).
 
     Both are smoothed so that nothing has probability zero: the unigram by adding one, the bigram by Witten and Bell
-    (1991), which trusts a context less the more different tokens have followed it.
+    (1991), which trusts a context less the more different tokens have followed it. Of a single token neither is told.
     """
+    if len(held_out) < 2:
+        return {}
     counts = np.bincount(training, minlength=vocab_size).astype(np.float64) + 1
     unigram = counts / counts.sum()
     before, after = held_out[:-1].astype(np.int64), held_out[1:].astype(np.int64)

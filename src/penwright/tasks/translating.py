@@ -1,7 +1,7 @@
 """To translate: an encoder-decoder of sentence pairs."""
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from functools import lru_cache
 from pathlib import Path
 
 from penwright.data.batching import PairBatches
@@ -46,13 +46,16 @@ def evaluate(bench: Workbench, beam_size: int | None = None, output: Path | None
 
 def look(bench: Workbench) -> Sequence[Score]:
     """Greedy translations rank a model's states as well as a beam's do, and few as well as many, in far less time."""
-    pairs = _some(list(_pairs(bench.corpus.held_out)))
+    pairs = _looked_at(bench.corpus.held_out)
     return _scores(bench, pairs, _translate(bench, pairs, beam_size=1))
 
 
-def _some(pairs: Sequence[Pair]) -> Sequence[Pair]:
-    n = min(len(pairs), MOST_LOOKED_AT)
-    return [pairs[number * len(pairs) // n] for number in range(n)]
+@lru_cache(maxsize=1)
+def _looked_at(part: AnyPart) -> Sequence[Pair]:
+    """From all over the part, kept, since all pairs of a file are read to find those that are held out."""
+    n = min(len(part), MOST_LOOKED_AT)
+    chosen = {number * len(part) // n for number in range(n)}
+    return [pair for number, pair in enumerate(_pairs(part)) if number in chosen]
 
 
 def _scores(bench: Workbench, pairs: Sequence[Pair], translations: Sequence[str]) -> Sequence[Score]:
@@ -63,16 +66,15 @@ def _scores(bench: Workbench, pairs: Sequence[Pair], translations: Sequence[str]
 
 
 def beaten(bench: Workbench) -> Sequence[Score]:
-    pairs = list(_pairs(bench.corpus.held_out))
-    some = _some(pairs)
+    some, n_pairs = _looked_at(bench.corpus.held_out), len(bench.corpus.held_out)
     scores = translation_scores([pair.source for pair in some], [pair.target for pair in some])
-    looks = f"; {len(some):,} of the {len(pairs):,} held-out pairs are looked at" if len(some) < len(pairs) else ""
+    looks = f"; {len(some):,} of the {n_pairs:,} held-out pairs are looked at" if len(some) < n_pairs else ""
     return [Score("BLEU", scores[0].value, True, note=f"the source, untranslated{looks}")]
 
 
 def sample(bench: Workbench) -> Sequence[Sample]:
     pairs = [Pair(prompt, "") for prompt in bench.recipe.training.prompts]
-    pairs = pairs or list(islice(_pairs(bench.corpus.held_out), N_SAMPLES))
+    pairs = pairs or _looked_at(bench.corpus.held_out)[:N_SAMPLES]
     translations = _translate(bench, pairs, beam_size=1)
     return [Sample(pair.source, each, pair.target) for pair, each in zip(pairs, translations, strict=True)]
 

@@ -1,7 +1,7 @@
 """To write: a decoder-only model of running text."""
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from functools import lru_cache
 
 from penwright.data.batching import TextBatches
 from penwright.data.corpora import Document
@@ -48,7 +48,7 @@ def _one_in(bench: Workbench) -> int:
 
 def _scores(bench: Workbench, one_in: int) -> Sequence[Score]:
     tokens, unknown = bench.held_out.column("text").tokens, bench.tokenizer.unknown_id
-    windows = islice(batches(bench, bench.held_out).in_order(), None, None, one_in)
+    windows = batches(bench, bench.held_out).in_order(one_in)
     total = surprise(bench.model, windows, bench.device, ignored=bench.tokenizer.end_id)
     if one_in > 1:
         total = Surprise(total.mean * len(tokens), len(tokens))
@@ -79,8 +79,9 @@ def sample(bench: Workbench) -> Sequence[Sample]:
     return [Sample(prompt, each.text) for prompt, each in zip(prompts, completions, strict=True)]
 
 
+@lru_cache(maxsize=1)
 def _openings(part: AnyPart) -> list[str]:
-    """The first words of the first lines of the held-out text."""
+    """The first words of the first lines of the held-out text, before which all of a file may have to be read."""
     chunks = (chunk for document in part if isinstance(document, Document) for chunk in document.chunks)
     lines = [line[:200] for line in next(chunks, "").split("\n") if any(map(str.isalpha, line[:200]))]
     return [first_words(line, WORDS) for line in lines[:N_PROMPTS]] or ["\n"]

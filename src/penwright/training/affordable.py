@@ -6,7 +6,7 @@ from math import inf
 import torch
 
 from penwright.config import SIZES, ModelSettings, Task, merge, validate
-from penwright.errors import UsageError
+from penwright.errors import PenwrightError, UsageError
 from penwright.models.size import Size, size_of
 from penwright.training.choices import Choices, in_words, rounded
 from penwright.training.compilation import GAIN, choose_compilation
@@ -47,15 +47,19 @@ class Affordable:
     @property
     def vocab_size(self) -> int:
         """As far as it can be known before the tokenizer is trained."""
-        kind = self._choices.section("tokenizer")["type"]
+        kind, asked = self._choices.section("tokenizer")["type"], int(self._choices.number("tokenizer.vocab_size"))
         if kind == "characters":
-            return self._facts.n_characters + 4
-        return 259 if kind == "bytes" else int(self._choices.number("tokenizer.vocab_size"))
+            every = self._facts.n_characters + 4
+            return min(every, asked or every)
+        return 259 if kind == "bytes" else asked
 
     @property
     def corpus_tokens(self) -> float:
-        """Of the training part, roughly."""
-        return self._facts.tokens_in(self._choices.section("tokenizer")["type"], self.vocab_size)
+        """Of the training part, roughly; of a labelled text, as many as are read of it in an epoch."""
+        tokens = self._facts.tokens_in(self._choices.section("tokenizer")["type"], self.vocab_size)
+        if self._facts.task != "classify":
+            return tokens
+        return min(tokens, self._facts.n_examples * self._choices.number("model.context_length"))
 
     @property
     def counted_tokens(self) -> float | None:
@@ -73,7 +77,13 @@ class Affordable:
     @cached_property
     def epochs(self) -> float:
         """Passes over the training part that the budget allows for, once the model is chosen."""
-        return self.tokens(self._chosen_size) / self.corpus_tokens
+        tokens = self.tokens(self._chosen_size)
+        if not tokens:
+            raise PenwrightError(
+                "the memory of this device cannot hold a step of this model: choose a smaller model.size, or fewer "
+                "training.batch_tokens (with training.accumulate for as many in all)"
+            )
+        return tokens / self.corpus_tokens
 
     @property
     def epochs_by_characters(self) -> float:

@@ -15,6 +15,7 @@ from penwright.config import Task
 CONTEXT, MEASURED = 4_000_000, 300_000  # bytes of the training part that it sees, and of what it then compresses
 BELOW, ABOVE = 0.06, 0.08  # how far the recorded runs of an epoch or more lie from the law ...
 YOUNG = 0.2  # ... and above it those of less, for what is missing to an epoch
+AT_MOST = 8.0  # bits a byte, which need no model
 SATURATION = 8.0  # epochs that a text is worth, however often it is read
 PAYS = 0.01  # a doubling of the time that gains a smaller share is not worth it
 MOST_DOUBLINGS = 10
@@ -46,9 +47,8 @@ def outlook_for(compressed: float, corpus_bytes: int, epochs: float, minutes: fl
         if now - doubled < PAYS * now:
             break
         doublings += 1
-    return Outlook(
-        middle * (1 - BELOW), middle * (1 + above), compressed, None if minutes is None else minutes * 2**doublings
-    )
+    pays_up_to = None if minutes is None else minutes * 2**doublings
+    return Outlook(middle * (1 - BELOW), min(AT_MOST, middle * (1 + above)), compressed, pays_up_to)
 
 
 def outlook_by_epochs(task: Task, epochs: float, minutes: float | None) -> Outlook:

@@ -21,7 +21,7 @@ MOST_TOKENS = 4096  # of a measured batch: the pace of a larger one is much the 
 
 
 def pace_on(machine: Machine, task: Task, n_labels: int = 2) -> Pace:
-    """What measures real steps of this task, on tokens drawn by chance."""
+    """What measures real steps of this task, on tokens drawn by chance; 0 of what the memory of a GPU cannot hold."""
 
     def pace(settings: ModelSettings, vocab_size: int, batch_tokens: int) -> float:
         model = make_model(task, vocab_size, settings, n_labels).to(machine.device).train()
@@ -40,16 +40,28 @@ def pace_on(machine: Machine, task: Task, n_labels: int = 2) -> Pace:
 
         if machine.device.type != "cpu":
             step()  # which loads what a GPU needs, for seconds
-        best, begin = float("inf"), perf_counter()
-        for _ in range(STEPS):
-            before = perf_counter()
-            step()
-            best = min(best, perf_counter() - before)
-            if perf_counter() - begin > ENOUGH:
-                break
-        return rows * length / best
+        return rows * length / _quickest(step)
 
-    return pace
+    def pace_or_none(settings: ModelSettings, vocab_size: int, batch_tokens: int) -> float:
+        try:
+            return pace(settings, vocab_size, batch_tokens)
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            return 0.0
+
+    return pace_or_none
+
+
+def _quickest(step: Callable[[], None]) -> float:
+    """Seconds of the quickest of some steps."""
+    best, begin = float("inf"), perf_counter()
+    for _ in range(STEPS):
+        before = perf_counter()
+        step()
+        best = min(best, perf_counter() - before)
+        if perf_counter() - begin > ENOUGH:
+            break
+    return best
 
 
 def _batch_by_chance(task: Task, vocab_size: int, rows: int, length: int, n_labels: int) -> Batch:

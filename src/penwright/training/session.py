@@ -99,12 +99,20 @@ class Session:
             return state.step % settings.evaluate_every == 0
         if settings.minutes is None and state.total_steps is not None:
             every = max(1, (state.total_steps - state.first_step) // EVALUATIONS)
-            return (state.step - state.first_step) % every == 0
+            return (state.step - state.first_step) % every == 0 or self._passes_a_mark()
         if state.step - state.first_step < FEWEST_STEPS:
             return False
-        cost = self.trainer.reserved_seconds  # no more than a twentieth of the time goes into looking
+        cost = state.reserved_seconds  # no more than a twentieth of the time goes into looking
         since = state.seconds - self.last_evaluated_at
         return since >= 20 * cost and (since >= 60 * (settings.minutes or 1) / EVALUATIONS or self._has_read_on())
+
+    def _passes_a_mark(self) -> bool:
+        """Whether 2, 3, 4.5 ... epochs end with this step: where many are counted, the best moment comes early."""
+        before, now = map(self.trainer.epochs_until, (self.trainer.state.step - 1, self.trainer.state.step))
+        mark = FRESH
+        while mark <= before:
+            mark *= GROWTH
+        return mark <= now
 
     def _has_read_on(self) -> bool:
         """Whether a small text was read often since the last look: its best moment must not pass by unseen."""
@@ -130,9 +138,12 @@ class Session:
             observer.evaluated(trainer, scores, samples, best)
         self.last_evaluated_step = state.step
         self._mind_over_fitting(scores)
+        before = state.seconds
+        state.reserved_seconds = monotonic() - begin
+        state.seconds = before + state.reserved_seconds  # so that a run resumed from here has not got them anew
         self._save()
-        trainer.reserved_seconds = monotonic() - begin
-        self.last_evaluated_at = state.seconds + trainer.reserved_seconds
+        state.reserved_seconds = monotonic() - begin
+        self.last_evaluated_at = before + state.reserved_seconds
 
     def _is_best(self, scores: Sequence[Score]) -> bool:
         """By the first score; of those that only chance may tell apart, or are equal, the one with fewest nats."""

@@ -32,8 +32,8 @@ class StepReport(NamedTuple):
     """What happened in one step."""
 
     step: int  # counted from 1
-    loss: float  # mean nats a target; not finite when the step was skipped
-    grad_norm: float
+    loss: float  # mean nats a target
+    grad_norm: float  # not finite when the step was skipped
     factor: float  # of the peak learning rate
     n_targets: int
 
@@ -50,6 +50,7 @@ class TrainState:
     turn_progress: float = 0.0  # ... and how far the schedule was there
     targets: int = 0
     seconds: float = 0.0  # of training, evaluation included
+    reserved_seconds: float = 0.0  # what a look takes, so that there is time for the last one
     first_step: int = 0  # where the present budget began: 0, or where an earlier one ended
     first_second: float = 0.0
     skipped: int = 0
@@ -80,7 +81,6 @@ class Trainer:
         self.state = TrainState(total_steps=steps_of(self.settings, batches))
         minutes = self.settings.minutes
         self.clock = Clock.of(minutes, self.schedule) if minutes is not None else None
-        self.reserved_seconds = 0.0  # for the last evaluation
         if self.settings.compile == "on":
             compile_blocks(model, machine.device, dynamic=recipe.task != "generate")
 
@@ -118,12 +118,12 @@ class Trainer:
             return
         step, elapsed, turn = state.step - state.first_step, state.seconds - state.first_second, self._turn
         if state.total_steps is None:
-            total = clock.settle(step, elapsed, self.reserved_seconds)
-            if total is not None and self.reserved_seconds:  # looks may have taken the time of the cooldown
+            total = clock.settle(step, elapsed, state.reserved_seconds)
+            if total is not None and state.reserved_seconds:  # looks may have taken the time of the cooldown
                 total = max(total, step + int(step * clock.least_left))
         else:
             settled = state.total_steps - state.first_step
-            total = clock.moved(step, elapsed, self.reserved_seconds, settled, turn.step)
+            total = clock.moved(step, elapsed, state.reserved_seconds, settled, turn.step)
             if state.ends_early and total is not None and total > settled:
                 return
             turn = Turn(step, self.schedule.progress(step, settled, turn))

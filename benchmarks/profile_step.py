@@ -1,0 +1,49 @@
+"""Where the time of a training step goes: torch's profiler over some steps of a run like yours, by operator.
+
+Run: python -m benchmarks.profile_step CORPUS[,FILE...] [SETTING=VALUE ...]
+
+What is not set is chosen as for ten minutes, compiling included.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from torch.profiler import ProfilerActivity, profile
+
+from penwright import making, preparing
+from penwright.config import BUDGETS, Table, merge, parse_override
+from penwright.training.session import Observer
+from penwright.training.trainer import StepReport, Trainer
+
+SETTLING, STEPS = 8, 8  # steps before the profiler starts, since the first ones compile, and those that it sees
+ROWS = 25
+
+
+class _Profiler(Observer):
+    def __init__(self) -> None:
+        self.profile = profile(activities=[ProfilerActivity.CPU])
+
+    def stepped(self, trainer: Trainer, report: StepReport) -> None:
+        if report.step == SETTLING:
+            self.profile.start()
+        elif report.step == SETTLING + STEPS:
+            self.profile.stop()
+
+
+def main(corpus: Sequence[str], settings: Sequence[str]) -> None:
+    """Prints operators by the time that each takes itself; of what is compiled, a fused kernel is an operator."""
+    given: Table = {"data": {"train": list(corpus)}, "training": {"minutes": 10}}
+    chosen = preparing.prepare(merge(given, *map(parse_override, settings))).plan.recipe.model_dump(exclude_none=True)
+    training = {key: value for key, value in chosen["training"].items() if key not in BUDGETS}
+    few = {"steps": SETTLING + STEPS, "evaluate_every": SETTLING + STEPS}
+    watch = _Profiler()
+    with TemporaryDirectory() as folder:
+        making.train(preparing.prepare({**chosen, "training": {**training, **few}}), Path(folder) / "run", [watch])
+    print(f"{STEPS} steps:")
+    print(watch.profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=ROWS, max_name_column_width=60))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1].split(","), sys.argv[2:])

@@ -1,0 +1,24 @@
+from collections.abc import Callable
+from io import StringIO
+from math import inf, nan
+
+import pytest
+from rich.console import Console
+
+from penwright.cli.progress import LineProgress, LiveProgress
+from penwright.evaluation.scores import Score
+from penwright.training.trainer import StepReport, Trainer
+
+
+@pytest.mark.parametrize("lost", [nan, inf])
+def test_a_step_that_was_skipped_does_not_spoil_what_is_shown(
+    make_trainer: Callable[..., Trainer], lost: float
+) -> None:
+    trainer, screen = make_trainer(training={"steps": 9}), StringIO()
+    live, lines = LiveProgress(Console(file=screen, force_terminal=True, width=120)), LineProgress()
+    for step, loss in enumerate([3.0, lost, 2.0], 1):
+        for progress in (live, lines):
+            progress.stepped(trainer, StepReport(step, loss, loss, 1.0, 10))
+    live.evaluated(trainer, [Score("accuracy", 50.0, True)], [], True)
+    live.finished(trainer)
+    assert "loss 2.950" in lines.line(trainer) and "loss 2.950" in screen.getvalue()
