@@ -73,8 +73,8 @@ def beaten(bench: Workbench) -> Sequence[Score]:
 
 
 def sample(bench: Workbench) -> Sequence[Sample]:
-    pairs = [Pair(prompt, "") for prompt in bench.recipe.training.prompts]
-    pairs = pairs or _looked_at(bench.corpus.held_out)[:N_SAMPLES]
+    asked = [Pair(prompt, "") for prompt in bench.recipe.training.prompts]
+    pairs = asked or _looked_at(bench.corpus.held_out)[:N_SAMPLES]
     translations = _translate(bench, pairs, beam_size=1)
     return [Sample(pair.source, each, pair.target) for pair, each in zip(pairs, translations, strict=True)]
 
