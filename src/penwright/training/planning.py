@@ -166,7 +166,7 @@ class _Planner:
             self._suggest(
                 "optimizer.adamw.learning_rate", 0.02, "of the embeddings, of which each is seen seldom (measured)"
             )
-            self._suggest("optimizer.adamw.betas", [0.9, 0.98], "with these the other choices were measured")
+            self._suggest("optimizer.adamw.betas", (0.9, 0.98), "with these the other choices were measured")
         self._choose_schedule(0.6, "the end need not be known until the cooldown begins")
 
     def _choose_optimizer_of_classifier(self) -> None:
