@@ -48,12 +48,12 @@ def member_settings(given: Table, n_members: int, number: int) -> Table:
 
 
 def _like_the_first(settings: Table, first: Path) -> Table:
-    """With the pieces and the sizes of the first member: a pace that is timed anew might choose others."""
+    """With the pieces and the size of the first member: a pace that is timed anew might choose others."""
     if not _is_begun(first):
         return settings
     recipe = Run.open(first).recipe
-    chosen = {"tokenizer": recipe.tokenizer, "model": recipe.model}
-    return merge({name: each.model_dump(exclude_none=True) for name, each in chosen.items()}, settings)
+    size: Table = {"model": {"size": recipe.model.size}} if recipe.model.size else {}
+    return merge({"tokenizer": recipe.tokenizer.model_dump(exclude_none=True)}, size, settings)
 
 
 def minutes_for(n_members: int, each: float) -> float:
