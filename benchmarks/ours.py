@@ -64,11 +64,14 @@ def pace(settings: Table) -> float:
     return median(rates)
 
 
-def pace_in_new_process(settings: Table) -> float:
-    """pace() of these settings, where nothing is compiled or cached yet."""
-    finished = run([sys.executable, "-m", "benchmarks.ours", json.dumps(settings)], Path(__file__).parent.parent)
-    return float(finished.lines[-1][1])
+def pace_in_new_process(settings: Table, n_processes: int = 1) -> float:
+    """pace() of these settings, where nothing is compiled or cached yet; of so many processes together."""
+    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", n_processes, "-m", "--"]
+    command = [sys.executable, "-m", *(torchrun if n_processes > 1 else []), "benchmarks.ours", json.dumps(settings)]
+    finished = run(command, Path(__file__).parent.parent)
+    return float(next(line for _, line in finished.lines[::-1] if line[:1].isdigit()))
 
 
 if __name__ == "__main__":
-    print(pace(json.loads(sys.argv[1])))
+    if not making.follow():
+        print(pace(json.loads(sys.argv[1])))

@@ -1,7 +1,7 @@
 """What training costs as the text, the model and the threads grow.
 
 Text: seconds to read, tokenize and store it once, and the peak of memory. Models: characters a second of each size.
-Threads: the same model on one and on two.
+Threads: the same model on one and on two. Processes: on two, of one thread each, that share the rows of each batch.
 
 Run: python -m benchmarks.scale TEXT [MEGABYTES,MEGABYTES...]
 """
@@ -44,6 +44,9 @@ def main(text: Path, megabytes: tuple[float, ...] = (1, 10, 100)) -> None:
         rate = pace_in_new_process(_settings(text, {"size": "mini"}, threads))
         results.append(Result(f"characters a second, size mini, {threads} threads", {"figure": [rate]}))
         print(f"{threads} threads: {rate:,.0f} characters/s", flush=True)
+    rate = pace_in_new_process(_settings(text, {"size": "mini"}, 1), n_processes=2)
+    results.append(Result("characters a second, size mini, 2 processes of a thread", {"figure": [rate]}))
+    print(f"2 processes: {rate:,.0f} characters/s", flush=True)
     write_result(NAME, f"python -m benchmarks.{NAME} {text.name}", results, (__doc__ or "").split("\n\n")[1])
 
 

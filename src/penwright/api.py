@@ -1,9 +1,10 @@
 """The Python door: a run is made (preparing.py, making.py, ensemble.py) and used (using.py)."""
 
 from penwright.ensemble import member_settings, minutes_for, train_ensemble
-from penwright.making import resume, train
+from penwright.making import follow, resume, train
 from penwright.preparing import Prepared, expect, new_run_folder, prepare, read_recipe
 from penwright.refining import load_aligner, quicken, tune_decoding
+from penwright.training.distributed import is_launched, launch
 from penwright.using import (
     evaluate,
     export,
@@ -20,7 +21,10 @@ __all__ = [
     "evaluate",
     "expect",
     "export",
+    "follow",
+    "is_launched",
     "kept_precision",
+    "launch",
     "load",
     "load_aligner",
     "load_classifier",

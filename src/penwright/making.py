@@ -1,6 +1,7 @@
 """How a run is made: trained from what was prepared, or resumed."""
 
 import os
+import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from math import inf
@@ -10,7 +11,7 @@ from warnings import catch_warnings, simplefilter
 
 import torch
 
-from penwright.config import BUDGETS, Recipe, Table, merge, one_or_more
+from penwright.config import BUDGETS, Recipe, Table, merge, one_or_more, validate
 from penwright.data.paths import seen_from
 from penwright.data.report import count
 from penwright.errors import PenwrightError
@@ -22,6 +23,7 @@ from penwright.tasks import TASKS, AnyCorpus, Application, Workbench, make_card,
 from penwright.tasks.stores import token_store
 from penwright.tokenizers import Tokenizer, train_tokenizer
 from penwright.training.compilation import choose_compilation
+from penwright.training.distributed import join
 from penwright.training.machine import Machine, choose_machine
 from penwright.training.session import OVER_FITTED, Observer, Session
 from penwright.training.steplog import StepLog
@@ -93,10 +95,7 @@ def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Applicat
     more = {name: value for name, value in changes.get("training", {}).items() if name in BUDGETS}
     recipe, here = changed(run.recipe, _kept(changes, run), folder), changed(recipe_here(run), changes, folder)
     machine = choose_machine(recipe.training)
-    torch.manual_seed(recipe.seed)
-    corpus = TASKS[recipe.task].open_corpus(here.data.train, reading_of(here))
-    require_unchanged(run, corpus, "Put the old content back to resume, or train anew with another --run.")
-    bench = _lay_out(here, corpus, Tokenizer.load(run.tokenizer_path), machine.device)
+    bench = _reopened(run, here, machine)
     trainer = _trainer(bench, machine)
     if run.checkpoints():  # else it was stopped before its first one, and the seed gives the same beginning again
         checkpoint, warnings = run.newest()
@@ -122,6 +121,38 @@ def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Applicat
     if more and "compile" not in changes.get("training", {}):
         _suggest_compiling(recipe, machine, observers)
     return _fit(run, bench, trainer, observers)
+
+
+def _reopened(run: Run, recipe: Recipe, machine: Machine) -> Workbench:
+    """What the run began with; raises PenwrightError where its text is another one now."""
+    torch.manual_seed(recipe.seed)
+    corpus = TASKS[recipe.task].open_corpus(recipe.data.train, reading_of(recipe))
+    require_unchanged(run, corpus, "Put the old content back to resume, or train anew with another --run.")
+    return _lay_out(recipe, corpus, Tokenizer.load(run.tokenizer_path), machine.device)
+
+
+def follow() -> bool:
+    """Where another process leads this one: share in what it trains, for as long as it does; False in the first one.
+
+    Ctrl+C and SIGTERM are for the first one, which saves and says that it is over.
+    """
+    ranks = join()
+    if ranks.leads:
+        return False
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    while (work := ranks.hear()) is not None:
+        _take_part(Run.open(Path(work["run"])), validate(Recipe, work["recipe"], "the settings"), work["step"])
+    return True
+
+
+def _take_part(run: Run, recipe: Recipe, step: int) -> None:
+    machine = choose_machine(recipe.training)
+    trainer = _trainer(_reopened(run, recipe, machine), machine)
+    if step:
+        trainer.load(run.newest()[0])
+    machine.ranks.meet()
+    trainer.follow()
 
 
 def _suggest_compiling(recipe: Recipe, machine: Machine, observers: Sequence[Observer]) -> None:
@@ -196,7 +227,10 @@ def _fit(
 ) -> Application:
     parts = TASKS[bench.recipe.task]
     watching = [StepLog(run), *observers]
-    Session(run, trainer, lambda: parts.look(bench), lambda: parts.sample(bench), watching).fit()
+    session = Session(run, trainer, lambda: parts.look(bench), lambda: parts.sample(bench), watching)
+    recipe = bench.recipe.model_dump(mode="json", exclude_none=True)
+    with trainer.ranks.led({"run": str(run.folder.absolute()), "recipe": recipe, "step": trainer.state.step}):
+        session.fit()
     best, warnings = run.best()
     for warning in warnings:
         _say(observers, warning)

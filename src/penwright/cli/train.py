@@ -1,6 +1,7 @@
 """penwright train: from a text to a trained model."""
 
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,6 +55,9 @@ def command(
         int | None, typer.Option(help="Train so many models, and one that learns from them all.", min=2, max=64)
     ] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with this run; a budget given is a further one.")] = None,
+    processes: Annotated[
+        int | None, typer.Option(help="Train with so many processes: one for each GPU, or the CPU shared.", min=1)
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan with its reasons, and stop.")] = False,
     json: Json = False,
 ) -> None:
@@ -69,11 +73,17 @@ def command(
     settings = settings_of(recipe, flags, set_ or [])
     if resume is not None and ensemble is not None:
         raise UsageError("an ensemble goes on when its own command is given again: leave --resume out")
+
+    from penwright import api
+
+    if processes is not None and processes > 1 and not api.is_launched():
+        raise typer.Exit(api.launch(processes, ["penwright", *sys.argv[1:]]))
+    if api.follow():
+        return
     if resume is not None:
         _resume(resume, settings, json)
         return
 
-    from penwright import api
     from penwright.cli.progress import err
     from penwright.runs import require_unused
 

@@ -26,6 +26,15 @@ class _Batch:
         """The same batch in memory that a GPU reads by itself."""
         return self._each(Tensor.pin_memory)
 
+    @property
+    def n_rows(self) -> int:
+        """Windows, pairs or texts."""
+        return min(len(part) for part in vars(self).values() if isinstance(part, Tensor))
+
+    def every(self: AnyBatch, nth: int, first: int = 0) -> AnyBatch:
+        """Each nth row; n_targets still counts those of the whole batch."""
+        return self._each(lambda tensor: tensor[first::nth].contiguous())
+
     def _each(self: AnyBatch, change: Callable[[Tensor], Tensor]) -> AnyBatch:
         parts: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         changed = {name: change(part) for name, part in parts.items() if isinstance(part, Tensor)}

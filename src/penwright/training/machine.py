@@ -12,6 +12,7 @@ from penwright.config import TrainingSettings
 from penwright.errors import UsageError
 from penwright.layers.attention import avoid_planned_attention
 from penwright.memory import keep_freed_memory
+from penwright.training.distributed import ALONE, Ranks, joined, n_here
 
 QUOTA = Path("/sys/fs/cgroup/cpu.max")  # microseconds of processors in so many, which a container may have
 
@@ -22,17 +23,22 @@ class Machine(NamedTuple):
     device: torch.device
     precision: torch.dtype  # of matrix products; weights stay in float32
     reasons: tuple[str, ...]
+    ranks: Ranks = ALONE
 
 
 def choose_machine(settings: TrainingSettings) -> Machine:
     """The fastest that is safe, unless the settings say otherwise."""
-    torch.set_num_threads(settings.threads or _n_processors())
+    ranks = joined()
+    torch.set_num_threads(settings.threads or max(1, _n_processors() // (n_here() if ranks.size > 1 else 1)))
     device, device_reason = _device(settings.device)
+    if ranks.size > 1:
+        _require_one_each(device)
     if device.type == "cpu":
         keep_freed_memory()
     avoid_planned_attention()
     precision, precision_reason = _precision(settings.precision, device)
-    return Machine(device, precision, (device_reason, precision_reason))
+    together = (f"{ranks.size} processes: each computes its rows of every batch",) if ranks.size > 1 else ()
+    return Machine(device, precision, (device_reason, precision_reason, *together), ranks)
 
 
 def _n_processors() -> int:
@@ -56,10 +62,21 @@ def _device(wanted: str) -> tuple[torch.device, str]:
             ) from None
         return device, f"{wanted}, as asked"
     if torch.cuda.is_available():
-        return torch.device("cuda"), f"GPU {torch.cuda.get_device_name()}"
-    if torch.backends.mps.is_available():
+        n_gpus = torch.cuda.device_count()
+        alone = n_gpus > 1 and joined().size == 1
+        more = f", one of {n_gpus} (large batches may use all: --processes {n_gpus})" if alone else ""
+        return torch.device("cuda"), f"GPU {torch.cuda.get_device_name()}{more}"
+    if torch.backends.mps.is_available() and joined().size == 1:
         return torch.device("mps"), "Apple GPU"
     return torch.device("cpu"), f"CPU with {torch.get_num_threads()} threads: no GPU was found"
+
+
+def _require_one_each(device: torch.device) -> None:
+    """Raises UsageError where several processes would share a device that is for one."""
+    if device.type == "mps" or device.index is not None:
+        raise UsageError(f"[training] device: '{device}' is for a single process; say 'cuda' or 'cpu'")
+    if device.type == "cuda" and torch.cuda.device_count() < n_here():
+        raise UsageError(f"--processes: there are no more than {torch.cuda.device_count()} GPUs here")
 
 
 def _precision(wanted: str, device: torch.device) -> tuple[torch.dtype, str]:

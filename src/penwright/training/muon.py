@@ -2,11 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from penwright.training.distributed import ALONE, Ranks
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic that drives singular values towards 1 in five rounds
 
@@ -40,9 +43,10 @@ class MuonOptimizer(torch.optim.Optimizer):
         momentum: float,
         weight_decay: float,
         precision: torch.dtype = torch.float32,
+        ranks: Ranks = ALONE,
     ):
         super().__init__(parameters, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
-        self.precision = precision
+        self.precision, self.ranks = precision, ranks
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]  # no loss is computed
@@ -62,7 +66,7 @@ class MuonOptimizer(torch.optim.Optimizer):
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         torch._foreach_lerp_(buffers, gradients, 1 - momentum)
         ahead = torch._foreach_lerp(gradients, buffers, momentum)  # Nesterov: look one step ahead
-        updates = orthogonalise(torch.stack(ahead), self.precision)
+        updates = self.ranks.divide(partial(orthogonalise, precision=self.precision), torch.stack(ahead))
         rows, columns = parameters[0].shape
         torch._foreach_mul_(parameters, 1 - lr * weight_decay)
         torch._foreach_add_(parameters, list(updates), alpha=-lr * max(1.0, rows / columns) ** 0.5)

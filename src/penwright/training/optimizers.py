@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from penwright.config import AdamW, Muon, Optimizer
 from penwright.layers.block import Block
+from penwright.training.distributed import ALONE, Ranks
 from penwright.training.muon import MuonOptimizer
 
 Named = dict[str, nn.Parameter]
@@ -15,8 +16,10 @@ Named = dict[str, nn.Parameter]
 class Optimizers:
     """What changes the weights of a model at each step."""
 
-    def __init__(self, model: nn.Module, settings: Optimizer, precision: torch.dtype = torch.float32):
-        """`precision` is that of Muon's matrix products."""
+    def __init__(
+        self, model: nn.Module, settings: Optimizer, precision: torch.dtype = torch.float32, ranks: Ranks = ALONE
+    ):
+        """`precision` is that of Muon's matrix products, which `ranks` share."""
         parameters = dict(model.named_parameters())
         inner = _matrices_of_blocks(model) if settings.type == "muon" else {}
         rest = {name: parameter for name, parameter in parameters.items() if name not in inner}
@@ -29,6 +32,7 @@ class Optimizers:
                 momentum=settings.momentum,
                 weight_decay=settings.weight_decay,
                 precision=precision,
+                ranks=ranks,
             )
             self.parts.append((muon, inner))
         self.peaks = [[group["lr"] for group in part.param_groups] for part, _ in self.parts]

@@ -27,7 +27,9 @@ def pace_on(machine: Machine, task: Task, n_labels: int = 2) -> Pace:
         model = make_model(task, vocab_size, settings, n_labels).to(machine.device).train()
         optimizers = Optimizers(model, Muon(), machine.precision)
         length = min(LENGTHS.get(task, settings.context_length), settings.context_length)
-        rows = max(1, min(batch_tokens, MOST_TOKENS) // length)
+        of_all = max(1, min(batch_tokens, MOST_TOKENS) // length)
+        n_working = min(of_all, machine.ranks.size)
+        rows = of_all // n_working  # of each process
         shown = max(1, round(length * (1 - settings.token_dropout)))  # what is hidden from a classifier takes no time
         batch = _batch_by_chance(task, vocab_size, rows, shown, n_labels).to(machine.device)
 
@@ -40,7 +42,7 @@ def pace_on(machine: Machine, task: Task, n_labels: int = 2) -> Pace:
 
         if machine.device.type != "cpu":
             step()  # which loads what a GPU needs, for seconds
-        return rows * length / _quickest(step)
+        return n_working * rows * length / _quickest(step)
 
     def pace_or_none(settings: ModelSettings, vocab_size: int, batch_tokens: int) -> float:
         try:

@@ -164,9 +164,10 @@ class Session:
         if self.saved_step != self.trainer.state.step:
             self._save()
         note_stopped(self.run)
+        n = self.trainer.ranks.size
         raise Interrupted(
             f"stopped after step {self.trainer.state.step:,}; everything is saved. "
-            f"Go on with: penwright train --resume {quote(str(self.run.folder))}"
+            f"Go on with: penwright train --resume {quote(str(self.run.folder))}{f' --processes {n}' if n > 1 else ''}"
         )
 
     def _mind_over_fitting(self, scores: Sequence[Score]) -> None:

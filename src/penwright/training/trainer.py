@@ -1,6 +1,7 @@
 """The training loop: one for every task."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from math import inf, isfinite
 from time import monotonic
@@ -71,13 +72,15 @@ class Trainer:
         self, model: Model, batches: AnyBatches, recipe: Recipe, machine: Machine, teachers: Sequence[Model] = ()
     ):
         self.model, self.batches, self.machine = model.to(machine.device), batches, machine
+        self.ranks, self.seed = machine.ranks, recipe.seed
         self.settings, self.schedule = recipe.training, recipe.schedule
         weight = recipe.distillation.weight if recipe.distillation else 0.0
         self.teachers = Teachers([each.eval() for each in teachers], weight) if teachers else None
         self.unit = "texts" if recipe.task == "classify" else "tokens"  # of which each is a target
         self.feed = Feed(batches, self.settings.accumulate, machine.device)
-        self.optimizers = Optimizers(model, recipe.optimizer, machine.precision)
-        self.average = WeightAverage(model, self.settings.average) if self.settings.average else None
+        self.optimizers = Optimizers(model, recipe.optimizer, machine.precision, machine.ranks)
+        averages = self.settings.average and self.ranks.leads
+        self.average = WeightAverage(model, self.settings.average) if averages else None
         self.state = TrainState(total_steps=steps_of(self.settings, batches))
         minutes = self.settings.minutes
         self.clock = Clock.of(minutes, self.schedule) if minutes is not None else None
@@ -105,11 +108,20 @@ class Trainer:
         """Yield after each optimizer step, until the last."""
         begin = monotonic() - self.state.seconds
         while self.state.total_steps is None or self.state.step < self.state.total_steps:
+            self.ranks.tell(asdict(self.state))
             report = self._step()
             self.state.seconds = monotonic() - begin
             self._settle()
             yield report
             self.state.seconds = monotonic() - begin  # what was done between steps counts too
+
+    def follow(self) -> None:
+        """Take the steps that the first of several processes takes, for as long as it does."""
+        while (record := self.ranks.hear()) is not None:
+            self.state = TrainState(**record)
+            self.ranks.roll(self.seed, self.state.step)
+            with suppress(PenwrightError):  # which the first one raises too, and tells
+                self._step()
 
     def _settle(self) -> None:
         """Say how many steps a budget in minutes allows, once that can be told, and again where the pace changes."""
@@ -158,6 +170,7 @@ class Trainer:
         batches = self.feed(state.step)
         n_targets = max(1, sum(batch.n_targets for batch in batches))  # so that every target counts alike
         losses = torch.stack([self._backward(batch, n_targets) for batch in batches])
+        self._add_up(losses)
         limit = self.settings.max_grad_norm or inf
         norm = clip_grad_norm_(self.model.parameters(), limit)
         loss, grad_norm = torch.stack([losses.sum(), norm]).tolist()  # a GPU is waited for once
@@ -174,10 +187,22 @@ class Trainer:
         return StepReport(state.step, loss, grad_norm, factor, n_targets)
 
     def _backward(self, batch: Batch, n_targets: int) -> Tensor:
+        share = self.ranks.share(batch)
+        if share is None:
+            return torch.zeros((), device=self.machine.device)
         with torch.autocast(self.machine.device.type, self.machine.precision, enabled=self._mixed):
-            loss = summed_loss(self.model, batch, self.settings.label_smoothing, self.teachers) / n_targets
+            loss = summed_loss(self.model, share, self.settings.label_smoothing, self.teachers) / n_targets
         loss.backward()
         return loss.detach()
+
+    def _add_up(self, losses: Tensor) -> None:
+        """Losses and gradients of all processes, where there are others."""
+        if self.ranks.size > 1:
+            parameters = [each for each in self.model.parameters() if each.requires_grad]
+            for each in parameters:
+                if each.grad is None:  # it had no rows
+                    each.grad = torch.zeros_like(each)
+            self.ranks.add_up([*(each.grad for each in parameters if each.grad is not None), losses])
 
     @property
     def _mixed(self) -> bool:
