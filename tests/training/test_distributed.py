@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -61,6 +62,16 @@ def furthest(one: Path, other: Path) -> float:
     return max(float((ours[name] - theirs[name]).abs().max()) for name in ours)
 
 
+def begun(environment: Environment, run: Path, options: Sequence[object]) -> "subprocess.Popen[str]":
+    """A process that has looked at the held-out text once."""
+    words = [*PENWRIGHT, "--run", str(run), *map(str, options)]
+    process = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True)
+    begin = monotonic()
+    while not (run / "metrics.jsonl").exists() and monotonic() - begin < 120:
+        sleep(0.05)
+    return process
+
+
 def test_two_processes_learn_what_one_does(text: Path, environment: Environment, tmp_path: Path) -> None:
     alone, together = tmp_path / "alone", tmp_path / "together"
     options = [text, "--steps", 8, *settings(model__dropout=0)]
@@ -77,12 +88,7 @@ def test_two_processes_that_are_interrupted_go_on_bit_for_bit(
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
     options = [text, "--steps", 300, *settings(model__dropout=0.1, training__evaluate_every=100), "--processes", "2"]
     train(environment, "--run", unbroken, *options)
-    process = subprocess.Popen(
-        [*PENWRIGHT, "--run", str(broken), *map(str, options)], env=environment, stderr=subprocess.PIPE, text=True
-    )
-    begin = monotonic()
-    while not (broken / "metrics.jsonl").exists() and monotonic() - begin < 120:
-        sleep(0.05)
+    process = begun(environment, broken, options)
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=120)[1]
     assert process.returncode == 130, said
@@ -90,6 +96,21 @@ def test_two_processes_that_are_interrupted_go_on_bit_for_bit(
     assert Run.open(broken).last_step() < 300
     train(environment, "--resume", broken, "--processes", 2)
     assert furthest(unbroken, broken) == 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="Linux tells there which processes another began")
+@pytest.mark.parametrize(("which", "told"), [(0, "ended by SIGKILL"), (1, "has gone")], ids=["first", "other"])
+def test_a_process_that_is_killed_ends_all_of_them(
+    which: int, told: str, text: Path, environment: Environment, tmp_path: Path
+) -> None:
+    process = begun(environment, tmp_path / "run", [text, "--steps", 100_000, *settings(), "--processes", "2"])
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="ascii").split()
+    os.kill(int(children[which]), signal.SIGKILL)
+    said = process.communicate(timeout=120)[1]
+    assert process.returncode == 1
+    assert told in said
+    assert "Traceback" not in said
+    assert not any(Path(f"/proc/{child}").exists() for child in children)
 
 
 def test_what_fails_in_several_processes_is_told_once(environment: Environment, tmp_path: Path) -> None:
