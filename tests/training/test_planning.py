@@ -91,6 +91,14 @@ def test_in_a_minute_a_writer_reads_few_kinds_of_pieces_unless_the_text_is_tiny(
     assert sizes[NOVELS][0] < sizes[NOVELS][1] and sizes[PAIRS][0] == sizes[PAIRS][1]
 
 
+def test_thousands_of_characters_are_read_one_by_one_where_they_are_no_letters() -> None:
+    chinese = SHAKESPEARE._replace(n_bytes=600_000, n_letters=200_000, n_characters=3400)
+    assert plan_for(chinese, training={"minutes": 1}).recipe.tokenizer.type == "characters"
+    with_odd_signs = chinese._replace(n_bytes=210_000)
+    assert plan_for(with_odd_signs, training={"minutes": 1}).recipe.tokenizer.type == "bpe"
+    assert plan_for(chinese._replace(n_bytes=9_000_000, n_letters=3_000_000)).recipe.tokenizer.type == "bpe"
+
+
 def test_characters_are_counted_not_their_bytes() -> None:
     """A text of the same length, whether its letters take one byte (English), two (Russian) or three (Thai)."""
     texts = [SHAKESPEARE._replace(n_bytes=n_bytes * 1_000_000, n_letters=1_000_000) for n_bytes in (1, 2, 3)]

@@ -67,8 +67,9 @@ class _Planner:
     def _choose_tokenizer(self) -> None:
         if self._is_spelled():
             facts = self.facts
-            size = f"{in_words(float(facts.letters))} characters, {facts.n_characters} different ones,"
-            self._suggest("tokenizer.type", "characters", f"{size} teach spelling, not many words")
+            size = f"{in_words(float(facts.letters))} characters, {facts.n_characters:,} different ones"
+            why = ": most are words" if facts.has_many_characters else ", teach spelling, not many words"
+            self._suggest("tokenizer.type", "characters", size + why)
         else:
             self._suggest("tokenizer.type", "bpe", "pieces of words; nothing is unknown to it")
         if self.choices.section("tokenizer")["type"] in ("bpe", "unigram"):
@@ -78,9 +79,13 @@ class _Planner:
                 self._suggest("tokenizer.prefix_space", True, "the first word of a text is no other word (measured)")
 
     def _is_spelled(self) -> bool:
-        """Whether characters suit: a writer of a small text, or of one read often (measured), with no other wish."""
+        """Whether characters suit: a writer of a small text, or of one read often (measured), with no other wish.
+
+        Thousands of them do too where they are the words of a language, more or less (measured in Chinese).
+        """
         facts, asked = self.facts, self.choices.section("tokenizer")
-        if facts.task != "generate" or facts.n_characters > MANY_CHARACTERS or asked.keys() & {"type", "vocab_size"}:
+        are_odd = facts.n_characters > MANY_CHARACTERS and not facts.has_many_characters
+        if facts.task != "generate" or are_odd or asked.keys() & {"type", "vocab_size"}:
             return False
         if facts.letters < 500_000:
             return True
