@@ -81,7 +81,7 @@ class _Planner:
     def _is_spelled(self) -> bool:
         """Whether characters suit: a writer of a small text, or of one read often (measured), with no other wish.
 
-        Thousands of them do too where they are the words of a language, more or less (measured in Chinese).
+        Thousands of them do too where they are the words of a language, more or less (Chinese, Japanese; measured).
         """
         facts, asked = self.facts, self.choices.section("tokenizer")
         are_odd = facts.n_characters > MANY_CHARACTERS and not facts.has_many_characters
