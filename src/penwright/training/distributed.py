@@ -40,7 +40,7 @@ class Ranks:
 
     rank: int = 0  # of this one
     size: int = 1
-    line: dist.ProcessGroup | None = None  # for what the first one tells
+    line: "dist.ProcessGroup | None" = None  # for what the first one tells
     failed: int | None = None  # what to exit with, where the first one fails while the others compute
 
     @property
@@ -221,7 +221,8 @@ def _pass_signals_to(process: "subprocess.Popen[bytes]") -> None:
     def passed(number: int, frame: FrameType | None) -> None:
         process.send_signal(signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    names = ("SIGINT", "SIGTERM", "SIGHUP")
+    for number in (getattr(signal, name) for name in names if hasattr(signal, name)):  # Windows has fewer
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
             signal.signal(number, passed)
 
