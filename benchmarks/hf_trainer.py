@@ -68,7 +68,8 @@ def language_model(path: Path, settings: dict[str, Any]) -> None:
         tie_word_embeddings=True,
     )
     watch = _Stopwatch()
-    Trainer(LlamaForCausalLM(config), _arguments(rows, max_steps=steps), train_dataset=data, callbacks=[watch]).train()
+    arguments = _arguments(rows, max_steps=steps, torch_compile=settings["compile"])
+    Trainer(LlamaForCausalLM(config), arguments, train_dataset=data, callbacks=[watch]).train()
     times = np.diff(watch.ends[4:])
     print(json.dumps(rows * context / median(times.tolist())))
 

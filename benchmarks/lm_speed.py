@@ -34,10 +34,7 @@ def main(text: Path, checkout: Path, rounds: int = 3) -> None:
             with TemporaryDirectory() as folder:
                 how = "compiled" if compiled else "not compiled"
                 note(f"nanoGPT, {how}", _nanogpt(text, checkout, folder, compiled))
-        shape = {"n_layers": LAYERS, "d_model": WIDTH, "d_ff": 1024, "n_heads": HEADS, "context": CONTEXT}
-        given = json.dumps({**shape, "rows": ROWS, "steps": STEPS})
-        done = run([sys.executable, "-m", "benchmarks.hf_trainer", "lm", text, given])
-        note("transformers' Trainer, bf16", json.loads(done.lines[-1][1]))
+            note(f"transformers' Trainer, bf16, {how}", _trainer(text, compiled))
         for name, training in OURS.items():
             note(name, pace_in_new_process(_ours(text, training, seed=number)))
     results = [Result(name, {"characters/s": paces}) for name, paces in found.items()]
@@ -51,6 +48,13 @@ def _nanogpt(text: Path, checkout: Path, folder: str, compiled: bool) -> float:
     done = peer.train(compile=compiled, batch_size=ROWS, max_iters=STEPS, log_interval=1, eval_iters=1)
     steps = done.found(peer.MILLISECONDS)
     return ROWS * CONTEXT / (median(time for _, time in steps[SETTLING:]) / 1000)
+
+
+def _trainer(text: Path, compiled: bool) -> float:
+    shape = {"n_layers": LAYERS, "d_model": WIDTH, "d_ff": 1024, "n_heads": HEADS, "context": CONTEXT}
+    given = json.dumps({**shape, "rows": ROWS, "steps": STEPS, "compile": compiled})
+    done = run([sys.executable, "-m", "benchmarks.hf_trainer", "lm", text, given])
+    return float(json.loads(done.lines[-1][1]))
 
 
 def _ours(text: Path, training: Table, seed: int) -> Table:

@@ -13,6 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+import sacrebleu
+
 from benchmarks import ours
 from benchmarks.report import Result, write_result
 
@@ -79,9 +81,20 @@ def _trained_and_measured(folder: Path, row: Row, seed: int) -> dict[str, float]
         found = {"seconds": ours.train(where, [*options, "--seed", seed], folder).seconds}
         for part in row.parts:
             on = part.split()[0] if part else "held out"
-            scores = ours.evaluate(where, *shlex.split(part), within=folder)
-            found |= {f"{name} ({on})": value for name, value in scores.items()}
+            found |= {f"{name} ({on})": value for name, value in _scores(where, shlex.split(part), folder).items()}
     return found
+
+
+def _scores(run: Path, files: Sequence[str], folder: Path) -> dict[str, float]:
+    """Those of `penwright evaluate`; of two files also BLEU that knows no case, as is published of Multi30k."""
+    if len(files) != 2:
+        return ours.evaluate(run, *files, within=folder)
+    written = run.with_suffix(".txt")
+    scores = ours.evaluate(run, *files, "--output", written, within=folder)
+    hypotheses, references = (
+        path.read_text(encoding="utf-8").rstrip("\n").split("\n") for path in (written, folder / files[1])
+    )
+    return {**scores, "BLEU, lower-cased": sacrebleu.corpus_bleu(hypotheses, [references], lowercase=True).score}
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import platform
 import subprocess
 from collections.abc import Sequence
 from datetime import date
+from itertools import chain, count
 from pathlib import Path
 from shutil import which
 from statistics import median
@@ -64,7 +65,7 @@ def draw(path: Path, curves: Sequence[Curve], x: str, y: str) -> None:
 
 
 def write_result(name: str, command: str, results: Sequence[Result], remark: str = "") -> Path:
-    """A Markdown table named after the benchmark and the day; also printed."""
+    """A Markdown table named after the benchmark and the day, beside those of the same day before; also printed."""
     columns = list(results[0].figures)
     about = [f"Machine: {machine()}", f"Command: `{command}`", f"Commit: {commit()}"]
     lines = [f"# {name}, {date.today()}", "", *(line for each in about for line in (each, ""))]
@@ -74,7 +75,8 @@ def write_result(name: str, command: str, results: Sequence[Result], remark: str
         cells = [_spread(result.figures[column]) for column in columns]
         lines.append(f"| {result.name} | {' | '.join(cells)} |")
     RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}-{date.today()}.md"
+    names = (f"{name}-{date.today()}{of_day}.md" for of_day in chain([""], map("-{}".format, count(2))))
+    path = next(path for path in map(RESULTS.joinpath, names) if not path.exists())
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     print("\n".join(lines))
     return path
