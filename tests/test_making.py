@@ -1,7 +1,9 @@
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
+import torch
 
 from penwright import making, using
 from penwright.config import Recipe, validate
@@ -10,6 +12,7 @@ from penwright.making import resume, train
 from penwright.preparing import new_run_folder, prepare, read_recipe
 from penwright.runs import Run
 from penwright.tasks import translating, writing
+from penwright.training import trainer
 from penwright.training.session import Observer
 
 
@@ -120,6 +123,24 @@ def test_what_changes_when_a_run_goes_on_stays_changed(
     recipe = Run(trained).recipe
     assert recipe.data.train == ("moved/novel.txt",) and recipe.decoding.temperature == 0.3
     assert using.evaluate(trained)
+
+
+@pytest.mark.parametrize("wanted", ["gpu", "cuda:77"])
+def test_a_device_that_is_not_here_is_refused_by_name(trained: Path, wanted: str) -> None:
+    for use in (using.load, partial(using.load, precision="float32"), using.kept_precision):
+        with pytest.raises(UsageError, match=f"device: '{wanted}' cannot be used here"):
+            use(trained, device=wanted)
+    with pytest.raises(UsageError, match=f"device: '{wanted}' cannot be used here"):
+        using.evaluate(trained, device=wanted, precision="float32")
+
+
+def test_a_step_that_a_gpu_cannot_hold_ends_with_advice(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_large(*asked: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(trainer, "summed_loss", too_large)
+    with pytest.raises(PenwrightError, match=r"smaller model\.size, or fewer training\.batch_tokens"):
+        resume(trained, {"training": {"steps": 2}})
 
 
 def test_a_run_that_was_killed_while_its_text_was_read_says_what_to_do(trained: Path) -> None:

@@ -14,6 +14,7 @@ import torch
 from penwright.config import BUDGETS, Recipe, Table, merge, one_or_more, validate
 from penwright.data.paths import seen_from
 from penwright.data.report import count
+from penwright.devices import within_memory
 from penwright.errors import PenwrightError
 from penwright.evaluation.scores import Score
 from penwright.models import Model, make_model
@@ -152,7 +153,8 @@ def _take_part(run: Run, recipe: Recipe, step: int) -> None:
     if step:
         trainer.load(run.newest()[0])
     machine.ranks.meet()
-    trainer.follow()
+    with within_memory():
+        trainer.follow()
 
 
 def _suggest_compiling(recipe: Recipe, machine: Machine, observers: Sequence[Observer]) -> None:
@@ -229,7 +231,8 @@ def _fit(
     watching = [StepLog(run), *observers]
     session = Session(run, trainer, lambda: parts.look(bench), lambda: parts.sample(bench), watching)
     recipe = bench.recipe.model_dump(mode="json", exclude_none=True)
-    with trainer.ranks.led({"run": str(run.folder.absolute()), "recipe": recipe, "step": trainer.state.step}):
+    work = {"run": str(run.folder.absolute()), "recipe": recipe, "step": trainer.state.step}
+    with within_memory(), trainer.ranks.led(work):
         session.fit()
     best, warnings = run.best()
     for warning in warnings:

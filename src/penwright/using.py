@@ -7,8 +7,6 @@ from statistics import median
 from typing import NamedTuple
 from warnings import warn
 
-import torch
-
 from penwright.config import Precision, Recipe, Table, merge, validate
 from penwright.data.corpora import Document
 from penwright.data.languages import Languages
@@ -16,6 +14,7 @@ from penwright.data.paths import found_from
 from penwright.data.report import count
 from penwright.decoding import Classifier, Generator, Translator
 from penwright.decoding.step import are_steps_kept
+from penwright.devices import usable_device
 from penwright.errors import PenwrightError, PenwrightWarning, Say, UsageError, say_nothing
 from penwright.evaluation.novelty import NoveltyReport, measure, passages
 from penwright.evaluation.scores import Score
@@ -73,7 +72,8 @@ class Opened(NamedTuple):
         """All parts laid out, to measure this model on the held-out part of this corpus."""
         recipe, tokenizer, card = self.recipe, self.tokenizer, self.card
         held_out = token_store(recipe.task, corpus, tokenizer, card.labels, held_out=True)
-        return Workbench(recipe, corpus, tokenizer, None, held_out, model.to(device), torch.device(device), card)
+        here = usable_device(device)
+        return Workbench(recipe, corpus, tokenizer, None, held_out, model.to(here), here, card)
 
 
 def corpus_record(run: Run) -> Record:
@@ -144,7 +144,7 @@ def load(folder: str | Path, device: str = "cpu", precision: Precision | None = 
     if precision is None and (why := _why_slow(it.run, model, device)):
         slow = f"{folder} is slower than it could be until `penwright quicken {quote(str(folder))}`: {why}"
         warn(slow, PenwrightWarning, stacklevel=2)
-    return make_application(model.to(device), it.tokenizer, it.recipe, it.card)
+    return make_application(model.to(usable_device(device)), it.tokenizer, it.recipe, it.card)
 
 
 def load_generator(folder: Path, device: str = "cpu", precision: Precision | None = None) -> Generator:
@@ -215,13 +215,13 @@ def kept_precision(folder: str | Path, device: str = "cpu") -> Precision:
 
 
 def _kept_precision(run: Run, device: str) -> Precision:
-    finding = run.finding(QUICKENED) if torch.device(device).type == "cpu" else None  # which it was found for
+    finding = run.finding(QUICKENED) if usable_device(device).type == "cpu" else None  # which it was found for
     return finding["precision"] if finding else "float32"
 
 
 def _why_slow(run: Run, model: Model, device: str) -> str:
     """Why a run that was quickened is not as quick as it was; "" where it is, or never was."""
-    if torch.device(device).type != "cpu" or not (run.folder / QUICKENED).is_file():
+    if usable_device(device).type != "cpu" or not (run.folder / QUICKENED).is_file():
         return ""
     if run.finding(QUICKENED) is None:
         return "it has learned more since the last time"

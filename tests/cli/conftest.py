@@ -24,6 +24,7 @@ QUICK = [
         "model.context_length=32",
         "training.batch_tokens=128",
         "training.threads=1",
+        "training.device=cpu",  # where the same is computed bit for bit
         "decoding.max_new_tokens=40",  # samples are written at each evaluation
     )
     for option in ("--set", setting)

@@ -23,6 +23,7 @@ SETTINGS = {
     "training.batch_tokens": 160,  # five windows: the two processes have three and two of them
     "training.accumulate": 2,
     "training.threads": 1,
+    "training.device": "cpu",
     "training.precision": "float32",
     "decoding.max_new_tokens": 8,
 }

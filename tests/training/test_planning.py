@@ -1,7 +1,8 @@
 import pytest
+import torch
 
 from penwright import compiler
-from penwright.config import ModelSettings, Table, merge
+from penwright.config import SIZES, ModelSettings, Table, merge, validate
 from penwright.errors import UsageError
 from penwright.models.size import size_of
 from penwright.training.affordable import LADDER
@@ -24,6 +25,12 @@ def plan_for(facts: Facts, speed: float = SPEED, **given: Table) -> Plan:
         return speed / (3 * size_of(facts.task, vocab_size, settings).flops_per_token)
 
     return make_plan(facts, merge({"data": {"train": ["corpus"]}}, given), pace)
+
+
+def plan_on_gpu(pace: float, **training: object) -> Plan:
+    """Where all sizes take as long for a step, as small ones do on a GPU."""
+    given: Table = {"data": {"train": ["corpus"]}, "training": training}
+    return make_plan(NOVELS, given, lambda *asked: pace, torch.device("cuda"))
 
 
 @pytest.mark.parametrize("facts", [SHAKESPEARE, NOVELS, PAIRS, REVIEWS], ids=lambda facts: facts.task)
@@ -233,3 +240,14 @@ def test_a_classifier_takes_longer_steps_where_it_reads_few_texts() -> None:
 def test_a_short_run_warms_up_in_a_fifth_of_its_steps() -> None:
     assert plan_for(PAIRS, training={"steps": 30}).recipe.schedule.warmup_steps == 6
     assert plan_for(PAIRS, training={"steps": 3000}).recipe.schedule.warmup_steps == 50
+
+
+def test_on_a_gpu_larger_models_are_timed_though_they_are_not_likely_to_be_as_fast() -> None:
+    n_tokens = 1.01 * size_of("generate", 8192, validate(ModelSettings, dict(SIZES["base"]), "here")).matrix_parameters
+    assert plan_on_gpu(n_tokens / (0.6 * 60 * 10), minutes=10).recipe.model.d_model == SIZES["base"]["d_model"]
+
+
+@pytest.mark.skipif(bool(compiler.what_is_missing()), reason="torch.compile needs a C++ compiler")
+def test_on_a_gpu_steps_are_timed_before_it_is_said_whether_compiling_pays() -> None:
+    assert plan_on_gpu(1e6, tokens=1_000_000).recipe.training.compile == "off"
+    assert plan_on_gpu(1e3, tokens=1_000_000).recipe.training.compile == "on"

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from penwright.cli.options import without_none
+from penwright.cli.options import Device, without_none
 from penwright.errors import PenwrightError
 
 NAME = "serve"
@@ -21,6 +21,7 @@ def command(
     api_key: Annotated[
         str | None, typer.Option(help="What requests must show, all but /health.", envvar="PENWRIGHT_API_KEY")
     ] = None,
+    device: Device = "cpu",
     open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     set_: Annotated[list[str] | None, typer.Option("--set", help="A limit, as max_rows=16; may be repeated.")] = None,
 ) -> None:
@@ -34,7 +35,7 @@ def command(
     from penwright.serving.server import serve
     from penwright.serving.settings import ServingSettings
 
-    flags = without_none({"host": host, "port": port, "api_key": api_key})
+    flags = without_none({"host": host, "port": port, "api_key": api_key, "device": device})
     table = merge(flags, *(parse_override(text) for text in set_ or []))
     server = serve(runs, validate(ServingSettings, table, "the options"))
     for line in server.lines():

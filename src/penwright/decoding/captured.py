@@ -6,7 +6,9 @@ has grown or rows have left, steps are taken as they are until it is clear that 
 
 import warnings
 from collections.abc import Callable
+from functools import cache
 from math import nan
+from threading import get_ident
 from typing import NamedTuple
 
 import torch
@@ -30,11 +32,17 @@ def record_cuda_graph(step: Callable[[], Tensor], device: torch.device) -> tuple
     graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
     try:
         # on a stream of this device, which need not be the current one; other threads may go on meanwhile
-        with torch.cuda.graph(graph, stream=torch.cuda.Stream(device), capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, stream=_stream(device, get_ident()), capture_error_mode="thread_local"):
             logits = step()
     finally:
         torch.cuda.set_stream(before)  # also where capturing fails
     return graph.replay, logits
+
+
+@cache
+def _stream(device: torch.device, thread: int) -> "torch.cuda.Stream":
+    """One for each thread, since workspaces that products need are kept for each stream."""
+    return torch.cuda.Stream(device)
 
 
 class _Graph(NamedTuple):

@@ -38,7 +38,7 @@ async def calibration(shelf: TheShelf, model: str | None = None) -> CalibrationF
     _ = served.classifier  # raises where it is something else
 
     def measured() -> Calibration:
-        return calibrate(served.opened.run.folder)
+        return calibrate(served.opened.run.folder, served.limits.device)
 
     try:
         found = await served.run(measured)

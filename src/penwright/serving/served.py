@@ -57,7 +57,8 @@ class Served:
     @classmethod
     def load(cls, folder: Path, name: str | None = None, limits: ServingSettings | None = None) -> "Served":
         """A run folder, under its own name or another."""
-        return cls(name or folder.resolve().name, opened(folder), load(folder), limits)
+        device = limits.device if limits else "cpu"
+        return cls(name or folder.resolve().name, opened(folder), load(folder, device), limits)
 
     @property
     def kind(self) -> Kind:

@@ -13,6 +13,7 @@ class ServingSettings(Settings):
     host: str = "127.0.0.1"
     port: int = 8000
     api_key: str | None = None
+    device: str = "cpu"  # that models compute on
     max_body_bytes: PositiveInt = 2_000_000
     max_characters: PositiveInt = 50_000  # of one text
     max_texts: PositiveInt = 128  # of one request

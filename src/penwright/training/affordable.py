@@ -6,6 +6,7 @@ from math import inf
 import torch
 
 from penwright.config import SIZES, ModelSettings, Task, merge, validate
+from penwright.devices import TOO_LITTLE_MEMORY
 from penwright.errors import PenwrightError, UsageError
 from penwright.models.size import Size, size_of
 from penwright.training.choices import Choices, in_words, rounded
@@ -26,7 +27,7 @@ REACHED: dict[Task, float] = {"generate": 0.6, "translate": 0.6, "classify": 0.8
 # ... of what the quickest step would allow for: padding, dropout, compiling and looks take the rest (measured on a CPU
 # with AVX-512; on a slow one compiling takes more of few minutes)
 FLOPS = 2e11  # a second, that two cores train at: to tell roughly how long so many tokens take
-HOPE = 1.5  # a larger model may do so many times more FLOP a second than a smaller one, and seldom does
+HOPE = 1.5  # a larger model may do so many times more FLOP a second than a smaller one, and seldom does; on a CPU
 
 
 class Affordable:
@@ -79,10 +80,7 @@ class Affordable:
         """Passes over the training part that the budget allows for, once the model is chosen."""
         tokens = self.tokens(self._chosen_size)
         if not tokens:
-            raise PenwrightError(
-                "the memory of this device cannot hold a step of this model: choose a smaller model.size, or fewer "
-                "training.batch_tokens (with training.accumulate for as many in all)"
-            )
+            raise PenwrightError(TOO_LITTLE_MEMORY)
         return tokens / self.corpus_tokens
 
     @property
@@ -140,7 +138,7 @@ class Affordable:
         for name in sizes[1:]:
             cost, needed = self._flops(name) / self._flops(chosen), self.tokens_needed(name)
             dwarfs = self._measure(name).matrix_parameters > PARAMETERS_PER_TOKEN[self._facts.task] * self.corpus_tokens
-            if dwarfs or HOPE * tokens / cost < needed:
+            if dwarfs or self._hope * tokens / cost < needed:
                 break
             affordable = self.tokens(name)
             if affordable < needed:
@@ -154,7 +152,20 @@ class Affordable:
         counted = self.counted_tokens
         if counted is None:
             return self._compilation(60 * self._choices.number("training.minutes"))
-        return self._compilation(3 * self._flops(self._chosen_size) * counted / FLOPS)
+        return self._compilation(self._seconds_for(counted))
+
+    def _seconds_for(self, tokens: float) -> float:
+        """Roughly, for the chosen model: by a rule of thumb on a CPU; timed on a GPU, as no such rule is known."""
+        name = self._chosen_size
+        if self._device.type == "cpu":
+            return 3 * self._flops(name) * tokens / FLOPS
+        pace = self._pace(self._settings(name), self.vocab_size, int(self._choices.number("training.batch_tokens")))
+        return tokens / pace if pace else inf
+
+    @property
+    def _hope(self) -> float:
+        """Times more FLOP a second, at most, for a larger model; small ones hardly keep a GPU busy."""
+        return HOPE if self._device.type == "cpu" else inf
 
     def _compilation(self, seconds: float) -> tuple[bool, str]:
         asked = self._choices.section("training").get("compile", "auto")

@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
+from time import monotonic
 from types import FrameType
 
 import torch
@@ -141,10 +142,11 @@ ALONE = Ranks()
 def _in_touch() -> Iterator[None]:
     try:
         yield
-    except RuntimeError:
+    except RuntimeError as error:  # as of a GPU that others cannot reach
+        reason = str(error).strip().partition("\n")[0]
         raise PenwrightError(
-            "another of the processes that train together has gone. What was saved is sound: go on with "
-            "penwright train --resume"
+            "another of the processes that train together has gone, or cannot be reached "
+            f"({reason}). What was saved is sound: go on with penwright train --resume"
         ) from None
 
 
@@ -158,7 +160,9 @@ def join() -> Ranks:
     local = _told("LOCAL_RANK", 0)
     if torch.cuda.is_available() and local < torch.cuda.device_count():
         torch.cuda.set_device(local)
-    dist.init_process_group()
+    has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
+    # both named: by itself torch takes NCCL alone where it was built with it, be there a GPU or not
+    dist.init_process_group("cpu:gloo,cuda:nccl" if has_nccl else "gloo")
     line = dist.new_group(timeout=PATIENCE, backend="gloo")
     ranks = Ranks(dist.get_rank(), dist.get_world_size(), line)
     atexit.register(ranks.leave)
@@ -211,9 +215,10 @@ def _outcome(processes: Sequence["subprocess.Popen[bytes]"]) -> int:
             with suppress(subprocess.TimeoutExpired):
                 return first.wait(GRACE)
             return failed.returncode
+    until = monotonic() + GRACE
     for each in others:  # which end by themselves, once it has gone
         with suppress(subprocess.TimeoutExpired):
-            each.wait(GRACE)
+            each.wait(max(0.0, until - monotonic()))
     return code
 
 

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import torch
 
 from penwright.config import TrainingSettings
+from penwright.data.report import count
+from penwright.devices import usable_device
 from penwright.errors import UsageError
 from penwright.layers.attention import avoid_planned_attention
 from penwright.memory import keep_freed_memory
@@ -53,14 +55,7 @@ def _n_processors() -> int:
 
 def _device(wanted: str) -> tuple[torch.device, str]:
     if wanted != "auto":
-        try:
-            device = torch.device(wanted)
-            torch.empty(1, device=device)
-        except (RuntimeError, AssertionError) as error:
-            raise UsageError(
-                f"[training] device: '{wanted}' cannot be used here: {str(error).splitlines()[0]}"
-            ) from None
-        return device, f"{wanted}, as asked"
+        return usable_device(wanted, "[training] device"), f"{wanted}, as asked"
     if torch.cuda.is_available():
         n_gpus = torch.cuda.device_count()
         alone = n_gpus > 1 and joined().size == 1
@@ -76,7 +71,11 @@ def _require_one_each(device: torch.device) -> None:
     if device.type == "mps" or device.index is not None:
         raise UsageError(f"[training] device: '{device}' is for a single process; say 'cuda' or 'cpu'")
     if device.type == "cuda" and torch.cuda.device_count() < n_here():
-        raise UsageError(f"--processes: there are no more than {torch.cuda.device_count()} GPUs here")
+        has = count(torch.cuda.device_count(), "GPU")
+        raise UsageError(
+            f"--processes: each wants a GPU of its own, and this machine has {has}: ask for no more, "
+            "or add --set training.device=cpu"
+        )
 
 
 def _precision(wanted: str, device: torch.device) -> tuple[torch.dtype, str]:
@@ -99,10 +98,11 @@ def _cpu_multiplies_bfloat16() -> bool:
 
 def measure_speed(device: torch.device, precision: torch.dtype = torch.float32) -> float:
     """FLOP a second of a product of two matrices of a size that training has."""
-    matrix = torch.ones(512, 512, device=device, dtype=precision)
+    size = 512 if device.type == "cpu" else 4096  # so that a GPU computes for longer than it is waited for
+    matrix = torch.ones(size, size, device=device, dtype=precision)
     best = 0.0
     for _ in range(20):
         begin = perf_counter()
         float((matrix @ matrix)[0, 0])  # reading a number waits for the device
-        best = max(best, 2 * 512**3 / (perf_counter() - begin))
+        best = max(best, 2 * size**3 / (perf_counter() - begin))
     return best

@@ -43,7 +43,7 @@ class Spelling:
         may_come = np.concatenate([may_come, np.ones_like(may_come[:1])])
         may_come[:, list(banned)] = False
         self.may_come: Bool[np.ndarray, "situations vocab_size"] = may_come
-        self._known: dict[int, Int64[Tensor, " tokens"]] = {}  # what may not come, by situations
+        self._known: dict[tuple[int, torch.device], Int64[Tensor, " tokens"]] = {}  # what may not come, by situations
 
     @classmethod
     @lru_cache(16)
@@ -79,17 +79,18 @@ class Spelling:
         """Take away, in place, what must not come."""
         first = int(situations[0])
         if (situations == first).all():  # as nearly always
-            logits.index_fill_(1, self._forbidden(first).to(logits.device), NEVER)
+            logits.index_fill_(1, self._forbidden(first, logits.device), NEVER)
             return
         for situation in np.unique(situations).tolist():
             rows = torch.from_numpy(np.flatnonzero(situations == situation))
-            logits[rows[:, None], self._forbidden(situation)] = NEVER
+            logits[rows[:, None], self._forbidden(situation, logits.device)] = NEVER
 
-    def _forbidden(self, situation: int) -> Int64[Tensor, " tokens"]:
-        if situation not in self._known:
+    def _forbidden(self, situation: int, device: torch.device) -> Int64[Tensor, " tokens"]:
+        if (situation, device) not in self._known:
             with torch.inference_mode(mode=False):  # it is used outside of it as well
-                self._known[situation] = torch.from_numpy(np.flatnonzero(~self.may_come[situation]))
-        return self._known[situation]
+                tokens = torch.from_numpy(np.flatnonzero(~self.may_come[situation]))
+                self._known[situation, device] = tokens.to(device)
+        return self._known[situation, device]
 
 
 def _states_after(tokens: Sequence[bytes]) -> UInt8[np.ndarray, "all_states vocab_size"]:

@@ -1,0 +1,25 @@
+import pytest
+import torch
+
+from penwright.devices import usable_device, within_memory
+from penwright.errors import PenwrightError, UsageError
+
+
+def test_a_device_that_is_here_is_given() -> None:
+    assert usable_device("cpu") == torch.device("cpu")
+
+
+@pytest.mark.parametrize("wanted", ["gpu", "cuda:77", "", "cpu:x"])
+def test_one_that_is_not_is_refused_by_the_name_of_its_setting(wanted: str) -> None:
+    with pytest.raises(UsageError, match=f"the setting: '{wanted}' cannot be used here: ."):
+        usable_device(wanted, "the setting")
+
+
+def test_memory_that_does_not_suffice_is_told_with_advice() -> None:
+    with pytest.raises(PenwrightError, match=r"smaller model\.size"), within_memory():
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+
+
+def test_other_errors_stay_as_they_are() -> None:
+    with pytest.raises(RuntimeError, match="shapes"), within_memory():
+        raise RuntimeError("shapes do not match")
