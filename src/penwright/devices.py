@@ -7,6 +7,7 @@ import torch
 
 from penwright.errors import PenwrightError, UsageError
 
+CPU = torch.device("cpu")
 TOO_LITTLE_MEMORY = (
     "the memory of this device cannot hold a step of this model: choose a smaller model.size, or fewer "
     "training.batch_tokens (with training.accumulate for as many in all)"

@@ -11,6 +11,7 @@ from penwright.config import Precision
 from penwright.data.corpora import Pair
 from penwright.decoding import Aligner, Head, choose_head
 from penwright.decoding.step import compile_steps
+from penwright.devices import usable_device
 from penwright.errors import Say, UsageError, say_nothing
 from penwright.evaluation.calibration import Bin, Calibration, calibration
 from penwright.evaluation.perplexity import surprise
@@ -108,12 +109,12 @@ def kept_alignment(folder: Path) -> Head | None:
 
 def calibrate(folder: Path, device: str = "cpu") -> Calibration:
     """How often a classifier is right, by how sure it is; measured once, on the run's held-out texts, and kept."""
-    it = opened(folder)
+    here, it = usable_device(device), opened(folder)
     if it.recipe.task != "classify":
         raise UsageError(f"{folder} does not classify, so that there is no label it could be sure of")
     kept = it.run.finding(CALIBRATION)
     if kept is None:
-        bench = it.bench(it.corpus(), it.model(), device)
+        bench = it.bench(it.corpus(), it.model(), here)
         assert isinstance(bench.model, EncoderOnly)
         batches = classifying.batches(bench, bench.held_out).in_order()
         found = calibration(bench.model, batches, bench.device)

@@ -7,6 +7,8 @@ from statistics import median
 from typing import NamedTuple
 from warnings import warn
 
+import torch
+
 from penwright.config import Precision, Recipe, Table, merge, validate
 from penwright.data.corpora import Document
 from penwright.data.languages import Languages
@@ -14,7 +16,7 @@ from penwright.data.paths import found_from
 from penwright.data.report import count
 from penwright.decoding import Classifier, Generator, Translator
 from penwright.decoding.step import are_steps_kept
-from penwright.devices import usable_device
+from penwright.devices import CPU, usable_device
 from penwright.errors import PenwrightError, PenwrightWarning, Say, UsageError, say_nothing
 from penwright.evaluation.novelty import NoveltyReport, measure, passages
 from penwright.evaluation.scores import Score
@@ -68,12 +70,11 @@ class Opened(NamedTuple):
         require_unchanged(self.run, corpus, "Put the old content back, or name other files to measure on.")
         return corpus
 
-    def bench(self, corpus: AnyCorpus, model: Model, device: str = "cpu") -> Workbench:
+    def bench(self, corpus: AnyCorpus, model: Model, device: torch.device = CPU) -> Workbench:
         """All parts laid out, to measure this model on the held-out part of this corpus."""
         recipe, tokenizer, card = self.recipe, self.tokenizer, self.card
         held_out = token_store(recipe.task, corpus, tokenizer, card.labels, held_out=True)
-        here = usable_device(device)
-        return Workbench(recipe, corpus, tokenizer, None, held_out, model.to(here), here, card)
+        return Workbench(recipe, corpus, tokenizer, None, held_out, model.to(device), device, card)
 
 
 def corpus_record(run: Run) -> Record:
@@ -139,12 +140,12 @@ def load(folder: str | Path, device: str = "cpu", precision: Precision | None = 
 
     Weights are in float32, unless `quicken` has found another precision to be as good, or one is asked for.
     """
-    it = opened(folder)
-    model = it.model(precision or _kept_precision(it.run, device))
-    if precision is None and (why := _why_slow(it.run, model, device)):
+    here, it = usable_device(device), opened(folder)
+    model = it.model(precision or _kept_precision(it.run, here))
+    if precision is None and (why := _why_slow(it.run, model, here)):
         slow = f"{folder} is slower than it could be until `penwright quicken {quote(str(folder))}`: {why}"
         warn(slow, PenwrightWarning, stacklevel=2)
-    return make_application(model.to(usable_device(device)), it.tokenizer, it.recipe, it.card)
+    return make_application(model.to(here), it.tokenizer, it.recipe, it.card)
 
 
 def load_generator(folder: Path, device: str = "cpu", precision: Precision | None = None) -> Generator:
@@ -196,10 +197,10 @@ def evaluate(
     It is measured as load() uses it: in the precision that `quicken` has found, unless one is asked for. A translator
     is scored with its beam, unlike on the way in training; its translations can be kept in `output`.
     """
-    it = opened(folder)
+    here, it = usable_device(device), opened(folder)
     recipe = validate(Recipe, merge(it.recipe.model_dump(exclude_none=True), changes or {}), str(folder))
     it = it._replace(recipe=recipe)
-    bench = it.bench(it.corpus(paths), it.model(precision or _kept_precision(it.run, device)), device)
+    bench = it.bench(it.corpus(paths), it.model(precision or _kept_precision(it.run, here)), here)
     n_examples = len(bench.corpus.held_out)
     if recipe.task == "translate":
         beam_size = beam_size or recipe.decoding.beam_size
@@ -211,17 +212,17 @@ def evaluate(
 
 def kept_precision(folder: str | Path, device: str = "cpu") -> Precision:
     """The precision that a run is used in where none is asked for: what `quicken` has found, or float32."""
-    return _kept_precision(opened(folder).run, device)
+    return _kept_precision(opened(folder).run, usable_device(device))
 
 
-def _kept_precision(run: Run, device: str) -> Precision:
-    finding = run.finding(QUICKENED) if usable_device(device).type == "cpu" else None  # which it was found for
+def _kept_precision(run: Run, device: torch.device) -> Precision:
+    finding = run.finding(QUICKENED) if device.type == "cpu" else None  # which it was found for
     return finding["precision"] if finding else "float32"
 
 
-def _why_slow(run: Run, model: Model, device: str) -> str:
+def _why_slow(run: Run, model: Model, device: torch.device) -> str:
     """Why a run that was quickened is not as quick as it was; "" where it is, or never was."""
-    if usable_device(device).type != "cpu" or not (run.folder / QUICKENED).is_file():
+    if device.type != "cpu" or not (run.folder / QUICKENED).is_file():
         return ""
     if run.finding(QUICKENED) is None:
         return "it has learned more since the last time"

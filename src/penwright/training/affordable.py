@@ -113,11 +113,14 @@ class Affordable:
 
     def _tokens_in_minutes(self, name: str | None, vocab_size: int) -> float:
         seconds = 60 * self._choices.number("training.minutes")
-        batch_tokens = int(self._choices.number("training.batch_tokens"))
-        pace = self._pace(self._settings(name), vocab_size, batch_tokens)  # not compiled
+        pace = self._tokens_a_second(name, vocab_size)
         gain = GAIN if self._device.type == "cpu" and self._compilation(seconds)[0] else 1.0
         n_teachers = len(self._choices.section("distillation").get("teachers", ()))
         return seconds * REACHED[self._facts.task] * pace * gain / (1 + n_teachers / 3)  # a teacher only goes forward
+
+    def _tokens_a_second(self, name: str | None, vocab_size: int) -> float:
+        """Measured, not compiled."""
+        return self._pace(self._settings(name), vocab_size, int(self._choices.number("training.batch_tokens")))
 
     def tokens_needed(self, name: str) -> float:
         """Those that a model should see to be worth its size."""
@@ -159,7 +162,7 @@ class Affordable:
         name = self._chosen_size
         if self._device.type == "cpu":
             return 3 * self._flops(name) * tokens / FLOPS
-        pace = self._pace(self._settings(name), self.vocab_size, int(self._choices.number("training.batch_tokens")))
+        pace = self._tokens_a_second(name, self.vocab_size)
         return tokens / pace if pace else inf
 
     @property

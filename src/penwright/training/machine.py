@@ -63,7 +63,7 @@ def _device(wanted: str) -> tuple[torch.device, str]:
         return torch.device("cuda"), f"GPU {torch.cuda.get_device_name()}{more}"
     if torch.backends.mps.is_available() and joined().size == 1:
         return torch.device("mps"), "Apple GPU"
-    return torch.device("cpu"), f"CPU with {torch.get_num_threads()} threads: no GPU was found"
+    return torch.device("cpu"), f"CPU with {count(torch.get_num_threads(), 'thread')}: no GPU was found"
 
 
 def _require_one_each(device: torch.device) -> None:

@@ -6,13 +6,13 @@ from typing import NamedTuple
 import torch
 
 from penwright.config import BUDGETS, Recipe, Table, merge, validate
+from penwright.devices import CPU
 from penwright.models.size import Size, size_of
 from penwright.training.affordable import DEFAULT_MINUTES, LADDER, Affordable
 from penwright.training.choices import Choice, Choices, in_words, rounded
 from penwright.training.facts import MANY_CHARACTERS, Facts
 from penwright.training.pace import Pace
 
-CPU = torch.device("cpu")
 MANY_EPOCHS = 6.0  # of labelled texts: more of them is hidden from there on (measured)
 SPELLED_EPOCHS = 6.0  # by characters: after 3.5, pieces were 5 % better, after 5.2 2 %, after 13 6 % worse (measured)
 WARMUP_STEPS, WARMUP_SHARE = 50, 0.2  # so many, but no more than this part of all
