@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from penwright.data import hub
 from penwright.data.corpora import Reading, detect_task, open_labelled, open_pairs, open_text
+from penwright.data.readers import hub
 from penwright.errors import PenwrightError
 
 datasets = pytest.importorskip("datasets", reason="the extra `hub` is not installed")

@@ -3,7 +3,7 @@
 import pytest
 
 from penwright.data.files import examine
-from penwright.data.tables import Table, has_tabs, open_table
+from penwright.data.readers.tables import Table, has_tabs, open_table
 from penwright.data.text import open_text
 from penwright.errors import PenwrightError
 

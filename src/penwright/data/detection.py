@@ -6,9 +6,9 @@ from pathlib import Path
 from penwright.data.columns import label_column, named_label_column, named_pair
 from penwright.data.files import SourceFile, examine_text
 from penwright.data.headers import LANGUAGE_NAMES
-from penwright.data.hub import is_hub, open_hub
 from penwright.data.paths import TEXT_SUFFIXES, is_folder, is_pattern, suffix_of
-from penwright.data.tables import Table, names_text, sample_of, table_in
+from penwright.data.readers.hub import is_hub, open_hub
+from penwright.data.readers.tables import Table, names_text, sample_of, table_in
 from penwright.errors import PenwrightError
 
 

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from penwright.data.examples import Document, Part
 from penwright.data.files import BLOCK, NotText, SourceFile, examine, examine_text
-from penwright.data.hub import is_hub, open_hub
 from penwright.data.paths import is_folder, is_pattern, left_aside, text_files
+from penwright.data.readers.hub import is_hub, open_hub
+from penwright.data.readers.tables import Table, is_table, names_text, table_in, text_column
 from penwright.data.sources import Source, Sources
 from penwright.data.splits import Hashes, Mask
-from penwright.data.tables import Table, is_table, names_text, table_in, text_column
 from penwright.errors import PenwrightError
 
 Measures = Iterator[tuple[int, int, int]]  # characters (0: blank, -1: broken), UTF-8 bytes, hash

@@ -12,12 +12,12 @@ import numpy as np
 from penwright.data.columns import labelled_columns, names_in
 from penwright.data.examples import AS_FOUND, Columns, Corpus, Labelled, Part, Reading
 from penwright.data.files import examine_text
-from penwright.data.hub import is_hub, open_hub
+from penwright.data.readers.hub import is_hub, open_hub
+from penwright.data.readers.tables import Table, delimited_table, is_table, open_table, select
 from penwright.data.report import count
 from penwright.data.rows import RowKind, Rows, RowSource, TwoSides, common_rules, measured_rows, open_rows
 from penwright.data.sources import Rule
 from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_of_classes
-from penwright.data.tables import Table, delimited_table, is_table, open_table, select
 from penwright.errors import PenwrightError
 
 MOST_HELD_OUT = 2000  # rows, unless a fraction is asked for

@@ -11,15 +11,15 @@ from penwright.data.alignment import aligned, check_alignment
 from penwright.data.columns import names_in, pair_columns
 from penwright.data.examples import AS_FOUND, Cleaning, Columns, Corpus, Pair, Part, Reading
 from penwright.data.files import SourceFile, examine_text
-from penwright.data.hub import is_hub, open_hub
 from penwright.data.languages import side_name
 from penwright.data.paths import suffix_of
+from penwright.data.readers.hub import is_hub, open_hub
+from penwright.data.readers.tables import Table, delimited_table, has_tabs, is_table, open_table, select
+from penwright.data.readers.tmx import read_tmx, tmx_languages
 from penwright.data.report import count
 from penwright.data.rows import SHORT, RowKind, Rows, RowSource, common_rules, measured_rows, open_rows
 from penwright.data.sources import Rule
 from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_rows
-from penwright.data.tables import Table, delimited_table, has_tabs, is_table, open_table, select
-from penwright.data.tmx import read_tmx, tmx_languages
 from penwright.errors import PenwrightError
 
 MOST_HELD_OUT = 1000  # pairs, unless a fraction is asked for

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from penwright.data.files import SourceFile
 from penwright.data.paths import HUB
-from penwright.data.tables import Records
+from penwright.data.readers.tables import Records
 from penwright.errors import PenwrightError
 
 if TYPE_CHECKING:
