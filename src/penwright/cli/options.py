@@ -55,7 +55,8 @@ def read_text(path: str) -> str:
     try:
         content = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     except OSError as error:
-        raise PenwrightError(f"{path} cannot be read: {error.strerror}") from None
+        name = "standard input" if path == "-" else path
+        raise PenwrightError(f"{name} cannot be read: {error.strerror}") from None
     return content.decode("utf-8", errors="replace").removeprefix("\ufeff")
 
 
@@ -66,8 +67,9 @@ def lines_of(text: str) -> list[str]:
 
 
 def print_json(record: object) -> None:
-    """One JSON value on one line of standard output."""
-    print(json.dumps(record, ensure_ascii=False, default=str), flush=True)
+    """Print one JSON value on one line of standard output, which is JSON in any encoding."""
+    in_unicode = (sys.stdout.encoding or "utf-8").lower().startswith("utf")
+    print(json.dumps(record, ensure_ascii=not in_unicode, default=str), flush=True)
 
 
 def warn(text: str) -> None:
