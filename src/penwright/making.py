@@ -11,7 +11,7 @@ from warnings import catch_warnings, simplefilter
 
 import torch
 
-from penwright.config import BUDGETS, Recipe, Table, merge, one_or_more, validate
+from penwright.config import BUDGETS, Recipe, Table, merge, one_or_more, require_writable_cache, validate
 from penwright.data.paths import seen_from
 from penwright.data.report import count
 from penwright.devices import within_memory
@@ -92,6 +92,7 @@ def resume(folder: Path, changes: Table, observers: Sequence[Observer] = ()) -> 
 
 def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Application:
     folder = run.folder
+    require_writable_cache()  # before the text is read
     forget_wishes(run)  # of an earlier day; one that comes while the text is read is obeyed at the first step
     more = {name: value for name, value in changes.get("training", {}).items() if name in BUDGETS}
     recipe, here = changed(run.recipe, _kept(changes, run), folder), changed(recipe_here(run), changes, folder)

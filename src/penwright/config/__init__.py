@@ -1,6 +1,6 @@
 """Settings: a TOML recipe and `a.b=c` overrides become frozen, validated objects. Imports no torch."""
 
-from penwright.config.folders import cache_folder
+from penwright.config.folders import CACHE_ADVICE, cache_folder, require_writable_cache
 from penwright.config.model import (
     SIZES,
     LearnedPositions,
@@ -27,6 +27,7 @@ from penwright.config.training import BUDGETS, AdamW, Muon, Optimizer, TrainingS
 
 __all__ = [
     "BUDGETS",
+    "CACHE_ADVICE",
     "SIZES",
     "AdamW",
     "Constant",
@@ -61,6 +62,7 @@ __all__ = [
     "one_or_more",
     "parse_override",
     "read_toml",
+    "require_writable_cache",
     "validate",
     "write_toml",
 ]
