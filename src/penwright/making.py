@@ -55,7 +55,7 @@ def _train(prepared: Prepared, run: Run, observers: Sequence[Observer]) -> Appli
         _say(observers, _too_long(trainer.batches.n_left_out, recipe))
     if trainer.batches.n_cut:
         _say(observers, _cut(trainer.batches.n_cut, recipe))
-    baselines = parts.baselines(bench)
+    baselines = parts.baselines(bench, False)
     for score in baselines:
         _say(observers, f"to beat: {score.name} {score.value:.3f} ({score.note})")
     return _fit(run, bench, trainer, observers, baselines)

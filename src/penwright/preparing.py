@@ -40,6 +40,9 @@ class Prepared:
     machine: Machine
     reason: str  # for the task
 
+    def __repr__(self) -> str:
+        return f"<Prepared on {self.machine.device}: {self.plan!r}>"
+
 
 def read_recipe(path: Path, above: Table) -> Table:
     """A recipe's tables; without its budget when `above`, which will be laid over it, gives another."""

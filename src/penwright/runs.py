@@ -88,6 +88,9 @@ class Run:
         self.folder = folder
         self.tokenizer_path = folder / "tokenizer.json"
 
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r})"
+
     @classmethod
     def create(cls, folder: Path) -> "Run":
         """A new, empty run; refuses a folder that already holds one that can be resumed, or anything else."""

@@ -19,7 +19,7 @@ from penwright.decoding.step import are_steps_kept
 from penwright.devices import CPU, usable_device
 from penwright.errors import PenwrightError, PenwrightWarning, Say, UsageError, say_nothing
 from penwright.evaluation.novelty import NoveltyReport, measure, passages
-from penwright.evaluation.scores import Score
+from penwright.evaluation.scores import Baseline, Score
 from penwright.formats.export import Format, save_as
 from penwright.layers.attention import avoid_planned_attention
 from penwright.layers.quantised import to_precision
@@ -28,7 +28,7 @@ from penwright.models import Model, make_model
 from penwright.models.weights import load_weights
 from penwright.runs import WEIGHTS, Checkpoint, Record, Run
 from penwright.tasks import TASKS, AnyCorpus, Application, Card, Workbench, make_application, reading_of, translating
-from penwright.tasks.stores import token_store
+from penwright.tasks.stores import kept_training_tokens, token_store
 from penwright.tokenizers import Tokenizer
 
 CORPUS = "corpus.json"  # in a run folder: what it was trained on
@@ -192,22 +192,50 @@ def evaluate(
     precision: Precision | None = None,
     say: Say = say_nothing,
 ) -> Sequence[Score]:
-    """The scores of a run's best model on its held-out part, or on all of these files, read with `changes` of [data].
+    """Score a run's best model, beside baselines, on its held-out part or on all of these files.
 
-    It is measured as load() uses it: in the precision that `quicken` has found, unless one is asked for. A translator
-    is scored with its beam, unlike on the way in training; its translations can be kept in `output`.
+    `changes` of [data] say how the files are read. The model is measured as load() uses it: in the precision that
+    `optimize` has found, unless one is asked for. A translator is scored with its beam, unlike while it trains; its
+    translations can be kept in `output`.
     """
-    here, it = usable_device(device), opened(folder)
-    recipe = validate(Recipe, merge(it.recipe.model_dump(exclude_none=True), changes or {}), str(folder))
-    it = it._replace(recipe=recipe)
+    here, own = usable_device(device), opened(folder)
+    recipe = validate(Recipe, merge(own.recipe.model_dump(exclude_none=True), changes or {}), str(folder))
+    it = own._replace(recipe=recipe)
     bench = it.bench(it.corpus(paths), it.model(precision or _kept_precision(it.run, here)), here)
     n_examples = len(bench.corpus.held_out)
     if recipe.task == "translate":
         beam_size = beam_size or recipe.decoding.beam_size
         say(f"translating {n_examples:,} sources with {beam_size} {'beam' if beam_size == 1 else 'beams'}")
-        return translating.evaluate(bench, beam_size, output)
-    say(f"measuring on {count(n_examples, bench.corpus.report.unit)}")
-    return TASKS[recipe.task].evaluate(bench)
+        scores = translating.evaluate(bench, beam_size, output)
+    else:
+        say(f"measuring on {count(n_examples, bench.corpus.report.unit)}")
+        scores = TASKS[recipe.task].evaluate(bench)
+    return _beside(_baselines(own, bench, say), scores)
+
+
+def _baselines(own: Opened, bench: Workbench, say: Say) -> Sequence[Score]:
+    """Compute the baselines of what is measured; a writer's need the tokens of its training text."""
+    recipe = own.recipe
+    if recipe.task == "generate":
+        given = corpus_record(own.run)["fingerprint"], own.tokenizer, own.card.labels
+        bench.training = kept_training_tokens(*given)
+    if recipe.task == "generate" and bench.training is None:
+        try:
+            corpus = own.corpus()
+        except PenwrightError as error:
+            say(f"no baselines, which need the training text: {error}")
+            return ()
+        say("reading the training text for the baselines")
+        bench.training = token_store(recipe.task, corpus, own.tokenizer, own.card.labels, held_out=False)
+    return TASKS[recipe.task].baselines(bench, True)
+
+
+def _beside(baselines: Sequence[Score], scores: Sequence[Score]) -> list[Score]:
+    """Give each score the baselines that have its name."""
+    return [
+        score._replace(baselines=tuple(Baseline(b.note, b.value) for b in baselines if b.name == score.name))
+        for score in scores
+    ]
 
 
 def kept_precision(folder: str | Path, device: str = "cpu") -> Precision:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penwright.cli.console import SafeConsole
+from penwright.cli.streams import escaped
 from penwright.evaluation.scores import Score
 from penwright.training.session import Observer, Sample
 from penwright.training.trainer import StepReport, Trainer
@@ -21,8 +22,8 @@ SHOWN = 400  # characters of a sample
 
 
 def err(text: str) -> None:
-    """A line for people."""
-    print(text, file=sys.stderr, flush=True)
+    """Print a line for people, also where Python calls us and the streams are not ours."""
+    print(escaped(text), file=sys.stderr, flush=True)
 
 
 def progress_observer() -> Observer:

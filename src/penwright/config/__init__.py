@@ -16,9 +16,11 @@ from penwright.config.recipe import (
     DataSettings,
     DecodingSettings,
     DistillationSettings,
+    GivenSettings,
     Recipe,
     Task,
     TokenizerSettings,
+    decoding_settings,
     one_or_more,
 )
 from penwright.config.schedules import Constant, Cosine, InverseSquareRoot, Linear, Schedule, Turn, WarmupStableDecay
@@ -35,6 +37,7 @@ __all__ = [
     "DataSettings",
     "DecodingSettings",
     "DistillationSettings",
+    "GivenSettings",
     "InverseSquareRoot",
     "LearnedPositions",
     "Linear",
@@ -57,6 +60,7 @@ __all__ = [
     "Turn",
     "WarmupStableDecay",
     "cache_folder",
+    "decoding_settings",
     "explain",
     "merge",
     "one_or_more",
