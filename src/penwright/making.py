@@ -15,7 +15,7 @@ from penwright.config import BUDGETS, Recipe, Table, merge, one_or_more, require
 from penwright.data.paths import seen_from
 from penwright.data.report import count
 from penwright.devices import within_memory
-from penwright.errors import PenwrightError
+from penwright.errors import PenwrightError, UsageError
 from penwright.evaluation.scores import Score
 from penwright.models import Model, make_model
 from penwright.preparing import Prepared, changed
@@ -31,6 +31,8 @@ from penwright.training.steplog import StepLog
 from penwright.training.trainer import Trainer
 from penwright.training.wishes import forget_wishes
 from penwright.using import CORPUS, corpus_record, load, recipe_here, require_unchanged
+
+CHANGEABLE = {"training", "data", "decoding"}  # tables of a recipe, when a run is resumed
 
 
 def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) -> Application:
@@ -92,6 +94,8 @@ def resume(folder: Path, changes: Table, observers: Sequence[Observer] = ()) -> 
 
 def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Application:
     folder = run.folder
+    if set(changes) - CHANGEABLE:
+        raise UsageError("resuming goes on with the same model: only [training], [data] and [decoding] can change")
     require_writable_cache()  # before the text is read
     forget_wishes(run)  # of an earlier day; one that comes while the text is read is obeyed at the first step
     more = {name: value for name, value in changes.get("training", {}).items() if name in BUDGETS}

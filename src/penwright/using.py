@@ -107,7 +107,7 @@ def opened(folder: str | Path) -> Opened:
     folder = Path(folder)
     home = folder.parent.parent
     is_inside = folder.parent.name == "checkpoints" and (home / "recipe.toml").is_file()
-    kept = Run(home).checkpoints() if is_inside else []
+    kept = [each for each in (Run(home).first(), *Run(home).checkpoints()) if each] if is_inside else []
     checkpoint = next((each for each in kept if each.folder == folder), None)
     if is_inside and not checkpoint:
         there = ", ".join(each.folder.name for each in kept) or "none yet"
@@ -138,12 +138,12 @@ def recipe_here(run: Run) -> Recipe:
 def load(folder: str | Path, device: str = "cpu", precision: Precision | None = None) -> Application:
     """The best model of a run, or that of a checkpoint, ready to use: a Generator, a Translator or a Classifier.
 
-    Weights are in float32, unless `quicken` has found another precision to be as good, or one is asked for.
+    Weights are in float32, unless `optimize` has found another precision to be as good, or one is asked for.
     """
     here, it = usable_device(device), opened(folder)
     model = it.model(precision or _kept_precision(it.run, here))
     if precision is None and (why := _why_slow(it.run, model, here)):
-        slow = f"{folder} is slower than it could be until `penwright quicken {quote(str(folder))}`: {why}"
+        slow = f"{folder} is slower than it could be until `penwright optimize {quote(str(folder))}`: {why}"
         warn(slow, PenwrightWarning, stacklevel=2)
     return make_application(model.to(here), it.tokenizer, it.recipe, it.card)
 
@@ -239,7 +239,7 @@ def _beside(baselines: Sequence[Score], scores: Sequence[Score]) -> list[Score]:
 
 
 def kept_precision(folder: str | Path, device: str = "cpu") -> Precision:
-    """The precision that a run is used in where none is asked for: what `quicken` has found, or float32."""
+    """The precision that a run is used in where none is asked for: what `optimize` has found, or float32."""
     return _kept_precision(opened(folder).run, usable_device(device))
 
 
@@ -249,12 +249,12 @@ def _kept_precision(run: Run, device: torch.device) -> Precision:
 
 
 def _why_slow(run: Run, model: Model, device: torch.device) -> str:
-    """Why a run that was quickened is not as quick as it was; "" where it is, or never was."""
+    """Why an optimized run is slower than it could be; "" where it is not, or never was optimized."""
     if device.type != "cpu" or not (run.folder / QUICKENED).is_file():
         return ""
     if run.finding(QUICKENED) is None:
         return "it has learned more since the last time"
-    return "" if are_steps_kept(model) else "its steps are not kept"
+    return "" if are_steps_kept(model) else "its compiled steps are missing"
 
 
 def export(folder: Path, to: Format, output: Path, precision: Precision = "float32") -> None:

@@ -74,3 +74,22 @@ def test_a_folder_of_other_files_says_how_to_read_them(tmp_path):
         text_files([tmp_path])
     pattern = str(error.value).split("'")[1]
     assert [path.name for path in text_files([pattern])] == ["a.py", "b.py"]
+
+
+def test_folders_nested_deeply_are_read_and_paths_too_long_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, depth in (("d", 1100), ("long" * 50, 30)):
+        monkeypatch.chdir(tmp_path)
+        for _ in range(depth):
+            os.mkdir(name)
+            os.chdir(name)
+        Path("a.txt").write_text("text", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    (found,) = text_files(["d"])
+    assert len(found.parts) == 1101
+    with pytest.raises(PenwrightError, match="nested too deeply"):
+        text_files(["d/**/*.txt"])
+    with pytest.raises(PenwrightError) as error:
+        text_files(["long" * 50])
+    assert len(str(error.value)) < 500

@@ -23,9 +23,9 @@ def command(
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
-    """Score a run, beside baselines, on its held-out part or on files of your own.
+    """Score a run beside baselines.
 
-    Evaluates the best model of the run on all of the part.
+    Evaluates its best model on all of its held-out part, or on files of your own.
     """
     from penwright import api
     from penwright.cli.progress import err
@@ -34,7 +34,7 @@ def command(
     changes = merge(*(parse_override(text) for text in set_ or []))
     kept = precision or api.kept_precision(run, device)
     if kept not in (precision, "float32"):
-        warn(f"measured in {kept}, as it is used since `penwright quicken`; --precision float32 is as it was trained")
+        warn(f"measured in {kept}, as it is used since `penwright optimize`; --precision float32 is as it was trained")
     scores = api.evaluate(run, data or [], changes, device, beam_size=beam, output=output, precision=kept, say=err)
     if json:
         print_json([{**score._asdict(), "baselines": [each._asdict() for each in score.baselines]} for score in scores])

@@ -40,7 +40,8 @@ def command(
         str | None, typer.Option(help="Beside this text: how their surprise and heads differ.")
     ] = None,
     other_run: Annotated[
-        Path | None, typer.Option(help="Beside this run, or a folder of its checkpoints/, over the same text.")
+        Path | None,
+        typer.Option(help="Compare with this run, or with a checkpoint: RUN/checkpoints/first."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="To a file: a page (.html) or a picture (.svg, .png).")

@@ -19,8 +19,8 @@ from penwright.cli import (
     generate,
     inspect,
     novelty,
+    optimize,
     plan,
-    quicken,
     runs,
     serve,
     train,
@@ -41,7 +41,7 @@ COMMANDS = (
     novelty,
     align,
     tune,
-    quicken,
+    optimize,
     export,
     serve,
     runs,
@@ -59,6 +59,7 @@ app = typer.Typer(
 )
 for module in COMMANDS:
     app.command(module.NAME)(module.command)
+app.command(optimize.OLD_NAME, hidden=True)(optimize.renamed)
 
 
 @app.callback(invoke_without_command=True)
