@@ -1,6 +1,8 @@
 """Which files are meant."""
 
 import gzip
+import os
+from pathlib import Path
 
 import pytest
 
