@@ -32,23 +32,27 @@ class Completing:
     """A request while it is answered."""
 
     def __init__(self, asked: CompletionRequest, served: Served, limits: ServingSettings):
-        """Check all but the prompts; raises UsageError for what cannot be done, TooMuch for more than is allowed."""
+        """Take a request; `prepare` looks at it."""
         self.asked, self._served, self._limits = asked, served, limits
         self.id, self.created = f"cmpl-{secrets.token_hex(12)}", int(time.time())
-        _check(asked, limits)
         self._settings = _settings(asked)
         self._requests, self._echoes, self._n_read = list[Request](), list[str](), 0
         self.choices: list[_Growing] = []
         _ = served.generator  # raises where it is something else
 
     async def prepare(self) -> None:
-        """Read the prompts, on a thread: that takes long for long ones. Raises what `__init__` does."""
+        """Check the request and read its prompts, on a thread: that takes long for long ones.
+
+        Raises UsageError for what cannot be done, TooMuch for more than the server allows.
+        """
         await asyncio.to_thread(self._prepare)
 
     def _prepare(self) -> None:
         asked, generator = self.asked, self._served.generator
         prompts = _prompts(asked, generator.tokenizer)
-        _check_prompts(asked, prompts, self._limits)
+        _check_prompts(prompts, self._limits)
+        _check(asked, self._limits)
+        _check_answer(asked, prompts)
         biases = _biases(asked.logit_bias or {}, generator.tokenizer)
         n, times = asked.n or 1, Counter[tuple[int, ...]]()
         for text, tokens in prompts:
@@ -186,11 +190,14 @@ def _prompt(given: object, tokenizer: Tokenizer) -> tuple[str, list[int]]:
     return tokenizer.decode(given), given
 
 
-def _check_prompts(asked: CompletionRequest, prompts: Sequence[tuple[str, list[int]]], limits: ServingSettings) -> None:
+def _check_prompts(prompts: Sequence[tuple[str, list[int]]], limits: ServingSettings) -> None:
     check_texts([text for text, _ in prompts], limits)
     longest = max((len(tokens) for _, tokens in prompts), default=0)  # of which some may be no text
     if longest > limits.max_characters:
         raise TooMuch(f"a prompt of {longest:,} tokens: this server takes {limits.max_characters:,} (max_characters)")
+
+
+def _check_answer(asked: CompletionRequest, prompts: Sequence[tuple[str, list[int]]]) -> None:
     n_written = 16 if asked.max_tokens is None else asked.max_tokens
     n_tokens = sum(n_written + len(tokens) * bool(asked.echo) for _, tokens in prompts) * (asked.n or 1)
     n_numbers = n_tokens * (1 + (asked.logprobs or 0))
