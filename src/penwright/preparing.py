@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
-from penwright.config import BUDGETS, Recipe, Table, Task, merge, one_or_more, read_toml, validate
+from penwright.config import BUDGETS, Recipe, Table, Task, flatten, merge, one_or_more, read_toml, validate
 from penwright.data.corpora import Document, detect_task
 from penwright.data.paths import WILDCARD, is_pattern
 from penwright.errors import PenwrightError, Say, UsageError, say_nothing
@@ -141,18 +141,10 @@ def require_settings(folder: Path, given: Table) -> None:
     """Raises PenwrightError, naming one, where a run has other settings than these."""
     run = Run.open(folder).recipe
     training = {key: value for key, value in given.get("training", {}).items() if value != "auto"}  # told by now
-    asked, begun = (_flat(each.model_dump()) for each in (changed(run, {**given, "training": training}, folder), run))
+    asked, begun = (flatten(each.model_dump()) for each in (changed(run, {**given, "training": training}, folder), run))
     for name, value in asked.items():
         if value != begun.get(name):
             raise PenwrightError(
                 f"{folder} was begun with another {name}: give the same command again to go on with it, "
                 "or choose another --run"
             )
-
-
-def _flat(table: Table, above: str = "") -> Table:
-    """The settings of all tables by their whole names, such as model.d_model."""
-    found: Table = {}
-    for key, value in table.items():
-        found |= _flat(value, f"{above}{key}.") if isinstance(value, dict) else {f"{above}{key}": value}
-    return found

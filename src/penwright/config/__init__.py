@@ -22,7 +22,18 @@ from penwright.config.recipe import (
     one_or_more,
 )
 from penwright.config.schedules import Constant, Cosine, InverseSquareRoot, Linear, Schedule, Turn, WarmupStableDecay
-from penwright.config.settings import Settings, Table, explain, merge, parse_override, read_toml, validate, write_toml
+from penwright.config.settings import (
+    Settings,
+    Table,
+    explain,
+    flatten,
+    merge,
+    parse_override,
+    parse_toml,
+    read_toml,
+    validate,
+    write_toml,
+)
 from penwright.config.training import BUDGETS, AdamW, Muon, Optimizer, TrainingSettings
 
 __all__ = [
@@ -57,9 +68,11 @@ __all__ = [
     "WarmupStableDecay",
     "cache_folder",
     "explain",
+    "flatten",
     "merge",
     "one_or_more",
     "parse_override",
+    "parse_toml",
     "read_toml",
     "validate",
     "write_toml",
