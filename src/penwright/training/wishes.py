@@ -1,7 +1,10 @@
-"""A wish that training ends, left in the run's folder by another process; no signal is sent, to whatever process."""
+"""A request to end training, left as a file in the run folder by another process; no signal is sent to any process."""
+
+import os
 
 from penwright.errors import PenwrightError
 from penwright.runs import STOP, STOPPED, Run
+from penwright.storage import open_plain
 
 
 def wish_stop(run: Run) -> None:
@@ -25,12 +28,22 @@ def was_stopped(run: Run) -> bool:
 
 
 def note_stopped(run: Run) -> None:
-    """A wish, or a signal, was obeyed."""
-    (run.folder / STOPPED).touch()
-    (run.folder / STOP).unlink(missing_ok=True)
+    """Note that training ended on request or by a signal."""
+    try:
+        os.close(open_plain(run.folder / STOPPED, os.O_WRONLY | os.O_CREAT))
+    except OSError as error:
+        raise PenwrightError(f"{run.folder / STOPPED} could not be written: {error}") from None
+    _delete(run, STOP)
 
 
 def forget_wishes(run: Run) -> None:
-    """Training begins, goes on, or has come to its end."""
-    for name in (STOP, STOPPED):
-        (run.folder / name).unlink(missing_ok=True)
+    """Delete all requests: training begins, is resumed, or has come to its end."""
+    _delete(run, STOP, STOPPED)
+
+
+def _delete(run: Run, *names: str) -> None:
+    for name in names:
+        try:
+            (run.folder / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise PenwrightError(f"{run.folder / name} could not be deleted: {error}") from None
