@@ -63,6 +63,7 @@ class TrainState:
     best_nats: float | None = None  # the fewest on held-out examples, in the present budget
     evaluations_over_fitted: int = 0  # in a row, each clearly worse than that
     stopped_early: bool = False
+    processes: int | None = None  # that trained up to here; None in runs that did not record it
 
 
 class Trainer:
@@ -81,11 +82,12 @@ class Trainer:
         self.optimizers = Optimizers(model, recipe.optimizer, machine.precision, machine.ranks)
         averages = self.settings.average and self.ranks.leads
         self.average = WeightAverage(model, self.settings.average) if averages else None
-        self.state = TrainState(total_steps=steps_of(self.settings, batches))
+        self.state = TrainState(total_steps=steps_of(self.settings, batches), processes=self.ranks.size)
         minutes = self.settings.minutes
         self.clock = Clock.of(minutes, self.schedule) if minutes is not None else None
         if self.settings.compile == "on":
             compile_blocks(model, machine.device, dynamic=recipe.task != "generate")
+            self.ranks.note_compilations()
 
     @property
     def epoch(self) -> float:
@@ -239,7 +241,7 @@ class Trainer:
         """Go on from there."""
         record, tensors, weights = checkpoint.state(), checkpoint.training(), checkpoint.weights()
         mark = record.pop("clock_mark")
-        self.state = TrainState(**record)
+        self.state = TrainState(**{**record, "processes": self.ranks.size})
         if self.clock is not None and mark is not None:
             self.clock.mark = (int(mark[0]), float(mark[1]))
         raw = _under("raw/", tensors)

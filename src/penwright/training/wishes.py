@@ -1,5 +1,8 @@
 """A wish that training ends, left in the run's folder by another process; no signal is sent, to whatever process."""
 
+import os
+from contextlib import suppress
+
 from penwright.errors import PenwrightError
 from penwright.runs import STOP, STOPPED, Run
 
@@ -15,8 +18,8 @@ def wish_stop(run: Run) -> None:
 
 
 def is_to_stop(run: Run) -> bool:
-    """Whether somebody wishes that training ends."""
-    return (run.folder / STOP).exists()
+    """Whether somebody asked the training to stop. A folder that cannot be read asks for nothing."""
+    return os.path.exists(run.folder / STOP)  # unlike Path.exists, it never raises
 
 
 def was_stopped(run: Run) -> bool:
@@ -25,9 +28,10 @@ def was_stopped(run: Run) -> bool:
 
 
 def note_stopped(run: Run) -> None:
-    """A wish, or a signal, was obeyed."""
-    (run.folder / STOPPED).touch()
-    (run.folder / STOP).unlink(missing_ok=True)
+    """Note that training has saved and stopped as asked. Costs nothing but the note if the disk is full."""
+    with suppress(OSError):
+        (run.folder / STOPPED).touch()
+        (run.folder / STOP).unlink(missing_ok=True)
 
 
 def forget_wishes(run: Run) -> None:
