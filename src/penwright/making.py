@@ -28,7 +28,8 @@ from penwright.tokenizers import Tokenizer, train_tokenizer
 from penwright.training.compilation import choose_compilation
 from penwright.training.distributed import join
 from penwright.training.machine import Machine, choose_machine
-from penwright.training.session import OVER_FITTED, Observer, Session
+from penwright.training.session import OVER_FITTED, Observer, Session, shown
+from penwright.training.signals import STOP_SIGNALS
 from penwright.training.steplog import StepLog
 from penwright.training.trainer import Trainer
 from penwright.training.wishes import forget_wishes
@@ -112,6 +113,8 @@ def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Applicat
         for warning in warnings:
             _say(observers, warning)
         trainer.load(checkpoint)
+        for notice in _other_processes(checkpoint.state().get("processes"), machine.ranks.size):
+            _say(observers, notice)
     run.forget_after(trainer.state.step)
     if more and trainer.state.step:
         best = run.best_step() or trainer.state.step
@@ -133,6 +136,16 @@ def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Applicat
     return _fit(run, bench, trainer, observers)
 
 
+def _other_processes(before: int | None, now: int) -> Iterator[str]:
+    """Say what changes if another number of processes goes on with a run."""
+    if before not in (None, now):
+        processes = "1 process" if before == 1 else f"{before} processes"
+        yield (
+            f"this run was trained with {processes}; with {now}, dropout draws other numbers. Results are equivalent, "
+            f"but not bit for bit those of --processes {before}"
+        )
+
+
 def _reopened(run: Run, recipe: Recipe, machine: Machine, checkpoint: Checkpoint | None) -> Workbench:
     """What the run began with; raises PenwrightError if its text is another one now, or its files do not fit."""
     torch.manual_seed(recipe.seed)
@@ -147,14 +160,14 @@ def _reopened(run: Run, recipe: Recipe, machine: Machine, checkpoint: Checkpoint
 
 
 def follow() -> bool:
-    """Where another process leads this one: share in what it trains, for as long as it does; False in the first one.
+    """Train along with rank 0 until it has finished, and return True; in rank 0 itself, return False at once.
 
-    Ctrl+C and SIGTERM are for the first one, which saves and says that it is over.
+    Stop signals are for rank 0, which saves and then tells the others that it is over.
     """
     ranks = join()
     if ranks.leads:
         return False
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     while (work := ranks.hear()) is not None:
         _take_part(Run.open(Path(work["run"])), validate(Recipe, work["recipe"], "the settings"), work["step"])
@@ -278,4 +291,4 @@ def _is_over_fitted(run: Run, best_step: int) -> bool:
 
 def _say(observers: Sequence[Observer], text: str) -> None:
     for observer in observers:
-        observer.said(text)
+        shown(observer.said, text)

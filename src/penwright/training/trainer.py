@@ -64,6 +64,7 @@ class TrainState:
     best_nats: float | None = None  # the fewest on held-out examples, in the present budget
     evaluations_over_fitted: int = 0  # in a row, each clearly worse than that
     stopped_early: bool = False
+    processes: int | None = None  # that trained up to here; None in runs that did not record it
 
 
 class Trainer:
@@ -82,11 +83,12 @@ class Trainer:
         self.optimizers = Optimizers(model, recipe.optimizer, machine.precision, machine.ranks)
         averages = self.settings.average and self.ranks.leads
         self.average = WeightAverage(model, self.settings.average) if averages else None
-        self.state = TrainState(total_steps=steps_of(self.settings, batches))
+        self.state = TrainState(total_steps=steps_of(self.settings, batches), processes=self.ranks.size)
         minutes = self.settings.minutes
         self.clock = Clock.of(minutes, self.schedule) if minutes is not None else None
         if self.settings.compile == "on":
             compile_blocks(model, machine.device, dynamic=recipe.task != "generate")
+            self.ranks.note_compilations()
 
     @property
     def epoch(self) -> float:
@@ -243,6 +245,7 @@ class Trainer:
             self.state, mark = _state_in(record), _MARK.validate_python(record.get("clock_mark"))
         except ValidationError as error:
             raise DamagedCheckpoint(f"{checkpoint.folder} cannot be resumed: {first_problem(error)}") from None
+        self.state.processes = self.ranks.size
         if self.clock is not None and mark is not None:
             self.clock.mark = mark
         raw = _under("raw/", tensors)

@@ -1,6 +1,7 @@
 """A request to end training, left as a file in the run folder by another process; no signal is sent to any process."""
 
 import os
+from contextlib import suppress
 
 from penwright.errors import PenwrightError
 from penwright.runs import STOP, STOPPED, Run
@@ -18,8 +19,8 @@ def wish_stop(run: Run) -> None:
 
 
 def is_to_stop(run: Run) -> bool:
-    """Whether somebody wishes that training ends."""
-    return (run.folder / STOP).exists()
+    """Whether somebody asked the training to stop. A folder that cannot be read asks for nothing."""
+    return os.path.exists(run.folder / STOP)  # unlike Path.exists, it never raises
 
 
 def was_stopped(run: Run) -> bool:
@@ -28,12 +29,10 @@ def was_stopped(run: Run) -> bool:
 
 
 def note_stopped(run: Run) -> None:
-    """Note that training ended on request or by a signal."""
-    try:
+    """Note that training has saved and stopped as asked. A full disk costs nothing but the note."""
+    with suppress(OSError):
         os.close(open_plain(run.folder / STOPPED, os.O_WRONLY | os.O_CREAT))
-    except OSError as error:
-        raise PenwrightError(f"{run.folder / STOPPED} could not be written: {error}") from None
-    _delete(run, STOP)
+        _delete(run, STOP)
 
 
 def forget_wishes(run: Run) -> None:
