@@ -2,8 +2,8 @@
 
 FOLDER holds `csv/NAME` (the messy file) and `clean/NAME` (its contents as RFC 4180 CSV, header first), as the folders
 `polluted_files` and `survey_sample` of Pollock do (https://github.com/HPI-Information-Systems/Pollock). Each reader gets a
-file's path and nothing else. Scores are means over files: F1 of the header's names, of whole rows and of cells, each after
-stripping spaces, and the share of files read without any difference.
+file's path and nothing else. Scores are means over files: the share of the columns' names that are found, and
+F1 of whole rows and of cells, each after stripping spaces, and the share of files read without any difference.
 """
 
 import argparse
@@ -85,13 +85,23 @@ READERS: dict[str, Callable[[], Callable[[Path], Rows]]] = {
 def score(found: Rows, right: Rows) -> dict[str, float]:
     """Return how much of the right table was found."""
     found, right = ([[cell.strip() for cell in row] for row in rows] for rows in (found, right))
+    names = right[0] if right else []
     filled = [[row for row in rows[1:] if any(row)] for rows in (found, right)]
     scores = {
-        "header": _f1(*(Counter(rows[0] if rows else []) for rows in (found, right))),
+        "header": _recall(Counter(found[0] if found else []), Counter(name for name in names if is_name(name))),
         "rows": _f1(*(Counter(tuple(row) for row in rows) for rows in filled)),
         "cells": _f1(*(Counter(cell for row in rows for cell in row) for rows in filled)),
     }
     return scores | {"all": float(all(value == 1 for value in scores.values()))}
+
+
+def is_name(name: str) -> bool:
+    """Return whether a column has a name of its own; Pollock calls others "col_0"."""
+    return name != "" and not (name.startswith("col_") and name[4:].isdecimal())
+
+
+def _recall(found: Counter[str], right: Counter[str]) -> float:
+    return (found & right).total() / right.total() if right else 1.0
 
 
 def _f1(found: Counter[object], right: Counter[object]) -> float:

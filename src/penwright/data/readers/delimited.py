@@ -16,8 +16,8 @@ MOST_LINES = 100_000  # of one row: a quote mark that is not closed by then is a
 LONGEST_CELL = 2**31 - 1
 FEW_FIT = 0.3  # of the rows, where the first one is a header
 TABBED = 0.95  # of the lines of a table that only its tabs show
-MANY_FIT = 0.7  # of the rows, where nothing else shows that there are columns
-BACKSLASH = re.compile(r'\\(["\'\\])|\\')
+MANY_FIT = 0.6  # of the rows, where nothing else shows that there are columns
+BACKSLASH = re.compile(r'\\(["\\])|\\')
 COPY_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 COPY_CODES = {"n": "\n", "t": "\t", "r": "\r", "N": ""}
 
@@ -38,15 +38,16 @@ class Fit:
 
     dialect: Dialect
     width: int  # cells of most rows
-    share: float  # of the rows that have this width
+    share: float  # of the rows that have this width or, if it is large, one close to it
     proper: float  # share of the rows whose quote marks are all in place
     first: Cells
 
-    def rank(self, text: str) -> tuple[float, bool, int, float, int]:
+    def rank(self, text: str) -> tuple[float, float, bool, int, float, int]:
         """Return a sort key for fits with several delimiters, the best last."""
         mark = self.dialect.delimiter
         n_prose = text.count(f"{mark} ") / text.count(mark)  # as punctuation stands
-        return round(self.share, 3), self.is_named, len(mark), -round(n_prose, 1), -DELIMITERS.index(mark)
+        known = self.is_named, len(mark), -round(n_prose, 1), -DELIMITERS.index(mark)
+        return round(self.share, 3), round(self.proper, 1), *known
 
     @property
     def is_named(self) -> bool:
@@ -102,8 +103,9 @@ def _best_quoting(lines: Sequence[str], delimiter: str, is_cut: bool) -> Fit | N
     best = max(quoted, key=lambda fit: (fit.share, fit.proper), default=plain)
     if plain is None or best is None or best.dialect.quote == "":
         return best if plain is None else plain
-    if best.dialect.quote == "'" or (delimiter == "\t" and not _are_written(lines, best.dialect)):
-        return best if best.share > plain.share else plain
+    is_doubtful = delimiter == "\t" or best.dialect.quote == "'"
+    if best.share == plain.share and is_doubtful:
+        return best if _are_written(lines, best.dialect) else plain
     return best if best.share >= plain.share else plain
 
 
@@ -133,17 +135,25 @@ def _fit(lines: Sequence[str], dialect: Dialect, is_cut: bool) -> Fit | None:
     widths = Counter(len(cells) for cells, _ in rows)
     width = max((width for width in widths if width > 1), key=lambda width: (widths[width], width), default=1)
     proper = sum(is_proper for _, is_proper in rows) / len(rows)
-    return Fit(dialect, width, widths[width] / len(rows), proper, rows[0][0])
+    near = sum(n for other, n in widths.items() if abs(other - width) <= width // 5)
+    return Fit(dialect, width, near / len(rows), proper, rows[0][0])
 
 
 def _are_written(lines: Sequence[str], dialect: Dialect) -> bool:
     """Whether a CSV writer put the quote marks: all are in place, and some cannot belong to the text."""
-    if dialect.quote != '"':
+    if not dialect.quote:
         return True
-    cells = [cell for line in lines for cell in line.split(dialect.delimiter) if cell.startswith('"')]
-    proper = [len(cell) > 1 and cell.endswith('"') and '"' not in cell[1:-1].replace('""', "") for cell in cells]
-    everywhere = len(cells) == sum(line.count(dialect.delimiter) + 1 for line in lines)
-    return bool(cells) and all(proper) and (everywhere or any('""' in cell[1:-1] for cell in cells))
+    quote = dialect.quote
+    rows = [line.split(dialect.delimiter) for line in lines]
+    cells = [cell for row in rows for cell in row if cell.startswith(quote)]
+    proper = [
+        len(cell) > 1 and cell.endswith(quote) and quote not in cell[1:-1].replace(2 * quote, "") for cell in cells
+    ]
+    if not cells or not all(proper):
+        return False
+    width = max(map(len, rows))
+    everywhere = len(cells) == sum(map(len, rows)) if quote == '"' else len(cells) >= len(rows) - 1 > width
+    return everywhere or any(2 * quote in cell[1:-1] for cell in cells)
 
 
 def _copied(lines: Iterable[str], delimiter: str) -> Iterator[Cells]:
@@ -263,7 +273,7 @@ class _Quoted:
         return cells if len(cells) == self._width else None
 
     def _unescape(self, cell: str) -> str:
-        return re.sub(r"\\([\"'\\])", r"\1", cell) if self._dialect.escape else cell
+        return re.sub(r'\\(["\\])', r"\1", cell) if self._dialect.escape else cell
 
 
 def _lenient(mark: str, dialect: Dialect) -> list[str]:

@@ -14,7 +14,8 @@ from penwright.data.sources import Broken
 Row = tuple[str, ...]
 ReadCells = Callable[[], Iterator[list[str]]]
 SAMPLE = 1000  # rows that show what the columns are
-COMMON = 0.05  # share of the rows from which on a width is usual, not a mistake
+COMMON = 0.05  # share of the rows from which on a width is usual, not a mistake ...
+SOME = 3  # ... and the number of such rows
 TOO_FEW = Broken("too few fields")
 TOO_MANY = Broken("too many fields (is there a delimiter in a text without quotes?)")
 REPEATED = Broken("the header repeated")
@@ -30,7 +31,7 @@ class Grid:
     columns: tuple[str, ...]
     header: tuple[str, ...] | None = None
     n_before: int = 0  # rows before the header
-    fewest: int = 1  # cells of a row; a shorter one is broken
+    fewest: int = 1  # cells of a row: a shorter one is broken, others may lack empty cells at the end
     unit: str = "row"
     n_skipped: int = 0  # lines before the first row
 
@@ -47,6 +48,7 @@ class Grid:
         wanted = _picker(columns)
         fewest, most = max(self.fewest, max(columns) + 1), len(self.columns)
         blank = ("",) * len(columns)
+        filler = [""] * most
         rows = self.read()
         last = None
         if self.header is not None:
@@ -58,6 +60,8 @@ class Grid:
                 yield REPEATED
             elif fewest <= len(cells) <= most or (len(cells) > most and not any(cells[most:])):
                 yield wanted(cells)
+            elif self.fewest <= len(cells) < fewest and any(cells):
+                yield wanted([*cells, *filler])
             elif not any(cells):
                 yield blank
             else:
@@ -106,7 +110,7 @@ def _layout(
     if not widths:
         return (), None, 0, 1
     width = max(widths, key=lambda width: (widths[width], width))
-    usual = [width, *(other for other, n in widths.items() if n >= COMMON * widths.total())]
+    usual = [width, *(other for other, n in widths.items() if n >= max(SOME, COMMON * widths.total()))]
     if strays:
         width = max(usual)
     place = find_header(sample, width, names)

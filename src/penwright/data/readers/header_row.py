@@ -24,14 +24,23 @@ def find_header(rows: Sequence[Cells], width: int, names: Sequence[str] = ()) ->
 
     A row with one of `names` is a header.
     """
+    found = None
     for place, row in enumerate(rows[:MOST_BEFORE]):
         cells = [cell.strip() for cell in row]
         n_filled = sum(map(bool, cells))
         if any(cell in names for cell in cells if cell):
             return place
-        if n_filled and (len(cells) >= width or len(cells) == width - 1 > 1) and (n_filled > 1 or width < 3):
-            return place if is_header(cells, rows[place + 1 :]) else None
-    return None
+        if not n_filled or len(cells) < max(2, width - 1) <= width or (n_filled == 1 and width > 2):
+            continue  # a title, or a comment
+        if found is not None and list(row) == list(rows[found]):
+            return found
+        if is_header(cells, rows[place + 1 :]):
+            found = place  # unless the next row is a header too, below a title
+            if is_known_header(cells):
+                return found
+        elif n_filled > 1:
+            return found
+    return found
 
 
 def is_known_header(cells: Cells) -> bool:
@@ -49,7 +58,7 @@ def is_header(cells: Cells, below: Sequence[Cells]) -> bool:
     """Return whether these cells are names of columns rather than values as in the rows below."""
     if is_known_header(cells):
         return True
-    if max(map(len, cells)) > LONGEST_NAME or len({*filter(None, cells)}) < sum(map(bool, cells)):
+    if max(map(len, cells)) > LONGEST_NAME:
         return False
     below = [row for row in below if list(row) != list(cells)]  # the header may be repeated
     votes = 0
@@ -77,9 +86,11 @@ def _vote(name: str, values: Sequence[str], n_rows: int) -> int | None:
 
 def _vote_of_texts(name: str, values: Sequence[str]) -> int:
     shortest = sorted(map(len, values))[len(values) // 20]
+    if shortest < LONG:
+        return 0
     if len(name) >= shortest:
         return -1
-    return 1 if shortest >= LONG and 2 * len(name) <= shortest and not name.endswith((".", "!", "?", "…", "。")) else 0
+    return 1 if 2 * len(name) <= shortest and not name.endswith((".", "!", "?", "…", "。")) else 0
 
 
 def _kind_of(values: Sequence[str]) -> str | None:
