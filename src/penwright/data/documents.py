@@ -1,6 +1,6 @@
 """Documents: files of running text, and rows of tables or hub data sets, measured and read in pieces."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -15,11 +15,11 @@ from penwright.data.files import BLOCK, NotText, SourceFile, examine, examine_te
 from penwright.data.paths import is_folder, is_pattern, left_aside, text_files
 from penwright.data.readers.hub import is_hub, open_hub
 from penwright.data.readers.tables import Table, is_table, names_text, table_in, text_column
-from penwright.data.sources import Source, Sources
+from penwright.data.sources import Broken, Source, Sources, number_reason
 from penwright.data.splits import Hashes, Mask
 from penwright.errors import PenwrightError
 
-Measures = Iterator[tuple[int, int, int]]  # characters (0: blank, -1: broken), UTF-8 bytes, hash
+Measures = Iterator[tuple[int, int, int]]  # characters (0: blank; below 0: number of a reason), UTF-8 bytes, hash
 MEASURE = np.dtype([("characters", np.int64), ("n_bytes", np.int64), ("hash", np.uint64)])
 
 
@@ -27,9 +27,10 @@ MEASURE = np.dtype([("characters", np.int64), ("n_bytes", np.int64), ("hash", np
 class Documents(Sources[Document]):
     """All documents of some paths, measured."""
 
-    characters: NDArray[np.int64]  # 0: blank, -1: broken
+    characters: NDArray[np.int64]  # 0: blank; below 0: broken, the number of the reason
     n_bytes: NDArray[np.int64]  # in UTF-8
     hashes: Hashes
+    reasons: Mapping[str, int]  # why documents are broken
 
     def part(self, chosen: Mask) -> Part[Document]:
         """The chosen ones as a part of a corpus."""
@@ -60,7 +61,8 @@ def open_documents(paths: Sequence[str | Path], encoding: str | None) -> Documen
     """The documents of files, folders and hub data sets, each read once to measure it."""
     if not paths:
         raise PenwrightError("no files were given to learn from")
-    found = list(chain.from_iterable(_sources(path, encoding) for path in dict.fromkeys(map(str, paths))))
+    reasons: dict[str, int] = {}
+    found = list(chain.from_iterable(_sources(path, encoding, reasons) for path in dict.fromkeys(map(str, paths))))
     measures = [np.fromiter(measured, dtype=MEASURE) for _, measured in found]
     every = np.concatenate(measures)
     if not len(every):
@@ -72,12 +74,13 @@ def open_documents(paths: Sequence[str | Path], encoding: str | None) -> Documen
         every["characters"],
         every["n_bytes"],
         every["hash"],
+        reasons,
     )
 
 
-def _sources(path: str, encoding: str | None) -> Iterator[tuple[Source[Document], Measures]]:
+def _sources(path: str, encoding: str | None, reasons: dict[str, int]) -> Iterator[tuple[Source[Document], Measures]]:
     if is_hub(path):
-        yield _rows(open_hub(path))
+        yield _rows(open_hub(path), reasons)
     elif is_folder(path) or is_pattern(path):
         files, broken = _text_among(text_files([path]), encoding)
         others = left_aside(Path(path)) if is_folder(path) else ""
@@ -86,7 +89,8 @@ def _sources(path: str, encoding: str | None) -> Iterator[tuple[Source[Document]
     else:
         file = examine_text(path, encoding)
         table = table_in(file)
-        yield _rows(table) if table and (is_table(path) or names_text(table)) else _whole_files((file,))
+        is_named = file.is_parquet or is_table(path)
+        yield _rows(table, reasons) if table and (is_named or names_text(table)) else _whole_files((file,))
 
 
 def _text_among(paths: Sequence[Path], encoding: str | None) -> tuple[tuple[SourceFile, ...], list[str]]:
@@ -94,12 +98,19 @@ def _text_among(paths: Sequence[Path], encoding: str | None) -> tuple[tuple[Sour
     files, remarks = [], []
     for path in paths:
         try:
-            files.append(examine(path, encoding))
+            files.append(_examined(path, encoding))
         except NotText as error:
             remarks.append(f"not read: {error}")
             if len(remarks) == len(paths):
                 raise
     return tuple(files), remarks
+
+
+def _examined(path: Path, encoding: str | None) -> SourceFile:
+    file = examine(path, encoding)
+    if file.is_parquet:
+        raise NotText(f"{path} is a Parquet table; give tables one by one, without a folder or pattern")
+    return file
 
 
 def _whole_files(files: tuple[SourceFile, ...], remark: str = "") -> tuple[Source[Document], Measures]:
@@ -113,20 +124,18 @@ def _whole_files(files: tuple[SourceFile, ...], remark: str = "") -> tuple[Sourc
     return Source(files, documents, lambda number: files[number].path, remark=remark), measures()
 
 
-def _rows(table: Table) -> tuple[Source[Document], Measures]:
+def _rows(table: Table, reasons: dict[str, int]) -> tuple[Source[Document], Measures]:
     column = text_column(table)
 
-    def texts() -> Iterator[str | None]:
-        return (None if row is None else row[0] for row in table.rows([column]))
-
-    def documents() -> Iterator[Document | None]:
-        for place, text in enumerate(texts()):
-            yield None if text is None else Document(table.place(place), Span(partial(_pieces, text)))
+    def documents() -> Iterator[Document | Broken]:
+        for place, row in enumerate(table.rows([column])):
+            yield row if isinstance(row, Broken) else Document(table.place(place), Span(partial(_pieces, row[0])))
 
     def measures() -> Measures:
-        for text in texts():
-            encoded = (text or "").encode()
-            size = -1 if text is None else 0 if not text.strip() else len(text)
+        for row in table.rows([column]):
+            text = "" if isinstance(row, Broken) else row[0]
+            encoded = text.encode()
+            size = len(text) if text.strip() else -number_reason(row, reasons)
             yield size, len(encoded), int.from_bytes(sha256(encoded).digest()[:8], "big")
 
     choice = f"the text is in column {table.columns[column]}"

@@ -46,7 +46,7 @@ def _sources(paths: Sequence[str], reading: Reading) -> list[RowSource]:
         file = examine_text(path, reading.encoding)
         if suffix_of(path) == ".tmx":
             sources.append(_from_tmx(file, columns))
-        elif is_table(path):
+        elif file.is_parquet or is_table(path):
             sources.append(_from_table(open_table(file, names_in(columns)), columns))
         elif has_tabs(file):
             sources.append(_from_table(delimited_table(file, "\t", names_in(columns)), columns))
