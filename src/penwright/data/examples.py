@@ -13,6 +13,9 @@ from penwright.data.report import Report, count
 FORMAT_VERSION = 1  # of reading: a higher one may read the same files in another way
 
 
+Roles = Mapping[str, Sequence[tuple[str, int]]]  # "text": the names of its columns, and their numbers from 1
+
+
 class Document(NamedTuple):
     """Running text: a file, or a row of one."""
 
@@ -46,6 +49,7 @@ class Columns:
     text: tuple[str | int, ...] | str | int | None = None  # several are joined by a space
     label: str | int | None = None
     label_names: Mapping[str, str] = field(default_factory=dict)  # what to call labels that files name otherwise
+    as_trained: Roles = field(default_factory=dict)  # the choice of training, for what is not told
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,7 @@ class Corpus(Generic[Example]):
     report: Report
     label_counts: Mapping[str, int] = field(default_factory=dict)  # of the training part, in order
     names: tuple[str, ...] = ()  # of the sides of pairs, where all files call them alike
+    roles: Roles = field(default_factory=dict)  # which columns were chosen, where all files have the same ones
 
     @property
     def labels(self) -> tuple[str, ...]:

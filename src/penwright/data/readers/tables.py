@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice
 from operator import itemgetter
+from typing import Protocol
 
 from penwright.data.files import SourceFile
 from penwright.data.headers import HEADER_NAMES, TELLING_NAMES, TEXT_NAMES
@@ -103,7 +104,23 @@ class Records:
         return f"{self.name} {'row' if self.name.startswith('hub:') else 'line'} {row + 1:,}"
 
 
-Table = Delimited | Records
+class Table(Protocol):
+    """Rows with columns that have names, or numbers from 1 for names."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def files(self) -> tuple[SourceFile, ...]: ...
+
+    @property
+    def columns(self) -> tuple[str, ...]: ...
+
+    def rows(self, columns: Sequence[int]) -> Iterator[Row | None]:
+        """Yield these columns, counted from 0, of every row; None for a broken one."""
+
+    def place(self, row: int) -> str:
+        """Return where the row with this number, from 0, is."""
 
 
 def is_table(path: str) -> bool:
@@ -208,13 +225,13 @@ def _flat(record: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _text(value: object) -> str | None:
-    """A JSON value as text; None for lists, objects and what is missing."""
+    """Return a JSON value as text, lists as JSON; None for what is missing."""
     if isinstance(value, str):
         # JSON can escape half of a character, which no text may hold
         return value if value.isascii() or not SURROGATES.search(value) else SURROGATES.sub("\ufffd", value)
     if value is None:
         return ""
-    return json.dumps(value) if isinstance(value, bool | int | float) else None
+    return None if value is MISSING else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _split(lines: Iterable[str], delimiter: str, quoted: bool, name: str = "") -> Iterator[list[str]]:
