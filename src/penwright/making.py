@@ -30,7 +30,7 @@ from penwright.training.session import OVER_FITTED, Observer, Session
 from penwright.training.steplog import StepLog
 from penwright.training.trainer import Trainer
 from penwright.training.wishes import forget_wishes
-from penwright.using import CORPUS, corpus_record, load, recipe_here, require_unchanged
+from penwright.using import CORPUS, columns_of_training, corpus_record, load, recipe_here, require_unchanged
 
 
 def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) -> Application:
@@ -127,7 +127,7 @@ def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Applicat
 def _reopened(run: Run, recipe: Recipe, machine: Machine) -> Workbench:
     """What the run began with; raises PenwrightError where its text is another one now."""
     torch.manual_seed(recipe.seed)
-    corpus = TASKS[recipe.task].open_corpus(recipe.data.train, reading_of(recipe))
+    corpus = TASKS[recipe.task].open_corpus(recipe.data.train, reading_of(recipe, columns_of_training(run)))
     require_unchanged(run, corpus, "Put the old content back to resume, or train anew with another --run.")
     return _lay_out(recipe, corpus, Tokenizer.load(run.tokenizer_path), machine.device)
 
@@ -192,7 +192,8 @@ def _keep_corpus(run: Run, bench: Workbench) -> None:
     files = [{"path": str(file.path), "bytes": file.n_bytes, "sha256": file.sha256} for file in corpus.files]
     record = {"fingerprint": corpus.fingerprint, "files": files, "report": corpus.report.as_dict()}
     here = os.path.relpath(Path.cwd(), run.folder)  # so that a run and its text can be moved together
-    run.write_json(CORPUS, {**record, "trained_from": Path(here).as_posix(), "card": asdict(bench.card)})
+    places = {"trained_from": Path(here).as_posix(), "card": asdict(bench.card)}
+    run.write_json(CORPUS, {**record, **places, "columns": corpus.roles})
 
 
 def _trainer(bench: Workbench, machine: Machine) -> Trainer:

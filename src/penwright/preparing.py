@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice, takewhile
 from pathlib import Path
 
 from penwright.config import BUDGETS, Recipe, Table, Task, merge, one_or_more, read_toml, validate
@@ -18,6 +18,7 @@ from penwright.training.pace import pace_on
 from penwright.training.planning import Plan, make_plan
 
 HEADS = ("n_heads", "n_kv_heads", "d_head")  # settings that must suit the width
+N_EXAMPLES = 3  # that are shown before training
 SEEN_FOR_FACTS = 2_000_000  # characters read to see which distinct ones there are
 
 
@@ -74,6 +75,20 @@ def expect(prepared: Prepared) -> Outlook:
     held_out = (chunk for document in corpus.held_out if isinstance(document, Document) for chunk in document.chunks)
     compressed = compressed_bits(before, _beginning(held_out, MEASURED))
     return outlook_for(compressed, corpus.training_bytes, plan.epochs, minutes)
+
+
+def first_examples(corpus: AnyCorpus) -> list[dict[str, str]]:
+    """Return the first training examples as the model will see them: pairs, labelled texts, or lines of running text."""
+    found: list[dict[str, str]] = []
+    for example in islice(corpus.training, N_EXAMPLES):
+        if not isinstance(example, Document):
+            found.append(example._asdict())
+            continue
+        lines = (line for chunk in example.chunks for line in chunk.split("\n") if line.strip())
+        found += [{"text": line} for line in islice(lines, N_EXAMPLES - len(found))]
+        if len(found) == N_EXAMPLES:
+            break
+    return found
 
 
 def _beginning(texts: Iterable[str], n_bytes: int) -> bytes:

@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from penwright.data.examples import Document, Part
+from penwright.data.columns import names_in, text_columns
+from penwright.data.examples import ALL_COLUMNS, Columns, Document, Part
 from penwright.data.files import BLOCK, NotText, SourceFile, examine, examine_text
 from penwright.data.paths import is_folder, is_pattern, left_aside, text_files
 from penwright.data.readers.hub import is_hub, open_hub
-from penwright.data.readers.tables import Table, is_table, names_text, table_in, text_column
+from penwright.data.readers.tables import Table, is_table, names_text, table_in
 from penwright.data.sources import Source, Sources
 from penwright.data.splits import Hashes, Mask
 from penwright.errors import PenwrightError
@@ -56,11 +57,11 @@ class Span:
             place += len(piece)
 
 
-def open_documents(paths: Sequence[str | Path], encoding: str | None) -> Documents:
-    """The documents of files, folders and hub data sets, each read once to measure it."""
+def open_documents(paths: Sequence[str | Path], encoding: str | None, columns: Columns = ALL_COLUMNS) -> Documents:
+    """Open the documents of files, folders and hub data sets, each read once to measure it."""
     if not paths:
         raise PenwrightError("no files were given to learn from")
-    found = list(chain.from_iterable(_sources(path, encoding) for path in dict.fromkeys(map(str, paths))))
+    found = list(chain.from_iterable(_sources(path, encoding, columns) for path in dict.fromkeys(map(str, paths))))
     measures = [np.fromiter(measured, dtype=MEASURE) for _, measured in found]
     every = np.concatenate(measures)
     if not len(every):
@@ -75,9 +76,9 @@ def open_documents(paths: Sequence[str | Path], encoding: str | None) -> Documen
     )
 
 
-def _sources(path: str, encoding: str | None) -> Iterator[tuple[Source[Document], Measures]]:
+def _sources(path: str, encoding: str | None, columns: Columns) -> Iterator[tuple[Source[Document], Measures]]:
     if is_hub(path):
-        yield _rows(open_hub(path))
+        yield _rows(open_hub(path), columns)
     elif is_folder(path) or is_pattern(path):
         files, broken = _text_among(text_files([path]), encoding)
         others = left_aside(Path(path)) if is_folder(path) else ""
@@ -85,8 +86,9 @@ def _sources(path: str, encoding: str | None) -> Iterator[tuple[Source[Document]
         yield _whole_files(files, "; ".join(remarks))
     else:
         file = examine_text(path, encoding)
-        table = table_in(file)
-        yield _rows(table) if table and (is_table(path) or names_text(table)) else _whole_files((file,))
+        table = table_in(file, names_in(columns))
+        is_read_by_rows = table is not None and (is_table(path) or names_text(table) or bool(columns.text))
+        yield _rows(table, columns) if table and is_read_by_rows else _whole_files((file,))
 
 
 def _text_among(paths: Sequence[Path], encoding: str | None) -> tuple[tuple[SourceFile, ...], list[str]]:
@@ -113,11 +115,12 @@ def _whole_files(files: tuple[SourceFile, ...], remark: str = "") -> tuple[Sourc
     return Source(files, documents, lambda number: files[number].path, remark=remark), measures()
 
 
-def _rows(table: Table) -> tuple[Source[Document], Measures]:
-    column = text_column(table)
+def _rows(table: Table, columns: Columns) -> tuple[Source[Document], Measures]:
+    chosen = text_columns(table, columns)
+    places = chosen.places["text"]
 
     def texts() -> Iterator[str | None]:
-        return (None if row is None else row[0] for row in table.rows([column]))
+        return (None if row is None else " ".join(filter(None, row)) for row in table.rows(places))
 
     def documents() -> Iterator[Document | None]:
         for place, text in enumerate(texts()):
@@ -129,8 +132,9 @@ def _rows(table: Table) -> tuple[Source[Document], Measures]:
             size = -1 if text is None else 0 if not text.strip() else len(text)
             yield size, len(encoded), int.from_bytes(sha256(encoded).digest()[:8], "big")
 
-    choice = f"the text is in column {table.columns[column]}"
-    return Source(table.files, documents, table.place, choice), measures()
+    choice = f"the text is in column {' + '.join(table.columns[place] for place in places)}"
+    source = Source(table.files, documents, table.place, choice, remark=chosen.remark, roles=chosen.roles(table))
+    return source, measures()
 
 
 def _pieces(text: str) -> Iterator[str]:

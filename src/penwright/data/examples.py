@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
@@ -69,7 +69,7 @@ NOTHING_LEFT_OUT = Cleaning(max_characters=10**12, max_ratio=None, deduplicate=F
 class Reading:
     """How files become a corpus."""
 
-    columns: Columns = ALL_COLUMNS  # of no account for documents
+    columns: Columns = ALL_COLUMNS
     validation: Sequence[str | Path] = ()  # held-out files of one's own
     held_out: float | None = None  # without them, the part that is held out; None: chosen by the size
     seed: int = 0
@@ -78,6 +78,12 @@ class Reading:
 
 
 AS_FOUND = Reading()
+
+
+def read_alike(reading: Reading, roles: Roles) -> Reading:
+    """Have other files read in these columns, unless the reading already says which ones."""
+    columns = reading.columns
+    return reading if columns.as_trained else replace(reading, columns=replace(columns, as_trained=roles))
 
 
 @dataclass(frozen=True)
@@ -136,11 +142,15 @@ class Corpus(Generic[Example]):
 
 
 def only_held_out(
-    part: Part[Example], files: tuple[SourceFile, ...], unit: str, choices: Sequence[str]
+    part: Part[Example],
+    files: tuple[SourceFile, ...],
+    unit: str,
+    choices: Sequence[str],
+    notes: tuple[str, ...] = (),
 ) -> Corpus[Example]:
-    """A corpus to measure a model on, with nothing to train from; `choices` of columns are those of its sources."""
+    """Return a corpus to measure a model on, with nothing to train from; `choices` are the columns of its sources."""
     nothing: Part[Example] = Part(lambda: iter(()), 0, 0, 0)
-    report = Report(unit, files, len(part), len(part), (), f"held out: all of it, {count(len(part), unit)}")
+    report = Report(unit, files, len(part), len(part), (), f"held out: all of it, {count(len(part), unit)}", notes)
     return Corpus(nothing, part, files, fingerprint_of(files, task=unit, columns=choices), report)
 
 

@@ -18,9 +18,9 @@ from penwright.data.examples import (
     Example,
     Part,
     Reading,
-    Roles,
     fingerprint_of,
     only_held_out,
+    read_alike,
 )
 from penwright.data.report import Dropped, Report, count, reasons
 from penwright.data.sources import Rule, Source, Sources, leave_out
@@ -133,7 +133,7 @@ def open_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: Read
     keep, dropped = clean(rows, kind.rules(rows, reading.cleaning))
     notes = kind.look(rows, keep, reading)
     if reading.validation:
-        where, chosen = _read_all(kind, reading.validation, _read_alike(reading, rows.roles))
+        where, chosen = _read_all(kind, reading.validation, read_alike(reading, rows.roles))
         rest, files, how = keep, rows.files + where.files, "the validation files"
     else:
         where, chosen = rows, kind.hold_out(rows, keep, reading)
@@ -169,15 +169,9 @@ def open_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: Read
 def measured_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: Reading) -> Corpus[Example]:
     """Rows to measure a model on: all of them, as they are, but for those with a blank side."""
     rows, chosen = _read_all(kind, paths, reading)
-    corpus = only_held_out(kind.part(rows, chosen), rows.files, kind.unit, rows.choices)
+    corpus = only_held_out(kind.part(rows, chosen), rows.files, kind.unit, rows.choices, rows.notes)
     names = {source.names for source in rows.each}
     return replace(corpus, names=names.pop() if len(names) == 1 else (), roles=rows.roles)
-
-
-def _read_alike(reading: Reading, roles: Roles) -> Reading:
-    """Have validation files read in the columns that were chosen for training."""
-    columns = reading.columns
-    return reading if columns.as_trained else replace(reading, columns=replace(columns, as_trained=roles))
 
 
 def _read(kind: RowKind[Example], paths: Sequence[str | Path], reading: Reading) -> Rows:

@@ -136,28 +136,16 @@ def open_table(file: SourceFile, names: Sequence[str] = ()) -> Table:
     return delimited_table(file, "\t" if suffix not in CSV else None, names)
 
 
-def table_in(file: SourceFile) -> Table | None:
-    """The table that a file holds by its name, or by the tabs in nearly all of its lines; None for running text."""
+def table_in(file: SourceFile, names: Sequence[str] = ()) -> Table | None:
+    """Return the table in a file, by its name or the tabs in nearly all of its lines; None for running text."""
     if is_table(file.path):
-        return open_table(file)
-    return delimited_table(file, "\t") if has_tabs(file) else None
+        return open_table(file, names)
+    return delimited_table(file, "\t", names) if has_tabs(file) else None
 
 
 def names_text(table: Table) -> bool:
     """Whether a column is called what columns of text are called."""
     return any(name.lower() in TEXT_NAMES for name in table.columns)
-
-
-def text_column(table: Table) -> int:
-    """The column of running text: by its name, else the longest."""
-    names = [name.lower() for name in table.columns]
-    for name in TEXT_NAMES:
-        if name in names:
-            return names.index(name)
-    if not names:
-        raise PenwrightError(f"{table.name}: there are no rows")
-    sizes = [sum(len(row[0]) for row in islice(table.rows([i]), SAMPLE) if row) for i in range(len(names))]
-    return sizes.index(max(sizes))
 
 
 def has_tabs(file: SourceFile) -> bool:
@@ -175,12 +163,6 @@ def select(table: Table, first: Sequence[int], second: int) -> Iterator[tuple[st
             yield row[0].strip(), row[1].strip()
         else:
             yield " ".join(filter(None, map(str.strip, row[:-1]))), row[-1].strip()
-
-
-def sample_of(table: Table) -> list[Row]:
-    """The first rows, all columns, without the broken ones."""
-    rows = table.rows(range(len(table.columns)))
-    return [row for row in islice(rows, SAMPLE) if row is not None and any(row)]
 
 
 def json_table(file: SourceFile) -> Records:
