@@ -6,7 +6,7 @@ from itertools import islice, takewhile
 from pathlib import Path
 
 from penwright.config import BUDGETS, Recipe, Table, Task, merge, one_or_more, read_toml, validate
-from penwright.data.corpora import Document, detect_task
+from penwright.data.corpora import Document, Labelled, Pair, detect_task
 from penwright.data.paths import WILDCARD, is_pattern
 from penwright.errors import PenwrightError, Say, UsageError, say_nothing
 from penwright.runs import Run
@@ -78,16 +78,15 @@ def expect(prepared: Prepared) -> Outlook:
 
 
 def first_examples(corpus: AnyCorpus) -> list[dict[str, str]]:
-    """Return the first training examples as the model will see them: pairs, labelled texts, or lines of running text."""
+    """Return the first training examples as the model will see them: pairs, labelled texts, or lines."""
     found: list[dict[str, str]] = []
     for example in islice(corpus.training, N_EXAMPLES):
-        if not isinstance(example, Document):
-            found.append(example._asdict())
-            continue
-        lines = (line for chunk in example.chunks for line in chunk.split("\n") if line.strip())
-        found += [{"text": line} for line in islice(lines, N_EXAMPLES - len(found))]
-        if len(found) == N_EXAMPLES:
-            break
+        match example:
+            case Pair() | Labelled():
+                found.append(example._asdict())
+            case Document():
+                lines = (line for chunk in example.chunks for line in chunk.split("\n") if line.strip())
+                found += [{"text": line} for line in islice(lines, N_EXAMPLES - len(found))]
     return found
 
 

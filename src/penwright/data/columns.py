@@ -16,7 +16,7 @@ from penwright.data.guesses import (
     named_text,
     unused,
 )
-from penwright.data.profiles import Profile, profiles_of
+from penwright.data.profiles import LISTS, Profile, profiles_of
 from penwright.data.readers.tables import Table
 from penwright.errors import PenwrightError
 
@@ -120,7 +120,8 @@ def text_columns(table: Table, columns: Columns) -> Chosen:
         raise PenwrightError(f"{table.name}: there are no rows")
     texts, reasons, profiles = _known(table, columns, "text"), [], profiles_of(table)
     if not texts:
-        guess = Guess((0,), "") if len(table.columns) == 1 else guess_texts(table.name, profiles)
+        is_only = len(profiles) == 1 and profiles[0].kind != LISTS
+        guess = Guess((0,), "") if is_only else guess_texts(table.name, profiles)
         texts, reasons = guess.columns, [guess.reason]
     return _chosen(table, profiles, {"text": texts}, reasons)
 

@@ -17,6 +17,7 @@ from penwright.data.guesses import (
     named_text,
     names_of,
     overview,
+    pair_of_texts,
     setting,
     texts_of,
     undecided_pair,
@@ -168,6 +169,7 @@ def _task_by_values(table: Table, profiles: Sequence[Profile]) -> tuple[str, str
         label = guess_label(table.name, profiles)
         return "classify", f"{label.reason} in {table.name}"
     if len(texts) == 2:
+        _refuse_scored_pairs(table, profiles, texts)
         _require_similar_lengths(table, *texts)
         return "translate", f"{table.name} has two columns of text"
     if len(texts) > 2:
@@ -180,6 +182,18 @@ def _task_by_values(table: Table, profiles: Sequence[Profile]) -> tuple[str, str
         "Say what is to be learned: --task generate --set data.text=..., --task classify --set data.text=... "
         "--set data.label=..., or --task translate --set data.source=... --set data.target=...",
     )
+
+
+def _refuse_scored_pairs(table: Table, profiles: Sequence[Profile], texts: Sequence[Profile]) -> None:
+    """Raise Undecided for sentence1 and sentence2 beside a number: most likely it is what is to be learned."""
+    scale = next((each for each in profiles if each.is_scale), None)
+    if pair_of_texts(texts) is not None and scale is not None:
+        raise Undecided(
+            f"{table.name} has pairs of texts, {overview(texts)}, and numbers on a scale, {scale.described()}. "
+            "Penwright learns classes, not numbers",
+            [TRANSLATE],
+            "To learn classes, replace the numbers by some, such as low and high",
+        )
 
 
 def _require_similar_lengths(table: Table, first: Profile, second: Profile) -> None:

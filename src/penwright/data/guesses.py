@@ -147,6 +147,13 @@ def guess_texts(table: str, profiles: Profiles, without: Collection[int] = ()) -
     telling = [each for each in readable if not each.is_boilerplate and not each.is_constant]
     telling = [each for each in telling if not each.are_labels or each.n_rows < ENOUGH_TO_TELL] or telling
     ranked = sorted(telling or readable, key=lambda each: each.n_characters, reverse=True)
+    lists = next((each for each in left if each.kind == LISTS), None)
+    if not ranked and lists is not None:
+        raise PenwrightError(
+            f"{table}: column '{lists.name}' holds lists, such as {lists.example}, and no column holds text. "
+            "Penwright reads one text for each column: write a conversation as one column of text, or as two such as "
+            f"prompt and response. The columns are: {overview(profiles)}"
+        )
     if not ranked:
         raise _undecided(table, "column is the text? None looks like text", "text", left)
     if len(ranked) == 1:
@@ -204,8 +211,8 @@ def guess_pair(table: str, profiles: Profiles, without: Collection[int] = ()) ->
         return Guess((pair[0].place, pair[1].place), f"'{pair[0].name}' and '{pair[1].name}' are names of a pair")
     texts = texts_of(left)
     if len(texts) == 2:
-        which = "are the only ones of text" if len(left) > 2 else "are the columns"
-        return Guess((texts[0].place, texts[1].place), f"columns {texts[0].name} and {texts[1].name} {which}")
+        why = f"columns {texts[0].name} and {texts[1].name} are the only ones of text" if len(left) > 2 else ""
+        return Guess((texts[0].place, texts[1].place), why)
     raise undecided_pair(table, profiles, texts if len(texts) > 2 else [each for each in profiles if each.values])
 
 

@@ -15,7 +15,7 @@ from penwright.data.examples import AS_FOUND, Columns, Corpus, Labelled, Part, R
 from penwright.data.files import examine_text
 from penwright.data.labels import look_alikes, require_single_labels, single_label, tidied
 from penwright.data.readers.hub import is_hub, open_hub
-from penwright.data.readers.labelled_lines import PREFIX, labelled_lines
+from penwright.data.readers.labelled_lines import PREFIX, LabelledLines, labelled_lines
 from penwright.data.readers.tables import Table, delimited_table, has_tabs, is_table, open_table, select
 from penwright.data.report import count
 from penwright.data.rows import RowKind, Rows, RowSource, TwoSides, common_rules, measured_rows, open_rows
@@ -26,6 +26,7 @@ from penwright.errors import PenwrightError
 MOST_HELD_OUT = 2000  # rows, unless a fraction is asked for
 MOST_LABELS = 1000  # unless the column was told
 MOST_LABELS_PER_TEXT = 0.5
+FEWEST_LINES = 2  # with a label in each, in a file that is known to have labels
 FEW_NUMBERS = 10  # that may well be names of classes
 NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
 
@@ -56,7 +57,7 @@ def _open(path: str, columns: Columns, encoding: str | None) -> Table:
     file = examine_text(path, encoding)
     if is_table(path):
         return open_table(file, names_in(columns))
-    lines = None if has_tabs(file) else labelled_lines(file)
+    lines = None if has_tabs(file) else labelled_lines(file, FEWEST_LINES)
     table: Table = lines or delimited_table(file, "\t", names_in(columns))
     if len(table.columns) < 2:
         raise PenwrightError(
@@ -77,7 +78,8 @@ def _from_table(table: Table, columns: Columns) -> RowSource:
     if columns.label is None:
         require_single_labels(table.name, values)
     read = partial(_with_tidy_labels, table, texts, label, columns.label_names)
-    remark = "\n".join(filter(None, [chosen.remark, tidied(table.name, values)]))
+    why = f"{table.name}: {table.form}" if isinstance(table, LabelledLines) else chosen.remark
+    remark = "\n".join(filter(None, [why, tidied(table.name, values)]))
     return RowSource(table.files, read, table.place, choice, remark=remark, roles=chosen.roles(table))
 
 

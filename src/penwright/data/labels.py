@@ -65,7 +65,8 @@ def require_single_labels(table: str, labels: Collection[str]) -> None:
     for separator in SEPARATORS:
         joined = [label for label in labels if separator in label.strip(separator)]
         parts = {part.strip() for label in joined for part in label.split(separator)}
-        if len(joined) >= max(2, SEVERAL * len(labels)) and len(parts) < len(joined) + 1 and parts & set(labels):
+        recur = len(parts) < len(joined) or 2 * len(parts & set(labels)) >= len(parts)
+        if len(joined) >= max(2, SEVERAL * len(labels)) and recur:
             raise PenwrightError(
                 f"{table}: labels such as '{min(joined)}' are several in one. Penwright learns one label for each "
                 "text: keep one in each row. To learn each combination as a class of its own, name the column: "
@@ -92,4 +93,4 @@ def label_key(label: str) -> str:
     if NUMBER.fullmatch(label):
         return str(float(label))
     visible = "".join(c for c in normalize("NFKC", label).casefold() if category(c) != "Cf")
-    return re.sub(r"[\s_-]+", "", visible) or label
+    return re.sub(r"\s+|(?<=\w)[_-]+(?=\w)", "", visible) or label

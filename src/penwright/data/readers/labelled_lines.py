@@ -51,7 +51,7 @@ class LabelledLines:
         return f"{self.file.path} line {row + 1:,}"
 
 
-def labelled_lines(file: SourceFile) -> LabelledLines | None:
+def labelled_lines(file: SourceFile, fewest: int = FEWEST) -> LabelledLines | None:
     """Return the table in a file whose lines carry labels; None where they do not, or not clearly."""
     lines = [line for line in file.first_lines(SAMPLE) if line.strip()]
     if lines and sum(line.lstrip().startswith(PREFIX) for line in lines) >= MOST * len(lines):
@@ -60,7 +60,8 @@ def labelled_lines(file: SourceFile) -> LabelledLines | None:
         (_label_first, "lines begin with a label and a comma"),
         (_label_last, "lines end with a comma and a label"),
     )
-    return next((LabelledLines(file, parse, form) for parse, form in forms if _are_labelled(lines, parse)), None)
+    found = (LabelledLines(file, parse, form) for parse, form in forms if _are_labelled(lines, parse))
+    return next(found, None) if len(lines) >= fewest else None
 
 
 def _fasttext(line: str) -> tuple[str, str]:
@@ -83,4 +84,4 @@ def _are_labelled(lines: Sequence[str], parse: Parse) -> bool:
     cells = [(label.strip(), text.strip()) for label, text in map(parse, lines)]
     labels = [label for label, text in cells if label and text and len(label) <= LONGEST_LABEL]
     often = 2 <= len(set(labels)) <= max(2, len(lines) // FEWEST)
-    return len(lines) >= FEWEST and len(labels) >= MOST * len(lines) and often
+    return len(labels) >= MOST * len(lines) and often
