@@ -51,7 +51,8 @@ def prepare(given: Table, say: Say = say_nothing) -> Prepared:
     if not paths:
         raise UsageError("nothing to train on: name a file, a folder or hub:NAME")
     asked, encoding = given.get("task"), data.get("encoding")
-    task, reason = (asked, "as asked") if asked else detect_task(paths, encoding=encoding)
+    told = _task_of_told_columns(data)
+    task, reason = (asked, "as asked") if asked else told or detect_task(paths, encoding=encoding)
     if task not in TASKS:
         raise UsageError(f"there is no task '{task}'; the tasks are {', '.join(TASKS)}")
     say("reading the text")
@@ -75,6 +76,14 @@ def expect(prepared: Prepared) -> Outlook:
     held_out = (chunk for document in corpus.held_out if isinstance(document, Document) for chunk in document.chunks)
     compressed = compressed_bits(before, _beginning(held_out, MEASURED))
     return outlook_for(compressed, corpus.training_bytes, plan.epochs, minutes)
+
+
+def _task_of_told_columns(data: Table) -> tuple[str, str] | None:
+    """Return the task that the columns named in the settings are for; None where they do not tell."""
+    for key, task in (("label", "classify"), ("source", "translate"), ("target", "translate")):
+        if data.get(key) is not None:
+            return task, f"data.{key} is given"
+    return None
 
 
 def first_examples(corpus: AnyCorpus) -> list[dict[str, str]]:

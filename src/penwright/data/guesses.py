@@ -107,10 +107,12 @@ def guess_label(table: str, profiles: Profiles, without: Sequence[int] = ()) -> 
         return Guess((best.place,), f"column {best.name} {what} different short values ({len(best.values):,})")
     if likely:
         raise _undecided(table, "column is the label", "label", likely)
-    called = [each for each, name in zip(profiles, names_of(profiles), strict=True) if name in LABEL_NAMES]
-    if called and called[0].place not in without:  # whose single value is named where the labels are counted
-        return Guess((called[0].place,), f"'{called[0].name}' is a name of labels")
-    others = [each for each in profiles if each.place not in without and not each.is_constant and each.values]
+    left = [each for each in profiles if each.place not in without]
+    called = [each for each, name in zip(left, names_of(left), strict=True) if name in LABEL_NAMES]
+    called = called or [each for each in left if each.is_constant and len(profiles) == 2]
+    if called:  # whose single value is named where the labels are counted
+        return Guess((called[0].place,), f"column {called[0].name} is the only one that can hold labels")
+    others = [each for each in left if not each.is_constant and each.values]
     n_rows = f" in {profiles[0].n_rows:,} rows" if profiles and profiles[0].n_rows < ENOUGH_TO_TELL else ""
     raise Undecided(
         f"{table}: no column looks like labels (few different short values){n_rows}; "
@@ -210,6 +212,8 @@ def guess_pair(table: str, profiles: Profiles, without: Collection[int] = ()) ->
     if pair is not None:
         return Guess((pair[0].place, pair[1].place), f"'{pair[0].name}' and '{pair[1].name}' are names of a pair")
     texts = texts_of(left)
+    if len(left) == 2 and any(not each.values for each in left):  # that nothing is left is said with its reasons
+        texts = list(left)
     if len(texts) == 2:
         why = f"columns {texts[0].name} and {texts[1].name} are the only ones of text" if len(left) > 2 else ""
         return Guess((texts[0].place, texts[1].place), why)
@@ -229,12 +233,14 @@ def undecided_pair(table: str, profiles: Profiles, candidates: Profiles) -> Unde
 
 def texts_of(profiles: Profiles) -> list[Profile]:
     """Return the columns of text, without those that say the same, or nearly the same, in each row."""
-    texts = [each for each in profiles if each.is_text and not each.is_boilerplate]
-    return [
+    texts = [
         each
-        for each in texts
-        if each.n_rows < ENOUGH_TO_TELL or not (each.is_constant or (each.are_labels and len(each.values) <= FEW))
+        for each in profiles
+        if each.is_text
+        and (each.n_rows < ENOUGH_TO_TELL or not (each.is_constant or (each.are_labels and len(each.values) <= FEW)))
     ]
+    telling = [each for each in texts if not each.is_boilerplate]
+    return telling if len(texts) > 2 and len(telling) >= 2 else texts
 
 
 # --- words for all ---

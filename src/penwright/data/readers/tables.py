@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice
 from operator import itemgetter
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from penwright.data.files import SourceFile
 from penwright.data.headers import HEADER_NAMES, TELLING_NAMES, TEXT_NAMES
@@ -104,6 +104,7 @@ class Records:
         return f"{self.name} {'row' if self.name.startswith('hub:') else 'line'} {row + 1:,}"
 
 
+@runtime_checkable
 class Table(Protocol):
     """Rows with columns that have names, or numbers from 1 for names."""
 
