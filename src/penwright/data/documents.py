@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from penwright.data.examples import Document, Part
+from penwright.data.columns import names_in, text_columns
+from penwright.data.examples import ALL_COLUMNS, Columns, Document, Part
 from penwright.data.files import BLOCK, NotText, SourceFile, examine, examine_text
 from penwright.data.paths import is_folder, is_pattern, left_aside, text_files
 from penwright.data.readers.hub import is_hub, open_hub
-from penwright.data.readers.tables import Table, is_table, names_text, table_in, text_column
+from penwright.data.readers.tables import Table, is_table, names_text, table_in
 from penwright.data.sources import Broken, Source, Sources, number_reason
 from penwright.data.splits import Hashes, Mask
 from penwright.errors import PenwrightError
@@ -57,12 +58,13 @@ class Span:
             place += len(piece)
 
 
-def open_documents(paths: Sequence[str | Path], encoding: str | None) -> Documents:
-    """The documents of files, folders and hub data sets, each read once to measure it."""
+def open_documents(paths: Sequence[str | Path], encoding: str | None, columns: Columns = ALL_COLUMNS) -> Documents:
+    """Open the documents of files, folders and hub data sets, each read once to measure it."""
     if not paths:
         raise PenwrightError("no files were given to learn from")
     reasons: dict[str, int] = {}
-    found = list(chain.from_iterable(_sources(path, encoding, reasons) for path in dict.fromkeys(map(str, paths))))
+    given = dict.fromkeys(map(str, paths))
+    found = list(chain.from_iterable(_sources(path, encoding, columns, reasons) for path in given))
     measures = [np.fromiter(measured, dtype=MEASURE) for _, measured in found]
     every = np.concatenate(measures)
     if not len(every):
@@ -78,9 +80,11 @@ def open_documents(paths: Sequence[str | Path], encoding: str | None) -> Documen
     )
 
 
-def _sources(path: str, encoding: str | None, reasons: dict[str, int]) -> Iterator[tuple[Source[Document], Measures]]:
+def _sources(
+    path: str, encoding: str | None, columns: Columns, reasons: dict[str, int]
+) -> Iterator[tuple[Source[Document], Measures]]:
     if is_hub(path):
-        yield _rows(open_hub(path), reasons)
+        yield _rows(open_hub(path), columns, reasons)
     elif is_folder(path) or is_pattern(path):
         files, broken = _text_among(text_files([path]), encoding)
         others = left_aside(Path(path)) if is_folder(path) else ""
@@ -88,9 +92,11 @@ def _sources(path: str, encoding: str | None, reasons: dict[str, int]) -> Iterat
         yield _whole_files(files, "; ".join(remarks))
     else:
         file = examine_text(path, encoding)
-        table = table_in(file)
-        is_named = file.is_parquet or is_table(path)
-        yield _rows(table, reasons) if table and (is_named or names_text(table)) else _whole_files((file,))
+        table = table_in(file, names_in(columns))
+        is_read_by_rows = table is not None and (
+            file.is_parquet or is_table(path) or names_text(table) or bool(columns.text)
+        )
+        yield _rows(table, columns, reasons) if table and is_read_by_rows else _whole_files((file,))
 
 
 def _text_among(paths: Sequence[Path], encoding: str | None) -> tuple[tuple[SourceFile, ...], list[str]]:
@@ -124,22 +130,28 @@ def _whole_files(files: tuple[SourceFile, ...], remark: str = "") -> tuple[Sourc
     return Source(files, documents, lambda number: files[number].path, remark=remark), measures()
 
 
-def _rows(table: Table, reasons: dict[str, int]) -> tuple[Source[Document], Measures]:
-    column = text_column(table)
+def _rows(table: Table, columns: Columns, reasons: dict[str, int]) -> tuple[Source[Document], Measures]:
+    chosen = text_columns(table, columns)
+    places = chosen.places["text"]
+
+    def texts() -> Iterator[str | Broken]:
+        for row in table.rows(places):
+            yield row if isinstance(row, Broken) else " ".join(filter(None, row))
 
     def documents() -> Iterator[Document | Broken]:
-        for place, row in enumerate(table.rows([column])):
-            yield row if isinstance(row, Broken) else Document(table.place(place), Span(partial(_pieces, row[0])))
+        for place, text in enumerate(texts()):
+            yield text if isinstance(text, Broken) else Document(table.place(place), Span(partial(_pieces, text)))
 
     def measures() -> Measures:
-        for row in table.rows([column]):
-            text = "" if isinstance(row, Broken) else row[0]
+        for row in texts():
+            text = "" if isinstance(row, Broken) else row
             encoded = text.encode()
             size = len(text) if text.strip() else -number_reason(row, reasons)
             yield size, len(encoded), int.from_bytes(sha256(encoded).digest()[:8], "big")
 
-    choice = f"the text is in column {table.columns[column]}"
-    return Source(table.files, documents, table.place, choice), measures()
+    choice = f"the text is in column {' + '.join(table.columns[place] for place in places)}"
+    source = Source(table.files, documents, table.place, choice, remark=chosen.remark, roles=chosen.roles(table))
+    return source, measures()
 
 
 def _pieces(text: str) -> Iterator[str]:
