@@ -2,6 +2,8 @@
 
 import gzip
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -78,20 +80,35 @@ def test_a_folder_of_other_files_says_how_to_read_them(tmp_path):
     assert [path.name for path in text_files([pattern])] == ["a.py", "b.py"]
 
 
+@contextmanager
+def nested(name: str, depth: int) -> Iterator[None]:
+    """Folders inside each other with a text in the last, removed one by one: shutil.rmtree cannot go as deep."""
+    for _ in range(depth):
+        os.mkdir(name)
+        os.chdir(name)
+    Path("a.txt").write_text("text", encoding="utf-8")
+    for _ in range(depth):
+        os.chdir("..")
+    try:
+        yield
+    finally:
+        for _ in range(depth):
+            os.chdir(name)
+        os.remove("a.txt")
+        for _ in range(depth):
+            os.chdir("..")
+            os.rmdir(name)
+
+
 def test_folders_nested_deeply_are_read_and_paths_too_long_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, depth in (("d", 1100), ("long" * 50, 30)):
-        monkeypatch.chdir(tmp_path)
-        for _ in range(depth):
-            os.mkdir(name)
-            os.chdir(name)
-        Path("a.txt").write_text("text", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    (found,) = text_files(["d"])
-    assert len(found.parts) == 1101
-    with pytest.raises(PenwrightError, match="nested too deeply"):
-        text_files(["d/**/*.txt"])
-    with pytest.raises(PenwrightError) as error:
+    with nested("d", 1100):
+        (found,) = text_files(["d"])
+        assert len(found.parts) == 1101
+        with pytest.raises(PenwrightError, match="nested too deeply"):
+            text_files(["d/**/*.txt"])
+    with nested("long" * 50, 30), pytest.raises(PenwrightError) as error:
         text_files(["long" * 50])
     assert len(str(error.value)) < 500
