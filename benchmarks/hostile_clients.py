@@ -42,7 +42,7 @@ HOSTILE: Sequence[tuple[str, object]] = (
     ("/write", {"text": "a", "settings": {"temperature": "0.5"}}),
     ("/next", {"text": "a", "settings": {"top_k": True}}),
     ("/next", {"text": "a", "tokens": [2**62] * 50_000}),
-    ("/score", {"text": "ab " * 3000}),
+    ("/score", {"text": "ab " * 1000}),
     ("/v1/completions", {"prompt": ["ab " * 4000] * 40, "max_tokens": 1}),
     ("/v1/completions", {"prompt": "a", "n": 16, "max_tokens": 4096, "logprobs": 20}),
     ("/v1/completions", {"prompt": [[]] * 100_000}),
@@ -180,9 +180,11 @@ def resident(pid: int) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1000
 
 
-def soak(runs: Sequence[str], seconds: float, n_clients: int) -> tuple[Seen, float, float, int]:
+def soak(
+    runs: Sequence[str], seconds: float, n_clients: int, options: Sequence[str] = ()
+) -> tuple[Seen, float, float, int]:
     """Return what was seen, the memory of the idle server before and after in MB, and the size of its log."""
-    command = [sys.executable, "-m", "penwright", "serve", *runs, "--port", "0"]
+    command = [sys.executable, "-m", "penwright", "serve", *runs, "--port", "0", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stderr is not None
         log: list[str] = []

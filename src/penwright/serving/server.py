@@ -1,6 +1,7 @@
 """A server from its beginning to its end: a socket, the routes, signals."""
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -74,6 +75,8 @@ class Server:
 
     def run(self, *, open_page: bool = False) -> None:
         """Serve until SIGTERM, after which what is under way comes to its end, or until Ctrl+C."""
+        gc.collect()
+        gc.freeze()  # else collections look through all of torch, a quarter of a second for a list of 100,000 lists
         before = signal.signal(signal.SIGTERM, _ended)  # uvicorn raises it again when it is done
         try:
             asyncio.run(self.serve(open_page=open_page))
