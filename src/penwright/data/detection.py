@@ -6,7 +6,11 @@ from pathlib import Path
 from penwright.data.columns import label_column, named_label_column, named_pair
 from penwright.data.files import SourceFile, examine_text
 from penwright.data.headers import LANGUAGE_NAMES
-from penwright.data.paths import TEXT_SUFFIXES, is_folder, is_pattern, suffix_of
+from penwright.data.paths import TEXT_SUFFIXES, is_collection, is_folder, is_pattern, suffix_of, unzipped
+from penwright.data.readers.archives import is_archive
+from penwright.data.readers.bilingual import holds_pairs, holds_segments
+from penwright.data.readers.classes import classes_hint
+from penwright.data.readers.formats import FORMATS
 from penwright.data.readers.hub import is_hub, open_hub
 from penwright.data.readers.tables import Table, names_text, sample_of, table_in
 from penwright.errors import PenwrightError
@@ -16,19 +20,28 @@ def detect_task(paths: Sequence[str | Path], *, encoding: str | None = None) -> 
     """`generate`, `translate` or `classify`, and why, in a sentence; the first file speaks for all tables."""
     if not paths:
         raise PenwrightError("no files were given to learn from")
-    first, *others = map(str, paths)
+    first, *others = _single_files([str(path) for path in paths])
     if is_hub(first):
         return _task_of_table(open_hub(first))
     if is_folder(first):
-        return "generate", f"{first} is a folder, whose files are read as running text"
+        hint = classes_hint(first)
+        return "generate", f"{first} is a folder, whose files are read as running text{hint}"
+    if is_archive(first):
+        return "generate", f"{first} is an archive of texts, which are read as running text"
     if is_pattern(first):
         return "generate", f"{first} is a pattern, and the files that it fits are read as running text"
     return _task_of_file(examine_text(first, encoding), others, encoding)
 
 
+def _single_files(paths: list[str]) -> list[str]:
+    """Put the files in an archive in its place, if they are so few that they may be a table or a pair of texts."""
+    files = unzipped(paths)
+    return files if len(files) <= max(2, len(paths)) else paths
+
+
 def _task_of_file(first: SourceFile, others: Sequence[str], encoding: str | None) -> tuple[str, str]:
-    if suffix_of(first.path) == ".tmx":
-        return "translate", f"{first.path} is a translation memory"
+    if holds_pairs(first):
+        return "translate", f"{first.path} is {FORMATS[first.format].what}"
     table = table_in(first)
     if table:
         return _task_of_table(table)
@@ -39,6 +52,10 @@ def _task_of_file(first: SourceFile, others: Sequence[str], encoding: str | None
 
 def _task_of_files(first: SourceFile, others: Sequence[str], encoding: str | None) -> tuple[str, str]:
     """Translation for two aligned files: a.en and a.de, or en.txt and de.txt; others must have as many lines."""
+    if holds_segments(first) and not is_collection(others[0]):
+        second = examine_text(others[0], encoding)
+        if second.format == first.format and first.n_lines == second.n_lines:
+            return "translate", f"{first.path} and {second.path} have the same number of segments, {first.n_lines:,}"
     endings = suffix_of(first.path), suffix_of(others[0])
     stems = [Path(name).name.split(".")[0].lower().replace("_", "-") for name in (first.path, others[0])]
     unlike = endings[0] != endings[1] and not {*endings} & {*TEXT_SUFFIXES, ""}

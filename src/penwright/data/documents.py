@@ -12,9 +12,12 @@ from numpy.typing import NDArray
 
 from penwright.data.examples import Document, Part
 from penwright.data.files import BLOCK, NotText, SourceFile, examine, examine_text
-from penwright.data.paths import is_folder, is_pattern, left_aside, text_files
+from penwright.data.paths import is_collection, is_pattern, kinds_of, left_aside, text_files
+from penwright.data.readers.archives import data_members, is_archive
+from penwright.data.readers.bilingual import holds_pairs
+from penwright.data.readers.formats import FORMATS
 from penwright.data.readers.hub import is_hub, open_hub
-from penwright.data.readers.tables import Table, is_table, names_text, table_in, text_column
+from penwright.data.readers.tables import Table, is_table_file, names_text, table_in, text_column
 from penwright.data.sources import Source, Sources
 from penwright.data.splits import Hashes, Mask
 from penwright.errors import PenwrightError
@@ -78,24 +81,42 @@ def open_documents(paths: Sequence[str | Path], encoding: str | None) -> Documen
 def _sources(path: str, encoding: str | None) -> Iterator[tuple[Source[Document], Measures]]:
     if is_hub(path):
         yield _rows(open_hub(path))
-    elif is_folder(path) or is_pattern(path):
-        files, broken = _text_among(text_files([path]), encoding)
-        others = left_aside(Path(path)) if is_folder(path) else ""
-        remarks = [*broken, *([f"{path}: not read: {others}"] if others else [])]
-        yield _whole_files(files, "; ".join(remarks))
+    elif is_archive(path) and len(members := data_members(path)) == 1:
+        yield from _sources(str(members[0]), encoding)
+    elif is_collection(path):
+        paths = text_files([path])
+        files, broken = _text_among(paths, encoding)
+        others = "" if is_pattern(path) else left_aside(Path(path))
+        kinds = kinds_of([Path(file.path) for file in files])
+        read = [f"{path}: read: {kinds}"] if "," in kinds or others or broken else []
+        yield _whole_files(files, "; ".join([*read, *broken, *([f"not read: {others}"] if others else [])]))
     else:
         file = examine_text(path, encoding)
+        _refuse_pairs(file)
         table = table_in(file)
-        yield _rows(table) if table and (is_table(path) or names_text(table)) else _whole_files((file,))
+        yield _rows(table) if table and (is_table_file(file) or names_text(table)) else _whole_files((file,))
+
+
+def _refuse_pairs(file: SourceFile) -> None:
+    if holds_pairs(file):
+        raise NotText(
+            f"{file.path} is {FORMATS[file.format].what}, not running text; train a translator from it "
+            "(--task translate), or save one side as a .txt file"
+        )
 
 
 def _text_among(paths: Sequence[Path], encoding: str | None) -> tuple[tuple[SourceFile, ...], list[str]]:
-    """The files that hold text, of which some may be blank, and why others do not; PenwrightError where none does."""
+    """Return the files that can be read, of which some may be blank, and why others cannot.
+
+    Raises PenwrightError if none can be read.
+    """
     files, remarks = [], []
     for path in paths:
         try:
-            files.append(examine(path, encoding))
-        except NotText as error:
+            file = examine(path, encoding)
+            _refuse_pairs(file)
+            files.append(file)
+        except PenwrightError as error:
             remarks.append(f"not read: {error}")
             if len(remarks) == len(paths):
                 raise

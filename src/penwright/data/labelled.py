@@ -12,8 +12,12 @@ import numpy as np
 from penwright.data.columns import labelled_columns, names_in
 from penwright.data.examples import AS_FOUND, Columns, Corpus, Labelled, Part, Reading
 from penwright.data.files import examine_text
+from penwright.data.paths import is_folder, unzipped
+from penwright.data.readers.bilingual import holds_pairs
+from penwright.data.readers.classes import class_files, class_rows
+from penwright.data.readers.formats import FORMATS
 from penwright.data.readers.hub import is_hub, open_hub
-from penwright.data.readers.tables import Table, delimited_table, is_table, open_table, select
+from penwright.data.readers.tables import Table, delimited_table, is_table_file, open_table, select
 from penwright.data.report import count
 from penwright.data.rows import RowKind, Rows, RowSource, TwoSides, common_rules, measured_rows, open_rows
 from penwright.data.sources import Rule
@@ -42,15 +46,27 @@ def measured_labelled(paths: Sequence[str | Path], reading: Reading = AS_FOUND) 
 
 
 def _sources(paths: Sequence[str], reading: Reading) -> list[RowSource]:
-    """The tables in these files."""
-    return [_from_table(_open(path, reading.columns, reading.encoding), reading.columns) for path in paths]
+    """Return the tables in these files, and the folders with a folder for each class."""
+    return [
+        _from_folder(path, reading) if is_folder(path) else _from_table(_open(path, reading), reading.columns)
+        for path in unzipped(paths)
+    ]
 
 
-def _open(path: str, columns: Columns, encoding: str | None) -> Table:
+def _from_folder(folder: str, reading: Reading) -> RowSource:
+    files, remark = class_files(folder, reading.encoding)
+    read = partial(_rename, partial(class_rows, files), reading.columns.label_names)
+    choice = "each folder is a class, each file a text"
+    return RowSource(tuple(file for _, file in files), read, lambda i: files[i][1].path, choice, remark=remark)
+
+
+def _open(path: str, reading: Reading) -> Table:
     if is_hub(path):
         return open_hub(path)
-    file = examine_text(path, encoding)
-    return open_table(file, names_in(columns)) if is_table(path) else delimited_table(file, "\t", names_in(columns))
+    file, names = examine_text(path, reading.encoding), names_in(reading.columns)
+    if holds_pairs(file):
+        raise PenwrightError(f"{path} is {FORMATS[file.format].what}, without labels; give a table of texts and labels")
+    return open_table(file, names) if is_table_file(file) else delimited_table(file, "\t", names)
 
 
 def _from_table(table: Table, columns: Columns) -> RowSource:

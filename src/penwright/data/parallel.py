@@ -12,10 +12,16 @@ from penwright.data.columns import names_in, pair_columns
 from penwright.data.examples import AS_FOUND, Cleaning, Columns, Corpus, Pair, Part, Reading
 from penwright.data.files import SourceFile, examine_text
 from penwright.data.languages import side_name
-from penwright.data.paths import suffix_of
+from penwright.data.paths import suffix_of, unzipped
+from penwright.data.readers.bilingual import (
+    bilingual_languages,
+    bilingual_pairs,
+    holds_pairs,
+    holds_segments,
+    segment_pairs,
+)
 from penwright.data.readers.hub import is_hub, open_hub
-from penwright.data.readers.tables import Table, delimited_table, has_tabs, is_table, open_table, select
-from penwright.data.readers.tmx import read_tmx, tmx_languages
+from penwright.data.readers.tables import Table, delimited_table, has_tabs, is_table_file, open_table, select
 from penwright.data.report import count
 from penwright.data.rows import SHORT, RowKind, Rows, RowSource, common_rules, measured_rows, open_rows
 from penwright.data.sources import Rule
@@ -39,20 +45,20 @@ def _sources(paths: Sequence[str], reading: Reading) -> list[RowSource]:
     """What the paths hold: each table by itself, other files two by two."""
     columns = reading.columns
     sources, plain = [], []
-    for path in paths:
+    for path in unzipped(paths):
         if is_hub(path):
             sources.append(_from_table(open_hub(path), columns))
             continue
         file = examine_text(path, reading.encoding)
-        if suffix_of(path) == ".tmx":
-            sources.append(_from_tmx(file, columns))
-        elif is_table(path):
+        if holds_pairs(file):
+            sources.append(_from_bilingual(file, columns))
+        elif is_table_file(file):
             sources.append(_from_table(open_table(file, names_in(columns)), columns))
-        elif has_tabs(file):
+        elif has_tabs(file) and not file.format:
             sources.append(_from_table(delimited_table(file, "\t", names_in(columns)), columns))
         else:
             plain.append(file)
-    return [*sources, *(_from_lines(first, second, columns) for first, second in _two_by_two(plain))]
+    return [*sources, *(_from_two(first, second, reading) for first, second in _two_by_two(plain))]
 
 
 def _from_table(table: Table, columns: Columns) -> RowSource:
@@ -62,11 +68,24 @@ def _from_table(table: Table, columns: Columns) -> RowSource:
     return RowSource(table.files, partial(select, table, (source,), target), table.place, choice, names)
 
 
-def _from_tmx(file: SourceFile, columns: Columns) -> RowSource:
+def _from_bilingual(file: SourceFile, columns: Columns) -> RowSource:
     told = [None if name is None else str(name) for name in (columns.source, columns.target)]
-    names = tmx_languages(file, *told)
+    names = bilingual_languages(file, *told)
     choice = f"source = {names[0]}, target = {names[1]}"
-    return RowSource((file,), partial(read_tmx, file, *names), lambda i: f"{file.path} unit {i + 1:,}", choice, names)
+    read = partial(bilingual_pairs, file, *names)
+    return RowSource((file,), read, lambda i: f"{file.path} unit {i + 1:,}", choice, names)
+
+
+def _from_two(first: SourceFile, second: SourceFile, reading: Reading) -> RowSource:
+    if not (holds_segments(first) and first.format == second.format):
+        return _from_lines(first, second, reading.columns)
+    return RowSource(
+        (first, second),
+        partial(segment_pairs, first, second, reading.encoding),
+        lambda number: f"{first.path} segment {number + 1:,}",
+        "source; the file after it: target",
+        (side_name(first.path), side_name(second.path)),
+    )
 
 
 def _from_lines(first: SourceFile, second: SourceFile, columns: Columns) -> RowSource:

@@ -12,6 +12,7 @@ from operator import itemgetter
 from penwright.data.files import SourceFile
 from penwright.data.headers import HEADER_NAMES, TELLING_NAMES, TEXT_NAMES
 from penwright.data.paths import suffix_of
+from penwright.data.readers.spreadsheets import sheet_rows
 from penwright.errors import PenwrightError
 
 Row = tuple[str, ...]
@@ -20,6 +21,7 @@ MOST = 0.95  # of the lines of a table without a header's or a suffix's word for
 MOST_LINES = 2000  # of one row: more are swallowed by a quote mark that is not closed
 LONGEST_FIELD = 2**31 - 1
 TSV, CSV, JSON = (".tsv", ".tab"), (".csv",), (".jsonl", ".ndjson", ".json")
+SHEETS = ("xlsx", "ods")  # formats
 TABLE_SUFFIXES = (*TSV, *CSV, *JSON)
 SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -106,14 +108,16 @@ class Records:
 Table = Delimited | Records
 
 
-def is_table(path: str) -> bool:
-    """Whether the name of a file says that it is a table."""
-    return suffix_of(path) in TABLE_SUFFIXES
+def is_table_file(file: SourceFile) -> bool:
+    """Whether a file is a table by its format or its name."""
+    return file.format in SHEETS or (not file.format and suffix_of(file.path) in TABLE_SUFFIXES)
 
 
 def open_table(file: SourceFile, names: Sequence[str] = ()) -> Table:
     """The table in a file; a first row that holds one of these names is its header."""
     suffix = suffix_of(file.path)
+    if file.format in SHEETS:
+        return _sheet_table(file, names)
     if suffix in JSON:
         return json_table(file)
     return delimited_table(file, "\t" if suffix not in CSV else None, names)
@@ -121,9 +125,9 @@ def open_table(file: SourceFile, names: Sequence[str] = ()) -> Table:
 
 def table_in(file: SourceFile) -> Table | None:
     """The table that a file holds by its name, or by the tabs in nearly all of its lines; None for running text."""
-    if is_table(file.path):
+    if is_table_file(file):
         return open_table(file)
-    return delimited_table(file, "\t") if has_tabs(file) else None
+    return delimited_table(file, "\t") if has_tabs(file) and not file.format else None
 
 
 def names_text(table: Table) -> bool:
@@ -164,6 +168,20 @@ def sample_of(table: Table) -> list[Row]:
     """The first rows, all columns, without the broken ones."""
     rows = table.rows(range(len(table.columns)))
     return [row for row in islice(rows, SAMPLE) if row is not None and any(row)]
+
+
+def _sheet_table(file: SourceFile, names: Sequence[str]) -> Records:
+    first = next(sheet_rows(file.lines()))
+    header = any(cell in names for cell in first) or _is_header(first)
+    width = max(len(row) for row in islice(sheet_rows(file.lines()), SAMPLE))
+    titles = [cell.strip() for cell in first] if header else []
+    columns = [title or str(place + 1) for place, title in enumerate([*titles, *[""] * (width - len(titles))])]
+
+    def read() -> Iterator[Mapping[str, object] | None]:
+        for row in islice(sheet_rows(file.lines()), int(header), None):
+            yield dict(zip(columns, [*row, *[""] * (len(columns) - len(row))], strict=False))
+
+    return Records(file.path, (file,), read)
 
 
 def json_table(file: SourceFile) -> Records:
