@@ -17,6 +17,10 @@ class UsageError(PenwrightError):
     exit_code = 2
 
 
+class UnknownArgument(UsageError, TypeError):
+    """A keyword argument that a function does not have."""
+
+
 class Interrupted(PenwrightError):
     """Work was stopped by Ctrl+C or SIGTERM after its state was saved; the message says how to go on."""
 

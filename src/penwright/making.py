@@ -11,11 +11,11 @@ from warnings import catch_warnings, simplefilter
 
 import torch
 
-from penwright.config import BUDGETS, Recipe, Table, merge, one_or_more, validate
+from penwright.config import BUDGETS, Recipe, Table, merge, one_or_more, require_writable_cache, validate
 from penwright.data.paths import seen_from
 from penwright.data.report import count
 from penwright.devices import within_memory
-from penwright.errors import PenwrightError
+from penwright.errors import PenwrightError, UsageError
 from penwright.evaluation.scores import Score
 from penwright.models import Model, make_model
 from penwright.preparing import Prepared, changed
@@ -31,6 +31,8 @@ from penwright.training.steplog import StepLog
 from penwright.training.trainer import Trainer
 from penwright.training.wishes import forget_wishes
 from penwright.using import CORPUS, corpus_record, load, recipe_here, require_unchanged
+
+CHANGEABLE = {"training", "data", "decoding"}  # tables of a recipe, when a run is resumed
 
 
 def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) -> Application:
@@ -55,7 +57,7 @@ def _train(prepared: Prepared, run: Run, observers: Sequence[Observer]) -> Appli
         _say(observers, _too_long(trainer.batches.n_left_out, recipe))
     if trainer.batches.n_cut:
         _say(observers, _cut(trainer.batches.n_cut, recipe))
-    baselines = parts.baselines(bench)
+    baselines = parts.baselines(bench, False)
     for score in baselines:
         _say(observers, f"to beat: {score.name} {score.value:.3f} ({score.note})")
     return _fit(run, bench, trainer, observers, baselines)
@@ -92,6 +94,9 @@ def resume(folder: Path, changes: Table, observers: Sequence[Observer] = ()) -> 
 
 def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Application:
     folder = run.folder
+    if set(changes) - CHANGEABLE:
+        raise UsageError("resuming goes on with the same model: only [training], [data] and [decoding] can change")
+    require_writable_cache()  # before the text is read
     forget_wishes(run)  # of an earlier day; one that comes while the text is read is obeyed at the first step
     more = {name: value for name, value in changes.get("training", {}).items() if name in BUDGETS}
     recipe, here = changed(run.recipe, _kept(changes, run), folder), changed(recipe_here(run), changes, folder)

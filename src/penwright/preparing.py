@@ -5,7 +5,17 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
-from penwright.config import BUDGETS, Recipe, Table, Task, merge, one_or_more, read_toml, validate
+from penwright.config import (
+    BUDGETS,
+    Recipe,
+    Table,
+    Task,
+    merge,
+    one_or_more,
+    read_toml,
+    require_writable_cache,
+    validate,
+)
 from penwright.data.corpora import Document, detect_task
 from penwright.data.paths import WILDCARD, is_pattern
 from penwright.errors import PenwrightError, Say, UsageError, say_nothing
@@ -30,6 +40,9 @@ class Prepared:
     machine: Machine
     reason: str  # for the task
 
+    def __repr__(self) -> str:
+        return f"<Prepared on {self.machine.device}: {self.plan!r}>"
+
 
 def read_recipe(path: Path, above: Table) -> Table:
     """A recipe's tables; without its budget when `above`, which will be laid over it, gives another."""
@@ -49,6 +62,7 @@ def prepare(given: Table, say: Say = say_nothing) -> Prepared:
     paths = one_or_more(data.get("train", ()))
     if not paths:
         raise UsageError("nothing to train on: name a file, a folder or hub:NAME")
+    require_writable_cache()  # before the text is read
     asked, encoding = given.get("task"), data.get("encoding")
     task, reason = (asked, "as asked") if asked else detect_task(paths, encoding=encoding)
     if task not in TASKS:

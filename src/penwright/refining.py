@@ -3,16 +3,17 @@
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from warnings import warn
 
 import torch
 
 from penwright import compiler
-from penwright.config import Precision
+from penwright.config import Precision, require_writable_cache
 from penwright.data.corpora import Pair
 from penwright.decoding import Aligner, Head, choose_head
 from penwright.decoding.step import compile_steps
 from penwright.devices import usable_device
-from penwright.errors import Say, UsageError, say_nothing
+from penwright.errors import PenwrightWarning, Say, UsageError, say_nothing
 from penwright.evaluation.calibration import Bin, Calibration, calibration
 from penwright.evaluation.perplexity import surprise
 from penwright.evaluation.tuning import Tuning, tune, tuned
@@ -27,16 +28,17 @@ ALIGNMENT = "alignment.json"  # of a run: the head of attention that aligns best
 CALIBRATION = "calibration.json"  # of a run: how often a classifier is right that is so sure
 
 
-def quicken(folder: Path, precision: Precision | None = None, say: Say = say_nothing) -> Mapping[Precision, float]:
-    """Find the quickest precision whose nats a token stay within AS_GOOD of float32's, and compile its steps.
+def optimize(folder: Path, precision: Precision | None = None, say: Say = say_nothing) -> Mapping[Precision, float]:
+    """Find the fastest precision that is as good as float32, and compile the steps of decoding; load() uses both.
 
-    From then on load() uses both. Gives the nats a token of each precision on (a part of) the held-out text; one that
-    is asked for is taken whatever its nats are.
+    As good means that the nats per token rise by at most AS_GOOD. Returns the nats per token of each precision on at
+    most MEASURED_BATCHES of the held-out text. A `precision` that is given is taken whatever its nats are.
     """
     it = opened(folder)
     if it.recipe.task == "classify":
         raise UsageError(f"{folder} holds a classifier: it reads each text at once, and has no steps to compile")
     compiler.require()
+    require_writable_cache()
     corpus = it.corpus()
     nats = {}
     for each in quickest_first():
@@ -49,6 +51,12 @@ def quicken(folder: Path, precision: Precision | None = None, say: Say = say_not
         compile_steps(model, say)
     it.run.keep_finding(QUICKENED, {"precision": chosen, "nats": nats})
     return nats
+
+
+def quicken(folder: Path, precision: Precision | None = None, say: Say = say_nothing) -> Mapping[Precision, float]:
+    """Do what `optimize` does, under its old name."""
+    warn("`quicken` is now `optimize`; the old name will go", PenwrightWarning, stacklevel=2)
+    return optimize(folder, precision, say)
 
 
 def quickest_first() -> list[Precision]:

@@ -3,6 +3,7 @@
 recipe.toml  tokenizer.json  corpus.json  steps.jsonl  metrics.jsonl  samples.jsonl
 stop (somebody wishes that training ends)  stopped (it ended before its time, all saved)  lock (of who trains it)
 checkpoints/step-00001200/{model.safetensors, training.safetensors, state.json, manifest.json}
+checkpoints/first/ (the same of the first evaluation without training.safetensors; it stays, to compare later ones with)
 quickened.json  alignment.json  calibration.json (findings about the best model)  tensorboard/
 """
 
@@ -32,6 +33,7 @@ Tensors = dict[str, Tensor]
 Record = dict[str, Any]  # one JSON object
 WEIGHTS, TRAINING, STATE = "model.safetensors", "training.safetensors", "state.json"
 STEPS, METRICS, SAMPLES = "steps.jsonl", "metrics.jsonl", "samples.jsonl"
+FIRST = "first"  # in checkpoints/
 STOP, STOPPED, LOCK = "stop", "stopped", "lock"
 BEFORE_TRAINING = {
     "recipe.toml",
@@ -87,6 +89,9 @@ class Run:
     def __init__(self, folder: Path):
         self.folder = folder
         self.tokenizer_path = folder / "tokenizer.json"
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r})"
 
     @classmethod
     def create(cls, folder: Path) -> "Run":
@@ -200,6 +205,14 @@ class Run:
         found = [Checkpoint(f, int(f.name.removeprefix("step-"))) for f in folders if f.suffix == ""]
         return sorted(found, key=lambda checkpoint: checkpoint.step)
 
+    def first(self) -> Checkpoint | None:
+        """Return the first checkpoint, which has weights only; None in older runs and before there is one."""
+        folder = self.folder / "checkpoints" / FIRST
+        try:
+            return Checkpoint(folder, int(json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["step"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
     def last_step(self) -> int:
         """Where it stands: the newest saved step, 0 before the first."""
         return max((checkpoint.step for checkpoint in self.checkpoints()), default=0)
@@ -247,9 +260,18 @@ class Run:
 
         `state` names the best step so far as "best_step"; in a file of its own, a kill could leave it behind.
         """
-        with saving(self._checkpoint(step).folder) as folder:
+        self._save_as(self._checkpoint(step).folder, step, weights, training, state)
+
+    def save_first(self, step: int, weights: Tensors, state: Record) -> None:
+        """Keep these weights as the first checkpoint, unless there is one."""
+        if self.first() is None:
+            self._save_as(self.folder / "checkpoints" / FIRST, step, weights, None, state)
+
+    def _save_as(self, final: Path, step: int, weights: Tensors, training: Tensors | None, state: Record) -> None:
+        with saving(final) as folder:
             save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
-            save_file(training, folder / TRAINING)
+            if training is not None:
+                save_file(training, folder / TRAINING)
             (folder / STATE).write_text(json.dumps(state), encoding="utf-8")
             files = {p.name: {"bytes": p.stat().st_size, "sha256": _sha256(p)} for p in sorted(folder.iterdir())}
             (folder / "manifest.json").write_text(json.dumps({"step": step, "files": files}), encoding="utf-8")

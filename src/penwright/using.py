@@ -19,7 +19,7 @@ from penwright.decoding.step import are_steps_kept
 from penwright.devices import CPU, usable_device
 from penwright.errors import PenwrightError, PenwrightWarning, Say, UsageError, say_nothing
 from penwright.evaluation.novelty import NoveltyReport, measure, passages
-from penwright.evaluation.scores import Score
+from penwright.evaluation.scores import Baseline, Score
 from penwright.formats.export import Format, save_as
 from penwright.layers.attention import avoid_planned_attention
 from penwright.layers.quantised import to_precision
@@ -28,7 +28,7 @@ from penwright.models import Model, make_model
 from penwright.models.weights import load_weights
 from penwright.runs import WEIGHTS, Checkpoint, Record, Run
 from penwright.tasks import TASKS, AnyCorpus, Application, Card, Workbench, make_application, reading_of, translating
-from penwright.tasks.stores import token_store
+from penwright.tasks.stores import kept_training_tokens, token_store
 from penwright.tokenizers import Tokenizer
 
 CORPUS = "corpus.json"  # in a run folder: what it was trained on
@@ -107,7 +107,7 @@ def opened(folder: str | Path) -> Opened:
     folder = Path(folder)
     home = folder.parent.parent
     is_inside = folder.parent.name == "checkpoints" and (home / "recipe.toml").is_file()
-    kept = Run(home).checkpoints() if is_inside else []
+    kept = [each for each in (Run(home).first(), *Run(home).checkpoints()) if each] if is_inside else []
     checkpoint = next((each for each in kept if each.folder == folder), None)
     if is_inside and not checkpoint:
         there = ", ".join(each.folder.name for each in kept) or "none yet"
@@ -138,12 +138,12 @@ def recipe_here(run: Run) -> Recipe:
 def load(folder: str | Path, device: str = "cpu", precision: Precision | None = None) -> Application:
     """The best model of a run, or that of a checkpoint, ready to use: a Generator, a Translator or a Classifier.
 
-    Weights are in float32, unless `quicken` has found another precision to be as good, or one is asked for.
+    Weights are in float32, unless `optimize` has found another precision to be as good, or one is asked for.
     """
     here, it = usable_device(device), opened(folder)
     model = it.model(precision or _kept_precision(it.run, here))
     if precision is None and (why := _why_slow(it.run, model, here)):
-        slow = f"{folder} is slower than it could be until `penwright quicken {quote(str(folder))}`: {why}"
+        slow = f"{folder} is slower than it could be until `penwright optimize {quote(str(folder))}`: {why}"
         warn(slow, PenwrightWarning, stacklevel=2)
     return make_application(model.to(here), it.tokenizer, it.recipe, it.card)
 
@@ -192,26 +192,54 @@ def evaluate(
     precision: Precision | None = None,
     say: Say = say_nothing,
 ) -> Sequence[Score]:
-    """The scores of a run's best model on its held-out part, or on all of these files, read with `changes` of [data].
+    """Score a run's best model, beside baselines, on its held-out part or on all of these files.
 
-    It is measured as load() uses it: in the precision that `quicken` has found, unless one is asked for. A translator
-    is scored with its beam, unlike on the way in training; its translations can be kept in `output`.
+    `changes` of [data] say how the files are read. The model is measured as load() uses it: in the precision that
+    `optimize` has found, unless one is asked for. A translator is scored with its beam, unlike while it trains; its
+    translations can be kept in `output`.
     """
-    here, it = usable_device(device), opened(folder)
-    recipe = validate(Recipe, merge(it.recipe.model_dump(exclude_none=True), changes or {}), str(folder))
-    it = it._replace(recipe=recipe)
+    here, own = usable_device(device), opened(folder)
+    recipe = validate(Recipe, merge(own.recipe.model_dump(exclude_none=True), changes or {}), str(folder))
+    it = own._replace(recipe=recipe)
     bench = it.bench(it.corpus(paths), it.model(precision or _kept_precision(it.run, here)), here)
     n_examples = len(bench.corpus.held_out)
     if recipe.task == "translate":
         beam_size = beam_size or recipe.decoding.beam_size
         say(f"translating {n_examples:,} sources with {beam_size} {'beam' if beam_size == 1 else 'beams'}")
-        return translating.evaluate(bench, beam_size, output)
-    say(f"measuring on {count(n_examples, bench.corpus.report.unit)}")
-    return TASKS[recipe.task].evaluate(bench)
+        scores = translating.evaluate(bench, beam_size, output)
+    else:
+        say(f"measuring on {count(n_examples, bench.corpus.report.unit)}")
+        scores = TASKS[recipe.task].evaluate(bench)
+    return _beside(_baselines(own, bench, say), scores)
+
+
+def _baselines(own: Opened, bench: Workbench, say: Say) -> Sequence[Score]:
+    """Compute the baselines of what is measured; a writer's need the tokens of its training text."""
+    recipe = own.recipe
+    if recipe.task == "generate":
+        given = corpus_record(own.run)["fingerprint"], own.tokenizer, own.card.labels
+        bench.training = kept_training_tokens(*given)
+    if recipe.task == "generate" and bench.training is None:
+        try:
+            corpus = own.corpus()
+        except PenwrightError as error:
+            say(f"no baselines, which need the training text: {error}")
+            return ()
+        say("reading the training text for the baselines")
+        bench.training = token_store(recipe.task, corpus, own.tokenizer, own.card.labels, held_out=False)
+    return TASKS[recipe.task].baselines(bench, True)
+
+
+def _beside(baselines: Sequence[Score], scores: Sequence[Score]) -> list[Score]:
+    """Give each score the baselines that have its name."""
+    return [
+        score._replace(baselines=tuple(Baseline(b.note, b.value) for b in baselines if b.name == score.name))
+        for score in scores
+    ]
 
 
 def kept_precision(folder: str | Path, device: str = "cpu") -> Precision:
-    """The precision that a run is used in where none is asked for: what `quicken` has found, or float32."""
+    """The precision that a run is used in where none is asked for: what `optimize` has found, or float32."""
     return _kept_precision(opened(folder).run, usable_device(device))
 
 
@@ -221,12 +249,12 @@ def _kept_precision(run: Run, device: torch.device) -> Precision:
 
 
 def _why_slow(run: Run, model: Model, device: torch.device) -> str:
-    """Why a run that was quickened is not as quick as it was; "" where it is, or never was."""
+    """Why an optimized run is slower than it could be; "" where it is not, or never was optimized."""
     if device.type != "cpu" or not (run.folder / QUICKENED).is_file():
         return ""
     if run.finding(QUICKENED) is None:
         return "it has learned more since the last time"
-    return "" if are_steps_kept(model) else "its steps are not kept"
+    return "" if are_steps_kept(model) else "its compiled steps are missing"
 
 
 def export(folder: Path, to: Format, output: Path, precision: Precision = "float32") -> None:

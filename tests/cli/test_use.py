@@ -109,6 +109,39 @@ def test_evaluate_reads_files_of_ones_own(penwright: Command, runs: Path, tmp_pa
     assert "33 bytes" in done.stdout
 
 
+def test_a_blank_line_gets_no_label_and_stays_a_line(penwright: Command, runs: Path) -> None:
+    done = penwright("classify", runs / "classifier", stdin="a fine film\n\n \n")
+    rows = [line.split("\t") for line in done.stdout.split("\n")[:-1]]
+    assert [row[0] for row in rows][1:] == ["", ""] and rows[0][0] and "text 2" in done.stderr
+    record = json.loads(penwright("classify", runs / "classifier", "", "--json").stdout)
+    assert record["label"] is None and record["scores"] == {}
+
+
+@pytest.mark.parametrize("name", ["writer", "translator", "classifier"])
+def test_evaluate_prints_baselines(penwright: Command, runs: Path, name: str) -> None:
+    assert "baseline" in penwright("evaluate", runs / name).stdout.split("\n")[0]
+
+
+def test_the_top_k_of_zero_is_off(penwright: Command, runs: Path) -> None:
+    texts = [
+        penwright("generate", runs / "writer", "It", "--max-new-tokens", 9, *options).stdout
+        for options in ((), ("--top-k", 0), ("--top-k", -1), ("--set", "top_k=0"))
+    ]
+    assert len(set(texts)) == 1 and len(texts[0]) > 2
+
+
+@pytest.mark.parametrize("command", ["train", "plan", "--resume"])
+def test_an_unwritable_cache_is_found_before_the_text_is_read(
+    penwright: Command, runs: Path, corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("PENWRIGHT_CACHE", str(tmp_path / "file"))
+    line = ["train", "--resume", runs / "writer"] if command == "--resume" else [command, corpora / "novel.txt"]
+    done = penwright(*line, "--steps", 2, cwd=tmp_path)
+    assert done.returncode == 1 and "PENWRIGHT_CACHE" in done.stderr and "reading" not in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
 def test_runs_lists_every_run_with_its_task(penwright: Command, runs: Path) -> None:
     listed = penwright("runs", runs).stdout
     assert all(word in listed for word in ("writer", "translator", "classifier", "classify", "BLEU"))

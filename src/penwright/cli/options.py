@@ -22,7 +22,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or mps.")]
 InPrecision = Annotated[
     Literal["float32", "bfloat16", "int8"] | None,
-    typer.Option("--precision", help="Of the weights; else float32, or what `quicken` found.", show_default=False),
+    typer.Option("--precision", help="Of the weights; else float32, or what `optimize` found.", show_default=False),
 ]
 Data = Annotated[list[str] | None, typer.Argument(help="Files, folders, patterns or hub:NAME.", metavar="DATA")]
 OwnFiles = Annotated[
@@ -51,12 +51,24 @@ def given_texts(texts: list[str] | None) -> list[str]:
 
 
 def read_text(path: str) -> str:
-    """A file of UTF-8, or standard input for "-"; raises PenwrightError where there is none."""
+    """Read a file, or standard input for "-", decoded as files of training are.
+
+    Raises PenwrightError where it cannot be read, or is no text.
+    """
+    name = "standard input" if path == "-" else path
     try:
         content = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     except OSError as error:
-        raise PenwrightError(f"{path} cannot be read: {error.strerror}") from None
-    return content.decode("utf-8", errors="replace").removeprefix("\ufeff")
+        raise PenwrightError(f"{name} cannot be read: {error.strerror}") from None
+    from penwright.data.encoding import decode
+
+    try:
+        text, encoding = decode(content)
+    except PenwrightError as error:
+        raise PenwrightError(f"{name} cannot be read: {error}") from None
+    if encoding != "utf-8":
+        warn(f"{name} is not in UTF-8 and is read as {encoding}")
+    return text
 
 
 def lines_of(text: str) -> list[str]:
@@ -66,8 +78,9 @@ def lines_of(text: str) -> list[str]:
 
 
 def print_json(record: object) -> None:
-    """One JSON value on one line of standard output."""
-    print(json.dumps(record, ensure_ascii=False, default=str), flush=True)
+    """Print one JSON value on one line of standard output, which is JSON in any encoding."""
+    in_unicode = (sys.stdout.encoding or "utf-8").lower().startswith("utf")
+    print(json.dumps(record, ensure_ascii=not in_unicode, default=str), flush=True)
 
 
 def warn(text: str) -> None:

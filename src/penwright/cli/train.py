@@ -149,8 +149,6 @@ def _resume(folder: Path, changes: "Table", json: bool) -> None:
     from penwright import api
     from penwright.runs import Run
 
-    if set(changes) - {"training", "data", "decoding"}:
-        raise UsageError("--resume goes on with the same model: only [training], [data] and [decoding] can change")
     api.resume(folder, changes, _observers(folder, json))
     _finish(folder, Run.open(folder).recipe.task, json)
 

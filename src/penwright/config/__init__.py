@@ -1,6 +1,6 @@
 """Settings: a TOML recipe and `a.b=c` overrides become frozen, validated objects. Imports no torch."""
 
-from penwright.config.folders import cache_folder
+from penwright.config.folders import CACHE_ADVICE, cache_folder, require_writable_cache
 from penwright.config.model import (
     SIZES,
     LearnedPositions,
@@ -16,9 +16,11 @@ from penwright.config.recipe import (
     DataSettings,
     DecodingSettings,
     DistillationSettings,
+    GivenSettings,
     Recipe,
     Task,
     TokenizerSettings,
+    decoding_settings,
     one_or_more,
 )
 from penwright.config.schedules import Constant, Cosine, InverseSquareRoot, Linear, Schedule, Turn, WarmupStableDecay
@@ -27,6 +29,7 @@ from penwright.config.training import BUDGETS, AdamW, Muon, Optimizer, TrainingS
 
 __all__ = [
     "BUDGETS",
+    "CACHE_ADVICE",
     "SIZES",
     "AdamW",
     "Constant",
@@ -34,6 +37,7 @@ __all__ = [
     "DataSettings",
     "DecodingSettings",
     "DistillationSettings",
+    "GivenSettings",
     "InverseSquareRoot",
     "LearnedPositions",
     "Linear",
@@ -56,11 +60,13 @@ __all__ = [
     "Turn",
     "WarmupStableDecay",
     "cache_folder",
+    "decoding_settings",
     "explain",
     "merge",
     "one_or_more",
     "parse_override",
     "read_toml",
+    "require_writable_cache",
     "validate",
     "write_toml",
 ]

@@ -52,7 +52,7 @@ def survey(blocks: Iterable[bytes], encoding: str, old_mac: bool = False) -> Tal
 
 
 def decoded(blocks: Iterable[bytes], encoding: str, tally: Tally, old_mac: bool) -> Iterator[str]:
-    """Yield text in blocks, without the mark at the start, NULs and carriage returns of line ends, all counted in tally.
+    """Yield text in blocks without a mark at the start, NULs and carriage returns of line ends; count them in `tally`.
 
     Bare carriage returns are line ends if the file is that of an `old_mac`.
     """

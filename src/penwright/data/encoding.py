@@ -3,7 +3,7 @@
 import codecs
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
 from encodings.aliases import aliases
@@ -62,6 +62,7 @@ CANDIDATES = [
 CARONS = b"\x8a\x8e\x9a\x9e"  # Š, Ž, š, ž in Windows-1250 and -1252, rare in the languages of the latter
 TURKISH = b"\xfd"  # ı in Windows-1254, of the letters beyond ASCII two in five; ý in -1252, the rarest of Icelandic
 BORDER = re.compile(rb"[\x00-\x2f][^\x00-\x2f]*\Z")  # such a byte is in no encoding the rest of a character
+HEAD, SAMPLE = 1 << 16, 1 << 15  # bytes of a text whose kind is told, and of those from which an encoding is guessed
 MAX_STRANGENESS = 0.4  # of the letters of a text, as charset_normalizer counts it; even a pangram must pass
 MAX_INVALID = 0.001  # of the bytes of a damaged UTF-8 file
 STRAY_BYTES = 3  # so many invalid ones say nothing of another encoding
@@ -77,6 +78,28 @@ def check_encoding(name: str) -> str:
         nearest = get_close_matches(name.lower(), sorted({*aliases, *aliases.values()}), n=1)
         hint = f"did you mean '{nearest[0]}'?" if nearest else "Examples: utf-8, cp1250, latin-1."
         raise PenwrightError(f"there is no encoding '{name}'; {hint}") from None
+
+
+def decode(content: bytes) -> tuple[str, str]:
+    """Decode a text as files of training are decoded; return it, without its byte-order mark, with its encoding.
+
+    Raises PenwrightError for what is no text.
+    """
+    head = content[:HEAD]
+    encoding = first_guess(head)
+    if what := what_else(head, encoding):
+        raise PenwrightError(f"this is not text but looks like {what}")
+    text = content.decode(encoding, errors="replace")
+    n_invalid = text.count("\ufffd") - content.count("\ufffd".encode()) if encoding == "utf-8" else 0
+    if n_invalid:
+        n_multibyte = len(text.encode()) - len(text) - 2 * n_invalid  # U+FFFD itself takes three bytes
+        kinds, sample = sample_lines([content])
+        if is_mixed(kinds):
+            encoding = MIXED + guess_encoding(sample)
+        elif not n_multibyte or not is_damaged_utf8(n_invalid, n_multibyte, len(content)):
+            encoding = guess_encoding(sample)
+        text = decoder_of(encoding).decode(content, final=True)
+    return text.removeprefix("\ufeff"), encoding
 
 
 def first_guess(head: bytes) -> str:
@@ -146,22 +169,31 @@ def kind_of_line(line: bytes) -> Literal["ascii", "utf-8", "damaged", "foreign"]
     return "foreign" if line.decode("utf-8", "ignore").isascii() else "damaged"
 
 
+def sample_lines(blocks: Iterable[bytes]) -> tuple[Counter[str], bytes]:
+    """Count the lines by their kind, and return a sample of those in which another encoding shows."""
+    kinds, samples, rest = Counter[str](), {"every": b"", "foreign": b""}, b""
+
+    def take_in(line: bytes) -> None:
+        kind = kind_of_line(line)
+        kinds[kind] += 1
+        for name in ("every", kind):
+            if kind != "ascii" and name in samples and len(samples[name]) <= SAMPLE:
+                samples[name] += line
+
+    for block in blocks:
+        *lines, rest = (rest + block).split(b"\n")
+        for line in lines:
+            take_in(line + b"\n")
+        rest = rest[: SAMPLE + 1]  # of a line that is longer, only its beginning counts
+    take_in(rest)
+    sample = samples["foreign" if is_mixed(kinds) else "every"]
+    return kinds, sample if len(sample) <= SAMPLE else whole_characters(sample[:SAMPLE])
+
+
 def is_mixed(kinds: Mapping[str, int]) -> bool:
     """Whether so many lines of each kind are a file in two encodings rather than one with damage."""
     foreign, valid = kinds.get("foreign", 0), kinds.get("utf-8", 0)
     return foreign > STRAY_BYTES and valid > 1 and min(foreign, valid) >= FEWEST_MIXED * (foreign + valid)
-
-
-def decoded_text(content: bytes) -> str:
-    """Decode a text that is in memory, as files are: by its mark, as UTF-8, or by the look of its letters."""
-    guess = first_guess(content).removesuffix("-sig")
-    lines = content.splitlines(keepends=True)
-    foreign = [line for line in lines if kind_of_line(line) == "foreign"] if guess == "utf-8" else []
-    if foreign and is_mixed(Counter(map(kind_of_line, lines))):
-        guess = MIXED + guess_encoding(b"".join(foreign))
-    elif foreign and not any(kind_of_line(line) in ("utf-8", "damaged") for line in lines):
-        guess = guess_encoding(b"".join(foreign))
-    return decoder_of(guess).decode(content, final=True).removeprefix("\ufeff")
 
 
 def whole_characters(sample: bytes) -> bytes:

@@ -18,9 +18,8 @@ from penwright.data.encoding import (
     guess_encoding,
     is_damaged_utf8,
     is_mixed,
-    kind_of_line,
+    sample_lines,
     what_else,
-    whole_characters,
 )
 from penwright.data.raw import copy_once, open_raw, raw_blocks, state_of, stored_file
 from penwright.data.readers.documents import document_lines
@@ -31,7 +30,6 @@ from penwright.errors import PenwrightError
 
 BLOCK = 1 << 20  # bytes read at a time, and about the longest piece of text handed on
 HEAD = 4 * BLOCK  # characters from which lines are taken to see what a file is
-SAMPLE = 1 << 15  # bytes of unusual lines from which an encoding is guessed
 
 
 class NotText(PenwrightError):
@@ -161,7 +159,7 @@ def _examine_text(stored: Path, name: str, encoding: str | None) -> SourceFile:
     tally, guessed, first_replaced = survey(blocks(), guess), False, None
     if tally.replaced and guess == "utf-8":
         multibyte = tally.utf8_bytes - tally.characters - 2 * tally.replaced  # U+FFFD itself takes three bytes
-        kinds, foreign = (Counter[str](), b"") if chosen else _unusual_lines(blocks())
+        kinds, foreign = (Counter[str](), b"") if chosen else sample_lines(blocks())
         if is_mixed(kinds):
             guess, guessed = MIXED + guess_encoding(foreign), True
         elif chosen or is_damaged_utf8(tally.replaced, multibyte, tally.unpacked):
@@ -216,24 +214,3 @@ def _first_invalid(blocks: Iterator[bytes]) -> int | None:
             return before - pending + error.start
         before += len(block)
     return before - len(decoder.getstate()[0])
-
-
-def _unusual_lines(blocks: Iterator[bytes]) -> tuple[Counter[str], bytes]:
-    """Count the lines by their kind, and return a sample of those in which another encoding shows."""
-    kinds, samples, rest = Counter[str](), {"every": b"", "foreign": b""}, b""
-    for block in blocks:
-        *lines, rest = (rest + block).split(b"\n")
-        for line in lines:
-            _take_in(line + b"\n", kinds, samples)
-        rest = rest[: SAMPLE + 1]  # of a line that is longer, only its beginning counts
-    _take_in(rest, kinds, samples)
-    sample = samples["foreign" if is_mixed(kinds) else "every"]
-    return kinds, sample if len(sample) <= SAMPLE else whole_characters(sample[:SAMPLE])
-
-
-def _take_in(line: bytes, kinds: Counter[str], samples: dict[str, bytes]) -> None:
-    kind = kind_of_line(line)
-    kinds[kind] += 1
-    for name in ("every", kind):
-        if kind != "ascii" and len(samples.get(name, b"")) <= SAMPLE and name in samples:
-            samples[name] += line

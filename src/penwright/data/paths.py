@@ -4,6 +4,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from glob import glob
@@ -17,24 +18,11 @@ SUBTITLE_SUFFIXES = (".srt", ".vtt", ".ass", ".ssa")
 DOCUMENT_SUFFIXES = (".docx", ".odt", ".epub", ".html", ".htm", ".xhtml", ".rtf", ".pdf")  # the first reads best
 TEXT_SUFFIXES = (*PLAIN_SUFFIXES, *DOCUMENT_SUFFIXES, *SUBTITLE_SUFFIXES)
 STANDARD_INPUT = "-"
-NEVER_TEXT = (
-    ".png",
-    ".jpg",
-    ".jpeg",
-    ".gif",
-    ".webp",
-    ".tif",
-    ".tiff",
-    ".bmp",
-    ".heic",
-    ".mp3",
-    ".wav",
-    ".mp4",
-    ".zip",
-)
+NEVER_TEXT = {f".{each}" for each in "png jpg jpeg gif webp tif tiff bmp heic mp3 wav mp4 zip tar 7z rar".split()}  # noqa: SIM905
 HUB = "hub:"
 WILDCARD = re.compile(r"[*?\[]")
 PIPE = re.compile(r"/dev/(stdin|fd/\d+)|/proc/self/fd/\d+")  # what a shell makes of `<(...)`
+LONGEST_SHOWN = 300  # characters of a path in a message
 
 
 def suffix_of(path: str | Path) -> str:
@@ -56,7 +44,7 @@ def existing_file(path: str | Path) -> Path:
         where = "" if path.is_absolute() else f" in {Path.cwd()}"
         raise PenwrightError(f"there is no file {path}{where}{_near_miss(path)}")
     except OSError as error:  # a name too long for the system, a folder that may not be entered
-        raise PenwrightError(f"{str(path)[:200]} cannot be read: {error.strerror}") from None
+        raise PenwrightError(f"{_shortened(path)} cannot be read: {error.strerror}") from None
 
 
 def text_files(paths: Sequence[str | Path]) -> list[Path]:
@@ -112,7 +100,7 @@ def unzipped(paths: Sequence[str]) -> list[str]:
 def left_aside(folder: Path) -> str:
     """Describe the files of a folder or archive that are not read as text, and what would read them; "" for none."""
     files = _files_in(folder)
-    chosen, doubles = _chosen(files)
+    _, doubles = _chosen(files)
     others = Counter(suffix_of(file) for file in files if suffix_of(file) not in TEXT_SUFFIXES)
     remarks = []
     if doubles:
@@ -141,11 +129,14 @@ def _files_of(path: str | Path) -> list[Path]:
 
 def _fitting(pattern: str) -> list[Path]:
     base, parts = _split_pattern(pattern)
-    if "**" in parts:  # glob() calls itself for each folder, which deep ones do not allow
-        found = (file for file in visible_files(base) if _fits(file.relative_to(base).parts, parts))
-    else:
-        found = (path for path in map(Path, glob(pattern)) if path.is_file())
-    files = sorted(found)
+    try:
+        if "**" in parts:  # glob() calls itself for each folder, which deep ones do not allow
+            places = visible_files(base) if base.is_dir() else iter(())
+            files = sorted(file for file in places if _fits(file.relative_to(base).parts, parts))
+        else:
+            files = sorted(path for path in map(Path, glob(pattern)) if path.is_file())
+    except OSError as error:
+        raise PenwrightError(f"{_shortened(pattern)} cannot be read: {error.strerror}") from None
     if not files:
         raise PenwrightError(f"no file fits the pattern {pattern}")
     return files
@@ -211,8 +202,7 @@ def _rank(file: Path) -> int:
 
 def visible_files(folder: Path) -> Iterator[Path]:
     """Yield the files of a folder and of all folders in it, each folder once, also those that links lead to."""
-    above = folder.resolve().parents
-    waiting, seen = [folder], {(status.st_dev, status.st_ino) for status in map(Path.stat, above)}
+    waiting, seen = [folder], _places_above(folder)
     while waiting:
         here = waiting.pop()
         try:
@@ -220,14 +210,30 @@ def visible_files(folder: Path) -> Iterator[Path]:
             if (status.st_dev, status.st_ino) in seen:  # a link that leads back, or to a folder read already
                 continue
             seen.add((status.st_dev, status.st_ino))
-            entries = sorted(here.iterdir(), reverse=True)
-            folders = [entry for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
+            entries = sorted((each for each in here.iterdir() if not each.name.startswith(".")), reverse=True)
+            folders, files = [each for each in entries if each.is_dir()], [each for each in entries if each.is_file()]
         except OSError as error:
-            raise PenwrightError(f"the folder {str(here)[:200]} cannot be read: {error.strerror}") from None
+            raise PenwrightError(f"{_shortened(here)} cannot be read: {error.strerror}") from None
         # the last is read first: real folders go before links, so that files have their own names
-        waiting += [entry for entry in folders if entry.is_symlink()]
-        waiting += [entry for entry in folders if not entry.is_symlink()]
-        yield from (entry for entry in entries if not entry.name.startswith(".") and entry.is_file())
+        waiting += [each for each in folders if each.is_symlink()]
+        waiting += [each for each in folders if not each.is_symlink()]
+        yield from files
+
+
+def _places_above(folder: Path) -> set[tuple[int, int]]:
+    """Identify the folders above this one, to which no link may lead: with them, everything would be read."""
+    places = set()
+    for above in folder.resolve().parents:
+        with suppress(OSError):
+            status = above.stat()
+            places.add((status.st_dev, status.st_ino))
+    return places
+
+
+def _shortened(path: str | Path) -> str:
+    """The path as a message can hold it: of one too long for the system, its beginning."""
+    text = str(path)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}... ({len(text):,} characters)"
 
 
 def _near_miss(path: Path) -> str:

@@ -86,7 +86,7 @@ def load(part: ModelPart, name: str, n_threads: int) -> Compiled | None:
     try:
         loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", True, 1, -1)
     except RuntimeError:  # a disk was full, or the like: nothing is lost but time
-        damaged = f"{path} is damaged: delete it and `penwright quicken` again"
+        damaged = f"{path} is damaged: delete it and `penwright optimize` again"
         warnings.warn(damaged, PenwrightWarning, stacklevel=2)
         return None
     tensors = dict(part.named_parameters(remove_duplicate=False)) | dict(part.named_buffers(remove_duplicate=False))

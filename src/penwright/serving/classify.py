@@ -21,9 +21,9 @@ class ToClassify(BaseModel):
 
 
 class Labelled(BaseModel):
-    """What a text was taken for."""
+    """The label of a text; null for a blank text."""
 
-    label: str
+    label: str | None
     scores: dict[str, float]  # the probability of each label, likeliest first
     warnings: list[str]
 

@@ -37,6 +37,7 @@ class Server:
             log_level="warning",
             lifespan="off",
             server_header=False,
+            use_colors=False,  # standard error shows escape sequences instead of sending them
             timeout_graceful_shutdown=int(self._settings.drain_seconds) + 1,
         )
         self._server = _Draining(config, shelf, self._settings.drain_seconds)
@@ -95,8 +96,25 @@ class _Draining(uvicorn.Server):
 
 def serve(folders: Sequence[str], settings: ServingSettings) -> Server:
     """Load runs, each FOLDER or NAME=FOLDER, for a server."""
-    parts = [text.rpartition("=") for text in folders]
-    return Server(Shelf([Served.load(Path(folder), name or None, settings) for name, _, folder in parts]), settings)
+    return Server(Shelf([Served.load(*named_run(text), settings) for text in folders]), settings)
+
+
+def named_run(text: str) -> tuple[Path, str | None]:
+    """Return the folder and the name, if any, that FOLDER or NAME=FOLDER gives; both may contain `=`.
+
+    An existing folder is taken as it is, then the first `=` after which one follows. Where none exists, a name has
+    no slash.
+    """
+    if Path(text).exists():
+        return Path(text), None
+    places = [place for place, character in enumerate(text) if character == "=" and place]
+    cuts = [(text[:place], Path(text[place + 1 :])) for place in places]
+    for name, folder in cuts:
+        if folder.exists() and folder != Path():
+            return folder, name
+    if not cuts or "/" in cuts[0][0]:
+        return Path(text), None
+    return cuts[0][1], cuts[0][0]
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -79,7 +79,8 @@ def _scores(bench: Workbench, rows: Rows) -> Sequence[Score]:
     return [*classification_scores(counts), Score("nats per text", nats)]
 
 
-def beaten(bench: Workbench) -> Sequence[Score]:
+def beaten(bench: Workbench, whole: bool = False) -> Sequence[Score]:
+    """Score the most frequent label, and equal probabilities, on the held-out part, which is always read whole."""
     counts = np.bincount(bench.held_out.labels["label"])
     frequent = 100 * float(counts.max() / counts.sum())
     return [
@@ -93,4 +94,6 @@ def sample(bench: Workbench) -> Sequence[Sample]:
     classifier = bench.application
     assert isinstance(classifier, Classifier)
     given = classifier.classify([example.text for example in examples])
-    return [Sample(example.text, each.label, example.label) for example, each in zip(examples, given, strict=True)]
+    return [
+        Sample(example.text, each.label or "", example.label) for example, each in zip(examples, given, strict=True)
+    ]

@@ -1,4 +1,4 @@
-"""Members of .zip archives as files: `books.zip/one/a.txt` is a path like any other. Nothing is unpacked to their names."""
+"""Members of .zip archives as files: `books.zip/one/a.txt` is a path like any other. None is unpacked by its name."""
 
 import zipfile
 import zlib

@@ -32,7 +32,7 @@ def bilingual_languages(file: SourceFile, source: str | None, target: str | None
     Languages are told apart by region only if the file has no two others (pt-BR and pt-PT).
     """
     if file.format == "po":
-        return ("msgstr", "msgid") if "msgstr" == source or "msgid" == target else ("msgid", "msgstr")
+        return ("msgstr", "msgid") if source == "msgstr" or target == "msgid" else ("msgid", "msgstr")
     counts = Counter(language for texts in islice(read_units(file), SAMPLE) for language in texts)
     if len(counts) < 2:  # the translations may begin late
         counts = Counter(language for texts in read_units(file) for language in texts)
@@ -57,7 +57,7 @@ def bilingual_pairs(file: SourceFile, source: str, target: str) -> Pairs:
 
 
 def segment_pairs(first: SourceFile, second: SourceFile, encoding: str | None) -> Pairs:
-    """Yield the segments of two files that have the same document and number, or the same time; None without a partner."""
+    """Yield segments of two files with the same document and number, or the same time; None if one has no partner."""
     sides = [dict(segments(each.format, read_markup(each.path, encoding))) for each in (first, second)]
     shared = sides[0].keys() & sides[1].keys()
     if len(shared) < ENOUGH * max(map(len, sides)):
@@ -82,7 +82,7 @@ def _side(texts: dict[str, str], name: str) -> str | None:
 
 def _primary(language: str) -> str:
     """`en` of `en-us`."""
-    return language.split("-")[0]
+    return language.split("-", maxsplit=1)[0]
 
 
 def _known(file: SourceFile, name: str, counts: Counter[str]) -> str:

@@ -24,7 +24,7 @@ FROM_TEXT: dict[str, Callable[[str], list[str]]] = {"html": html_lines, "rtf": r
 def document_lines(
     kind: Format, name: str, open_file: Callable[[], BufferedIOBase], blocks: Iterable[str]
 ) -> Iterator[str]:
-    """Yield the lines of a document. Of the same file, `open_file` opens the bytes and `blocks` are the decoded text."""
+    """Yield the lines of a document. `open_file` opens its bytes, and `blocks` are its decoded text."""
     if kind.name in FROM_BYTES:
         with open_file() as file:
             yield from FROM_BYTES[kind.name](file, name)

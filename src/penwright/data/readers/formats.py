@@ -94,12 +94,14 @@ ROOT = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 WEB_PAGE = re.compile(rf"\A{COMMENTS}(?:<!DOCTYPE\s+html|<html[\s>])", re.DOTALL | re.IGNORECASE)
-SUBTITLES = {
-    "vtt": re.compile(r"\AWEBVTT(?=\s|\Z)"),
-    "srt": re.compile(r"\A\s*\d+[ \t]*\n\d+:\d\d:\d\d[,.]\d{1,3}[ \t]*-->"),
-    "ass": re.compile(r"\A\s*\[Script Info\]", re.IGNORECASE),
+BEGINNINGS = {
+    "lfs": re.compile(r"version https://git-lfs\.github\.com/spec/"),
+    "annex": re.compile(r"/annex/objects/"),
+    "vtt": re.compile(r"WEBVTT(?=\s|\Z)"),
+    "srt": re.compile(r"\s*\d+[ \t]*\n\d+:\d\d:\d\d[,.]\d{1,3}[ \t]*-->"),
+    "ass": re.compile(r"\s*\[Script Info\]", re.IGNORECASE),
+    "po": re.compile(r"(?:[ \t]*(?:#.*)?\n)*(?:msgctxt\s+\".*\n)?msgid\s+\""),
 }
-PO = re.compile(r"\A(?:[ \t]*(?:#.*)?\n)*(?:msgctxt\s+\".*\n)?msgid\s+\"")
 PACKED_IN = {
     "word/document.xml": "docx",
     "xl/workbook.xml": "xlsx",
@@ -151,22 +153,14 @@ def _packed_format(open_file: Callable[[], BufferedIOBase]) -> str:
 
 
 def _by_text(text: str, suffix: str) -> str | None:
-    if text.startswith("version https://git-lfs.github.com/spec/"):
-        return "lfs"
-    if text.startswith("/annex/objects/"):
-        return "annex"
-    subtitles = next((name for name, pattern in SUBTITLES.items() if pattern.match(text)), None)
-    if subtitles:
-        return subtitles
-    if WEB_PAGE.match(text):
-        return "html" if BY_SUFFIX.get(suffix) == "html" else "error page"
+    known = next((name for name, pattern in BEGINNINGS.items() if pattern.match(text)), None)
+    if known:
+        return known
     root = ROOT.match(text)
-    if root:
-        known = ROOTS.get(root["root"].lower())
-        if known == "html":
-            return "html" if suffix in (".xml", *BY_SUFFIX) else "error page"
-        if known and (known != "wmt" or "<doc" in text):
-            return known
-        is_xml = text.startswith("<?xml") or root["doctype"] or suffix == ".xml"
-        return "xml" if is_xml and suffix not in BY_SUFFIX else None
-    return "po" if PO.search(text) else None
+    if WEB_PAGE.match(text) or (root and root["root"].lower() == "html"):
+        return "html" if suffix == ".xml" or BY_SUFFIX.get(suffix) == "html" else "error page"
+    if not root or BY_SUFFIX.get(suffix) == "html":
+        return None
+    is_xml = text.startswith("<?xml") or root["doctype"] or suffix == ".xml"
+    name = ROOTS.get(root["root"].lower())
+    return name if name and (name != "wmt" or "<doc" in text) else "xml" if is_xml else None

@@ -8,27 +8,12 @@ from html.parser import HTMLParser
 
 from penwright.data.encoding import first_guess, known_encoding
 
-DROPPED = frozenset(
-    [
-        "script",
-        "style",
-        "noscript",
-        "template",
-        "nav",
-        "svg",
-        "math",
-        "iframe",
-        "object",
-        "button",
-        "select",
-        "form",
-        "rt",
-        "rp",
-        "title",
-    ]
-)
-BLOCKS = frozenset(
-    [
+DROPPED = {
+    *("script", "style", "noscript", "template", "nav", "svg", "math", "iframe", "object", "button", "select", "form"),
+    *("rt", "rp", "title"),  # how characters are spoken; the name of a window
+}
+BLOCKS = {
+    *(
         "address",
         "article",
         "aside",
@@ -42,6 +27,8 @@ BLOCKS = frozenset(
         "div",
         "dl",
         "dt",
+    ),
+    *(
         "fieldset",
         "figcaption",
         "figure",
@@ -56,22 +43,9 @@ BLOCKS = frozenset(
         "hr",
         "html",
         "legend",
-        "li",
-        "main",
-        "ol",
-        "p",
-        "pre",
-        "section",
-        "summary",
-        "table",
-        "tbody",
-        "td",
-        "th",
-        "thead",
-        "tr",
-        "ul",
-    ]
-)
+    ),
+    *("li", "main", "ol", "p", "pre", "section", "summary", "table", "tbody", "td", "th", "thead", "tr", "ul"),
+}
 DECLARED = re.compile(
     rb"""(?:<meta[^>]{0,200}?charset|<\?xml[^>]{0,100}?encoding|^"Content-Type:[^"\n]{0,100}?charset)=\s*["']?([\w.:-]{2,40})""",
     re.IGNORECASE | re.MULTILINE,

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from gzip import GzipFile
 from io import BufferedIOBase
 from pathlib import Path
 from shutil import copyfileobj
@@ -29,19 +28,18 @@ NUMBER = re.compile(r"\W*(\d+|[ivxlc]+)\W*", re.IGNORECASE)
 def pdf_lines(file: BufferedIOBase, name: str) -> Iterator[str]:
     """Yield the paragraphs of a PDF document, without page numbers and running heads."""
     need("pypdf", "PDF documents")
-    with TemporaryFile() as output, TemporaryFile() as unpacked:
-        if isinstance(file, GzipFile):
-            copyfileobj(file, unpacked)
-            unpacked.seek(0)
-        _extract(unpacked if isinstance(file, GzipFile) else file, output, name)
+    with TemporaryFile() as document, TemporaryFile() as output:
+        copyfileobj(file, document)
+        document.seek(0)
+        _extract(document, output, name)
         output.seek(0)
         pages = [json.loads(line).split("\n") for line in output]
     if not any(line.strip() for page in pages for line in page):
-        raise PenwrightError(f"{name} holds pictures of pages and no text: run text recognition (OCR) on it first")
+        raise PenwrightError(f"{name} holds pictures of pages and no text; run text recognition (OCR) on it first")
     yield from _paragraphs(_without_heads(pages))
 
 
-def _extract(file: IO[bytes] | BufferedIOBase, output: IO[bytes], name: str) -> None:
+def _extract(document: IO[bytes], output: IO[bytes], name: str) -> None:
     """Run the worker without the environment of this process, and stop it when it takes too long."""
     environment = {key: os.environ[key] for key in PASSED_ON if key in os.environ}
     command = [
@@ -56,7 +54,7 @@ def _extract(file: IO[bytes] | BufferedIOBase, output: IO[bytes], name: str) -> 
     try:
         done = subprocess.run(
             command,
-            stdin=file,
+            stdin=document,
             stdout=output,
             stderr=subprocess.PIPE,
             env=environment,

@@ -17,8 +17,8 @@ def main(settings: dict[str, int], paths: list[str]) -> int:
     else:
         for name, most in settings.items():
             _, hard = resource.getrlimit(getattr(resource, name))
-            most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-            resource.setrlimit(getattr(resource, name), (most, hard))
+            soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            resource.setrlimit(getattr(resource, name), (soft, hard))
     sys.path[:] = paths
     import logging  # noqa: PLC0415 - found by the paths above
 
@@ -30,11 +30,12 @@ def main(settings: dict[str, int], paths: list[str]) -> int:
         if reader.is_encrypted and not reader.decrypt(""):
             return 3
         for page in reader.pages:
-            print(json.dumps(page.extract_text()), flush=True)
+            sys.stdout.write(json.dumps(page.extract_text()) + "\n")
+        sys.stdout.flush()
     except pypdf.errors.DependencyError:
         return 3
     except Exception as error:  # damage shows in many ways
-        print(f"{type(error).__name__}: {error}"[:300], file=sys.stderr)
+        sys.stderr.write(f"{type(error).__name__}: {error}"[:300])
         return 4
     return 0
 

@@ -4,7 +4,7 @@ import json
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
-from datetime import date, datetime
+from datetime import datetime
 from io import BufferedIOBase
 from itertools import chain
 from typing import Any
@@ -78,12 +78,8 @@ def _shown(value: Any) -> str:
             return str(value).upper()
         case float() if value.is_integer() and abs(value) < 1e15:
             return str(int(value))
-        case datetime() if (value.hour, value.minute, value.second, value.microsecond) == (0, 0, 0, 0):
-            return value.date().isoformat()
         case datetime():
-            return value.isoformat(" ", "seconds")
-        case date():
-            return value.isoformat()
+            return value.isoformat(" ", "seconds").removesuffix(" 00:00:00")
         case _:
             return str(value)
 

@@ -1,4 +1,4 @@
-"""Units of translation in XML files, each cut out and parsed by itself: damage costs one, and no entities are defined."""
+"""Translation units in XML files. Each is cut out and parsed by itself: damage costs one, and no entity is defined."""
 
 import re
 from collections.abc import Iterator
