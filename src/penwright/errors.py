@@ -22,7 +22,7 @@ class UnknownArgument(UsageError, TypeError):
 
 
 class Interrupted(PenwrightError):
-    """Work was stopped by Ctrl+C or SIGTERM after its state was saved; the message says how to go on."""
+    """Work was stopped by Ctrl+C, SIGTERM or SIGHUP; the message says what is saved and how to resume."""
 
     exit_code = 130
 

@@ -10,6 +10,7 @@ from penwright.config import (
     Recipe,
     Table,
     Task,
+    flatten,
     merge,
     one_or_more,
     read_toml,
@@ -155,18 +156,10 @@ def require_settings(folder: Path, given: Table) -> None:
     """Raises PenwrightError, naming one, where a run has other settings than these."""
     run = Run.open(folder).recipe
     training = {key: value for key, value in given.get("training", {}).items() if value != "auto"}  # told by now
-    asked, begun = (_flat(each.model_dump()) for each in (changed(run, {**given, "training": training}, folder), run))
+    asked, begun = (flatten(each.model_dump()) for each in (changed(run, {**given, "training": training}, folder), run))
     for name, value in asked.items():
         if value != begun.get(name):
             raise PenwrightError(
                 f"{folder} was begun with another {name}: give the same command again to go on with it, "
                 "or choose another --run"
             )
-
-
-def _flat(table: Table, above: str = "") -> Table:
-    """The settings of all tables by their whole names, such as model.d_model."""
-    found: Table = {}
-    for key, value in table.items():
-        found |= _flat(value, f"{above}{key}.") if isinstance(value, dict) else {f"{above}{key}": value}
-    return found

@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Literal
 from warnings import warn
 
 import torch
+from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from penwright import compiler
 from penwright.config import Precision, require_writable_cache
@@ -26,6 +28,24 @@ AS_GOOD = 0.005  # nats a token
 MEASURED_BATCHES = 100
 ALIGNMENT = "alignment.json"  # of a run: the head of attention that aligns best
 CALIBRATION = "calibration.json"  # of a run: how often a classifier is right that is so sure
+
+
+class KeptHead(BaseModel):
+    """What alignment.json keeps."""
+
+    layer: NonNegativeInt
+    head: NonNegativeInt
+    shift: Literal[0, 1]
+
+
+class KeptCalibration(BaseModel):
+    """What calibration.json keeps: the bins of a Calibration, each as a list."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    bins: list[tuple[float, float, NonNegativeInt, float, float]]
+    n: NonNegativeInt
+    error: float
 
 
 def optimize(folder: Path, precision: Precision | None = None, say: Say = say_nothing) -> Mapping[Precision, float]:
@@ -101,7 +121,7 @@ def load_aligner(folder: Path, device: str = "cpu", paths: Sequence[str] = (), s
     Its head is chosen once, on the run's held-out pairs or on those of these files, and kept in alignment.json.
     """
     it, translator = opened(folder), load_translator(folder, device, "float32", "align")
-    if it.run.finding(ALIGNMENT) is None:
+    if _kept_head(it.run) is None:
         pairs = [(pair.source, pair.target) for pair in _pairs(it, paths)]
         say(f"choosing the head of attention that aligns best, on {len(pairs):,} pairs: once for this model")
         best = choose_head(translator.model, translator.tokenizer, pairs)[0]
@@ -111,8 +131,18 @@ def load_aligner(folder: Path, device: str = "cpu", paths: Sequence[str] = (), s
 
 def kept_alignment(folder: Path) -> Head | None:
     """The head that load_aligner() has chosen for the model as it is, if it was asked."""
-    kept = Run.open(folder).finding(ALIGNMENT)
-    return None if kept is None else Head(kept["layer"], kept["head"], kept["shift"])
+    return _kept_head(Run.open(folder))
+
+
+def _kept_head(run: Run) -> Head | None:
+    kept, model = run.finding(ALIGNMENT, KeptHead), run.recipe.model
+    if kept is None:
+        return None
+    head = Head(kept["layer"], kept["head"], kept["shift"])
+    if head.layer >= (model.n_decoder_layers or model.n_layers) or head.head >= model.n_heads:
+        warn(f"{run.folder / ALIGNMENT} names a head that the model does not have", PenwrightWarning, stacklevel=2)
+        return None
+    return head
 
 
 def calibrate(folder: Path, device: str = "cpu") -> Calibration:
@@ -120,7 +150,7 @@ def calibrate(folder: Path, device: str = "cpu") -> Calibration:
     here, it = usable_device(device), opened(folder)
     if it.recipe.task != "classify":
         raise UsageError(f"{folder} does not classify, so that there is no label it could be sure of")
-    kept = it.run.finding(CALIBRATION)
+    kept = it.run.finding(CALIBRATION, KeptCalibration)
     if kept is None:
         bench = it.bench(it.corpus(), it.model(), here)
         assert isinstance(bench.model, EncoderOnly)

@@ -1,5 +1,6 @@
 """What a run is good for: load its model, measure it, take it elsewhere."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
@@ -8,8 +9,11 @@ from typing import NamedTuple
 from warnings import warn
 
 import torch
+from pydantic import BaseModel, PositiveInt, ValidationError
 
+from penwright.checkpoints import WEIGHTS, Checkpoint, Tensors, first_problem
 from penwright.config import Precision, Recipe, Table, merge, validate
+from penwright.consistency import require_made_with, require_shapes
 from penwright.data.corpora import Document
 from penwright.data.languages import Languages
 from penwright.data.paths import found_from
@@ -26,13 +30,19 @@ from penwright.layers.quantised import to_precision
 from penwright.memory import keep_freed_memory
 from penwright.models import Model, make_model
 from penwright.models.weights import load_weights
-from penwright.runs import WEIGHTS, Checkpoint, Record, Run
+from penwright.runs import Run
 from penwright.tasks import TASKS, AnyCorpus, Application, Card, Workbench, make_application, reading_of, translating
 from penwright.tasks.stores import kept_training_tokens, token_store
 from penwright.tokenizers import Tokenizer
 
 CORPUS = "corpus.json"  # in a run folder: what it was trained on
 QUICKENED = "quickened.json"  # in a run folder: the precision to use it in
+
+
+class Quickened(BaseModel):
+    """What quickened.json keeps."""
+
+    precision: Precision
 
 
 class Opened(NamedTuple):
@@ -50,13 +60,21 @@ class Opened(NamedTuple):
         avoid_planned_attention()
         if self.checkpoint is not None:
             self.checkpoint.verify(WEIGHTS)
-        checkpoint, warnings = (self.checkpoint, []) if self.checkpoint else self.run.best()
+            weights, warnings = self._weights(self.checkpoint), list[str]()
+        else:
+            weights, warnings = self.run.read_best(self._weights)
         for warning in warnings:
             warn(warning, PenwrightWarning, stacklevel=3)
         model = make_model(self.recipe.task, self.tokenizer.vocab_size, self.recipe.model, len(self.card.labels)).eval()
-        load_weights(model, checkpoint.weights(), str(checkpoint.folder))
+        load_weights(model, weights, str(self.run.folder))
         to_precision(model, precision)
         return model
+
+    def _weights(self, checkpoint: Checkpoint) -> Tensors:
+        """Those of this checkpoint; raises PenwrightError if the other files of the run do not belong to it."""
+        require_made_with(checkpoint, self.run, self.recipe)
+        require_shapes(checkpoint, self.recipe, self.tokenizer.vocab_size, len(self.card.labels))
+        return checkpoint.weights()
 
     def corpus(self, paths: Sequence[str] = ()) -> AnyCorpus:
         """Its own, or all of these files to measure on.
@@ -77,26 +95,54 @@ class Opened(NamedTuple):
         return Workbench(recipe, corpus, tokenizer, None, held_out, model.to(device), device, card)
 
 
-def corpus_record(run: Run) -> Record:
-    """What a run was trained on; raises PenwrightError where it was stopped before that was known."""
-    if not (run.folder / CORPUS).exists():
+class LearnedFrom(BaseModel):
+    """A file that a run was trained on."""
+
+    path: str
+    sha256: str
+
+
+class KeptCard(BaseModel):
+    """A Card as corpus.json keeps it."""
+
+    labels: list[str] = []
+    max_source_tokens: PositiveInt | None = None
+    languages: tuple[str, str] | None = None  # older runs do not say
+
+
+class CorpusRecord(BaseModel):
+    """What corpus.json says that a run was trained on."""
+
+    fingerprint: str
+    files: list[LearnedFrom]
+    card: KeptCard
+    trained_from: str | None = None  # older runs do not say
+
+
+def corpus_record(run: Run) -> CorpusRecord:
+    """What a run was trained on; raises PenwrightError if it was stopped before that was known, or if it is damaged."""
+    path = run.folder / CORPUS
+    if not os.path.lexists(path):
         raise PenwrightError(
             f"{run.folder} was stopped before its training began: give the command that began it once more"
         )
-    return run.read_json(CORPUS)
+    try:
+        return CorpusRecord.model_validate(run.read_json(CORPUS))
+    except ValidationError as error:
+        raise PenwrightError(f"{path} is damaged: {first_problem(error)}. Put back a copy of the old file") from None
 
 
 def require_unchanged(run: Run, corpus: AnyCorpus, advice: str) -> None:
-    """Raises PenwrightError unless this is what the run was trained on, with the same part held out."""
+    """Raise PenwrightError unless this is what the run was trained on, with the same part held out."""
     before = corpus_record(run)
-    if before["fingerprint"] == corpus.fingerprint:
+    if before.fingerprint == corpus.fingerprint:
         return
-    known, found = ({file["sha256"] for file in before["files"]}, {file.sha256 for file in corpus.files})
+    known, found = ({file.sha256 for file in before.files}, {file.sha256 for file in corpus.files})
     changed = [str(file.path) for file in corpus.files if file.sha256 not in known]
-    changed = changed or [file["path"] for file in before["files"] if file["sha256"] not in found]
-    names = {Path(file["path"]).name for file in before["files"]}
+    changed = changed or [file.path for file in before.files if file.sha256 not in found]
+    names = {Path(file.path).name for file in before.files}
     if changed and not names & {Path(path).name for path in changed}:
-        named = ", ".join(file["path"] for file in before["files"])
+        named = ", ".join(file.path for file in before.files)
         raise PenwrightError(f"{run.folder} was trained on other data than {', '.join(changed)}: on {named}. {advice}")
     what = ", ".join(changed) if changed else "how the data is read (a [data] setting, or a newer Penwright)"
     raise PenwrightError(f"{run.folder} was trained on other data: {what} changed since. {advice}")
@@ -113,15 +159,15 @@ def opened(folder: str | Path) -> Opened:
         there = ", ".join(each.folder.name for each in kept) or "none yet"
         raise PenwrightError(f"{home} has no checkpoint {folder.name}; there are: {there}")
     run = Run.open(home if checkpoint else folder)
-    card = corpus_record(run)["card"]
-    languages = Languages(*card["languages"]) if card.get("languages") else None  # older runs do not say
-    made = Card(tuple(card["labels"]), card["max_source_tokens"], languages)
+    run.warn_of_edits()
+    card = corpus_record(run).card
+    made = Card(tuple(card.labels), card.max_source_tokens, Languages(*card.languages) if card.languages else None)
     return Opened(run, recipe_here(run), Tokenizer.load(run.tokenizer_path), made, checkpoint)
 
 
 def recipe_here(run: Run) -> Recipe:
     """Its recipe as it can be followed from any folder: files are those that it found where it was trained."""
-    recipe, origin = run.recipe, corpus_record(run).get("trained_from")
+    recipe, origin = run.recipe, corpus_record(run).trained_from
     if origin is None:  # older runs do not say
         return recipe
 
@@ -141,8 +187,9 @@ def load(folder: str | Path, device: str = "cpu", precision: Precision | None = 
     Weights are in float32, unless `optimize` has found another precision to be as good, or one is asked for.
     """
     here, it = usable_device(device), opened(folder)
-    model = it.model(precision or _kept_precision(it.run, here))
-    if precision is None and (why := _why_slow(it.run, model, here)):
+    kept = _kept_precision(it.run, here)
+    model = it.model(precision or kept or "float32")
+    if precision is None and (why := _why_slow(it.run, kept, model, here)):
         slow = f"{folder} is slower than it could be until `penwright optimize {quote(str(folder))}`: {why}"
         warn(slow, PenwrightWarning, stacklevel=2)
     return make_application(model.to(here), it.tokenizer, it.recipe, it.card)
@@ -201,7 +248,7 @@ def evaluate(
     here, own = usable_device(device), opened(folder)
     recipe = validate(Recipe, merge(own.recipe.model_dump(exclude_none=True), changes or {}), str(folder))
     it = own._replace(recipe=recipe)
-    bench = it.bench(it.corpus(paths), it.model(precision or _kept_precision(it.run, here)), here)
+    bench = it.bench(it.corpus(paths), it.model(precision or _kept_precision(it.run, here) or "float32"), here)
     n_examples = len(bench.corpus.held_out)
     if recipe.task == "translate":
         beam_size = beam_size or recipe.decoding.beam_size
@@ -217,7 +264,7 @@ def _baselines(own: Opened, bench: Workbench, say: Say) -> Sequence[Score]:
     """Compute the baselines of what is measured; a writer's need the tokens of its training text."""
     recipe = own.recipe
     if recipe.task == "generate":
-        given = corpus_record(own.run)["fingerprint"], own.tokenizer, own.card.labels
+        given = corpus_record(own.run).fingerprint, own.tokenizer, own.card.labels
         bench.training = kept_training_tokens(*given)
     if recipe.task == "generate" and bench.training is None:
         try:
@@ -240,19 +287,20 @@ def _beside(baselines: Sequence[Score], scores: Sequence[Score]) -> list[Score]:
 
 def kept_precision(folder: str | Path, device: str = "cpu") -> Precision:
     """The precision that a run is used in where none is asked for: what `optimize` has found, or float32."""
-    return _kept_precision(opened(folder).run, usable_device(device))
+    return _kept_precision(opened(folder).run, usable_device(device)) or "float32"
 
 
-def _kept_precision(run: Run, device: torch.device) -> Precision:
-    finding = run.finding(QUICKENED) if device.type == "cpu" else None  # which it was found for
-    return finding["precision"] if finding else "float32"
+def _kept_precision(run: Run, device: torch.device) -> Precision | None:
+    """Return the precision that `optimize` chose for the best model on a CPU."""
+    finding = run.finding(QUICKENED, Quickened) if device.type == "cpu" else None
+    return finding["precision"] if finding else None
 
 
-def _why_slow(run: Run, model: Model, device: torch.device) -> str:
-    """Why an optimized run is slower than it could be; "" where it is not, or never was optimized."""
+def _why_slow(run: Run, kept: Precision | None, model: Model, device: torch.device) -> str:
+    """Return why an optimized run is slower than it could be; "" where it is not, or never was optimized."""
     if device.type != "cpu" or not (run.folder / QUICKENED).is_file():
         return ""
-    if run.finding(QUICKENED) is None:
+    if kept is None:
         return "it has learned more since the last time"
     return "" if are_steps_kept(model) else "its compiled steps are missing"
 

@@ -74,10 +74,16 @@ def command(
     if resume is not None and ensemble is not None:
         raise UsageError("an ensemble goes on when its own command is given again: leave --resume out")
 
+    from penwright.training.launcher import guard_this_rank, is_launched, launch
+    from penwright.training.signals import treat_as_ctrl_c
+
+    treat_as_ctrl_c()
+    if processes is not None and processes > 1 and not is_launched():
+        raise typer.Exit(launch(processes, ["penwright", *sys.argv[1:]]))
+    guard_this_rank()
+
     from penwright import api
 
-    if processes is not None and processes > 1 and not api.is_launched():
-        raise typer.Exit(api.launch(processes, ["penwright", *sys.argv[1:]]))
     if api.follow():
         return
     if resume is not None:

@@ -24,7 +24,18 @@ from penwright.config.recipe import (
     one_or_more,
 )
 from penwright.config.schedules import Constant, Cosine, InverseSquareRoot, Linear, Schedule, Turn, WarmupStableDecay
-from penwright.config.settings import Settings, Table, explain, merge, parse_override, read_toml, validate, write_toml
+from penwright.config.settings import (
+    Settings,
+    Table,
+    explain,
+    flatten,
+    merge,
+    parse_override,
+    parse_toml,
+    read_toml,
+    validate,
+    write_toml,
+)
 from penwright.config.training import BUDGETS, AdamW, Muon, Optimizer, TrainingSettings
 
 __all__ = [
@@ -62,9 +73,11 @@ __all__ = [
     "cache_folder",
     "decoding_settings",
     "explain",
+    "flatten",
     "merge",
     "one_or_more",
     "parse_override",
+    "parse_toml",
     "read_toml",
     "require_writable_cache",
     "validate",

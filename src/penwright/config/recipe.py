@@ -82,14 +82,18 @@ class DistillationSettings(Settings):
     weight: Annotated[float, Field(gt=0, le=1)] = 0.7  # of their probabilities; the text itself has the rest
 
 
+LARGEST = 2**31 - 1
+Count = Annotated[int, Field(gt=0, le=LARGEST)]
+
+
 class DecodingSettings(Settings):
     """How a trained model is read out, unless a command says otherwise."""
 
-    max_new_tokens: PositiveInt | None = None  # None: 400 in writing; what the source's length allows in translation
-    min_new_tokens: NonNegativeInt = 0  # the end does not come before, unless nothing else may
+    max_new_tokens: Count | None = None  # None: 400 in writing; what the source's length allows in translation
+    min_new_tokens: Annotated[int, Field(ge=0, le=LARGEST)] = 0  # the end does not come before, unless nothing else may
     temperature: NonNegativeFloat = 0.8  # 0: always the likeliest token
     top_n_sigma: Annotated[PositiveFloat | None, OrOff] = None  # tokens within n standard deviations of the best score
-    top_k: Annotated[PositiveInt | None, OrOff] = None  # the k likeliest tokens; 0: all
+    top_k: Annotated[Count | None, OrOff] = None  # the k likeliest tokens; 0: all
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None  # 1: all tokens
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     typical_p: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -100,18 +104,18 @@ class DecodingSettings(Settings):
     repetition_penalty: PositiveFloat = 1.0
     presence_penalty: float = 0.0  # what a token that was written loses in score
     frequency_penalty: float = 0.0  # and what it loses for each time
-    no_repeat_ngram: Annotated[PositiveInt | None, OrOff] = None  # no n tokens in a row come twice
+    no_repeat_ngram: Annotated[Count | None, OrOff] = None  # no n tokens in a row come twice
     dry_multiplier: NonNegativeFloat = 0.0  # above 0: what goes on repeating loses score, the more the longer it is
     dry_base: Annotated[float, Field(ge=1)] = 1.75
-    dry_allowed_length: PositiveInt = 2  # tokens
+    dry_allowed_length: Count = 2  # tokens
     dry_breakers: Texts = ("\n", ":", '"', "*")  # no repetition reaches across tokens that hold one of these
     logit_bias: dict[str, float] = Field(default_factory=dict)  # scores for texts: { dragon = 2.0, "the end" = -5.0 }
     banned_words: Texts = ()  # whole words in any case; a * at an end stands for the rest of a word
     required_words: Texts = ()
     pattern: str | None = None  # a regular expression that matches the whole completion
     stop: Texts = ()
-    seed: NonNegativeInt = 0
-    beam_size: PositiveInt = 5
+    seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
+    beam_size: Count = 5
     length_penalty: Annotated[float, Field(ge=-10, le=10)] = (
         1.0  # hypotheses are ranked by log-probability / length ** length_penalty
     )

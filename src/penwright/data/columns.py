@@ -6,7 +6,8 @@ from difflib import get_close_matches
 
 from penwright.data.examples import Columns
 from penwright.data.headers import LABEL_NAMES, LANGUAGE_NAMES, SOURCE_NAMES, TARGET_NAMES, TEXT_NAMES
-from penwright.data.readers.tables import Row, Table, sample_of
+from penwright.data.readers.grid import Row
+from penwright.data.readers.tables import Table, sample_of
 from penwright.errors import PenwrightError
 
 LONGEST_LABEL = 50  # characters

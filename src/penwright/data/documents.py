@@ -1,6 +1,6 @@
 """Documents: files of running text, and rows of tables or hub data sets, measured and read in pieces."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -18,11 +18,11 @@ from penwright.data.readers.bilingual import holds_pairs
 from penwright.data.readers.formats import FORMATS
 from penwright.data.readers.hub import is_hub, open_hub
 from penwright.data.readers.tables import Table, is_table_file, names_text, table_in, text_column
-from penwright.data.sources import Source, Sources
+from penwright.data.sources import Broken, Source, Sources, number_reason
 from penwright.data.splits import Hashes, Mask
 from penwright.errors import PenwrightError
 
-Measures = Iterator[tuple[int, int, int]]  # characters (0: blank, -1: broken), UTF-8 bytes, hash
+Measures = Iterator[tuple[int, int, int]]  # characters (0: blank; below 0: number of a reason), UTF-8 bytes, hash
 MEASURE = np.dtype([("characters", np.int64), ("n_bytes", np.int64), ("hash", np.uint64)])
 
 
@@ -30,9 +30,10 @@ MEASURE = np.dtype([("characters", np.int64), ("n_bytes", np.int64), ("hash", np
 class Documents(Sources[Document]):
     """All documents of some paths, measured."""
 
-    characters: NDArray[np.int64]  # 0: blank, -1: broken
+    characters: NDArray[np.int64]  # 0: blank; below 0: broken, the number of the reason
     n_bytes: NDArray[np.int64]  # in UTF-8
     hashes: Hashes
+    reasons: Mapping[str, int]  # why documents are broken
 
     def part(self, chosen: Mask) -> Part[Document]:
         """The chosen ones as a part of a corpus."""
@@ -63,7 +64,8 @@ def open_documents(paths: Sequence[str | Path], encoding: str | None) -> Documen
     """The documents of files, folders and hub data sets, each read once to measure it."""
     if not paths:
         raise PenwrightError("no files were given to learn from")
-    found = list(chain.from_iterable(_sources(path, encoding) for path in dict.fromkeys(map(str, paths))))
+    reasons: dict[str, int] = {}
+    found = list(chain.from_iterable(_sources(path, encoding, reasons) for path in dict.fromkeys(map(str, paths))))
     measures = [np.fromiter(measured, dtype=MEASURE) for _, measured in found]
     every = np.concatenate(measures)
     if not len(every):
@@ -75,14 +77,15 @@ def open_documents(paths: Sequence[str | Path], encoding: str | None) -> Documen
         every["characters"],
         every["n_bytes"],
         every["hash"],
+        reasons,
     )
 
 
-def _sources(path: str, encoding: str | None) -> Iterator[tuple[Source[Document], Measures]]:
+def _sources(path: str, encoding: str | None, reasons: dict[str, int]) -> Iterator[tuple[Source[Document], Measures]]:
     if is_hub(path):
-        yield _rows(open_hub(path))
+        yield _rows(open_hub(path), reasons)
     elif is_archive(path) and len(members := data_members(path)) == 1:
-        yield from _sources(str(members[0]), encoding)
+        yield from _sources(str(members[0]), encoding, reasons)
     elif is_collection(path):
         paths = text_files([path])
         files, broken = _text_among(paths, encoding)
@@ -94,7 +97,7 @@ def _sources(path: str, encoding: str | None) -> Iterator[tuple[Source[Document]
         file = examine_text(path, encoding)
         _refuse_pairs(file)
         table = table_in(file)
-        yield _rows(table) if table and (is_table_file(file) or names_text(table)) else _whole_files((file,))
+        yield _rows(table, reasons) if table and (is_table_file(file) or names_text(table)) else _whole_files((file,))
 
 
 def _refuse_pairs(file: SourceFile) -> None:
@@ -113,7 +116,7 @@ def _text_among(paths: Sequence[Path], encoding: str | None) -> tuple[tuple[Sour
     files, remarks = [], []
     for path in paths:
         try:
-            file = examine(path, encoding)
+            file = _examined(path, encoding)
             _refuse_pairs(file)
             files.append(file)
         except PenwrightError as error:
@@ -121,6 +124,13 @@ def _text_among(paths: Sequence[Path], encoding: str | None) -> tuple[tuple[Sour
             if len(remarks) == len(paths):
                 raise
     return tuple(files), remarks
+
+
+def _examined(path: Path, encoding: str | None) -> SourceFile:
+    file = examine(path, encoding)
+    if file.is_parquet:
+        raise NotText(f"{path} is a Parquet table; give tables one by one, without a folder or pattern")
+    return file
 
 
 def _whole_files(files: tuple[SourceFile, ...], remark: str = "") -> tuple[Source[Document], Measures]:
@@ -134,20 +144,18 @@ def _whole_files(files: tuple[SourceFile, ...], remark: str = "") -> tuple[Sourc
     return Source(files, documents, lambda number: files[number].path, remark=remark), measures()
 
 
-def _rows(table: Table) -> tuple[Source[Document], Measures]:
+def _rows(table: Table, reasons: dict[str, int]) -> tuple[Source[Document], Measures]:
     column = text_column(table)
 
-    def texts() -> Iterator[str | None]:
-        return (None if row is None else row[0] for row in table.rows([column]))
-
-    def documents() -> Iterator[Document | None]:
-        for place, text in enumerate(texts()):
-            yield None if text is None else Document(table.place(place), Span(partial(_pieces, text)))
+    def documents() -> Iterator[Document | Broken]:
+        for place, row in enumerate(table.rows([column])):
+            yield row if isinstance(row, Broken) else Document(table.place(place), Span(partial(_pieces, row[0])))
 
     def measures() -> Measures:
-        for text in texts():
-            encoded = (text or "").encode()
-            size = -1 if text is None else 0 if not text.strip() else len(text)
+        for row in table.rows([column]):
+            text = "" if isinstance(row, Broken) else row[0]
+            encoded = text.encode()
+            size = len(text) if text.strip() else -number_reason(row, reasons)
             yield size, len(encoded), int.from_bytes(sha256(encoded).digest()[:8], "big")
 
     choice = f"the text is in column {table.columns[column]}"

@@ -41,7 +41,6 @@ SIGNATURES = {
     b"\x28\xb5\x2f\xfd": "a zstd archive; unpack it first",
     b"7z\xbc\xaf": "a 7z archive; unpack it and give the folder",
     b"Rar!": "a RAR archive; unpack it and give the folder",
-    b"PAR1": "a Parquet file; give its folder as hub:<folder>",
     b"SQLite format 3": "a database",
     b"\x80\x02": "a pickle",
     b"\x80\x03": "a pickle",

@@ -30,6 +30,7 @@ from penwright.errors import PenwrightError
 
 BLOCK = 1 << 20  # bytes read at a time, and about the longest piece of text handed on
 HEAD = 4 * BLOCK  # characters from which lines are taken to see what a file is
+PARQUET = "parquet"  # in place of an encoding
 
 
 class NotText(PenwrightError):
@@ -62,6 +63,11 @@ class SourceFile:
     def stored(self) -> Path:
         """The file to read instead of `path`, which may be a pipe, a member of an archive or a document."""
         return Path(self.copy or self.path)
+
+    @property
+    def is_parquet(self) -> bool:
+        """Whether the file holds a Parquet table rather than text."""
+        return self.encoding == PARQUET
 
     def blocks(self) -> Iterator[str]:
         """The text in pieces of about 1 MiB, cut anywhere."""
@@ -151,6 +157,9 @@ def _examine_text(stored: Path, name: str, encoding: str | None) -> SourceFile:
     blocks = partial(raw_blocks, stored, name, BLOCK)
     chosen = check_encoding(encoding) if encoding else None
     head = next(blocks(), b"")[:START]
+    if head.startswith(b"PAR1"):
+        copy = "" if str(stored) == name else str(stored)
+        return SourceFile(name, stored.stat().st_size, _sha256(stored), PARQUET, copy=copy)
     guess = (chosen or first_guess(head)).removesuffix("-sig")  # a mark at the start is dropped in any case
     if guess == "utf-8" and not chosen:
         guess = declared_encoding(head) or guess

@@ -20,7 +20,7 @@ from penwright.data.readers.hub import is_hub, open_hub
 from penwright.data.readers.tables import Table, delimited_table, is_table_file, open_table, select
 from penwright.data.report import count
 from penwright.data.rows import RowKind, Rows, RowSource, TwoSides, common_rules, measured_rows, open_rows
-from penwright.data.sources import Rule
+from penwright.data.sources import Broken, Rule
 from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_of_classes
 from penwright.errors import PenwrightError
 
@@ -79,9 +79,11 @@ def _from_table(table: Table, columns: Columns) -> RowSource:
     return RowSource(table.files, read, table.place, choice)
 
 
-def _rename(read: Callable[[], Iterator[TwoSides | None]], names: Mapping[str, str]) -> Iterator[TwoSides | None]:
+def _rename(
+    read: Callable[[], Iterator[TwoSides | Broken | None]], names: Mapping[str, str]
+) -> Iterator[TwoSides | Broken | None]:
     for row in read():
-        yield row if row is None or row[1] not in names else (row[0], names[row[1]])
+        yield (row[0], names[row[1]]) if isinstance(row, tuple) and row[1] in names else row
 
 
 def _look(rows: Rows, keep: Mask) -> list[str]:

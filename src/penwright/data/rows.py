@@ -1,6 +1,6 @@
 """Corpora of two-sided rows, which pairs and labelled texts both are: measured once, then chosen from with numpy."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -22,7 +22,7 @@ from penwright.data.examples import (
     only_held_out,
 )
 from penwright.data.report import Dropped, Report, count, reasons
-from penwright.data.sources import Rule, Source, Sources, leave_out
+from penwright.data.sources import Broken, Rule, Source, Sources, broken_rules, leave_out, number_reason
 from penwright.data.splits import Hashes, Mask, repeats
 from penwright.errors import PenwrightError
 
@@ -35,15 +35,16 @@ BATCH = 8192  # rows measured at a time
 
 @dataclass(frozen=True)
 class Rows(Sources[TwoSides]):
-    """All rows of some sources with their lengths and hashes: 41 bytes a row, whatever its text."""
+    """All rows of some sources with their lengths and hashes: 33 bytes a row, however long its text is."""
 
+    reasons: Mapping[str, int]  # why rows are broken
     first_hashes: Hashes
     second_hashes: Hashes
     first_sizes: Sizes  # characters
     second_sizes: Sizes
     first_bytes: Sizes  # in UTF-8
     second_bytes: Sizes
-    broken: Mask  # could not be read
+    broken: NDArray[np.uint8]  # the number of the reason; 0 for a row that could be read
 
     def __len__(self) -> int:
         return len(self.first_hashes)
@@ -57,28 +58,29 @@ class Rows(Sources[TwoSides]):
 
 def measure(sources: Sequence[RowSource]) -> Rows:
     """Read all rows once."""
-    batches, counts = [], []
+    batches, counts, reasons = [], [], dict[str, int]()
     for source in sources:
         rows, n = source.read(), 0
         while batch := list(islice(rows, BATCH)):
-            batches.append(_measure(batch))
+            batches.append(_measure(batch, reasons))
             n += len(batch)
         counts.append(n)
     if not batches:
         raise PenwrightError(
             f"{', '.join(file.path for source in sources for file in source.files)}: there are no rows"
         )
-    return Rows(tuple(sources), tuple(counts), *map(np.concatenate, zip(*batches, strict=True)))
+    columns = map(np.concatenate, zip(*batches, strict=True))
+    return Rows(tuple(sources), tuple(counts), reasons, *columns)
 
 
-def _measure(batch: Sequence[TwoSides | None]) -> tuple[NDArray[np.generic], ...]:
-    first, second = zip(*(row or ("", "") for row in batch), strict=True)
+def _measure(batch: Sequence[TwoSides | Broken | None], reasons: dict[str, int]) -> tuple[NDArray[np.generic], ...]:
+    first, second = zip(*(row if isinstance(row, tuple) else ("", "") for row in batch), strict=True)
     encoded = [[text.encode() for text in side] for side in (first, second)]
     return (
         *(_hashes(side) for side in encoded),
         *(_sizes(side) for side in (first, second)),
         *(_sizes(side) for side in encoded),
-        np.fromiter((row is None for row in batch), dtype=np.bool_, count=len(batch)),
+        np.fromiter((number_reason(row, reasons) for row in batch), dtype=np.uint8, count=len(batch)),
     )
 
 
@@ -104,7 +106,7 @@ def common_rules(rows: Rows, cleaning: Cleaning) -> list[Rule]:
     """What pairs and labelled texts both must be."""
     most = cleaning.max_characters
     rules: list[Rule] = [
-        ("broken rows (too few fields, or bad JSON)", lambda _: rows.broken),
+        *broken_rules(rows.broken, rows.reasons),
         ("blank on a side", lambda _: (rows.first_sizes == 0) | (rows.second_sizes == 0)),
         (f"longer than {most:,} characters", lambda _: np.maximum(rows.first_sizes, rows.second_sizes) > most),
     ]

@@ -19,7 +19,7 @@ from penwright.data.examples import (
     only_held_out,
 )
 from penwright.data.report import Dropped, Report, count, reasons
-from penwright.data.sources import Rule, leave_out
+from penwright.data.sources import Rule, broken_rules, leave_out
 from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_documents, repeats, tail_start
 from penwright.errors import PenwrightError
 
@@ -75,7 +75,7 @@ def _clean(documents: Documents, held_out: Documents | None, cleaning: Cleaning)
     """Which documents stay, and how many do not for which reason; those also held out do not."""
     keep = np.ones(len(documents.hashes), dtype=np.bool_)
     rules: list[Rule] = [
-        ("broken rows (bad JSON, or no text in them)", lambda _: documents.characters < 0),
+        *broken_rules(-documents.characters, documents.reasons),
         ("blank", lambda _: documents.characters == 0),
         ("exact duplicates", lambda kept: repeats(documents.hashes, kept) if cleaning.deduplicate else ~kept),
         ("also in the validation files", lambda _: _also_in(documents, held_out)),

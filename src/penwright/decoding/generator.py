@@ -1,8 +1,8 @@
 """Prompt in, completion out: a decoder-only model with its tokenizer."""
 
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Generator as Stream
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import log
 from typing import Any, Literal
@@ -15,6 +15,7 @@ from penwright.config import DecodingSettings, GivenSettings, decoding_settings
 from penwright.decoding.brief import brief, described, noted
 from penwright.decoding.choosing.next_token import Rule, Written
 from penwright.decoding.choosing.sampling import Chances
+from penwright.decoding.constraining.expressions import never_end
 from penwright.decoding.decodable import Continuing, Decodable, evaluating, newest_half
 from penwright.decoding.drafts import Draft, Manner, manner_of
 from penwright.decoding.generate import Finish, Step, generate
@@ -114,14 +115,16 @@ class Generator:
         *,
         n_likely: int = 0,
         biases: Mapping[int, float] | None = None,
+        check: Callable[[], None] = never_end,
     ) -> list[Request]:
-        """What a `pool` takes to write n completions: those that generate() gives for a prompt that comes n times.
+        """Return what a `pool` takes to write n completions: those of generate() for a prompt that comes n times.
 
-        A prompt can be given as tokens; `biases` are scores for single tokens. Raises UsageError as `each` does.
+        A prompt can be given as tokens; `biases` are scores for single tokens. `check` may end the building of
+        constraints by raising. Raises UsageError as `each` does.
         """
         text = prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
         tokens = self._encode(prompt) if isinstance(prompt, str) else [self.tokenizer.start_id, *prompt]
-        manner = manner_of(self.tokenizer, decoding_settings(self.defaults, settings), [text], biases)
+        manner = manner_of(self.tokenizer, decoding_settings(self.defaults, settings), [text], biases, check)
         return [Request(text, tokens, manner, number, n_likely) for number in range(n)]
 
     def pool(self, max_rows: int = 64) -> Pool:

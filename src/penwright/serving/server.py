@@ -1,6 +1,7 @@
 """A server from its beginning to its end: a socket, the routes, signals."""
 
 import asyncio
+import logging
 import signal
 import socket
 import sys
@@ -13,6 +14,7 @@ import uvicorn
 
 from penwright.errors import PenwrightError, UsageError
 from penwright.serving.app import create_app
+from penwright.serving.connections import SeldomSaid, affordable, protocol
 from penwright.serving.served import Served, Shelf
 from penwright.serving.settings import ServingSettings
 
@@ -23,23 +25,34 @@ class Server:
     """Models at an address, which is taken as soon as this is made."""
 
     def __init__(self, shelf: Shelf, settings: ServingSettings):
-        """Raises UsageError for an address that others could reach without a key, PenwrightError where it is taken."""
+        """Take the address.
+
+        Raises UsageError for an address that others could reach without a key, PenwrightError where it is taken.
+        """
         if not settings.is_local and settings.api_key is None:
             raise UsageError(
-                f"whoever reaches {settings.host} could use the models and read what they learned from: "
-                "give an --api-key, or listen at 127.0.0.1"
+                f"anybody who reaches {settings.host} could use the models and read parts of what they learned from. "
+                "Give an --api-key, or listen at 127.0.0.1"
             )
         self._socket = _bind(settings.host, settings.port)
         self._settings = settings.model_copy(update={"port": self._socket.getsockname()[1]})
         self._shelf = shelf
+        most = affordable(settings.max_connections)
         config = uvicorn.Config(
             create_app(shelf, self._settings),
+            http=protocol(settings.read_seconds, most),
+            ws="none",
+            backlog=min(BACKLOG, max(1, most // 2)),  # connections that asyncio takes before any of them is looked at
             log_level="warning",
             lifespan="off",
             server_header=False,
             use_colors=False,  # standard error shows escape sequences instead of sending them
             timeout_graceful_shutdown=int(self._settings.drain_seconds) + 1,
         )
+        for name in ("uvicorn.error", "asyncio"):
+            logger = logging.getLogger(name)
+            if not any(isinstance(each, SeldomSaid) for each in logger.filters):
+                logger.addFilter(SeldomSaid())
         self._server = _Draining(config, shelf, self._settings.drain_seconds)
 
     @property
