@@ -10,7 +10,22 @@ from penwright.data.headers import LANGUAGE_NAMES
 
 CODE = re.compile(r"[a-z]{2,3}(-[A-Za-z]{2,4})?")
 PAIR = re.compile(r"(?:^|[^A-Za-z])([a-z]{2,3})-([a-z]{2,3})(?:[^A-Za-z]|$)")
-HOW_WRITTEN = {".gz", ".xz", ".bz2", ".zst", ".txt", ".tsv", ".csv", ".json", ".jsonl", ".tmx"}
+HOW_WRITTEN = {
+    ".gz",
+    ".xz",
+    ".bz2",
+    ".zst",
+    ".txt",
+    ".tsv",
+    ".csv",
+    ".json",
+    ".jsonl",
+    ".tmx",
+    ".srt",
+    ".vtt",
+    ".ass",
+    ".sgm",
+}
 
 
 class Languages(NamedTuple):

@@ -9,10 +9,15 @@ from penwright.data.readers.extras import need
 from penwright.data.readers.formats import FORMATS
 from penwright.data.readers.markup import segments
 from penwright.data.readers.units import read_units
+from penwright.data.sources import Broken
 from penwright.errors import PenwrightError
 
 SAMPLE = 1000  # units that show which languages there are
-Pairs = Iterator[tuple[str, str] | None]  # None: damaged, or without one of the languages
+Pairs = Iterator[tuple[str, str] | Broken]
+DAMAGED = Broken("damaged, or without text in any language")
+ONE_SIDED = Broken("without a translation")
+UNSURE = Broken("without a translation, or marked as fuzzy")
+ALONE = Broken("without a partner in the other file")
 ENOUGH = 0.5  # of the segments of two files that must belong together
 
 
@@ -57,7 +62,7 @@ def bilingual_pairs(file: SourceFile, source: str, target: str) -> Pairs:
 
 
 def segment_pairs(first: SourceFile, second: SourceFile, encoding: str | None) -> Pairs:
-    """Yield segments of two files with the same document and number, or the same time; None if one has no partner."""
+    """Yield segments of two files with the same document and number, or the same time."""
     sides = [dict(segments(each.format, read_markup(each.path, encoding))) for each in (first, second)]
     shared = sides[0].keys() & sides[1].keys()
     if len(shared) < ENOUGH * max(map(len, sides)):
@@ -67,12 +72,14 @@ def segment_pairs(first: SourceFile, second: SourceFile, encoding: str | None) -
             f"{len(sides[1]):,} segments only {len(shared):,} have the same {by}"
         )
     for key, text in sides[0].items():
-        yield (text, sides[1][key]) if key in shared else None
+        yield (text, sides[1][key]) if key in shared else ALONE
 
 
-def _pair(texts: dict[str, str], source: str, target: str) -> tuple[str, str] | None:
+def _pair(texts: dict[str, str], source: str, target: str) -> tuple[str, str] | Broken:
     first, second = _side(texts, source), _side(texts, target)
-    return None if first is None or second is None else (first, second)
+    if first is None or second is None:
+        return ONE_SIDED if texts else DAMAGED
+    return first, second
 
 
 def _side(texts: dict[str, str], name: str) -> str | None:
@@ -119,4 +126,4 @@ def _po_pairs(file: SourceFile, *, is_swapped: bool) -> Pairs:
             pairs = [(entry.msgid, forms[0]), (entry.msgid_plural, forms[-1])]
         for first, second in pairs:
             sides = (" ".join(second.split()), " ".join(first.split()))
-            yield None if entry.fuzzy or not second else sides if is_swapped else sides[::-1]
+            yield UNSURE if entry.fuzzy or not second else sides if is_swapped else sides[::-1]

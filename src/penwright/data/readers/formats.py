@@ -19,14 +19,20 @@ class Format:
 
     name: str
     what: str  # in words, with its article
-    kind: Literal["document", "markup", "segments", "pairs", "sheet", "archive", "other"]
+    kind: Literal["plain", "document", "markup", "segments", "pairs", "sheet", "archive", "other"]
     remedy: str = ""  # for "other"
+
+    @property
+    def is_decoded(self) -> bool:
+        """Whether its text is read as it stands in the file, in the encoding of the file."""
+        return self.kind in ("plain", "pairs")
 
 
 def _other(name: str, what: str, remedy: str) -> Format:
     return Format(name, what, "other", remedy)
 
 
+PLAIN = Format("", "text", "plain")
 FORMATS = {
     each.name: each
     for each in (
