@@ -33,7 +33,7 @@ from penwright.training.signals import STOP_SIGNALS
 from penwright.training.steplog import StepLog
 from penwright.training.trainer import Trainer
 from penwright.training.wishes import forget_wishes
-from penwright.using import CORPUS, corpus_record, load, recipe_here, require_unchanged
+from penwright.using import CORPUS, columns_of_training, corpus_record, load, recipe_here, require_unchanged
 
 CHANGEABLE = {"training", "data", "decoding"}  # tables of a recipe, when a run is resumed
 
@@ -151,7 +151,7 @@ def _reopened(run: Run, recipe: Recipe, machine: Machine, checkpoint: Checkpoint
     torch.manual_seed(recipe.seed)
     if checkpoint:
         require_made_with(checkpoint, run, recipe)
-    corpus = TASKS[recipe.task].open_corpus(recipe.data.train, reading_of(recipe))
+    corpus = TASKS[recipe.task].open_corpus(recipe.data.train, reading_of(recipe, columns_of_training(run)))
     require_unchanged(run, corpus, "Put the old content back to resume, or train anew with another --run.")
     tokenizer = Tokenizer.load(run.tokenizer_path)
     if checkpoint:
@@ -220,7 +220,8 @@ def _keep_corpus(run: Run, bench: Workbench) -> None:
     files = [{"path": str(file.path), "bytes": file.n_bytes, "sha256": file.sha256} for file in corpus.files]
     record = {"fingerprint": corpus.fingerprint, "files": files, "report": corpus.report.as_dict()}
     here = os.path.relpath(Path.cwd(), run.folder)  # so that a run and its text can be moved together
-    run.write_json(CORPUS, {**record, "trained_from": Path(here).as_posix(), "card": asdict(bench.card)})
+    places = {"trained_from": Path(here).as_posix(), "card": asdict(bench.card)}
+    run.write_json(CORPUS, {**record, **places, "columns": corpus.roles})
 
 
 def _trainer(bench: Workbench, machine: Machine) -> Trainer:

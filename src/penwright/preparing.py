@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice, takewhile
 from pathlib import Path
 
 from penwright.config import (
@@ -17,7 +17,7 @@ from penwright.config import (
     require_writable_cache,
     validate,
 )
-from penwright.data.corpora import Document, detect_task
+from penwright.data.corpora import Document, Labelled, Pair, detect_task
 from penwright.data.paths import WILDCARD, is_pattern
 from penwright.errors import PenwrightError, Say, UsageError, say_nothing
 from penwright.runs import Run
@@ -29,6 +29,7 @@ from penwright.training.pace import pace_on
 from penwright.training.planning import Plan, make_plan
 
 HEADS = ("n_heads", "n_kv_heads", "d_head")  # settings that must suit the width
+N_EXAMPLES = 3  # that are shown before training
 SEEN_FOR_FACTS = 2_000_000  # characters read to see which distinct ones there are
 
 
@@ -65,7 +66,8 @@ def prepare(given: Table, say: Say = say_nothing) -> Prepared:
         raise UsageError("nothing to train on: name a file, a folder or hub:NAME")
     require_writable_cache()  # before the text is read
     asked, encoding = given.get("task"), data.get("encoding")
-    task, reason = (asked, "as asked") if asked else detect_task(paths, encoding=encoding)
+    told = _task_of_told_columns(data)
+    task, reason = (asked, "as asked") if asked else told or detect_task(paths, encoding=encoding)
     if task not in TASKS:
         raise UsageError(f"there is no task '{task}'; the tasks are {', '.join(TASKS)}")
     say("reading the text")
@@ -89,6 +91,27 @@ def expect(prepared: Prepared) -> Outlook:
     held_out = (chunk for document in corpus.held_out if isinstance(document, Document) for chunk in document.chunks)
     compressed = compressed_bits(before, _beginning(held_out, MEASURED))
     return outlook_for(compressed, corpus.training_bytes, plan.epochs, minutes)
+
+
+def _task_of_told_columns(data: Table) -> tuple[str, str] | None:
+    """Return the task that the columns named in the settings are for; None where they do not tell."""
+    for key, task in (("label", "classify"), ("source", "translate"), ("target", "translate")):
+        if data.get(key) is not None:
+            return task, f"data.{key} is given"
+    return None
+
+
+def first_examples(corpus: AnyCorpus) -> list[dict[str, str]]:
+    """Return the first training examples as the model will see them: pairs, labelled texts, or lines."""
+    found: list[dict[str, str]] = []
+    for example in islice(corpus.training, N_EXAMPLES):
+        match example:
+            case Pair() | Labelled():
+                found.append(example._asdict())
+            case Document():
+                lines = (line for chunk in example.chunks for line in chunk.split("\n") if line.strip())
+                found += [{"text": line} for line in islice(lines, N_EXAMPLES - len(found))]
+    return found
 
 
 def _beginning(texts: Iterable[str], n_bytes: int) -> bytes:

@@ -14,8 +14,8 @@ from pydantic import BaseModel, PositiveInt, ValidationError
 from penwright.checkpoints import WEIGHTS, Checkpoint, Tensors, first_problem
 from penwright.config import Precision, Recipe, Table, merge, validate
 from penwright.consistency import require_made_with, require_shapes
-from penwright.data.corpora import Document
-from penwright.data.languages import Languages
+from penwright.data.corpora import Document, Roles
+from penwright.data.languages import Languages, languages_between
 from penwright.data.paths import found_from
 from penwright.data.report import count
 from penwright.decoding import Classifier, Generator, Translator
@@ -31,7 +31,17 @@ from penwright.memory import keep_freed_memory
 from penwright.models import Model, make_model
 from penwright.models.weights import load_weights
 from penwright.runs import Run
-from penwright.tasks import TASKS, AnyCorpus, Application, Card, Workbench, make_application, reading_of, translating
+from penwright.tasks import (
+    TASKS,
+    AnyCorpus,
+    Application,
+    Card,
+    Workbench,
+    languages_of,
+    make_application,
+    reading_of,
+    translating,
+)
 from penwright.tasks.stores import kept_training_tokens, token_store
 from penwright.tokenizers import Tokenizer
 
@@ -81,7 +91,7 @@ class Opened(NamedTuple):
 
         Raises PenwrightError where its own has changed since: what is held out of it now may have been trained on.
         """
-        parts, reading = TASKS[self.recipe.task], reading_of(self.recipe)
+        parts, reading = TASKS[self.recipe.task], reading_of(self.recipe, columns_of_training(self.run))
         if paths:
             return parts.open_measured(paths, reading)
         corpus = parts.open_corpus(self.recipe.data.train, reading)
@@ -117,6 +127,7 @@ class CorpusRecord(BaseModel):
     files: list[LearnedFrom]
     card: KeptCard
     trained_from: str | None = None  # older runs do not say
+    columns: dict[str, tuple[tuple[str, PositiveInt], ...]] = {}  # by role; older runs do not say
 
 
 def corpus_record(run: Run) -> CorpusRecord:
@@ -130,6 +141,11 @@ def corpus_record(run: Run) -> CorpusRecord:
         return CorpusRecord.model_validate(run.read_json(CORPUS))
     except ValidationError as error:
         raise PenwrightError(f"{path} is damaged: {first_problem(error)}. Put back a copy of the old file") from None
+
+
+def columns_of_training(run: Run) -> Roles:
+    """Return the columns that a run was trained on, by role; nothing for runs that did not record them."""
+    return corpus_record(run).columns
 
 
 def require_unchanged(run: Run, corpus: AnyCorpus, advice: str) -> None:
@@ -248,7 +264,12 @@ def evaluate(
     here, own = usable_device(device), opened(folder)
     recipe = validate(Recipe, merge(own.recipe.model_dump(exclude_none=True), changes or {}), str(folder))
     it = own._replace(recipe=recipe)
-    bench = it.bench(it.corpus(paths), it.model(precision or _kept_precision(it.run, here) or "float32"), here)
+    corpus = it.corpus(paths)
+    if paths:
+        it, corpus = _facing_as_trained(it, corpus, paths)
+        for note in corpus.report.notes:
+            say(note)
+    bench = it.bench(corpus, it.model(precision or _kept_precision(it.run, here) or "float32"), here)
     n_examples = len(bench.corpus.held_out)
     if recipe.task == "translate":
         beam_size = beam_size or recipe.decoding.beam_size
@@ -283,6 +304,33 @@ def _beside(baselines: Sequence[Score], scores: Sequence[Score]) -> list[Score]:
         score._replace(baselines=tuple(Baseline(b.note, b.value) for b in baselines if b.name == score.name))
         for score in scores
     ]
+
+
+def _facing_as_trained(it: Opened, corpus: AnyCorpus, paths: Sequence[str]) -> tuple[Opened, AnyCorpus]:
+    """Read pairs the other way round where their names say so; warn of that, and of other languages."""
+    trained, found = languages_of(it.recipe, it.card), languages_between(corpus.names)
+    if it.recipe.task != "translate" or trained is None or found is None or _same_languages(trained, found):
+        return it, corpus
+    direction = f"{it.run.folder} translates from {trained.source} to {trained.target}"
+    data = it.recipe.data
+    if not _same_languages(trained, Languages(found.target, found.source)) or data.source or data.target:
+        other = f"{direction}, but {', '.join(paths)} are read as {found.source} to {found.target}"
+        warn(other, PenwrightWarning, stacklevel=3)
+        return it, corpus
+    warn(
+        f"{direction}, and {', '.join(paths)} are the other way round ({found.source}, {found.target}): "
+        f"read with {found.target} as the source",
+        PenwrightWarning,
+        stacklevel=3,
+    )
+    data = data.model_copy(update={"source": corpus.names[1], "target": corpus.names[0]})
+    it = it._replace(recipe=it.recipe.model_copy(update={"data": data}))
+    return it, it.corpus(paths)
+
+
+def _same_languages(first: Languages, second: Languages) -> bool:
+    """Whether both are the same, whatever their regions."""
+    return [code.split("-")[0] for code in first] == [code.split("-")[0] for code in second]
 
 
 def kept_precision(folder: str | Path, device: str = "cpu") -> Precision:

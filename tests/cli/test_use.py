@@ -11,7 +11,7 @@ from penwright import api
 from penwright.decoding import Classifier, Generator, Translator
 from penwright.runs import Run, write_atomically
 
-from .conftest import Command
+from .conftest import QUICK, Command
 
 
 def test_the_list_of_commands_says_what_each_does_on_its_line(penwright: Command) -> None:
@@ -267,3 +267,44 @@ def test_tuning_keeps_what_helps_and_says_what_it_tried(penwright: Command, runs
     decoding = Run(tmp_path / "run").recipe.decoding
     assert (decoding.length_penalty != 1.0 or decoding.coverage_penalty != 0.0) <= tried["kept"]
     assert "BLEU" in penwright("tune", tmp_path / "run", "--beam", 2).stdout
+
+
+def test_evaluate_reads_the_columns_of_training(penwright: Command, runs: Path, tmp_path: Path) -> None:
+    for name, text in (
+        ("a.csv", "a fine film,good\na dull film,bad\n"),
+        ("b.jsonl", '{"label": "GOOD", "text": "fine"}'),
+    ):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        done = penwright("evaluate", runs / "classifier", tmp_path / name)
+        assert done.returncode == 0 and "label = column" in done.stderr, done.stderr
+    (tmp_path / "c.csv").write_text("text,label\na fine film,wonderful\n", encoding="utf-8")
+    done = penwright("evaluate", runs / "classifier", tmp_path / "c.csv")
+    assert done.returncode == 1 and "'wonderful'" in done.stderr and "bad, good" in done.stderr
+
+
+def test_a_run_without_a_record_of_its_columns_is_evaluated_as_before(
+    penwright: Command, runs: Path, tmp_path: Path
+) -> None:
+    for columns in (None, 3, {"text": "no list"}):
+        shutil.copytree(runs / "classifier", tmp_path / "old", dirs_exist_ok=True)
+        path = tmp_path / "old" / "corpus.json"
+        record = json.loads(path.read_text(encoding="utf-8")) | {"columns": columns}
+        path.write_text(json.dumps({key: value for key, value in record.items() if value is not None}))
+        done = penwright("evaluate", tmp_path / "old")
+        assert done.returncode == 0, done.stderr
+
+
+def test_files_the_other_way_round_are_turned_and_said(penwright: Command, corpora: Path, tmp_path: Path) -> None:
+    pairs = [line.split("\t") for line in (corpora / "pairs.tsv").read_text(encoding="utf-8").splitlines()]
+    for place, code in enumerate(("de", "en")):
+        (tmp_path / f"a.{code}").write_text("".join(f"{pair[place]}\n" for pair in pairs), encoding="utf-8")
+    sides, run = [tmp_path / "a.de", tmp_path / "a.en"], tmp_path / "run"
+    made = penwright("train", *sides, "--run", run, "--steps", 5, *QUICK)
+    assert made.returncode == 0, made.stderr
+    right, turned = penwright("evaluate", run, *sides), penwright("evaluate", run, *reversed(sides))
+    assert turned.stdout == right.stdout and "other way round" not in right.stderr
+    assert "translates from de to en" in turned.stderr and "other way round" in turned.stderr
+    table = tmp_path / "t.tsv"
+    table.write_text("en\tde\n" + "".join(f"{en}\t{de}\n" for de, en in pairs), encoding="utf-8")
+    turned = penwright("evaluate", run, table)
+    assert turned.stdout == right.stdout and "other way round" in turned.stderr

@@ -20,6 +20,7 @@ from penwright.cli.options import (
     Validation,
     plan_as_record,
     plan_in_words,
+    prepare_by_asking,
     print_json,
     settings_of,
     training_flags,
@@ -90,12 +91,11 @@ def command(
         _resume(resume, settings, json)
         return
 
-    from penwright.cli.progress import err
     from penwright.runs import require_unused
 
     if run is not None and ensemble is None and not dry_run:
         require_unused(run)  # before any work is done
-    prepared = api.prepare(settings, err)
+    settings, prepared = prepare_by_asking(settings)
     folder = run or api.new_run_folder(prepared.plan.recipe)
     if ensemble is not None:
         _train_ensemble(settings, ensemble, folder, json, dry_run)

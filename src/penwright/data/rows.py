@@ -1,7 +1,7 @@
 """Corpora of two-sided rows, which pairs and labelled texts both are: measured once, then chosen from with numpy."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from itertools import islice
@@ -20,6 +20,7 @@ from penwright.data.examples import (
     Reading,
     fingerprint_of,
     only_held_out,
+    read_alike,
 )
 from penwright.data.report import Dropped, Report, count, reasons
 from penwright.data.sources import Broken, Rule, Source, Sources, broken_rules, leave_out, number_reason
@@ -122,7 +123,7 @@ class RowKind(Generic[Example]):
     chosen_by: str  # whose hashes choose what is held out
     sources: Callable[[Sequence[str], Reading], list[RowSource]]
     rules: Callable[[Rows, Cleaning], list[Rule]]  # for rows that are left out
-    look: Callable[[Rows, Mask], list[str]]  # notes on those that stay; PenwrightError when they are no good
+    look: Callable[[Rows, Mask, Reading], list[str]]  # notes on those that stay; PenwrightError when they are no good
     hold_out: Callable[[Rows, Mask, Reading], Mask]  # which of those that stay
     leak_rule: Callable[[Rows, Rows, Mask], Rule]  # for rows to learn from that tell of the held-out ones
     part: Callable[[Rows, Mask], Part[Example]]
@@ -132,9 +133,9 @@ def open_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: Read
     """Rows to learn from, and apart from them those of `reading.validation`, else a part chosen by hashes and seed."""
     rows = _read(kind, paths, reading)
     keep, dropped = clean(rows, kind.rules(rows, reading.cleaning))
-    notes = kind.look(rows, keep)
+    notes = kind.look(rows, keep, reading)
     if reading.validation:
-        where, chosen = _read_all(kind, reading.validation, reading)
+        where, chosen = _read_all(kind, reading.validation, read_alike(reading, rows.roles))
         rest, files, how = keep, rows.files + where.files, "the validation files"
     else:
         where, chosen = rows, kind.hold_out(rows, keep, reading)
@@ -162,13 +163,17 @@ def open_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: Read
         **({} if set(where.choices) == set(rows.choices) else {"own_columns": where.choices}),
     )
     names = {source.names for source in rows.each}
-    return Corpus(training, held_out, files, fingerprint, report, names=names.pop() if len(names) == 1 else ())
+    return Corpus(
+        training, held_out, files, fingerprint, report, names=names.pop() if len(names) == 1 else (), roles=rows.roles
+    )
 
 
 def measured_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: Reading) -> Corpus[Example]:
     """Rows to measure a model on: all of them, as they are, but for those with a blank side."""
     rows, chosen = _read_all(kind, paths, reading)
-    return only_held_out(kind.part(rows, chosen), rows.files, kind.unit, rows.choices)
+    corpus = only_held_out(kind.part(rows, chosen), rows.files, kind.unit, rows.choices, rows.notes)
+    names = {source.names for source in rows.each}
+    return replace(corpus, names=names.pop() if len(names) == 1 else (), roles=rows.roles)
 
 
 def _read(kind: RowKind[Example], paths: Sequence[str | Path], reading: Reading) -> Rows:

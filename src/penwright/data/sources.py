@@ -1,13 +1,14 @@
 """What the files of a corpus hold, numbered through all of them; and which of it is left out, and why."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, compress
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penwright.data.examples import Roles
 from penwright.data.files import SourceFile
 from penwright.data.report import Dropped
 from penwright.data.splits import Mask
@@ -35,6 +36,7 @@ class Source(Generic[Item]):
     choice: str = ""  # of the columns, in words
     names: tuple[str, ...] = ()  # of the two sides: columns, or languages
     remark: str = ""  # on what was not read
+    roles: Roles = field(default_factory=dict)  # of the columns that were chosen
 
 
 @dataclass(frozen=True)
@@ -54,10 +56,16 @@ class Sources(Generic[Item]):
         return tuple(source.choice for source in self.each)
 
     @property
+    def roles(self) -> Roles:
+        """The columns of each role, where all files have the same ones."""
+        first, *others = (source.roles for source in self.each)
+        return first if all(each == first for each in others) else {}
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """Which columns were chosen, by file, and what was not read."""
         chosen = [f"{source.files[0].path}: {source.choice}" for source in self.each if source.choice]
-        return (*chosen, *(source.remark for source in self.each if source.remark))
+        return (*chosen, *(line for source in self.each for line in source.remark.splitlines()))
 
     def read(self, chosen: Mask) -> Iterator[Item]:
         """The chosen items, in order."""

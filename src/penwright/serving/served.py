@@ -83,9 +83,12 @@ class Served:
 
     @classmethod
     def load(cls, folder: Path, name: str | None = None, limits: ServingSettings | None = None) -> "Served":
-        """A run folder, under its own name or another."""
+        """Load a run folder, under its own name or another."""
         device = limits.device if limits else "cpu"
-        return cls(name or folder.resolve().name, opened(folder), load(folder, device), limits)
+        served = cls(name or folder.resolve().name, opened(folder), load(folder, device), limits)
+        if served.kind == "writer":
+            _ = served.pooling  # takes a second, in which the first client would keep all others waiting
+        return served
 
     @property
     def kind(self) -> Kind:

@@ -1,6 +1,7 @@
 """A server from its beginning to its end: a socket, the routes, signals."""
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -13,11 +14,13 @@ from types import FrameType
 import uvicorn
 
 from penwright.errors import PenwrightError, UsageError
+from penwright.memory import give_back_memory
 from penwright.serving.app import create_app
 from penwright.serving.connections import SeldomSaid, affordable, protocol
 from penwright.serving.served import Served, Shelf
 from penwright.serving.settings import ServingSettings
 
+IDLE_TICKS = 10  # tenths of a second
 BACKLOG = 256  # connections that may wait to be taken, also before all is ready
 
 
@@ -73,6 +76,8 @@ class Server:
 
     def run(self, *, open_page: bool = False) -> None:
         """Serve until SIGTERM, after which what is under way comes to its end, or until Ctrl+C."""
+        gc.collect()
+        gc.freeze()  # else collections look through all of torch, a quarter of a second for a list of 100,000 lists
         before = signal.signal(signal.SIGTERM, _ended)  # uvicorn raises it again when it is done
         try:
             asyncio.run(self.serve(open_page=open_page))
@@ -99,6 +104,15 @@ class _Draining(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, shelf: Shelf, seconds: float):
         super().__init__(config)
         self._shelf, self._seconds = shelf, seconds
+        self._n_idle = self._n_seen = 0
+
+    async def on_tick(self, counter: int) -> bool:
+        """Give memory back once nothing was asked for a while; uvicorn calls this ten times a second."""
+        self._n_idle = 0 if self.server_state.tasks else self._n_idle + 1
+        if self._n_idle == IDLE_TICKS and self._n_seen != self.server_state.total_requests:
+            self._n_seen = self.server_state.total_requests
+            await asyncio.to_thread(give_back_memory)
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for served in self._shelf:

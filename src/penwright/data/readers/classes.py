@@ -8,8 +8,12 @@ from penwright.data.paths import TEXT_SUFFIXES, suffix_of, visible_files
 from penwright.errors import PenwrightError
 
 SPLITS = {"train", "training", "test", "testing", "dev", "valid", "val", "validation", "eval"}
+UNLABELLED = ("unsup", "unlabeled", "unlabelled")
 TRAINING = ("train", "training")
-SHOWN = 10
+CLASSES = {  # what folders of classes are often called
+    *("pos", "neg", "neu", "positive", "negative", "neutral", "mixed", "good", "bad", "spam", "ham"),
+    *("true", "false", "real", "fake", "yes", "no", "0", "1", "2", "3", "4", "5", "human", "machine", "ai"),
+}
 
 
 def class_folders(folder: str | Path) -> tuple[dict[str, list[Path]], str]:
@@ -26,7 +30,9 @@ def class_folders(folder: str | Path) -> tuple[dict[str, list[Path]], str]:
         if others:
             remarks.append(f"{', '.join(others)} not read; give it to --validation or `penwright evaluate`")
         folder, inner = training, _folders(training)
-    found = {each.name: _texts(each) for each in inner}
+    unlabelled = [each for each in inner if each.name.lower() in UNLABELLED]
+    remarks += [f"{each} not read: it has no label" for each in unlabelled]
+    found = {each.name: _texts(each) for each in inner if each not in unlabelled}
     classes = {name: files for name, files in found.items() if files}
     if len(classes) < 2:
         raise PenwrightError(
@@ -39,16 +45,18 @@ def class_folders(folder: str | Path) -> tuple[dict[str, list[Path]], str]:
     return classes, "; ".join(remarks)
 
 
-def classes_hint(folder: str | Path) -> str:
-    """Say how a folder of folders is read as classes; "" for other folders."""
+def classes_in(folder: str | Path) -> tuple[list[str], bool]:
+    """Return the names of the folders in a folder that may be classes, and whether they are named as such.
+
+    There are none if the folder has texts of its own beside them.
+    """
     folder = Path(folder)
     try:
         has_own_texts = any(suffix_of(file) in TEXT_SUFFIXES for file in folder.iterdir() if file.is_file())
-        classes = {} if has_own_texts else class_folders(folder)[0]
-    except (PenwrightError, OSError):
-        return ""
-    names = ", ".join(list(classes)[:SHOWN])
-    return f" (if its folders {names} are classes: --task classify)" if classes else ""
+        classes = [] if has_own_texts else list(class_folders(folder)[0])
+    except (PenwrightError, OSError):  # no folder, or one without classes
+        return [], False
+    return classes, {name.lower() for name in classes} <= CLASSES
 
 
 def class_rows(files: Sequence[tuple[str, SourceFile]]) -> Iterator[tuple[str, str]]:

@@ -24,7 +24,6 @@ BAD_JSON = Broken("bad JSON")
 BLANK = Broken("blank line")
 NO_RECORD = Broken("not a JSON object")
 NO_TEXT = Broken("a field that is missing or holds no text")
-SEVERAL = Broken("a list of several values where one is needed")
 SURROGATES = re.compile("[\ud800-\udfff]")
 SPACE = " \t\r\n,"  # between the values of a JSON list
 MISSING = object()
@@ -177,7 +176,7 @@ def _follow(record: Record, path: Path) -> object:
 
 
 def _text(value: object) -> str | Broken:
-    """A value as text. A list of one stands for what it holds."""
+    """Return a value as text: the item of a list of one, and longer lists as JSON."""
     if isinstance(value, str):
         # JSON can escape half of a character, which no text may hold
         return value if value.isascii() or not SURROGATES.search(value) else SURROGATES.sub("\ufffd", value)
@@ -188,5 +187,5 @@ def _text(value: object) -> str | Broken:
     if isinstance(value, list) and len(value) == 1:
         return _text(value[0])
     if isinstance(value, list) and value:
-        return SEVERAL
+        return json.dumps(value, ensure_ascii=False, default=str)
     return str(value) if isinstance(value, date | time | Decimal | UUID) else NO_TEXT

@@ -2,22 +2,41 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import Protocol, runtime_checkable
 
 from penwright.data.files import SourceFile
 from penwright.data.headers import TEXT_NAMES
 from penwright.data.paths import suffix_of
 from penwright.data.readers.delimited import is_tabbed
-from penwright.data.readers.grid import SAMPLE, Grid, Row, delimited_grid, sheet_grid
+from penwright.data.readers.grid import SAMPLE, Row, delimited_grid, sheet_grid
 from penwright.data.readers.parquet import parquet_table
-from penwright.data.readers.records import Records, json_table
+from penwright.data.readers.records import json_table
 from penwright.data.readers.spreadsheets import sheet_rows
 from penwright.data.sources import Broken
-from penwright.errors import PenwrightError
 
-Table = Grid | Records
 TSV, CSV, JSON, PARQUET = (".tsv", ".tab"), (".csv",), (".jsonl", ".ndjson", ".json"), (".parquet", ".pq")
 SHEETS = ("xlsx", "ods")  # formats
 TABLE_SUFFIXES = (*TSV, *CSV, *JSON, *PARQUET)
+
+
+@runtime_checkable
+class Table(Protocol):
+    """Rows with columns that have names, or numbers from 1 for names."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def files(self) -> tuple[SourceFile, ...]: ...
+
+    @property
+    def columns(self) -> tuple[str, ...]: ...
+
+    def rows(self, columns: Sequence[int]) -> Iterator[Row | Broken]:
+        """Yield these columns, counted from 0, of every row; for one that cannot be read, why."""
+
+    def place(self, row: int) -> str:
+        """Return where the row with this number, from 0, is."""
 
 
 def is_table_file(file: SourceFile) -> bool:
@@ -43,11 +62,11 @@ def delimited_table(file: SourceFile, delimiter: str | None, names: Sequence[str
     return parquet_table(file) if file.is_parquet else delimited_grid(file, delimiter, names)
 
 
-def table_in(file: SourceFile) -> Table | None:
+def table_in(file: SourceFile, names: Sequence[str] = ()) -> Table | None:
     """Open the table that a file holds by its name or by the tabs in nearly all of its lines; None for running text."""
     if is_table_file(file):
-        return open_table(file)
-    return delimited_grid(file, "\t") if has_tabs(file) and not file.format else None
+        return open_table(file, names)
+    return delimited_grid(file, "\t", names) if has_tabs(file) and not file.format else None
 
 
 def has_tabs(file: SourceFile) -> bool:
@@ -58,20 +77,6 @@ def has_tabs(file: SourceFile) -> bool:
 def names_text(table: Table) -> bool:
     """Return whether a column is called what columns of text are called."""
     return any(name.lower() in TEXT_NAMES for name in table.columns)
-
-
-def text_column(table: Table) -> int:
-    """Return the column of running text: by its name, else the longest."""
-    names = [name.lower() for name in table.columns]
-    for name in TEXT_NAMES:
-        if name in names:
-            return names.index(name)
-    if not names:
-        raise PenwrightError(f"{table.name}: there are no rows")
-    sizes = [
-        sum(len(row[0]) for row in islice(table.rows([i]), SAMPLE) if isinstance(row, tuple)) for i in range(len(names))
-    ]
-    return sizes.index(max(sizes))
 
 
 def select(table: Table, first: Sequence[int], second: int) -> Iterator[tuple[str, str] | Broken]:
