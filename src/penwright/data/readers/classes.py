@@ -56,7 +56,7 @@ def classes_in(folder: str | Path) -> tuple[list[str], bool]:
         classes = [] if has_own_texts else list(class_folders(folder)[0])
     except (PenwrightError, OSError):  # no folder, or one without classes
         return [], False
-    return classes, {name.lower() for name in classes} <= CLASSES
+    return classes, bool(classes) and {name.lower() for name in classes} <= CLASSES
 
 
 def class_rows(files: Sequence[tuple[str, SourceFile]]) -> Iterator[tuple[str, str]]:
