@@ -102,7 +102,7 @@ def test_a_damaged_line_is_told_at_its_run_and_hides_nothing(asked: Any, runs: P
             lines.write(DAMAGES[damage] + b'{"step": 30, "seconds": 2.0, "targets": 90, "loss": 2.0}\n')
         found = {run["name"]: run for run in get(asked, "")["runs"]}
         assert {"writer", "translator", "classifier", "hurt"} <= set(found)
-        assert found["hurt"]["step"] == (10 if file == "samples.jsonl" else 30)
+        assert found["hurt"]["step"] == (30 if file == "steps.jsonl" else 10)
         assert not found["writer"]["problem"]
         figures = get(asked, "/figures?run=hurt")
         for place in ("samples", "settings"):
