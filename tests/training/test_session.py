@@ -209,7 +209,7 @@ def test_a_display_that_fails_neither_ends_training_nor_loses_a_save(
 
         said = stepped = evaluated = finished = fail
 
-    recorder, trainer = Recorder(), make_trainer(training={"steps": 4, "evaluate_every": 2, "patience": 1})
+    recorder, trainer = Recorder(), make_trainer(training={"steps": 8, "evaluate_every": 2, "patience": 1})
     observers = [ClosedTerminal(), recorder]
     Session(run, trainer, lambda: [Score("loss", 1.0)], list, observers).fit()
     assert recorder.ended and "stopped early" in recorder.words[0] and run.newest()[0].step == 4
