@@ -214,9 +214,13 @@ def test_only_one_process_trains_a_run(run: Run) -> None:
 
 
 def test_a_record_that_does_not_fit_on_the_disk_is_a_clear_error(run: Run) -> None:
-    (run.folder / "steps.jsonl").symlink_to("/dev/full")
-    with pytest.raises(PenwrightError, match=r"could not be written.*intact"):
-        run.append("steps.jsonl", {"step": 1})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5, before[1]))
+    try:
+        with pytest.raises(PenwrightError, match=r"could not be written.*intact"):
+            run.append("steps.jsonl", {"step": 1})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_folder_that_cannot_be_made_and_a_file_in_its_place_are_clear_errors(tmp_path: Path) -> None:

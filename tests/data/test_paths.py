@@ -1,6 +1,10 @@
 """Which files are meant."""
 
 import gzip
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -74,3 +78,37 @@ def test_a_folder_of_other_files_says_how_to_read_them(tmp_path):
         text_files([tmp_path])
     pattern = str(error.value).split("'")[1]
     assert [path.name for path in text_files([pattern])] == ["a.py", "b.py"]
+
+
+@contextmanager
+def nested(name: str, depth: int) -> Iterator[None]:
+    """Folders inside each other with a text in the last, removed one by one: shutil.rmtree cannot go as deep."""
+    for _ in range(depth):
+        os.mkdir(name)
+        os.chdir(name)
+    Path("a.txt").write_text("text", encoding="utf-8")
+    for _ in range(depth):
+        os.chdir("..")
+    try:
+        yield
+    finally:
+        for _ in range(depth):
+            os.chdir(name)
+        os.remove("a.txt")
+        for _ in range(depth):
+            os.chdir("..")
+            os.rmdir(name)
+
+
+def test_folders_nested_deeply_are_read_and_paths_too_long_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with nested("d", 1100):
+        (found,) = text_files(["d"])
+        assert len(found.parts) == 1101
+        with pytest.raises(PenwrightError, match="nested too deeply"):
+            text_files(["d/**/*.txt"])
+    with nested("long" * 50, 30), pytest.raises(PenwrightError) as error:
+        text_files(["long" * 50])
+    assert len(str(error.value)) < 500

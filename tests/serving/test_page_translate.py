@@ -48,6 +48,7 @@ def test_pointing_at_a_word_marks_what_it_looks_at(visit: Any, server: Any) -> N
     text = "eins zwei 7,5 km"
     page = visit_with(visit, text)
     page.locator(".words .word").first.hover()
+    page.wait_for_function("document.querySelector('.copy span').style.getPropertyValue('--look') !== ''")
     translator = server.shelf.get("translator").translator
     best = translator.translate([text], n_best=5)[0].text
     (weights,) = Aligner(translator.model, translator.tokenizer, None).weights([(text, best)])

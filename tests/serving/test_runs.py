@@ -68,7 +68,8 @@ def test_a_run_that_has_just_begun_or_is_broken_breaks_nothing(asked: Any, runs:
     (young / "steps.jsonl").write_text('{"step": 10, "seconds": 1.0, "targets": 50, "loss": NaN}\n{"step": 20, "sec')
     (broken / "recipe.toml").write_text("task = 'nothing'")
     found = {run["name"]: run for run in get(asked, "")["runs"]}
-    assert found["young"]["state"] == "training" and "broken" not in found
+    assert found["young"]["state"] == "training" and not found["young"]["problem"]
+    assert "broken" in found["broken"]["problem"] and found["broken"]["task"] is None
     assert get(asked, "/figures?run=young")["steps"]["loss"] == [None]
     for folder in (young, broken):
         for path in folder.iterdir():

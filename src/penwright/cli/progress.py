@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from math import isfinite
 from time import monotonic
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from penwright.cli.console import SafeConsole
+from penwright.cli.streams import escaped
 from penwright.evaluation.scores import Score
 from penwright.training.session import Observer, Sample
 from penwright.training.trainer import StepReport, Trainer
@@ -20,13 +22,13 @@ SHOWN = 400  # characters of a sample
 
 
 def err(text: str) -> None:
-    """A line for people."""
-    print(text, file=sys.stderr, flush=True)
+    """Print a line for people, also where Python calls us and the streams are not ours."""
+    print(escaped(text), file=sys.stderr, flush=True)
 
 
 def progress_observer() -> Observer:
     """What fits standard error: a live display for a terminal, else lines."""
-    console = Console(stderr=True, highlight=False)
+    console = SafeConsole(sys.stderr)
     return LiveProgress(console) if console.is_terminal else LineProgress()
 
 
@@ -83,14 +85,14 @@ class LineProgress(_Progress):
 class LiveProgress(_Progress):
     """A display that is drawn anew in place, with what was said and sampled scrolling by above it."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: SafeConsole) -> None:
         super().__init__()
         self.console = console
         self.live = Live(console=console, refresh_per_second=4, transient=False)
         self.history: list[tuple[int, Sequence[Score]]] = []
 
     def said(self, text: str) -> None:
-        self.console.print(text, markup=False)
+        self.console.print(text)
 
     def stepped(self, trainer: Trainer, report: StepReport) -> None:
         self.note(trainer, report)

@@ -28,7 +28,6 @@ SIGNATURES = {
     b"\x28\xb5\x2f\xfd": "a zstd archive; unpack it first",
     b"7z\xbc\xaf": "a 7z archive; unpack it first",
     b"Rar!": "a RAR archive; unpack it first",
-    b"PAR1": "a Parquet file; give its folder as hub:<folder>",
     b"SQLite format 3": "a database",
     b"\x80\x02": "a pickle",
     b"\x80\x03": "a pickle",
@@ -46,6 +45,7 @@ CANDIDATES = [
 CARONS = b"\x8a\x8e\x9a\x9e"  # Š, Ž, š, ž in Windows-1250 and -1252, rare in the languages of the latter
 TURKISH = b"\xfd"  # ı in Windows-1254, of the letters beyond ASCII two in five; ý in -1252, the rarest of Icelandic
 BORDER = re.compile(rb"[\x00-\x2f][^\x00-\x2f]*\Z")  # such a byte is in no encoding the rest of a character
+HEAD, SAMPLE = 1 << 16, 1 << 15  # bytes of a text whose kind is told, and of those from which an encoding is guessed
 MAX_STRANGENESS = 0.4  # of the letters of a text, as charset_normalizer counts it; even a pangram must pass
 MAX_INVALID = 0.001  # of the bytes of a damaged UTF-8 file
 STRAY_BYTES = 3  # so many invalid ones say nothing of another encoding
@@ -61,6 +61,25 @@ def check_encoding(name: str) -> str:
         nearest = get_close_matches(name.lower(), sorted({*aliases, *aliases.values()}), n=1)
         hint = f"did you mean '{nearest[0]}'?" if nearest else "Examples: utf-8, cp1250, latin-1."
         raise PenwrightError(f"there is no encoding '{name}'; {hint}") from None
+
+
+def decode(content: bytes) -> tuple[str, str]:
+    """Decode a text as files of training are decoded; return it, without its byte-order mark, with its encoding.
+
+    Raises PenwrightError for what is no text.
+    """
+    head = content[:HEAD]
+    encoding = first_guess(head)
+    if what := what_else(head, encoding):
+        raise PenwrightError(f"this is not text but looks like {what}")
+    text = content.decode(encoding, errors="replace")
+    n_invalid = text.count("\ufffd") - content.count("\ufffd".encode()) if encoding == "utf-8" else 0
+    n_multibyte = len(text.encode()) - len(text) - 2 * n_invalid if n_invalid else 0  # U+FFFD itself takes three bytes
+    if n_invalid and not is_damaged_utf8(n_invalid, n_multibyte, len(content)):
+        unusual = b"".join(line + b"\n" for line in content.split(b"\n") if not line.isascii())
+        encoding = guess_encoding(whole_characters(unusual[:SAMPLE]) if len(unusual) > SAMPLE else unusual)
+        text = content.decode(encoding, errors="replace")
+    return text.removeprefix("\ufeff"), encoding
 
 
 def first_guess(head: bytes) -> str:

@@ -24,6 +24,7 @@ from penwright.errors import PenwrightError
 BLOCK = 1 << 20  # bytes read at a time, and about the longest piece of text handed on
 HEAD = 4 * BLOCK  # characters from which lines are taken to see what a file is
 GZIP = b"\x1f\x8b"
+PARQUET = "parquet"  # in place of an encoding
 MARK = "\ufeff"  # the byte-order mark, at the start of a file only
 REPLACEMENT = "\ufffd"
 OLD_MAC = 10  # so many bare carriage returns for each line end, and they are the line ends
@@ -53,6 +54,11 @@ class SourceFile:
     n_crlf: int = 0  # lines that ended in CRLF
     n_cr: int = 0  # lines that ended in a bare CR
     blank: bool = False
+
+    @property
+    def is_parquet(self) -> bool:
+        """Whether the file holds a Parquet table rather than text."""
+        return self.encoding == PARQUET
 
     def blocks(self) -> Iterator[str]:
         """The text in pieces of about 1 MiB, cut anywhere."""
@@ -135,6 +141,8 @@ def examine(path: str | Path, encoding: str | None = None) -> SourceFile:
     path = existing_file(path)
     chosen = check_encoding(encoding) if encoding else None
     head = next(_raw_blocks(path), b"")[: 1 << 16]
+    if head.startswith(b"PAR1"):
+        return SourceFile(str(path), path.stat().st_size, _sha256(path), PARQUET)
     guess = (chosen or first_guess(head)).removesuffix("-sig")  # a mark at the start is dropped in any case
     if what := what_else(head, guess):
         raise NotText(f"{path} is not text but looks like {what}")

@@ -11,7 +11,7 @@ from penwright.data.alignment import aligned, check_alignment
 from penwright.data.columns import names_in, pair_columns
 from penwright.data.examples import AS_FOUND, Cleaning, Columns, Corpus, Pair, Part, Reading
 from penwright.data.files import SourceFile, examine_text
-from penwright.data.languages import side_name
+from penwright.data.languages import side_name, side_names
 from penwright.data.paths import suffix_of
 from penwright.data.readers.hub import is_hub, open_hub
 from penwright.data.readers.tables import Table, delimited_table, has_tabs, is_table, open_table, select
@@ -46,7 +46,7 @@ def _sources(paths: Sequence[str], reading: Reading) -> list[RowSource]:
         file = examine_text(path, reading.encoding)
         if suffix_of(path) == ".tmx":
             sources.append(_from_tmx(file, columns))
-        elif is_table(path):
+        elif file.is_parquet or is_table(path):
             sources.append(_from_table(open_table(file, names_in(columns)), columns))
         elif has_tabs(file):
             sources.append(_from_table(delimited_table(file, "\t", names_in(columns)), columns))
@@ -56,29 +56,48 @@ def _sources(paths: Sequence[str], reading: Reading) -> list[RowSource]:
 
 
 def _from_table(table: Table, columns: Columns) -> RowSource:
-    source, target = pair_columns(table, columns)
+    chosen = pair_columns(table, columns)
+    (source,), (target,) = chosen.places["source"], chosen.places["target"]
     names = table.columns[source], table.columns[target]
-    choice = f"source = column {names[0]}, target = column {names[1]}"
-    return RowSource(table.files, partial(select, table, (source,), target), table.place, choice, names)
+    return RowSource(
+        table.files,
+        partial(select, table, (source,), target),
+        table.place,
+        f"source = column {names[0]}, target = column {names[1]}",
+        names,
+        chosen.remark,
+        chosen.roles(table),
+    )
 
 
 def _from_tmx(file: SourceFile, columns: Columns) -> RowSource:
-    told = [None if name is None else str(name) for name in (columns.source, columns.target)]
-    names = tmx_languages(file, *told)
+    trained = {key: roles[0][0] for key, roles in columns.as_trained.items() if roles}
+    asked = [columns.source or trained.get("source"), columns.target or trained.get("target")]
+    names = tmx_languages(file, *(None if name is None else str(name) for name in asked))
     choice = f"source = {names[0]}, target = {names[1]}"
-    return RowSource((file,), partial(read_tmx, file, *names), lambda i: f"{file.path} unit {i + 1:,}", choice, names)
+    read = partial(read_tmx, file, *names)
+    roles = {"source": ((names[0], 1),), "target": ((names[1], 2),)}
+    return RowSource((file,), read, lambda i: f"{file.path} unit {i + 1:,}", choice, names, roles=roles)
 
 
 def _from_lines(first: SourceFile, second: SourceFile, columns: Columns) -> RowSource:
     check_alignment(first, second)
-    if columns.source == suffix_of(second.path)[1:] or columns.target == suffix_of(first.path)[1:]:
-        first, second = second, first
+    sides = side_names(first.path, second.path)
+    names = sides.names if sides and all(sides.names) else (side_name(first.path), side_name(second.path))
+    told = columns.source or columns.target
+    if told is None:
+        is_swapped = sides is not None and sides.is_target_first
+    else:
+        endings = suffix_of(first.path)[1:], suffix_of(second.path)[1:]
+        is_swapped = columns.source in (endings[1], names[1]) or columns.target in (endings[0], names[0])
+    if is_swapped:
+        first, second, names = second, first, (names[1], names[0])
     return RowSource(
         (first, second),
         partial(aligned, first, second),
         lambda line: f"{first.path} line {line + 1:,}",
         "source; the file after it: target",
-        (side_name(first.path), side_name(second.path)),
+        names,
     )
 
 
@@ -132,7 +151,7 @@ def _leak_rule(rows: Rows, where: Rows, chosen: Mask) -> Rule:
     return "source or target also held out", leaks
 
 
-def _same_sides(rows: Rows, keep: Mask) -> list[str]:
+def _same_sides(rows: Rows, keep: Mask, _: Reading) -> list[str]:
     same = int((keep & (rows.first_hashes == rows.second_hashes)).sum())
     return [f"{count(same, 'pair')} with source and target alike"] if same else []
 

@@ -13,6 +13,7 @@ from penwright.errors import PenwrightError
 TEXT_SUFFIXES = (".txt", ".md", ".text")
 HUB = "hub:"
 WILDCARD = re.compile(r"[*?\[]")
+LONGEST_SHOWN = 300  # characters of a path in a message
 
 
 def suffix_of(path: str | Path) -> str:
@@ -32,7 +33,7 @@ def existing_file(path: str | Path) -> Path:
         where = "" if path.is_absolute() else f" in {Path.cwd()}"
         raise PenwrightError(f"there is no file {path}{where}{_near_miss(path)}")
     except OSError as error:  # a name too long for the system, a folder that may not be entered
-        raise PenwrightError(f"{str(path)[:200]} cannot be read: {error.strerror}") from None
+        raise PenwrightError(f"{_shortened(path)} cannot be read: {error.strerror}") from None
 
 
 def text_files(paths: Sequence[str | Path]) -> list[Path]:
@@ -61,7 +62,7 @@ def seen_from(folder: Path, path: str) -> str:
 def _leads_somewhere(path: str) -> bool:
     try:
         return Path(path).exists() or (WILDCARD.search(path) is not None and bool(glob(path, recursive=True)))
-    except OSError:
+    except (OSError, RecursionError):
         return False
 
 
@@ -93,7 +94,14 @@ def _files_of(path: str | Path) -> list[Path]:
 
 
 def _fitting(pattern: str) -> list[Path]:
-    files = sorted(path for path in map(Path, glob(pattern, recursive=True)) if path.is_file())
+    try:
+        files = sorted(path for path in map(Path, glob(pattern, recursive=True)) if path.is_file())
+    except RecursionError:
+        raise PenwrightError(
+            f"the folders that fit {pattern} are nested too deeply for a pattern: name the folder instead"
+        ) from None
+    except OSError as error:
+        raise PenwrightError(f"{_shortened(pattern)} cannot be read: {error.strerror}") from None
     if not files:
         raise PenwrightError(f"no file fits the pattern {pattern}")
     return files
@@ -111,17 +119,26 @@ def _text_in(folder: Path) -> list[Path]:
 
 
 def _visible_files(folder: Path) -> Iterator[Path]:
-    try:
-        entries = list(folder.iterdir())
-    except OSError as error:
-        raise PenwrightError(f"the folder {folder} cannot be read: {error.strerror}") from None
-    for entry in entries:
-        if entry.name.startswith("."):
-            continue
-        if entry.is_dir() and not entry.is_symlink():  # a link may lead back to where we came from
-            yield from _visible_files(entry)
-        elif entry.is_file():
-            yield entry
+    """Yield the files of a folder and of those inside it, however deep; hidden ones are left out."""
+    waiting = [folder]
+    while waiting:
+        inner = waiting.pop()
+        try:
+            for entry in inner.iterdir():
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir() and not entry.is_symlink():  # a link may lead back to where we came from
+                    waiting.append(entry)
+                elif entry.is_file():
+                    yield entry
+        except OSError as error:
+            raise PenwrightError(f"{_shortened(inner)} cannot be read: {error.strerror}") from None
+
+
+def _shortened(path: str | Path) -> str:
+    """The path as a message can hold it: of one too long for the system, its beginning."""
+    text = str(path)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}... ({len(text):,} characters)"
 
 
 def _near_miss(path: Path) -> str:

@@ -7,6 +7,7 @@ from penwright.data.files import SourceFile
 
 SHOWN = 8  # files that are described one by one
 NAMES = {
+    "parquet": "Parquet",
     "utf-8": "UTF-8",
     "ascii": "ASCII",
     "koi8_r": "KOI8-R",

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from penwright.config import CACHE_ADVICE
 from penwright.data.store import (
     FORMAT_VERSION,
     ColumnSummary,
@@ -155,7 +156,7 @@ def _complete_or_absent(folder: Path, key: str) -> Iterator[Path]:
         _rename(unfinished, folder, key)
         _sync_folder(folder.parent)
     except OSError as error:
-        raise PenwrightError(f"the token store {folder} cannot be written: {error}") from error
+        raise PenwrightError(f"the token store {folder} cannot be written: {error}. {CACHE_ADVICE}") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 

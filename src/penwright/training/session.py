@@ -153,7 +153,9 @@ class Session:
     def _save(self) -> None:
         tensors, record = self.trainer.save()
         step = self.trainer.state.step
-        self.run.save_checkpoint(step, self.trainer.weights(), tensors, record)
+        weights = self.trainer.weights()
+        self.run.save_checkpoint(step, weights, tensors, record)
+        self.run.save_first(step, weights, record)
         self.run.prune(self.trainer.settings.keep)
         self.saved_step, self.saved_at = step, monotonic()
 
