@@ -24,14 +24,18 @@ from penwright.data.guesses import (
 )
 from penwright.data.headers import OTHER_NAMES, PROMPT_NAMES
 from penwright.data.languages import side_names
-from penwright.data.paths import TEXT_SUFFIXES, is_folder, is_pattern, suffix_of
+from penwright.data.paths import TEXT_SUFFIXES, is_collection, is_folder, is_pattern, suffix_of, unzipped
 from penwright.data.profiles import Profile, profiles_of
+from penwright.data.readers.bilingual import holds_pairs, holds_segments
+from penwright.data.readers.classes import classes_in
+from penwright.data.readers.formats import FORMATS
 from penwright.data.readers.hub import is_hub, open_hub
 from penwright.data.readers.labelled_lines import labelled_lines
 from penwright.data.readers.tables import Table, table_in
 from penwright.errors import Option, PenwrightError, Undecided
 
 LOPSIDED = 4  # times as long as the other, in the middle row, and two columns are hardly translations
+SHOWN = 10  # names of classes in a message
 WRITE, TRANSLATE = (
     Option(("task=generate",), "learn to write like these texts"),
     Option(("task=translate",), "learn to translate one into the other"),
@@ -45,19 +49,37 @@ def detect_task(paths: Sequence[str | Path], *, encoding: str | None = None) -> 
     """
     if not paths:
         raise PenwrightError("no files were given to learn from")
-    first, *others = map(str, paths)
+    first, *others = _single_files([str(path) for path in paths])
     if is_hub(first):
         return task_of_table(open_hub(first))
-    if is_folder(first) or is_pattern(first):
-        what = "folder" if is_folder(first) else "pattern"
+    if is_collection(first):
+        what = "folder" if is_folder(first) else "pattern" if is_pattern(first) else "archive"
         _ask_about_sides(first, others, what)
-        return "generate", f"{first} is a {what}: its files are read as running text"
+        return "generate", f"{first} is a {what}: its files are read as running text{_about_classes(first)}"
     return _task_of_file(examine_text(first, encoding), others, encoding)
+
+
+def _single_files(paths: list[str]) -> list[str]:
+    """Put the files in an archive in its place, if they are so few that they may be a table or a pair of texts."""
+    files = unzipped(paths)
+    return files if len(files) <= max(2, len(paths)) else paths
+
+
+def _about_classes(folder: str) -> str:
+    """Say how folders in a folder are read as classes. Raises Undecided if their names are those of classes."""
+    names, are_named = classes_in(folder)
+    shown = ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
+    if are_named:
+        raise Undecided(
+            f"{folder} has a folder for each of {shown}, as classes have",
+            [Option(("task=classify",), "learn which folder a text belongs to"), WRITE],
+        )
+    return f" (if its folders {shown} are classes: --task classify)" if names else ""
 
 
 def _ask_about_sides(first: str, others: Sequence[str], what: str) -> None:
     """Raise Undecided for two folders or patterns that are named as two sides of a translation."""
-    if len(others) == 1 and (is_folder(others[0]) or is_pattern(others[0])) and side_names(first, others[0]):
+    if len(others) == 1 and is_collection(others[0]) and side_names(first, others[0]):
         raise Undecided(
             f"{first} and {others[0]} are named as the two sides of a translation, but a {what} is running text",
             [WRITE],
@@ -66,8 +88,8 @@ def _ask_about_sides(first: str, others: Sequence[str], what: str) -> None:
 
 
 def _task_of_file(first: SourceFile, others: Sequence[str], encoding: str | None) -> tuple[str, str]:
-    if suffix_of(first.path) == ".tmx":
-        return "translate", f"{first.path} is a translation memory"
+    if holds_pairs(first):
+        return "translate", f"{first.path} is {FORMATS[first.format].what}"
     table = table_in(first)
     if table:
         return task_of_table(table)
@@ -82,12 +104,14 @@ def _task_of_file(first: SourceFile, others: Sequence[str], encoding: str | None
 def _task_of_files(first: SourceFile, others: Sequence[str], encoding: str | None) -> tuple[str, str]:
     """Choose translation for two files that are named as its sides, or that have other endings and as many lines."""
     running_text = "generate", f"{first.path} and the others are running text"
-    if not Path(others[0]).is_file():
+    if is_collection(others[0]) or is_hub(others[0]):
         return running_text
     endings = {suffix_of(first.path), suffix_of(others[0])}
     are_sides = side_names(first.path, others[0]) is not None
     are_unlike = len(endings) == 2 and not endings & {*TEXT_SUFFIXES, ""}
     second = examine_text(others[0], encoding)
+    if holds_segments(first) and holds_segments(second) and len(others) == 1:
+        return "translate", f"{first.path} and {second.path} are {FORMATS[first.format].what}, one in each language"
     same = first.n_lines == second.n_lines
     if are_sides and (same or len(others) == 1):  # that the lines do not fit together is said where they are read
         return "translate", f"{first.path} and {second.path} are named as the two sides of a translation"

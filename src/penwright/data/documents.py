@@ -13,9 +13,12 @@ from numpy.typing import NDArray
 from penwright.data.columns import names_in, text_columns
 from penwright.data.examples import ALL_COLUMNS, Columns, Document, Part
 from penwright.data.files import BLOCK, NotText, SourceFile, examine, examine_text
-from penwright.data.paths import is_folder, is_pattern, left_aside, text_files
+from penwright.data.paths import is_collection, is_pattern, kinds_of, left_aside, text_files
+from penwright.data.readers.archives import data_members, is_archive
+from penwright.data.readers.bilingual import holds_pairs
+from penwright.data.readers.formats import FORMATS
 from penwright.data.readers.hub import is_hub, open_hub
-from penwright.data.readers.tables import Table, is_table, names_text, table_in
+from penwright.data.readers.tables import Table, is_table_file, names_text, table_in
 from penwright.data.sources import Broken, Source, Sources, number_reason
 from penwright.data.splits import Hashes, Mask
 from penwright.errors import PenwrightError
@@ -85,31 +88,46 @@ def _sources(
 ) -> Iterator[tuple[Source[Document], Measures]]:
     if is_hub(path):
         yield _rows(open_hub(path), columns, reasons)
-    elif is_folder(path) or is_pattern(path):
-        files, broken = _text_among(text_files([path]), encoding)
-        others = left_aside(Path(path)) if is_folder(path) else ""
-        remarks = [*broken, *([f"{path}: not read: {others}"] if others else [])]
-        yield _whole_files(files, "; ".join(remarks))
+    elif is_archive(path) and len(members := data_members(path)) == 1:
+        yield from _sources(str(members[0]), encoding, columns, reasons)
+    elif is_collection(path):
+        yield _whole_files(*_text_among(path, encoding))
     else:
         file = examine_text(path, encoding)
+        _refuse_pairs(file)
         table = table_in(file, names_in(columns))
-        is_read_by_rows = table is not None and (
-            file.is_parquet or is_table(path) or names_text(table) or bool(columns.text)
-        )
+        is_read_by_rows = table is not None and (is_table_file(file) or names_text(table) or bool(columns.text))
         yield _rows(table, columns, reasons) if table and is_read_by_rows else _whole_files((file,))
 
 
-def _text_among(paths: Sequence[Path], encoding: str | None) -> tuple[tuple[SourceFile, ...], list[str]]:
-    """The files that hold text, of which some may be blank, and why others do not; PenwrightError where none does."""
+def _refuse_pairs(file: SourceFile) -> None:
+    if holds_pairs(file):
+        raise NotText(
+            f"{file.path} is {FORMATS[file.format].what}, not running text; train a translator from it "
+            "(--task translate), or save one side as a .txt file"
+        )
+
+
+def _text_among(path: str, encoding: str | None) -> tuple[tuple[SourceFile, ...], str]:
+    """Return the readable texts of a folder, archive or pattern, and a remark on what was read and what was not.
+
+    Some may be blank. Raises PenwrightError if none can be read.
+    """
     files, remarks = [], []
-    for path in paths:
+    paths = text_files([path])
+    for each in paths:
         try:
-            files.append(_examined(path, encoding))
-        except NotText as error:
+            file = _examined(each, encoding)
+            _refuse_pairs(file)
+            files.append(file)
+        except PenwrightError as error:
             remarks.append(f"not read: {error}")
             if len(remarks) == len(paths):
                 raise
-    return tuple(files), remarks
+    others = "" if is_pattern(path) else left_aside(Path(path))
+    remarks += [f"not read: {others}"] if others else []
+    kinds = kinds_of([Path(file.path) for file in files])
+    return tuple(files), "; ".join([f"{path}: read: {kinds}", *remarks]) if remarks or "," in kinds else ""
 
 
 def _examined(path: Path, encoding: str | None) -> SourceFile:

@@ -14,9 +14,13 @@ from penwright.data.columns import labelled_columns, names_in
 from penwright.data.examples import AS_FOUND, Columns, Corpus, Labelled, Part, Reading
 from penwright.data.files import examine_text
 from penwright.data.labels import look_alikes, require_single_labels, single_label, tidied
+from penwright.data.paths import is_folder, unzipped
+from penwright.data.readers.bilingual import holds_pairs
+from penwright.data.readers.classes import class_files, class_rows
+from penwright.data.readers.formats import FORMATS
 from penwright.data.readers.hub import is_hub, open_hub
 from penwright.data.readers.labelled_lines import PREFIX, LabelledLines, labelled_lines
-from penwright.data.readers.tables import Table, delimited_table, has_tabs, is_table, open_table, select
+from penwright.data.readers.tables import Table, delimited_table, has_tabs, is_table_file, open_table, select
 from penwright.data.report import count
 from penwright.data.rows import RowKind, Rows, RowSource, TwoSides, common_rules, measured_rows, open_rows
 from penwright.data.sources import Broken, Rule
@@ -47,22 +51,35 @@ def measured_labelled(paths: Sequence[str | Path], reading: Reading = AS_FOUND) 
 
 
 def _sources(paths: Sequence[str], reading: Reading) -> list[RowSource]:
-    """The tables in these files."""
-    return [_from_table(_open(path, reading.columns, reading.encoding), reading.columns) for path in paths]
+    """Return the tables in these files, and the folders with a folder for each class."""
+    return [
+        _from_folder(path, reading) if is_folder(path) else _from_table(_open(path, reading), reading.columns)
+        for path in unzipped(paths)
+    ]
 
 
-def _open(path: str, columns: Columns, encoding: str | None) -> Table:
+def _from_folder(folder: str, reading: Reading) -> RowSource:
+    found, remark = class_files(folder, reading.encoding)
+    files = [(reading.columns.label_names.get(name, name), file) for name, file in found]
+    choice = "each folder is a class, each file a text"
+    every = tuple(file for _, file in files)
+    return RowSource(every, partial(class_rows, files), lambda number: every[number].path, choice, remark=remark)
+
+
+def _open(path: str, reading: Reading) -> Table:
     if is_hub(path):
         return open_hub(path)
-    file = examine_text(path, encoding)
-    if is_table(path):
-        return open_table(file, names_in(columns))
+    file, names = examine_text(path, reading.encoding), names_in(reading.columns)
+    if holds_pairs(file):
+        raise PenwrightError(f"{path} is {FORMATS[file.format].what}, without labels; give a table of texts and labels")
+    if is_table_file(file):
+        return open_table(file, names)
     lines = None if has_tabs(file) else labelled_lines(file, FEWEST_LINES)
-    table: Table = lines or delimited_table(file, "\t", names_in(columns))
+    table: Table = lines or delimited_table(file, "\t", names)
     if len(table.columns) < 2:
         raise PenwrightError(
             f"{path} has no labels: give a table with a text and a label in each row (.csv, .tsv, .jsonl), "
-            f"or lines such as 'label<TAB>text' or '{PREFIX}good text'"
+            f"a folder with a folder for each label, or lines such as 'label<TAB>text' or '{PREFIX}good text'"
         )
     return table
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from penwright.data.files import SourceFile
+from penwright.data.readers.formats import FORMATS, PLAIN
 
 SHOWN = 8  # files that are described one by one
 NAMES = {
@@ -56,14 +57,20 @@ class Report:
 
     def as_dict(self) -> dict[str, object]:
         """All of it, ready for JSON."""
-        return asdict(self) | {"text": self.lines()}
+        record = asdict(self) | {"text": self.lines()}
+        for file in record["files"]:
+            del file["copy"]  # which is gone by then
+        return record
 
 
 def describe(file: SourceFile) -> str:
     """A file in a line: its size, encoding, and what had to be put right."""
-    encoding = NAMES.get(file.encoding, file.encoding)
+    encoding = " and ".join(NAMES.get(each, each) for each in file.encoding.split("|"))
+    encoding += ", line by line," if "|" in file.encoding else ""
     facts = [f"{file.n_bytes:,} bytes"]
-    if file.encoding:
+    if file.format:
+        facts.append(FORMATS[file.format].what)
+    if file.encoding and FORMATS.get(file.format, PLAIN).is_decoded:
         facts.append(f"{encoding} by the look of its letters (else set the encoding)" if file.guessed else encoding)
     if file.n_lines:
         facts.append(count(file.n_lines, "line"))

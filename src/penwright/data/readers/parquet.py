@@ -23,11 +23,11 @@ SETTINGS: dict[str, str | bool | int | float | list[str]] = {
 def parquet_table(file: SourceFile) -> Records:
     """Read the rows of a Parquet file. Class numbers become the names of the classes where the file has them."""
     try:
-        classes = _class_names(file.path)
+        classes = _class_names(str(file.stored))
     except _errors() as error:
         reason = str(error).split("\n")[0]
         raise PenwrightError(f"{file.path} is a damaged Parquet file: {reason}. Fetch or write it again.") from None
-    table = Records(file.path, (file,), partial(_records, file.path, classes))
+    table = Records(file.path, (file,), partial(_records, file, classes))
     if not table.columns:
         raise PenwrightError(f"{file.path} has no rows")
     return table
@@ -51,7 +51,8 @@ def _connect(path: str) -> "DuckDBPyConnection":
     return connection
 
 
-def _records(path: str, classes: Mapping[str, list[str]]) -> Iterator[Record]:
+def _records(file: SourceFile, classes: Mapping[str, list[str]]) -> Iterator[Record]:
+    path = str(file.stored)
     with _connect(path) as connection:
         try:
             rows = connection.execute("FROM read_parquet(?, hive_partitioning = false)", [path])
@@ -64,7 +65,7 @@ def _records(path: str, classes: Mapping[str, list[str]]) -> Iterator[Record]:
                     yield record
         except _errors() as error:
             reason = str(error).split("\n")[0]
-            raise PenwrightError(f"{path} cannot be read: {reason}. Fetch or write it again.") from None
+            raise PenwrightError(f"{file.path} cannot be read: {reason}. Fetch or write it again.") from None
 
 
 def _class_name(value: object, names: list[str]) -> object:

@@ -8,12 +8,14 @@ from penwright.data.files import SourceFile
 from penwright.data.headers import TEXT_NAMES
 from penwright.data.paths import suffix_of
 from penwright.data.readers.delimited import is_tabbed
-from penwright.data.readers.grid import SAMPLE, Row, delimited_grid
+from penwright.data.readers.grid import SAMPLE, Row, delimited_grid, sheet_grid
 from penwright.data.readers.parquet import parquet_table
 from penwright.data.readers.records import json_table
+from penwright.data.readers.spreadsheets import sheet_rows
 from penwright.data.sources import Broken
 
 TSV, CSV, JSON, PARQUET = (".tsv", ".tab"), (".csv",), (".jsonl", ".ndjson", ".json"), (".parquet", ".pq")
+SHEETS = ("xlsx", "ods")  # formats
 TABLE_SUFFIXES = (*TSV, *CSV, *JSON, *PARQUET)
 
 
@@ -37,9 +39,10 @@ class Table(Protocol):
         """Return where the row with this number, from 0, is."""
 
 
-def is_table(path: str) -> bool:
-    """Return whether the name of a file says that it is a table."""
-    return suffix_of(path) in TABLE_SUFFIXES
+def is_table_file(file: SourceFile) -> bool:
+    """Return whether a file is a table by its format or its name."""
+    by_name = not file.format and suffix_of(file.path) in TABLE_SUFFIXES
+    return by_name or file.is_parquet or file.format in SHEETS
 
 
 def open_table(file: SourceFile, names: Sequence[str] = ()) -> Table:
@@ -47,6 +50,8 @@ def open_table(file: SourceFile, names: Sequence[str] = ()) -> Table:
     suffix = suffix_of(file.path)
     if file.is_parquet:
         return parquet_table(file)
+    if file.format in SHEETS:
+        return sheet_grid(file, lambda: sheet_rows(file.lines()), names)
     if suffix in JSON:
         return json_table(file)
     return delimited_grid(file, None if suffix in CSV else "\t", names)
@@ -59,9 +64,9 @@ def delimited_table(file: SourceFile, delimiter: str | None, names: Sequence[str
 
 def table_in(file: SourceFile, names: Sequence[str] = ()) -> Table | None:
     """Open the table that a file holds by its name or by the tabs in nearly all of its lines; None for running text."""
-    if file.is_parquet or is_table(file.path):
+    if is_table_file(file):
         return open_table(file, names)
-    return delimited_grid(file, "\t", names) if has_tabs(file) else None
+    return delimited_grid(file, "\t", names) if has_tabs(file) and not file.format else None
 
 
 def has_tabs(file: SourceFile) -> bool:
