@@ -14,6 +14,7 @@ import torch
 
 from penwright.cli.main import main
 from penwright.training import pace
+from penwright.training.signals import STOP_SIGNALS
 
 QUICK = [
     option
@@ -61,7 +62,8 @@ def penwright() -> Command:
 
     def run(*arguments: object, stdin: str = "", cwd: Path | None = None) -> Done:
         out, err = io.StringIO(), io.StringIO()
-        before = sys.argv, sys.stdin, signal.getsignal(signal.SIGINT), torch.get_num_threads()
+        before = sys.argv, sys.stdin, torch.get_num_threads()
+        handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
         sys.argv = ["penwright", *map(str, arguments)]
         sys.stdin = io.TextIOWrapper(io.BytesIO(stdin.encode("utf-8")))
         try:
@@ -71,8 +73,9 @@ def penwright() -> Command:
             return Done(int(end.code or 0), out.getvalue(), err.getvalue())
         finally:
             sys.argv, sys.stdin = before[:2]
-            signal.signal(signal.SIGINT, before[2])
-            torch.set_num_threads(before[3])
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            torch.set_num_threads(before[2])
 
     return run
 

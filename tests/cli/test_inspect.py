@@ -219,7 +219,7 @@ def test_a_checkpoint_is_loaded_as_itself_and_what_is_no_whole_one_is_not(runs: 
     (broken / folder.name / "model.safetensors").write_bytes(b"no weights")
     with pytest.raises(PenwrightError, match="is damaged"):
         door.load(broken / folder.name)
-    with pytest.raises(PenwrightError, match=f"no checkpoint step-99999999; there are: {folder.name}"):
+    with pytest.raises(PenwrightError, match=f"no checkpoint step-99999999; there are: first, {folder.name}"):
         door.load(broken / "step-99999999")
 
 

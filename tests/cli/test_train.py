@@ -17,6 +17,7 @@ import pytest
 from penwright import api
 from penwright.cli.train import _warn_of_short_members
 from penwright.runs import Run
+from penwright.training.signals import STOP_SIGNALS
 
 from .conftest import QUICK, Command
 
@@ -78,7 +79,7 @@ def unbroken(penwright: Command, corpora: Path, tmp_path_factory: pytest.TempPat
     return folder
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+@pytest.mark.parametrize("number", [signal.SIGKILL, *STOP_SIGNALS], ids=lambda number: number.name)
 def test_a_stopped_run_resumes_to_the_very_same_weights(
     penwright: Command, corpora: Path, unbroken: Path, tmp_path: Path, number: signal.Signals
 ) -> None:

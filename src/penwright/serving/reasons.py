@@ -47,8 +47,8 @@ def first_problem(problems: Sequence[Problem], given: object) -> tuple[str, str]
     same_field = [number for number, place in enumerate(places) if place[:1] == first]
     deepest = max((places[number] for number in same_field), key=len)
     found = [problems[number] for number in same_field if places[number] == deepest]
-    expected = list(dict.fromkeys(kind for problem in found if (kind := _kind(problem)) is not None))
-    reason = f"must be {' or '.join(expected)}" if expected and len(expected) == len(found) else _reason(found[0])
+    expected = list(dict.fromkeys(_kind(problem) for problem in found))
+    reason = _reason(found[0]) if None in expected else f"must be {' or '.join(map(str, expected))}"
     return ".".join(map(str, deepest)), reason
 
 

@@ -61,7 +61,8 @@ def _record(line: bytes, keys: Mapping[str, type]) -> Record | None:
         return None
     if not isinstance(record, dict) or not all(_fits(record.get(key), kind) for key, kind in keys.items()):
         return None
-    return {key: value if _fits(value, str) or finite(value) is not None else None for key, value in record.items()}
+    sound = {key: value for key, value in record.items() if _is_text(key)}
+    return {key: value if _is_text(value) or finite(value) is not None else None for key, value in sound.items()}
 
 
 def _fits(value: object, kind: type) -> bool:

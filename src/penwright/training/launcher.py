@@ -88,7 +88,7 @@ class Watch:
         self._wait_for_the_others()
         code = self.ranks[0].returncode
         if code < 0 and self.received:
-            raise Interrupted(f"stopped before the training began to save. {self.table.remedy}")
+            raise Interrupted(f"stopped before rank 0 could save. {self.table.remedy}")
         if code < 0:
             raise PenwrightError(f"{self._name(0)} {how_it_ended(code)}. {self.table.remedy}")
         return code

@@ -10,13 +10,12 @@ import threading
 from enum import IntEnum
 from pathlib import Path
 from shlex import quote
-from time import sleep
 
 from penwright.training.signals import STOP_SIGNALS
 
 TABLE, LAUNCHER = "PENWRIGHT_RANK_TABLE", "PENWRIGHT_LAUNCHER"  # the environment of a rank: a descriptor, a process id
 FOLDER_BYTES = 4096  # room for the path of the run folder
-ORPHAN_GRACE = 4.0  # seconds for a rank to save after its launcher has gone
+ORPHAN_GRACE = 3.0  # seconds for a rank to save after its launcher has gone
 
 
 class Field(IntEnum):
@@ -117,9 +116,8 @@ def guard(rank: int, n_ranks: int) -> None:
 
 def _guard(table: RankTable, rank: int, signals: int, launcher: int) -> None:
     while os.getppid() == launcher:
-        if select.select([signals], [], [], 1.0)[0] and set(os.read(signals, 64)) & set(STOP_SIGNALS):
+        if select.select([signals], [], [], 0.5)[0] and set(os.read(signals, 64)) & set(STOP_SIGNALS):
             table.set(rank, Field.ASKED, 1)
+    signal.setitimer(signal.ITIMER_REAL, ORPHAN_GRACE)  # Its signal ends even an interpreter that is shutting down.
     if not table.get(rank, Field.ASKED):
         _thread.interrupt_main()  # as Ctrl+C does: rank 0 saves and leaves, and the others follow it
-    sleep(ORPHAN_GRACE)
-    os._exit(1)

@@ -13,6 +13,7 @@ SEPARATOR_LINE = re.compile(r'"?sep=(..?)"?', re.IGNORECASE)  # the first line o
 DELIMITERS = ("\t", ";", "|", ",", "^", "~", "::", "||", "|||")
 STAND_IN = "\ue000"  # replaces a delimiter of several characters, which the csv module cannot split at
 MOST_LINES = 100_000  # of one row: a quote mark that is not closed by then is an ordinary character
+SWALLOWED = 4  # lines: that so many have the cells of a row each is no chance
 LONGEST_CELL = 2**31 - 1
 FEW_FIT = 0.3  # of the rows, where the first one is a header
 TABBED = 0.95  # of the lines of a table that only its tabs show
@@ -73,11 +74,16 @@ def find_dialect(lines: Sequence[str], delimiter: str | None = None, *, is_cut: 
     return best.dialect if best else Dialect("", '"')
 
 
-def read_cells(lines: Iterable[str], dialect: Dialect, width: int | None = None) -> Iterator[Cells]:
-    """Yield the cells of each row. `width`, the number of columns, helps to mend rows with stray quote marks."""
+def read_cells(
+    lines: Iterable[str], dialect: Dialect, width: int | None = None, *, is_cut: bool = False
+) -> Iterator[Cells]:
+    """Yield the cells of each row. `width`, the number of columns, helps to mend rows with stray quote marks.
+
+    If the lines are cut off, a row that does not end within them is left out.
+    """
     delimiter = dialect.delimiter
     if dialect.quote:
-        return (cells for cells, _ in _Quoted(lines, dialect, width))
+        return iter(_Quoted(lines, dialect, width, is_cut))
     if dialect.escape:
         return _copied(lines, delimiter)
     return (line.split(delimiter) for line in lines) if delimiter else ([line] for line in lines)
@@ -100,10 +106,11 @@ def _best_quoting(lines: Sequence[str], delimiter: str, is_cut: bool) -> Fit | N
     """The dialect with this delimiter that fits best. Doubtful quote marks belong to the text in a TSV file only."""
     plain = _fit(lines, Dialect(delimiter), is_cut)
     quoted = [fit for dialect in _quotings(lines, delimiter) if (fit := _fit(lines, dialect, is_cut))]
-    best = max(quoted, key=lambda fit: (fit.share, fit.proper), default=plain)
+    best = max(quoted, key=lambda fit: (fit.share, fit.proper, fit.dialect.quote != ""), default=plain)
     if plain is None or best is None or best.dialect.quote == "":
         return best if plain is None else plain
-    is_doubtful = delimiter == "\t" or best.dialect.quote == "'"
+    is_escaped = best.dialect.escape != "" and best.proper == 1
+    is_doubtful = (delimiter == "\t" and not is_escaped) or best.dialect.quote == "'"
     if best.share == plain.share and is_doubtful:
         return best if _are_written(lines, best.dialect) else plain
     return best if best.share >= plain.share else plain
@@ -126,8 +133,8 @@ def _quotings(lines: Sequence[str], delimiter: str) -> Iterator[Dialect]:
 
 def _fit(lines: Sequence[str], dialect: Dialect, is_cut: bool) -> Fit | None:
     if dialect.quote:
-        rows = list(_Quoted(lines, dialect, None))
-        rows = rows[:-1] if is_cut and len(rows) > 1 else rows  # the last one may be cut off
+        reader = _Quoted(lines, dialect, None, is_cut)
+        rows = [(cells, reader.is_proper) for cells in reader]
     else:
         rows = [(cells, True) for cells in read_cells(lines, dialect)]
     if not rows:
@@ -135,7 +142,7 @@ def _fit(lines: Sequence[str], dialect: Dialect, is_cut: bool) -> Fit | None:
     widths = Counter(len(cells) for cells, _ in rows)
     width = max((width for width in widths if width > 1), key=lambda width: (widths[width], width), default=1)
     proper = sum(is_proper for _, is_proper in rows) / len(rows)
-    near = sum(n for other, n in widths.items() if abs(other - width) <= width // 5)
+    near = sum(n for other, n in widths.items() if abs(other - width) <= width // 10)
     return Fit(dialect, width, near / len(rows), proper, rows[0][0])
 
 
@@ -181,53 +188,60 @@ def _copied(lines: Iterable[str], delimiter: str) -> Iterator[Cells]:
 
 
 class _Quoted:
-    """Rows with quoted cells, and whether all quote marks of each are in place.
+    """Rows with quoted cells.
 
     The csv module reads each row strictly. If it cannot, or finds another number of cells than there are columns, the
     first line is read by itself, with stray quote marks as ordinary characters. The lines after it are then read again.
     """
 
-    def __init__(self, lines: Iterable[str], dialect: Dialect, width: int | None) -> None:
+    def __init__(self, lines: Iterable[str], dialect: Dialect, width: int | None, is_cut: bool) -> None:
         csv.field_size_limit(LONGEST_CELL)
-        self._lines, self._dialect, self._width = iter(lines), dialect, width
+        self.is_proper = True  # the row that was read last: all its quote marks are in place
+        self._dialect, self._width, self._is_cut = dialect, width, is_cut
         self._mark = dialect.delimiter if len(dialect.delimiter) == 1 else STAND_IN
+        self._is_replaced = len(dialect.delimiter) > 1
+        self._lines = (
+            (line.replace(dialect.delimiter, STAND_IN) for line in lines) if self._is_replaced else iter(lines)
+        )
+        self._is_over = False  # all lines have been read, perhaps to be read again
         self._ahead: Cells = []  # lines to read again, the next one last
         self._taken: Cells = []  # lines of the row that is being read
-        self._rows = self._strict_rows()
         self._patterns = [re.compile(pattern, re.DOTALL) for pattern in _lenient(self._mark, dialect)]
 
-    def __iter__(self) -> Iterator[tuple[Cells, bool]]:
-        quote, escape, mark = self._dialect.quote, self._dialect.escape, self._mark
-        while (line := self._next_line()) is not None:
-            if quote not in line and not (escape and escape in line):
-                cells, is_proper = line.split(mark), True
+    def __iter__(self) -> Iterator[Cells]:
+        taken, width, rows = self._taken, self._width, self._strict_rows()
+        while True:
+            taken.clear()
+            cells: Cells | None
+            try:
+                cells = next(rows)
+            except StopIteration:
+                return
+            except csv.Error:
+                if self._is_over and self._is_cut and len(taken) > 1:
+                    return
+                cells, rows = None, self._strict_rows()
+            if cells is None or len(taken) > 1 or (width is not None and len(cells) != width):
+                cells, self.is_proper = self._settle(cells)
             else:
-                self._ahead.append(line)
-                cells, is_proper = self._read()
-            if mark is STAND_IN:
-                cells = [cell.replace(mark, self._dialect.delimiter) for cell in cells]
-            yield cells, is_proper
+                self.is_proper = True
+            yield [cell.replace(STAND_IN, self._dialect.delimiter) for cell in cells] if self._is_replaced else cells
 
-    def _next_line(self) -> str | None:
-        if self._ahead:
-            return self._ahead.pop()
-        line = next(self._lines, None)
-        if line and self._mark is STAND_IN and self._dialect.delimiter:
-            line = line.replace(self._dialect.delimiter, STAND_IN)
-        return line
-
-    def _feed(self) -> str | None:
-        line = self._next_line() if len(self._taken) < MOST_LINES else None
-        if line is None:
-            return None
-        self._taken.append(line)
-        if self._dialect.escape and "\\" in line:  # a backslash before another character is an ordinary one
-            line = BACKSLASH.sub(lambda found: found[0] if found[1] else "\\\\", line)
-        return f"{line}\n"
+    def _feed(self) -> Iterator[str]:
+        ahead, lines, taken, is_escaped = self._ahead, self._lines, self._taken, self._dialect.escape != ""
+        while len(taken) < MOST_LINES:
+            line = ahead.pop() if ahead else next(lines, None)
+            if line is None:
+                self._is_over = True
+                return
+            taken.append(line)
+            if is_escaped and "\\" in line:  # a backslash before another character is an ordinary one
+                line = BACKSLASH.sub(lambda found: found[0] if found[1] else "\\\\", line)
+            yield f"{line}\n"
 
     def _strict_rows(self) -> "Iterator[Cells]":
         return csv.reader(
-            iter(self._feed, None),
+            self._feed(),
             delimiter=self._mark,
             quotechar=self._dialect.quote,
             escapechar=self._dialect.escape or None,
@@ -235,16 +249,9 @@ class _Quoted:
             strict=True,
         )
 
-    def _read(self) -> tuple[Cells, bool]:
-        self._taken = []
-        try:
-            cells = next(self._rows)
-        except csv.Error:
-            self._rows = self._strict_rows()
-            cells = None
+    def _settle(self, cells: Cells | None) -> tuple[Cells, bool]:
+        """The cells of the row that begins with the lines just taken, given those that the csv module finds."""
         first, *others = self._taken
-        if cells is not None and not others and self._width in (None, len(cells)):
-            return cells, True
         mended = self._mend(first)
         if cells is not None and (mended is None or (others and not self._swallows(cells))):
             return cells, True
@@ -255,7 +262,9 @@ class _Quoted:
         """Whether the lines just taken for one row are rather rows themselves, the first with a stray quote mark."""
         if self._width is None:
             return False
-        return len(cells) != self._width or all(self._mend(line) for line in self._taken)
+        if len(cells) != self._width:
+            return True
+        return len(self._taken) >= SWALLOWED and all(self._mend(line) for line in self._taken)
 
     def _mend(self, line: str) -> Cells | None:
         """The cells of a line by itself, stray quote marks kept; None if there are too few or too many."""

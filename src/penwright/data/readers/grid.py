@@ -7,13 +7,14 @@ from itertools import islice
 from operator import itemgetter
 
 from penwright.data.files import SourceFile
-from penwright.data.readers.delimited import SEPARATOR_LINE, find_dialect, read_cells
+from penwright.data.readers.delimited import MOST_LINES, SEPARATOR_LINE, Dialect, find_dialect, read_cells
 from penwright.data.readers.header_row import find_header
 from penwright.data.sources import Broken
 
 Row = tuple[str, ...]
 ReadCells = Callable[[], Iterator[list[str]]]
 SAMPLE = 1000  # rows that show what the columns are
+FEW = 20  # rows that are too few for a sample
 COMMON = 0.05  # share of the rows from which on a width is usual, not a mistake ...
 SOME = 3  # ... and the number of such rows
 TOO_FEW = Broken("too few fields")
@@ -45,27 +46,29 @@ class Grid:
 
     def rows(self, columns: Sequence[int]) -> Iterator[Row | Broken]:
         """Yield the cells of these columns, counted from 0, of every row."""
-        wanted = _picker(columns)
-        fewest, most = max(self.fewest, max(columns) + 1), len(self.columns)
-        blank = ("",) * len(columns)
-        filler = [""] * most
-        rows = self.read()
-        last = None
+        wanted, needed = _picker(columns), max(columns) + 1
+        fewest, most = self.fewest, len(self.columns)
+        blank, filler = ("",) * len(columns), [""] * most
+        rows, last = self.read(), None
         if self.header is not None:
             yield from (BEFORE for _ in islice(rows, self.n_before))
             next(rows, None)
             last = self.header[-1]
         for cells in rows:
-            if cells[-1:] == [last] and self._is_header(cells):
-                yield REPEATED
-            elif fewest <= len(cells) <= most or (len(cells) > most and not any(cells[most:])):
-                yield wanted(cells)
-            elif self.fewest <= len(cells) < fewest and any(cells):
-                yield wanted([*cells, *filler])
+            n = len(cells)
+            if fewest <= n <= most:
+                if cells[-1] == last and self._is_header(cells):
+                    yield REPEATED
+                elif n >= needed:
+                    yield wanted(cells)
+                else:
+                    yield wanted([*cells, *filler]) if any(cells) else blank
             elif not any(cells):
                 yield blank
+            elif n < fewest:
+                yield TOO_FEW
             else:
-                yield TOO_MANY if len(cells) > most else TOO_FEW
+                yield TOO_MANY if any(cells[most:]) else wanted(cells)
 
     def place(self, row: int) -> str:
         """Say where the row with this number, from 0, stands."""
@@ -78,12 +81,9 @@ class Grid:
 
 def delimited_grid(file: SourceFile, delimiter: str | None, names: Sequence[str] = ()) -> Grid:
     """Find the dialect and the header of delimited text. A `delimiter` that is given is taken if the file has it."""
-    lines, n_skipped = file.first_lines(SAMPLE), 0
-    is_cut = len(lines) < file.n_lines
-    if lines and (told := SEPARATOR_LINE.fullmatch(lines[0].strip())):
-        lines, n_skipped, delimiter = lines[1:], 1, told[1]
-    dialect = find_dialect(lines, delimiter, is_cut=is_cut)
-    sample = list(read_cells(lines, dialect))
+    dialect, sample, n_skipped = _find_dialect(file, delimiter, SAMPLE)
+    if len(sample) < FEW and file.n_lines > SAMPLE:  # of rows with very many lines
+        dialect, sample, n_skipped = _find_dialect(file, delimiter, MOST_LINES)
     columns, header, n_before, fewest = _layout(sample, names, strays=dialect.delimiter == "\t")
 
     def read() -> Iterator[list[str]]:
@@ -91,6 +91,16 @@ def delimited_grid(file: SourceFile, delimiter: str | None, names: Sequence[str]
 
     unit = "row" if dialect.quote or dialect.escape else "line"
     return Grid(file, read, columns, header, n_before, fewest, unit, n_skipped)
+
+
+def _find_dialect(file: SourceFile, delimiter: str | None, n: int) -> tuple[Dialect, list[list[str]], int]:
+    """The dialect of the first `n` lines, their rows, and the number of lines before the first row."""
+    lines, n_skipped = file.first_lines(n), 0
+    is_cut = len(lines) < file.n_lines
+    if lines and (told := SEPARATOR_LINE.fullmatch(lines[0].strip())):
+        lines, n_skipped, delimiter = lines[1:], 1, told[1]
+    dialect = find_dialect(lines, delimiter, is_cut=is_cut)
+    return dialect, list(read_cells(lines, dialect, is_cut=is_cut)), n_skipped
 
 
 def sheet_grid(file: SourceFile, read: ReadCells, names: Sequence[str] = ()) -> Grid:

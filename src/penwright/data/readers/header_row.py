@@ -11,6 +11,7 @@ LONGEST_NAME = 100  # characters, since surveys have whole questions as names
 MOST_BEFORE = 20  # rows before a header: titles and comments
 ENOUGH = 3  # rows that show how long the texts of a column are
 LONG = 20  # characters of a text
+REPEATS = 0.05  # of the rows may repeat the header
 ALIKE = 0.9  # of the values of a column that are numbers, for example
 KINDS = {
     "number": re.compile(r"[-+]?[$€£]?\d[\d.,\s]*%?|[-+]?\d*\.?\d+(e[-+]?\d+)?|nan", re.IGNORECASE),
@@ -60,7 +61,9 @@ def is_header(cells: Cells, below: Sequence[Cells]) -> bool:
         return True
     if max(map(len, cells)) > LONGEST_NAME:
         return False
-    below = [row for row in below if list(row) != list(cells)]  # the header may be repeated
+    others = [row for row in below if list(row) != list(cells)]
+    if len(below) - len(others) <= REPEATS * len(below):  # the header may be repeated
+        below = others
     votes = 0
     for column, name in enumerate(cells):
         values = [row[column].strip() for row in below if len(row) > column]

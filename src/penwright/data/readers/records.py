@@ -94,6 +94,23 @@ def _record(line: str) -> Record | Broken:
 
 def _values(file: SourceFile, *, is_list: bool) -> Iterator[Record | Broken]:
     """The rows in a file that holds one JSON value, or several that run over lines."""
+    values = _decoded(file, is_list=is_list)
+    if is_list:
+        yield from (value if isinstance(value, dict) else NO_RECORD for value in values)
+        return
+    first, second = next(values, None), next(values, None)
+    if second is None and _rows_of(first) is None:
+        raise PenwrightError(
+            f"{file.path} is a single JSON object. Rows are needed: JSON lines, one JSON list of objects, or an object "
+            "of columns."
+        )
+    for value in chain(() if first is None else (first,), () if second is None else (second,), values):
+        rows = _rows_of(value)
+        yield from (value,) if rows is None and isinstance(value, dict) else rows or ()
+
+
+def _decoded(file: SourceFile, *, is_list: bool) -> Iterator[object]:
+    """The JSON values in a file, or those in its list, with no more than one in memory."""
     decoder, blocks, text, place, n_read = json.JSONDecoder(), file.blocks(), "", 0, 0
     is_begun = not is_list
     while True:
@@ -118,14 +135,11 @@ def _values(file: SourceFile, *, is_list: bool) -> Iterator[Record | Broken]:
                 ) from None
             return
         n_read += 1
-        if is_list:
-            yield value if isinstance(value, dict) else NO_RECORD
-        else:
-            yield from _rows_of(value, file.path)
+        yield value
 
 
-def _rows_of(value: object, name: str) -> Iterable[Record | Broken]:
-    """The rows in one JSON object: its columns, a list in it, or its values."""
+def _rows_of(value: object) -> Iterable[Record | Broken] | None:
+    """The rows in one JSON object: its columns, a list in it, or its values. None if the object is itself a row."""
     if not isinstance(value, dict) or not value:
         return (NO_RECORD,)
     lists = [part for part in value.values() if isinstance(part, list)]
@@ -138,10 +152,10 @@ def _rows_of(value: object, name: str) -> Iterable[Record | Broken]:
     if len(lists) == len(value) and len(set(map(len, lists))) == 1:
         return (_zipped(value, row) for row in zip(*lists, strict=True))
     parts = [part for part in value.values() if isinstance(part, dict)]
-    if len(parts) < len(value):
-        raise PenwrightError(
-            f"{name} is a single JSON object. Give rows: JSON lines, one JSON list of objects, or an object of columns."
-        )
+    return _rows_of_parts(value, parts) if len(parts) == len(value) else None
+
+
+def _rows_of_parts(value: Mapping[str, Mapping[str, object]], parts: Sequence[Record]) -> Iterable[Record]:
     if not _are_columns(value):
         return parts
     keys = dict.fromkeys(chain.from_iterable(parts))
