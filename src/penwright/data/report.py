@@ -70,6 +70,8 @@ def describe(file: SourceFile) -> str:
     facts = [f"{file.n_bytes:,} bytes"]
     if file.format:
         facts.append(FORMATS[file.format].what)
+    if file.remark:
+        facts.append(file.remark)
     if file.encoding and FORMATS.get(file.format, PLAIN).is_decoded:
         facts.append(f"{encoding} by the look of its letters (else set the encoding)" if file.guessed else encoding)
     if file.n_lines:

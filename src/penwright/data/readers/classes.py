@@ -78,7 +78,9 @@ def class_files(folder: str | Path, encoding: str | None) -> tuple[list[tuple[st
 
 
 def _folders(folder: Path) -> list[Path]:
-    return sorted(each for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
+    above = {folder.resolve(), *folder.resolve().parents}  # to which a link may lead
+    inner = (each for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
+    return sorted(each for each in inner if each.resolve() not in above)
 
 
 def _texts(folder: Path) -> list[Path]:
