@@ -51,13 +51,13 @@ class Ours:
         from safetensors.torch import load_file
 
         from penwright.config import ModelSettings
-        from penwright.decoding.sharing import Team
-        from penwright.decoding.step import Stepper
-        from penwright.layers.quantised import to_precision
+        from penwright.decoding.engine import Stepper
         from penwright.memory import keep_freed_memory
-        from penwright.models import make_model
-        from penwright.models.weights import load_weights
+        from penwright.model import make_model
+        from penwright.model.quantised import to_precision
+        from penwright.model.weights import load_weights
         from penwright.tokenizers import Tokenizer
+        from penwright.translation.worker_processes import Team
 
         torch.set_num_threads(engine.threads)
         keep_freed_memory()
@@ -72,18 +72,18 @@ class Ours:
         self.team = Team(self._search, engine.workers)
 
     def write(self, job: Job) -> list[str]:
-        from penwright.models import DecoderOnly
+        from penwright.model.decoder_only import DecoderOnly
 
         written = self._continue(job) if isinstance(self.model, DecoderOnly) else self._translate(job)
         return [self.tokenizer.decode(tokens) for tokens in written]
 
     def _continue(self, job: Job) -> Tokens:
         from penwright.config import DecodingSettings
-        from penwright.decoding.choosing.sampling import Chances, Sampling
-        from penwright.decoding.choosing.spelled import SpelledRows
-        from penwright.decoding.choosing.spelling import Spelling
-        from penwright.decoding.decodable import Continuing
-        from penwright.decoding.generate import generate
+        from penwright.decoding.batches import Continuing
+        from penwright.decoding.generation_loop import generate
+        from penwright.decoding.sampling.sampler import Chances, Sampling
+        from penwright.decoding.sampling.utf8 import Spelling
+        from penwright.decoding.sampling.utf8_rows import SpelledRows
 
         banned = (self.tokenizer.end_id,)
         spelling = Spelling.free(self.tokenizer.vocab_size, banned)
@@ -105,12 +105,12 @@ class Ours:
     def _search(self, job: Job) -> Tokens:
         import torch
 
-        from penwright.decoding.beam import beam_search
-        from penwright.decoding.choosing.largest import Choosing
-        from penwright.decoding.choosing.spelling import Spelling
-        from penwright.decoding.decodable import Translating
+        from penwright.decoding.batches import Translating
+        from penwright.decoding.beam_search import beam_search
         from penwright.decoding.greedy import greedy_search
         from penwright.decoding.hypotheses import BeamSettings
+        from penwright.decoding.sampling.topk import Choosing
+        from penwright.decoding.sampling.utf8 import Spelling
 
         end_id, settings = self.tokenizer.end_id, BeamSettings(job.beam_size, banned=(self.tokenizer.end_id,))
         sources = [[*source, end_id] for source in job.texts]

@@ -15,19 +15,21 @@ import torch
 from torch import Tensor
 
 from benchmarks.report import Result, write_result
-from penwright.api import load_translator
 from penwright.config import Precision
-from penwright.decoding import BeamSettings, Branching, Translating, beam_search
-from penwright.decoding.choosing.beams import BeamRule, BeamStep
-from penwright.decoding.choosing.largest import Choosing
-from penwright.decoding.choosing.next_token import Rule, Written
-from penwright.decoding.choosing.spelling import Spelling
+from penwright.decoding.batches import Branching, Translating
+from penwright.decoding.beam_search import beam_search
 from penwright.decoding.greedy import greedy_search
+from penwright.decoding.hypotheses import BeamSettings
 from penwright.decoding.padding import batches_by_length, right_padded
+from penwright.decoding.sampling.beam_rules import BeamRule, BeamStep
+from penwright.decoding.sampling.next_token import Rule, Written
+from penwright.decoding.sampling.topk import Choosing
+from penwright.decoding.sampling.utf8 import Spelling
 from penwright.evaluation.translation import translation_scores
-from penwright.layers.quantised import to_precision
-from penwright.models import EncoderDecoder
+from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.quantised import to_precision
 from penwright.tokenizers import Tokenizer
+from penwright.workflows.api import load_translator
 
 NAME = "exactness"
 BATCH_TOKENS = 1024

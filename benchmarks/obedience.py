@@ -19,10 +19,13 @@ from pathlib import Path
 from time import perf_counter
 
 from benchmarks.report import Result, write_result
-from penwright.api import load_aligner, load_translator
-from penwright.decoding import Demands, Entry, Glossary, Translation, Translator
-from penwright.decoding.alignment import error_rate
 from penwright.evaluation.translation import translation_scores
+from penwright.translation.alignment import error_rate
+from penwright.translation.constraints.glossary import Entry, Glossary
+from penwright.translation.constraints.requirements import Demands
+from penwright.translation.results import Translation
+from penwright.translation.translator import Translator
+from penwright.workflows.api import load_aligner, load_translator
 
 NAME = "obedience"
 GOLD = Path(__file__).parent / "aligned.en-de.tsv"

@@ -120,7 +120,7 @@ def _serving(run: Path) -> Iterator[str]:
     from fastapi.responses import StreamingResponse
 
     from penwright.serving.app import create_app
-    from penwright.serving.served import Served, Shelf
+    from penwright.serving.model_worker import Served, Shelf
     from penwright.serving.settings import ServingSettings
 
     bound = socket.create_server(("127.0.0.1", 0))

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.report import Result, write_result
-from penwright.decoding.decodable import Continuing
-from penwright.decoding.step import Stepper, are_steps_kept
-from penwright.layers.quantised import to_precision
-from penwright.models import DecoderOnly
-from penwright.refining import quickest_first
-from penwright.using import opened
+from penwright.decoding.batches import Continuing
+from penwright.decoding.engine import Stepper, are_steps_kept
+from penwright.model.decoder_only import DecoderOnly
+from penwright.model.quantised import to_precision
+from penwright.workflows.load import opened
+from penwright.workflows.optimize import quickest_first
 
 NAME = "precision"
 ROWS = 32  # windows at a time

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from penwright.errors import PenwrightError
-from penwright.runs import DamagedCheckpoint, Run, write_atomically
+from penwright.run.folder import DamagedCheckpoint, Run, write_atomically
 
 WEIGHTS = {"w": torch.arange(1000.0)}
 

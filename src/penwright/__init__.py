@@ -41,9 +41,9 @@ def train(
     `settings` are tables of a recipe, such as {"model": {"size": "small"}}, and win over the `recipe` file;
     `run` is the folder to keep the run in (runs/NAME if not given). Progress goes to standard error unless `quiet`.
     """
-    from penwright import api
     from penwright.cli.progress import progress_observer
     from penwright.config import merge
+    from penwright.workflows import api
 
     paths = [data] if isinstance(data, str | PathLike) else data
     given = {"data": {"train": [str(path) for path in paths]}, "training": {"minutes": minutes} if minutes else {}}
@@ -55,7 +55,7 @@ def train(
 
 def load(run: str | PathLike[str], device: str = "cpu") -> "Application":
     """The best model of a run folder, ready to use: a Generator, a Translator or a Classifier."""
-    from penwright import api
+    from penwright.workflows import api
 
     return api.load(Path(run), device)
 

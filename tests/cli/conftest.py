@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from penwright.cli.main import main
-from penwright.training import pace
+from penwright.training.auto import throughput
 
 QUICK = [
     option
@@ -51,7 +51,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 def brief_pace() -> Iterator[None]:
     """Plans measure a single step of each size: here it is of no account how fast this machine is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pace, "STEPS", 1)
+        patch.setattr(throughput, "STEPS", 1)
         yield
 
 

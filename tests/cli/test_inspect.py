@@ -13,7 +13,7 @@ from penwright.cli.drawing import Piece, coloured, heat_map, visible
 from penwright.errors import PenwrightError
 from penwright.inspection import Inspector, as_record
 from penwright.inspection.comparison import compare
-from penwright.runs import Run
+from penwright.run.folder import Run
 
 ASKED = {
     "writer": ("It was day 7", ["--top", 2, "--sort", "previous", "--head", "0.1", "--lens", "--rollout"]),

@@ -6,11 +6,14 @@ import pytest
 import torch
 
 from penwright.config import ModelSettings, Table, Task, merge
-from penwright.decoding.ahead import Compiled, Input
-from penwright.decoding.examples import Part
-from penwright.decoding.parts import Several
-from penwright.decoding.step import Stepper
-from penwright.models import DecoderOnly, EncoderDecoder, EncoderOnly, Model, make_model
+from penwright.decoding.ahead_of_time import Compiled, Input
+from penwright.decoding.engine import Stepper
+from penwright.decoding.export_inputs import Part
+from penwright.decoding.exported import Several
+from penwright.model import Model, make_model
+from penwright.model.decoder_only import DecoderOnly
+from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.encoder_only import EncoderOnly
 from penwright.tokenizers import Tokenizer, train_tokenizer
 
 SMALL: Table = {

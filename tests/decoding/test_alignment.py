@@ -9,11 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penwright.decoding import Aligner, Head, choose_head, pharaoh
-from penwright.decoding.alignment import error_rate, lexical_links, word_numbers, word_weights
-from penwright.decoding.looking import TokenPair, coverage, cross_attention
-from penwright.models import EncoderDecoder
+from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.tokenizers import Tokenizer, train_tokenizer
+from penwright.translation.alignment import (
+    Aligner,
+    Head,
+    choose_head,
+    error_rate,
+    lexical_links,
+    pharaoh,
+    word_numbers,
+    word_weights,
+)
+from penwright.translation.cross_attention import TokenPair, coverage, cross_attention
 
 PAIRS = [("ab cd", "cd ab ef"), ("abc", "a b"), ("j, a b", "b"), ("", "a"), ("a", "")]
 

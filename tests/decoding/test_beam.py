@@ -7,22 +7,18 @@ import torch
 from torch import Tensor
 
 from penwright.config import Table
-from penwright.decoding import (
-    BeamSettings,
-    Chances,
-    Hypothesis,
-    Sampling,
-    Translating,
-    beam_search,
-    generate,
-)
-from penwright.decoding.choosing.beams import BeamRule, BeamStep
-from penwright.decoding.choosing.largest import Choosing
-from penwright.decoding.choosing.next_token import Rule, Written
-from penwright.decoding.choosing.spelling import Spelling
+from penwright.decoding.batches import Translating
+from penwright.decoding.beam_search import beam_search
+from penwright.decoding.generation_loop import generate
 from penwright.decoding.greedy import greedy_search
+from penwright.decoding.hypotheses import BeamSettings, Hypothesis
+from penwright.decoding.sampling.beam_rules import BeamRule, BeamStep
+from penwright.decoding.sampling.next_token import Rule, Written
+from penwright.decoding.sampling.sampler import Chances, Sampling
+from penwright.decoding.sampling.topk import Choosing
+from penwright.decoding.sampling.utf8 import Spelling
 from penwright.errors import PenwrightError
-from penwright.models import EncoderDecoder
+from penwright.model.encoder_decoder import EncoderDecoder
 
 START, END = 1, 2
 SOURCES = [[4, 5, 6, 2], [7, 2], [9, 8, 7, 6, 5, 4, 3, 2], [3, 4, 2]]

@@ -5,8 +5,9 @@ import torch
 from torch import Tensor
 
 from penwright.config import Table
-from penwright.decoding.decodable import Continuing, Translating, evaluating
-from penwright.models import DecoderOnly, EncoderDecoder
+from penwright.decoding.batches import Continuing, Translating, evaluating
+from penwright.model.decoder_only import DecoderOnly
+from penwright.model.encoder_decoder import EncoderDecoder
 
 VOCABULARY, CONTEXT, N_NEW = 29, 16, 20
 PROMPTS = [[1, 2, 3, 4, 5, 6, 7], [9], [8, 3, 8, 3, 5, 1, 2, 9, 11, 12, 3, 4, 5], list(range(16))]

@@ -4,10 +4,12 @@ import pytest
 import torch
 
 from penwright.config import DecodingSettings, Table
-from penwright.decoding import Chances, Continuing, Sampling, generate
-from penwright.decoding.choosing.penalties import Bias
+from penwright.decoding.batches import Continuing
+from penwright.decoding.generation_loop import generate
+from penwright.decoding.sampling.penalties import Bias
+from penwright.decoding.sampling.sampler import Chances, Sampling
 from penwright.errors import PenwrightError
-from penwright.models import DecoderOnly
+from penwright.model.decoder_only import DecoderOnly
 
 VOCABULARY, END = 29, 2
 PROMPTS = [

@@ -9,24 +9,29 @@ import jaxtyping
 import pytest
 import torch
 
-from penwright import compiler
 from penwright.config import DecodingSettings, Table
-from penwright.decoding import BeamSettings, Chances, Hypothesis, Sampling, ahead, beam_search, examples, generate, step
-from penwright.decoding.choosing.largest import COMPILES, Choosing
-from penwright.decoding.choosing.spelled import SpelledRows
-from penwright.decoding.choosing.spelling import Spelling
-from penwright.decoding.decodable import Continuing, Translating
-from penwright.decoding.step import Stepper, compile_steps
+from penwright.decoding import ahead_of_time, engine, export_inputs
+from penwright.decoding.batches import Continuing, Translating
+from penwright.decoding.beam_search import beam_search
+from penwright.decoding.engine import Stepper, compile_steps
+from penwright.decoding.generation_loop import generate
+from penwright.decoding.hypotheses import BeamSettings, Hypothesis
+from penwright.decoding.sampling.sampler import Chances, Sampling
+from penwright.decoding.sampling.topk import COMPILES, Choosing
+from penwright.decoding.sampling.utf8 import Spelling
+from penwright.decoding.sampling.utf8_rows import SpelledRows
 from penwright.errors import PenwrightError
-from penwright.layers import quantised
-from penwright.layers.mask import KernelMask
-from penwright.layers.quantised import Int8Linear, compiled_product, to_precision
-from penwright.layers.stepping import stepping_attention
-from penwright.models import DecoderOnly, EncoderDecoder
+from penwright.model import quantised
+from penwright.model.cached_attention import stepping_attention
+from penwright.model.decoder_only import DecoderOnly
+from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.mask import KernelMask
+from penwright.model.quantised import Int8Linear, compiled_product, to_precision
+from penwright.native import toolchain
 
 VOCABULARY = 29
 SOURCES = [[4, 5, 6, 2], [2], [7, 8, 9, 2]]
-NEEDS_COMPILER = pytest.mark.skipif(bool(compiler.what_is_missing()), reason=compiler.what_is_missing() or "compiles")
+NEEDS_COMPILER = pytest.mark.skipif(bool(toolchain.what_is_missing()), reason=toolchain.what_is_missing() or "compiles")
 CHOOSES = pytest.mark.skipif(not COMPILES, reason="the operators that choose tokens need AVX-512")
 
 
@@ -38,7 +43,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture(autouse=True)
 def few_in_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps in a call are unrolled: three take half as long to compile as eight do."""
-    for module in (examples, step):
+    for module in (export_inputs, engine):
         monkeypatch.setattr(module, "n_several", lambda _: 3)
 
 
@@ -63,15 +68,15 @@ def test_every_variant_can_be_compiled(
 ) -> None:
     with unchecked():
         for part in ("one", "prompt", "several"):
-            step.exported(writer(VOCABULARY, **variant | {"n_layers": 1}), part)
+            engine.exported(writer(VOCABULARY, **variant | {"n_layers": 1}), part)
         for part in ("many", "sources", "several", "beams"):
-            step.exported(translating_model(VOCABULARY, **variant | {"n_layers": 1}), part)
+            engine.exported(translating_model(VOCABULARY, **variant | {"n_layers": 1}), part)
 
 
 def test_a_damaged_step_is_named_and_done_without(writer: Callable[..., DecoderOnly]) -> None:
     model = writer(VOCABULARY)
     before = logits_of(model, 1)
-    path = ahead._path(step.Step(model), "one", step.Stepper(model).n_threads)
+    path = ahead_of_time._path(engine.Step(model), "one", engine.Stepper(model).n_threads)
     path.parent.mkdir(parents=True)
     path.write_bytes(b"half of a file")
     with pytest.warns(UserWarning, match="is damaged"):
@@ -85,10 +90,10 @@ def test_a_compiled_writer_gives_the_same_logits_with_other_weights_and_past_the
     settings = {"n_layers": 1, "context_length": 80, "n_kv_heads": 2, "qk_norm": True}
     other, model = writer(VOCABULARY, seed=1, **settings), writer(VOCABULARY, seed=2, **settings)
     before = [logits_of(model, n_rows) for n_rows in (1, 3)]
-    monkeypatch.setattr(step, "_parts", lambda _: ("one", "many", "prompt"))
+    monkeypatch.setattr(engine, "_parts", lambda _: ("one", "many", "prompt"))
     compile_unchecked(other)
-    load, loaded = step.load, []
-    monkeypatch.setattr(step, "load", lambda *what: loaded.append(load(*what)) or loaded[-1])
+    load, loaded = engine.load, []
+    monkeypatch.setattr(engine, "load", lambda *what: loaded.append(load(*what)) or loaded[-1])
     after = [logits_of(model, n_rows) for n_rows in (1, 3)]
     assert len(loaded) == 3 and None not in loaded  # else both ran as they are written
     for plain, compiled in zip(before, after, strict=True):
@@ -100,15 +105,17 @@ def test_what_is_compiled_wrongly_is_not_kept(
     writer: Callable[..., DecoderOnly], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, other = writer(VOCABULARY, seed=1, n_layers=1), writer(VOCABULARY, seed=2, n_layers=1)
-    monkeypatch.setattr(step, "_parts", lambda _: ("one",))
-    monkeypatch.setattr(step, "compile_ahead", lambda whole, part, n, graph: marked(ahead._path(whole, part, n)))
-    monkeypatch.setattr(step, "load", lambda *what: lambda *inputs: [step.Step(other)(*inputs)])
+    monkeypatch.setattr(engine, "_parts", lambda _: ("one",))
+    monkeypatch.setattr(
+        engine, "compile_ahead", lambda whole, part, n, graph: marked(ahead_of_time._path(whole, part, n))
+    )
+    monkeypatch.setattr(engine, "load", lambda *what: lambda *inputs: [engine.Step(other)(*inputs)])
     with pytest.raises(PenwrightError, match="does not compute what the model does"):
         compile_unchecked(model)
-    assert not step.are_steps_kept(model) and not list(ahead.cache_folder("compiled").glob("*.pt2"))
-    monkeypatch.setattr(step, "load", lambda *what: lambda *inputs: [step.Step(model)(*inputs)])
+    assert not engine.are_steps_kept(model) and not list(ahead_of_time.cache_folder("compiled").glob("*.pt2"))
+    monkeypatch.setattr(engine, "load", lambda *what: lambda *inputs: [engine.Step(model)(*inputs)])
     compile_unchecked(model)
-    assert step.are_steps_kept(model)
+    assert engine.are_steps_kept(model)
 
 
 def marked(path: Path) -> None:
@@ -124,7 +131,7 @@ def test_a_compiled_writer_of_several_layers_in_int8_gives_the_same_logits(
     model = writer(VOCABULARY, n_layers=2, context_length=80, qk_norm=True)
     to_precision(model, "int8")
     before = logits_of(model, 9)
-    monkeypatch.setattr(step, "_parts", lambda _: ("many",))
+    monkeypatch.setattr(engine, "_parts", lambda _: ("many",))
     compile_unchecked(model)
     after = logits_of(model, 9)
     assert not torch.equal(after, before)  # else both ran as they are written
@@ -157,10 +164,10 @@ def test_a_compiled_translator_gives_the_same_logits_however_many_sources_and_be
         ]
 
     plain = found()
-    monkeypatch.setattr(step, "_parts", lambda _: ("one", "many", "sources"))
+    monkeypatch.setattr(engine, "_parts", lambda _: ("one", "many", "sources"))
     compile_unchecked(model)
-    load, loaded = step.load, []
-    monkeypatch.setattr(step, "load", lambda *what: loaded.append(load(*what)) or loaded[-1])
+    load, loaded = engine.load, []
+    monkeypatch.setattr(engine, "load", lambda *what: loaded.append(load(*what)) or loaded[-1])
     compiled = found()
     assert len(loaded) == 3 and None not in loaded  # reading, and steps of one row and of many
     for got, expected in zip(compiled, plain, strict=True):
@@ -175,7 +182,7 @@ def test_a_row_is_written_the_same_several_tokens_at_a_time(
     translating_model: Callable[..., EncoderDecoder],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(step, "_parts", lambda _: ("several",))
+    monkeypatch.setattr(engine, "_parts", lambda _: ("several",))
     settings: Table = {"n_layers": 1, "context_length": 40}
     models = writer(VOCABULARY, **settings), translating_model(VOCABULARY, **settings)
     for model in models:
@@ -225,7 +232,7 @@ def test_beams_of_a_source_go_on_the_same_several_steps_at_a_time(
     translating_model: Callable[..., EncoderDecoder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = translating_model(VOCABULARY, n_layers=1, context_length=80)
-    monkeypatch.setattr(step, "_parts", lambda _: ("beams",))
+    monkeypatch.setattr(engine, "_parts", lambda _: ("beams",))
     ways = [(beam_size, limit) for beam_size in (2, 5, 8) for limit in (1, 30, 79)]
     plain = [found_with_beams(model, *way) for way in ways]
     compile_unchecked(model)
@@ -277,7 +284,7 @@ def translated(rows: Translating, n_beams: int) -> list[torch.Tensor]:
     return logits
 
 
-class Operators(ahead.ModelPart):
+class Operators(ahead_of_time.ModelPart):
     """Logits by a product of int8, the likeliest of them, and attention to what rows keep for each other."""
 
     def __init__(self, model: DecoderOnly, layer: Int8Linear):
@@ -343,8 +350,8 @@ def test_operators_in_cpp_give_what_torch_gives_however_many_rows(writer: Callab
     )
     with unchecked():
         graph = torch.export.export(part, inputs(3, 5, 4), dynamic_shapes=shapes, strict=False)
-        ahead.compile_ahead(part, "operators", 1, graph)
-    compiled = ahead.load(part, "operators", 1)
+        ahead_of_time.compile_ahead(part, "operators", 1, graph)
+    compiled = ahead_of_time.load(part, "operators", 1)
     assert compiled is not None
     for n_rows, n_sources, n_targets in ((2, 2, 2), (6, 16, 3), (7, 15, 2), (8, 33, 2), (23, 48, 5), (41, 70, 2)):
         given = inputs(n_rows, n_sources, n_targets)
@@ -367,7 +374,7 @@ def test_what_is_compiled_in_int8_has_its_products_from_cpp_where_that_is_of_use
     model = writer(VOCABULARY, n_layers=1)
     to_precision(model, "int8")
     with unchecked():
-        graph = step.exported(model, "many").graph
+        graph = engine.exported(model, "many").graph
     products = [node for node in graph.nodes if node.target == torch.ops.penwright.int8_product.default]
     layers = [part for part in model.modules() if isinstance(part, Int8Linear)]
     assert len(products) == (len(layers) if quantised.COMPILES else 0)
@@ -376,6 +383,6 @@ def test_what_is_compiled_in_int8_has_its_products_from_cpp_where_that_is_of_use
 def test_without_a_compiler_nothing_is_compiled_and_the_error_says_why(
     writer: Callable[..., DecoderOnly], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compiler, "what_is_missing", lambda: "there is no C++ compiler")
+    monkeypatch.setattr(toolchain, "what_is_missing", lambda: "there is no C++ compiler")
     with pytest.raises(PenwrightError, match="no C\\+\\+ compiler"):
         compile_steps(writer())

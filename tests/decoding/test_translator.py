@@ -7,19 +7,20 @@ import pytest
 import torch
 
 from penwright.config import DecodingSettings
-from penwright.decoding import Translator, sharing
-from penwright.decoding import translator as translating
-from penwright.decoding.beam import beam_search
+from penwright.decoding.beam_search import beam_search
 from penwright.decoding.hypotheses import BeamSettings, Hypothesis
-from penwright.decoding.obeying import searching
-from penwright.decoding.obeying.demands import Demands, Draft, Wish
-from penwright.decoding.obeying.glossary import Entry, Glossary
-from penwright.decoding.obeying.jobs import Asked, Job
-from penwright.decoding.obeying.placement import Hiding, Scorer, Word
-from penwright.decoding.obeying.revision import Revision
 from penwright.errors import UsageError
-from penwright.models import EncoderDecoder
+from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.tokenizers import Tokenizer
+from penwright.translation import translator as translating
+from penwright.translation import worker_processes
+from penwright.translation.constraints import search
+from penwright.translation.constraints.glossary import Entry, Glossary
+from penwright.translation.constraints.placement import Hiding, Scorer, Word
+from penwright.translation.constraints.requirements import Demands, Draft, Wish
+from penwright.translation.constraints.revision import Revision
+from penwright.translation.constraints.segments import Asked, Job
+from penwright.translation.translator import Translator
 
 TEXTS = ["abc", "", "j, a b", "   ", "Aé bc", "abc", "h", "abcdefgh ab. A bcdefgh. C"]
 
@@ -78,7 +79,7 @@ def test_a_draft_that_is_as_likely_with_the_wished_word_is_searched_no_further(
     translator: Translator, monkeypatch: pytest.MonkeyPatch, loss: float, n_searches: int
 ) -> None:
     begun: list[object] = []
-    monkeypatch.setattr(searching, "beam_search", lambda *each, **how: begun.append(each) or beam_search(*each, **how))
+    monkeypatch.setattr(search, "beam_search", lambda *each, **how: begun.append(each) or beam_search(*each, **how))
 
     def swapped(_: Revision, asked: object, written: Sequence[Hypothesis], *how: object) -> list[Hypothesis | None]:
         tokens = tuple(translator.tokenizer.encode("jig"))
@@ -109,8 +110,8 @@ def test_a_draft_of_nothing_can_miss_a_word(translator: Translator) -> None:
 def test_two_processes_say_what_one_says(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = translator.translate(TEXTS, n_best=2)
     begun: list[object] = []
-    monkeypatch.setattr(sharing, "_may_copy", lambda: True)
-    monkeypatch.setattr(searching, "beam_search", lambda *each, **how: begun.append(each) or beam_search(*each, **how))
+    monkeypatch.setattr(worker_processes, "_may_copy", lambda: True)
+    monkeypatch.setattr(search, "beam_search", lambda *each, **how: begun.append(each) or beam_search(*each, **how))
     monkeypatch.setattr(translating, "WORTH_SHARING", 2)
     translator.share_out(2)
     assert translator.translate(TEXTS, n_best=2) == alone
@@ -121,9 +122,7 @@ def test_two_processes_say_what_one_says(translator: Translator, monkeypatch: py
 
 def test_search_is_as_the_settings_have_it(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[BeamSettings] = []
-    monkeypatch.setattr(
-        searching, "beam_search", lambda *each, **how: seen.append(each[2]) or beam_search(*each, **how)
-    )
+    monkeypatch.setattr(search, "beam_search", lambda *each, **how: seen.append(each[2]) or beam_search(*each, **how))
     translator.defaults = DecodingSettings(beam_size=2, outlook=2.0, length_penalty=0.5)
     translator.translate(["abc"])
     assert [(each.beam_size, each.outlook, each.length_penalty) for each in seen] == [(2, 2.0, 0.5)]

@@ -5,12 +5,12 @@ from collections.abc import Callable
 import pytest
 
 from penwright.config import DecodingSettings
-from penwright.decoding import Translator
-from penwright.decoding.obeying.demands import Demands
-from penwright.decoding.obeying.glossary import Entry, Glossary
-from penwright.decoding.tree import BeamTree, Node
-from penwright.models import EncoderDecoder
+from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.tokenizers import Tokenizer
+from penwright.translation.beam_tree import BeamTree, Node
+from penwright.translation.constraints.glossary import Entry, Glossary
+from penwright.translation.constraints.requirements import Demands
+from penwright.translation.translator import Translator
 
 BEAMS = 3
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from penwright.config import DecodingSettings
-from penwright.decoding import Translator
-from penwright.decoding.obeying.demands import Demands
-from penwright.decoding.obeying.glossary import Entry, Glossary
 from penwright.errors import PenwrightError, UsageError
-from penwright.models import EncoderDecoder
+from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.tokenizers import Tokenizer, train_tokenizer
+from penwright.translation.constraints.glossary import Entry, Glossary
+from penwright.translation.constraints.requirements import Demands
+from penwright.translation.translator import Translator
 
 TEXT = "the dog sees a cat near his house and the cat runs away from it, so he barks. " * 3
 

@@ -7,9 +7,11 @@ import pytest
 import torch
 import transformers
 
-from penwright.decoding import BeamSettings, Translating, beam_search
+from penwright.decoding.batches import Translating
+from penwright.decoding.beam_search import beam_search
+from penwright.decoding.hypotheses import BeamSettings
 from penwright.formats.huggingface import load_huggingface
-from penwright.models import EncoderDecoder
+from penwright.model.encoder_decoder import EncoderDecoder
 
 PAD, END, LONGEST = 1, 2, 20
 SOURCES = [[7, 8, 9, 2], [20, 21, 22, 23, 24, 2], [5, 2]]

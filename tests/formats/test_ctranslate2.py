@@ -7,14 +7,15 @@ import pytest
 import torch
 
 from penwright.config import Table
-from penwright.decoding.beam import beam_search
-from penwright.decoding.choosing.sampling import Chances, Sampling
-from penwright.decoding.decodable import Continuing, Translating
-from penwright.decoding.generate import generate
+from penwright.decoding.batches import Continuing, Translating
+from penwright.decoding.beam_search import beam_search
+from penwright.decoding.generation_loop import generate
 from penwright.decoding.hypotheses import BeamSettings
+from penwright.decoding.sampling.sampler import Chances, Sampling
 from penwright.errors import PenwrightError
 from penwright.formats.ctranslate2 import save_ctranslate2
-from penwright.models import DecoderOnly, EncoderDecoder
+from penwright.model.decoder_only import DecoderOnly
+from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.tokenizers import Tokenizer
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="the extra penwright[ctranslate2] is not installed")

@@ -8,7 +8,7 @@ import pytest
 
 from penwright.config import Table, Task
 from penwright.inspection import Inspector
-from penwright.inspection.reading import Reading
+from penwright.inspection.forward_pass import Reading
 
 Make = Callable[..., Inspector]
 Array = np.ndarray

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from penwright.errors import UsageError
-from penwright.serving.gate import Gate
 from penwright.serving.metrics import Metrics
+from penwright.serving.middleware import Gate
 from penwright.serving.settings import ServingSettings
 
 from .conftest import Running, Serving, eventually

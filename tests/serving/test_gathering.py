@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the server is an extra: pip install 'penwright[serve]'")
 
-from penwright.serving.gathering import BATCH, Gathering, Unwanted, Waiting
+from penwright.serving.dynamic_batching import BATCH, Gathering, Unwanted, Waiting
 
 Batches = list[tuple[str, list[str]]]
 T = TypeVar("T")

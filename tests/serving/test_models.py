@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from penwright.layers.quantised import Int8Linear
+from penwright.model.quantised import Int8Linear
+from penwright.serving.model_worker import Served
 from penwright.serving.models import facts
-from penwright.serving.served import Served
-from penwright.using import load, opened
+from penwright.workflows.load import load, opened
 
 
 @pytest.mark.parametrize("kind", ["writer", "translator", "classifier"])

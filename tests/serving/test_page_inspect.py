@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from penwright.inspection.comparison import compare
-from penwright.serving.served import Served
+from penwright.serving.model_worker import Served
 
 WAIT = ".shown:not([aria-busy]) > *"
 

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penwright.config import merge
-from penwright.runs import Run
+from penwright.run.folder import Run
+from penwright.run.stop_file import is_to_stop, note_stopped
 from penwright.serving.alerts import alerts
 from penwright.serving.runs import thinned
-from penwright.training.wishes import is_to_stop, note_stopped
 
 from .conftest import SETTINGS, eventually
 

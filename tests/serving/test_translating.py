@@ -13,10 +13,12 @@ from torch import Tensor
 
 import penwright
 from penwright.config import merge
-from penwright.decoding import Aligner, Translating, Translator
-from penwright.decoding.documents import translated
-from penwright.decoding.words import pieces_of_words
-from penwright.serving.served import Served
+from penwright.decoding.batches import Translating
+from penwright.serving.model_worker import Served
+from penwright.translation.alignment import Aligner
+from penwright.translation.documents import translated
+from penwright.translation.translator import Translator
+from penwright.translation.words import pieces_of_words
 
 from .conftest import SETTINGS
 

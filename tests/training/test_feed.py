@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from penwright.data.batches import TextBatch
-from penwright.training.feed import Feed
+from penwright.training.prefetch import Feed
 from penwright.training.trainer import Trainer
 
 MakeTrainer = Callable[..., Trainer]

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from penwright.config import AdamW, ModelSettings, Muon
-from penwright.models import DecoderOnly
+from penwright.model.decoder_only import DecoderOnly
 from penwright.training.muon import MuonOptimizer, orthogonalise
 from penwright.training.optimizers import Optimizers
 

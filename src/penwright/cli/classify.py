@@ -12,7 +12,7 @@ def command(run: RunFolder, texts: Texts = None, device: Device = "cpu", json: J
 
     A line for each: label, probability and text, parted by tabs.
     """
-    from penwright.api import load_classifier
+    from penwright.workflows.api import load_classifier
 
     sources = given_texts(texts)
     for source, found in zip(sources, load_classifier(run, device).classify(sources), strict=True):

@@ -24,9 +24,9 @@ def command(
 
     That is its best model, on all of the part.
     """
-    from penwright import api
     from penwright.cli.progress import err
     from penwright.config import merge, parse_override
+    from penwright.workflows import api
 
     changes = merge(*(parse_override(text) for text in set_ or []))
     kept = precision or api.kept_precision(run, device)

@@ -13,8 +13,8 @@ from penwright.errors import PenwrightError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from penwright.api import Prepared
     from penwright.config import Table
+    from penwright.workflows.api import Prepared
 
 FEW_BYTES = 20_000  # of text to learn from
 RunFolder = Annotated[Path, typer.Argument(help="The folder of a trained run.", metavar="RUN", show_default=False)]
@@ -98,8 +98,8 @@ def training_flags(
 
 def settings_of(recipe: Path | None, flags: "Table", overrides: "Sequence[str]") -> "Table":
     """The recipe, then flags, then --set, each laid over what comes before; a budget given replaces another."""
-    from penwright.api import read_recipe
     from penwright.config import merge, parse_override
+    from penwright.workflows.api import read_recipe
 
     above = merge(flags, *(parse_override(text) for text in overrides))
     settings = merge(read_recipe(recipe, above) if recipe is not None else {}, above)

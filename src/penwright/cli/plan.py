@@ -23,7 +23,7 @@ from penwright.cli.options import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penwright.training.expectation import Outlook
+    from penwright.training.auto.forecast import Outlook
 
 NAME = "plan"
 
@@ -44,9 +44,9 @@ def command(
 
     Also when more minutes stop paying. Trains nothing.
     """
-    from penwright import api
     from penwright.cli.progress import err
-    from penwright.training.choices import rounded
+    from penwright.training.auto.choices import rounded
+    from penwright.workflows import api
 
     flags = training_flags(data, validation, task, size, minutes=minutes, steps=steps, epochs=epochs)
     prepared = api.prepare(settings_of(recipe, flags, set_ or []), err)

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penwright.evaluation.scores import Score
-from penwright.training.session import Observer, Sample
+from penwright.training.loop import Observer, Sample
 from penwright.training.trainer import StepReport, Trainer
 
 SPARKS = "▁▂▃▄▅▆▇█"

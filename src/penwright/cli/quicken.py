@@ -14,8 +14,8 @@ def command(
 
     Chooses the quickest precision that is as good, and compiles the steps of decoding: some minutes, once.
     """
-    from penwright import api
     from penwright.cli.progress import err
+    from penwright.workflows import api
 
     nats = api.quicken(run, precision, err)
     if json:

@@ -15,7 +15,7 @@ def command(
 ) -> None:
     """List the runs in a folder with their best evaluation."""
     from penwright.errors import PenwrightError
-    from penwright.runs import Run
+    from penwright.run.folder import Run
 
     found = sorted(path.parent for path in [*folder.glob("recipe.toml"), *folder.glob("*/recipe.toml")])
     if not found:

@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 
 from penwright.data.batches import LabelledBatch
-from penwright.decoding.decodable import evaluating
-from penwright.models import EncoderOnly
+from penwright.decoding.batches import evaluating
+from penwright.model.encoder_only import EncoderOnly
 
 N_BINS = 10  # between 0 and 1
 

@@ -8,10 +8,12 @@ from typing import NamedTuple
 from sacrebleu.significance import PairedTest, Result
 
 from penwright.config import DecodingSettings
-from penwright.decoding import NO_DEMANDS, Candidate, Translator
-from penwright.decoding.looking import TokenPair, coverage, cross_attention
 from penwright.errors import PenwrightError, Say, say_nothing
 from penwright.evaluation.translation import bleu_for, translation_scores
+from penwright.translation.constraints.requirements import NO_DEMANDS
+from penwright.translation.cross_attention import TokenPair, coverage, cross_attention
+from penwright.translation.results import Candidate
+from penwright.translation.translator import Translator
 
 LENGTH_PENALTIES = tuple(n / 5 for n in range(11))
 COVERAGE_PENALTIES = (0.0, 0.05, 0.1, 0.2, 0.4)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from penwright.config import ModelSettings, Table, Task, merge, validate
 from penwright.errors import PenwrightError
 from penwright.formats.architectures import ARCHITECTURES, WORDS, Architecture, Config, Tensors
-from penwright.models import Model, make_model
+from penwright.model import Model, make_model
 
 # What some versions save although it is computed, or is a parameter under its second name.
 REDUNDANT = (

@@ -15,8 +15,9 @@ from penwright.errors import PenwrightError
 from penwright.formats.architectures import ARCHITECTURES, WORDS, Architecture
 from penwright.formats.huggingface import Place, places_of, settings_from_huggingface
 from penwright.formats.outside import copied
-from penwright.models import DecoderOnly, Model
-from penwright.runs import let_others_read
+from penwright.model import Model
+from penwright.model.decoder_only import DecoderOnly
+from penwright.run.folder import let_others_read
 from penwright.tokenizers import Tokenizer
 
 MODEL_TYPES = {"LlamaForCausalLM": "llama", "Qwen3ForCausalLM": "qwen3", "GPT2LMHeadModel": "gpt2"}

@@ -14,14 +14,15 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from penwright.decoding.decodable import evaluating
+from penwright.decoding.batches import evaluating
+from penwright.inspection.forward_pass import PartName, Reading, scores
 from penwright.inspection.heads import Head, all_heads, place_of
-from penwright.inspection.reading import PartName, Reading, scores
 from penwright.inspection.tokens import Token
-from penwright.layers.attention import Kernel
-from penwright.layers.mask import KernelMask
-from penwright.layers.recording import swap_kernels
-from penwright.models import EncoderOnly, Model
+from penwright.model import Model
+from penwright.model.attention import Kernel
+from penwright.model.attention_recording import swap_kernels
+from penwright.model.encoder_only import EncoderOnly
+from penwright.model.mask import KernelMask
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,14 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from penwright.decoding.decodable import evaluating
+from penwright.decoding.batches import evaluating
+from penwright.inspection.forward_pass import PartName, Reading, scores
 from penwright.inspection.heads import Head, attentions
-from penwright.inspection.reading import PartName, Reading, scores
 from penwright.inspection.tokens import Token
-from penwright.layers.attention import Kernel
-from penwright.layers.mask import KernelMask
-from penwright.layers.recording import swap_kernels
-from penwright.models import Model
+from penwright.model import Model
+from penwright.model.attention import Kernel
+from penwright.model.attention_recording import swap_kernels
+from penwright.model.mask import KernelMask
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ import torch
 from jaxtyping import Float, Float32, UInt8
 from torch import Tensor
 
-from penwright.decoding.decodable import evaluating
+from penwright.decoding.batches import evaluating
 from penwright.errors import UsageError
+from penwright.inspection.forward_pass import PartName, Reading, scores
 from penwright.inspection.heads import attentions
-from penwright.inspection.reading import PartName, Reading, scores
 from penwright.inspection.tokens import Token
-from penwright.layers.recording import record_attention
-from penwright.models import Model
+from penwright.model import Model
+from penwright.model.attention_recording import record_attention
 
 LEVELS = 255
 

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from penwright.decoding import Translator
 from penwright.decoding.hypotheses import Extension
-from penwright.decoding.tree import BeamTree, Node
 from penwright.errors import UsageError
+from penwright.translation.beam_tree import BeamTree, Node
+from penwright.translation.translator import Translator
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,12 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
-from penwright.decoding.decodable import evaluating
+from penwright.decoding.batches import evaluating
 from penwright.errors import UsageError
-from penwright.inspection.reading import Reading, embeddings, scores
+from penwright.inspection.forward_pass import Reading, embeddings, scores
 from penwright.inspection.tokens import Token
-from penwright.models import Model
-from penwright.models.embedding import Embedding
+from penwright.model import Model
+from penwright.model.embedding import Embedding
 
 Method = Literal["integrated_gradients", "gradient_x_input"]
 N_STEPS = 256  # points on the line

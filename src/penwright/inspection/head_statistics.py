@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Float64, Int
 
 from penwright.inspection.attention_maps import Part
-from penwright.inspection.reading import PartName
+from penwright.inspection.forward_pass import PartName
 
 Weights = Float[np.ndarray, "n_layers n_heads targets sources"]
 

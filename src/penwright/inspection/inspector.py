@@ -7,10 +7,11 @@ from typing import Literal
 import numpy as np
 import torch
 
-from penwright.decoding import Classifier, Generator, Translator
-from penwright.decoding.decodable import evaluating
-from penwright.decoding.unknown import unknown_warnings
+from penwright.classification.classifier import Classifier
+from penwright.decoding.batches import evaluating
+from penwright.decoding.unknown_tokens import unknown_warnings
 from penwright.errors import UsageError
+from penwright.generation.generator import Generator
 from penwright.inspection.ablation import Ablation, HeadImportance, ablate, head_importance
 from penwright.inspection.arithmetic import HeadArithmetic, head_arithmetic
 from penwright.inspection.attention_maps import (
@@ -24,19 +25,21 @@ from penwright.inspection.attention_maps import (
 from penwright.inspection.beams import Beams, beams
 from penwright.inspection.comparison import Surprises
 from penwright.inspection.embeddings import EmbeddingMap, Neighbours, nearest, plane
+from penwright.inspection.forward_pass import Reading, Side, embedding_of, scores
 from penwright.inspection.gradients import N_STEPS, Aim, Attribution, Method, attribution, likeliest_outcome
 from penwright.inspection.head_statistics import HeadStatistics, head_statistics, joined
 from penwright.inspection.heads import all_heads, parse_head
-from penwright.inspection.leaving_out import LeavingOut, leaving_out
 from penwright.inspection.lens import Lens, logit_lens
+from penwright.inspection.occlusion import LeavingOut, leaving_out
 from penwright.inspection.positions import PositionalSimilarity, positional_similarity
-from penwright.inspection.reading import Reading, Side, embedding_of, scores
 from penwright.inspection.rollout import Rollout, rollouts
 from penwright.inspection.token_scores import LossByPosition, TokenScores, loss_by_position, token_scores
 from penwright.inspection.tokens import Token, special_token, tokens_of, vocabulary
-from penwright.models import EncoderOnly, Model
+from penwright.model import Model
+from penwright.model.encoder_only import EncoderOnly
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.tokenizer import well_formed
+from penwright.translation.translator import Translator
 
 Inspected = Generator | Translator | Classifier
 Shape = Literal["writer", "translator", "classifier"]

@@ -14,17 +14,11 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from penwright.decoding.decodable import evaluating
-from penwright.inspection.reading import (
-    Reading,
-    last_stack,
-    likeliest,
-    ranks,
-    residual_stream,
-    scores,
-)
+from penwright.decoding.batches import evaluating
+from penwright.inspection.forward_pass import Reading, last_stack, likeliest, ranks, residual_stream, scores
 from penwright.inspection.tokens import Token
-from penwright.models import EncoderOnly, Model
+from penwright.model import Model
+from penwright.model.encoder_only import EncoderOnly
 
 
 @dataclass(frozen=True)

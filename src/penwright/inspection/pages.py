@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from penwright.inspection.drawn import every_head, labels, view
 from penwright.inspection.inspector import Inspector
+from penwright.inspection.views import every_head, labels, view
 from penwright.views import View
 
 

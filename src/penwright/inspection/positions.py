@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float64
 
 from penwright.errors import UsageError
-from penwright.inspection.reading import Side, embedding_of
-from penwright.layers.positions import Learned, Rotary, rotary_positions
-from penwright.models import Model
-from penwright.models.embedding import Embedding
+from penwright.inspection.forward_pass import Side, embedding_of
+from penwright.model import Model
+from penwright.model.embedding import Embedding
+from penwright.model.positions import Learned, Rotary, rotary_positions
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Float64
 
 from penwright.inspection.attention_maps import AttentionMaps, Part
-from penwright.inspection.reading import PartName
+from penwright.inspection.forward_pass import PartName
 from penwright.inspection.tokens import Token
 
 

@@ -8,10 +8,11 @@ import torch
 from jaxtyping import Float64, Int, Int64
 from torch import Tensor
 
-from penwright.decoding.decodable import evaluating, newest_half
-from penwright.inspection.reading import Likeliest, Reading, likeliest, need_answers, ranks, scores
+from penwright.decoding.batches import evaluating, newest_half
+from penwright.inspection.forward_pass import Likeliest, Reading, likeliest, need_answers, ranks, scores
 from penwright.inspection.tokens import Token
-from penwright.models import DecoderOnly, Model
+from penwright.model import Model
+from penwright.model.decoder_only import DecoderOnly
 
 
 @dataclass(frozen=True)

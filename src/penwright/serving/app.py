@@ -8,26 +8,38 @@ from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
 
 from penwright.serving import (
-    classify,
-    classifying,
-    comparing,
+    calibration,
+    classify_route,
+    comparison,
     health,
     inspect,
     libretranslate,
     models,
     openai,
     runs,
-    translating,
+    translation,
     writing,
 )
-from penwright.serving.gate import Gate
+from penwright.serving.errors import explain_errors
 from penwright.serving.metrics import Metrics
-from penwright.serving.refusals import explain_errors
-from penwright.serving.served import Shelf
+from penwright.serving.middleware import Gate
+from penwright.serving.model_worker import Shelf
 from penwright.serving.settings import ServingSettings
 from penwright.views.export import MODULES, STYLE
 
-ROUTES = (health, models, openai, libretranslate, classify, classifying, writing, translating, inspect, comparing, runs)
+ROUTES = (
+    health,
+    models,
+    openai,
+    libretranslate,
+    classify_route,
+    calibration,
+    writing,
+    translation,
+    inspect,
+    comparison,
+    runs,
+)
 PAGE = Path(__file__).parent / "page"
 
 

@@ -6,8 +6,8 @@ from typing import Annotated
 from fastapi import Depends, Request
 from pydantic import AfterValidator
 
-from penwright.serving.refusals import TooMuch
-from penwright.serving.served import Shelf
+from penwright.serving.errors import TooMuch
+from penwright.serving.model_worker import Shelf
 from penwright.serving.settings import ServingSettings
 
 

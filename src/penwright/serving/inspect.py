@@ -16,13 +16,13 @@ from pydantic import BaseModel, Field
 
 from penwright.inspection import Inspector, as_record, view
 from penwright.inspection.attention_maps import PackedPart
-from penwright.inspection.drawn import importance, labels, one_head
+from penwright.inspection.forward_pass import PartName, Side
 from penwright.inspection.gradients import Method
 from penwright.inspection.heads import parse_head
 from penwright.inspection.pages import heads
-from penwright.inspection.reading import PartName, Side
+from penwright.inspection.views import importance, labels, one_head
+from penwright.serving.errors import REFUSALS
 from penwright.serving.fields import Text, TheSettings, TheShelf, check_lengths
-from penwright.serving.refusals import REFUSALS
 from penwright.views import View, pack
 from penwright.views.notebook import thumbnails
 from penwright.views.packing import table

@@ -5,9 +5,9 @@ from math import exp
 from typing import NamedTuple
 
 from penwright.data.languages import Languages, languages_in
-from penwright.serving.served import Served, Wording
+from penwright.serving.model_worker import Served, Wording
 from penwright.tasks import languages_of as known_languages
-from penwright.using import Opened
+from penwright.workflows.load import Opened
 
 NAMES = {
     "ar": "Arabic",

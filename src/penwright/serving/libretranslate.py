@@ -8,10 +8,10 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from penwright.errors import UsageError
+from penwright.serving.errors import PLAIN_REFUSALS
 from penwright.serving.fields import Text, TheSettings, TheShelf, check_texts
 from penwright.serving.languages import Guess, detect, languages_of, name_of
-from penwright.serving.refusals import PLAIN_REFUSALS
-from penwright.serving.served import Served, Shelf, Wording
+from penwright.serving.model_worker import Served, Shelf, Wording
 
 router = APIRouter(responses=PLAIN_REFUSALS)
 Asked = TypeVar("Asked", bound=BaseModel)

@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from penwright.serving.served import Served, Shelf
+from penwright.serving.model_worker import Served, Shelf
 
 
 class Metrics:

@@ -6,11 +6,11 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 
 from penwright.inspection.heads import all_heads
-from penwright.models import Model
-from penwright.models.size import size_of
+from penwright.model import Model
+from penwright.model.size import size_of
 from penwright.serving.fields import TheShelf
 from penwright.serving.languages import languages_of
-from penwright.serving.served import Kind, Served
+from penwright.serving.model_worker import Kind, Served
 
 router = APIRouter()
 N_EXAMPLES = 4

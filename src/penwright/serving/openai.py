@@ -9,11 +9,11 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 from penwright.errors import PenwrightError
-from penwright.serving.completing import Completing
-from penwright.serving.completing_fields import Choice, CompletionAnswer, CompletionRequest
+from penwright.serving.completion_fields import Choice, CompletionAnswer, CompletionRequest
+from penwright.serving.completions import Completing
+from penwright.serving.errors import REFUSALS, Explanation, Refusal, told
 from penwright.serving.fields import TheSettings, TheShelf
-from penwright.serving.refusals import REFUSALS, Explanation, Refusal, told
-from penwright.serving.served import Served
+from penwright.serving.model_worker import Served
 
 router = APIRouter(prefix="/v1", responses=REFUSALS)
 

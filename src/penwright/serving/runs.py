@@ -15,12 +15,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from penwright.config import Task
 from penwright.errors import PenwrightError
-from penwright.runs import METRICS, SAMPLES, STEPS, Record, Run
+from penwright.run.folder import METRICS, SAMPLES, STEPS, Record, Run
+from penwright.run.stop_file import is_to_stop, was_stopped, wish_stop
 from penwright.serving.alerts import alerts
+from penwright.serving.errors import REFUSALS, NotTraining
 from penwright.serving.fields import TheShelf
-from penwright.serving.refusals import REFUSALS, NotTraining
-from penwright.serving.served import Shelf, UnknownModel
-from penwright.training.wishes import is_to_stop, was_stopped, wish_stop
+from penwright.serving.model_worker import Shelf, UnknownModel
 
 router = APIRouter(prefix="/runs", responses=REFUSALS)
 QUIET = 120.0  # seconds without a new line, after which a run counts as stopped

@@ -13,7 +13,7 @@ import uvicorn
 
 from penwright.errors import PenwrightError, UsageError
 from penwright.serving.app import create_app
-from penwright.serving.served import Served, Shelf
+from penwright.serving.model_worker import Served, Shelf
 from penwright.serving.settings import ServingSettings
 
 BACKLOG = 256  # connections that may wait to be taken, also before all is ready

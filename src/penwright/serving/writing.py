@@ -17,16 +17,16 @@ from pydantic import BaseModel, Field
 from torch import Tensor
 
 from penwright.config import DecodingSettings, merge, validate
-from penwright.decoding.choosing.penalties import History
-from penwright.decoding.drafts import MAX_NEW_TOKENS, manner_of
-from penwright.decoding.pooled import News
-from penwright.decoding.unknown import unknown_warnings
+from penwright.decoding.completion_draft import MAX_NEW_TOKENS, manner_of
+from penwright.decoding.requests import News
+from penwright.decoding.sampling.penalties import History
+from penwright.decoding.unknown_tokens import unknown_warnings
 from penwright.errors import PenwrightError, UsageError
 from penwright.inspection.token_scores import TokenScores
 from penwright.inspection.tokens import readable
+from penwright.serving.errors import REFUSALS, TooMuch, told
 from penwright.serving.fields import Text, TheSettings, TheShelf, check_texts
-from penwright.serving.refusals import REFUSALS, TooMuch, told
-from penwright.serving.served import Served
+from penwright.serving.model_worker import Served
 from penwright.tokenizers import TextStream, Tokenizer
 
 router = APIRouter(responses={**REFUSALS})

@@ -1,6 +1,6 @@
 """START HERE: one row for each task says which corpus, batches, scores and samples make it up.
 
-What happens in a run, whichever its task: preparing.py opens the corpus and plans the recipe; making.py trains the
+What happens in a run, whichever its task: workflows/plan.py opens the corpus and plans the recipe; workflows/train.py trains the
 tokenizer, stores the tokens, and lets a `Session` step a `Trainer` through the batches, look at held-out examples, and
 save. Each task's functions stand in a page of its own: writing.py, translating.py, classifying.py.
 """
@@ -22,8 +22,8 @@ from penwright.data.corpora import (
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
 from penwright.evaluation.scores import Score
-from penwright.tasks import classifying, translating, writing
-from penwright.tasks.bench import (
+from penwright.tasks import classification, generation, translation
+from penwright.tasks.context import (
     AnyCorpus,
     AnyPart,
     Application,
@@ -34,7 +34,7 @@ from penwright.tasks.bench import (
     make_card,
     reading_of,
 )
-from penwright.training.session import Sample
+from penwright.training.loop import Sample
 
 __all__ = [
     "TASKS",
@@ -75,13 +75,13 @@ TASKS: dict[Task, TaskParts] = {
         open_measured=measured_text,
         columns=("text",),
         labels=(),
-        rows=writing.rows,
-        texts=writing.texts,
-        batches=writing.batches,
-        look=writing.look,
-        evaluate=writing.evaluate,
-        baselines=writing.beaten,
-        sample=writing.sample,
+        rows=generation.rows,
+        texts=generation.texts,
+        batches=generation.batches,
+        look=generation.look,
+        evaluate=generation.evaluate,
+        baselines=generation.beaten,
+        sample=generation.sample,
     ),
     "translate": TaskParts(
         purpose="translates sentences",
@@ -89,13 +89,13 @@ TASKS: dict[Task, TaskParts] = {
         open_measured=measured_pairs,
         columns=("source", "target"),
         labels=(),
-        rows=translating.rows,
-        texts=translating.texts,
-        batches=translating.batches,
-        look=translating.look,
-        evaluate=translating.evaluate,
-        baselines=translating.beaten,
-        sample=translating.sample,
+        rows=translation.rows,
+        texts=translation.texts,
+        batches=translation.batches,
+        look=translation.look,
+        evaluate=translation.evaluate,
+        baselines=translation.beaten,
+        sample=translation.sample,
     ),
     "classify": TaskParts(
         purpose="puts texts into classes",
@@ -103,12 +103,12 @@ TASKS: dict[Task, TaskParts] = {
         open_measured=measured_labelled,
         columns=("text",),
         labels=("label",),
-        rows=classifying.rows,
-        texts=classifying.texts,
-        batches=classifying.batches,
-        look=classifying.look,
-        evaluate=classifying.evaluate,
-        baselines=classifying.beaten,
-        sample=classifying.sample,
+        rows=classification.rows,
+        texts=classification.texts,
+        batches=classification.batches,
+        look=classification.look,
+        evaluate=classification.evaluate,
+        baselines=classification.beaten,
+        sample=classification.sample,
     ),
 }

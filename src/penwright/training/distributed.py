@@ -29,7 +29,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from penwright.data.batches import AnyBatch
 from penwright.errors import PenwrightError
-from penwright.runs import Record
+from penwright.run.folder import Record
 
 PATIENCE = timedelta(days=7)  # of those who follow, while the first one prepares a corpus or looks at a model
 GRACE = 20.0  # seconds that a process has to notice that another one has gone

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from penwright.config import AdamW, Muon, Optimizer
-from penwright.layers.block import Block
+from penwright.model.block import Block
 from penwright.training.distributed import ALONE, Ranks
 from penwright.training.muon import MuonOptimizer
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penwright.evaluation.scores import Score
-from penwright.training.session import Observer, Sample
+from penwright.training.loop import Observer, Sample
 from penwright.training.trainer import StepReport, Trainer
 
 if TYPE_CHECKING:

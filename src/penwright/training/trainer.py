@@ -15,16 +15,16 @@ from penwright.config import Recipe, Turn, WarmupStableDecay
 from penwright.data.batches import Batch
 from penwright.data.batching import AnyBatches
 from penwright.errors import PenwrightError
-from penwright.models import Model
-from penwright.models.weights import load_weights, weights_of
-from penwright.objectives import Teachers, summed_loss
-from penwright.runs import Checkpoint, Record, Tensors
-from penwright.training.average import WeightAverage
+from penwright.losses import Teachers, summed_loss
+from penwright.model import Model
+from penwright.model.weights import load_weights, weights_of
+from penwright.run.folder import Checkpoint, Record, Tensors
+from penwright.training.auto.machine import Machine
 from penwright.training.budget import Clock, steps_of
 from penwright.training.compilation import compile_blocks
-from penwright.training.feed import Feed
-from penwright.training.machine import Machine
 from penwright.training.optimizers import Optimizers
+from penwright.training.prefetch import Feed
+from penwright.training.weight_averaging import WeightAverage
 
 TOO_MANY_SKIPPED = 25  # steps in a row
 

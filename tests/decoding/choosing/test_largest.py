@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from penwright.decoding.choosing.largest import WORTH_IT, largest, likeliest
-from penwright.decoding.choosing.spelling import Spelling
+from penwright.decoding.sampling.topk import WORTH_IT, largest, likeliest
+from penwright.decoding.sampling.utf8 import Spelling
 
 
 @pytest.mark.parametrize("columns", [8000, 8003, 64 * 40, 130])

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from penwright.config import DecodingSettings
-from penwright.decoding.choosing.next_token import Rule
-from penwright.decoding.choosing.sampling import Chances, Sampling
-from penwright.decoding.choosing.spelled import SpelledRows
-from penwright.decoding.choosing.spelling import Spelling
+from penwright.decoding.sampling.next_token import Rule
+from penwright.decoding.sampling.sampler import Chances, Sampling
+from penwright.decoding.sampling.utf8 import Spelling
+from penwright.decoding.sampling.utf8_rows import SpelledRows
 
 PIECES = [b"a", b"b", b"\xc3", b"\xa9", b"\xe2\x82", b"\xac", *[b"c"] * 70, b"<end>"]
 SPELLING = Spelling(PIECES, banned=(7, 40), end_id=len(PIECES) - 1)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from penwright.config import DecodingSettings
-from penwright.decoding.choosing.filters import (
+from penwright.decoding.sampling.filters import (
     FILTERS,
     exclude_top_choices,
     keep_epsilon,
@@ -18,8 +18,8 @@ from penwright.decoding.choosing.filters import (
     keep_top_p,
     keep_typical_p,
 )
-from penwright.decoding.choosing.penalties import History
-from penwright.decoding.choosing.sampling import Chances, Sampling, ban, draw, with_temperature
+from penwright.decoding.sampling.penalties import History
+from penwright.decoding.sampling.sampler import Chances, Sampling, ban, draw, with_temperature
 
 VOCABULARY = 12
 scores = st.lists(st.floats(-30, 30, width=32), min_size=VOCABULARY, max_size=VOCABULARY)

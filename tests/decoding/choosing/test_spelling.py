@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penwright.decoding.choosing.spelled import SpelledRows
-from penwright.decoding.choosing.spelling import FREE, MISSING, Spelling
+from penwright.decoding.sampling.utf8 import FREE, MISSING, Spelling
+from penwright.decoding.sampling.utf8_rows import SpelledRows
 
 BYTES = [bytes([byte]) for byte in range(256)]
 CHARACTERS = ["a", "é", "ł", "न", "漢", "\ud7ff", "\ue000", "😀", "\U0010ffff"]

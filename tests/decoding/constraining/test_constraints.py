@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from penwright.config import DecodingSettings
-from penwright.decoding import Completion, Generator
-from penwright.decoding.constraining.constraints import Guide, GuidedRows, _decode
+from penwright.decoding.constraints.constraints import Guide, GuidedRows, _decode
 from penwright.errors import UsageError
-from penwright.models import DecoderOnly
+from penwright.generation.generator import Completion, Generator
+from penwright.model.decoder_only import DecoderOnly
 from penwright.tokenizers import Tokenizer, train_tokenizer
 
 SETTINGS = DecodingSettings(max_new_tokens=24, temperature=1.3)

@@ -9,12 +9,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penwright.decoding import BeamSettings, Hypothesis, Translating, beam_search
-from penwright.decoding.choosing.filters import NEVER
-from penwright.decoding.choosing.largest import MOST
-from penwright.decoding.obeying.guided import Guided, Standing
-from penwright.decoding.obeying.guides import Borders, Guide, Term
-from penwright.models import EncoderDecoder
+from penwright.decoding.batches import Translating
+from penwright.decoding.beam_search import beam_search
+from penwright.decoding.constraints.constrained_beams import Guided, Standing
+from penwright.decoding.constraints.term_automaton import Borders, Guide, Term
+from penwright.decoding.hypotheses import BeamSettings, Hypothesis
+from penwright.decoding.sampling.filters import NEVER
+from penwright.decoding.sampling.topk import MOST
+from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.tokenizers import Tokenizer, train_tokenizer
 
 START, END = 1, 2

@@ -1,0 +1,224 @@
+"""A run as a server has it: whatever computes with its model does so in one thread of its own."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing, contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeVar
+
+from penwright.classification.classifier import Classification, Classifier
+from penwright.decoding.requests import News, Request
+from penwright.errors import PenwrightError, UsageError
+from penwright.generation.generator import Generator
+from penwright.inspection import Inspector
+from penwright.serving.completion_worker import Pooling
+from penwright.serving.dynamic_batching import Gathering, Waiting
+from penwright.serving.settings import ServingSettings
+from penwright.tasks import Application
+from penwright.translation.constraints.requirements import USUAL_DEMANDS, Demands
+from penwright.translation.results import Translation
+from penwright.translation.translator import Translator
+from penwright.workflows.load import Opened, load, opened
+
+Kind = Literal["writer", "translator", "classifier"]
+T = TypeVar("T")
+
+
+class UnknownModel(PenwrightError):
+    """No model of this name is served."""
+
+
+class Busy(PenwrightError):
+    """More is asked for than can wait."""
+
+
+class Stopping(PenwrightError):
+    """The server is about to end."""
+
+
+class Wording(NamedTuple):
+    """How texts are to be translated; what is None comes from the run."""
+
+    beam_size: int | None = None
+    n_best: int = 1
+    length_penalty: float | None = None
+    demands: Demands = USUAL_DEMANDS
+    prefix: str = ""
+
+
+class Served:
+    """One run. What waits or is worked on is counted: beyond `max_waiting` texts, Busy is raised."""
+
+    def __init__(self, name: str, it: Opened, application: Application, limits: ServingSettings | None = None):
+        self.name, self.opened, self.application, self.limits = name, it, application, limits or ServingSettings()
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"penwright-{name}")
+        self.n_inside = 0  # texts that wait or are worked on
+        self.is_stopping = False
+
+    @classmethod
+    def load(cls, folder: Path, name: str | None = None, limits: ServingSettings | None = None) -> "Served":
+        """A run folder, under its own name or another."""
+        device = limits.device if limits else "cpu"
+        return cls(name or folder.resolve().name, opened(folder), load(folder, device), limits)
+
+    @property
+    def kind(self) -> Kind:
+        return self.application.kind
+
+    @property
+    def generator(self) -> Generator:
+        """Raises UsageError for a model that does something else; so do the next two."""
+        if not isinstance(self.application, Generator):
+            raise self._wrong_kind("writer")
+        return self.application
+
+    @property
+    def translator(self) -> Translator:
+        if not isinstance(self.application, Translator):
+            raise self._wrong_kind("translator")
+        return self.application
+
+    @property
+    def classifier(self) -> Classifier:
+        if not isinstance(self.application, Classifier):
+            raise self._wrong_kind("classifier")
+        return self.application
+
+    @cached_property
+    def inspector(self) -> Inspector:
+        """To be used inside `run` only, as everything that computes."""
+        return Inspector(self.application)
+
+    @cached_property
+    def pooling(self) -> Pooling:
+        """Where a writer's completions are written together."""
+        return Pooling(self.generator.pool(self.limits.max_rows), self._worker)
+
+    @cached_property
+    def gathering(self) -> Gathering[Wording | None, Translation] | Gathering[Wording | None, Classification]:
+        """Where texts that come at the same time are translated, or classified, together."""
+        if self.kind == "translator":
+            return Gathering(self._translate, self._worker)
+        return Gathering(self._classify, self._worker)
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """What a function returns that has the model for itself; between two tokens of what is being written."""
+        with self._place(1):
+            async with asyncio.timeout(self.limits.deadline_seconds):
+                return await asyncio.wrap_future(self._worker.submit(function))
+
+    async def write(self, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, News], None]:
+        """The tokens of completions (made by `generator.requests`) as they come, each with the number of its request.
+
+        Wrap it in `contextlib.aclosing`: closed before its end, it stops the work within a token.
+        """
+        until = asyncio.get_running_loop().time() + self.limits.deadline_seconds
+        with self._place(len(requests)):
+            async with aclosing(self.pooling.write(requests, until)) as news:
+                async for each in news:
+                    yield each
+
+    async def translate(self, texts: Sequence[str], wording: Wording | None = None) -> list[Translation]:
+        """Together with what others want translated in the same way."""
+        _ = self.translator
+        found = await self._gathered(texts, wording or Wording())
+        return [each for each in found if isinstance(each, Translation)]
+
+    async def classify(self, texts: Sequence[str]) -> list[Classification]:
+        """Together with what others want classified."""
+        _ = self.classifier
+        found = await self._gathered(texts, None)
+        return [each for each in found if isinstance(each, Classification)]
+
+    def stop(self) -> None:
+        """Refuse what comes from now on, with Stopping."""
+        self.is_stopping = True
+
+    def cut(self) -> None:
+        """End what is under way, with Stopping."""
+        error = Stopping("the server was stopped before this came to its end")
+        if self.kind == "writer":
+            self.pooling.cut(error)
+        else:
+            self.gathering.cut(error)
+
+    def close(self) -> None:
+        """Let the thread end."""
+        self._worker.shutdown(wait=False, cancel_futures=True)
+
+    async def _gathered(
+        self, texts: Sequence[str], wording: Wording | None
+    ) -> Sequence[Translation] | Sequence[Classification]:
+        with self._place(len(texts)):
+            async with asyncio.timeout(self.limits.deadline_seconds):
+                return await self.gathering.ask(wording, texts)
+
+    def _translate(self, wording: Wording | None, texts: Sequence[str], waiting: Waiting) -> Sequence[Translation]:
+        assert wording is not None
+        with self.translator.watched(waiting.check, waiting.wants):
+            return self.translator.translate(
+                texts,
+                beam_size=wording.beam_size,
+                n_best=wording.n_best,
+                length_penalty=wording.length_penalty,
+                demands=wording.demands,
+                prefixes=wording.prefix,
+            )
+
+    def _classify(self, wording: Wording | None, texts: Sequence[str], waiting: Waiting) -> Sequence[Classification]:
+        waiting.check()
+        return self.classifier.classify(texts)
+
+    @contextmanager
+    def _place(self, n: int) -> Iterator[None]:
+        most = self.limits.max_waiting
+        if self.is_stopping:
+            raise Stopping("the server is about to end: try again later")
+        if n > most:
+            raise UsageError(f"{n} texts at once are more than the {most} that may wait here: send fewer")
+        if self.n_inside + n > most:
+            raise Busy(f"{self.n_inside} texts wait for {self.name} already, of at most {most}: try again later")
+        self.n_inside += n
+        try:
+            yield
+        finally:
+            self.n_inside -= n
+
+    def _wrong_kind(self, wanted: Kind) -> UsageError:
+        return UsageError(f"{self.name} is a {self.kind}, and this is for a {wanted}")
+
+
+class Shelf:
+    """Several of them by name; the first is the one that is meant where none is named."""
+
+    def __init__(self, served: Sequence[Served]):
+        if not served:
+            raise UsageError("there is nothing to serve: name a run")
+        self._served: Mapping[str, Served] = {each.name: each for each in served}
+        if len(self._served) < len(served):
+            raise UsageError("two runs have the same name: give one as NAME=FOLDER")
+
+    def __iter__(self) -> Iterator[Served]:
+        return iter(self._served.values())
+
+    def get(self, name: str | None = None, kind: Kind | None = None) -> Served:
+        """The one of this name, or else the first of this kind; raises UnknownModel, saying which there are."""
+        if name is not None:
+            if name not in self._served:
+                raise UnknownModel(f"there is no model '{name[:80]}': there are {', '.join(self._served)}")
+            return self._served[name]
+        found = next((each for each in self if kind is None or each.kind == kind), None)
+        if found is None:
+            raise UnknownModel(f"no {kind} is served: there are {', '.join(self._served)}")
+        return found
+
+    @property
+    def is_stopping(self) -> bool:
+        return any(each.is_stopping for each in self)
+
+    def close(self) -> None:
+        """Let all threads end."""
+        for each in self:
+            each.close()

@@ -1,0 +1,154 @@
+"""What is asked of translating.py, and what it answers."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from penwright.serving.fields import Text
+
+MOST_BEAMS = 16
+
+
+class Word(BaseModel):
+    """A word of a text, and what stands between it and the word before."""
+
+    before: str
+    text: str
+    probability: float | None = None  # of all its tokens, given what stands before; None where they are not known
+
+
+class Term(BaseModel):
+    """What became of a wished word, or of a span that stays as it is."""
+
+    source: str
+    target: str
+    state: Literal["found", "forced", "inserted", "missed"]
+    protected: bool
+    source_words: list[int]  # places among the words
+    target_words: list[int]
+
+
+class Way(BaseModel):
+    """One way to put a sentence."""
+
+    text: str
+    log_prob: float  # in nats
+    score: float
+    words: list[Word]
+    weights: list[list[float]]  # how much each word looks at each source word
+    terms: list[Term]
+
+
+class Sentence(BaseModel):
+    """A sentence with its translations, best first."""
+
+    source: list[Word]
+    ways: list[Way]
+    warnings: list[str]
+
+
+class Question(BaseModel):
+    """What is sent here."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    model: Text | None = None  # None: the first translator
+
+
+class Asked(Question):
+    """How to translate."""
+
+    glossary: Text = ""  # the lines of a glossary file
+    beam_size: Annotated[int, Field(ge=1, le=MOST_BEAMS)] | None = None
+    length_penalty: Annotated[float, Field(ge=-10, le=10)] | None = None
+
+
+class Wanted(BaseModel):
+    """A sentence, and how its translation begins; a beginning that ends in white space ends a word."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    text: Text
+    prefix: Text = ""
+
+
+class AskedSentences(Asked):
+    """Several sentences."""
+
+    sentences: list[Wanted]
+
+
+class AskedSentence(Asked, Wanted):
+    """One sentence."""
+
+    n: Annotated[int, Field(ge=1, le=20)] = 6
+
+
+class Sentences(BaseModel):
+    """In the order of what was asked."""
+
+    sentences: list[Sentence]
+    aligned_by: str  # whose attention the weights are
+
+
+class SourceSentence(BaseModel):
+    """A sentence and the white space around it."""
+
+    before: str
+    text: str
+    after: str
+    words: list[str]  # of the text
+
+
+class Paragraph(BaseModel):
+    """Lines that belong together; see translation/documents.py."""
+
+    first: str  # white space and bullet before the first line
+    rest: str  # white space before the others
+    width: int  # of the longest line; 0 where there is one line only
+    sentences: list[SourceSentence]
+
+
+class Document(BaseModel):
+    """A text in paragraphs."""
+
+    paragraphs: list[Paragraph]
+
+
+class AskedDocument(Question):
+    """A text to be cut."""
+
+    text: Text
+
+
+class OtherWord(BaseModel):
+    """A word that could come next, with the best way to go on."""
+
+    word: str
+    probability: float  # of its first token
+    text: str
+    prefix: str  # how a translation begins that is to have it here
+
+
+class OtherWords(BaseModel):
+    """Likeliest first."""
+
+    words: list[OtherWord]
+
+
+class TreeNode(BaseModel):
+    """A node of the tree of a search, as views/modules/beam.js draws it."""
+
+    id: int
+    parent: int | None
+    token: str
+    log_prob: float
+    step: int
+    kept: bool
+    final: bool
+
+
+class Tree(BaseModel):
+    """What search tried."""
+
+    nodes: list[TreeNode]
