@@ -52,7 +52,7 @@ class Ours:
 
         from penwright.config import ModelSettings
         from penwright.decoding.engine import Stepper
-        from penwright.memory import keep_freed_memory
+        from penwright.devices import keep_freed_memory
         from penwright.model import make_model
         from penwright.model.quantised import to_precision
         from penwright.model.weights import load_weights

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from penwright.errors import Interrupted
+from penwright.evaluation.samples import Sample
 from penwright.evaluation.scores import Score
 from penwright.run.folder import Run
 from penwright.run.stop_file import forget_wishes, is_to_stop, was_stopped, wish_stop
-from penwright.training.loop import Observer, Sample, Session
+from penwright.training.loop import Observer, Session
 from penwright.training.trainer import StepReport, Trainer
 
 MakeTrainer = Callable[..., Trainer]

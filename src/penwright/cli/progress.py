@@ -10,8 +10,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from penwright.evaluation.samples import Sample
 from penwright.evaluation.scores import Score
-from penwright.training.loop import Observer, Sample
+from penwright.training.loop import Observer
 from penwright.training.trainer import StepReport, Trainer
 
 SPARKS = "▁▂▃▄▅▆▇█"

@@ -13,7 +13,7 @@ from types import ModuleType
 import torch
 from torch import Tensor, nn
 
-import penwright.decoding.choosing
+import penwright.decoding.sampling
 import penwright.model
 from penwright.config import cache_folder
 from penwright.decoding.sampling import next_token, topk
@@ -29,7 +29,7 @@ OPERATORS = {  # of our own, in C++
     torch.ops.penwright.likeliest.default: topk.SOURCE,
     torch.ops.penwright.next_token.default: next_token.SOURCE,
 }
-HEADER = Path(penwright.model.__file__).with_name("vectors.h")
+HEADER = toolchain.SOURCES / "vectors.h"
 Input = Tensor | Sequence[Tensor] | None
 Compiled = Callable[..., list[Tensor]]  # takes what the module takes, contiguous, and gives its tensors as a list
 
@@ -119,8 +119,8 @@ def _key(part: ModelPart, n_threads: int) -> str:
     """What a compiled function depends on: shapes and kinds of weights, never their values, and what compiled it."""
     shapes = [(name, str(x.dtype), list(x.shape)) for name, x in part.state_dict().items()]
     here = Path(__file__)
-    places = [here, here.with_name("examples.py"), Path(str(sys.modules[type(part).__module__].__file__))]
-    packages = (penwright.layers, penwright.models, penwright.decoding.choosing)
+    places = [here, here.with_name("export_inputs.py"), Path(str(sys.modules[type(part).__module__].__file__))]
+    packages = (penwright.model, penwright.decoding.sampling)
     places += [HEADER, *OPERATORS.values(), *(path for package in packages for path in _modules_of(package))]
     code = [hashlib.sha256(path.read_bytes()).hexdigest() for path in places]
     vectors = (torch.cpu._is_vnni_supported(), torch.cpu._is_amx_tile_supported())

@@ -1,7 +1,6 @@
 """Attention of few targets to what a cache holds: what a compiled step has in the place of the usual kernel."""
 
 from math import inf
-from pathlib import Path
 
 import torch
 from jaxtyping import Float, Int
@@ -9,8 +8,9 @@ from torch import Tensor
 
 from penwright.model.attention import Kernel, for_each_query_head
 from penwright.model.mask import KernelMask
+from penwright.native.toolchain import SOURCES
 
-SOURCE = Path(__file__).with_name("stepping_attention.cpp")
+SOURCE = SOURCES / "stepping_attention.cpp"
 COMPILES = torch.cpu._is_avx512_supported()  # else it is of no use
 
 

@@ -1,6 +1,5 @@
 """Linear layers with weights of 8 bits: a quarter of the memory to read, which writing token by token waits for."""
 
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -9,13 +8,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from penwright.config import Precision
+from penwright.native.toolchain import SOURCES
 
 LARGEST = 127  # of int8, symmetric
 TINY = 1e-8
 WHOLE_VECTORS = 32  # widths that torch's product of one row handles: of others it reads past the end
 BLOCK = 64  # columns of the product, and numbers of a row, that int8_product.cpp takes together
 ZERO = 128  # what stands for it there in rows, which are without sign
-SOURCE = Path(__file__).with_name("int8_product.cpp")
+SOURCE = SOURCES / "int8_product.cpp"
 COMPILES = torch.cpu._is_vnni_supported()  # else it is of no use
 
 

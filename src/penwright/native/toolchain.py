@@ -10,6 +10,7 @@ from penwright.config import cache_folder
 from penwright.errors import PenwrightError
 
 KEPT_AT = "TORCHINDUCTOR_CACHE_DIR"
+SOURCES = Path(__file__).parent  # of the operators in C++
 
 
 def keep_what_is_compiled() -> None:

@@ -21,6 +21,7 @@ from penwright.data.corpora import (
 )
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
+from penwright.evaluation.samples import Sample
 from penwright.evaluation.scores import Score
 from penwright.tasks import classification, generation, translation
 from penwright.tasks.context import (
@@ -34,7 +35,6 @@ from penwright.tasks.context import (
     make_card,
     reading_of,
 )
-from penwright.training.loop import Sample
 
 __all__ = [
     "TASKS",

@@ -16,9 +16,9 @@ from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
 from penwright.errors import PenwrightError
 from penwright.evaluation.classification import classification_scores, classified
+from penwright.evaluation.samples import Sample
 from penwright.evaluation.scores import Score
 from penwright.tasks.context import AnyCorpus, AnyPart, Workbench
-from penwright.training.loop import Sample
 
 Rows = NDArray[np.int64]
 N_SAMPLES = 3

@@ -8,11 +8,11 @@ from penwright.data.corpora import Document
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
 from penwright.evaluation.perplexity import Surprise, baselines, surprise, text_scores
+from penwright.evaluation.samples import Sample
 from penwright.evaluation.scores import Score
 from penwright.generation.generator import Generator
 from penwright.tasks.context import AnyCorpus, AnyPart, Workbench
 from penwright.text import first_words
-from penwright.training.loop import Sample
 
 N_PROMPTS, WORDS = 2, 3  # of the samples, unless the settings have prompts
 SAMPLE_TOKENS = 150

@@ -6,9 +6,9 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from shlex import quote
 from time import monotonic
 from types import FrameType
-from typing import NamedTuple
 
 from penwright.errors import Interrupted
+from penwright.evaluation.samples import Sample
 from penwright.evaluation.scores import Score
 from penwright.run.folder import METRICS, SAMPLES, Run
 from penwright.run.stop_file import forget_wishes, is_to_stop, note_stopped
@@ -22,14 +22,6 @@ COOL_AFTER, STOP_AFTER = 2, 3  # ... so many times in a row
 FRESH, GROWTH = 2.0, 1.5  # epochs after which a look is due, and again after so many times as many
 FEWEST_STEPS = 20  # of minutes before a look: a model that knows nothing yet writes on to the limit, which takes long
 STOP_BELOW = 0.5  # of the peak of the learning rate: until then the cooldown may still mend what a high one does
-
-
-class Sample(NamedTuple):
-    """What the model makes of a fixed prompt, beside what stands in the held-out text, where there is such a thing."""
-
-    prompt: str
-    completion: str
-    reference: str = ""
 
 
 class Observer:

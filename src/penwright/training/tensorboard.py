@@ -6,8 +6,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penwright.evaluation.samples import Sample
 from penwright.evaluation.scores import Score
-from penwright.training.loop import Observer, Sample
+from penwright.training.loop import Observer
 from penwright.training.trainer import StepReport, Trainer
 
 if TYPE_CHECKING:

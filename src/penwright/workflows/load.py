@@ -16,13 +16,12 @@ from penwright.data.languages import Languages
 from penwright.data.paths import found_from
 from penwright.data.report import count
 from penwright.decoding.engine import are_steps_kept
-from penwright.devices import CPU, usable_device
+from penwright.devices import CPU, keep_freed_memory, usable_device
 from penwright.errors import PenwrightError, PenwrightWarning, Say, UsageError, say_nothing
 from penwright.evaluation.novelty import NoveltyReport, measure, passages
 from penwright.evaluation.scores import Score
 from penwright.formats.export import Format, save_as
 from penwright.generation.generator import Generator
-from penwright.memory import keep_freed_memory
 from penwright.model import Model, make_model
 from penwright.model.attention import avoid_planned_attention
 from penwright.model.quantised import to_precision

@@ -1,6 +1,5 @@
 """The next token by a simple rule, inside of what is compiled, which writes several before Python is asked."""
 
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -10,8 +9,9 @@ from penwright.decoding.sampling.filters import NEVER
 from penwright.decoding.sampling.sampler import Draws, best, draw, with_temperature
 from penwright.decoding.sampling.topk import may_come
 from penwright.decoding.sampling.utf8 import Spelling
+from penwright.native.toolchain import SOURCES
 
-SOURCE = Path(__file__).with_name("next_token.cpp")
+SOURCE = SOURCES / "next_token.cpp"
 
 
 class Rule(NamedTuple):

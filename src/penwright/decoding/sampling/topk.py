@@ -1,7 +1,6 @@
 """The best few of many scores, sooner than torch finds them on a CPU."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -11,9 +10,10 @@ from torch import Tensor
 
 from penwright.decoding.sampling.filters import NEVER
 from penwright.decoding.sampling.utf8 import Situations, Spelling
+from penwright.native.toolchain import SOURCES
 
 MOST = 8  # that the compiled operator finds
-SOURCE = Path(__file__).with_name("likeliest.cpp")
+SOURCE = SOURCES / "likeliest.cpp"
 COMPILES = torch.cpu._is_avx512_supported()  # else it is of no use
 BLOCK = 64  # scores that are looked at together
 WORTH_IT = 30_000  # scores: among fewer there is nothing to save

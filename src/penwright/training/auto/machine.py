@@ -10,9 +10,8 @@ import torch
 
 from penwright.config import TrainingSettings
 from penwright.data.report import count
-from penwright.devices import usable_device
+from penwright.devices import keep_freed_memory, usable_device
 from penwright.errors import UsageError
-from penwright.memory import keep_freed_memory
 from penwright.model.attention import avoid_planned_attention
 from penwright.training.distributed import ALONE, Ranks, joined, n_here
 
