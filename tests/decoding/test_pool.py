@@ -198,7 +198,7 @@ def test_one_that_is_alone_is_written_several_tokens_at_a_time_and_others_may_jo
     given = [manner.model_copy(update={"seed": 7, "max_new_tokens": 30}) for manner in MANNERS[:4]]
     with monkeypatch.context() as one_by_one:
         one_by_one.setattr(Pool, "_several", lambda *_: [])
-        one_by_one.setattr(engine.Stepper, "several", lambda *_: ())
+        one_by_one.setattr(engine.DecodeEngine, "several", lambda *_: ())
         alone = [expected(generator.generate(prompt, manner)[0]) for manner in given]
         other = expected(generator.generate("abc", SETTINGS)[0])
     assert not several_at_once

@@ -11,14 +11,14 @@ import torch
 
 from penwright.config import DecodingSettings, Table
 from penwright.decoding import ahead_of_time, engine, export_inputs
-from penwright.decoding.batches import Continuing, Translating
+from penwright.decoding.batches import PromptBatch, TargetBatch
 from penwright.decoding.beam_search import beam_search
-from penwright.decoding.engine import Stepper, compile_steps
+from penwright.decoding.engine import DecodeEngine, compile_steps
 from penwright.decoding.generation_loop import generate
 from penwright.decoding.hypotheses import BeamSettings, Hypothesis
-from penwright.decoding.sampling.sampler import Chances, Sampling
+from penwright.decoding.sampling.sampler import RowRng, Sampling
 from penwright.decoding.sampling.topk import COMPILES, Choosing
-from penwright.decoding.sampling.utf8 import Spelling
+from penwright.decoding.sampling.utf8 import Utf8Rules
 from penwright.decoding.sampling.utf8_rows import SpelledRows
 from penwright.errors import PenwrightError
 from penwright.model import quantised
@@ -76,7 +76,7 @@ def test_every_variant_can_be_compiled(
 def test_a_damaged_step_is_named_and_done_without(writer: Callable[..., DecoderOnly]) -> None:
     model = writer(VOCABULARY)
     before = logits_of(model, 1)
-    path = ahead_of_time._path(engine.Step(model), "one", engine.Stepper(model).n_threads)
+    path = ahead_of_time._path(engine.Step(model), "one", engine.DecodeEngine(model).n_threads)
     path.parent.mkdir(parents=True)
     path.write_bytes(b"half of a file")
     with pytest.warns(UserWarning, match="is damaged"):
@@ -142,8 +142,8 @@ def test_a_compiled_writer_of_several_layers_in_int8_gives_the_same_logits(
 @torch.inference_mode()
 def logits_of(model: DecoderOnly, n_rows: int) -> torch.Tensor:
     """Of 75 tokens after a prompt."""
-    prompts, stepper = [[5, 6, 7], [8], [9, 3], *[[n] for n in range(10, 16)]][:n_rows], Stepper(model)
-    rows = Continuing(model, prompts, 75, stepper)
+    prompts, stepper = [[5, 6, 7], [8], [9, 3], *[[n] for n in range(10, 16)]][:n_rows], DecodeEngine(model)
+    rows = PromptBatch(model, prompts, 75, stepper)
     generator = torch.Generator().manual_seed(0)
     new = torch.randint(0, VOCABULARY, (n_rows, 75), generator=generator)  # columns, whose numbers are not side by side
     return torch.stack([rows.first(), *(rows.step(tokens) for tokens in new.unbind(1))])
@@ -157,9 +157,9 @@ def test_a_compiled_translator_gives_the_same_logits_however_many_sources_and_be
     shapes = [(1, 1), (2, 1), (1, 3), (3, 2)]
 
     def found() -> list[list[torch.Tensor]]:
-        stepper = Stepper(model)
+        stepper = DecodeEngine(model)
         return [
-            translated(Translating(model, SOURCES[:n_sources], start_id=1, max_new_tokens=80, stepper=stepper), n_beams)
+            translated(TargetBatch(model, SOURCES[:n_sources], start_id=1, max_new_tokens=80, stepper=stepper), n_beams)
             for n_sources, n_beams in shapes
         ]
 
@@ -203,23 +203,23 @@ def written(
 
     `steps` counts those of the stepper.
     """
-    stepper, n_tokens = Stepper(model), 70 if isinstance(model, DecoderOnly) else 30
+    stepper, n_tokens = DecodeEngine(model), 70 if isinstance(model, DecoderOnly) else 30
     if isinstance(model, DecoderOnly):
-        rows = Continuing(model, [[5, seed], [3]], n_tokens, stepper)
+        rows = PromptBatch(model, [[5, seed], [3]], n_tokens, stepper)
     else:
         sources = [[4, 5, seed, 2], [3, 2]]
-        rows = Translating(model, sources, start_id=1, max_new_tokens=n_tokens, stepper=stepper)
+        rows = TargetBatch(model, sources, start_id=1, max_new_tokens=n_tokens, stepper=stepper)
     sampling = Sampling((0,), DecodingSettings(temperature=temperature))
     tokens, log_probs = list[int](), list[float]()
     with stepper.watched(lambda: None if steps is None else steps.append(1)):
         for each in generate(
             rows,
             sampling,
-            Chances(seed, [0, 1]),
+            RowRng(seed, [0, 1]),
             end_id=2,
             max_new_tokens=n_tokens,
             should_stop=lambda row, _: row == 1,
-            constraint=SpelledRows(Spelling.free(VOCABULARY, (0,)), [n_tokens] * 2),
+            constraint=SpelledRows(Utf8Rules.free(VOCABULARY, (0,)), [n_tokens] * 2),
         ):
             tokens.append(each.tokens[0])
             log_probs.append(round(each.log_probs[0], 3))
@@ -253,10 +253,10 @@ def found_with_beams(
 
     `steps` counts those of the stepper.
     """
-    stepper = Stepper(model)
-    spelling = Spelling([b"", b"", b"", *(bytes([0xC3 - (n % 5)]) for n in range(VOCABULARY - 3))], (0, 1), 2)
+    stepper = DecodeEngine(model)
+    spelling = Utf8Rules([b"", b"", b"", *(bytes([0xC3 - (n % 5)]) for n in range(VOCABULARY - 3))], (0, 1), 2)
     settings = BeamSettings(beam_size, n_best=2, length_penalty=1.5)
-    rows = Translating(model, [[7, 8, 9, 2], [4, 5, 2]], start_id=1, max_new_tokens=79, stepper=stepper)
+    rows = TargetBatch(model, [[7, 8, 9, 2], [4, 5, 2]], start_id=1, max_new_tokens=79, stepper=stepper)
     with stepper.watched(lambda: None if steps is None else steps.append(1)):
         return beam_search(
             rows,
@@ -268,7 +268,7 @@ def found_with_beams(
 
 
 @torch.inference_mode()
-def translated(rows: Translating, n_beams: int) -> list[torch.Tensor]:
+def translated(rows: TargetBatch, n_beams: int) -> list[torch.Tensor]:
     """The logits of a search whose beams change places, past the first room, and whose first source leaves."""
     chance, logits = torch.Generator().manual_seed(0), [rows.first()]
     rows.branch(n_beams)
@@ -319,7 +319,7 @@ def test_operators_in_cpp_give_what_torch_gives_however_many_rows(writer: Callab
     width, columns, d_head = 100, 70, 72
     part = Operators(writer(VOCABULARY), Int8Linear(torch.nn.Linear(width, columns, bias=False)))
     pieces = [b"", b"\xf0", *(bytes([byte]) for byte in range(0x80, 0x80 + columns - 2))]
-    allowed = Spelling(pieces, banned=(9, 69), end_id=0).bits
+    allowed = Utf8Rules(pieces, banned=(9, 69), end_id=0).bits
 
     def inputs(n_rows: int, n_sources: int, n_targets: int) -> tuple[object, ...]:
         chance = torch.Generator().manual_seed(n_rows)

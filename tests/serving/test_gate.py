@@ -17,7 +17,7 @@ import pytest
 
 from penwright.errors import UsageError
 from penwright.serving.metrics import Metrics
-from penwright.serving.middleware import Gate
+from penwright.serving.middleware import Middleware
 from penwright.serving.settings import ServingSettings
 
 from .conftest import Running, Serving, eventually
@@ -281,6 +281,6 @@ def test_a_failure_of_our_own_is_said_with_all_headers_and_counted_as_one() -> N
 
     scope = {"type": "http", "path": "/score", "method": "POST", "headers": [(b"host", b"127.0.0.1:8000")]}
     with pytest.raises(ZeroDivisionError):
-        asyncio.run(Gate(failing, ServingSettings(), metrics)(scope, receive, send))
+        asyncio.run(Middleware(failing, ServingSettings(), metrics)(scope, receive, send))
     assert sent[0]["status"] == 500 and b"content-security-policy" in dict(sent[0]["headers"])
     assert metrics.statuses == [500]

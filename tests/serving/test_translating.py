@@ -13,8 +13,8 @@ from torch import Tensor
 
 import penwright
 from penwright.config import merge
-from penwright.decoding.batches import Translating
-from penwright.serving.model_worker import Served
+from penwright.decoding.batches import TargetBatch
+from penwright.serving.model_worker import ModelWorker
 from penwright.translation.alignment import Aligner
 from penwright.translation.documents import translated
 from penwright.translation.translator import Translator
@@ -148,7 +148,9 @@ def chinese(server: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[A
     (folder / "pairs.tsv").write_text("".join(lines), encoding="utf-8")
     settings = merge(SETTINGS, {"tokenizer": {"type": "characters"}})
     penwright.train(folder / "pairs.tsv", run=folder / "run", settings=settings, quiet=True)
-    server.shelf._served["chinese"] = served = Served.load(folder / "run", "chinese", server.shelf.get("writer").limits)
+    server.shelf._served["chinese"] = served = ModelWorker.load(
+        folder / "run", "chinese", server.shelf.get("writer").limits
+    )
     yield served
     del server.shelf._served["chinese"]
     served.close()
@@ -202,10 +204,10 @@ def test_a_client_that_goes_away_frees_the_model(asked: Any, translating: Any) -
 def test_who_leaves_a_shared_batch_is_translated_no_further(
     server: Any, translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served, plain = server.shelf.get("translator"), Translating.step
+    served, plain = server.shelf.get("translator"), TargetBatch.step
     begun, left, rows = threading.Event(), threading.Event(), []
 
-    def step(self: Translating, tokens: Tensor) -> Tensor:
+    def step(self: TargetBatch, tokens: Tensor) -> Tensor:
         rows.append(len(tokens))
         if len(rows) == 2:
             begun.set()
@@ -223,7 +225,7 @@ def test_who_leaves_a_shared_batch_is_translated_no_further(
         return str(found.text)
 
     expected = translator.translate(["eins zwei drei"])[0].text
-    monkeypatch.setattr(Translating, "step", step)
+    monkeypatch.setattr(TargetBatch, "step", step)
     with ThreadPoolExecutor(1) as thread:
         assert thread.submit(asyncio.run, ask_and_leave()).result() == expected
     beam_size = translator.defaults.beam_size

@@ -8,7 +8,7 @@ import numpy as np
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from penwright.cli.drawing import Piece, coloured, heat_map, label, numbers, signed_bar, table_of
+from penwright.cli.drawing import ShadedToken, coloured, heat_map, label, numbers, signed_bar, table_of
 from penwright.inspection.ablation import Ablation, HeadImportance
 from penwright.inspection.arithmetic import HeadArithmetic
 from penwright.inspection.attention_maps import Alignment, AttentionMaps
@@ -35,7 +35,7 @@ def _texts(tokens: Sequence[Token]) -> list[str]:
 
 def surprise(found: TokenScores, console: Console) -> Drawn:
     pieces = [
-        Piece(token.text, -log_prob / MOST_SURPRISING)
+        ShadedToken(token.text, -log_prob / MOST_SURPRISING)
         for token, log_prob in zip(found.tokens, found.log_probs, strict=True)
     ]
     yield from coloured(pieces, console.width)

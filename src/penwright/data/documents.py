@@ -38,7 +38,7 @@ class Documents(Sources[Document]):
 
 
 @dataclass(frozen=True)
-class Span:
+class TextSlice:
     """A part of a text in pieces, by characters."""
 
     pieces: Callable[[], Iterator[str]]
@@ -104,7 +104,7 @@ def _text_among(paths: Sequence[Path], encoding: str | None) -> tuple[tuple[Sour
 
 def _whole_files(files: tuple[SourceFile, ...], remark: str = "") -> tuple[Source[Document], Measures]:
     def documents() -> Iterator[Document]:
-        return (Document(file.path, Span(file.chunks)) for file in files)
+        return (Document(file.path, TextSlice(file.chunks)) for file in files)
 
     def measures() -> Measures:
         for file in files:
@@ -121,7 +121,7 @@ def _rows(table: Table) -> tuple[Source[Document], Measures]:
 
     def documents() -> Iterator[Document | None]:
         for place, text in enumerate(texts()):
-            yield None if text is None else Document(table.place(place), Span(partial(_pieces, text)))
+            yield None if text is None else Document(table.place(place), TextSlice(partial(_pieces, text)))
 
     def measures() -> Measures:
         for text in texts():

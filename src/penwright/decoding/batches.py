@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int, Int64
 from torch import Tensor, nn
 
-from penwright.decoding.engine import Stepper
+from penwright.decoding.engine import DecodeEngine
 from penwright.decoding.export_inputs import n_several
 from penwright.decoding.padding import right_padded
 from penwright.decoding.sampling.beam_rules import BeamRule, BeamStep
@@ -89,7 +89,7 @@ def in_view(prompt: Sequence[int], context_length: int) -> Sequence[int]:
     return prompt if len(prompt) <= context_length else prompt[-newest_half(context_length) :]
 
 
-class _Growing:
+class _DecoderRows:
     """Rows of a decoder-only model: the tokens of each that are in view, how many they are, and their cache.
 
     When a row has more than context_length tokens, its newest half context is read again from position 0, and the rest
@@ -100,7 +100,7 @@ class _Growing:
     def __init__(
         self,
         model: DecoderOnly,
-        stepper: Stepper,
+        stepper: DecodeEngine,
         tokens: Int[Tensor, "rows capacity"],
         lengths: Int64[np.ndarray, " rows"],
         cache: Cache,
@@ -160,7 +160,7 @@ class _Growing:
         self._cache.ragged = bool((self._lengths != self._cache.longest).any())
 
 
-class Continuing(_Growing):
+class PromptBatch(_DecoderRows):
     """Prompts that a decoder-only model goes on with."""
 
     def __init__(
@@ -168,7 +168,7 @@ class Continuing(_Growing):
         model: DecoderOnly,
         prompts: Sequence[Sequence[int]],
         max_new_tokens: int,
-        stepper: Stepper | None = None,
+        stepper: DecodeEngine | None = None,
         known: Sequence[KeysValues] = (),
     ):
         """Prompts are token ids, at least one each; of those that do not fit, the newest half context is read.
@@ -180,7 +180,7 @@ class Continuing(_Growing):
         lengths = np.array([len(tokens) for tokens in seen])
         capacity = min(context, int(lengths.max()) + max_new_tokens + n_several(model))  # of which some may be too many
         tokens = right_padded(seen, model.embedding.tokens.weight.device, capacity).tokens
-        super().__init__(model, stepper or Stepper(model), tokens, lengths, model.new_cache(len(seen), capacity))
+        super().__init__(model, stepper or DecodeEngine(model), tokens, lengths, model.new_cache(len(seen), capacity))
         self._known = known
 
     def first(self) -> Float[Tensor, "rows vocab_size"]:
@@ -197,16 +197,16 @@ class Continuing(_Growing):
         return self._model.output(hidden[rows, self._cache.lengths - 1 - n_known])
 
 
-class Coming(_Growing):
+class LiveBatch(_DecoderRows):
     """Rows that come and go between tokens: none at first."""
 
-    def __init__(self, model: DecoderOnly, stepper: Stepper):
+    def __init__(self, model: DecoderOnly, stepper: DecodeEngine):
         context, like = model.settings.context_length, model.decoder.kept_like
         tokens = torch.zeros(0, context, dtype=torch.long, device=like.device)
         self._open = OpenCache(model.settings, model.settings.n_layers, context, like)
         super().__init__(model, stepper, tokens, np.zeros(0, dtype=np.int64), self._open)
 
-    def take_in(self, others: Continuing) -> None:
+    def take_in(self, others: PromptBatch) -> None:
         """The rows of another one, which were read, after those that are here."""
         n, room = others._tokens.shape
         self._tokens = torch.cat([self._tokens, others._tokens.new_zeros(n, self._context)])
@@ -223,7 +223,7 @@ class Coming(_Growing):
         return self._cache.row(row, n_tokens)
 
 
-class Translating:
+class TargetBatch:
     """Targets that an encoder-decoder writes, each beside its source."""
 
     def __init__(
@@ -233,14 +233,14 @@ class Translating:
         *,
         start_id: int,
         max_new_tokens: int,
-        stepper: Stepper | None = None,
+        stepper: DecodeEngine | None = None,
         hidden: Sequence[range] = (),
     ):
         """Sources are token ids with the end token; max_new_tokens is at most the model's context_length.
 
         Where `hidden` has a range for each source, its tokens there are out of sight.
         """
-        self._start_id, self._stepper = start_id, stepper or Stepper(model)
+        self._start_id, self._stepper = start_id, stepper or DecodeEngine(model)
         read = right_padded(sources, model.source_embedding.tokens.weight.device, SHORTEST)
         for row, here in zip(read.padding, hidden, strict=False):
             row[here.start : here.stop] = False

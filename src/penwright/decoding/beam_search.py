@@ -11,13 +11,13 @@ from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
 from penwright.decoding.batches import Branching, diverged
-from penwright.decoding.constraints.constrained_beams import Guided, columns
-from penwright.decoding.constraints.term_automaton import Guide
+from penwright.decoding.constraints.constrained_beams import ConstrainedBeams, columns
+from penwright.decoding.constraints.term_automaton import ConstraintAutomaton
 from penwright.decoding.hypotheses import BeamSettings, Extension, Hypothesis, Wanted, Watch, hypothesis_of
 from penwright.decoding.sampling.beam_rules import BeamRule, BeamStep
 from penwright.decoding.sampling.filters import NEVER
-from penwright.decoding.sampling.topk import MOST, Choose, Choosing, Likeliest
-from penwright.decoding.sampling.utf8 import FREE, Situations, Spelling, States
+from penwright.decoding.sampling.topk import MOST, Choose, Choosing, MaskedTopK
+from penwright.decoding.sampling.utf8 import FREE, Situations, States, Utf8Rules
 
 Reals = Float[np.ndarray, "sentences n"]
 Whole = Int[np.ndarray, "sentences n"]
@@ -65,7 +65,7 @@ def _gather(values: np.ndarray, places: Int[np.ndarray, "sentences m"]) -> np.nd
     return values[np.arange(len(values))[:, None], places]
 
 
-def _listed(best: Likeliest, n: int) -> list[list[int]]:
+def _listed(best: MaskedTopK, n: int) -> list[list[int]]:
     """The first n tokens of each row, without those that may not come."""
     pairs = zip(best.values.tolist(), best.places.tolist(), strict=True)
     return [[token for value, token in zip(*row, strict=True) if value > NEVER][:n] for row in pairs]
@@ -93,7 +93,7 @@ def beam_search(
     settings: BeamSettings,
     *,
     end_id: int,
-    guides: Sequence[Guide | None] = (),
+    guides: Sequence[ConstraintAutomaton | None] = (),
     choosing: Choosing | None = None,
     watch: Watch | None = None,
     wanted: Wanted | None = None,
@@ -111,7 +111,7 @@ def beam_search(
     results: list[list[Hypothesis]] = [[] for _ in limits]
     logits = model.first().repeat_interleave(settings.beam_size, 0)
     device = logits.device
-    choosing = choosing or Choosing(Spelling.free(logits.shape[1], settings.banned))
+    choosing = choosing or Choosing(Utf8Rules.free(logits.shape[1], settings.banned))
     search = _Search.start(limits, settings, guides, *choosing)
     model.branch(settings.beam_size)
     coming: list[_Continuations] = []  # which the model has taken already
@@ -153,18 +153,18 @@ class _Search:
     merits: Reals  # log-probabilities, with what a guide adds
     states: States  # of the beams, as they are spelled
     finished: _Ends
-    spelling: Spelling
+    spelling: Utf8Rules
     choose: Choose
     history: list[_Step] = field(default_factory=list)
-    guided: dict[int, Guided] = field(default_factory=dict)  # by the places of their sentences in the arrays
+    guided: dict[int, ConstrainedBeams] = field(default_factory=dict)  # by the places of their sentences in the arrays
 
     @classmethod
     def start(
         cls,
         limits: Sequence[int],
         settings: BeamSettings,
-        guides: Sequence[Guide | None],
-        spelling: Spelling,
+        guides: Sequence[ConstraintAutomaton | None],
+        spelling: Utf8Rules,
         choose: Choose,
     ) -> "_Search":
         n_sentences, beam_size = len(limits), settings.beam_size
@@ -172,7 +172,7 @@ class _Search:
         log_probs[:, 0] = 0.0  # all begin alike, so that only the first beam may go on
         none, never = np.zeros((n_sentences, settings.n_best), np.int64), np.full((n_sentences, settings.n_best), NEVER)
         guided = {
-            place: Guided.start(guide, limits[place], beam_size)
+            place: ConstrainedBeams.start(guide, limits[place], beam_size)
             for place, guide in enumerate(guides)
             if guide is not None
         }
@@ -231,7 +231,7 @@ class _Search:
         n_left = int(self.limits[0]) - self.length - 1
         return BeamRule(self.spelling, self.states[0], n_left, self.log_probs[0], end_id)
 
-    def _put_led(self, found: _Continuations, logits: Tensor, best: Likeliest) -> None:
+    def _put_led(self, found: _Continuations, logits: Tensor, best: MaskedTopK) -> None:
         """Continuations as their guides choose them, of the sentences that have one."""
         beam_size, likely, places = self.settings.beam_size, _listed(best, self.settings.beam_size), list(self.guided)
         asked = [
@@ -259,7 +259,7 @@ class _Search:
             situations[place, guided.must_follow(self.length)] = FREE
         return situations.ravel()
 
-    def _led(self, logits: Tensor, situations: Situations, n_best: int, end_id: int) -> Likeliest:
+    def _led(self, logits: Tensor, situations: Situations, n_best: int, end_id: int) -> MaskedTopK:
         """The likeliest tokens of each row that its guide, where it has one, lets come."""
         best = self.choose(logits, self.spelling, situations, max(n_best, min(MOST, logits.shape[1])))
         self.spelling.forbid(logits, situations)  # what a guide wants may not be among the best
@@ -279,7 +279,7 @@ class _Search:
         if len(short):  # too many of the best are banned
             others = self.choose(logits[short], self.spelling, situations[short.cpu().numpy()], values.shape[1])
             values[short], found[short] = others.values, others.places
-        return Likeliest(values, found, best.normalisers)  # the model's own: before any ban
+        return MaskedTopK(values, found, best.normalisers)  # the model's own: before any ban
 
     def tell(self, watch: Watch, parents: Whole) -> None:
         """Report the step that extend() took; `parents` are the rows that it gave."""

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from penwright.config import DecodingSettings
-from penwright.decoding.constraints.constraints import Guide, GuidedRows, is_constrained
-from penwright.decoding.generation_loop import Constraint, Finish
+from penwright.decoding.constraints.constraints import CompletionConstraint, GuidedRows, is_constrained
+from penwright.decoding.generation_loop import Finish, TokenConstraint
 from penwright.decoding.sampling.penalties import Bias
 from penwright.decoding.sampling.sampler import Sampling
 from penwright.decoding.sampling.topk import Choose, likeliest
-from penwright.decoding.sampling.utf8 import Spelling
+from penwright.decoding.sampling.utf8 import Utf8Rules
 from penwright.decoding.sampling.utf8_rows import SpelledRows
 from penwright.decoding.stop_strings import StopFilter
 from penwright.decoding.unknown_tokens import never_written
@@ -22,16 +22,16 @@ APART = {"seed", "stop", "max_new_tokens", "min_new_tokens", "pattern", "banned_
 # ... settings that say nothing about how a token is drawn, so that rows need not share them to be sampled together
 
 
-class Manner(NamedTuple):
+class DecodingPlan(NamedTuple):
     """How all completions of one call are written."""
 
     sampling: Sampling
     n_new: int
-    guide: Guide | None
-    spelling: Spelling
+    guide: CompletionConstraint | None
+    spelling: Utf8Rules
     key: str  # completions with the same one are sampled alike
 
-    def constraint(self, prompts: Sequence[str], choose: Choose = likeliest) -> Constraint:
+    def constraint(self, prompts: Sequence[str], choose: Choose = likeliest) -> TokenConstraint:
         """What binds the completions of these prompts: their characters stay whole in any case."""
         if self.guide:
             return GuidedRows(self.guide, prompts)
@@ -40,7 +40,7 @@ class Manner(NamedTuple):
 
 def manner_of(
     tokenizer: Tokenizer, settings: DecodingSettings, prompts: Sequence[str], biases: Mapping[int, float] | None = None
-) -> Manner:
+) -> DecodingPlan:
     """What the settings say, for these prompts; `biases` are for single tokens.
 
     Raises UsageError for settings that no completion of one of the prompts can meet.
@@ -51,13 +51,13 @@ def manner_of(
     breakers = _holding(tokenizer, settings.dry_breakers) if settings.dry_multiplier else ()
     banned = never_written(tokenizer)
     sampling = Sampling(banned, settings, (*of_texts, *of_tokens), breakers)
-    guide = Guide(settings, tokenizer, prompts, n_new) if prompts and is_constrained(settings) else None
+    guide = CompletionConstraint(settings, tokenizer, prompts, n_new) if prompts and is_constrained(settings) else None
     key = f"{settings.model_dump_json(exclude=APART)} {biases or ''}"
-    return Manner(sampling, n_new, guide, Spelling.of(tokenizer, banned), key)
+    return DecodingPlan(sampling, n_new, guide, Utf8Rules.of(tokenizer, banned), key)
 
 
 @dataclass
-class Draft:
+class CompletionDraft:
     """A completion while it is written."""
 
     prompt: str
@@ -73,7 +73,7 @@ class Draft:
     @classmethod
     def begin(
         cls, tokenizer: Tokenizer, prompt: str, prompt_tokens: list[int], number: int, stop: Sequence[str]
-    ) -> "Draft":
+    ) -> "CompletionDraft":
         """Nothing is written yet."""
         return cls(prompt, number, prompt_tokens, TextStream(tokenizer), StopFilter(stop))
 

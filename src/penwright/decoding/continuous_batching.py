@@ -14,15 +14,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from penwright.decoding.batches import Coming, Continuing, evaluating, in_view
-from penwright.decoding.engine import Stepper
+from penwright.decoding.batches import LiveBatch, PromptBatch, evaluating, in_view
+from penwright.decoding.engine import DecodeEngine
 from penwright.decoding.generation_loop import log_probs_of, not_nan
 from penwright.decoding.prefix_cache import WORTH, Prefixes, Tokens, n_common
 from penwright.decoding.requests import News, Request, Row
 from penwright.decoding.sampling.filters import Logits
 from penwright.decoding.sampling.penalties import History
 from penwright.decoding.sampling.sampler import Together
-from penwright.decoding.sampling.utf8 import FREE, Situations, Spelling
+from penwright.decoding.sampling.utf8 import FREE, Situations, Utf8Rules
 from penwright.decoding.unknown_tokens import never_written
 from penwright.model.attention import KeysValues
 from penwright.model.decoder_only import DecoderOnly
@@ -35,14 +35,14 @@ READ_TOKENS = 1024  # of prompts at a time, with padding, so that those who are 
 class Pool:
     """The rows of a model that writes. All but `join` is for one thread."""
 
-    def __init__(self, model: DecoderOnly, tokenizer: Tokenizer, stepper: Stepper, max_rows: int = 64):
+    def __init__(self, model: DecoderOnly, tokenizer: Tokenizer, stepper: DecodeEngine, max_rows: int = 64):
         self._model, self._tokenizer, self._stepper = model, tokenizer, stepper
         self._max_rows, self._context = max_rows, model.settings.context_length
-        self._coming = Coming(model, stepper)
+        self._coming = LiveBatch(model, stepper)
         self._rows: list[Row] = []
         self._waiting: deque[Request] = deque()
         self._prefixes = Prefixes()
-        self._spelling = Spelling.of(tokenizer, never_written(tokenizer))
+        self._spelling = Utf8Rules.of(tokenizer, never_written(tokenizer))
 
     @property
     def n_rows(self) -> int:
@@ -65,7 +65,7 @@ class Pool:
     def clear(self) -> list[Request]:
         """Give up all requests, after an error."""
         given_up = [row.request for row in self._rows] + list(self._waiting)
-        self._coming, self._rows = Coming(self._model, self._stepper), []
+        self._coming, self._rows = LiveBatch(self._model, self._stepper), []
         self._waiting.clear()
         return given_up
 
@@ -122,7 +122,7 @@ class Pool:
         for (place, n_tokens), group in groups.items():
             numbers = {tokens: n for n, tokens in enumerate(dict.fromkeys(tuple(r.prompt_tokens) for r in group))}
             begun = known[place][1](n_tokens) if n_tokens else ()
-            read = Continuing(self._model, list(numbers), 0, self._stepper, begun)
+            read = PromptBatch(self._model, list(numbers), 0, self._stepper, begun)
             logits = read.first()
             if len(group) > len(numbers):
                 rows = torch.tensor([numbers[tuple(r.prompt_tokens)] for r in group], device=logits.device)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from penwright.decoding.export_inputs import Inputs
-from penwright.decoding.exported import Step
+from penwright.decoding.exported import DecodeStep
 from penwright.errors import PenwrightWarning
 
 DEVICES = ("cuda",)
@@ -56,7 +56,7 @@ class _Graph(NamedTuple):
 class StepGraphs:
     """The steps of a model, by graphs where the same was done before."""
 
-    def __init__(self, step: Step):
+    def __init__(self, step: DecodeStep):
         self._step = step
         self._graphs: dict[Key, _Graph] = {}  # in the order of their last use
         self._last: Key = ()
@@ -110,7 +110,7 @@ def _moving(inputs: Inputs) -> Moving:
     return tokens, lengths, origins
 
 
-def _key(step: Step, inputs: Inputs) -> Key:
+def _key(step: DecodeStep, inputs: Inputs) -> Key:
     """Where all that stays is, and the shapes of the rest."""
     _, _, kept, _, source, padding = inputs
     staying = [next(step.parameters()), *kept, *source, *([] if padding is None else [padding])]

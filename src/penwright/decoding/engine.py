@@ -13,11 +13,19 @@ from torch import Tensor, nn
 from penwright.decoding import cuda_graphs
 from penwright.decoding.ahead_of_time import Compiled, Input, ModelPart, compile_ahead, forget, is_kept, load
 from penwright.decoding.export_inputs import MOST_TARGETS, Inputs, Part, example_of, n_several
-from penwright.decoding.exported import Beams, Choice, Prompt, Reading, Several, Step, as_layers
+from penwright.decoding.exported import (
+    DecodeStep,
+    EncodeStep,
+    MultiBeamStep,
+    MultiTokenStep,
+    PromptStep,
+    TopKStep,
+    as_layers,
+)
 from penwright.decoding.sampling.beam_rules import BeamRule, BeamStep
 from penwright.decoding.sampling.next_token import Rule, Written
-from penwright.decoding.sampling.topk import COMPILES, MOST, Likeliest, likeliest
-from penwright.decoding.sampling.utf8 import Situations, Spelling
+from penwright.decoding.sampling.topk import COMPILES, MOST, MaskedTopK, likeliest
+from penwright.decoding.sampling.utf8 import Situations, Utf8Rules
 from penwright.errors import PenwrightError, Say, say_nothing
 from penwright.model.block import Encoded
 from penwright.model.cache import Cache
@@ -40,19 +48,19 @@ WORTH_THREADS: dict[Part, float] = {  # parameters: in a smaller step threads wa
 }
 
 KINDS: dict[Part, type[ModelPart]] = {  # those that are no Step
-    "several": Several,
-    "beams": Beams,
-    "prompt": Prompt,
-    "sources": Reading,
-    "best": Choice,
+    "several": MultiTokenStep,
+    "beams": MultiBeamStep,
+    "prompt": PromptStep,
+    "sources": EncodeStep,
+    "best": TopKStep,
 }
 
 
-class Stepper:
+class DecodeEngine:
     """Appends a token to each row of a cache, by a compiled step where one was kept for models of this shape."""
 
     def __init__(self, model: DecoderOnly | EncoderDecoder):
-        self._model, self._step = model, Step(model)
+        self._model, self._step = model, DecodeStep(model)
         self._graphs = cuda_graphs.StepGraphs(self._step)
         self._known: dict[Part, Compiled | None] = {}
         self.watch: Callable[[], None] = _nothing  # called before each step; what it raises ends the work
@@ -149,7 +157,7 @@ class Stepper:
         cache.make_room(len(tokens))
         inputs = (tokens.contiguous(), cache.lengths, [tensor for layer in cache.layers for tensor in layer.kept])
         compiled = self._compiled("prompt", tokens.device)
-        logits: Tensor = compiled(*inputs)[0] if compiled else Prompt(self._model)(*inputs)
+        logits: Tensor = compiled(*inputs)[0] if compiled else PromptStep(self._model)(*inputs)
         cache.advance(len(tokens))
         return logits
 
@@ -160,24 +168,24 @@ class Stepper:
             copies = 2 if n == 1 else 1  # compiled for two sources or more
             found = [x[:n] for x in compiled(sources.repeat(copies, 1), padding.repeat(copies, 1))]
         else:
-            found = Reading(self._model)(sources, padding)
+            found = EncodeStep(self._model)(sources, padding)
         return Encoded(as_layers(found), padding)
 
     def likeliest(
-        self, logits: Float[Tensor, "rows vocab_size"], spelling: Spelling, situations: Situations, n: int
-    ) -> Likeliest:
+        self, logits: Float[Tensor, "rows vocab_size"], spelling: Utf8Rules, situations: Situations, n: int
+    ) -> MaskedTopK:
         """The n likeliest tokens that may come; the logits are of no use then."""
         compiled = self._compiled("best", logits.device) if n <= MOST else None
         if compiled is None:
             return likeliest(logits, spelling, situations, n)
         values, places, normalisers = compiled(logits.contiguous(), spelling.bits, torch.from_numpy(situations))
-        return Likeliest(values[:, :n], places[:, :n], normalisers)
+        return MaskedTopK(values[:, :n], places[:, :n], normalisers)
 
     def normalisers(self, logits: Float[Tensor, "rows vocab_size"]) -> Float[Tensor, " rows"]:
         """What makes log-probabilities of these logits, to be subtracted; they stay as they are."""
         if self._compiled("best", logits.device) is None:
             return logits.logsumexp(-1)
-        free = Spelling.free(logits.shape[1])
+        free = Utf8Rules.free(logits.shape[1])
         return self.likeliest(logits, free, np.zeros(len(logits), np.int64), 1).normalisers
 
     def _compiled(self, part: Part, device: torch.device) -> Compiled | None:
@@ -224,7 +232,9 @@ def compile_steps(model: DecoderOnly | EncoderDecoder, say: Say = say_nothing) -
 def _check(whole: ModelPart, part: Part, n_threads: int, graph: nn.Module) -> None:
     """What is compiled must compute what the graph does that it was compiled from; else it is not kept."""
     compiled, inputs = load(whole, part, n_threads), example_of(whole.model, part).drawn()
-    if compiled is None or not _is_near(compiled, graph, inputs, steps=isinstance(whole, Several | Beams)):
+    if compiled is None or not _is_near(
+        compiled, graph, inputs, steps=isinstance(whole, MultiTokenStep | MultiBeamStep)
+    ):
         forget(whole, part, n_threads)
         raise PenwrightError(
             "what torch's compiler made of this model does not compute what the model does, and was deleted: use the "
@@ -261,7 +271,7 @@ def _parts(model: DecoderOnly | EncoderDecoder) -> tuple[Part, ...]:
 
 
 def _whole(model: DecoderOnly | EncoderDecoder, part: Part) -> ModelPart:
-    return KINDS.get(part, Step)(model)
+    return KINDS.get(part, DecodeStep)(model)
 
 
 def _threads(whole: ModelPart, part: Part) -> int:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from penwright.decoding.ahead_of_time import Input
 from penwright.decoding.sampling.beam_rules import BeamRule
-from penwright.decoding.sampling.utf8 import Spelling
+from penwright.decoding.sampling.utf8 import Utf8Rules
 from penwright.model.cache import ROOM
 from penwright.model.decoder_only import DecoderOnly
 from penwright.model.embedding import Embedding
@@ -72,7 +72,7 @@ def _of_sources(model: DecoderOnly | EncoderDecoder) -> Example:
 
 def _of_choosing(model: DecoderOnly | EncoderDecoder) -> Example:
     vocab_size = _embedding(model).tokens.num_embeddings
-    inputs = (torch.zeros(N_SOURCES, vocab_size), Spelling.free(vocab_size).bits, torch.zeros(N_SOURCES).long())
+    inputs = (torch.zeros(N_SOURCES, vocab_size), Utf8Rules.free(vocab_size).bits, torch.zeros(N_SOURCES).long())
     rows = {0: _dimension("rows")}
     return Example(inputs, (rows, None, rows))
 
@@ -87,7 +87,7 @@ def _of_writing(model: DecoderOnly, *, many: bool) -> Example:
 
 
 def _of_several(model: DecoderOnly | EncoderDecoder, step: Example) -> Example:
-    spelling, one = Spelling.free(_embedding(model).tokens.num_embeddings), torch.zeros(1, dtype=torch.long)
+    spelling, one = Utf8Rules.free(_embedding(model).tokens.num_embeddings), torch.zeros(1, dtype=torch.long)
     chances = torch.zeros(n_several(model), dtype=torch.double)
     rule = [spelling.bits, spelling.states_after, one, one.clone(), torch.zeros(1), chances]
     (tokens, lengths, kept, _, *others), (*shapes, _, source, padding) = step.inputs, step.shapes
@@ -96,7 +96,7 @@ def _of_several(model: DecoderOnly | EncoderDecoder, step: Example) -> Example:
 
 def _of_beams(model: DecoderOnly | EncoderDecoder) -> Example:
     assert isinstance(model, EncoderDecoder)
-    step, spelling = _of_translating(model, 1, N_BEAMS), Spelling.free(_embedding(model).tokens.num_embeddings)
+    step, spelling = _of_translating(model, 1, N_BEAMS), Utf8Rules.free(_embedding(model).tokens.num_embeddings)
     rule = BeamRule(spelling, np.zeros(N_BEAMS, np.uint8), 0, np.zeros(N_BEAMS), 0).tensors(n_several(model))
     beams = {0: _beams()}
     return Example((*step.inputs, rule), (*step.shapes, [None, None, beams, None, beams, None]))

@@ -7,7 +7,7 @@ from torch import Tensor
 from penwright.decoding.ahead_of_time import ModelPart
 from penwright.decoding.sampling.beam_rules import best_continuations
 from penwright.decoding.sampling.filters import NEVER
-from penwright.decoding.sampling.topk import MOST, Likeliest
+from penwright.decoding.sampling.topk import MOST, MaskedTopK
 from penwright.decoding.sampling.utf8 import MOST_LEFT, N_STATES
 from penwright.model.attention import Kernel, KeysValues
 from penwright.model.attention_recording import swap_kernels
@@ -18,7 +18,7 @@ from penwright.model.decoder_only import DecoderOnly
 from penwright.model.encoder_decoder import EncoderDecoder
 
 
-class Step(ModelPart):
+class DecodeStep(ModelPart):
     """One more token for each row, as a function of tensors alone."""
 
     def forward(
@@ -53,12 +53,12 @@ class Step(ModelPart):
         return _not_too_coarse(model.output(hidden[:, -1]))
 
 
-class Several(ModelPart):
+class MultiTokenStep(ModelPart):
     """Several tokens more of a single row, each chosen here and read, as a function of tensors alone."""
 
     def __init__(self, model: DecoderOnly | EncoderDecoder):
         super().__init__(model)
-        self.step = Step(model)
+        self.step = DecodeStep(model)
 
     def forward(
         self,
@@ -87,12 +87,12 @@ class Several(ModelPart):
         return torch.cat(log_probs), torch.cat(written)
 
 
-class Beams(ModelPart):
+class MultiBeamStep(ModelPart):
     """Several steps of the beams of a single source, as a function of tensors alone."""
 
     def __init__(self, model: DecoderOnly | EncoderDecoder):
         super().__init__(model)
-        self.step = Step(model)
+        self.step = DecodeStep(model)
 
     def forward(
         self,
@@ -119,7 +119,7 @@ class Beams(ModelPart):
                 origins = torch.where(places < lengths[0, :1], origins[0, parents], own)[None]
             logits = self.step(tokens, lengths, kept, origins, source, padding)
             situations = states + N_STATES * left.clamp(0, MOST_LEFT)
-            best = Likeliest(*torch.ops.penwright.likeliest(logits, allowed, situations, MOST))
+            best = MaskedTopK(*torch.ops.penwright.likeliest(logits, allowed, situations, MOST))
             sums, written, parents = best_continuations(log_probs, best)
             found.append((sums, written, parents))
             log_probs = sums.masked_fill(written == end_id, NEVER)
@@ -129,7 +129,7 @@ class Beams(ModelPart):
         return log_probs, tokens, parents, origins.clone()
 
 
-class Prompt(ModelPart):
+class PromptStep(ModelPart):
     """Several tokens that a single row of a writer goes on from, read at once, as a function of tensors alone."""
 
     def forward(
@@ -160,7 +160,7 @@ def _kernel(name: str, origins: Int[Tensor, "rows room"] | None) -> Kernel:
     return stepping_attention(None if name.endswith("cross_attention") else origins)
 
 
-class Reading(ModelPart):
+class EncodeStep(ModelPart):
     """Sources read, as a function of tensors alone."""
 
     def forward(
@@ -172,7 +172,7 @@ class Reading(ModelPart):
         return [x.contiguous() for layer in encoded.layers for x in layer]
 
 
-class Choice(ModelPart):
+class TopKStep(ModelPart):
     """The likeliest next tokens, as a function of tensors alone."""
 
     def forward(

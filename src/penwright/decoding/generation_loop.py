@@ -14,7 +14,7 @@ from penwright.decoding.batches import Decodable, diverged
 from penwright.decoding.sampling.filters import NEVER, Logits
 from penwright.decoding.sampling.next_token import Written
 from penwright.decoding.sampling.penalties import History
-from penwright.decoding.sampling.sampler import Chances, Sampling
+from penwright.decoding.sampling.sampler import RowRng, Sampling
 from penwright.decoding.sampling.utf8_rows import SpelledRows
 
 Finish = Literal["end", "stop", "length"]  # the model ended; a stop string came; as long as allowed
@@ -22,7 +22,7 @@ StopRule = Callable[[int, int], bool]  # called with a row and its new token
 
 
 @runtime_checkable
-class Constraint(Protocol):
+class TokenConstraint(Protocol):
     """What binds the rows of a batch, by what each has written."""
 
     def possible(self, logits: Logits, n_left: int) -> Logits:
@@ -35,7 +35,7 @@ class Constraint(Protocol):
         """Keep these rows."""
 
 
-class Step(NamedTuple):
+class GeneratedTokens(NamedTuple):
     """The new token of each row that is still written."""
 
     rows: list[int]  # their numbers in the batch
@@ -48,14 +48,14 @@ class Step(NamedTuple):
 def generate(
     model: Decodable,
     sampling: Sampling,
-    chances: Chances | None,
+    chances: RowRng | None,
     *,
     end_id: int,
     max_new_tokens: int,
     prompts: Sequence[Sequence[int]] = (),
     should_stop: StopRule | None = None,
-    constraint: Constraint | None = None,
-) -> Iterator[Step]:
+    constraint: TokenConstraint | None = None,
+) -> Iterator[GeneratedTokens]:
     """Yield a step for each new token until all rows have ended; rows that end leave the batch.
 
     `prompts` is read only for what was said before, `chances` only where something is left to them. A caller may stop
@@ -68,7 +68,7 @@ def generate(
     for n_left in reversed(range(max_new_tokens)):
         may_end = max_new_tokens - n_left > sampling.settings.min_new_tokens
         tokens, log_probs = writing.choose(n_left, None if may_end else end_id)
-        step = Step(rows, tokens.tolist(), log_probs, {})
+        step = GeneratedTokens(rows, tokens.tolist(), log_probs, {})
         step.finished.update(_finished(step, end_id, n_left, should_stop))
         yield step
         kept = [place for place, row in enumerate(rows) if row not in step.finished]
@@ -86,9 +86,9 @@ class _Writing:
 
     model: Decodable
     sampling: Sampling
-    chances: Chances | None
+    chances: RowRng | None
     history: History | None
-    constraint: Constraint | None
+    constraint: TokenConstraint | None
     logits: Logits  # after what is written, but where some is chosen already
     chosen: deque[Written] = field(default_factory=deque)  # of a single row, and in the model already
 
@@ -131,7 +131,9 @@ class _Writing:
             self.logits = self.model.step(tokens)
 
 
-def _finished(step: Step, end_id: int, n_left: int, should_stop: StopRule | None) -> Iterator[tuple[int, Finish]]:
+def _finished(
+    step: GeneratedTokens, end_id: int, n_left: int, should_stop: StopRule | None
+) -> Iterator[tuple[int, Finish]]:
     for row, token in zip(step.rows, step.tokens, strict=True):
         if token == end_id:
             yield row, "end"
@@ -141,7 +143,7 @@ def _finished(step: Step, end_id: int, n_left: int, should_stop: StopRule | None
             yield row, "length"
 
 
-def possible(logits: Logits, constraint: Constraint | None, n_left: int, not_yet: int | None) -> Logits:
+def possible(logits: Logits, constraint: TokenConstraint | None, n_left: int, not_yet: int | None) -> Logits:
     """The scores without the tokens that must not come next; what must not come yet comes where nothing else may."""
     if constraint is not None:
         logits = constraint.possible(logits, n_left)

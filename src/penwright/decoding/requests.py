@@ -9,13 +9,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from penwright.decoding.completion_draft import Draft, Manner
+from penwright.decoding.completion_draft import CompletionDraft, DecodingPlan
 from penwright.decoding.constraints.constraints import GuidedRows
 from penwright.decoding.generation_loop import Finish, possible
 from penwright.decoding.sampling.filters import Logits
 from penwright.decoding.sampling.next_token import Rule
 from penwright.decoding.sampling.penalties import History
-from penwright.decoding.sampling.sampler import Chances
+from penwright.decoding.sampling.sampler import RowRng
 from penwright.tokenizers import Tokenizer
 
 
@@ -51,7 +51,7 @@ class Request:
 
     prompt: str
     prompt_tokens: Sequence[int]  # with the start token
-    manner: Manner
+    manner: DecodingPlan
     number: int = 0  # of the completions of this prompt with this seed, each of which is another
     n_likely: int = 0  # of the tokens to look at; 0: no look
     left: bool = False  # set by whoever no longer wants it, in any thread
@@ -65,8 +65,8 @@ class Row:
         manner, settings = request.manner, request.manner.sampling.settings
         prompt = list(request.prompt_tokens)
         self.request, self.sampling, self._end_id = request, manner.sampling, tokenizer.end_id
-        self.draft = Draft.begin(tokenizer, request.prompt, prompt, request.number, settings.stop)
-        self.chances = Chances(settings.seed, [request.number])
+        self.draft = CompletionDraft.begin(tokenizer, request.prompt, prompt, request.number, settings.stop)
+        self.chances = RowRng(settings.seed, [request.number])
         self.history = History([prompt], logits[:1]) if manner.sampling.looks_back else None
         self.guided = GuidedRows(manner.guide, [request.prompt]) if manner.guide else None
         self._spelling, self.state = manner.spelling, np.uint8(0)

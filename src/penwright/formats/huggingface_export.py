@@ -13,7 +13,7 @@ from torch import Tensor
 from penwright.config import ModelSettings, Precision
 from penwright.errors import PenwrightError
 from penwright.formats.architectures import ARCHITECTURES, WORDS, Architecture
-from penwright.formats.huggingface import Place, places_of, settings_from_huggingface
+from penwright.formats.huggingface import TensorSource, places_of, settings_from_huggingface
 from penwright.formats.outside import copied
 from penwright.model import Model
 from penwright.model.decoder_only import DecoderOnly
@@ -90,7 +90,7 @@ def _spelled(key: str, wanted: dict[str, object]) -> object:
     return words.get(value, value)
 
 
-def _gathered(place: Place) -> Tensor:
+def _gathered(place: TensorSource) -> Tensor:
     tensor = torch.cat([copied(parameter) for parameter in place.parameters])
     return tensor.T.contiguous() if place.transposed else tensor
 

@@ -12,14 +12,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from penwright.config import DecodingSettings
-from penwright.decoding.batches import Continuing, Decodable, evaluating, newest_half
-from penwright.decoding.completion_draft import Draft, Manner, manner_of
+from penwright.decoding.batches import Decodable, PromptBatch, evaluating, newest_half
+from penwright.decoding.completion_draft import CompletionDraft, DecodingPlan, manner_of
 from penwright.decoding.continuous_batching import Pool
-from penwright.decoding.engine import Stepper
-from penwright.decoding.generation_loop import Finish, Step, generate
+from penwright.decoding.engine import DecodeEngine
+from penwright.decoding.generation_loop import Finish, GeneratedTokens, generate
 from penwright.decoding.requests import Request
 from penwright.decoding.sampling.next_token import Rule, Written
-from penwright.decoding.sampling.sampler import Chances
+from penwright.decoding.sampling.sampler import RowRng
 from penwright.decoding.unknown_tokens import unknown_warnings
 from penwright.model.decoder_only import DecoderOnly
 from penwright.tokenizers import Tokenizer
@@ -53,7 +53,7 @@ class Generator:
     def __init__(self, model: DecoderOnly, tokenizer: Tokenizer, defaults: DecodingSettings | None = None):
         self.model, self.tokenizer = model, tokenizer
         self.defaults = defaults or DecodingSettings()
-        self._stepper = Stepper(model)
+        self._stepper = DecodeEngine(model)
 
     def generate(self, prompts: str | Sequence[str], settings: DecodingSettings | None = None) -> list[Completion]:
         """A completion for each prompt (one prompt is a list of one).
@@ -113,7 +113,7 @@ class Generator:
     def next_logits(self, tokens: Sequence[int]) -> Float[Tensor, " vocab_size"]:
         """Of the token after these, of which the first is the start token."""
         with evaluating(self.model):
-            return Continuing(self.model, [tokens], 1, self._stepper).first()[0]
+            return PromptBatch(self.model, [tokens], 1, self._stepper).first()[0]
 
     def bits_per_byte(self, completion: Completion) -> float | None:
         """Of all that was written, stop strings too, under the model itself; None where that is no text."""
@@ -136,27 +136,27 @@ class Generator:
     def _encode(self, prompt: str) -> list[int]:
         return [self.tokenizer.start_id, *self.tokenizer.encode(prompt)]
 
-    def _drafts(self, prompts: Sequence[str], settings: DecodingSettings) -> list[Draft]:
+    def _drafts(self, prompts: Sequence[str], settings: DecodingSettings) -> list[CompletionDraft]:
         times = Counter[str]()
         drafts = []
         for prompt in prompts:
             number, tokens = times[prompt], self._encode(prompt)
-            drafts.append(Draft.begin(self.tokenizer, prompt, tokens, number, settings.stop))
+            drafts.append(CompletionDraft.begin(self.tokenizer, prompt, tokens, number, settings.stop))
             times[prompt] += 1
         return drafts
 
-    def _write(self, drafts: list[Draft], manner: Manner) -> Iterator[Step]:
+    def _write(self, drafts: list[CompletionDraft], manner: DecodingPlan) -> Iterator[GeneratedTokens]:
         """Write all drafts to their end, in one batch; each distinct prompt is read once."""
         distinct = list({draft.prompt: draft.prompt_tokens for draft in drafts}.values())
         places = {prompt: place for place, prompt in enumerate(dict.fromkeys(draft.prompt for draft in drafts))}
         with evaluating(self.model):
             steps = generate(
                 Shared(
-                    Continuing(self.model, distinct, manner.n_new, self._stepper),
+                    PromptBatch(self.model, distinct, manner.n_new, self._stepper),
                     [places[draft.prompt] for draft in drafts],
                 ),
                 manner.sampling,
-                Chances(manner.sampling.settings.seed, [draft.number for draft in drafts]),
+                RowRng(manner.sampling.settings.seed, [draft.number for draft in drafts]),
                 end_id=self.tokenizer.end_id,
                 max_new_tokens=manner.n_new,
                 prompts=[draft.prompt_tokens for draft in drafts],
@@ -171,7 +171,7 @@ class Generator:
                     drafts[row].close(finish)
                 yield step
 
-    def _completion(self, draft: Draft) -> Completion:
+    def _completion(self, draft: CompletionDraft) -> Completion:
         text, warnings = "".join(draft.pieces), self.warnings(draft.prompt)
         return Completion(draft.prompt, text, tuple(draft.tokens), tuple(draft.log_probs), draft.finish, warnings)
 

@@ -15,7 +15,7 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from penwright.decoding.batches import evaluating
-from penwright.inspection.forward_pass import PartName, Reading, scores
+from penwright.inspection.forward_pass import ForwardPass, PartName, scores
 from penwright.inspection.heads import Head, all_heads, place_of
 from penwright.inspection.tokens import Token
 from penwright.model import Model
@@ -73,7 +73,12 @@ def without_heads(model: Model, heads: Sequence[Head]) -> Iterator[None]:
 
 @torch.inference_mode()
 def ablate(
-    model: Model, reading: Reading, heads: Sequence[Head], names: Sequence[str], k: int = 5, label: int | None = None
+    model: Model,
+    reading: ForwardPass,
+    heads: Sequence[Head],
+    names: Sequence[str],
+    k: int = 5,
+    label: int | None = None,
 ) -> Ablation:
     """`label` is a classifier's true one, by its number; None: the one it chooses with all heads."""
     with evaluating(model):
@@ -99,7 +104,7 @@ def ablate(
 
 
 @torch.inference_mode()
-def head_importance(model: Model, reading: Reading, label: int | None = None) -> tuple[HeadImportance, ...]:
+def head_importance(model: Model, reading: ForwardPass, label: int | None = None) -> tuple[HeadImportance, ...]:
     """Of every head, part by part; takes a pass for each head."""
     with evaluating(model):
         whole = scores(model, reading)[0].log_softmax(-1)
@@ -114,7 +119,7 @@ def head_importance(model: Model, reading: Reading, label: int | None = None) ->
     )
 
 
-def _answers(model: Model, reading: Reading, log_probs: Tensor, label: int | None) -> Int[Tensor, " answers"]:
+def _answers(model: Model, reading: ForwardPass, log_probs: Tensor, label: int | None) -> Int[Tensor, " answers"]:
     if isinstance(model, EncoderOnly):
         return log_probs[0].argmax()[None] if label is None else torch.tensor([label], device=log_probs.device)
     return torch.tensor(reading.answer_ids, device=log_probs.device)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from penwright.decoding.batches import evaluating
 from penwright.errors import UsageError
-from penwright.inspection.forward_pass import PartName, Reading, scores
+from penwright.inspection.forward_pass import ForwardPass, PartName, scores
 from penwright.inspection.heads import attentions
 from penwright.inspection.tokens import Token
 from penwright.model import Model
@@ -26,7 +26,7 @@ LEVELS = 255
 
 
 @dataclass(frozen=True)
-class Part:
+class AttentionPart:
     """The weights of all heads of one kind: row by row how much a target takes from each source; rows sum to 1."""
 
     name: PartName
@@ -60,10 +60,10 @@ class Alignment:
 class AttentionMaps:
     """The attention of a whole model: of a writer `decoder`, of a classifier `encoder`, of a translator all parts."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[AttentionPart, ...]
     answers: tuple[Token, ...]  # the token that each decoder position goes on to predict, as far as the text goes
 
-    def part(self, name: PartName) -> Part:
+    def part(self, name: PartName) -> AttentionPart:
         """The part of this name; raises UsageError where the model has none."""
         for part in self.parts:
             if part.name == name:
@@ -72,14 +72,14 @@ class AttentionMaps:
         raise UsageError(f"this model has no {name} attention: only {who[name]} have it")
 
 
-def attention_maps(model: Model, reading: Reading, layers: Sequence[int] | None = None) -> AttentionMaps:
+def attention_maps(model: Model, reading: ForwardPass, layers: Sequence[int] | None = None) -> AttentionMaps:
     """Of all layers, or of those named: 96 heads over 512 tokens are 100 MB."""
     kept = _recorded(model, reading, layers, lambda weights: weights[0].float().cpu())
-    parts = [Part(name, tuple(maps), _stacked(maps), *reading.sides(name)) for name, maps in kept.items()]
+    parts = [AttentionPart(name, tuple(maps), _stacked(maps), *reading.sides(name)) for name, maps in kept.items()]
     return AttentionMaps(tuple(parts), reading.answers)
 
 
-def packed_maps(model: Model, reading: Reading, layers: Sequence[int] | None = None) -> tuple[PackedPart, ...]:
+def packed_maps(model: Model, reading: ForwardPass, layers: Sequence[int] | None = None) -> tuple[PackedPart, ...]:
     """The same for long texts, packed layer by layer, so that never more than one layer is held in full."""
     kept = _recorded(model, reading, layers, lambda weights: _packed(weights[0]).cpu())
     return tuple(PackedPart(name, tuple(maps), _stacked(maps), *reading.sides(name)) for name, maps in kept.items())
@@ -111,7 +111,7 @@ def _packed(weights: Float[Tensor, "*shape"]) -> Tensor:
 
 @torch.inference_mode()
 def _recorded(
-    model: Model, reading: Reading, layers: Sequence[int] | None, keep: Callable[[Tensor], Tensor]
+    model: Model, reading: ForwardPass, layers: Sequence[int] | None, keep: Callable[[Tensor], Tensor]
 ) -> dict[PartName, dict[int, Tensor]]:
     """What is kept of one pass, by part and layer; layers that were not asked for are not computed with weights."""
     wanted = {place: name for place, name in attentions(model).items() if layers is None or place[1] in layers}

@@ -24,7 +24,7 @@ PartName = Literal["encoder", "decoder", "cross"]  # where attention is; cross: 
 
 
 @dataclass(frozen=True)
-class Reading:
+class ForwardPass:
     """The tokens that an encoder reads and those that a decoder does; a side that the model lacks is empty."""
 
     source: tuple[Token, ...]
@@ -39,13 +39,13 @@ class Reading:
         """Who looks in a part, and what is looked at."""
         return self.source if part == "encoder" else self.target, self.target if part == "decoder" else self.source
 
-    def cut(self, longest: int) -> "Reading":
+    def cut(self, longest: int) -> "ForwardPass":
         """The first tokens of each side: a pass over them gives what a pass over all of a text's beginning gives."""
-        return Reading(self.source[:longest], self.target[:longest], self.answers[:longest])
+        return ForwardPass(self.source[:longest], self.target[:longest], self.answers[:longest])
 
 
 @dataclass(frozen=True)
-class Likeliest:
+class TopPredictions:
     """The k likeliest outcomes at each place, likeliest first."""
 
     ids: Int[np.ndarray, "*places k"]
@@ -53,7 +53,7 @@ class Likeliest:
     texts: list[object]  # nested as the places are
 
 
-def scores(model: Model, reading: Reading, rows: int = 1) -> Float[Tensor, "rows positions outcomes"]:
+def scores(model: Model, reading: ForwardPass, rows: int = 1) -> Float[Tensor, "rows positions outcomes"]:
     """The logits of what comes after each target token, or, at one position, of a text's labels; in float64.
 
     All rows read the same; they differ where somebody changes what an embedding gives.
@@ -124,12 +124,12 @@ def need_answers(model: Model) -> None:
         raise UsageError("a classifier predicts a label and no tokens, so tokens have no probabilities in it")
 
 
-def likeliest(probabilities: Float[Tensor, "*places outcomes"], names: Sequence[str], k: int) -> Likeliest:
+def likeliest(probabilities: Float[Tensor, "*places outcomes"], names: Sequence[str], k: int) -> TopPredictions:
     """Ties go to the lower id; `names` are those of all outcomes."""
     order = probabilities.argsort(dim=-1, descending=True, stable=True)[..., : max(1, k)]
     ids = order.cpu().numpy()
     texts = np.array(names, dtype=object)[ids].tolist()  # objects: NumPy's own strings lose a NUL at the end
-    return Likeliest(ids, probabilities.gather(-1, order).cpu().numpy(), texts)
+    return TopPredictions(ids, probabilities.gather(-1, order).cpu().numpy(), texts)
 
 
 def ranks(log_probs: Float[Tensor, "*places outcomes"], answers: Int[Tensor, "*places"]) -> Int[np.ndarray, "*places"]:

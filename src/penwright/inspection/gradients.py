@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from penwright.decoding.batches import evaluating
 from penwright.errors import UsageError
-from penwright.inspection.forward_pass import Reading, embeddings, scores
+from penwright.inspection.forward_pass import ForwardPass, embeddings, scores
 from penwright.inspection.tokens import Token
 from penwright.model import Model
 from penwright.model.embedding import Embedding
@@ -57,7 +57,7 @@ class Aim:
     outcome: int
 
 
-def likeliest_outcome(model: Model, reading: Reading, position: int) -> int:
+def likeliest_outcome(model: Model, reading: ForwardPass, position: int) -> int:
     """What the model itself would say there; raises UsageError beyond the last position."""
     with evaluating(model), torch.inference_mode():
         logits = scores(model, reading)[0]
@@ -67,7 +67,7 @@ def likeliest_outcome(model: Model, reading: Reading, position: int) -> int:
 
 
 def attribution(
-    model: Model, reading: Reading, aim: Aim, names: Sequence[str], method: Method, n_steps: int = N_STEPS
+    model: Model, reading: ForwardPass, aim: Aim, names: Sequence[str], method: Method, n_steps: int = N_STEPS
 ) -> Attribution:
     """`n_steps` are the points on the line from the baseline; gradient x input needs only its end."""
     tables = list(embeddings(model).values())

@@ -12,7 +12,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from penwright.decoding.batches import diverged, evaluating
-from penwright.inspection.forward_pass import Reading
+from penwright.inspection.forward_pass import ForwardPass
 from penwright.inspection.tokens import Token
 from penwright.model.encoder_only import EncoderOnly
 
@@ -29,7 +29,7 @@ class LeavingOut:
     values: Float64[np.ndarray, " tokens"]  # 0 for special tokens, which cannot be left out
 
 
-def leaving_out(model: EncoderOnly, reading: Reading, label: int, name: str) -> LeavingOut:
+def leaving_out(model: EncoderOnly, reading: ForwardPass, label: int, name: str) -> LeavingOut:
     """A text for each token, all of one length."""
     ids = [token.id for token in reading.source]
     places = [place for place, token in enumerate(reading.source) if token.start < token.end]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Float64
 
-from penwright.inspection.attention_maps import AttentionMaps, Part
+from penwright.inspection.attention_maps import AttentionMaps, AttentionPart
 from penwright.inspection.forward_pass import PartName
 from penwright.inspection.tokens import Token
 
@@ -68,5 +68,5 @@ def _mixed(
     return weights.astype(np.float64).mean(1)
 
 
-def _named(part: Part, weights: Float64[np.ndarray, "targets sources"], maps: AttentionMaps) -> Rollout:
+def _named(part: AttentionPart, weights: Float64[np.ndarray, "targets sources"], maps: AttentionMaps) -> Rollout:
     return Rollout(part.name, weights, part.target_tokens, part.source_tokens, maps.answers)

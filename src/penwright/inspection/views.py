@@ -13,11 +13,11 @@ import numpy as np
 from penwright.errors import UsageError
 from penwright.inspection.ablation import Ablation, HeadImportance
 from penwright.inspection.arithmetic import HeadArithmetic
-from penwright.inspection.attention_maps import Alignment, AttentionMaps, PackedPart, Part, pack
+from penwright.inspection.attention_maps import Alignment, AttentionMaps, AttentionPart, PackedPart, pack
 from penwright.inspection.beams import Beams
 from penwright.inspection.comparison import Comparison, HeadComparison
 from penwright.inspection.embeddings import EmbeddingMap, Neighbours
-from penwright.inspection.forward_pass import Likeliest
+from penwright.inspection.forward_pass import TopPredictions
 from penwright.inspection.gradients import Attribution
 from penwright.inspection.head_statistics import STATISTICS, HeadStatistics, head_statistics
 from penwright.inspection.heads import Head
@@ -51,7 +51,7 @@ def _attention(found: AttentionMaps) -> View:
 
 
 def every_head(
-    parts: Iterable[Part | PackedPart],
+    parts: Iterable[AttentionPart | PackedPart],
     statistics: Iterable[HeadStatistics],
     answers: Sequence[Token],
     sort: str = "layer",
@@ -132,7 +132,7 @@ def compared_heads(found: Sequence[HeadComparison], names: tuple[str, str], sort
 
 
 @view.register
-def _candidates(found: Likeliest) -> View:
+def _candidates(found: TopPredictions) -> View:
     data = {"before": _choices(found.texts, found.ids, found.probabilities)}
     return View("candidates", data, heading="What would come next")
 
@@ -216,7 +216,7 @@ def labels(found: Lens) -> View:
     return View("labels", data, heading="What it takes the text for")
 
 
-def _packed(part: Part | PackedPart) -> PackedPart:
+def _packed(part: AttentionPart | PackedPart) -> PackedPart:
     return part if isinstance(part, PackedPart) else PackedPart(**{**table(part), "weights": pack(part.weights)})
 
 

@@ -22,8 +22,8 @@ from penwright.serving import (
 )
 from penwright.serving.errors import explain_errors
 from penwright.serving.metrics import Metrics
-from penwright.serving.middleware import Gate
-from penwright.serving.model_worker import Shelf
+from penwright.serving.middleware import Middleware
+from penwright.serving.model_worker import ModelRegistry
 from penwright.serving.settings import ServingSettings
 from penwright.views.export import MODULES, STYLE
 
@@ -43,11 +43,11 @@ ROUTES = (
 PAGE = Path(__file__).parent / "page"
 
 
-def create_app(shelf: Shelf, settings: ServingSettings) -> FastAPI:
+def create_app(shelf: ModelRegistry, settings: ServingSettings) -> FastAPI:
     """The server for these models."""
     app = FastAPI(title="Penwright", version=version("penwright"), docs_url=None, redoc_url=None)
     app.state.shelf, app.state.settings, app.state.metrics = shelf, settings, Metrics(shelf)
-    app.add_middleware(Gate, settings=settings, metrics=app.state.metrics)
+    app.add_middleware(Middleware, settings=settings, metrics=app.state.metrics)
     for module in ROUTES:
         app.include_router(module.router)
     explain_errors(app)

@@ -20,7 +20,7 @@ class ToClassify(BaseModel):
     model: Text | None = None
 
 
-class Labelled(BaseModel):
+class LabelResult(BaseModel):
     """What a text was taken for."""
 
     label: str
@@ -32,7 +32,7 @@ class Labels(BaseModel):
     """In the order of the texts."""
 
     model: str
-    results: list[Labelled]
+    results: list[LabelResult]
 
 
 @router.post("/classify")
@@ -42,5 +42,5 @@ async def classify(asked: ToClassify, shelf: TheShelf, limits: TheSettings) -> L
     check_texts(texts, limits)
     served = shelf.get(asked.model, "classifier")
     found = await served.classify(texts)
-    results = [Labelled(label=each.label, scores=dict(each.scores), warnings=list(each.warnings)) for each in found]
+    results = [LabelResult(label=each.label, scores=dict(each.scores), warnings=list(each.warnings)) for each in found]
     return Labels(model=served.name, results=results)

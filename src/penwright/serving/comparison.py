@@ -14,7 +14,7 @@ from penwright.inspection.views import compared, compared_heads
 from penwright.serving.errors import REFUSALS
 from penwright.serving.fields import Text, TheSettings, TheShelf, check_lengths
 from penwright.serving.inspect import Format, answer_in
-from penwright.serving.model_worker import Served, Shelf
+from penwright.serving.model_worker import ModelRegistry, ModelWorker
 from penwright.views import View
 
 router = APIRouter(prefix="/inspect/compared", responses=REFUSALS)
@@ -33,7 +33,7 @@ class QuestionOfTwo(BaseModel):
 
 
 class _Side(NamedTuple):
-    served: Served
+    served: ModelWorker
     text: str
     target: str | None
 
@@ -68,7 +68,7 @@ async def compare_two(
     return await asyncio.to_thread(answer_in, format, found, tuple(dict.fromkeys(warnings)))
 
 
-def _two(asked: QuestionOfTwo, shelf: Shelf) -> _Two:
+def _two(asked: QuestionOfTwo, shelf: ModelRegistry) -> _Two:
     served = shelf.get(asked.model)
     first = _Side(served, asked.text, asked.target)
     if asked.other_model is None:

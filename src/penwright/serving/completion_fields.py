@@ -76,7 +76,7 @@ class LogProbs(BaseModel):
         )
 
 
-class Choice(BaseModel):
+class CompletionChoice(BaseModel):
     """A completion, or a piece of one."""
 
     index: int
@@ -100,5 +100,5 @@ class CompletionAnswer(BaseModel):
     object: Literal["text_completion"] = "text_completion"
     created: int
     model: str
-    choices: list[Choice]
+    choices: list[CompletionChoice]
     usage: Usage | None = None

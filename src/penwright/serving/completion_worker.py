@@ -11,7 +11,7 @@ from penwright.decoding.requests import News, Request
 Mail = asyncio.Queue[tuple[Request, News | Exception]]
 
 
-class Pooling:
+class CompletionWorker:
     """Steps a pool for as long as there is anything to write; between two steps, other work has its turn."""
 
     def __init__(self, pool: Pool, worker: Executor):

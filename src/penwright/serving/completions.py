@@ -12,13 +12,20 @@ from penwright.config import DecodingSettings
 from penwright.decoding.requests import News, Request
 from penwright.errors import UsageError
 from penwright.inspection import Inspector
-from penwright.inspection.forward_pass import Reading
+from penwright.inspection.forward_pass import ForwardPass
 from penwright.inspection.token_scores import token_scores
 from penwright.inspection.tokens import Token, special_token
-from penwright.serving.completion_fields import Choice, CompletionAnswer, CompletionRequest, Finish, LogProbs, Usage
+from penwright.serving.completion_fields import (
+    CompletionAnswer,
+    CompletionChoice,
+    CompletionRequest,
+    Finish,
+    LogProbs,
+    Usage,
+)
 from penwright.serving.errors import TooMuch
 from penwright.serving.fields import check_texts
-from penwright.serving.model_worker import Served
+from penwright.serving.model_worker import ModelWorker
 from penwright.serving.settings import ServingSettings
 from penwright.tokenizers import TextStream, Tokenizer
 
@@ -28,7 +35,7 @@ SMALLEST_SHARE = 1e-6  # what a top_p of 0 means: the likeliest token
 class Completing:
     """A request while it is answered."""
 
-    def __init__(self, asked: CompletionRequest, served: Served, limits: ServingSettings):
+    def __init__(self, asked: CompletionRequest, served: ModelWorker, limits: ServingSettings):
         """Raises UsageError for what cannot be done, TooMuch for what is more than the server allows."""
         self.asked, self._served = asked, served
         self.id, self.created = f"cmpl-{secrets.token_hex(12)}", int(time.time())
@@ -51,9 +58,9 @@ class Completing:
             self._echoes += [text] * n
         self._n_read = sum(len(tokens) for _, tokens in prompts)
         tokenizer, k = served.generator.tokenizer, asked.logprobs
-        self.choices = [_Growing(place, tokenizer, k) for place in range(len(self._requests))]
+        self.choices = [_ChoiceBuilder(place, tokenizer, k) for place in range(len(self._requests))]
 
-    async def stream(self) -> AsyncGenerator[Choice, None]:
+    async def stream(self) -> AsyncGenerator[CompletionChoice, None]:
         """Pieces of the choices as they come; together they are `choices`."""
         if self.asked.echo:
             for growing, request, text in zip(self.choices, self._requests, self._echoes, strict=True):
@@ -68,7 +75,7 @@ class Completing:
                 if piece.text or piece.logprobs or piece.finish_reason:
                     yield piece
 
-    def answer(self, choices: Sequence[Choice], *, with_usage: bool) -> CompletionAnswer:
+    def answer(self, choices: Sequence[CompletionChoice], *, with_usage: bool) -> CompletionAnswer:
         """These choices, as clients know them."""
         n_written = sum(choice.n_tokens for choice in self.choices)
         usage = Usage(prompt_tokens=self._n_read, completion_tokens=n_written, total_tokens=self._n_read + n_written)
@@ -80,14 +87,14 @@ class Completing:
             usage=usage if with_usage else None,
         )
 
-    async def _scores(self, growing: "_Growing", tokens: Sequence[int]) -> LogProbs | None:
+    async def _scores(self, growing: "_ChoiceBuilder", tokens: Sequence[int]) -> LogProbs | None:
         """Of the tokens of a prompt, where they are asked for."""
         if self.asked.logprobs is None or not tokens:
             return None
         return await self._served.run(lambda: _scored(self._served.inspector, tokens, growing))
 
 
-class _Growing:
+class _ChoiceBuilder:
     """A choice, piece by piece."""
 
     def __init__(self, index: int, tokenizer: Tokenizer, n_likely: int | None):
@@ -97,9 +104,9 @@ class _Growing:
         self._n_characters = 0  # of all tokens, whether shown or not
         self.n_tokens = 0
         self._is_cut = False  # by a stop string, whose tokens are not part of it
-        self._pieces: list[Choice] = []
+        self._pieces: list[CompletionChoice] = []
 
-    def take(self, news: News) -> Choice:
+    def take(self, news: News) -> CompletionChoice:
         """The piece that a token adds."""
         self.n_tokens += 1
         likely = {each.token: each.log_prob for each in news.look.likely} if news.look else {}
@@ -108,10 +115,10 @@ class _Growing:
         log_probs = None if news.finish == "end" else self.log_probs([(news.token, news.log_prob, likely)])
         return self.piece(news.text, finish, log_probs)
 
-    def piece(self, text: str, finish: Finish = None, log_probs: LogProbs | None = None) -> Choice:
+    def piece(self, text: str, finish: Finish = None, log_probs: LogProbs | None = None) -> CompletionChoice:
         self._text += text
         self._n_characters = max(self._n_characters, len(self._text))
-        choice = Choice(index=self._index, text=text, logprobs=log_probs, finish_reason=finish)
+        choice = CompletionChoice(index=self._index, text=text, logprobs=log_probs, finish_reason=finish)
         self._pieces.append(choice)
         return choice
 
@@ -132,22 +139,22 @@ class _Growing:
             text_offset=offsets,
         )
 
-    def whole(self) -> Choice:
+    def whole(self) -> CompletionChoice:
         """All pieces as one."""
         found = [piece.logprobs for piece in self._pieces if piece.logprobs]
         log_probs = None if self.n_likely is None else LogProbs.joined(found, bool(self.n_likely))
         if log_probs and self._is_cut:
             log_probs = log_probs.before(len(self._text))
         finish = self._pieces[-1].finish_reason
-        return Choice(index=self._index, text=self._text, logprobs=log_probs, finish_reason=finish)
+        return CompletionChoice(index=self._index, text=self._text, logprobs=log_probs, finish_reason=finish)
 
 
-def _scored(inspector: Inspector, ids: Sequence[int], growing: _Growing) -> LogProbs | None:
+def _scored(inspector: Inspector, ids: Sequence[int], growing: _ChoiceBuilder) -> LogProbs | None:
     """The tokens of a prompt as the model sees them come."""
     model, words = inspector.model, inspector.words
     start = special_token(inspector.tokenizer, inspector.tokenizer.start_id, 0)
     tokens = tuple(Token(words[token], token, at, at + 1) for at, token in enumerate(ids))
-    found = token_scores(model, Reading((), (start, *tokens[:-1]), tokens), words, k=growing.n_likely or 1)
+    found = token_scores(model, ForwardPass((), (start, *tokens[:-1]), tokens), words, k=growing.n_likely or 1)
     likely = [
         dict(zip(row.tolist(), np.log(shares).tolist(), strict=True)) if growing.n_likely else {}
         for row, shares in zip(found.alternatives.ids, found.alternatives.probabilities, strict=True)

@@ -55,7 +55,7 @@ class _Question(Generic[Manner, Result]):
             self.answer.set_exception(error)
 
 
-class Gathering(Generic[Manner, Result]):
+class DynamicBatcher(Generic[Manner, Result]):
     """Gathers texts for some milliseconds, then works on as many as make a batch; of each request one in turn."""
 
     def __init__(

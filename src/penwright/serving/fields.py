@@ -7,7 +7,7 @@ from fastapi import Depends, Request
 from pydantic import AfterValidator
 
 from penwright.serving.errors import TooMuch
-from penwright.serving.model_worker import Shelf
+from penwright.serving.model_worker import ModelRegistry
 from penwright.serving.settings import ServingSettings
 
 
@@ -20,8 +20,8 @@ def _well_formed(text: str) -> str:
 Text = Annotated[str, AfterValidator(_well_formed)]  # of any length: see `check_texts`
 
 
-def _shelf(request: Request) -> Shelf:
-    shelf: Shelf = request.app.state.shelf
+def _shelf(request: Request) -> ModelRegistry:
+    shelf: ModelRegistry = request.app.state.shelf
     return shelf
 
 
@@ -30,7 +30,7 @@ def _settings(request: Request) -> ServingSettings:
     return settings
 
 
-TheShelf = Annotated[Shelf, Depends(_shelf)]
+TheShelf = Annotated[ModelRegistry, Depends(_shelf)]
 TheSettings = Annotated[ServingSettings, Depends(_settings)]
 
 

@@ -39,7 +39,7 @@ N_WORDS = 2000  # of a map of embeddings
 N_POSITIONS = 256  # whose likeness is drawn
 
 
-class Question(BaseModel):
+class InspectionRequest(BaseModel):
     """What is asked of a model; each picture reads what concerns it."""
 
     model: str | None = None
@@ -55,11 +55,11 @@ class Question(BaseModel):
     k: Annotated[int, Field(ge=1, le=100)] = 10
 
 
-def _every_head(look: Inspector, asked: Question) -> View:
+def _every_head(look: Inspector, asked: InspectionRequest) -> View:
     return heads(look, asked.text, asked.target)
 
 
-def _one_head(look: Inspector, asked: Question) -> View:
+def _one_head(look: Inspector, asked: InspectionRequest) -> View:
     head = parse_head(asked.head, look.model)
     maps = look.attention(asked.text, asked.target, [head.layer])
     part = maps.part(head.part)
@@ -68,23 +68,23 @@ def _one_head(look: Inspector, asked: Question) -> View:
     return View("head", {**data, "weights": weights}, heading=f"Where head {head} looks")
 
 
-def _rollout(look: Inspector, asked: Question) -> View:
+def _rollout(look: Inspector, asked: InspectionRequest) -> View:
     found = look.rollout(asked.text, asked.target)
     return view(next((each for each in found if each.name == asked.part), found[-1]))
 
 
-def _tokens(look: Inspector, asked: Question) -> View:
+def _tokens(look: Inspector, asked: InspectionRequest) -> View:
     if look.shape == "classifier":
         return labels(look.lens(asked.text, asked.target, k=len(look.outcomes)))
     return view(look.token_scores(asked.text, asked.target, asked.k))
 
 
-def _attribution(look: Inspector, asked: Question) -> View:
+def _attribution(look: Inspector, asked: InspectionRequest) -> View:
     return view(look.attribution(asked.text, asked.target, position=asked.position, method=asked.method))
 
 
 # The pictures by their names in the address.
-PICTURES: Mapping[str, Callable[[Inspector, Question], View]] = {
+PICTURES: Mapping[str, Callable[[Inspector, InspectionRequest], View]] = {
     "tokens": _tokens,
     "next": lambda look, asked: view(look.token_scores(asked.text, asked.target, asked.k).next),
     "heads": _every_head,
@@ -110,7 +110,7 @@ Picture = Literal[
 
 @router.post("/{picture}", response_class=Response)
 async def inspect(
-    picture: Picture, asked: Question, shelf: TheShelf, limits: TheSettings, format: Format = "bytes"
+    picture: Picture, asked: InspectionRequest, shelf: TheShelf, limits: TheSettings, format: Format = "bytes"
 ) -> Response:
     """A picture of what happens in a model over a text."""
     served = shelf.get(asked.model)

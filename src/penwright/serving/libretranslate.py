@@ -11,7 +11,7 @@ from penwright.errors import UsageError
 from penwright.serving.errors import PLAIN_REFUSALS
 from penwright.serving.fields import Text, TheSettings, TheShelf, check_texts
 from penwright.serving.languages import Guess, detect, languages_of, name_of
-from penwright.serving.model_worker import Served, Shelf, Wording
+from penwright.serving.model_worker import ModelRegistry, ModelWorker, Wording
 
 router = APIRouter(responses=PLAIN_REFUSALS)
 Asked = TypeVar("Asked", bound=BaseModel)
@@ -121,7 +121,7 @@ async def frontend_settings(shelf: TheShelf, limits: TheSettings) -> dict[str, A
     }
 
 
-def _languages(shelf: Shelf) -> list[Language]:
+def _languages(shelf: ModelRegistry) -> list[Language]:
     targets: dict[str, list[str]] = {}
     for served in _translators(shelf):
         pair = languages_of(served.name, served.opened)
@@ -129,12 +129,12 @@ def _languages(shelf: Shelf) -> list[Language]:
     return [Language(code=code, name=name_of(code), targets=to) for code, to in targets.items()]
 
 
-def _translators(shelf: Shelf) -> list[Served]:
+def _translators(shelf: ModelRegistry) -> list[ModelWorker]:
     shelf.get(None, "translator")
     return [served for served in shelf if served.kind == "translator"]
 
 
-async def _translator(shelf: Shelf, asked: ToTranslate, sample: str) -> tuple[Served, Guess | None]:
+async def _translator(shelf: ModelRegistry, asked: ToTranslate, sample: str) -> tuple[ModelWorker, Guess | None]:
     """Who translates this, and for source "auto", from which language."""
     pairs = {served: languages_of(served.name, served.opened) for served in _translators(shelf)}
     fitting = [served for served, pair in pairs.items() if asked.target in {pair.target, "target"}]

@@ -38,7 +38,7 @@ class _Refused(Exception):
         self.status, self.message = status, message
 
 
-class Gate:
+class Middleware:
     """An ASGI application around another one."""
 
     def __init__(self, app: ASGIApp, settings: ServingSettings, metrics: Metrics):

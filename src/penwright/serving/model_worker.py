@@ -13,11 +13,11 @@ from penwright.decoding.requests import News, Request
 from penwright.errors import PenwrightError, UsageError
 from penwright.generation.generator import Generator
 from penwright.inspection import Inspector
-from penwright.serving.completion_worker import Pooling
-from penwright.serving.dynamic_batching import Gathering, Waiting
+from penwright.serving.completion_worker import CompletionWorker
+from penwright.serving.dynamic_batching import DynamicBatcher, Waiting
 from penwright.serving.settings import ServingSettings
 from penwright.tasks import Application
-from penwright.translation.constraints.requirements import USUAL_DEMANDS, Demands
+from penwright.translation.constraints.requirements import USUAL_DEMANDS, Constraints
 from penwright.translation.results import Translation
 from penwright.translation.translator import Translator
 from penwright.workflows.load import Opened, load, opened
@@ -44,11 +44,11 @@ class Wording(NamedTuple):
     beam_size: int | None = None
     n_best: int = 1
     length_penalty: float | None = None
-    demands: Demands = USUAL_DEMANDS
+    demands: Constraints = USUAL_DEMANDS
     prefix: str = ""
 
 
-class Served:
+class ModelWorker:
     """One run. What waits or is worked on is counted: beyond `max_waiting` texts, Busy is raised."""
 
     def __init__(self, name: str, it: Opened, application: Application, limits: ServingSettings | None = None):
@@ -58,7 +58,7 @@ class Served:
         self.is_stopping = False
 
     @classmethod
-    def load(cls, folder: Path, name: str | None = None, limits: ServingSettings | None = None) -> "Served":
+    def load(cls, folder: Path, name: str | None = None, limits: ServingSettings | None = None) -> "ModelWorker":
         """A run folder, under its own name or another."""
         device = limits.device if limits else "cpu"
         return cls(name or folder.resolve().name, opened(folder), load(folder, device), limits)
@@ -92,16 +92,16 @@ class Served:
         return Inspector(self.application)
 
     @cached_property
-    def pooling(self) -> Pooling:
+    def pooling(self) -> CompletionWorker:
         """Where a writer's completions are written together."""
-        return Pooling(self.generator.pool(self.limits.max_rows), self._worker)
+        return CompletionWorker(self.generator.pool(self.limits.max_rows), self._worker)
 
     @cached_property
-    def gathering(self) -> Gathering[Wording | None, Translation] | Gathering[Wording | None, Classification]:
+    def gathering(self) -> DynamicBatcher[Wording | None, Translation] | DynamicBatcher[Wording | None, Classification]:
         """Where texts that come at the same time are translated, or classified, together."""
         if self.kind == "translator":
-            return Gathering(self._translate, self._worker)
-        return Gathering(self._classify, self._worker)
+            return DynamicBatcher(self._translate, self._worker)
+        return DynamicBatcher(self._classify, self._worker)
 
     async def run(self, function: Callable[[], T]) -> T:
         """What a function returns that has the model for itself; between two tokens of what is being written."""
@@ -190,20 +190,20 @@ class Served:
         return UsageError(f"{self.name} is a {self.kind}, and this is for a {wanted}")
 
 
-class Shelf:
+class ModelRegistry:
     """Several of them by name; the first is the one that is meant where none is named."""
 
-    def __init__(self, served: Sequence[Served]):
+    def __init__(self, served: Sequence[ModelWorker]):
         if not served:
             raise UsageError("there is nothing to serve: name a run")
-        self._served: Mapping[str, Served] = {each.name: each for each in served}
+        self._served: Mapping[str, ModelWorker] = {each.name: each for each in served}
         if len(self._served) < len(served):
             raise UsageError("two runs have the same name: give one as NAME=FOLDER")
 
-    def __iter__(self) -> Iterator[Served]:
+    def __iter__(self) -> Iterator[ModelWorker]:
         return iter(self._served.values())
 
-    def get(self, name: str | None = None, kind: Kind | None = None) -> Served:
+    def get(self, name: str | None = None, kind: Kind | None = None) -> ModelWorker:
         """The one of this name, or else the first of this kind; raises UnknownModel, saying which there are."""
         if name is not None:
             if name not in self._served:

@@ -10,7 +10,7 @@ from penwright.model import Model
 from penwright.model.size import size_of
 from penwright.serving.fields import TheShelf
 from penwright.serving.languages import languages_of
-from penwright.serving.model_worker import Kind, Served
+from penwright.serving.model_worker import Kind, ModelWorker
 
 router = APIRouter()
 N_EXAMPLES = 4
@@ -50,7 +50,7 @@ def models(shelf: TheShelf) -> Models:
     return Models(models=[facts(served) for served in shelf])
 
 
-def facts(served: Served) -> ModelFacts:
+def facts(served: ModelWorker) -> ModelFacts:
     """What is known of a model, from its run folder and its weights."""
     it, model = served.opened, served.application.model
     settings, samples = it.recipe.model, it.run.records("samples.jsonl")

@@ -9,11 +9,11 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 from penwright.errors import PenwrightError
-from penwright.serving.completion_fields import Choice, CompletionAnswer, CompletionRequest
+from penwright.serving.completion_fields import CompletionAnswer, CompletionChoice, CompletionRequest
 from penwright.serving.completions import Completing
 from penwright.serving.errors import REFUSALS, Explanation, Refusal, told
 from penwright.serving.fields import TheSettings, TheShelf
-from penwright.serving.model_worker import Served
+from penwright.serving.model_worker import ModelWorker
 
 router = APIRouter(prefix="/v1", responses=REFUSALS)
 
@@ -62,7 +62,9 @@ async def completions(
     return work.answer([choice.whole() for choice in work.choices], with_usage=True)
 
 
-async def _events(work: Completing, first: Choice, rest: AsyncGenerator[Choice, None]) -> AsyncIterator[str]:
+async def _events(
+    work: Completing, first: CompletionChoice, rest: AsyncGenerator[CompletionChoice, None]
+) -> AsyncIterator[str]:
     try:
         async with aclosing(rest):
             yield _event(work.answer([first], with_usage=False))
@@ -80,5 +82,5 @@ def _event(data: BaseModel) -> str:
     return f"data: {data.model_dump_json()}\n\n"
 
 
-def _card(served: Served) -> ModelCard:
+def _card(served: ModelWorker) -> ModelCard:
     return ModelCard(id=served.name, created=int((served.opened.run.folder / "recipe.toml").stat().st_mtime))

@@ -20,7 +20,7 @@ from penwright.run.stop_file import is_to_stop, was_stopped, wish_stop
 from penwright.serving.alerts import alerts
 from penwright.serving.errors import REFUSALS, NotTraining
 from penwright.serving.fields import TheShelf
-from penwright.serving.model_worker import Shelf, UnknownModel
+from penwright.serving.model_worker import ModelRegistry, UnknownModel
 
 router = APIRouter(prefix="/runs", responses=REFUSALS)
 QUIET = 120.0  # seconds without a new line, after which a run counts as stopped
@@ -150,7 +150,7 @@ def stop(shelf: TheShelf, asked: ToStop) -> Stopped:
     return Stopped(state=_state(run))
 
 
-def folders(shelf: Shelf) -> dict[str, Path]:
+def folders(shelf: ModelRegistry) -> dict[str, Path]:
     """Runs by name; where two have the same one, that of their folder stands before it."""
     places = dict.fromkeys(served.opened.run.folder.resolve().parent for served in shelf)
     found: dict[str, Path] = {}
@@ -179,14 +179,14 @@ def _loss(record: Record) -> float:
     return loss if isinstance(loss, float) else 0.0
 
 
-def _run(shelf: Shelf, name: str) -> Run:
+def _run(shelf: ModelRegistry, name: str) -> Run:
     found = folders(shelf)
     if name not in found:
         raise UnknownModel(f"there is no run '{name[:80]}' beside those that are served")
     return Run.open(found[name])
 
 
-def _facts(name: str, run: Run, shelf: Shelf) -> RunFacts:
+def _facts(name: str, run: Run, shelf: ModelRegistry) -> RunFacts:
     steps, evaluations = run.records(STEPS), run.records(METRICS)
     last: Record = {**(evaluations[-1] if evaluations else {}), **(steps[-1] if steps else {})}
     scores = {key: value for key, value in (evaluations[-1] if evaluations else {}).items() if key not in COUNTERS}

@@ -13,7 +13,7 @@ import uvicorn
 
 from penwright.errors import PenwrightError, UsageError
 from penwright.serving.app import create_app
-from penwright.serving.model_worker import Served, Shelf
+from penwright.serving.model_worker import ModelRegistry, ModelWorker
 from penwright.serving.settings import ServingSettings
 
 BACKLOG = 256  # connections that may wait to be taken, also before all is ready
@@ -22,7 +22,7 @@ BACKLOG = 256  # connections that may wait to be taken, also before all is ready
 class Server:
     """Models at an address, which is taken as soon as this is made."""
 
-    def __init__(self, shelf: Shelf, settings: ServingSettings):
+    def __init__(self, shelf: ModelRegistry, settings: ServingSettings):
         """Raises UsageError for an address that others could reach without a key, PenwrightError where it is taken."""
         if not settings.is_local and settings.api_key is None:
             raise UsageError(
@@ -82,7 +82,7 @@ class Server:
 class _Draining(uvicorn.Server):
     """Lets what is under way come to its end, for some seconds; then whoever still waits is told."""
 
-    def __init__(self, config: uvicorn.Config, shelf: Shelf, seconds: float):
+    def __init__(self, config: uvicorn.Config, shelf: ModelRegistry, seconds: float):
         super().__init__(config)
         self._shelf, self._seconds = shelf, seconds
 
@@ -96,7 +96,9 @@ class _Draining(uvicorn.Server):
 def serve(folders: Sequence[str], settings: ServingSettings) -> Server:
     """Load runs, each FOLDER or NAME=FOLDER, for a server."""
     parts = [text.rpartition("=") for text in folders]
-    return Server(Shelf([Served.load(Path(folder), name or None, settings) for name, _, folder in parts]), settings)
+    return Server(
+        ModelRegistry([ModelWorker.load(Path(folder), name or None, settings) for name, _, folder in parts]), settings
+    )
 
 
 def _bind(host: str, port: int) -> socket.socket:

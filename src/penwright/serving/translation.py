@@ -16,36 +16,36 @@ from penwright.errors import UsageError
 from penwright.serving.dynamic_batching import Unwanted
 from penwright.serving.errors import REFUSALS
 from penwright.serving.fields import TheSettings, TheShelf, check_texts
-from penwright.serving.model_worker import Served
+from penwright.serving.model_worker import ModelWorker
 from penwright.serving.settings import ServingSettings
 from penwright.serving.translation_fields import (
-    Asked,
     AskedDocument,
     AskedSentence,
     AskedSentences,
-    Document,
     OtherWord,
     OtherWords,
     Paragraph,
     Sentence,
     Sentences,
+    SentenceWord,
     SourceSentence,
-    Term,
+    TermResult,
+    TranslatedDocument,
+    TranslationOptions,
     Tree,
     TreeNode,
     Way,
-    Word,
 )
 from penwright.tokenizers import Tokenizer
 from penwright.translation.alignment import Aligner, Weights
 from penwright.translation.beam_tree import BeamTree
 from penwright.translation.constraints.glossary import Glossary
-from penwright.translation.constraints.requirements import Demands, Outcome
-from penwright.translation.documents import Block, blocks
+from penwright.translation.constraints.requirements import ConstraintResult, Constraints
+from penwright.translation.documents import TextBlock, blocks
 from penwright.translation.results import Alternative, Candidate, Translation
 from penwright.translation.segments import sentences
 from penwright.translation.translator import Translator
-from penwright.translation.words import Span, numbers_of, pieces_of_words, whole
+from penwright.translation.words import WordSpan, numbers_of, pieces_of_words, whole
 from penwright.workflows.optimize import kept_alignment
 
 router = APIRouter(prefix="/translating", responses=REFUSALS)
@@ -53,12 +53,12 @@ T = TypeVar("T")
 
 
 @router.post("/cut")
-async def cut(asked: AskedDocument, shelf: TheShelf, limits: TheSettings) -> Document:
+async def cut(asked: AskedDocument, shelf: TheShelf, limits: TheSettings) -> TranslatedDocument:
     """Paragraphs and sentences of a text; no model is needed for it."""
     check_texts([asked.text], limits)
     translator = shelf.get(asked.model, "translator").translator
     text = asked.text.replace("\r\n", "\n")
-    return Document(paragraphs=[_paragraph(block, translator) for block in blocks(text)])
+    return TranslatedDocument(paragraphs=[_paragraph(block, translator) for block in blocks(text)])
 
 
 @router.post("/sentences")
@@ -134,7 +134,7 @@ async def tree(asked: AskedSentence, shelf: TheShelf, limits: TheSettings) -> Tr
     return Tree(nodes=[TreeNode(**node._asdict()) for node in grown.nodes(translator.tokenizer)])
 
 
-async def _while_wanted(served: Served, function: Callable[[], T]) -> T:
+async def _while_wanted(served: ModelWorker, function: Callable[[], T]) -> T:
     """What a function returns that searches; when its client goes away, the search ends within a step."""
     gone = Event()
 
@@ -152,9 +152,9 @@ async def _while_wanted(served: Served, function: Callable[[], T]) -> T:
         gone.set()
 
 
-def _demands(asked: Asked, limits: ServingSettings) -> Demands:
+def _demands(asked: TranslationOptions, limits: ServingSettings) -> Constraints:
     check_texts([asked.glossary], limits)
-    return Demands(Glossary.parse(asked.glossary.encode(), "the glossary,"))
+    return Constraints(Glossary.parse(asked.glossary.encode(), "the glossary,"))
 
 
 def _other_word(found: Alternative, prefix: str) -> OtherWord:
@@ -163,7 +163,7 @@ def _other_word(found: Alternative, prefix: str) -> OtherWord:
     return OtherWord(word=found.word, probability=probability, text=found.text, prefix=whole(found.text[:end]))
 
 
-def _paragraph(block: Block, translator: Translator) -> Paragraph:
+def _paragraph(block: TextBlock, translator: Translator) -> Paragraph:
     found = sentences(block.text, translator.source_language) if block.text.strip() else []
     return Paragraph(
         first=block.first,
@@ -180,11 +180,11 @@ def _source_sentence(text: str, tokenizer: Tokenizer) -> SourceSentence:
     return SourceSentence(before=text[:start], text=core, after=text[start + len(core) :], words=parts)
 
 
-def _words(text: str, places: Sequence[Span], probabilities: Sequence[float | None] = ()) -> list[Word]:
+def _words(text: str, places: Sequence[WordSpan], probabilities: Sequence[float | None] = ()) -> list[SentenceWord]:
     ends = [0, *(place.end for place in places)]
     known = probabilities or [None] * len(places)
     return [
-        Word(before=text[end : place.start], text=text[place.start : place.end], probability=probability)
+        SentenceWord(before=text[end : place.start], text=text[place.start : place.end], probability=probability)
         for end, place, probability in zip(ends, places, known, strict=False)
     ]
 
@@ -201,7 +201,7 @@ def _way(found: Translation, candidate: Candidate, weights: Weights, tokenizer: 
     )
 
 
-def _probabilities(candidate: Candidate, places: Sequence[Span], tokenizer: Tokenizer) -> list[float | None]:
+def _probabilities(candidate: Candidate, places: Sequence[WordSpan], tokenizer: Tokenizer) -> list[float | None]:
     """That of each word, of its tokens together; none where the text is not what its tokens spell."""
     spelled = [tokenizer.token_bytes(piece.token) for piece in candidate.pieces if piece.token != tokenizer.end_id]
     if not places or b"".join(spelled) != candidate.text.encode():
@@ -213,8 +213,8 @@ def _probabilities(candidate: Candidate, places: Sequence[Span], tokenizer: Toke
     return [exp(fsum(log_probs)) if log_probs else None for log_probs in of_words]
 
 
-def _term(outcome: Outcome, sources: Sequence[Span], targets: Sequence[Span]) -> Term:
-    return Term(
+def _term(outcome: ConstraintResult, sources: Sequence[WordSpan], targets: Sequence[WordSpan]) -> TermResult:
+    return TermResult(
         source=outcome.source,
         target=outcome.target,
         state=outcome.state,
@@ -224,6 +224,6 @@ def _term(outcome: Outcome, sources: Sequence[Span], targets: Sequence[Span]) ->
     )
 
 
-def _among(places: Sequence[Span], start: int, end: int) -> Iterator[int]:
+def _among(places: Sequence[WordSpan], start: int, end: int) -> Iterator[int]:
     """The words that a span touches."""
     return (number for number, place in enumerate(places) if place.start < end and start < place.end)

@@ -9,7 +9,7 @@ from penwright.serving.fields import Text
 MOST_BEAMS = 16
 
 
-class Word(BaseModel):
+class SentenceWord(BaseModel):
     """A word of a text, and what stands between it and the word before."""
 
     before: str
@@ -17,7 +17,7 @@ class Word(BaseModel):
     probability: float | None = None  # of all its tokens, given what stands before; None where they are not known
 
 
-class Term(BaseModel):
+class TermResult(BaseModel):
     """What became of a wished word, or of a span that stays as it is."""
 
     source: str
@@ -34,20 +34,20 @@ class Way(BaseModel):
     text: str
     log_prob: float  # in nats
     score: float
-    words: list[Word]
+    words: list[SentenceWord]
     weights: list[list[float]]  # how much each word looks at each source word
-    terms: list[Term]
+    terms: list[TermResult]
 
 
 class Sentence(BaseModel):
     """A sentence with its translations, best first."""
 
-    source: list[Word]
+    source: list[SentenceWord]
     ways: list[Way]
     warnings: list[str]
 
 
-class Question(BaseModel):
+class ModelRequest(BaseModel):
     """What is sent here."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -55,7 +55,7 @@ class Question(BaseModel):
     model: Text | None = None  # None: the first translator
 
 
-class Asked(Question):
+class TranslationOptions(ModelRequest):
     """How to translate."""
 
     glossary: Text = ""  # the lines of a glossary file
@@ -72,13 +72,13 @@ class Wanted(BaseModel):
     prefix: Text = ""
 
 
-class AskedSentences(Asked):
+class AskedSentences(TranslationOptions):
     """Several sentences."""
 
     sentences: list[Wanted]
 
 
-class AskedSentence(Asked, Wanted):
+class AskedSentence(TranslationOptions, Wanted):
     """One sentence."""
 
     n: Annotated[int, Field(ge=1, le=20)] = 6
@@ -109,13 +109,13 @@ class Paragraph(BaseModel):
     sentences: list[SourceSentence]
 
 
-class Document(BaseModel):
+class TranslatedDocument(BaseModel):
     """A text in paragraphs."""
 
     paragraphs: list[Paragraph]
 
 
-class AskedDocument(Question):
+class AskedDocument(ModelRequest):
     """A text to be cut."""
 
     text: Text

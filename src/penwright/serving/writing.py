@@ -26,7 +26,7 @@ from penwright.inspection.token_scores import TokenScores
 from penwright.inspection.tokens import readable
 from penwright.serving.errors import REFUSALS, TooMuch, told
 from penwright.serving.fields import Text, TheSettings, TheShelf, check_texts
-from penwright.serving.model_worker import Served
+from penwright.serving.model_worker import ModelWorker
 from penwright.tokenizers import TextStream, Tokenizer
 
 router = APIRouter(responses={**REFUSALS})
@@ -34,7 +34,7 @@ N_LIKELY = 10
 Tokens = tuple[int, ...]
 
 
-class Choice(BaseModel):
+class TokenChoice(BaseModel):
     """A token that might come."""
 
     id: int
@@ -47,7 +47,7 @@ class Choice(BaseModel):
 class Foresight(BaseModel):
     """The next token, before it is drawn."""
 
-    likeliest: list[Choice]
+    likeliest: list[TokenChoice]
     entropy: float  # of the model's distribution, in nats
     n_kept: int  # how many tokens can be drawn
 
@@ -61,7 +61,7 @@ class WrittenToken(BaseModel):
     log_prob: float  # under the model itself, in nats
     rank: int
     entropy: float
-    likeliest: list[Choice]
+    likeliest: list[TokenChoice]
     finish: str | None = None
 
 
@@ -75,7 +75,7 @@ class ScoredToken(BaseModel):
     log_prob: float
     rank: int
     entropy: float
-    likeliest: list[Choice]
+    likeliest: list[TokenChoice]
 
 
 class Scores(BaseModel):
@@ -85,7 +85,7 @@ class Scores(BaseModel):
     warnings: list[str]  # of what the model does not know
 
 
-class Prompt(BaseModel):
+class PromptRequest(BaseModel):
     """A text, and tokens after it that are known as such: what was written before is gone on from as it was written."""
 
     model: Text | None = None
@@ -95,7 +95,7 @@ class Prompt(BaseModel):
 
 
 @router.post("/next")
-async def next_token(asked: Prompt, shelf: TheShelf, limits: TheSettings) -> Foresight:
+async def next_token(asked: PromptRequest, shelf: TheShelf, limits: TheSettings) -> Foresight:
     """What may come next, before and after the settings; the model runs only where the text is another one."""
     served = shelf.get(asked.model, "writer")
     check_texts([asked.text], limits)
@@ -104,7 +104,7 @@ async def next_token(asked: Prompt, shelf: TheShelf, limits: TheSettings) -> For
 
 
 @router.post("/score")
-async def score(asked: Prompt, shelf: TheShelf, limits: TheSettings) -> Scores:
+async def score(asked: PromptRequest, shelf: TheShelf, limits: TheSettings) -> Scores:
     """How likely each token of a text is, given those before it."""
     served = shelf.get(asked.model, "writer")
     check_texts([asked.text], limits)
@@ -119,7 +119,7 @@ async def score(asked: Prompt, shelf: TheShelf, limits: TheSettings) -> Scores:
 
 
 @router.post("/write", response_class=StreamingResponse)
-async def write(asked: Prompt, shelf: TheShelf, limits: TheSettings) -> StreamingResponse:
+async def write(asked: PromptRequest, shelf: TheShelf, limits: TheSettings) -> StreamingResponse:
     """Goes on with a text: events `token` (a WrittenToken), then `done` or `error`."""
     served = shelf.get(asked.model, "writer")
     check_texts([asked.text], limits)
@@ -139,7 +139,7 @@ async def write(asked: Prompt, shelf: TheShelf, limits: TheSettings) -> Streamin
 
 
 async def _events(
-    served: Served, first: tuple[int, News] | None, rest: AsyncGenerator[tuple[int, News], None]
+    served: ModelWorker, first: tuple[int, News] | None, rest: AsyncGenerator[tuple[int, News], None]
 ) -> AsyncIterator[str]:
     start, n, tokenizer = perf_counter(), 0, served.generator.tokenizer
     try:
@@ -187,7 +187,7 @@ def _scored(tokenizer: Tokenizer, found: TokenScores, place: int) -> ScoredToken
     )
 
 
-def _tokens(served: Served, asked: Prompt) -> Tokens:
+def _tokens(served: ModelWorker, asked: PromptRequest) -> Tokens:
     """With the start token; raises UsageError for tokens that the model does not have."""
     tokenizer = served.generator.tokenizer
     strange = next((token for token in asked.tokens if token >= tokenizer.vocab_size), None)
@@ -196,18 +196,18 @@ def _tokens(served: Served, asked: Prompt) -> Tokens:
     return (tokenizer.start_id, *tokenizer.encode(asked.text), *asked.tokens)
 
 
-def _settings(served: Served, changes: Mapping[str, Any]) -> DecodingSettings:
+def _settings(served: ModelWorker, changes: Mapping[str, Any]) -> DecodingSettings:
     """The model's own, with these laid over them."""
     return validate(DecodingSettings, merge(served.generator.defaults.model_dump(), changes), "settings")
 
 
 @lru_cache(maxsize=32)
-def _logits(served: Served, tokens: Tokens) -> Float[Tensor, " vocab_size"]:
+def _logits(served: ModelWorker, tokens: Tokens) -> Float[Tensor, " vocab_size"]:
     """Of the token after these; kept, so that settings can be tried out."""
     return served.generator.next_logits(tokens).double()
 
 
-def _foresight(served: Served, tokens: Tokens, settings: DecodingSettings) -> Foresight:
+def _foresight(served: ModelWorker, tokens: Tokens, settings: DecodingSettings) -> Foresight:
     tokenizer, logits = served.generator.tokenizer, _logits(served, tokens)
     sampling = manner_of(tokenizer, settings, []).sampling
     reshaped = sampling.reshape(logits[None], History([tokens], logits[None]) if sampling.looks_back else None)[0]
@@ -224,6 +224,8 @@ def _foresight(served: Served, tokens: Tokens, settings: DecodingSettings) -> Fo
     )
 
 
-def _choice(tokenizer: Tokenizer, token: int, probability: float, chance: float | None = None) -> Choice:
+def _choice(tokenizer: Tokenizer, token: int, probability: float, chance: float | None = None) -> TokenChoice:
     text, shown = readable(tokenizer, token), TextStream(tokenizer).push(token)
-    return Choice(id=token, text=text, shown=None if shown == text else shown, probability=probability, chance=chance)
+    return TokenChoice(
+        id=token, text=text, shown=None if shown == text else shown, probability=probability, chance=chance
+    )

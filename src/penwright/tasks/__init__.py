@@ -29,7 +29,7 @@ from penwright.tasks.context import (
     AnyPart,
     Application,
     Card,
-    Workbench,
+    RunContext,
     languages_of,
     make_application,
     make_card,
@@ -41,8 +41,8 @@ __all__ = [
     "AnyCorpus",
     "Application",
     "Card",
+    "RunContext",
     "TaskParts",
-    "Workbench",
     "languages_of",
     "make_application",
     "make_card",
@@ -61,11 +61,11 @@ class TaskParts:
     labels: tuple[str, ...]  # columns of labels there
     rows: Callable[[AnyPart, Sequence[str]], Iterator[Sequence[Cell]]]  # what goes into them, given all labels
     texts: Callable[[AnyCorpus], Iterator[str]]  # what the tokenizer learns from
-    batches: Callable[[Workbench, TokenStore], AnyBatches]
-    look: Callable[[Workbench], Sequence[Score]]  # while it learns, so a quick one; the first score ranks
-    evaluate: Callable[[Workbench], Sequence[Score]]  # the same scores of the whole held-out part
-    baselines: Callable[[Workbench], Sequence[Score]]  # what a model must beat, under the name of the score it beats
-    sample: Callable[[Workbench], Sequence[Sample]]
+    batches: Callable[[RunContext, TokenStore], AnyBatches]
+    look: Callable[[RunContext], Sequence[Score]]  # while it learns, so a quick one; the first score ranks
+    evaluate: Callable[[RunContext], Sequence[Score]]  # the same scores of the whole held-out part
+    baselines: Callable[[RunContext], Sequence[Score]]  # what a model must beat, under the name of the score it beats
+    sample: Callable[[RunContext], Sequence[Sample]]
 
 
 TASKS: dict[Task, TaskParts] = {

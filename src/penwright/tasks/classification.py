@@ -18,7 +18,7 @@ from penwright.errors import PenwrightError
 from penwright.evaluation.classification import classification_scores, classified
 from penwright.evaluation.samples import Sample
 from penwright.evaluation.scores import Score
-from penwright.tasks.context import AnyCorpus, AnyPart, Workbench
+from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
 
 Rows = NDArray[np.int64]
 N_SAMPLES = 3
@@ -40,7 +40,7 @@ def texts(corpus: AnyCorpus) -> Iterator[str]:
         yield example.text
 
 
-def batches(bench: Workbench, store: TokenStore) -> LabelledBatches:
+def batches(bench: RunContext, store: TokenStore) -> LabelledBatches:
     recipe, model = bench.recipe, bench.recipe.model
     return LabelledBatches(
         store.column("text"),
@@ -53,16 +53,16 @@ def batches(bench: Workbench, store: TokenStore) -> LabelledBatches:
     )
 
 
-def evaluate(bench: Workbench) -> Sequence[Score]:
+def evaluate(bench: RunContext) -> Sequence[Score]:
     return _scores(bench, np.arange(len(bench.held_out)))
 
 
-def look(bench: Workbench) -> Sequence[Score]:
+def look(bench: RunContext) -> Sequence[Score]:
     """Of the same ones each time, drawn by chance, where there are many."""
     return _scores(bench, np.random.default_rng(0).permutation(len(bench.held_out))[:MOST_LOOKED_AT])
 
 
-def _scores(bench: Workbench, rows: Rows) -> Sequence[Score]:
+def _scores(bench: RunContext, rows: Rows) -> Sequence[Score]:
     """Of these held-out texts, each read whole, as by whoever uses the model."""
     classifier, column, labels = bench.application, bench.held_out.column("text"), bench.held_out.labels["label"]
     assert isinstance(classifier, Classifier)
@@ -79,7 +79,7 @@ def _scores(bench: Workbench, rows: Rows) -> Sequence[Score]:
     return [*classification_scores(counts), Score("nats per text", nats)]
 
 
-def beaten(bench: Workbench) -> Sequence[Score]:
+def beaten(bench: RunContext) -> Sequence[Score]:
     counts = np.bincount(bench.held_out.labels["label"])
     frequent = 100 * float(counts.max() / counts.sum())
     return [
@@ -88,7 +88,7 @@ def beaten(bench: Workbench) -> Sequence[Score]:
     ]
 
 
-def sample(bench: Workbench) -> Sequence[Sample]:
+def sample(bench: RunContext) -> Sequence[Sample]:
     examples = [example for example in islice(bench.corpus.held_out, N_SAMPLES) if isinstance(example, Labelled)]
     classifier = bench.application
     assert isinstance(classifier, Classifier)

@@ -24,7 +24,7 @@ AnyPart = Part[Document] | Part[Pair] | Part[Labelled]
 
 
 @dataclass
-class Workbench:
+class RunContext:
     """All parts of one run, laid out."""
 
     recipe: Recipe

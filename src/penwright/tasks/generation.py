@@ -11,7 +11,7 @@ from penwright.evaluation.perplexity import Surprise, baselines, surprise, text_
 from penwright.evaluation.samples import Sample
 from penwright.evaluation.scores import Score
 from penwright.generation.generator import Generator
-from penwright.tasks.context import AnyCorpus, AnyPart, Workbench
+from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
 from penwright.text import first_words
 
 N_PROMPTS, WORDS = 2, 3  # of the samples, unless the settings have prompts
@@ -32,21 +32,21 @@ def texts(corpus: AnyCorpus) -> Iterator[str]:
         yield from document.chunks
 
 
-def evaluate(bench: Workbench) -> Sequence[Score]:
+def evaluate(bench: RunContext) -> Sequence[Score]:
     return _scores(bench, 1)
 
 
-def look(bench: Workbench) -> Sequence[Score]:
+def look(bench: RunContext) -> Sequence[Score]:
     """Of windows from all over the held-out part, as if they were all."""
     return _scores(bench, _one_in(bench))
 
 
-def _one_in(bench: Workbench) -> int:
+def _one_in(bench: RunContext) -> int:
     """Of so many batches one is looked at."""
     return -(-len(bench.held_out.column("text").tokens) // MOST_LOOKED_AT)
 
 
-def _scores(bench: Workbench, one_in: int) -> Sequence[Score]:
+def _scores(bench: RunContext, one_in: int) -> Sequence[Score]:
     tokens, unknown = bench.held_out.column("text").tokens, bench.tokenizer.unknown_id
     windows = batches(bench, bench.held_out).in_order(one_in)
     total = surprise(bench.model, windows, bench.device, ignored=bench.tokenizer.end_id)
@@ -56,7 +56,7 @@ def _scores(bench: Workbench, one_in: int) -> Sequence[Score]:
     return text_scores(total, bench.corpus.held_out_bytes, n_unknown)
 
 
-def beaten(bench: Workbench) -> Sequence[Score]:
+def beaten(bench: RunContext) -> Sequence[Score]:
     assert bench.training is not None
     training = bench.training.column("text").tokens[:COUNTED]
     nats = baselines(training, bench.held_out.column("text").tokens, bench.tokenizer.vocab_size)
@@ -64,13 +64,13 @@ def beaten(bench: Workbench) -> Sequence[Score]:
     return [Score("nats per token", value, note=f"{name}{looks}") for name, value in nats.items()]
 
 
-def batches(bench: Workbench, store: TokenStore) -> TextBatches:
+def batches(bench: RunContext, store: TokenStore) -> TextBatches:
     recipe = bench.recipe
     context, tokens = recipe.model.context_length, recipe.training.batch_tokens
     return TextBatches(store.column("text"), context, tokens, bench.markers, recipe.seed)
 
 
-def sample(bench: Workbench) -> Sequence[Sample]:
+def sample(bench: RunContext) -> Sequence[Sample]:
     prompts = bench.recipe.training.prompts or _openings(bench.corpus.held_out)
     generator = bench.application
     assert isinstance(generator, Generator)

@@ -8,7 +8,7 @@ from penwright.data.batches import Batch
 from penwright.data.batching import AnyBatches
 
 
-class Feed:
+class Prefetcher:
     """Gives the batches of a step when it begins."""
 
     def __init__(self, batches: AnyBatches, accumulate: int, device: torch.device, *, ahead: bool | None = None):

@@ -23,7 +23,7 @@ from penwright.training.auto.machine import Machine
 from penwright.training.budget import Clock, steps_of
 from penwright.training.compilation import compile_blocks
 from penwright.training.optimizers import Optimizers
-from penwright.training.prefetch import Feed
+from penwright.training.prefetch import Prefetcher
 from penwright.training.weight_averaging import WeightAverage
 
 TOO_MANY_SKIPPED = 25  # steps in a row
@@ -77,7 +77,7 @@ class Trainer:
         weight = recipe.distillation.weight if recipe.distillation else 0.0
         self.teachers = Teachers([each.eval() for each in teachers], weight) if teachers else None
         self.unit = "texts" if recipe.task == "classify" else "tokens"  # of which each is a target
-        self.feed = Feed(batches, self.settings.accumulate, machine.device)
+        self.feed = Prefetcher(batches, self.settings.accumulate, machine.device)
         self.optimizers = Optimizers(model, recipe.optimizer, machine.precision, machine.ranks)
         averages = self.settings.average and self.ranks.leads
         self.average = WeightAverage(model, self.settings.average) if averages else None

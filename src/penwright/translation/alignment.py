@@ -18,16 +18,16 @@ from penwright.text import words
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.tokenizer import well_formed
 from penwright.translation.cross_attention import Maps, TokenPair, cross_attention
-from penwright.translation.words import Span, numbers_of, token_sizes, word_spans
+from penwright.translation.words import WordSpan, numbers_of, token_sizes, word_spans
 
 ITERATIONS = 8  # of expectation and maximisation
 TENSION = 4.0  # how much less likely a link is that is one whole sentence off the diagonal, in nats
 Links = frozenset[tuple[int, int]]  # numbers of a source word and a target word, as words() parts them
-Cut = Callable[[str], Sequence[Span]]  # a text into words
+Cut = Callable[[str], Sequence[WordSpan]]  # a text into words
 Weights = Float[np.ndarray, "target_words source_words"]  # of each target word on each source word
 
 
-class Head(NamedTuple):
+class AlignmentHead(NamedTuple):
     """A head of a decoder's cross-attention."""
 
     layer: int
@@ -38,7 +38,7 @@ class Head(NamedTuple):
 class Agreement(NamedTuple):
     """How well a head's links agree with those of a lexical model."""
 
-    head: Head
+    head: AlignmentHead
     f1: float
 
 
@@ -48,7 +48,7 @@ class Aligner:
     Words are what white space parts, and single characters in scripts that have none, unless `cut` says otherwise.
     """
 
-    def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, head: Head | None, cut: Cut = word_spans):
+    def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, head: AlignmentHead | None, cut: Cut = word_spans):
         self._model, self._tokenizer, self.head, self._cut = model, tokenizer, head, cut
 
     def align(self, pairs: Sequence[tuple[str, str]]) -> list[Links]:
@@ -77,12 +77,12 @@ class Aligner:
 def choose_head(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> list[Agreement]:
     """All heads, the one that agrees best with the lexical links of the pairs first."""
     heads = [
-        Head(layer, head, shift)
+        AlignmentHead(layer, head, shift)
         for layer in range(model.n_decoder_layers)
         for head in range(model.settings.n_heads)
         for shift in (0, 1)
     ]
-    links: dict[Head, list[Links]] = {head: [] for head in heads}
+    links: dict[AlignmentHead, list[Links]] = {head: [] for head in heads}
     for each, pair in zip(_maps(model, tokenizer, pairs), pairs, strict=True):
         for head in heads:
             links[head].append(links_of(word_weights(each, pair, head, tokenizer)))
@@ -112,7 +112,7 @@ def _maps(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence[tuple[str
 
 
 def word_weights(
-    maps: Maps, pair: tuple[str, str], head: Head | None, tokenizer: Tokenizer, cut: Cut = word_spans
+    maps: Maps, pair: tuple[str, str], head: AlignmentHead | None, tokenizer: Tokenizer, cut: Cut = word_spans
 ) -> Weights:
     """Those of one head, or of the mean of all heads at the steps that write a word."""
     sources, targets = (np.array(word_numbers(side, tokenizer, cut), dtype=np.int64) for side in pair)

@@ -15,7 +15,7 @@ SHORT, FULL = 40, 60  # columns of a line that may have been wrapped; of one tha
 
 
 @dataclass(frozen=True)
-class Block:
+class TextBlock:
     """Lines that belong together: a paragraph, an item of a list, a blank line."""
 
     first: str  # the white space and bullet before the first line
@@ -33,7 +33,7 @@ class Block:
         return "\n".join([start + line for start, line in zip(starts, lines, strict=False)] or [self.first])
 
 
-def blocks(document: str) -> list[Block]:
+def blocks(document: str) -> list[TextBlock]:
     """In order; their lines, joined by line breaks, are the document."""
     groups: list[list[str]] = []
     for line in document.split("\n"):
@@ -62,7 +62,7 @@ def _hanging(line: str) -> str:
     return " " * (len(_indent(line)) + len(bullet[0] if bullet else ""))
 
 
-def _block(group: Sequence[str]) -> Block:
+def _block(group: Sequence[str]) -> TextBlock:
     first, indent = group[0], _indent(group[0])
     bullet = _BULLET.match(first.lstrip())
     head = indent + (bullet[0] if bullet else "")
@@ -70,7 +70,7 @@ def _block(group: Sequence[str]) -> Block:
     lines = [first[len(head) :].rstrip(), *(line.strip() for line in group[1:])]
     gaps = gaps_between(lines, [*[" "] * (len(lines) - 1), ""], lines)
     text = "".join(line + gap for line, gap in zip(lines, gaps, strict=True))
-    return Block(head, rest, text, max(map(columns, group)) if len(group) > 1 else 0)
+    return TextBlock(head, rest, text, max(map(columns, group)) if len(group) > 1 else 0)
 
 
 def translated(document: str, language: str | None, translate: Callable[[Sequence[str]], Sequence[str]]) -> str:

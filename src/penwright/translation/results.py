@@ -9,13 +9,13 @@ from penwright.decoding.hypotheses import Hypothesis, Wanted
 from penwright.decoding.unknown_tokens import unknown_warnings
 from penwright.text import gaps_between
 from penwright.tokenizers import Tokenizer
-from penwright.translation.constraints.requirements import Outcome
+from penwright.translation.constraints.requirements import ConstraintResult
 from penwright.translation.constraints.search import WantedJob
-from penwright.translation.constraints.segments import Found, Job
+from penwright.translation.constraints.segments import Segment, SegmentResult
 from penwright.translation.symptoms import symptoms
 
 
-class Piece(NamedTuple):
+class TranslatedToken(NamedTuple):
     """A token of a translation."""
 
     text: str
@@ -31,8 +31,8 @@ class Candidate:
     log_prob: float  # in nats
     score: float  # what candidates are ranked by: log-probability / length ** length_penalty
     finish: Literal["end", "length"]  # "length": a part was cut because it did not come to an end
-    pieces: tuple[Piece, ...] = ()  # with the end token of each part, whose text is empty
-    outcomes: tuple[Outcome, ...] = ()  # of the demands on this text
+    pieces: tuple[TranslatedToken, ...] = ()  # with the end token of each part, whose text is empty
+    outcomes: tuple[ConstraintResult, ...] = ()  # of the demands on this text
 
 
 @dataclass(frozen=True)
@@ -58,31 +58,31 @@ class Alternative(NamedTuple):
     score: float
 
 
-class Part(NamedTuple):
+class TextPart(NamedTuple):
     """A job, where it stands in the whole text, and the white space after it."""
 
-    job: Job
+    job: Segment
     start: int
     gap: str
 
 
-class Prepared(NamedTuple):
+class SplitText(NamedTuple):
     """A text, and the parts of each of its lines."""
 
     text: str
-    lines: list[list[Part]]
+    lines: list[list[TextPart]]
 
 
-def jobs_of(texts: Sequence[Prepared]) -> list[Job]:
+def jobs_of(texts: Sequence[SplitText]) -> list[Segment]:
     """Each once, however often it occurs."""
     return list(dict.fromkeys(part.job for _, lines in texts for line in lines for part in line))
 
 
-def wanted_job(texts: Sequence[Prepared], wanted: Wanted | None) -> WantedJob | None:
+def wanted_job(texts: Sequence[SplitText], wanted: Wanted | None) -> WantedJob | None:
     """A job is wanted as long as any text that it is part of."""
     if wanted is None:
         return None
-    texts_of: dict[Job, set[int]] = {}
+    texts_of: dict[Segment, set[int]] = {}
     for number, (_, lines) in enumerate(texts):
         for line in lines:
             for part in line:
@@ -91,7 +91,7 @@ def wanted_job(texts: Sequence[Prepared], wanted: Wanted | None) -> WantedJob | 
 
 
 def put_together(
-    tokenizer: Tokenizer, prepared: Prepared, found: Mapping[Job, Sequence[Found]], reach: int
+    tokenizer: Tokenizer, prepared: SplitText, found: Mapping[Segment, Sequence[SegmentResult]], reach: int
 ) -> Translation:
     """The translation of a text from what was found for its parts, which have less than `reach` tokens each."""
     text, lines = prepared
@@ -112,7 +112,10 @@ def put_together(
 
 
 def _candidate(
-    tokenizer: Tokenizer, lines: Sequence[Sequence[Part]], found: Mapping[Job, Sequence[Found]], rank: int
+    tokenizer: Tokenizer,
+    lines: Sequence[Sequence[TextPart]],
+    found: Mapping[Segment, Sequence[SegmentResult]],
+    rank: int,
 ) -> Candidate:
     """The translations of all parts that have this rank, or the last of a part that has fewer."""
     text, used, results = "", [], []
@@ -135,8 +138,8 @@ def _candidate(
     )
 
 
-def _pieces(tokenizer: Tokenizer, hypothesis: Hypothesis) -> list[Piece]:
+def _pieces(tokenizer: Tokenizer, hypothesis: Hypothesis) -> list[TranslatedToken]:
     ended = hypothesis.finish == "end" and hypothesis.log_probs
     texts = [*map(tokenizer.token_text, hypothesis.tokens), *([""] if ended else [])]
     tokens = [*hypothesis.tokens, *([tokenizer.end_id] if ended else [])]
-    return [Piece(*each) for each in zip(texts, hypothesis.log_probs, tokens, strict=True)]
+    return [TranslatedToken(*each) for each in zip(texts, hypothesis.log_probs, tokens, strict=True)]

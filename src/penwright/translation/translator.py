@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from penwright.config import DecodingSettings
-from penwright.decoding.engine import Stepper
+from penwright.decoding.engine import DecodeEngine
 from penwright.decoding.hypotheses import BeamSettings, Wanted, Watch
 from penwright.decoding.sampling.sampler import Sampling
 from penwright.decoding.unknown_tokens import controls, never_written
@@ -20,11 +20,19 @@ from penwright.text import next_word
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.tokenizer import well_formed
 from penwright.translation.alternatives import Variety
-from penwright.translation.constraints.requirements import USUAL_DEMANDS, Demands
+from penwright.translation.constraints.requirements import USUAL_DEMANDS, Constraints
 from penwright.translation.constraints.search import Searcher, WantedJob
-from penwright.translation.constraints.segments import Found, Job
+from penwright.translation.constraints.segments import Segment, SegmentResult
 from penwright.translation.documents import translated
-from penwright.translation.results import Alternative, Part, Prepared, Translation, jobs_of, put_together, wanted_job
+from penwright.translation.results import (
+    Alternative,
+    SplitText,
+    TextPart,
+    Translation,
+    jobs_of,
+    put_together,
+    wanted_job,
+)
 from penwright.translation.segments import around, segments
 from penwright.translation.worker_processes import Team
 
@@ -36,12 +44,12 @@ WORTH_SHARING = 4  # texts for each process
 class Task(NamedTuple):
     """What one of several processes searches for."""
 
-    jobs: Sequence[Job]
+    jobs: Sequence[Segment]
     settings: BeamSettings
     limit: int | None
 
 
-def _done(searcher: Searcher, task: Task) -> list[list[Found]]:
+def _done(searcher: Searcher, task: Task) -> list[list[SegmentResult]]:
     """What is found for each job of the task."""
     found = searcher.find(*task)
     return [found[job] for job in task.jobs]
@@ -68,8 +76,8 @@ class Translator:
         """
         self.model, self.tokenizer, self.source_language = model, tokenizer, source_language
         self.defaults = defaults or DecodingSettings()
-        self._stepper = Stepper(model)
-        self._team: Team[Task, list[list[Found]]] | None = None
+        self._stepper = DecodeEngine(model)
+        self._team: Team[Task, list[list[SegmentResult]]] | None = None
         self._wanted: Wanted | None = None
         self.context_length = model.settings.context_length
         self.reach = min(self.context_length, max(max_source_tokens or self.context_length, SHORTEST_REACH))
@@ -107,7 +115,7 @@ class Translator:
         n_best: int = 1,
         length_penalty: float | None = None,
         max_new_tokens: int | None = None,
-        demands: Demands | Sequence[Demands] = USUAL_DEMANDS,
+        demands: Constraints | Sequence[Constraints] = USUAL_DEMANDS,
         prefixes: str | Sequence[str] = "",
         watch: Watch | None = None,
     ) -> list[Translation]:
@@ -138,7 +146,7 @@ class Translator:
         texts: Sequence[str],
         n: int = 1,
         settings: DecodingSettings | None = None,
-        demands: Demands = USUAL_DEMANDS,
+        demands: Constraints = USUAL_DEMANDS,
     ) -> list[Translation]:
         """For each text n translations as chance draws them, by the seed and temperature of the settings."""
         settings = settings or self.defaults
@@ -148,14 +156,16 @@ class Translator:
         return [put_together(self.tokenizer, each, found, self.reach) for each in parts]
 
     def diverse(
-        self, texts: Sequence[str], n: int, strength: float = 1.0, demands: Demands = USUAL_DEMANDS
+        self, texts: Sequence[str], n: int, strength: float = 1.0, demands: Constraints = USUAL_DEMANDS
     ) -> list[Translation]:
         """For each text up to n translations that differ: each token of one costs the next `strength` nats there."""
         parts = self._prepared(texts, demands, "")
         found = self._variety.diverse(jobs_of(parts), n, strength, self._settings())
         return [put_together(self.tokenizer, each, found, self.reach) for each in parts]
 
-    def alternatives(self, source: str, prefix: str, n: int = 5, demands: Demands = USUAL_DEMANDS) -> list[Alternative]:
+    def alternatives(
+        self, source: str, prefix: str, n: int = 5, demands: Constraints = USUAL_DEMANDS
+    ) -> list[Alternative]:
         """The n likeliest next words after the beginning of a translation, each with the best way to go on.
 
         A prefix that ends in white space ends a word; else its last word may go on. Raises UsageError for a source of
@@ -174,7 +184,7 @@ class Translator:
             alternatives.setdefault(word, Alternative(word, log_prob, each.text, each.hypothesis.score))
         return [alternative for word, alternative in alternatives.items() if word][:n]
 
-    def translate_document(self, document: str, demands: Demands = USUAL_DEMANDS) -> str:
+    def translate_document(self, document: str, demands: Constraints = USUAL_DEMANDS) -> str:
         """Sentence by sentence; blank lines, indentation and bullets stay, and wrapped paragraphs are wrapped again."""
 
         def translate(sentences: Sequence[str]) -> list[str]:
@@ -184,12 +194,12 @@ class Translator:
 
     def _found(
         self,
-        jobs: Sequence[Job],
+        jobs: Sequence[Segment],
         settings: BeamSettings,
         limit: int | None,
         watch: Watch | None,
         wanted: WantedJob | None,
-    ) -> dict[Job, list[Found]]:
+    ) -> dict[Segment, list[SegmentResult]]:
         """What is found for each, by the processes that share the work, where nobody looks on."""
         if self._team is None or watch or wanted or len(jobs) < WORTH_SHARING * self._team.size:
             return self._searcher.find(jobs, settings, limit, watch, wanted)
@@ -217,19 +227,19 @@ class Translator:
         return Variety(self.model, self.tokenizer, self._stepper)
 
     def _prepared(
-        self, texts: Sequence[str], demands: Demands | Sequence[Demands], prefixes: str | Sequence[str]
-    ) -> list[Prepared]:
+        self, texts: Sequence[str], demands: Constraints | Sequence[Constraints], prefixes: str | Sequence[str]
+    ) -> list[SplitText]:
         """Each text with the parts of its lines."""
         texts = [texts] if isinstance(texts, str) else texts
         prefixes = [prefixes] * len(texts) if isinstance(prefixes, str) else prefixes
-        demands = [demands] * len(texts) if isinstance(demands, Demands) else demands
+        demands = [demands] * len(texts) if isinstance(demands, Constraints) else demands
         longest = max((len(self.tokenizer.encode(prefix.strip())) for prefix in {*prefixes} - {""}), default=0)
         if longest >= self.context_length:
             raise UsageError(f"a prefix of {longest:,} tokens: this model writes {self.context_length:,} at most")
         each = zip(texts, prefixes, demands, strict=True)
-        return [Prepared(text, self._lines(text, prefix, demanded)) for text, prefix, demanded in each]
+        return [SplitText(text, self._lines(text, prefix, demanded)) for text, prefix, demanded in each]
 
-    def _lines(self, text: str, prefix: str, demands: Demands) -> list[list[Part]]:
+    def _lines(self, text: str, prefix: str, demands: Constraints) -> list[list[TextPart]]:
         """The parts of each line; the first part of all has the prefix."""
         lines, start = [], 0
         for line in well_formed(text).split("\n"):
@@ -240,7 +250,7 @@ class Translator:
             first[0] = first[0]._replace(job=first[0].job._replace(prefix=well_formed(prefix)))
         return lines
 
-    def _parts(self, line: str, start: int, demands: Demands) -> list[Part]:
+    def _parts(self, line: str, start: int, demands: Constraints) -> list[TextPart]:
         stripped = line.strip()
         start += line.find(stripped)
         cut = segments(stripped, self._fits, self.source_language) if stripped else []
@@ -248,7 +258,7 @@ class Translator:
             cut = around(demands.protection.spans(stripped), cut)
         starts = accumulate(map(len, cut), initial=start)
         return [
-            Part(Job(part.strip(), demands), place + len(part) - len(part.lstrip()), part[len(part.rstrip()) :])
+            TextPart(Segment(part.strip(), demands), place + len(part) - len(part.lstrip()), part[len(part.rstrip()) :])
             for part, place in zip(cut, starts, strict=False)
             if part.strip()
         ]

@@ -27,7 +27,7 @@ from penwright.model.attention import avoid_planned_attention
 from penwright.model.quantised import to_precision
 from penwright.model.weights import load_weights
 from penwright.run.folder import WEIGHTS, Checkpoint, Record, Run
-from penwright.tasks import TASKS, AnyCorpus, Application, Card, Workbench, make_application, reading_of, translation
+from penwright.tasks import TASKS, AnyCorpus, Application, Card, RunContext, make_application, reading_of, translation
 from penwright.tasks.token_stores import token_store
 from penwright.tokenizers import Tokenizer
 from penwright.translation.translator import Translator
@@ -71,11 +71,11 @@ class Opened(NamedTuple):
         require_unchanged(self.run, corpus, "Put the old content back, or name other files to measure on.")
         return corpus
 
-    def bench(self, corpus: AnyCorpus, model: Model, device: torch.device = CPU) -> Workbench:
+    def bench(self, corpus: AnyCorpus, model: Model, device: torch.device = CPU) -> RunContext:
         """All parts laid out, to measure this model on the held-out part of this corpus."""
         recipe, tokenizer, card = self.recipe, self.tokenizer, self.card
         held_out = token_store(recipe.task, corpus, tokenizer, card.labels, held_out=True)
-        return Workbench(recipe, corpus, tokenizer, None, held_out, model.to(device), device, card)
+        return RunContext(recipe, corpus, tokenizer, None, held_out, model.to(device), device, card)
 
 
 def corpus_record(run: Run) -> Record:

@@ -18,7 +18,7 @@ from penwright.model.encoder_only import EncoderOnly
 from penwright.native import toolchain
 from penwright.run.folder import Run
 from penwright.tasks import TASKS, AnyCorpus, classification
-from penwright.translation.alignment import Aligner, Head, choose_head
+from penwright.translation.alignment import Aligner, AlignmentHead, choose_head
 from penwright.workflows.load import QUICKENED, Opened, load_translator, opened
 
 AS_GOOD = 0.005  # nats a token
@@ -101,10 +101,10 @@ def load_aligner(folder: Path, device: str = "cpu", paths: Sequence[str] = (), s
     return Aligner(translator.model, translator.tokenizer, kept_alignment(folder))
 
 
-def kept_alignment(folder: Path) -> Head | None:
+def kept_alignment(folder: Path) -> AlignmentHead | None:
     """The head that load_aligner() has chosen for the model as it is, if it was asked."""
     kept = Run.open(folder).finding(ALIGNMENT)
-    return None if kept is None else Head(kept["layer"], kept["head"], kept["shift"])
+    return None if kept is None else AlignmentHead(kept["layer"], kept["head"], kept["shift"])
 
 
 def calibrate(folder: Path, device: str = "cpu") -> Calibration:

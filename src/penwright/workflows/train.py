@@ -20,7 +20,7 @@ from penwright.evaluation.scores import Score
 from penwright.model import Model, make_model
 from penwright.run.folder import METRICS, Run
 from penwright.run.stop_file import forget_wishes
-from penwright.tasks import TASKS, AnyCorpus, Application, Workbench, make_card, reading_of
+from penwright.tasks import TASKS, AnyCorpus, Application, RunContext, make_card, reading_of
 from penwright.tasks.token_stores import token_store
 from penwright.tokenizers import Tokenizer, train_tokenizer
 from penwright.training.auto.machine import Machine, choose_machine
@@ -124,7 +124,7 @@ def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Applicat
     return _fit(run, bench, trainer, observers)
 
 
-def _reopened(run: Run, recipe: Recipe, machine: Machine) -> Workbench:
+def _reopened(run: Run, recipe: Recipe, machine: Machine) -> RunContext:
     """What the run began with; raises PenwrightError where its text is another one now."""
     torch.manual_seed(recipe.seed)
     corpus = TASKS[recipe.task].open_corpus(recipe.data.train, reading_of(recipe))
@@ -179,15 +179,15 @@ def _resolve(recipe: Recipe, machine: Machine) -> Recipe:
     return recipe.model_copy(update={"training": training})
 
 
-def _lay_out(recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer, device: torch.device) -> Workbench:
+def _lay_out(recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer, device: torch.device) -> RunContext:
     training = token_store(recipe.task, corpus, tokenizer, corpus.labels, held_out=False)
     held_out = token_store(recipe.task, corpus, tokenizer, corpus.labels, held_out=True)
     model = make_model(recipe.task, tokenizer.vocab_size, recipe.model, len(corpus.labels))
     card = make_card(corpus, training)
-    return Workbench(recipe, corpus, tokenizer, training, held_out, model.to(device), device, card)
+    return RunContext(recipe, corpus, tokenizer, training, held_out, model.to(device), device, card)
 
 
-def _keep_corpus(run: Run, bench: Workbench) -> None:
+def _keep_corpus(run: Run, bench: RunContext) -> None:
     corpus = bench.corpus
     files = [{"path": str(file.path), "bytes": file.n_bytes, "sha256": file.sha256} for file in corpus.files]
     record = {"fingerprint": corpus.fingerprint, "files": files, "report": corpus.report.as_dict()}
@@ -195,13 +195,13 @@ def _keep_corpus(run: Run, bench: Workbench) -> None:
     run.write_json(CORPUS, {**record, "trained_from": Path(here).as_posix(), "card": asdict(bench.card)})
 
 
-def _trainer(bench: Workbench, machine: Machine) -> Trainer:
+def _trainer(bench: RunContext, machine: Machine) -> Trainer:
     assert bench.training is not None
     batches = TASKS[bench.recipe.task].batches(bench, bench.training)
     return Trainer(bench.model, batches, bench.recipe, machine, _teachers(bench))
 
 
-def _teachers(bench: Workbench) -> list[Model]:
+def _teachers(bench: RunContext) -> list[Model]:
     """The best models of the runs that teach this one; raises PenwrightError where one cannot."""
     teachers = []
     for folder in bench.recipe.distillation.teachers if bench.recipe.distillation else ():
@@ -225,7 +225,7 @@ def _teachers(bench: Workbench) -> list[Model]:
 
 
 def _fit(
-    run: Run, bench: Workbench, trainer: Trainer, observers: Sequence[Observer], to_beat: Sequence[Score] = ()
+    run: Run, bench: RunContext, trainer: Trainer, observers: Sequence[Observer], to_beat: Sequence[Score] = ()
 ) -> Application:
     parts = TASKS[bench.recipe.task]
     watching = [StepLog(run), *observers]

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Num
 from torch import Tensor
 
-from penwright.decoding.constraints.term_automaton import Guide, Prospects, Stage, overdue
+from penwright.decoding.constraints.term_automaton import ConstraintAutomaton, Prospects, Stage, overdue
 from penwright.decoding.sampling.sampler import NEVER
 
 MERIT = attrgetter("merit")
@@ -34,7 +34,7 @@ class Standing(NamedTuple):
         return self.stage.prospects.progress
 
 
-class Turn(NamedTuple):
+class BeamTransition(NamedTuple):
     """What a token makes of a beam."""
 
     standing: Standing
@@ -48,23 +48,23 @@ class Continuation(NamedTuple):
     merit: float  # what it is ranked by: the log-probability, with what the guide adds
     parent: int
     token: int
-    turn: Turn
+    turn: BeamTransition
 
 
 @dataclass
-class Guided:
+class ConstrainedBeams:
     """The beams of one sentence with a guide.
 
     The tokens of a hard term cost only its first one in merit, since all hypotheses must write it somewhere: otherwise
     one that has just begun an unlikely term would always look better than one that is nearly through.
     """
 
-    guide: Guide
+    guide: ConstraintAutomaton
     limit: int
     standings: list[Standing]
 
     @classmethod
-    def start(cls, guide: Guide, limit: int, beam_size: int) -> "Guided":
+    def start(cls, guide: ConstraintAutomaton, limit: int, beam_size: int) -> "ConstrainedBeams":
         return cls(guide, limit, [Standing(guide.start())] * beam_size)
 
     def must_follow(self, length: int) -> list[bool]:
@@ -116,7 +116,7 @@ class Guided:
         """
         found = []
         discouraged = self.guide.discouraged[length] if length < len(self.guide.discouraged) else {}
-        is_opening, idle = self.guide.borders.is_opening, defaultdict[int, dict[bool, Turn]](dict)
+        is_opening, idle = self.guide.borders.is_opening, defaultdict[int, dict[bool, BeamTransition]](dict)
         for beam, (likely, (log_prob, merit), standing) in enumerate(zip(tokens, before, self.standings, strict=True)):
             busy = self.guide.busy(standing.stage.state)
             turns = idle[self.standings.index(standing)]  # what most tokens make of all beams that stand there
@@ -160,7 +160,7 @@ class Guided:
     def _needed_after(self, stage: Stage, token: int) -> int:
         return self.guide.after(stage, token).prospects.needed
 
-    def _turn(self, standing: Standing, token: int, gain: float, length: int) -> Turn:
+    def _turn(self, standing: Standing, token: int, gain: float, length: int) -> BeamTransition:
         guide, (stage, lent) = self.guide, standing
         new = guide.after(stage, token)
         prospects = new.prospects
@@ -173,7 +173,7 @@ class Guided:
             lent = given_back - gain
         if hard is not None and hard.is_whole:
             lent -= guide.terms[hard.term].too_early(length + 1 - hard.length)
-        return Turn(Standing(new, lent), lent - given_back - overdue(prospects.waiting, length))
+        return BeamTransition(Standing(new, lent), lent - given_back - overdue(prospects.waiting, length))
 
     def _by_banks(self, found: list[Continuation], beam_size: int) -> list[Continuation]:
         found.sort(key=MERIT, reverse=True)

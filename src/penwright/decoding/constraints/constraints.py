@@ -23,7 +23,7 @@ from penwright.tokenizers import Tokenizer
 REMEMBERED = 256  # states, of which it is known what each token leads to
 
 
-class Word(NamedTuple):
+class ConstrainedWord(NamedTuple):
     """A banned or required word, and whether other letters may stand beside it."""
 
     text: str
@@ -31,7 +31,7 @@ class Word(NamedTuple):
     open_after: bool
 
     @classmethod
-    def read(cls, written: str) -> "Word":
+    def read(cls, written: str) -> "ConstrainedWord":
         """`art` is a word, `art*` also the beginning of one; what begins with no letter may follow one anyway."""
         text = written.strip("*")
         if not text:
@@ -46,8 +46,8 @@ class Rules:
         """Raises UsageError for a pattern that cannot be followed."""
         self.expressions = make = Expressions()
         self._stops = [stop for stop in settings.stop if stop]
-        self._banned = [Word.read(word) for word in settings.banned_words]
-        self._required = [Word.read(word) for word in settings.required_words]
+        self._banned = [ConstrainedWord.read(word) for word in settings.banned_words]
+        self._required = [ConstrainedWord.read(word) for word in settings.required_words]
         self._pattern = make.anything if settings.pattern is None else parse_pattern(make, settings.pattern)
         self._joining = make.one_of(characters(r"\w"))
         self._parting = make.one_of(characters(r"\W"))
@@ -60,7 +60,7 @@ class Rules:
         banned = make.either(self._holding(self._banned, inside), *begun)
         return self._stopping(make.both(self._pattern, *required, make.unlike(banned)))
 
-    def _holding(self, words: Sequence[Word], inside: bool) -> Expression:
+    def _holding(self, words: Sequence[ConstrainedWord], inside: bool) -> Expression:
         """Texts with one of these words in them; `inside`: the text begins in the middle of another one."""
         make = self.expressions
         apart = make.then(make.anything, self._parting)
@@ -69,13 +69,13 @@ class Rules:
         alone = make.either(*(self._ending(word, 0) for word in words if not word.open_before))
         return make.either(make.then(make.anything, joined), make.then(before, alone))
 
-    def _ending(self, word: Word, place: int) -> Expression:
+    def _ending(self, word: ConstrainedWord, place: int) -> Expression:
         """The word from this character on, and whatever may come after it."""
         make = self.expressions
         apart = make.either(make.empty, make.then(self._parting, make.anything))
         return make.then(self._text(word.text[place:]), make.anything if word.open_after else apart)
 
-    def _rests(self, word: Word, prompt: str) -> list[Expression]:
+    def _rests(self, word: ConstrainedWord, prompt: str) -> list[Expression]:
         """What would complete the word that the prompt begins at its end."""
         found, folded = [], prompt.casefold()
         for place in range(1, len(word.text)):
@@ -106,7 +106,7 @@ class Rules:
         return make.both(make.either(*whole), *map(make.unlike, early))
 
 
-class Spelling(NamedTuple):
+class TokenText(NamedTuple):
     """What tokens add to a text that ends with given bytes of an unfinished character."""
 
     tokens: Int64[np.ndarray, " tokens"]  # those that leave the text well-formed, the longest first
@@ -115,7 +115,7 @@ class Spelling(NamedTuple):
     tails: Int64[np.ndarray, " tokens"]  # the unfinished character after it, by number
 
 
-class Guide:
+class CompletionConstraint:
     """Knows what every token leads to from every state of the automaton."""
 
     def __init__(self, settings: DecodingSettings, tokenizer: Tokenizer, prompts: Sequence[str], max_new_tokens: int):
@@ -187,7 +187,7 @@ class Guide:
         classes = self.automaton.classes.between(first, last) if self._bytewise else []
         return n_missing + self.distances[self.automaton.table[:, classes]].min(1, initial=inf)
 
-    def _spell(self, tail: bytes) -> Spelling:
+    def _spell(self, tail: bytes) -> TokenText:
         found = []
         for token, spelled in enumerate(self.bytes):
             if spelled and (not tail or 0x80 <= spelled[0] < 0xC0):
@@ -202,7 +202,7 @@ class Guide:
         n_longer = [int((lengths > place).sum()) for place in range(classes.shape[1])]
         tails = [self._number_of(rest) for *_, rest in found]
         tokens = np.array([token for _, token, *_ in found], dtype=np.int64)
-        return Spelling(tokens, classes, n_longer, np.array(tails, dtype=np.int64))
+        return TokenText(tokens, classes, n_longer, np.array(tails, dtype=np.int64))
 
     def _number_of(self, tail: bytes) -> int:
         if tail not in self._tails:
@@ -213,7 +213,7 @@ class Guide:
 class GuidedRows:
     """Where the rows of a batch stand."""
 
-    def __init__(self, guide: Guide, prompts: Sequence[str]):
+    def __init__(self, guide: CompletionConstraint, prompts: Sequence[str]):
         self._guide = guide
         self._places: list[tuple[int, bytes]] = [(guide.starts[prompt], b"") for prompt in prompts]
 

@@ -51,7 +51,7 @@ def _opens_word(text: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Term:
+class RequiredTerm:
     """Words that must come so many times, as whole words, in any of their forms, and not more often."""
 
     forms: tuple[Tokens, ...]  # as they are written after a space
@@ -112,7 +112,7 @@ class Prospects(NamedTuple):
     needed_anew: int  # the same if none of them has begun, or the word that ends one goes on
     hard: Match | None  # the longest match of a hard term that must still come
     soft: Match | None  # of a soft term that may still come
-    waiting: list[Term]  # hard terms that have not begun
+    waiting: list[RequiredTerm]  # hard terms that have not begun
 
 
 @dataclass(eq=False, slots=True)
@@ -125,10 +125,10 @@ class Stage:
 
 
 @dataclass
-class Guide:
+class ConstraintAutomaton:
     """Follows targets of one sentence through its terms; begins with the tokens of `prefix`, if there are any."""
 
-    terms: Sequence[Term]
+    terms: Sequence[RequiredTerm]
     borders: Borders
     prefix: Tokens = ()
     whole_prefix: bool = False  # whether its last word goes no further
@@ -229,7 +229,7 @@ class Guide:
         return {after: {form[0] for _, form in beginnings} for after, beginnings in self._beginnings.items()}
 
 
-def overdue(waiting: Sequence[Term], length: int) -> float:
+def overdue(waiting: Sequence[RequiredTerm], length: int) -> float:
     """What the terms cost in nats that should have begun by now."""
     return SLOPE * sum(term.is_late(length) for term in waiting)
 

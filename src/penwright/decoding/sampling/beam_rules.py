@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from penwright.decoding.sampling.topk import Likeliest
-from penwright.decoding.sampling.utf8 import Spelling, States
+from penwright.decoding.sampling.topk import MaskedTopK
+from penwright.decoding.sampling.utf8 import States, Utf8Rules
 
 
 class BeamStep(NamedTuple):
@@ -22,7 +22,7 @@ class BeamStep(NamedTuple):
 class BeamRule(NamedTuple):
     """How the beams of a source go on, if nothing but their spelling says which tokens may come."""
 
-    spelling: Spelling
+    spelling: Utf8Rules
     states: States  # of the beams
     n_left: int  # tokens that may come after the next one
     log_probs: Float[np.ndarray, " beams"]  # -inf where there is no such beam
@@ -36,7 +36,7 @@ class BeamRule(NamedTuple):
 
 
 def best_continuations(
-    log_probs: Float[Tensor, " beams"], best: Likeliest
+    log_probs: Float[Tensor, " beams"], best: MaskedTopK
 ) -> tuple[Float[Tensor, " beams"], Int[Tensor, " beams"], Int[Tensor, " beams"]]:
     """The best of what comes after the beams of one source, as many as they are: a BeamStep, as tensors."""
     candidates = (best.values.double() + (log_probs - best.normalisers.double())[:, None]).flatten()

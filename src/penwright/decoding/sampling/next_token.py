@@ -8,7 +8,7 @@ from torch import Tensor
 from penwright.decoding.sampling.filters import NEVER
 from penwright.decoding.sampling.sampler import Draws, best, draw, with_temperature
 from penwright.decoding.sampling.topk import may_come
-from penwright.decoding.sampling.utf8 import Spelling
+from penwright.decoding.sampling.utf8 import Utf8Rules
 from penwright.native.toolchain import SOURCES
 
 SOURCE = SOURCES / "next_token.cpp"
@@ -17,7 +17,7 @@ SOURCE = SOURCES / "next_token.cpp"
 class Rule(NamedTuple):
     """How a row goes on, if nothing but its spelling says which tokens may come."""
 
-    spelling: Spelling
+    spelling: Utf8Rules
     state: int  # of its text
     n_left: int  # tokens that may come after the next one
     temperature: float  # 0: the likeliest token comes

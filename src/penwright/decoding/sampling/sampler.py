@@ -27,7 +27,7 @@ from penwright.decoding.sampling.penalties import (
     penalise_repetition,
 )
 
-__all__ = ["NEVER", "Chances", "Sampling", "ban", "draw", "with_temperature"]
+__all__ = ["NEVER", "RowRng", "Sampling", "ban", "draw", "with_temperature"]
 GREEDY = DecodingSettings(temperature=0.0)
 TINY = torch.finfo(torch.float32).tiny
 
@@ -146,7 +146,7 @@ class Draws(Protocol):
         """The next number of each row."""
 
 
-class Chances:
+class RowRng:
     """Numbers from [0, 1), for each row from a generator of its own, so that it draws the same in any batch."""
 
     block = 64  # numbers drawn at once; another value gives other texts
@@ -175,7 +175,7 @@ class Chances:
 class Together:
     """The chances of several rows, each of which has drawn as many numbers as it has."""
 
-    def __init__(self, rows: Sequence[Chances]):
+    def __init__(self, rows: Sequence[RowRng]):
         self._rows = rows
 
     def next(self) -> Float[Tensor, " rows"]:

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
 from penwright.decoding.sampling.filters import NEVER
-from penwright.decoding.sampling.utf8 import Situations, Spelling
+from penwright.decoding.sampling.utf8 import Situations, Utf8Rules
 from penwright.native.toolchain import SOURCES
 
 MOST = 8  # that the compiled operator finds
@@ -19,14 +19,14 @@ BLOCK = 64  # scores that are looked at together
 WORTH_IT = 30_000  # scores: among fewer there is nothing to save
 
 
-class Largest(NamedTuple):
+class TopK(NamedTuple):
     """The largest values of each row, in order, and where they stand."""
 
     values: Float[Tensor, "rows n"]
     places: Int[Tensor, "rows n"]
 
 
-def largest(scores: Float[Tensor, "rows columns"], n: int) -> Largest:
+def largest(scores: Float[Tensor, "rows columns"], n: int) -> TopK:
     """The n largest of each row: they stand in the n blocks that have the largest maxima, or behind all blocks.
 
     torch's topk goes through a row number by number, a maximum by whole vectors: on a CPU this takes less than half
@@ -34,13 +34,13 @@ def largest(scores: Float[Tensor, "rows columns"], n: int) -> Largest:
     """
     n_blocks = scores.shape[1] // BLOCK
     if scores.device.type != "cpu" or scores.numel() < WORTH_IT or n_blocks < 2 * n:
-        return Largest(*scores.topk(n))
+        return TopK(*scores.topk(n))
     blocks = scores[:, : n_blocks * BLOCK].unflatten(1, (n_blocks, BLOCK))
     chosen = blocks.amax(-1).topk(n).indices
     columns = torch.arange(BLOCK, device=scores.device)
     places = torch.cat([(chosen[:, :, None] * BLOCK + columns).flatten(1), _rest(scores, n_blocks)], dim=1)
     best = scores.gather(1, places).topk(n)
-    return Largest(best.values, places.gather(1, best.indices))
+    return TopK(best.values, places.gather(1, best.indices))
 
 
 def _rest(scores: Float[Tensor, "rows columns"], n_blocks: int) -> Int[Tensor, "rows rest"]:
@@ -48,7 +48,7 @@ def _rest(scores: Float[Tensor, "rows columns"], n_blocks: int) -> Int[Tensor, "
     return torch.arange(n_blocks * BLOCK, scores.shape[1], device=scores.device).expand(len(scores), -1)
 
 
-class Likeliest(NamedTuple):
+class MaskedTopK(NamedTuple):
     """The likeliest tokens of each row, in order, and what makes log-probabilities of their logits."""
 
     values: Float[Tensor, "rows n"]
@@ -56,22 +56,22 @@ class Likeliest(NamedTuple):
     normalisers: Float[Tensor, " rows"]  # to subtract: the log of the sum of the exponentials of all logits
 
 
-Choose = Callable[[Tensor, Spelling, Situations, int], Likeliest]  # as likeliest() is
+Choose = Callable[[Tensor, Utf8Rules, Situations, int], MaskedTopK]  # as likeliest() is
 
 
 def likeliest(
-    logits: Float[Tensor, "rows vocab_size"], spelling: Spelling, situations: Int64[np.ndarray, " rows"], n: int
-) -> Likeliest:
+    logits: Float[Tensor, "rows vocab_size"], spelling: Utf8Rules, situations: Int64[np.ndarray, " rows"], n: int
+) -> MaskedTopK:
     """The n likeliest tokens that may come; the others lose their logits here. Normalisers are of all tokens."""
     normalisers = logits.logsumexp(-1)
     spelling.forbid(logits, situations)
-    return Likeliest(*largest(logits, n), normalisers)
+    return MaskedTopK(*largest(logits, n), normalisers)
 
 
 class Choosing(NamedTuple):
     """How the next tokens of a search are found."""
 
-    spelling: Spelling  # which may come after which
+    spelling: Utf8Rules  # which may come after which
     choose: Choose = likeliest
 
 

@@ -29,7 +29,7 @@ States = UInt8[np.ndarray, "*texts"]
 Situations = Int64[np.ndarray, "*texts"]  # a state, and how many tokens may come after the next one
 
 
-class Spelling:
+class Utf8Rules:
     """What the tokens of a vocabulary do to texts."""
 
     def __init__(self, tokens: Sequence[bytes], banned: Sequence[int] = (), end_id: int | None = None):
@@ -47,13 +47,13 @@ class Spelling:
 
     @classmethod
     @lru_cache(16)
-    def free(cls, vocab_size: int, banned: tuple[int, ...] = ()) -> "Spelling":
+    def free(cls, vocab_size: int, banned: tuple[int, ...] = ()) -> "Utf8Rules":
         """Of tokens of which nothing is known."""
         return cls([b""] * vocab_size, banned)
 
     @classmethod
     @lru_cache(16)
-    def of(cls, tokenizer: Tokenizer, banned: tuple[int, ...]) -> "Spelling":
+    def of(cls, tokenizer: Tokenizer, banned: tuple[int, ...]) -> "Utf8Rules":
         """Of the tokens of a tokenizer."""
         tokens = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
         return cls(tokens, banned, tokenizer.end_id)

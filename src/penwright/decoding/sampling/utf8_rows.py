@@ -9,14 +9,14 @@ from torch import Tensor
 from penwright.decoding.sampling.filters import Logits
 from penwright.decoding.sampling.next_token import Rule
 from penwright.decoding.sampling.sampler import Draws
-from penwright.decoding.sampling.topk import Choose, Likeliest, likeliest
-from penwright.decoding.sampling.utf8 import Situations, Spelling
+from penwright.decoding.sampling.topk import Choose, MaskedTopK, likeliest
+from penwright.decoding.sampling.utf8 import Situations, Utf8Rules
 
 
 class SpelledRows:
     """Where the rows of a batch stand that only their spelling binds."""
 
-    def __init__(self, spelling: Spelling, limits: Sequence[int], choose: Choose = likeliest):
+    def __init__(self, spelling: Utf8Rules, limits: Sequence[int], choose: Choose = likeliest):
         """`limits` are the most tokens that each row may have; `choose` finds the best ones."""
         self._spelling, self._states = spelling, np.zeros(len(limits), dtype=np.uint8)
         self._shorter = max(limits) - np.array(limits)  # than the longest
@@ -28,7 +28,7 @@ class SpelledRows:
         self._spelling.forbid(logits, self._situations(n_left))
         return logits
 
-    def likeliest(self, logits: Logits, n_left: int) -> Likeliest:
+    def likeliest(self, logits: Logits, n_left: int) -> MaskedTopK:
         """The best of those tokens in each row; the logits are of no use then."""
         return self._choose(logits.float(), self._spelling, self._situations(n_left), 1)
 

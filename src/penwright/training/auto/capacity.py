@@ -30,7 +30,7 @@ FLOPS = 2e11  # a second, that two cores train at: to tell roughly how long so m
 HOPE = 1.5  # a larger model may do so many times more FLOP a second than a smaller one, and seldom does; on a CPU
 
 
-class Affordable:
+class CapacityPlanner:
     """Answers from the choices made so far, so that it can be asked while a recipe is in the making.
 
     A model is told by the name of its size, or None for the one that the settings make.

@@ -8,7 +8,7 @@ import torch
 from penwright.config import BUDGETS, Recipe, Table, merge, validate
 from penwright.devices import CPU
 from penwright.model.size import Size, size_of
-from penwright.training.auto.capacity import DEFAULT_MINUTES, LADDER, Affordable
+from penwright.training.auto.capacity import DEFAULT_MINUTES, LADDER, CapacityPlanner
 from penwright.training.auto.choices import Choice, Choices, in_words, rounded
 from penwright.training.auto.facts import MANY_CHARACTERS, Facts
 from penwright.training.auto.throughput import Pace
@@ -34,7 +34,7 @@ def make_plan(facts: Facts, given: Table, pace: Pace, device: torch.device = CPU
     `pace` says how fast a model would train here (see pace_on); it is asked as seldom as may be.
     """
     choices = Choices(merge({"task": facts.task}, given))
-    affordable = Affordable(facts, choices, pace, device)
+    affordable = CapacityPlanner(facts, choices, pace, device)
     recipe = _Planner(facts, choices, affordable).recipe()
     size = size_of(
         facts.task, affordable.vocab_size, recipe.model, recipe.training.batch_tokens, n_labels=max(1, facts.n_labels)
@@ -45,7 +45,7 @@ def make_plan(facts: Facts, given: Table, pace: Pace, device: torch.device = CPU
 class _Planner:
     """Makes the choices, one table after the other."""
 
-    def __init__(self, facts: Facts, choices: Choices, affordable: Affordable):
+    def __init__(self, facts: Facts, choices: Choices, affordable: CapacityPlanner):
         self.facts, self.choices, self.affordable = facts, choices, affordable
         self._suggest = choices.suggest
 

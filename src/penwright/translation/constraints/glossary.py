@@ -40,7 +40,7 @@ class Entry(NamedTuple):
         return tuple(map(capitalised, self.targets)) if found[:1].isupper() else self.targets
 
 
-class Place(NamedTuple):
+class TermOccurrence(NamedTuple):
     """Where a term stands in a text."""
 
     start: int
@@ -78,12 +78,12 @@ class Glossary:
                 )
         return cls(tuple(entry for _, entry in entries.values()))
 
-    def find(self, text: str) -> list[Place]:
+    def find(self, text: str) -> list[TermOccurrence]:
         """The terms in the text, in order: whole words, and where two overlap the longer one."""
         words = list(_WORD.finditer(text))
         folded = [word[0].casefold() for word in words]
         places = [
-            Place(words[first].start(), words[first + len(term) - 1].end(), entry)
+            TermOccurrence(words[first].start(), words[first + len(term) - 1].end(), entry)
             for first, word in enumerate(folded)
             for term, entry in self._by_first_word.get(word, ())
             if folded[first : first + len(term)] == term
@@ -104,9 +104,9 @@ def capitalised(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def without_overlaps(places: Iterable[Place]) -> list[Place]:
+def without_overlaps(places: Iterable[TermOccurrence]) -> list[TermOccurrence]:
     """Where two overlap the longer one, or else the first."""
-    kept: list[Place] = []
+    kept: list[TermOccurrence] = []
     for place in sorted(places, key=lambda place: place.start - place.end):
         if all(place.end <= other.start or other.end <= place.start for other in kept):
             kept.append(place)

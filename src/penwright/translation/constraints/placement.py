@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from penwright.decoding.batches import Translating, evaluating
-from penwright.decoding.engine import Stepper
+from penwright.decoding.batches import TargetBatch, evaluating
+from penwright.decoding.engine import DecodeEngine
 from penwright.decoding.padding import batches_by_length, right_padded
 from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.text import WITHOUT_SPACES
@@ -30,7 +30,7 @@ class Hiding(NamedTuple):
     hidden: range
 
 
-class Word(NamedTuple):
+class TargetWord(NamedTuple):
     """A word of a target."""
 
     text: str
@@ -41,8 +41,8 @@ class Word(NamedTuple):
 class Scorer:
     """Tells how likely targets are, step by step as search writes them: so with all that makes its steps quick."""
 
-    def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, stepper: Stepper | None = None):
-        self._model, self.tokenizer, self._stepper = model, tokenizer, stepper or Stepper(model)
+    def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, stepper: DecodeEngine | None = None):
+        self._model, self.tokenizer, self._stepper = model, tokenizer, stepper or DecodeEngine(model)
 
     @torch.inference_mode()
     def log_probs(self, pairs: Sequence[Hiding]) -> list[list[float]]:
@@ -52,7 +52,7 @@ class Scorer:
             for batch in batches_by_length([max(len(p.source), len(p.target)) for p in pairs], BATCH_TOKENS):
                 chosen = [pairs[number] for number in batch]
                 targets = right_padded([pair.target for pair in chosen], device).tokens
-                rows = Translating(
+                rows = TargetBatch(
                     self._model,
                     [pair.source for pair in chosen],
                     start_id=self.tokenizer.start_id,
@@ -64,7 +64,7 @@ class Scorer:
                     found[number] = row[: len(pairs[number].target)]
         return found
 
-    def _along(self, rows: Translating, targets: Int[Tensor, "rows length"]) -> Float[Tensor, "rows length"]:
+    def _along(self, rows: TargetBatch, targets: Int[Tensor, "rows length"]) -> Float[Tensor, "rows length"]:
         """Of all tokens, those that fill up included."""
         found = torch.empty(targets.shape, device=targets.device)
         for n, tokens in enumerate(targets.T):
@@ -73,26 +73,26 @@ class Scorer:
         return found
 
 
-def words_of(tokens: Sequence[int], tokenizer: Tokenizer) -> list[Word]:
+def words_of(tokens: Sequence[int], tokenizer: Tokenizer) -> list[TargetWord]:
     """The words of a target, without punctuation."""
     text, words, start = "", [], 0
     for number, token in enumerate(tokens):
         piece = tokenizer.token_bytes(token).decode("utf-8", "ignore")
         if piece[:1].isspace() or (piece and not piece[0].isalnum()) or WITHOUT_SPACES.match(piece):
-            words.append(Word(text.strip(), start, number - start))
+            words.append(TargetWord(text.strip(), start, number - start))
             text, start = "", number
         text += piece
-    words.append(Word(text.strip(), start, len(tokens) - start))
+    words.append(TargetWord(text.strip(), start, len(tokens) - start))
     return [word for word in words if word.text and word.text[0].isalnum()]
 
 
-def replaced_words(scorer: Scorer, pairs: Sequence[Hiding], seen: Sequence[Sequence[float]]) -> list[Word | None]:
+def replaced_words(scorer: Scorer, pairs: Sequence[Hiding], seen: Sequence[Sequence[float]]) -> list[TargetWord | None]:
     """The word that stands for what is hidden in each pair, where one clearly does.
 
     `seen` are the log-probabilities of the target's tokens with nothing hidden, in nats.
     """
     blind = scorer.log_probs(pairs)
-    found: list[Word | None] = []
+    found: list[TargetWord | None] = []
     for pair, seeing, hiding in zip(pairs, seen, blind, strict=True):
         lost = [one - other for one, other in zip(seeing, hiding, strict=True)]
         words = [(sum(lost[w.first : w.first + w.length]), w) for w in words_of(pair.target, scorer.tokenizer)]

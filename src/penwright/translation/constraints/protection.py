@@ -24,7 +24,7 @@ PATTERNS = {
 }
 
 
-class Span(NamedTuple):
+class ProtectedSpan(NamedTuple):
     """A part of a text."""
 
     start: int
@@ -38,9 +38,9 @@ class Protection:
         """Raises UsageError for a pattern that is no regular expression."""
         self._patterns = [_compiled(pattern) for pattern in (*own, *patterns)]
 
-    def spans(self, text: str) -> list[Span]:
+    def spans(self, text: str) -> list[ProtectedSpan]:
         """In order, without overlaps: own patterns first, then in the order of PATTERNS."""
-        kept: list[Span] = []
+        kept: list[ProtectedSpan] = []
         for pattern in self._patterns:
             for match in pattern.finditer(text):
                 span = _trimmed(match)
@@ -51,9 +51,11 @@ class Protection:
         return kept
 
 
-def _trimmed(match: re.Match[str]) -> Span:
+def _trimmed(match: re.Match[str]) -> ProtectedSpan:
     found = match[0]
-    return Span(match.start() + len(found) - len(found.lstrip()), match.end() - len(found) + len(found.rstrip()))
+    return ProtectedSpan(
+        match.start() + len(found) - len(found.lstrip()), match.end() - len(found) + len(found.rstrip())
+    )
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

@@ -7,12 +7,12 @@ from itertools import pairwise
 from math import fsum, inf, log
 from typing import Literal, NamedTuple
 
-from penwright.decoding.constraints.term_automaton import Borders, Guide, Term, Tokens
+from penwright.decoding.constraints.term_automaton import Borders, ConstraintAutomaton, RequiredTerm, Tokens
 from penwright.decoding.hypotheses import Hypothesis
 from penwright.text import CHINESE_OR_JAPANESE, WITHOUT_SPACES
 from penwright.tokenizers import Tokenizer
 from penwright.translation.constraints.glossary import Glossary, capitalised
-from penwright.translation.constraints.placement import Word
+from penwright.translation.constraints.placement import TargetWord
 from penwright.translation.constraints.protection import Protection
 
 NO_TERMS, USUAL = Glossary(), Protection()
@@ -20,7 +20,7 @@ UNLIKELY = log(0.01)  # less than this, and the model would not have written it 
 
 
 @dataclass(frozen=True, eq=False)
-class Demands:
+class Constraints:
     """What is asked of a translation."""
 
     glossary: Glossary = NO_TERMS
@@ -32,12 +32,12 @@ class Demands:
         return self.bias == inf
 
 
-USUAL_DEMANDS = Demands()  # no glossary; what Protection names stays as it is
-NO_DEMANDS = Demands(protection=Protection(patterns=()))  # what the model writes by itself
+USUAL_DEMANDS = Constraints()  # no glossary; what Protection names stays as it is
+NO_CONSTRAINTS = Constraints(protection=Protection(patterns=()))  # what the model writes by itself
 Range = tuple[int, int]  # of characters, from the first up to, but not with, the second
 
 
-class Wish(NamedTuple):
+class Constraint(NamedTuple):
     """Words that a translation is to have, and where in the source that is asked for."""
 
     start: int
@@ -47,19 +47,19 @@ class Wish(NamedTuple):
     follows_case: bool = False  # whether a capital is right at the beginning of a text
 
 
-class Draft(NamedTuple):
+class DraftReport(NamedTuple):
     """What a translation that is not led tells of the glossary's words."""
 
-    spots: Sequence[tuple[Wish, Word]]  # what stands in place of wished words
+    spots: Sequence[tuple[Constraint, TargetWord]]  # what stands in place of wished words
     unwanted: Sequence[str]  # words that are to be replaced, wherever they might come
     missed: frozenset[tuple[str, ...]]  # the forms of the wished words that it has not
     n_tokens: int | None = None  # its length, with the end token
 
 
-NO_DRAFT = Draft((), (), frozenset())
+NO_DRAFT = DraftReport((), (), frozenset())
 
 
-class Outcome(NamedTuple):
+class ConstraintResult(NamedTuple):
     """What became of a wish."""
 
     source: str
@@ -71,7 +71,7 @@ class Outcome(NamedTuple):
     target_start: int = -1  # of it in the translation
     target_end: int = -1
 
-    def moved(self, in_source: int, in_target: int) -> "Outcome":
+    def moved(self, in_source: int, in_target: int) -> "ConstraintResult":
         """The same, in texts that have so many characters more before it."""
         there = in_target if self.target_start >= 0 else 0
         return self._replace(
@@ -88,13 +88,13 @@ class Outcome(NamedTuple):
         return [f"the glossary's words for this are missing: {self.source}"] if self.state == "missed" else []
 
 
-def wishes_of(text: str, demands: Demands) -> list[Wish]:
+def wishes_of(text: str, demands: Constraints) -> list[Constraint]:
     """In their order in the source; a protected span goes before a term that overlaps it."""
     spans = demands.protection.spans(text)
-    wishes = [Wish(*span, (text[span.start : span.end],), True) for span in spans]
+    wishes = [Constraint(*span, (text[span.start : span.end],), True) for span in spans]
     for start, end, entry in demands.glossary.find(text):
         if all(end <= span.start or span.end <= start for span in spans):
-            wishes.append(Wish(start, end, entry.wished(text[start:end]), False, entry.case != "exact"))
+            wishes.append(Constraint(start, end, entry.wished(text[start:end]), False, entry.case != "exact"))
     return sorted(wishes)
 
 
@@ -104,22 +104,24 @@ class GuideMaker:
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer, self._borders = tokenizer, Borders(tokenizer)
 
-    def guide(self, source: str, wishes: Sequence[Wish], bias: float, draft: Draft = NO_DRAFT) -> Guide | None:
+    def guide(
+        self, source: str, wishes: Sequence[Constraint], bias: float, draft: DraftReport = NO_DRAFT
+    ) -> ConstraintAutomaton | None:
         """None where there is nothing to ask for. Protected spans come as far in the target as in the source."""
         terms, places = [], {wish.forms: word.first for wish, word in draft.spots}
         for wish, times in counted(wishes):
             place = tokens_before(self._tokenizer, source, wish.start) if wish.protected else places.get(wish.forms)
             place = place if times == 1 else None
             terms.append(self._term(wish, times, inf if wish.protected else bias, place))
-        terms += [self._term(Wish(0, 0, (word,), False, True), 0, inf, None) for word in draft.unwanted]
+        terms += [self._term(Constraint(0, 0, (word,), False, True), 0, inf, None) for word in draft.unwanted]
         known = [term for term in terms if term.forms]
-        return Guide(known, self._borders) if known else None
+        return ConstraintAutomaton(known, self._borders) if known else None
 
-    def nothing(self) -> Guide:
+    def nothing(self) -> ConstraintAutomaton:
         """A guide without terms."""
-        return Guide((), self._borders)
+        return ConstraintAutomaton((), self._borders)
 
-    def beginning(self, prefix: str, guide: Guide | None) -> Guide | None:
+    def beginning(self, prefix: str, guide: ConstraintAutomaton | None) -> ConstraintAutomaton | None:
         """The guide, after the tokens of a prefix."""
         if not prefix.strip():
             return guide
@@ -127,11 +129,13 @@ class GuideMaker:
         whole = prefix[-1].isspace()
         return replace(guide or self.nothing(), prefix=tokens, whole_prefix=whole)
 
-    def _term(self, wish: Wish, times: int, bias: float, place: int | None) -> Term:
+    def _term(self, wish: Constraint, times: int, bias: float, place: int | None) -> RequiredTerm:
         """Without forms where the tokenizer has no tokens for a character of each."""
         first = tuple(map(capitalised, wish.forms)) if wish.follows_case else wish.forms
         spaced = self._tokens(f" {form}" for form in wish.forms)
-        return Term(spaced, self._tokens(wish.forms), self._tokens(first), times, bias, place, verbatim=wish.protected)
+        return RequiredTerm(
+            spaced, self._tokens(wish.forms), self._tokens(first), times, bias, place, verbatim=wish.protected
+        )
 
     def _tokens(self, forms: Iterable[str]) -> tuple[Tokens, ...]:
         encoded = [tuple(self._tokenizer.encode(form)) for form in forms]
@@ -143,17 +147,17 @@ def tokens_before(tokenizer: Tokenizer, text: str, place: int) -> int:
     return len(tokenizer.encode(text[:place].rstrip()))
 
 
-def counted(wishes: Iterable[Wish]) -> list[tuple[Wish, int]]:
+def counted(wishes: Iterable[Constraint]) -> list[tuple[Constraint, int]]:
     """Those that ask for the same words together, with how many they are."""
-    same: dict[tuple[str, ...], list[Wish]] = {}
+    same: dict[tuple[str, ...], list[Constraint]] = {}
     for wish in wishes:
         same.setdefault(wish.forms, []).append(wish)
     return [(group[0], len(group)) for group in same.values()]
 
 
 def outcomes(
-    source: str, wishes: Sequence[Wish], hypothesis: Hypothesis, tokenizer: Tokenizer, draft: Draft
-) -> tuple[str, list[Outcome]]:
+    source: str, wishes: Sequence[Constraint], hypothesis: Hypothesis, tokenizer: Tokenizer, draft: DraftReport
+) -> tuple[str, list[ConstraintResult]]:
     """The translation, with protected spans put in where they are missing, and what became of each wish."""
     text = tokenizer.decode(hypothesis.tokens)
     places = places_of(text, wishes)
@@ -161,10 +165,10 @@ def outcomes(
     for wish, place in zip(wishes, places, strict=True):
         here = (source[wish.start : wish.end], wish.start, wish.end, wish.protected)
         if place is None:
-            results.append(Outcome(*here, "missed"))
+            results.append(ConstraintResult(*here, "missed"))
             continue
         forced = wish.forms in draft.missed or (wish.protected and _is_unlikely(hypothesis, tokenizer, place))
-        results.append(Outcome(*here, "forced" if forced else "found", text[slice(*place)], *place))
+        results.append(ConstraintResult(*here, "forced" if forced else "found", text[slice(*place)], *place))
     return _with_insertions(source, text, wishes, results)
 
 
@@ -180,7 +184,7 @@ def _is_unlikely(hypothesis: Hypothesis, tokenizer: Tokenizer, place: tuple[int,
     return fsum(hypothesis.log_probs[n] for n in inside) < UNLIKELY
 
 
-def places_of(text: str, wishes: Sequence[Wish]) -> list[Range | None]:
+def places_of(text: str, wishes: Sequence[Constraint]) -> list[Range | None]:
     """Where each wish stands in a translation: no two at one place, and the longest first, which hold shorter ones."""
     found: dict[int, Range | None] = {}
     taken: list[Range] = []
@@ -190,7 +194,7 @@ def places_of(text: str, wishes: Sequence[Wish]) -> list[Range | None]:
     return [found[number] for number in range(len(wishes))]
 
 
-def first_place(text: str, wish: Wish, taken: Collection[Range]) -> Range | None:
+def first_place(text: str, wish: Constraint, taken: Collection[Range]) -> Range | None:
     """Where the first wished word that is not taken stands in a translation, as a whole word."""
     forms = {*wish.forms, *(map(capitalised, wish.forms) if wish.follows_case else ())}
     pattern = "|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True))
@@ -207,8 +211,8 @@ def _is_whole(text: str, start: int, end: int, *, spans: bool) -> bool:
 
 
 def _with_insertions(
-    source: str, text: str, wishes: Sequence[Wish], results: list[Outcome]
-) -> tuple[str, list[Outcome]]:
+    source: str, text: str, wishes: Sequence[Constraint], results: list[ConstraintResult]
+) -> tuple[str, list[ConstraintResult]]:
     """Missing protected spans go where a word ends, as far in the translation as they stand in the source."""
     for number, wish in enumerate(wishes):
         if results[number].state != "missed" or not wish.protected:

@@ -4,23 +4,23 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import fsum
 
-from penwright.decoding.engine import Stepper
+from penwright.decoding.engine import DecodeEngine
 from penwright.decoding.hypotheses import Hypothesis
 from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.tokenizers import Tokenizer
 from penwright.translation.constraints.glossary import capitalised
-from penwright.translation.constraints.placement import Hiding, Scorer, Word, replaced_words, words_of
-from penwright.translation.constraints.requirements import Draft, Wish, tokens_before
-from penwright.translation.constraints.segments import Asked, Found, Job, source_tokens
+from penwright.translation.constraints.placement import Hiding, Scorer, TargetWord, replaced_words, words_of
+from penwright.translation.constraints.requirements import Constraint, DraftReport, tokens_before
+from penwright.translation.constraints.segments import ConstrainedSegment, Segment, SegmentResult, source_tokens
 
 
 class Revision:
     """Looks at drafts with the model that wrote them."""
 
-    def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, stepper: Stepper | None = None):
+    def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, stepper: DecodeEngine | None = None):
         self._model, self._tokenizer, self._scorer = model, tokenizer, Scorer(model, tokenizer, stepper)
 
-    def drafts(self, jobs: Sequence[Job], found: Sequence[Found]) -> list[Draft]:
+    def drafts(self, jobs: Sequence[Segment], found: Sequence[SegmentResult]) -> list[DraftReport]:
         """Which words of the glossary are missing in each, and what stands in their place."""
         targets = [each.hypothesis.tokens for each in found]
         missed = [each.missed for each in found]
@@ -37,7 +37,11 @@ class Revision:
         ]
 
     def swapped(
-        self, asked: Sequence[Asked], written: Sequence[Hypothesis], length_penalty: float, limit: int | None
+        self,
+        asked: Sequence[ConstrainedSegment],
+        written: Sequence[Hypothesis],
+        length_penalty: float,
+        limit: int | None,
     ) -> list[Hypothesis | None]:
         """The drafts with the wished words in place of those that stood for them, where all of those are known.
 
@@ -55,7 +59,7 @@ class Revision:
         scored = iter(self._scorer.log_probs(pairs))
         return [scored_hypothesis(target, next(scored), length_penalty) if target else None for target in targets]
 
-    def _swap(self, asked: Asked, tokens: Sequence[int]) -> list[int]:
+    def _swap(self, asked: ConstrainedSegment, tokens: Sequence[int]) -> list[int]:
         """Nothing where it is not known what a wished word stands for, or where it would change the prefix."""
         spots = asked.draft.spots
         n_given = len(asked.guide.prefix) if asked.guide else 0
@@ -73,19 +77,21 @@ class Revision:
             swapped[word.first : word.first + word.length] = new
         return swapped
 
-    def _tokens_of(self, source: str, wish: Wish) -> range:
+    def _tokens_of(self, source: str, wish: Constraint) -> range:
         return range(
             tokens_before(self._tokenizer, source, wish.start), tokens_before(self._tokenizer, source, wish.end)
         )
 
 
-def _draft(standing_for: Mapping[Wish, Word | None], words: Sequence[Word], written: Found) -> Draft:
+def _draft(
+    standing_for: Mapping[Constraint, TargetWord | None], words: Sequence[TargetWord], written: SegmentResult
+) -> DraftReport:
     """A word that the draft has twice may come once more, and no wished word is one that others replace."""
     found = {wish: word for wish, word in standing_for.items() if word is not None}
     wished = {form.casefold() for wish in written.wishes for form in wish.forms}
     times = Counter(word.text.casefold() for word in words)
     unwanted = {w.text for w in found.values() if times[w.text.casefold()] == 1 and w.text.casefold() not in wished}
-    return Draft(
+    return DraftReport(
         tuple(found.items()),
         sorted(unwanted),
         frozenset(wish.forms for wish in standing_for),
@@ -93,7 +99,7 @@ def _draft(standing_for: Mapping[Wish, Word | None], words: Sequence[Word], writ
     )
 
 
-def with_swapped(led: Sequence[Found], swapped: Sequence[Found]) -> list[Found]:
+def with_swapped(led: Sequence[SegmentResult], swapped: Sequence[SegmentResult]) -> list[SegmentResult]:
     """The draft with swapped words goes first where it is likelier: by its sum, since misled search likes to ramble."""
     sure = [one for one in swapped if not one.missed]
     first = [one for one in sure if led[0].missed or one.hypothesis.log_prob > led[0].hypothesis.log_prob]

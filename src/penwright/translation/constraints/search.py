@@ -6,51 +6,51 @@ from functools import cached_property
 
 import torch
 
-from penwright.decoding.batches import Translating, evaluating
+from penwright.decoding.batches import TargetBatch, evaluating
 from penwright.decoding.beam_search import beam_search
-from penwright.decoding.constraints.term_automaton import Guide
-from penwright.decoding.engine import Stepper
+from penwright.decoding.constraints.term_automaton import ConstraintAutomaton
+from penwright.decoding.engine import DecodeEngine
 from penwright.decoding.greedy import greedy_search
 from penwright.decoding.hypotheses import BeamSettings, Extension, Hypothesis, Wanted, Watch
 from penwright.decoding.padding import batches_by_length
 from penwright.decoding.sampling.topk import Choosing, likeliest
-from penwright.decoding.sampling.utf8 import Spelling
+from penwright.decoding.sampling.utf8 import Utf8Rules
 from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.tokenizers import Tokenizer
-from penwright.translation.constraints.protection import Span
+from penwright.translation.constraints.protection import ProtectedSpan
 from penwright.translation.constraints.requirements import (
     NO_DRAFT,
-    Draft,
+    Constraint,
+    ConstraintResult,
+    DraftReport,
     GuideMaker,
-    Outcome,
-    Wish,
     outcomes,
     wishes_of,
 )
 from penwright.translation.constraints.revision import Revision, with_swapped
-from penwright.translation.constraints.segments import Asked, Found, Job, source_tokens
+from penwright.translation.constraints.segments import ConstrainedSegment, Segment, SegmentResult, source_tokens
 from penwright.translation.cross_attention import TokenPair, coverage, cross_attention
 
 HARDLY = 2.0  # nats that a draft with words swapped may lose
 BATCH_TOKENS = 4096  # of the sources of one batch, with padding, times beam_size
-WantedJob = Callable[[Job], bool]  # whether it is still waited for
+WantedJob = Callable[[Segment], bool]  # whether it is still waited for
 
 
 class Searcher:
     """Finds the n best translations of sources that fit the model."""
 
-    def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, stepper: Stepper | None = None):
+    def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, stepper: DecodeEngine | None = None):
         self._model, self._tokenizer, self._stepper = model, tokenizer, stepper
         self._revision = Revision(model, tokenizer, stepper)
 
     def find(
         self,
-        jobs: Sequence[Job],
+        jobs: Sequence[Segment],
         settings: BeamSettings,
         limit: int | None,
         watch: Watch | None = None,
         wanted: WantedJob | None = None,
-    ) -> dict[Job, list[Found]]:
+    ) -> dict[Segment, list[SegmentResult]]:
         """What is found for each job, best first, each text once.
 
         First the model writes as it will, but for spans that are kept. Where it missed the glossary's words, this draft
@@ -81,7 +81,7 @@ class Searcher:
         return found
 
     @property
-    def no_guide(self) -> Guide:
+    def no_guide(self) -> ConstraintAutomaton:
         """One that leads nowhere yet."""
         return self._guides.nothing()
 
@@ -89,34 +89,38 @@ class Searcher:
     def _guides(self) -> GuideMaker:
         return GuideMaker(self._tokenizer)
 
-    def freely(self, job: Job) -> Asked:
+    def freely(self, job: Segment) -> ConstrainedSegment:
         """As the model will, but for protected spans, the prefix, and a glossary that only makes words likelier."""
         wishes = wishes_of(job.source, job.demands)
         asked = [wish for wish in wishes if wish.protected or not job.demands.is_hard]
         return self._asked(job, wishes, asked, NO_DRAFT)
 
-    def _led(self, job: Job, draft: Draft) -> Asked:
+    def _led(self, job: Segment, draft: DraftReport) -> ConstrainedSegment:
         """With all that must come."""
         wishes = wishes_of(job.source, job.demands)
         return self._asked(job, wishes, wishes, draft)
 
-    def _asked(self, job: Job, wishes: Sequence[Wish], led: Sequence[Wish], draft: Draft) -> Asked:
+    def _asked(
+        self, job: Segment, wishes: Sequence[Constraint], led: Sequence[Constraint], draft: DraftReport
+    ) -> ConstrainedSegment:
         guide = self._guides.guide(job.source, led, job.demands.bias, draft) if led else None
-        return Asked(job, wishes, self._guides.beginning(job.prefix, guide) if job.prefix else guide, draft)
+        return ConstrainedSegment(
+            job, wishes, self._guides.beginning(job.prefix, guide) if job.prefix else guide, draft
+        )
 
     def search(
         self,
-        asked: Sequence[Asked],
+        asked: Sequence[ConstrainedSegment],
         settings: BeamSettings,
         limit: int | None,
         watch: Watch | None = None,
         wanted: WantedJob | None = None,
-    ) -> list[list[Found]]:
+    ) -> list[list[SegmentResult]]:
         """What is found for each in one go, best first, each text once."""
         several = settings.n_best > 1 or settings.coverage_penalty > 0  # of several, some texts may be equal
         wider = replace(settings, n_best=settings.beam_size) if several else settings
         tokens = [source_tokens(self._tokenizer, each.job) for each in asked]
-        found: list[list[Found]] = [[] for _ in asked]
+        found: list[list[SegmentResult]] = [[] for _ in asked]
         batches = batches_by_length([len(each) for each in tokens], BATCH_TOKENS // settings.beam_size)
         with evaluating(self._model), torch.inference_mode():
             for batch in batches:
@@ -130,7 +134,7 @@ class Searcher:
     def _hypotheses(
         self,
         sources: Sequence[Sequence[int]],
-        asked: Sequence[Asked],
+        asked: Sequence[ConstrainedSegment],
         settings: BeamSettings,
         limit: int | None,
         watch: Watch | None,
@@ -139,7 +143,7 @@ class Searcher:
         """Of one batch."""
         limits = [self._limit(len(source), each, limit) for source, each in zip(sources, asked, strict=True)]
         rows, end_id = self.rows(sources, max(limits)), self._tokenizer.end_id
-        spelling = Spelling.of(self._tokenizer, settings.banned)
+        spelling = Utf8Rules.of(self._tokenizer, settings.banned)
         choosing = Choosing(spelling, self._stepper.likeliest if self._stepper else likeliest)
         guides = [each.guide for each in asked]
         if settings.beam_size > 1 or watch or any(guide is not None for guide in guides):
@@ -161,18 +165,18 @@ class Searcher:
         ]
         return sorted(scored, key=lambda hypothesis: (hypothesis.finish != "end", -hypothesis.score))
 
-    def rows(self, sources: Sequence[Sequence[int]], max_new_tokens: int) -> Translating:
+    def rows(self, sources: Sequence[Sequence[int]], max_new_tokens: int) -> TargetBatch:
         start_id = self._tokenizer.start_id
-        return Translating(
+        return TargetBatch(
             self._model, sources, start_id=start_id, max_new_tokens=max_new_tokens, stepper=self._stepper
         )
 
-    def limit(self, n_source: int, guide: Guide | None = None, asked_for: int | None = None) -> int:
+    def limit(self, n_source: int, guide: ConstraintAutomaton | None = None, asked_for: int | None = None) -> int:
         """The longest target: twice the source is more than any language pair needs, and short ones vary most."""
         asked = len(guide.prefix) + guide.start().prospects.needed if guide else 0
         return min(asked_for or 2 * n_source + 20 + asked, self._model.settings.context_length)
 
-    def _limit(self, n_source: int, asked: Asked, asked_for: int | None) -> int:
+    def _limit(self, n_source: int, asked: ConstrainedSegment, asked_for: int | None) -> int:
         """The same for one that may have a draft: what is led longs to be long, since a wish costs the same then."""
         longest = self.limit(n_source, asked.guide, asked_for)
         if asked.draft.n_tokens is None or asked.guide is None:
@@ -180,17 +184,17 @@ class Searcher:
         needed, n_tokens = asked.guide.start().prospects.needed, asked.draft.n_tokens
         return min(longest, n_tokens + max(4, n_tokens // 4) + needed)
 
-    def _distinct(self, asked: Asked, hypotheses: Sequence[Hypothesis]) -> list[Found]:
-        texts: dict[str, Found] = {}
+    def _distinct(self, asked: ConstrainedSegment, hypotheses: Sequence[Hypothesis]) -> list[SegmentResult]:
+        texts: dict[str, SegmentResult] = {}
         for hypothesis in hypotheses:
             found = self.found(asked, hypothesis)
             texts.setdefault(found.text, found)
         return list(texts.values())
 
-    def found(self, asked: Asked, hypothesis: Hypothesis) -> Found:
+    def found(self, asked: ConstrainedSegment, hypothesis: Hypothesis) -> SegmentResult:
         """A hypothesis as text, with what became of the wishes."""
         text, results = outcomes(asked.job.source, asked.wishes, hypothesis, self._tokenizer, asked.draft)
-        return Found(text, hypothesis, asked.wishes, results)
+        return SegmentResult(text, hypothesis, asked.wishes, results)
 
 
 def _among(batch: Sequence[int], watch: Watch | None) -> Watch | None:
@@ -204,21 +208,21 @@ def _among(batch: Sequence[int], watch: Watch | None) -> Watch | None:
     return told
 
 
-def _by_number(asked: Sequence[Asked], wanted: WantedJob | None) -> Wanted | None:
+def _by_number(asked: Sequence[ConstrainedSegment], wanted: WantedJob | None) -> Wanted | None:
     return None if wanted is None else lambda number: wanted(asked[number].job)
 
 
-def _is_as_good(swapped: Found, draft: Found) -> bool:
+def _is_as_good(swapped: SegmentResult, draft: SegmentResult) -> bool:
     """Whether it has what was missed and is nearly as likely: search finds nothing that is much better then."""
     return not swapped.missed and swapped.hypothesis.log_prob > draft.hypothesis.log_prob - HARDLY
 
 
-def _is_protected(job: Job) -> bool:
+def _is_protected(job: Segment) -> bool:
     """Whether all of it stays as it is."""
-    return not job.prefix and job.demands.protection.spans(job.source) == [Span(0, len(job.source))]
+    return not job.prefix and job.demands.protection.spans(job.source) == [ProtectedSpan(0, len(job.source))]
 
 
-def _as_it_is(job: Job) -> list[Found]:
-    wish = Wish(0, len(job.source), (job.source,), True)
-    kept = Outcome(job.source, 0, len(job.source), True, "found", job.source, 0, len(job.source))
-    return [Found(job.source, Hypothesis((), 0.0, 0.0, "end"), [wish], [kept])]
+def _as_it_is(job: Segment) -> list[SegmentResult]:
+    wish = Constraint(0, len(job.source), (job.source,), True)
+    kept = ConstraintResult(job.source, 0, len(job.source), True, "found", job.source, 0, len(job.source))
+    return [SegmentResult(job.source, Hypothesis((), 0.0, 0.0, "end"), [wish], [kept])]
