@@ -11,7 +11,8 @@ from penwright.run.folder import Run
 from penwright.tasks import generation, translation
 from penwright.training import trainer
 from penwright.training.loop import Observer
-from penwright.workflows import load, train
+from penwright.workflows import load
+from penwright.workflows import train as training
 from penwright.workflows.plan import new_run_folder, prepare, read_recipe
 from penwright.workflows.train import resume, train
 
@@ -171,11 +172,11 @@ def test_a_model_that_does_not_beat_its_baselines_ends_with_a_word_about_it(trai
 def test_a_model_that_over_fitted_is_not_told_to_take_more_minutes(trained: Path) -> None:
     run, step = Run(trained), Run(trained).last_step()
     run.append("metrics.jsonl", {"step": step, "nats per token": 3.0})
-    assert not train._is_over_fitted(run, step)
+    assert not training._is_over_fitted(run, step)
     (run.folder / "metrics.jsonl").write_text(
         f'{{"step": 1, "nats per token": 1.0}}\n{{"step": {step}, "nats per token": 1.1}}\n'
     )
-    assert train._is_over_fitted(run, 1)
+    assert training._is_over_fitted(run, 1)
 
 
 def test_looks_translate_some_of_many_held_out_pairs_and_say_so(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
-"""START HERE: one row for each task says which corpus, batches, scores and samples make it up.
+"""START HERE: the table of tasks. Each row names a task's corpus, batches, scores and samples.
 
-What happens in a run, whichever its task: workflows/plan.py opens the corpus and plans the recipe; workflows/train.py trains the
-tokenizer, stores the tokens, and lets a `Session` step a `Trainer` through the batches, look at held-out examples, and
-save. Each task's functions stand in a page of its own: writing.py, translating.py, classifying.py.
+Every run follows the same path. `workflows/plan.py` opens the corpus and plans the recipe. `workflows/train.py` trains
+the tokenizer and stores the tokens. A `Session` then steps a `Trainer` through the batches, evaluates, samples and saves.
+The functions of each task are in `generation.py`, `translation.py` and `classification.py`.
 """
 
 from collections.abc import Callable, Iterator, Sequence

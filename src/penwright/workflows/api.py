@@ -1,4 +1,4 @@
-"""The Python door: a run is made (workflows/plan.py, workflows/train.py, workflows/ensemble.py) and used (workflows/load.py)."""
+"""The functions that commands and the Python API share."""
 
 from penwright.training.distributed import is_launched, launch
 from penwright.workflows.ensemble import member_settings, minutes_for, train_ensemble
