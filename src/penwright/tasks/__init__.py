@@ -1,7 +1,7 @@
 """START HERE: the table of tasks. Each row names a task's corpus, batches, scores and samples.
 
 Every run follows the same path. `workflows/plan.py` opens the corpus and plans the recipe. `workflows/train.py` trains
-the tokenizer and stores the tokens. A `Session` then steps a `Trainer` through the batches, evaluates, samples and saves.
+the tokenizer and stores the tokens. A `Session` then steps a `Trainer`, evaluates, samples and saves.
 The functions of each task are in `generation.py`, `translation.py` and `classification.py`.
 """
 
