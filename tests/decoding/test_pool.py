@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from penwright.config import DecodingSettings, Table
 from penwright.decoding import continuous_batching as pool_module
+from penwright.decoding import continuous_batching as prefixes_module
 from penwright.decoding import engine
-from penwright.decoding import prefix_cache as prefixes_module
-from penwright.decoding.continuous_batching import Pool
-from penwright.decoding.prefix_cache import Prefixes, n_common
+from penwright.decoding.continuous_batching import Pool, Prefixes, n_common
 from penwright.decoding.requests import News, Request
 from penwright.errors import PenwrightError
 from penwright.generation.generator import Completion, Generator

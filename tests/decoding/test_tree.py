@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from penwright.config import DecodingSettings
+from penwright.inspection.beams import BeamTree, Node
 from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.tokenizers import Tokenizer
-from penwright.translation.beam_tree import BeamTree, Node
 from penwright.translation.constraints.glossary import Entry, Glossary
 from penwright.translation.constraints.requirements import Constraints
 from penwright.translation.translator import Translator

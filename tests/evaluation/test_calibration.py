@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penwright.config import ModelSettings
 from penwright.data.batches import LabelledBatch
-from penwright.evaluation.calibration import calibration, calibration_of
+from penwright.evaluation.classification import calibration, calibration_of
 from penwright.model.encoder_only import EncoderOnly
 
 

@@ -13,9 +13,8 @@ from penwright.config import Table, Task
 from penwright.errors import UsageError
 from penwright.inspection import Inspector
 from penwright.inspection import head_statistics as of
-from penwright.inspection.attention_maps import pack, unpack
+from penwright.inspection.attention_maps import pack, rollout, unpack
 from penwright.inspection.forward_pass import scores
-from penwright.inspection.rollout import rollout
 from penwright.model.attention_recording import record_attention
 
 Make = Callable[..., Inspector]

@@ -4,8 +4,7 @@ from torch import nn
 
 from penwright.config import AdamW, ModelSettings, Muon
 from penwright.model.decoder_only import DecoderOnly
-from penwright.training.muon import MuonOptimizer, orthogonalise
-from penwright.training.optimizers import Optimizers
+from penwright.training.optimizers import MuonOptimizer, Optimizers, orthogonalise
 
 
 @pytest.mark.parametrize("shape", [(2, 8, 8), (1, 4, 16), (3, 16, 4)])

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from penwright.errors import Interrupted
-from penwright.evaluation.samples import Sample
-from penwright.evaluation.scores import Score
+from penwright.evaluation.scores import Sample, Score
 from penwright.run.folder import Run
 from penwright.run.stop_file import forget_wishes, is_to_stop, was_stopped, wish_stop
 from penwright.training.loop import Observer, Session

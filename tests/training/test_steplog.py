@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penwright.run.folder import STEPS, Run
-from penwright.training.step_log import AT_FIRST, EVERY, StepLog
+from penwright.training.tensorboard import AT_FIRST, EVERY, StepLog
 from penwright.training.trainer import StepReport, Trainer
 
 

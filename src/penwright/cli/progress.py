@@ -10,8 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from penwright.evaluation.samples import Sample
-from penwright.evaluation.scores import Score
+from penwright.evaluation.scores import Sample, Score
 from penwright.training.loop import Observer
 from penwright.training.trainer import StepReport, Trainer
 

@@ -12,10 +12,47 @@ from penwright.decoding.sampling.sampler import Sampling
 from penwright.decoding.sampling.topk import Choose, likeliest
 from penwright.decoding.sampling.utf8 import Utf8Rules
 from penwright.decoding.sampling.utf8_rows import SpelledRows
-from penwright.decoding.stop_strings import StopFilter
 from penwright.decoding.unknown_tokens import never_written
 from penwright.errors import UsageError
 from penwright.tokenizers import TextStream, Tokenizer
+
+
+class StopFilter:
+    """Passes text on until a stop string is complete; holds back what may be the beginning of one."""
+
+    def __init__(self, stops: Sequence[str]):
+        self._stops = [stop for stop in stops if stop]
+        self._held = ""
+        self.stopped = False
+
+    def push(self, text: str) -> str:
+        """The text that can be shown; nothing more once a stop string has come.
+
+        Of several stop strings that one counts which is complete first, and of those the longest, so that it makes no
+        difference in what portions the text comes.
+        """
+        if self.stopped:
+            return ""
+        text = self._held + text
+        places = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
+        if places:
+            self.stopped, self._held = True, ""
+            return text[: min(places)[1]]
+        n_held = max((_overlap(text, stop) for stop in self._stops), default=0)
+        self._held = text[len(text) - n_held :]
+        return text[: len(text) - n_held]
+
+    def finish(self) -> str:
+        """What was held back in vain."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _overlap(text: str, stop: str) -> int:
+    """The length of the longest end of the text that a stop string begins with."""
+    lengths = range(min(len(text), len(stop) - 1), 0, -1)
+    return next((n for n in lengths if text.endswith(stop[:n])), 0)
+
 
 MAX_NEW_TOKENS = 400  # where the settings name no number
 APART = {"seed", "stop", "max_new_tokens", "min_new_tokens", "pattern", "banned_words", "required_words"}

@@ -12,27 +12,33 @@ from penwright.decoding.batches import evaluating
 from penwright.decoding.unknown_tokens import unknown_warnings
 from penwright.errors import UsageError
 from penwright.generation.generator import Generator
-from penwright.inspection.ablation import Ablation, HeadImportance, ablate, head_importance
+from penwright.inspection.ablation import Ablation, HeadImportance, LeavingOut, ablate, head_importance, leaving_out
 from penwright.inspection.arithmetic import HeadArithmetic, head_arithmetic
 from penwright.inspection.attention_maps import (
     Alignment,
     AttentionMaps,
     PackedPart,
+    Rollout,
     alignment,
     attention_maps,
     packed_maps,
+    rollouts,
 )
 from penwright.inspection.beams import Beams, beams
 from penwright.inspection.comparison import Surprises
-from penwright.inspection.embeddings import EmbeddingMap, Neighbours, nearest, plane
+from penwright.inspection.embeddings import (
+    EmbeddingMap,
+    Neighbours,
+    PositionalSimilarity,
+    nearest,
+    plane,
+    positional_similarity,
+)
 from penwright.inspection.forward_pass import ForwardPass, Side, embedding_of, scores
 from penwright.inspection.gradients import N_STEPS, Aim, Attribution, Method, attribution, likeliest_outcome
 from penwright.inspection.head_statistics import HeadStatistics, head_statistics, joined
 from penwright.inspection.heads import all_heads, parse_head
 from penwright.inspection.lens import Lens, logit_lens
-from penwright.inspection.occlusion import LeavingOut, leaving_out
-from penwright.inspection.positions import PositionalSimilarity, positional_similarity
-from penwright.inspection.rollout import Rollout, rollouts
 from penwright.inspection.token_scores import LossByPosition, TokenScores, loss_by_position, token_scores
 from penwright.inspection.tokens import Token, special_token, tokens_of, vocabulary
 from penwright.model import Model

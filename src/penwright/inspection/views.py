@@ -11,20 +11,17 @@ from typing import Any
 import numpy as np
 
 from penwright.errors import UsageError
-from penwright.inspection.ablation import Ablation, HeadImportance
+from penwright.inspection.ablation import Ablation, HeadImportance, LeavingOut
 from penwright.inspection.arithmetic import HeadArithmetic
-from penwright.inspection.attention_maps import Alignment, AttentionMaps, AttentionPart, PackedPart, pack
+from penwright.inspection.attention_maps import Alignment, AttentionMaps, AttentionPart, PackedPart, Rollout, pack
 from penwright.inspection.beams import Beams
 from penwright.inspection.comparison import Comparison, HeadComparison
-from penwright.inspection.embeddings import EmbeddingMap, Neighbours
+from penwright.inspection.embeddings import EmbeddingMap, Neighbours, PositionalSimilarity
 from penwright.inspection.forward_pass import TopPredictions
 from penwright.inspection.gradients import Attribution
 from penwright.inspection.head_statistics import STATISTICS, HeadStatistics, head_statistics
 from penwright.inspection.heads import Head
 from penwright.inspection.lens import Lens
-from penwright.inspection.occlusion import LeavingOut
-from penwright.inspection.positions import PositionalSimilarity
-from penwright.inspection.rollout import Rollout
 from penwright.inspection.token_scores import LossByPosition, TokenScores
 from penwright.inspection.tokens import Token
 from penwright.views import View

@@ -4,7 +4,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 
 from penwright.errors import PenwrightError
-from penwright.evaluation.calibration import Calibration
+from penwright.evaluation.classification import Calibration
 from penwright.serving.errors import REFUSALS
 from penwright.serving.fields import TheShelf
 from penwright.workflows.optimize import calibrate

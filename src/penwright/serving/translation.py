@@ -13,6 +13,7 @@ from fastapi import APIRouter
 
 from penwright.decoding.hypotheses import Extension
 from penwright.errors import UsageError
+from penwright.inspection.beams import BeamTree
 from penwright.serving.dynamic_batching import Unwanted
 from penwright.serving.errors import REFUSALS
 from penwright.serving.fields import TheSettings, TheShelf, check_texts
@@ -38,7 +39,6 @@ from penwright.serving.translation_fields import (
 )
 from penwright.tokenizers import Tokenizer
 from penwright.translation.alignment import Aligner, Weights
-from penwright.translation.beam_tree import BeamTree
 from penwright.translation.constraints.glossary import Glossary
 from penwright.translation.constraints.requirements import ConstraintResult, Constraints
 from penwright.translation.documents import TextBlock, blocks

@@ -21,8 +21,7 @@ from penwright.data.corpora import (
 )
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
-from penwright.evaluation.samples import Sample
-from penwright.evaluation.scores import Score
+from penwright.evaluation.scores import Sample, Score
 from penwright.tasks import classification, generation, translation
 from penwright.tasks.context import (
     AnyCorpus,

@@ -16,8 +16,7 @@ from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
 from penwright.errors import PenwrightError
 from penwright.evaluation.classification import classification_scores, classified
-from penwright.evaluation.samples import Sample
-from penwright.evaluation.scores import Score
+from penwright.evaluation.scores import Sample, Score
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
 
 Rows = NDArray[np.int64]

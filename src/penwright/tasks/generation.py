@@ -8,8 +8,7 @@ from penwright.data.corpora import Document
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
 from penwright.evaluation.perplexity import Surprise, baselines, surprise, text_scores
-from penwright.evaluation.samples import Sample
-from penwright.evaluation.scores import Score
+from penwright.evaluation.scores import Sample, Score
 from penwright.generation.generator import Generator
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
 from penwright.text import first_words

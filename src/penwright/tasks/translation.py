@@ -9,8 +9,7 @@ from penwright.data.corpora import Pair
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
 from penwright.evaluation.perplexity import surprise
-from penwright.evaluation.samples import Sample
-from penwright.evaluation.scores import Score
+from penwright.evaluation.scores import Sample, Score
 from penwright.evaluation.translation import translation_scores
 from penwright.run.folder import write_atomically
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext

@@ -8,8 +8,7 @@ from time import monotonic
 from types import FrameType
 
 from penwright.errors import Interrupted
-from penwright.evaluation.samples import Sample
-from penwright.evaluation.scores import Score
+from penwright.evaluation.scores import Sample, Score
 from penwright.run.folder import METRICS, SAMPLES, Run
 from penwright.run.stop_file import forget_wishes, is_to_stop, note_stopped
 from penwright.training.compilation import uncompiled

@@ -11,7 +11,7 @@ from penwright.data.corpora import Pair
 from penwright.decoding.engine import compile_steps
 from penwright.devices import usable_device
 from penwright.errors import Say, UsageError, say_nothing
-from penwright.evaluation.calibration import Bin, Calibration, calibration
+from penwright.evaluation.classification import Bin, Calibration, calibration
 from penwright.evaluation.perplexity import surprise
 from penwright.evaluation.tuning import Tuning, tune, tuned
 from penwright.model.encoder_only import EncoderOnly

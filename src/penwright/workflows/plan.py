@@ -11,7 +11,7 @@ from penwright.data.paths import WILDCARD, is_pattern
 from penwright.errors import PenwrightError, Say, UsageError, say_nothing
 from penwright.run.folder import Run
 from penwright.tasks import TASKS, AnyCorpus, reading_of
-from penwright.training.auto.facts import Facts
+from penwright.training.auto.capacity import Facts
 from penwright.training.auto.forecast import CONTEXT, MEASURED, Outlook, compressed_bits, outlook_by_epochs, outlook_for
 from penwright.training.auto.machine import Machine, choose_machine
 from penwright.training.auto.planner import Plan, make_plan

@@ -27,7 +27,7 @@ from penwright.training.auto.machine import Machine, choose_machine
 from penwright.training.compilation import choose_compilation
 from penwright.training.distributed import join
 from penwright.training.loop import OVER_FITTED, Observer, Session
-from penwright.training.step_log import StepLog
+from penwright.training.tensorboard import StepLog
 from penwright.training.trainer import Trainer
 from penwright.workflows.load import CORPUS, corpus_record, load, recipe_here, require_unchanged
 from penwright.workflows.plan import Prepared, changed

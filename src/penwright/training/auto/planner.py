@@ -8,9 +8,8 @@ import torch
 from penwright.config import BUDGETS, Recipe, Table, merge, validate
 from penwright.devices import CPU
 from penwright.model.size import Size, size_of
-from penwright.training.auto.capacity import DEFAULT_MINUTES, LADDER, CapacityPlanner
+from penwright.training.auto.capacity import DEFAULT_MINUTES, LADDER, MANY_CHARACTERS, CapacityPlanner, Facts
 from penwright.training.auto.choices import Choice, Choices, in_words, rounded
-from penwright.training.auto.facts import MANY_CHARACTERS, Facts
 from penwright.training.auto.throughput import Pace
 
 MANY_EPOCHS = 6.0  # of labelled texts: more of them is hidden from there on (measured)

@@ -56,7 +56,7 @@ class DraftReport(NamedTuple):
     n_tokens: int | None = None  # its length, with the end token
 
 
-NO_DRAFT = DraftReport((), (), frozenset())
+NO_DRAFT: DraftReport = DraftReport((), (), frozenset())
 
 
 class ConstraintResult(NamedTuple):
