@@ -97,9 +97,7 @@ def main() -> None:
     for run in sys.argv[1:]:
         names = loaded_by(run)
         heavy = [name for name in names if name.split(".")[1:2] in (["training"], ["data"], ["formats"])]
-        print(
-            f"{run}: load() imports {len(names)} modules, of which training, data, formats: {', '.join(heavy) or 'none'}"
-        )
+        print(f"{run}: load() imports {len(names)} modules; heavy ones: {', '.join(heavy) or 'none'}")
         task = {"Generator": "generate", "Translator": "translate", "Classifier": "classify"}[
             type(penwright.load(run)).__name__
         ]
