@@ -194,7 +194,8 @@ def _suggest_compiling(recipe: Recipe, machine: Machine, observers: Sequence[Obs
 
 def _kept(changes: Table, run: Run) -> Table:
     """The changes as the recipe keeps them: files as they were found from where the run was trained."""
-    origin = run.folder / (corpus_record(run).trained_from or os.path.relpath(Path.cwd(), run.folder))
+    place = run.real_folder
+    origin = place / (corpus_record(run).trained_from or os.path.relpath(Path.cwd(), place))
     data = changes.get("data", {})
     parts = [part for part in ("train", "validation") if part in data]
     paths = {part: [seen_from(origin, path) for path in one_or_more(data[part])] for part in parts}
@@ -219,7 +220,7 @@ def _keep_corpus(run: Run, bench: Workbench) -> None:
     corpus = bench.corpus
     files = [{"path": str(file.path), "bytes": file.n_bytes, "sha256": file.sha256} for file in corpus.files]
     record = {"fingerprint": corpus.fingerprint, "files": files, "report": corpus.report.as_dict()}
-    here = os.path.relpath(Path.cwd(), run.folder)  # so that a run and its text can be moved together
+    here = os.path.relpath(Path.cwd(), run.real_folder)  # so that a run and its text can be moved together
     places = {"trained_from": Path(here).as_posix(), "card": asdict(bench.card)}
     run.write_json(CORPUS, {**record, **places, "columns": corpus.roles})
 

@@ -118,6 +118,12 @@ class Run:
         raise PenwrightError(f"there is no run in {folder}.{hint}")
 
     @property
+    def real_folder(self) -> Path:
+        """The folder without links on the way to it, from which relative paths can be followed upwards."""
+        real = self.folder.resolve()
+        return self.folder if real == self.folder.absolute() else real
+
+    @property
     def recipe(self) -> Recipe:
         """The settings that training goes by."""
         path = self.folder / RECIPE
@@ -384,7 +390,9 @@ def require_contained(folder: Path) -> None:
     for path in folder.glob("*"):
         if path.name in OURS or path.suffix == ".json":
             require_plain(path)
-    for path in (folder / CHECKPOINTS).glob("step-*"):
+    for path in (folder / CHECKPOINTS).glob("*"):
+        if path.name != FIRST and not path.name.startswith("step-"):
+            continue
         require_plain(path)
         for part in path.glob("*"):
             require_plain(part)

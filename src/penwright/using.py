@@ -188,7 +188,7 @@ def recipe_here(run: Run) -> Recipe:
         return recipe
 
     def here(paths: Sequence[str]) -> tuple[str, ...]:
-        return tuple(found_from(run.folder / origin, path) for path in paths)
+        return tuple(found_from(run.real_folder / origin, path) for path in paths)
 
     data, distillation = recipe.data, recipe.distillation
     data = data.model_copy(update={"train": here(data.train), "validation": here(data.validation)})

@@ -16,6 +16,7 @@ from penwright.data.store import (
     FORMAT_VERSION,
     ColumnSummary,
     TokenStore,
+    checksum,
     labels_file,
     offsets_file,
     open_store,
@@ -62,7 +63,8 @@ def write_store(
             "files": {file.path.name: {"size": file.size, "sha256": file.hash.hexdigest()} for file in written},
         }
         description = _File(unfinished / "store.json", files)
-        description.write(json.dumps(manifest, indent=2).encode("utf-8"))
+        whole = {**manifest, "checksum": checksum(manifest)}
+        description.write(json.dumps(whole, indent=2).encode("utf-8"))
         description.close()
     return open_store(folder)
 
