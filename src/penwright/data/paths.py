@@ -97,6 +97,11 @@ def unzipped(paths: Sequence[str]) -> list[str]:
     return [path for each in found for path in each]
 
 
+def is_pipe_name(path: str) -> bool:
+    """Whether it stands for standard input or for what a shell makes of `<(...)`."""
+    return path == STANDARD_INPUT or PIPE.fullmatch(path) is not None
+
+
 def left_aside(folder: Path) -> str:
     """Describe the files of a folder or archive that are not read as text, and what would read them; "" for none."""
     files = _files_in(folder)

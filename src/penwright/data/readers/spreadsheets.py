@@ -22,7 +22,7 @@ Cells = list[str]
 
 
 def sheet_lines(file: BufferedIOBase, name: str, format_name: str) -> Iterator[str]:
-    """Yield the rows of the first sheet with content as JSON lists of strings, and a last line that names all sheets."""
+    """Yield the rows of the first sheet with content as JSON lists of strings, then a line that names all sheets."""
     with open_zip(file, name) as opened:
         rows = _xlsx_rows(file, name) if format_name == "xlsx" else _ods_rows(opened, name)
         sheets: list[str] = []
