@@ -128,12 +128,8 @@ def examine(path: str | Path, encoding: str | None = None) -> SourceFile:
     if kind is not None and kind.kind == "other":
         raise NotText(f"{name} is {kind.what}; {kind.remedy}")
     if kind is not None and kind.kind == "archive":
-        what = (
-            "give it by itself, under a name that ends in .zip"
-            if is_zipfile(stored)
-            else "it is damaged: fetch it again"
-        )
-        raise NotText(f"{name} is a .zip archive; {what}")
+        what = "give it under a name that ends in .zip" if is_zipfile(stored) else "it is damaged: fetch it again"
+        raise NotText(f"{name} is a .zip archive; {what}, or unpack it")
     if kind is None or kind.kind == "pairs":
         file = _examine_text(stored, name, encoding)
         return file if kind is None else replace(file, format=kind.name)
