@@ -18,7 +18,8 @@ from penwright.config import (
     validate,
 )
 from penwright.data.corpora import Document, Labelled, Pair, detect_task
-from penwright.data.paths import WILDCARD, is_pattern
+from penwright.data.paths import WILDCARD, is_pattern, is_pipe_name
+from penwright.data.report import count
 from penwright.errors import PenwrightError, Say, UsageError, say_nothing
 from penwright.runs import Run
 from penwright.tasks import TASKS, AnyCorpus, reading_of
@@ -30,6 +31,7 @@ from penwright.training.planning import Plan, make_plan
 
 HEADS = ("n_heads", "n_kv_heads", "d_head")  # settings that must suit the width
 N_EXAMPLES = 3  # that are shown before training
+FEWEST_CHARACTERS = 100  # that a writer can be trained on
 SEEN_FOR_FACTS = 2_000_000  # characters read to see which distinct ones there are
 
 
@@ -74,11 +76,22 @@ def prepare(given: Table, say: Say = say_nothing) -> Prepared:
     given = _with_pieces_of_teachers(given)
     first = validate(Recipe, _without_open_choices(merge(given, {"task": task})), "the settings")
     corpus = TASKS[first.task].open_corpus(first.data.train, reading_of(first))
+    _require_enough(first, corpus)
     machine = choose_machine(first.training)
     facts = _facts(first.task, corpus)
     say("timing a few steps of training on this machine")
     plan = make_plan(facts, given, pace_on(machine, first.task, max(1, len(corpus.labels))), machine.device)
     return Prepared(plan, corpus, machine, reason)
+
+
+def _require_enough(recipe: Recipe, corpus: AnyCorpus) -> None:
+    """Raise PenwrightError for a text of which nothing can be learned."""
+    size = corpus.training.n_characters
+    if recipe.task == "generate" and size < FEWEST_CHARACTERS:
+        raise PenwrightError(
+            f"{corpus.files[0].path} is too short to learn from: {count(size, 'character')} beside what is held out. "
+            f"Give at least {FEWEST_CHARACTERS}; a model begins to write well with some hundred thousand"
+        )
 
 
 def expect(prepared: Prepared) -> Outlook:
@@ -161,6 +174,7 @@ def _facts(task: Task, corpus: AnyCorpus) -> Facts:
 def new_run_folder(recipe: Recipe) -> Path:
     """A folder under runs/ named after the text, that does not exist yet."""
     text = recipe.data.train[0].removeprefix("hub:")
+    text = "stdin" if is_pipe_name(text) else text
     parts = Path(text).parts
     if is_pattern(text):  # which names no file: the folder before it does
         parts = tuple(takewhile(lambda part: not WILDCARD.search(part), parts))

@@ -53,7 +53,7 @@ def detect_task(paths: Sequence[str | Path], *, encoding: str | None = None) -> 
     if is_hub(first):
         return task_of_table(open_hub(first))
     if is_collection(first):
-        what = "folder" if is_folder(first) else "pattern" if is_pattern(first) else "archive"
+        what = "folder" if is_folder(first) else "pattern" if is_pattern(first) else "zip archive"
         _ask_about_sides(first, others, what)
         return "generate", f"{first} is a {what}: its files are read as running text{_about_classes(first)}"
     return _task_of_file(examine_text(first, encoding), others, encoding)

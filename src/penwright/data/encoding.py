@@ -159,13 +159,14 @@ class _LineDecoder(codecs.IncrementalDecoder):
 
 
 def kind_of_line(line: bytes) -> Literal["ascii", "utf-8", "damaged", "foreign"]:
-    """Tell a line of another encoding from one of UTF-8 with damage, which has valid characters beyond ASCII too."""
+    """Tell a line of another encoding from one of UTF-8 with damage, most of which is valid."""
     if line.isascii():
         return "ascii"
     with suppress(UnicodeDecodeError):
         line.decode()
         return "utf-8"
-    return "foreign" if line.decode("utf-8", "ignore").isascii() else "damaged"
+    valid = sum(not character.isascii() for character in line.decode("utf-8", "ignore"))
+    return "foreign" if line.decode("utf-8", "replace").count("\ufffd") > valid else "damaged"
 
 
 def sample_lines(blocks: Iterable[bytes]) -> tuple[Counter[str], bytes]:

@@ -2,12 +2,13 @@
 
 import codecs
 import hashlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from zipfile import is_zipfile
 
 from penwright.data.decoded import Tally, decoded, survey
 from penwright.data.encoding import (
@@ -26,6 +27,7 @@ from penwright.data.readers.documents import document_lines
 from penwright.data.readers.formats import HEAD as START
 from penwright.data.readers.formats import Format, format_of
 from penwright.data.readers.html import declared_encoding
+from penwright.data.readers.spreadsheets import sheets_read
 from penwright.errors import PenwrightError
 
 BLOCK = 1 << 20  # bytes read at a time, and about the longest piece of text handed on
@@ -57,6 +59,7 @@ class SourceFile:
     n_cr: int = 0  # lines that ended in a bare CR
     blank: bool = False
     format: str = ""  # of what is not plain text, such as "docx"
+    remark: str = ""  # on the part of it that is read
     copy: str = ""  # the temporary file that holds its text, unless it is the file itself
 
     @property
@@ -125,14 +128,17 @@ def examine(path: str | Path, encoding: str | None = None) -> SourceFile:
     if kind is not None and kind.kind == "other":
         raise NotText(f"{name} is {kind.what}; {kind.remedy}")
     if kind is not None and kind.kind == "archive":
-        raise NotText(f"{name} is a .zip archive; give it by itself, under a name that ends in .zip, or unpack it")
+        what = "give it under a name that ends in .zip" if is_zipfile(stored) else "it is damaged: fetch it again"
+        raise NotText(f"{name} is a .zip archive; {what}, or unpack it")
     if kind is None or kind.kind == "pairs":
         file = _examine_text(stored, name, encoding)
         return file if kind is None else replace(file, format=kind.name)
     key = kind.name, encoding, str(stored), *state_of(stored)
     copy = copy_once(key, name, partial(_extracted, kind, stored, name, encoding))
-    file = _examine_text(copy, name, "utf-8")
-    return replace(file, n_bytes=stored.stat().st_size, format=kind.name)
+    file = replace(_examine_text(copy, name, "utf-8"), n_bytes=stored.stat().st_size, format=kind.name)
+    if kind.kind == "sheet":
+        file = replace(file, n_lines=file.n_lines - 1, remark=sheets_read(deque(file.lines(), maxlen=1)[0]))
+    return file
 
 
 def read_markup(path: str | Path, encoding: str | None = None) -> str:

@@ -97,6 +97,11 @@ def unzipped(paths: Sequence[str]) -> list[str]:
     return [path for each in found for path in each]
 
 
+def is_pipe_name(path: str) -> bool:
+    """Whether it stands for standard input or for what a shell makes of `<(...)`."""
+    return path == STANDARD_INPUT or PIPE.fullmatch(path) is not None
+
+
 def left_aside(folder: Path) -> str:
     """Describe the files of a folder or archive that are not read as text, and what would read them; "" for none."""
     files = _files_in(folder)
@@ -153,12 +158,14 @@ def _fits(names: Sequence[str], parts: Sequence[str]) -> bool:
     """Whether the names of a path fit the parts of a pattern, in which `**` stands for any number of folders."""
     reached = {0}  # how many parts of the pattern the names so far may have used
     for name in names:
-        reached |= {place + 1 for place in reached if parts[place : place + 1] == ("**",)}
-        stay = {place for place in reached if parts[place : place + 1] == ("**",)}
-        reached = stay | {
-            place + 1 for place in reached - stay if place < len(parts) and fnmatchcase(name, parts[place])
-        }
-    return len(parts) in reached or (parts[-1] == "**" and len(parts) - 1 in reached)
+        stay = set()
+        for place, part in enumerate(parts):
+            if place in reached and part == "**":
+                stay.add(place)
+                reached.add(place + 1)  # it may stand for no folder
+        fitting = {place for place in reached - stay if place < len(parts) and fnmatchcase(name, parts[place])}
+        reached = stay | {place + 1 for place in fitting}
+    return any(part == len(parts) or set(parts[part:]) == {"**"} for part in reached)
 
 
 def _text_in(folder: Path) -> list[Path]:

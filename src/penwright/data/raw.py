@@ -104,10 +104,12 @@ def _blocks_of_pipe(path: Path) -> Iterator[bytes]:
     """Yield what a pipe gives until its end. `-` is standard input."""
     if str(path) == STANDARD_INPUT and (sys.stdin is None or sys.stdin.isatty()):
         raise PenwrightError(f"{path} stands for standard input, which has no data; pipe the text in, or give a file")
-    descriptor = os.dup(sys.stdin.fileno()) if str(path) == STANDARD_INPUT else os.open(path, os.O_RDONLY)
-    with open(descriptor, "rb") as pipe:
-        while block := pipe.read(BLOCK):
-            yield block
+    try:
+        with open(os.dup(0) if str(path) == STANDARD_INPUT else path, "rb") as pipe:
+            while block := pipe.read(BLOCK):
+                yield block
+    except OSError as error:
+        raise PenwrightError(f"{path} cannot be read: {error.strerror}; give a file, or pipe the text in") from None
 
 
 @cache

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from penwright.data.files import SourceFile
+from penwright.data.paths import STANDARD_INPUT
 from penwright.data.readers.formats import FORMATS, PLAIN
 
 SHOWN = 8  # files that are described one by one
@@ -70,11 +71,14 @@ def describe(file: SourceFile) -> str:
     facts = [f"{file.n_bytes:,} bytes"]
     if file.format:
         facts.append(FORMATS[file.format].what)
+    if file.remark:
+        facts.append(file.remark)
     if file.encoding and FORMATS.get(file.format, PLAIN).is_decoded:
         facts.append(f"{encoding} by the look of its letters (else set the encoding)" if file.guessed else encoding)
     if file.n_lines:
         facts.append(count(file.n_lines, "line"))
-    return f"{file.path}: {', '.join([*facts, *oddities(file)])}"
+    name = "standard input" if file.path == STANDARD_INPUT else file.path
+    return f"{name}: {', '.join([*facts, *oddities(file)])}"
 
 
 def oddities(file: SourceFile) -> list[str]:

@@ -128,7 +128,8 @@ def _tails(documents: Documents, keep: Mask, fraction: float | None) -> tuple[Pa
         remarks = "".join(f". {remark}" for remark in documents.notes)
         size = count(total, "character")
         raise PenwrightError(
-            f"{documents.files[0].path}: {size} in all, too little to learn from and to hold some out{remarks}"
+            f"{documents.files[0].path}: {size} in all, too little to learn from and to hold some out; "
+            f"give at least some thousand characters{remarks}"
         )
 
     def heads() -> Iterator[Document]:

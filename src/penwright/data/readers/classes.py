@@ -56,7 +56,7 @@ def classes_in(folder: str | Path) -> tuple[list[str], bool]:
         classes = [] if has_own_texts else list(class_folders(folder)[0])
     except (PenwrightError, OSError):  # no folder, or one without classes
         return [], False
-    return classes, {name.lower() for name in classes} <= CLASSES
+    return classes, bool(classes) and {name.lower() for name in classes} <= CLASSES
 
 
 def class_rows(files: Sequence[tuple[str, SourceFile]]) -> Iterator[tuple[str, str]]:
@@ -78,7 +78,9 @@ def class_files(folder: str | Path, encoding: str | None) -> tuple[list[tuple[st
 
 
 def _folders(folder: Path) -> list[Path]:
-    return sorted(each for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
+    above = {folder.resolve(), *folder.resolve().parents}  # to which a link may lead
+    inner = (each for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
+    return sorted(each for each in inner if each.resolve() not in above)
 
 
 def _texts(folder: Path) -> list[Path]:

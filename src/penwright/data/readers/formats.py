@@ -128,15 +128,15 @@ def format_of(name: str, head: bytes, text: str, open_file: Callable[[], Buffere
     `head` is the beginning of its unpacked bytes, `text` the same decoded, `open_file` opens all of them.
     """
     suffix = PurePath(name.lower().removesuffix(".gz")).suffix
-    found = _by_bytes(head, open_file) or _by_text(text.lstrip("\ufeff").replace("\r\n", "\n"), suffix)
+    found = _by_bytes(head, open_file, suffix) or _by_text(text.lstrip("\ufeff").replace("\r\n", "\n"), suffix)
     if found is None and (suffix in BY_SUFFIX and text.strip()):
         found = BY_SUFFIX[suffix]
     return FORMATS[found] if found else None
 
 
-def _by_bytes(head: bytes, open_file: Callable[[], BufferedIOBase]) -> str | None:
+def _by_bytes(head: bytes, open_file: Callable[[], BufferedIOBase], suffix: str) -> str | None:
     if head.startswith(PACKED):
-        return _packed_format(open_file)
+        return _packed_format(open_file, suffix)
     if b"%PDF-" in head[:1024]:
         return "pdf"
     if head.startswith(b"{\\rtf"):
@@ -146,14 +146,14 @@ def _by_bytes(head: bytes, open_file: Callable[[], BufferedIOBase]) -> str | Non
     return "tar" if head[257:262] == b"ustar" else None
 
 
-def _packed_format(open_file: Callable[[], BufferedIOBase]) -> str:
-    """Tell office documents and books from other .zip archives; a damaged one counts as an archive."""
+def _packed_format(open_file: Callable[[], BufferedIOBase], suffix: str) -> str:
+    """Tell office documents and books from other .zip archives; a damaged one is what its name says."""
     try:
         with open_file() as file, zipfile.ZipFile(file) as opened:
             names = set(opened.namelist())
             kind = opened.open("mimetype").read(100).strip() if "mimetype" in names else b""
     except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError, RuntimeError, ValueError):
-        return "zip"
+        return suffix[1:] if suffix[1:] in ("docx", "odt", "epub", "xlsx", "ods", "pptx") else "zip"
     by_name = (each for part, each in PACKED_IN.items() if part in names)
     return MIME_TYPES.get(kind.removesuffix(b"-template")) or next(by_name, "zip")
 

@@ -6,7 +6,6 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from io import BufferedIOBase
-from itertools import chain
 from typing import Any
 from xml.etree.ElementTree import ParseError, XMLParser
 
@@ -23,29 +22,29 @@ Cells = list[str]
 
 
 def sheet_lines(file: BufferedIOBase, name: str, format_name: str) -> Iterator[str]:
-    """Yield the rows of the first sheet with content as JSON lists of strings, after a line with the sheets' names."""
+    """Yield the rows of the first sheet with content as JSON lists of strings, then a line that names all sheets."""
     with open_zip(file, name) as opened:
         rows = _xlsx_rows(file, name) if format_name == "xlsx" else _ods_rows(opened, name)
-        filled = ((sheet, cells) for sheet, cells in rows if cells)
-        first, cells = next(filled, ("", []))
-        if not cells:
+        sheets: list[str] = []
+        for sheet, row in rows:
+            if row and sheet not in sheets:
+                sheets.append(sheet)
+            if row and sheet == sheets[0]:
+                yield json.dumps(row, ensure_ascii=False)
+        if not sheets:
             raise PenwrightError(f"{name} has no sheet with anything in it")
-        yield json.dumps(first)
-        for sheet, row in chain([(first, cells)], filled):
-            if sheet != first:
-                return
-            yield json.dumps(row, ensure_ascii=False)
+        yield json.dumps({"sheets": sheets})
 
 
-def sheet_name(lines: Iterator[str]) -> str:
-    """Return the name of the sheet whose lines these are."""
-    return str(json.loads(next(lines)))
+def sheets_read(last_line: str) -> str:
+    """Say which sheet is read and which ones are not."""
+    first, *others = json.loads(last_line)["sheets"]
+    return f"sheet '{first}'" + (f" (not read: {', '.join(others)})" if others else "")
 
 
 def sheet_rows(lines: Iterator[str]) -> Iterator[Cells]:
     """Yield the rows of the sheet whose lines these are."""
-    next(lines)
-    return map(json.loads, lines)
+    return (row for row in map(json.loads, lines) if isinstance(row, list))
 
 
 def _xlsx_rows(file: BufferedIOBase, name: str) -> Iterator[tuple[str, Cells]]:
