@@ -1,9 +1,9 @@
 """Compare readers of messy tables on a folder of CSV files with known contents: `python -m benchmarks.tables FOLDER`.
 
 FOLDER holds `csv/NAME` (the messy file) and `clean/NAME` (its contents as RFC 4180 CSV, header first), as the folders
-`polluted_files` and `survey_sample` of https://github.com/HPI-Information-Systems/Pollock do. Each reader gets the path
-of a file and nothing else. Scores are means over files: the share of the columns' names that are found, F1 of whole
-rows and of cells, each after stripping spaces, and the share of files that are read without any difference.
+`polluted_files` and `survey_sample` of https://github.com/HPI-Information-Systems/Pollock do. Each reader gets the
+path of a file and nothing else. Scores are means over files: the share of the columns' names that are found, F1 of
+whole rows and of cells, each after stripping spaces, and the share of files that are read without any difference.
 """
 
 import argparse

@@ -101,8 +101,8 @@ def _values(file: SourceFile, *, is_list: bool) -> Iterator[Record | Broken]:
     first, second = next(values, None), next(values, None)
     if second is None and _rows_of(first) is None:
         raise PenwrightError(
-            f"{file.path} is a single JSON object. Rows are needed: JSON lines, one JSON list of objects, or an object "
-            "of columns."
+            f"{file.path} is a single JSON object. Give rows: JSON lines, one JSON list of objects, or an object of "
+            "columns."
         )
     for value in chain(() if first is None else (first,), () if second is None else (second,), values):
         rows = _rows_of(value)
