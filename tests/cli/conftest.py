@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from penwright.cli.main import main
+from penwright.runs import Run
 from penwright.training import pace
 from penwright.training.signals import STOP_SIGNALS
 
@@ -109,3 +110,15 @@ def runs(penwright: Command, corpora: Path, tmp_path_factory: pytest.TempPathFac
         made = penwright("train", corpora / data, "--run", folder / name, *options)
         assert made.returncode == 0, made.stderr
     return folder
+
+
+def forget_origin(folder: Path) -> None:
+    """Make of each checkpoint what an older version would have saved: nothing about the files it was made with."""
+    run = Run(folder)
+    for checkpoint in run.checkpoints():
+        state = {key: value for key, value in checkpoint.state().items() if key != "made_with"}
+        weights, training = (
+            {name: tensor.clone() for name, tensor in tensors.items()}
+            for tensors in (checkpoint.weights(), checkpoint.training())
+        )
+        run.save_checkpoint(checkpoint.step, weights, training, state)

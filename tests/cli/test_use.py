@@ -11,7 +11,7 @@ from penwright import api
 from penwright.decoding import Classifier, Generator, Translator
 from penwright.runs import Run, write_atomically
 
-from .conftest import QUICK, Command
+from .conftest import QUICK, Command, forget_origin
 
 
 def test_the_list_of_commands_says_what_each_does_on_its_line(penwright: Command) -> None:
@@ -235,6 +235,7 @@ def test_sentences_end_as_they_do_in_the_language_of_the_source(penwright: Comma
     assert "is not known" in penwright(*asked).stderr
     assert "is not known" not in penwright(*asked, "--language", "de").stderr
     shutil.copytree(runs / "translator", tmp_path / "run")
+    forget_origin(tmp_path / "run")
     facts = json.loads((tmp_path / "run" / "corpus.json").read_text(encoding="utf-8"))
     assert facts["card"].pop("languages") is None
     write_atomically(tmp_path / "run" / "corpus.json", json.dumps(facts))  # as older runs have it
@@ -285,13 +286,18 @@ def test_evaluate_reads_the_columns_of_training(penwright: Command, runs: Path, 
 def test_a_run_without_a_record_of_its_columns_is_evaluated_as_before(
     penwright: Command, runs: Path, tmp_path: Path
 ) -> None:
-    for columns in (None, 3, {"text": "no list"}):
-        shutil.copytree(runs / "classifier", tmp_path / "old", dirs_exist_ok=True)
-        path = tmp_path / "old" / "corpus.json"
-        record = json.loads(path.read_text(encoding="utf-8")) | {"columns": columns}
-        path.write_text(json.dumps({key: value for key, value in record.items() if value is not None}))
+    shutil.copytree(runs / "classifier", tmp_path / "old")
+    forget_origin(tmp_path / "old")
+    path = tmp_path / "old" / "corpus.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    del record["columns"]
+    path.write_text(json.dumps(record))
+    done = penwright("evaluate", tmp_path / "old")
+    assert done.returncode == 0, done.stderr
+    for damaged in (3, {"text": "no list"}):
+        path.write_text(json.dumps(record | {"columns": damaged}))
         done = penwright("evaluate", tmp_path / "old")
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 1 and f"{path} is damaged" in done.stderr, done.stderr
 
 
 def test_files_the_other_way_round_are_turned_and_said(penwright: Command, corpora: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Runs as the page sees them, and what it warns of."""
 
+import asyncio
 import json
 import os
 import shutil
@@ -7,20 +8,22 @@ import subprocess
 import sys
 from math import nan
 from pathlib import Path
+from threading import Thread
 from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import quote
+from urllib.request import Request, urlopen
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from starlette.testclient import TestClient
 
 from penwright.config import merge
 from penwright.runs import Run
 from penwright.serving.alerts import alerts
-from penwright.serving.app import create_app
 from penwright.serving.runs import thinned
 from penwright.serving.served import Served, Shelf
+from penwright.serving.server import Server
 from penwright.serving.settings import ServingSettings
 from penwright.training.wishes import is_to_stop, note_stopped
 
@@ -137,7 +140,7 @@ def test_a_name_that_is_not_utf8_is_shown(asked: Any, runs: Path) -> None:
         shutil.rmtree(folder)
 
 
-def test_a_served_run_may_be_deleted(runs: Path, serving: Any, tmp_path: Path) -> None:
+def test_a_served_run_may_be_deleted(runs: Path, tmp_path: Path) -> None:
     names = ("writer", "translator", "classifier")
     for name in names:
         shutil.copytree(runs / name, tmp_path / name)
@@ -158,14 +161,20 @@ def test_a_served_run_may_be_deleted(runs: Path, serving: Any, tmp_path: Path) -
         ("inspect/tokens", {"text": "a"}),
         ("metrics", None),
     ]
-    with TestClient(create_app(Shelf(served), limits), base_url="http://127.0.0.1:0") as client:
+    server = Server(Shelf(served), limits)
+    thread = Thread(target=lambda: asyncio.run(server.serve()))
+    thread.start()
+    try:
         shutil.rmtree(tmp_path)
         for path, body in questions:
-            found = client.get(path) if body is None else client.post(path, json=body)
-            assert found.status_code == 200, (path, found.text)
-        assert client.get("runs/figures?run=writer").status_code == 404
-    for each in served:
-        each.close()
+            data = None if body is None else json.dumps(body).encode()
+            with urlopen(Request(f"{server.address}/{path}", data)) as answer:
+                assert answer.status == 200, path
+        with pytest.raises(HTTPError, match="404"):
+            urlopen(f"{server.address}/runs/figures?run=writer")
+    finally:
+        server.stop()
+        thread.join()
 
 
 def young_run(runs: Path, name: str) -> Path:

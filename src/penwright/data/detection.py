@@ -134,7 +134,7 @@ def task_of_table(table: Table) -> tuple[str, str]:
     label, pair, text = (
         named_label(profiles),
         named_pair(profiles),
-        named_text([each for each in profiles if each.is_text]),
+        named_text([each for each in profiles if each.has_words]),
     )
     if label is not None and pair is not None and not _answers_a_prompt(pair):
         raise Undecided(

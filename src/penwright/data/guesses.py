@@ -143,7 +143,7 @@ def guess_texts(table: str, profiles: Profiles, without: Collection[int] = ()) -
     if pair is not None:
         first, second = pair
         return Guess((first.place, second.place), f"'{first.name}' and '{second.name}' are a pair of texts")
-    named = named_text(readable)
+    named = named_text([each for each in left if each.has_words])
     if named is not None:
         return Guess((named.place,), f"'{named.name}' is a name of texts")
     telling = [each for each in readable if not each.is_boilerplate and not each.is_constant]
@@ -190,7 +190,7 @@ def pair_of_texts(profiles: Profiles) -> tuple[Profile, Profile] | None:
 
 def named_pair(profiles: Profiles) -> tuple[Profile, Profile] | None:
     """Return the columns of text that are called as a source and a target, a prompt and an answer, or two languages."""
-    by_name = {name: each for name, each in zip(names_of(profiles), profiles, strict=True) if each.is_text}
+    by_name = {name: each for name, each in zip(names_of(profiles), profiles, strict=True) if each.has_words}
     by_name = {name: each for name, each in by_name.items() if not (each.is_constant and each.n_rows > 2)}
     for sources, targets in ((SOURCE_NAMES, TARGET_NAMES), (PROMPT_NAMES, ANSWER_NAMES)):
         source = next((by_name[name] for name in sources if name in by_name), None)

@@ -17,6 +17,7 @@ LONGEST_EXAMPLE = 40  # characters
 LONGEST_LABEL = 50  # characters
 MOST_CLASSES = 30  # that are called by numbers with fractions
 TEXT, EMPTY, NUMBERS, IDENTIFIERS, LISTS = "text", "no values", "numbers", "identifiers", "lists"
+DATES = "dates or times"
 
 _NUMBER = re.compile(r"[-+−]?[$€£¥]?(\d{1,3}([ ,.'’]\d{3})+([.,]\d+)?|\d*[.,]?\d+\.?(e[-+]?\d+)?) ?[%$€£¥]?", re.I)
 _LINK = re.compile(r"([a-z][a-z0-9+.-]*://|www\.)\S+|([\w-]+\.)+[a-z]{2,}/\S*", re.I)
@@ -27,6 +28,7 @@ _CODE = re.compile(r"[!-~]*\d[!-~]*")  # one word of ASCII with a digit in it, s
 _LIST = re.compile(r"\[.*\]|\{.*\}", re.DOTALL)
 _FRACTION = re.compile(r"[.,]\d*[1-9]")
 _DATE_PARTS = re.compile(r"\d+|[^\W\d]+")
+_LONG_WORD = re.compile(r"[^\W\d]{3}")
 
 
 def _words(text: str) -> frozenset[str]:
@@ -57,7 +59,7 @@ _TESTS: tuple[tuple[str, Callable[[str], object]], ...] = (
     (NUMBERS, _NUMBER.fullmatch),
     ("links", _LINK.fullmatch),
     ("e-mail addresses", _EMAIL.fullmatch),
-    ("dates or times", _is_date),
+    (DATES, _is_date),
     (IDENTIFIERS, _HASH.fullmatch),
     ("file names", _FILE.fullmatch),
     (IDENTIFIERS, _CODE.fullmatch),
@@ -93,6 +95,11 @@ class Profile:
     @property
     def is_text(self) -> bool:
         return self.kind == TEXT
+
+    @property
+    def has_words(self) -> bool:
+        """Whether the values are text or dates in words, as a phrase book has them."""
+        return self.is_text or (self.kind == DATES and all(map(_LONG_WORD.search, self.values)))
 
     @property
     def is_constant(self) -> bool:

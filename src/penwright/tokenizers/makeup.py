@@ -7,7 +7,7 @@ from penwright.tokenizers.kinds import MARKED_WORDS
 
 Table = Mapping[str, Any]
 MOST_PIECES = 1 << 22  # far more than any vocabulary has
-PLAIN = ("truncation", "padding", "post_processor")  # parts that no tokenizer of ours has
+PLAIN = ("truncation", "padding")  # parts that no tokenizer of ours has
 
 
 def require_sound(file: Table) -> None:
@@ -15,6 +15,8 @@ def require_sound(file: Table) -> None:
     for part in PLAIN:
         if file.get(part) is not None:
             raise ValueError(f"it has a {part}")
+    if (file.get("post_processor") or {}).get("type", "TemplateProcessing") != "TemplateProcessing":
+        raise ValueError("it has a post_processor that Penwright does not export")
     if file.get("normalizer") not in (None, {"type": "Prepend", "prepend": " "}):
         raise ValueError(f"its normalizer is {file['normalizer']!r}")
     _require_our_words(file.get("pre_tokenizer"))

@@ -190,7 +190,7 @@ def _follow(record: Record, path: Path) -> object:
 
 
 def _text(value: object) -> str | Broken:
-    """Return a value as text: the item of a list of one, and longer lists as JSON."""
+    """Return a value as text: the item of a list of one, other lists as JSON."""
     if isinstance(value, str):
         # JSON can escape half of a character, which no text may hold
         return value if value.isascii() or not SURROGATES.search(value) else SURROGATES.sub("\ufffd", value)
@@ -198,7 +198,7 @@ def _text(value: object) -> str | Broken:
         return ""
     if isinstance(value, bool | int | float):
         return json.dumps(value)
-    if isinstance(value, list) and len(value) == 1:
+    if isinstance(value, list) and len(value) == 1 and not isinstance(value[0], dict):
         return _text(value[0])
     if isinstance(value, list) and value:
         return json.dumps(value, ensure_ascii=False, default=str)
