@@ -1,5 +1,6 @@
 """Compiled steps: the same logits as without, for one row and for many, with other weights than they were made with."""
 
+import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
