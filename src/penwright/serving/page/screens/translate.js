@@ -51,7 +51,7 @@ export async function show(element, { model, state, signal, fail, announce, go }
   const others = makeOthers({ body: bodyOfWords, chosen: replace, fail, signal });
   const details = makeDetails({
     body: (number) => ({ ...how(), text: page.sentences[number].text, prefix: page.sentences[number].prefix }),
-    links: linksOf,
+    links: (number) => linksOf(number),
     choose: chooseWay,
     move: (step) => choose(page.chosen + step),
     inspect: (number) =>
