@@ -77,8 +77,12 @@ def test_ticking_runs_quickly_shows_the_last_choice_and_no_error(visit: Any) -> 
     page = visit("#/runs?runs=%5B%5D")
     page.wait_for_selector(".run-list li")
     held: list[Any] = []
-    page.route("**/runs/figures?*", lambda route: held.append(route))
-    page.route("**/runs/samples?*", lambda route: held.append(route))
+
+    def hold(route: Any) -> None:
+        held.append(route)
+
+    page.route("**/runs/figures?*", hold)
+    page.route("**/runs/samples?*", hold)
     for name in ("translator", "classifier", "translator", "translator"):
         page.locator(f".run-list input[value={name}]").click()
     page.unroute("**/runs/figures?*")
