@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from math import isfinite
 from time import monotonic
 
-from rich.console import Group
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -85,7 +85,7 @@ class LineProgress(_Progress):
 class LiveProgress(_Progress):
     """A display that is drawn anew in place, with what was said and sampled scrolling by above it."""
 
-    def __init__(self, console: SafeConsole) -> None:
+    def __init__(self, console: Console) -> None:
         super().__init__()
         self.console = console
         self.live = Live(console=console, refresh_per_second=4, transient=False)
