@@ -1,6 +1,6 @@
 """What lower precision changes where it is used: the nats of a writer's held-out text, token by token.
 
-Each token is a step after those before it, by the compiled step where one was kept (`penwright quicken`), from a cache
+Each token is a step after those before it, by the compiled step where one was kept (`penwright optimize`), from a cache
 in the precision that is used for writing: so all is measured that rounds. "At once" is the same text in one pass.
 
 Run: python -m benchmarks.precision RUN [WINDOWS]

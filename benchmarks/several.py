@@ -36,7 +36,7 @@ def main(run: Path, rounds: int = 3, n_tokens: int = 128) -> None:
     generator, prompts = load_generator(run), passages(run)
     several = generator._stepper._compiled("several", generator.model.embedding.tokens.weight.device)
     if several is None:
-        raise SystemExit(f"{run} has no compiled step for several tokens: `penwright quicken {run}` first")
+        raise SystemExit(f"{run} has no compiled step for several tokens: `penwright optimize {run}` first")
     found: dict[tuple[str, float], list[Written]] = {}
     for turn in range(rounds + 1):  # the first is to get warm
         for temperature in TEMPERATURES:

@@ -40,6 +40,15 @@ def test_a_new_run_is_named_after_its_text_and_never_one_that_exists(
 
 
 @pytest.mark.parametrize(
+    ("before", "now", "words"),
+    [(None, 2, []), (2, 2, []), (1, 2, ["1 process;", "with 2"]), (2, 1, ["2 processes;", "with 1", "bit for bit"])],
+)
+def test_another_number_of_processes_is_told_when_a_run_goes_on(before: int | None, now: int, words: list[str]) -> None:
+    said = " ".join(making._other_processes(before, now))
+    assert bool(said) == bool(words) and all(word in said for word in words)
+
+
+@pytest.mark.parametrize(
     ("text", "name"),
     [("src/**/*.py", "src"), ("*.txt", "run"), ("/**/*.txt", "run"), ("War and Peace.txt", "War and Peace")],
 )

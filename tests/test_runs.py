@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from pydantic import BaseModel, NonNegativeInt
 
-from penwright.errors import PenwrightError
+from penwright.errors import PenwrightError, PenwrightWarning
 from penwright.runs import DamagedCheckpoint, Run, write_atomically
 
 WEIGHTS = {"w": torch.arange(1000.0)}
@@ -214,9 +215,13 @@ def test_only_one_process_trains_a_run(run: Run) -> None:
 
 
 def test_a_record_that_does_not_fit_on_the_disk_is_a_clear_error(run: Run) -> None:
-    (run.folder / "steps.jsonl").symlink_to("/dev/full")
-    with pytest.raises(PenwrightError, match=r"could not be written.*intact"):
-        run.append("steps.jsonl", {"step": 1})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5, before[1]))
+    try:
+        with pytest.raises(PenwrightError, match=r"could not be written.*intact"):
+            run.append("steps.jsonl", {"step": 1})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_folder_that_cannot_be_made_and_a_file_in_its_place_are_clear_errors(tmp_path: Path) -> None:
@@ -240,3 +245,78 @@ def test_names_that_are_no_utf_8_are_kept_with_a_run(tmp_path: Path) -> None:
     assert run.read_json("corpus.json") == {"files": ["caf\udce9.txt", "żółw.txt"]}
     with pytest.raises(PenwrightError, match="cannot be saved as UTF-8"):
         write_atomically(tmp_path / "recipe.toml", "caf\udce9.txt")
+
+
+class Found(BaseModel):
+    """What the findings of these tests hold."""
+
+    head: NonNegativeInt
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[1, 2]",
+        b"[" * 100_000,
+        b'{"head": "three", "best_step": 1}',
+        b'{"head": NaN, "best_step": 1}',
+        b'{"best_step": 1}',
+        b'{"head": 4, "best_step": 1, "sha256": "that of another content"}',
+    ],
+)
+def test_a_damaged_finding_is_left_out_with_a_warning(run: Run, content: bytes) -> None:
+    save(run, 1, best_step=1)
+    (run.folder / "found.json").write_bytes(content)
+    with pytest.warns(PenwrightWarning, match=r"found\.json is damaged and is not used"):
+        assert run.finding("found.json", Found) is None
+
+
+def test_a_finding_of_an_older_version_has_no_checksum(run: Run) -> None:
+    save(run, 1, best_step=1)
+    (run.folder / "found.json").write_text('{"head": 3, "best_step": 1}')
+    assert run.finding("found.json", Found) == {"head": 3}
+
+
+def test_a_changed_number_in_a_finding_is_noticed(run: Run) -> None:
+    save(run, 1, best_step=1)
+    run.keep_finding("found.json", {"head": 3})
+    path = run.folder / "found.json"
+    path.write_text(path.read_text().replace('"head": 3', '"head": 2'))
+    with pytest.warns(PenwrightWarning, match="its content is not what was saved"):
+        assert run.finding("found.json", Found) is None
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        b"[]",
+        b"{}",
+        b'{"files": []}',
+        b'{"step": 1, "files": {"state.json": {"bytes": "5", "sha256": 3}}}',
+        b'{"step": 1, "files": {"../../other": {"bytes": 5, "sha256": "a"}}}',
+        b'{"step": NaN, "files": {}}',
+    ],
+)
+def test_a_manifest_of_any_content_is_a_damaged_checkpoint(run: Run, manifest: bytes) -> None:
+    save(run, 1)
+    save(run, 2)
+    (run.checkpoints()[1].folder / "manifest.json").write_bytes(manifest)
+    checkpoint, (warning,) = run.newest()
+    assert checkpoint.step == 1 and "step-00000002" in warning and run.best()[0].step == 1
+
+
+def test_a_checkpoint_under_the_name_of_another_is_noticed(run: Run) -> None:
+    save(run, 1)
+    save(run, 2)
+    run.checkpoints()[0].folder.rename(run.folder / "checkpoints" / "step-00000009")
+    checkpoint, (warning,) = run.newest()
+    assert checkpoint.step == 2 and "step-00000009" in warning
+
+
+def test_lines_that_are_no_records_are_left_out(run: Run) -> None:
+    lines = [b'{"step": 1}', b'{"step": "2"}', b"[3]", b"\xff\xfe", b'{"loss": 4}', b"[" * 100_000, b'{"step": 5}']
+    (run.folder / "steps.jsonl").write_bytes(b"\n".join(lines))
+    assert [record["step"] for record in run.records("steps.jsonl")] == [1, 5]
+    run.forget_after(4)
+    assert (run.folder / "steps.jsonl").read_bytes() == b'{"step": 1}\n'

@@ -3,8 +3,8 @@
 from penwright.ensemble import member_settings, minutes_for, train_ensemble
 from penwright.making import follow, resume, train
 from penwright.preparing import Prepared, expect, new_run_folder, prepare, read_recipe
-from penwright.refining import load_aligner, quicken, tune_decoding
-from penwright.training.distributed import is_launched, launch
+from penwright.refining import load_aligner, optimize, quicken, tune_decoding
+from penwright.training.launcher import is_launched, launch
 from penwright.using import (
     evaluate,
     export,
@@ -34,6 +34,7 @@ __all__ = [
     "minutes_for",
     "new_run_folder",
     "novelty",
+    "optimize",
     "prepare",
     "quicken",
     "read_recipe",

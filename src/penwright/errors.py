@@ -1,6 +1,8 @@
 """The errors a person can cause, and the exit code each ends with; what is worth a warning; what long work says."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from shlex import quote
 
 Say = Callable[[str], None]  # is told what long work is about to do
 
@@ -17,8 +19,37 @@ class UsageError(PenwrightError):
     exit_code = 2
 
 
+class UnknownArgument(UsageError, TypeError):
+    """A keyword argument that a function does not have."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One answer to a question: the settings that give it (`data.text=headline`), and what it means."""
+
+    settings: tuple[str, ...]
+    meaning: str
+
+
+def _flag(setting: str) -> str:
+    """Return the flag of a command that gives this setting."""
+    return f"--task {setting.removeprefix('task=')}" if setting.startswith("task=") else f"--set {quote(setting)}"
+
+
+class Undecided(PenwrightError):
+    """A choice that only the person can make. The message names the settings to give; a terminal can ask."""
+
+    exit_code = 2
+
+    def __init__(self, question: str, options: Sequence[Option], hint: str = ""):
+        flags = (" ".join(map(_flag, each.settings)) for each in options)
+        shown = [f"  {flag}  ({each.meaning})" for flag, each in zip(flags, options, strict=True)]
+        super().__init__("\n".join([question, *(["Say which:", *shown] if shown else []), *([hint] if hint else [])]))
+        self.question, self.options = question, tuple(options)
+
+
 class Interrupted(PenwrightError):
-    """Work was stopped by Ctrl+C or SIGTERM after its state was saved; the message says how to go on."""
+    """Work was stopped by Ctrl+C, SIGTERM or SIGHUP; the message says what is saved and how to resume."""
 
     exit_code = 130
 

@@ -11,11 +11,13 @@ from warnings import catch_warnings, simplefilter
 
 import torch
 
-from penwright.config import BUDGETS, Recipe, Table, merge, one_or_more, validate
+from penwright.checkpoints import Checkpoint
+from penwright.config import BUDGETS, Recipe, Table, merge, one_or_more, require_writable_cache, validate
+from penwright.consistency import made_with, require_made_with, require_shapes
 from penwright.data.paths import seen_from
 from penwright.data.report import count
 from penwright.devices import within_memory
-from penwright.errors import PenwrightError
+from penwright.errors import PenwrightError, UsageError
 from penwright.evaluation.scores import Score
 from penwright.models import Model, make_model
 from penwright.preparing import Prepared, changed
@@ -26,11 +28,14 @@ from penwright.tokenizers import Tokenizer, train_tokenizer
 from penwright.training.compilation import choose_compilation
 from penwright.training.distributed import join
 from penwright.training.machine import Machine, choose_machine
-from penwright.training.session import OVER_FITTED, Observer, Session
+from penwright.training.session import OVER_FITTED, Observer, Session, shown
+from penwright.training.signals import STOP_SIGNALS
 from penwright.training.steplog import StepLog
 from penwright.training.trainer import Trainer
 from penwright.training.wishes import forget_wishes
-from penwright.using import CORPUS, corpus_record, load, recipe_here, require_unchanged
+from penwright.using import CORPUS, columns_of_training, corpus_record, load, recipe_here, require_unchanged
+
+CHANGEABLE = {"training", "data", "decoding"}  # tables of a recipe, when a run is resumed
 
 
 def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) -> Application:
@@ -55,7 +60,7 @@ def _train(prepared: Prepared, run: Run, observers: Sequence[Observer]) -> Appli
         _say(observers, _too_long(trainer.batches.n_left_out, recipe))
     if trainer.batches.n_cut:
         _say(observers, _cut(trainer.batches.n_cut, recipe))
-    baselines = parts.baselines(bench)
+    baselines = parts.baselines(bench, False)
     for score in baselines:
         _say(observers, f"to beat: {score.name} {score.value:.3f} ({score.note})")
     return _fit(run, bench, trainer, observers, baselines)
@@ -92,17 +97,24 @@ def resume(folder: Path, changes: Table, observers: Sequence[Observer] = ()) -> 
 
 def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Application:
     folder = run.folder
+    if set(changes) - CHANGEABLE:
+        raise UsageError("resuming goes on with the same model: only [training], [data] and [decoding] can change")
+    require_writable_cache()  # before the text is read
     forget_wishes(run)  # of an earlier day; one that comes while the text is read is obeyed at the first step
     more = {name: value for name, value in changes.get("training", {}).items() if name in BUDGETS}
     recipe, here = changed(run.recipe, _kept(changes, run), folder), changed(recipe_here(run), changes, folder)
+    run.warn_of_edits()
     machine = choose_machine(recipe.training)
-    bench = _reopened(run, here, machine)
+    found = run.newest() if run.checkpoints() else None  # none: the seed gives the same beginning again
+    bench = _reopened(run, here, machine, found[0] if found else None)
     trainer = _trainer(bench, machine)
-    if run.checkpoints():  # else it was stopped before its first one, and the seed gives the same beginning again
-        checkpoint, warnings = run.newest()
+    if found:
+        checkpoint, warnings = found
         for warning in warnings:
             _say(observers, warning)
         trainer.load(checkpoint)
+        for notice in _other_processes(checkpoint.state().get("processes"), machine.ranks.size):
+            _say(observers, notice)
     run.forget_after(trainer.state.step)
     if more and trainer.state.step:
         best = run.best_step() or trainer.state.step
@@ -124,23 +136,38 @@ def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Applicat
     return _fit(run, bench, trainer, observers)
 
 
-def _reopened(run: Run, recipe: Recipe, machine: Machine) -> Workbench:
-    """What the run began with; raises PenwrightError where its text is another one now."""
+def _other_processes(before: int | None, now: int) -> Iterator[str]:
+    """Say what changes if another number of processes goes on with a run."""
+    if before not in (None, now):
+        processes = "1 process" if before == 1 else f"{before} processes"
+        yield (
+            f"this run was trained with {processes}; with {now}, dropout draws other numbers. Results are equivalent, "
+            f"but not bit for bit those of --processes {before}"
+        )
+
+
+def _reopened(run: Run, recipe: Recipe, machine: Machine, checkpoint: Checkpoint | None) -> Workbench:
+    """What the run began with; raises PenwrightError if its text is another one now, or its files do not fit."""
     torch.manual_seed(recipe.seed)
-    corpus = TASKS[recipe.task].open_corpus(recipe.data.train, reading_of(recipe))
+    if checkpoint:
+        require_made_with(checkpoint, run, recipe)
+    corpus = TASKS[recipe.task].open_corpus(recipe.data.train, reading_of(recipe, columns_of_training(run)))
     require_unchanged(run, corpus, "Put the old content back to resume, or train anew with another --run.")
-    return _lay_out(recipe, corpus, Tokenizer.load(run.tokenizer_path), machine.device)
+    tokenizer = Tokenizer.load(run.tokenizer_path)
+    if checkpoint:
+        require_shapes(checkpoint, recipe, tokenizer.vocab_size, len(corpus.labels))
+    return _lay_out(recipe, corpus, tokenizer, machine.device)
 
 
 def follow() -> bool:
-    """Where another process leads this one: share in what it trains, for as long as it does; False in the first one.
+    """Train along with rank 0 until it has finished, and return True; in rank 0 itself, return False at once.
 
-    Ctrl+C and SIGTERM are for the first one, which saves and says that it is over.
+    Stop signals are for rank 0, which saves and then tells the others that it is over.
     """
     ranks = join()
     if ranks.leads:
         return False
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     while (work := ranks.hear()) is not None:
         _take_part(Run.open(Path(work["run"])), validate(Recipe, work["recipe"], "the settings"), work["step"])
@@ -149,9 +176,10 @@ def follow() -> bool:
 
 def _take_part(run: Run, recipe: Recipe, step: int) -> None:
     machine = choose_machine(recipe.training)
-    trainer = _trainer(_reopened(run, recipe, machine), machine)
-    if step:
-        trainer.load(run.newest()[0])
+    checkpoint = run.newest()[0] if step else None
+    trainer = _trainer(_reopened(run, recipe, machine, checkpoint), machine)
+    if checkpoint:
+        trainer.load(checkpoint)
     machine.ranks.meet()
     with within_memory():
         trainer.follow()
@@ -166,7 +194,8 @@ def _suggest_compiling(recipe: Recipe, machine: Machine, observers: Sequence[Obs
 
 def _kept(changes: Table, run: Run) -> Table:
     """The changes as the recipe keeps them: files as they were found from where the run was trained."""
-    origin = run.folder / corpus_record(run).get("trained_from", os.path.relpath(Path.cwd(), run.folder))
+    place = run.real_folder
+    origin = place / (corpus_record(run).trained_from or os.path.relpath(Path.cwd(), place))
     data = changes.get("data", {})
     parts = [part for part in ("train", "validation") if part in data]
     paths = {part: [seen_from(origin, path) for path in one_or_more(data[part])] for part in parts}
@@ -191,8 +220,9 @@ def _keep_corpus(run: Run, bench: Workbench) -> None:
     corpus = bench.corpus
     files = [{"path": str(file.path), "bytes": file.n_bytes, "sha256": file.sha256} for file in corpus.files]
     record = {"fingerprint": corpus.fingerprint, "files": files, "report": corpus.report.as_dict()}
-    here = os.path.relpath(Path.cwd(), run.folder)  # so that a run and its text can be moved together
-    run.write_json(CORPUS, {**record, "trained_from": Path(here).as_posix(), "card": asdict(bench.card)})
+    here = os.path.relpath(Path.cwd(), run.real_folder)  # so that a run and its text can be moved together
+    places = {"trained_from": Path(here).as_posix(), "card": asdict(bench.card)}
+    run.write_json(CORPUS, {**record, **places, "columns": corpus.roles})
 
 
 def _trainer(bench: Workbench, machine: Machine) -> Trainer:
@@ -210,7 +240,7 @@ def _teachers(bench: Workbench) -> list[Model]:
             raise PenwrightError(f"{folder} cannot teach this model: its tokenizer is another one")
         if type(teacher.model) is not type(bench.model) or getattr(teacher, "labels", ()) != bench.card.labels:
             raise PenwrightError(f"{folder} cannot teach this model: it was made for another task, or other labels")
-        if corpus_record(Run.open(Path(folder)))["fingerprint"] != bench.corpus.fingerprint:
+        if corpus_record(Run.open(Path(folder))).fingerprint != bench.corpus.fingerprint:
             raise PenwrightError(
                 f"{folder} cannot teach this model: it learned from other data, or from what is held out here. "
                 "Train it on the same data with the same data.seed"
@@ -228,6 +258,7 @@ def _fit(
     run: Run, bench: Workbench, trainer: Trainer, observers: Sequence[Observer], to_beat: Sequence[Score] = ()
 ) -> Application:
     parts = TASKS[bench.recipe.task]
+    run.made_with = made_with(run, bench.recipe)
     watching = [StepLog(run), *observers]
     session = Session(run, trainer, lambda: parts.look(bench), lambda: parts.sample(bench), watching)
     recipe = bench.recipe.model_dump(mode="json", exclude_none=True)
@@ -262,4 +293,4 @@ def _is_over_fitted(run: Run, best_step: int) -> bool:
 
 def _say(observers: Sequence[Observer], text: str) -> None:
     for observer in observers:
-        observer.said(text)
+        shown(observer.said, text)

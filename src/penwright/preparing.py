@@ -2,12 +2,24 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice, takewhile
 from pathlib import Path
 
-from penwright.config import BUDGETS, Recipe, Table, Task, merge, one_or_more, read_toml, validate
-from penwright.data.corpora import Document, detect_task
-from penwright.data.paths import WILDCARD, is_pattern
+from penwright.config import (
+    BUDGETS,
+    Recipe,
+    Table,
+    Task,
+    flatten,
+    merge,
+    one_or_more,
+    read_toml,
+    require_writable_cache,
+    validate,
+)
+from penwright.data.corpora import Document, Labelled, Pair, detect_task
+from penwright.data.paths import WILDCARD, is_pattern, is_pipe_name
+from penwright.data.report import count
 from penwright.errors import PenwrightError, Say, UsageError, say_nothing
 from penwright.runs import Run
 from penwright.tasks import TASKS, AnyCorpus, reading_of
@@ -18,6 +30,8 @@ from penwright.training.pace import pace_on
 from penwright.training.planning import Plan, make_plan
 
 HEADS = ("n_heads", "n_kv_heads", "d_head")  # settings that must suit the width
+N_EXAMPLES = 3  # that are shown before training
+FEWEST_CHARACTERS = 100  # that a writer can be trained on
 SEEN_FOR_FACTS = 2_000_000  # characters read to see which distinct ones there are
 
 
@@ -29,6 +43,9 @@ class Prepared:
     corpus: AnyCorpus
     machine: Machine
     reason: str  # for the task
+
+    def __repr__(self) -> str:
+        return f"<Prepared on {self.machine.device}: {self.plan!r}>"
 
 
 def read_recipe(path: Path, above: Table) -> Table:
@@ -49,19 +66,32 @@ def prepare(given: Table, say: Say = say_nothing) -> Prepared:
     paths = one_or_more(data.get("train", ()))
     if not paths:
         raise UsageError("nothing to train on: name a file, a folder or hub:NAME")
+    require_writable_cache()  # before the text is read
     asked, encoding = given.get("task"), data.get("encoding")
-    task, reason = (asked, "as asked") if asked else detect_task(paths, encoding=encoding)
+    told = _task_of_told_columns(data)
+    task, reason = (asked, "as asked") if asked else told or detect_task(paths, encoding=encoding)
     if task not in TASKS:
         raise UsageError(f"there is no task '{task}'; the tasks are {', '.join(TASKS)}")
     say("reading the text")
     given = _with_pieces_of_teachers(given)
     first = validate(Recipe, _without_open_choices(merge(given, {"task": task})), "the settings")
     corpus = TASKS[first.task].open_corpus(first.data.train, reading_of(first))
+    _require_enough(first, corpus)
     machine = choose_machine(first.training)
     facts = _facts(first.task, corpus)
     say("timing a few steps of training on this machine")
     plan = make_plan(facts, given, pace_on(machine, first.task, max(1, len(corpus.labels))), machine.device)
     return Prepared(plan, corpus, machine, reason)
+
+
+def _require_enough(recipe: Recipe, corpus: AnyCorpus) -> None:
+    """Raise PenwrightError for a text of which nothing can be learned."""
+    size = corpus.training.n_characters
+    if recipe.task == "generate" and size < FEWEST_CHARACTERS:
+        raise PenwrightError(
+            f"{corpus.files[0].path} is too short to learn from: {count(size, 'character')} beside what is held out. "
+            f"Give at least {FEWEST_CHARACTERS}; a model begins to write well with some hundred thousand"
+        )
 
 
 def expect(prepared: Prepared) -> Outlook:
@@ -74,6 +104,27 @@ def expect(prepared: Prepared) -> Outlook:
     held_out = (chunk for document in corpus.held_out if isinstance(document, Document) for chunk in document.chunks)
     compressed = compressed_bits(before, _beginning(held_out, MEASURED))
     return outlook_for(compressed, corpus.training_bytes, plan.epochs, minutes)
+
+
+def _task_of_told_columns(data: Table) -> tuple[str, str] | None:
+    """Return the task that the columns named in the settings are for; None where they do not tell."""
+    for key, task in (("label", "classify"), ("source", "translate"), ("target", "translate")):
+        if data.get(key) is not None:
+            return task, f"data.{key} is given"
+    return None
+
+
+def first_examples(corpus: AnyCorpus) -> list[dict[str, str]]:
+    """Return the first training examples as the model will see them: pairs, labelled texts, or lines."""
+    found: list[dict[str, str]] = []
+    for example in islice(corpus.training, N_EXAMPLES):
+        match example:
+            case Pair() | Labelled():
+                found.append(example._asdict())
+            case Document():
+                lines = (line for chunk in example.chunks for line in chunk.split("\n") if line.strip())
+                found += [{"text": line} for line in islice(lines, N_EXAMPLES - len(found))]
+    return found
 
 
 def _beginning(texts: Iterable[str], n_bytes: int) -> bytes:
@@ -123,6 +174,7 @@ def _facts(task: Task, corpus: AnyCorpus) -> Facts:
 def new_run_folder(recipe: Recipe) -> Path:
     """A folder under runs/ named after the text, that does not exist yet."""
     text = recipe.data.train[0].removeprefix("hub:")
+    text = "stdin" if is_pipe_name(text) else text
     parts = Path(text).parts
     if is_pattern(text):  # which names no file: the folder before it does
         parts = tuple(takewhile(lambda part: not WILDCARD.search(part), parts))
@@ -141,18 +193,10 @@ def require_settings(folder: Path, given: Table) -> None:
     """Raises PenwrightError, naming one, where a run has other settings than these."""
     run = Run.open(folder).recipe
     training = {key: value for key, value in given.get("training", {}).items() if value != "auto"}  # told by now
-    asked, begun = (_flat(each.model_dump()) for each in (changed(run, {**given, "training": training}, folder), run))
+    asked, begun = (flatten(each.model_dump()) for each in (changed(run, {**given, "training": training}, folder), run))
     for name, value in asked.items():
         if value != begun.get(name):
             raise PenwrightError(
                 f"{folder} was begun with another {name}: give the same command again to go on with it, "
                 "or choose another --run"
             )
-
-
-def _flat(table: Table, above: str = "") -> Table:
-    """The settings of all tables by their whole names, such as model.d_model."""
-    found: Table = {}
-    for key, value in table.items():
-        found |= _flat(value, f"{above}{key}.") if isinstance(value, dict) else {f"{above}{key}": value}
-    return found

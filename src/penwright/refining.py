@@ -3,16 +3,19 @@
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Literal
+from warnings import warn
 
 import torch
+from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from penwright import compiler
-from penwright.config import Precision
+from penwright.config import Precision, require_writable_cache
 from penwright.data.corpora import Pair
 from penwright.decoding import Aligner, Head, choose_head
 from penwright.decoding.step import compile_steps
 from penwright.devices import usable_device
-from penwright.errors import Say, UsageError, say_nothing
+from penwright.errors import PenwrightWarning, Say, UsageError, say_nothing
 from penwright.evaluation.calibration import Bin, Calibration, calibration
 from penwright.evaluation.perplexity import surprise
 from penwright.evaluation.tuning import Tuning, tune, tuned
@@ -27,16 +30,35 @@ ALIGNMENT = "alignment.json"  # of a run: the head of attention that aligns best
 CALIBRATION = "calibration.json"  # of a run: how often a classifier is right that is so sure
 
 
-def quicken(folder: Path, precision: Precision | None = None, say: Say = say_nothing) -> Mapping[Precision, float]:
-    """Find the quickest precision whose nats a token stay within AS_GOOD of float32's, and compile its steps.
+class KeptHead(BaseModel):
+    """What alignment.json keeps."""
 
-    From then on load() uses both. Gives the nats a token of each precision on (a part of) the held-out text; one that
-    is asked for is taken whatever its nats are.
+    layer: NonNegativeInt
+    head: NonNegativeInt
+    shift: Literal[0, 1]
+
+
+class KeptCalibration(BaseModel):
+    """What calibration.json keeps: the bins of a Calibration, each as a list."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    bins: list[tuple[float, float, NonNegativeInt, float, float]]
+    n: NonNegativeInt
+    error: float
+
+
+def optimize(folder: Path, precision: Precision | None = None, say: Say = say_nothing) -> Mapping[Precision, float]:
+    """Find the fastest precision that is as good as float32, and compile the steps of decoding; load() uses both.
+
+    As good means that the nats per token rise by at most AS_GOOD. Returns the nats per token of each precision on at
+    most MEASURED_BATCHES of the held-out text. A `precision` that is given is taken whatever its nats are.
     """
     it = opened(folder)
     if it.recipe.task == "classify":
         raise UsageError(f"{folder} holds a classifier: it reads each text at once, and has no steps to compile")
     compiler.require()
+    require_writable_cache()
     corpus = it.corpus()
     nats = {}
     for each in quickest_first():
@@ -49,6 +71,12 @@ def quicken(folder: Path, precision: Precision | None = None, say: Say = say_not
         compile_steps(model, say)
     it.run.keep_finding(QUICKENED, {"precision": chosen, "nats": nats})
     return nats
+
+
+def quicken(folder: Path, precision: Precision | None = None, say: Say = say_nothing) -> Mapping[Precision, float]:
+    """Do what `optimize` does, under its old name."""
+    warn("`quicken` is now `optimize`; the old name will go", PenwrightWarning, stacklevel=2)
+    return optimize(folder, precision, say)
 
 
 def quickest_first() -> list[Precision]:
@@ -93,7 +121,7 @@ def load_aligner(folder: Path, device: str = "cpu", paths: Sequence[str] = (), s
     Its head is chosen once, on the run's held-out pairs or on those of these files, and kept in alignment.json.
     """
     it, translator = opened(folder), load_translator(folder, device, "float32", "align")
-    if it.run.finding(ALIGNMENT) is None:
+    if _kept_head(it.run) is None:
         pairs = [(pair.source, pair.target) for pair in _pairs(it, paths)]
         say(f"choosing the head of attention that aligns best, on {len(pairs):,} pairs: once for this model")
         best = choose_head(translator.model, translator.tokenizer, pairs)[0]
@@ -103,8 +131,18 @@ def load_aligner(folder: Path, device: str = "cpu", paths: Sequence[str] = (), s
 
 def kept_alignment(folder: Path) -> Head | None:
     """The head that load_aligner() has chosen for the model as it is, if it was asked."""
-    kept = Run.open(folder).finding(ALIGNMENT)
-    return None if kept is None else Head(kept["layer"], kept["head"], kept["shift"])
+    return _kept_head(Run.open(folder))
+
+
+def _kept_head(run: Run) -> Head | None:
+    kept, model = run.finding(ALIGNMENT, KeptHead), run.recipe.model
+    if kept is None:
+        return None
+    head = Head(kept["layer"], kept["head"], kept["shift"])
+    if head.layer >= (model.n_decoder_layers or model.n_layers) or head.head >= model.n_heads:
+        warn(f"{run.folder / ALIGNMENT} names a head that the model does not have", PenwrightWarning, stacklevel=2)
+        return None
+    return head
 
 
 def calibrate(folder: Path, device: str = "cpu") -> Calibration:
@@ -112,7 +150,7 @@ def calibrate(folder: Path, device: str = "cpu") -> Calibration:
     here, it = usable_device(device), opened(folder)
     if it.recipe.task != "classify":
         raise UsageError(f"{folder} does not classify, so that there is no label it could be sure of")
-    kept = it.run.finding(CALIBRATION)
+    kept = it.run.finding(CALIBRATION, KeptCalibration)
     if kept is None:
         bench = it.bench(it.corpus(), it.model(), here)
         assert isinstance(bench.model, EncoderOnly)

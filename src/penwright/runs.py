@@ -1,84 +1,87 @@
 """A run folder: the recipe, the tokenizer, checkpoints that are whole or not there, metrics and samples.
 
 recipe.toml  tokenizer.json  corpus.json  steps.jsonl  metrics.jsonl  samples.jsonl
-stop (somebody wishes that training ends)  stopped (it ended before its time, all saved)  lock (of who trains it)
-checkpoints/step-00001200/{model.safetensors, training.safetensors, state.json, manifest.json}
+stop (a request to end training)  stopped (training ended before its time, all saved)  lock (held while it is trained)
+checkpoints/step-00001200/ (see checkpoints.py)
+checkpoints/first/ (the weights of the first evaluation; they stay, to compare later ones with)
 quickened.json  alignment.json  calibration.json (findings about the best model)  tensorboard/
 """
 
 import hashlib
 import json
 import os
-import shutil
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
+from warnings import warn
 
 try:
     import fcntl
 except ImportError:  # on Windows
     fcntl = None  # type: ignore[assignment]
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+from pydantic import BaseModel, ValidationError
 
-from penwright.config import Recipe, read_toml, validate, write_toml
-from penwright.errors import PenwrightError
+from penwright.checkpoints import (
+    FIRST,
+    STATE,
+    TRAINING,
+    WEIGHTS,
+    Checkpoint,
+    DamagedCheckpoint,
+    Record,
+    Tensors,
+    first_problem,
+    folder_name,
+    save_checkpoint,
+    step_of,
+)
+from penwright.config import Recipe, parse_toml, validate, write_toml
+from penwright.errors import PenwrightError, PenwrightWarning
+from penwright.storage import (
+    MOST_IN_SMALL,
+    UnsafeFile,
+    is_temporary,
+    let_others_read,
+    open_plain,
+    read_bytes,
+    read_json,
+    remove_folder,
+    require_plain,
+    write_atomically,
+    write_bytes_atomically,
+)
 
-Tensors = dict[str, Tensor]
-Record = dict[str, Any]  # one JSON object
-WEIGHTS, TRAINING, STATE = "model.safetensors", "training.safetensors", "state.json"
+__all__ = [
+    "LOCK",
+    "METRICS",
+    "SAMPLES",
+    "STATE",
+    "STEPS",
+    "STOP",
+    "STOPPED",
+    "TRAINING",
+    "WEIGHTS",
+    "Checkpoint",
+    "DamagedCheckpoint",
+    "Record",
+    "Run",
+    "Tensors",
+    "let_others_read",
+    "require_unused",
+    "write_atomically",
+]
+
+T = TypeVar("T")
+RECIPE, CHECKPOINTS, TENSORBOARD = "recipe.toml", "checkpoints", "tensorboard"
 STEPS, METRICS, SAMPLES = "steps.jsonl", "metrics.jsonl", "samples.jsonl"
 STOP, STOPPED, LOCK = "stop", "stopped", "lock"
-BEFORE_TRAINING = {
-    "recipe.toml",
-    "tokenizer.json",
-    "checkpoints",
-    STOP,
-    LOCK,
-}  # written before there is anything to resume
-
-
-class DamagedCheckpoint(PenwrightError):
-    """A checkpoint whose files are not those that were saved."""
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """One saved moment of training."""
-
-    folder: Path
-    step: int
-
-    def verify(self, *names: str) -> None:
-        """Raise DamagedCheckpoint, naming the file, unless these files, or all, are as they were saved."""
-        try:
-            manifest = json.loads((self.folder / "manifest.json").read_text(encoding="utf-8"))
-            files: dict[str, Record] = {name: manifest["files"][name] for name in names or manifest["files"]}
-        except (OSError, ValueError, KeyError, TypeError):
-            raise DamagedCheckpoint(f"{self.folder} has no readable manifest.json") from None
-        for name, expected in files.items():
-            path = self.folder / name
-            if not path.is_file():
-                raise DamagedCheckpoint(f"{path} is missing")
-            if path.stat().st_size != expected["bytes"] or _sha256(path) != expected["sha256"]:
-                raise DamagedCheckpoint(f"{path} is damaged: its content is not what was saved")
-
-    def weights(self) -> Tensors:
-        """The weights to use the model with."""
-        return _load(self.folder / WEIGHTS)
-
-    def training(self) -> Tensors:
-        """What only training needs: raw weights, the optimizer's moments, random states."""
-        return _load(self.folder / TRAINING)
-
-    def state(self) -> Record:
-        """Counters and scores of the training run; raises DamagedCheckpoint unless they are what was saved."""
-        self.verify(STATE)
-        return dict(json.loads((self.folder / STATE).read_text(encoding="utf-8")))
+BEFORE_TRAINING = {RECIPE, "tokenizer.json", CHECKPOINTS, STOP, LOCK}  # written before there is anything to resume
+OURS = {*BEFORE_TRAINING, STEPS, METRICS, SAMPLES, STOPPED, TENSORBOARD}  # beside .json files
+ATTEMPTS = 100  # to read a checkpoint of a run that is being trained, while older ones are deleted
+CHECKSUM = "# Checksum of the lines below: sha256 {}. If you change them by hand, delete this line.\n"
 
 
 class Run:
@@ -87,13 +90,17 @@ class Run:
     def __init__(self, folder: Path):
         self.folder = folder
         self.tokenizer_path = folder / "tokenizer.json"
+        self.made_with: Record = {}  # what is kept in each checkpoint of the files that its weights depend on
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r})"
 
     @classmethod
     def create(cls, folder: Path) -> "Run":
-        """A new, empty run; refuses a folder that already holds one that can be resumed, or anything else."""
+        """Make a new, empty run; refuse a folder that already holds one that can be resumed, or anything else."""
         require_unused(folder)
         try:
-            (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+            (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise PenwrightError(
                 f"{folder} cannot be made: {error.strerror}. Choose another place with --run"
@@ -102,67 +109,120 @@ class Run:
 
     @classmethod
     def open(cls, folder: Path) -> "Run":
-        """An existing run; says which runs there are nearby when there is none here."""
-        if (folder / "recipe.toml").is_file():
+        """Open an existing run; where there is none, the error names runs nearby."""
+        if os.path.lexists(folder / RECIPE):
             return cls(folder)
         place = folder.parent if folder.parent.is_dir() else Path()
-        near = sorted(f"{path.parent}" for path in place.glob("*/recipe.toml"))
+        near = sorted(f"{path.parent}" for path in place.glob(f"*/{RECIPE}"))
         hint = f" Runs here: {', '.join(near)}." if near else " Train one with: penwright train YOUR_TEXT"
         raise PenwrightError(f"there is no run in {folder}.{hint}")
 
     @property
+    def real_folder(self) -> Path:
+        """The folder without links on the way to it, from which relative paths can be followed upwards."""
+        real = self.folder.resolve()
+        return self.folder if real == self.folder.absolute() else real
+
+    @property
     def recipe(self) -> Recipe:
-        path = self.folder / "recipe.toml"
-        return validate(Recipe, read_toml(path), str(path))
+        """The settings that training goes by."""
+        path = self.folder / RECIPE
+        return validate(Recipe, parse_toml(self._recipe_bytes(), path), str(path))
+
+    def warn_of_edits(self) -> None:
+        """Warn if recipe.toml is not what Penwright wrote, so that damage to a harmless setting is noticed, too."""
+        first, _, rest = self._recipe_bytes().partition(b"\n")
+        found = re.fullmatch(re.escape(CHECKSUM.strip()).replace(r"\{\}", "([0-9a-f]{64})"), first.decode("latin-1"))
+        if found and found[1] != hashlib.sha256(rest).hexdigest():
+            warn(
+                f"{self.folder / RECIPE} is not as Penwright wrote it: it was changed by hand, or is damaged. "
+                "If you changed it, delete its first line; otherwise put the old content back",
+                PenwrightWarning,
+                stacklevel=2,
+            )
+
+    def _recipe_bytes(self) -> bytes:
+        path = self.folder / RECIPE
+        try:
+            return read_bytes(path, MOST_IN_SMALL)
+        except OSError as error:
+            raise PenwrightError(f"{path} cannot be read as a recipe: {error}") from None
 
     @property
     def is_finished(self) -> bool:
         """Whether its budget is spent, or was not worth spending further."""
         if not self.checkpoints():
             return False
-        state = self.newest()[0].state()
-        spent = state["total_steps"] is not None and state["step"] >= state["total_steps"]
-        return bool(spent or state.get("stopped_early", False))
+        newest, _ = self._read_first(_newest_first, Checkpoint.counters)
+        spent = newest.total_steps is not None and newest.step >= newest.total_steps
+        return spent or newest.stopped_early
 
     def save_recipe(self, recipe: Recipe) -> None:
         """Keep the settings that training goes by."""
-        write_atomically(self.folder / "recipe.toml", write_toml(recipe))
+        content = write_toml(recipe)
+        digest = hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()
+        write_atomically(self.folder / RECIPE, CHECKSUM.format(digest) + content)
 
     def write_json(self, name: str, record: Record) -> None:
         """Keep a JSON object beside the recipe."""
         write_atomically(self.folder / name, _as_json(record, indent=1) + "\n")
 
     def read_json(self, name: str) -> Record:
-        """That JSON object; raises PenwrightError where it is missing or damaged."""
+        """Return that JSON object; raises PenwrightError if it is missing or damaged."""
         try:
-            return dict(json.loads((self.folder / name).read_text(encoding="utf-8")))
+            return read_json(self.folder / name)
         except (OSError, ValueError) as error:
             raise PenwrightError(f"{self.folder / name} cannot be read: {error}") from None
 
     def keep_finding(self, name: str, record: Record) -> None:
         """Keep what was found out about the best model."""
-        self.write_json(name, {**record, "best_step": self.best_step()})
+        kept = {**record, "best_step": self.best_step()}
+        self.write_json(name, {**kept, "sha256": _digest(kept)})
 
-    def finding(self, name: str) -> Record | None:
-        """That record; None where there is none, or where another model is the best one by now."""
-        if not (self.folder / name).is_file():
+    def finding(self, name: str, kind: type[BaseModel] | None = None) -> Record | None:
+        """Return that record; None if there is none, or if another model is the best one by now.
+
+        A damaged record, or one that is not of this `kind`, is left out with a warning.
+        """
+        path = self.folder / name
+        if not os.path.lexists(path):
             return None
-        record, best = self.read_json(name), self.best_step()
+        try:
+            record = read_json(path, MOST_IN_SMALL)
+            digest = record.pop("sha256", None)
+            if digest not in (None, _digest(record)):
+                raise ValueError("its content is not what was saved")
+            if kind is not None:
+                kind.model_validate(record)
+        except (OSError, ValueError, UnsafeFile) as error:
+            problem = first_problem(error) if isinstance(error, ValidationError) else str(error)
+            warn(f"{path} is damaged and is not used: {problem}", PenwrightWarning, stacklevel=3)
+            return None
+        best = self.best_step()
         return record if record.pop("best_step", best) == best else None
 
     def append(self, name: str, record: Record) -> None:
         """Add a line to steps.jsonl, metrics.jsonl or samples.jsonl."""
         path = self.folder / name
         try:
-            with path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            with open(open_plain(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "a", encoding="utf-8") as file:
+                file.write(_as_json(record) + "\n")
         except OSError as error:
             raise PenwrightError(f"{path} could not be written: {error}. What was saved before is intact.") from None
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Inside, no other process trains this run; raises PenwrightError where one does already."""
-        with (self.folder / LOCK).open("w") as file:
+        """Inside, no other process trains this run; raises PenwrightError if one does already.
+
+        So it does for a run with parts that leave its folder, since training writes and deletes them.
+        """
+        require_contained(self.folder)
+        path = self.folder / LOCK
+        try:
+            file = open(open_plain(path, os.O_RDWR | os.O_CREAT), "rb")  # noqa: SIM115 - closed below
+        except OSError as error:
+            raise PenwrightError(f"{path} could not be written: {error}") from None
+        with file:
             if fcntl is not None:  # the system lets go of it when the process ends, however that happens
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -173,32 +233,51 @@ class Run:
             yield
 
     def records(self, name: str) -> list[Record]:
-        """The lines of such a file; a last line that a kill cut short is left out."""
-        path = self.folder / name
-        found: list[Record] = []
-        for line in path.read_text(encoding="utf-8").split("\n") if path.is_file() else []:
-            try:
-                found.append(json.loads(line))
-            except ValueError:
-                continue
-        return found
+        """The lines of such a file; damaged lines, such as a last one that a kill cut short, are left out."""
+        return [record for _, record in self._lines(name)]
+
+    def _lines(self, name: str) -> Iterator[tuple[bytes, Record]]:
+        try:
+            content = read_bytes(self.folder / name)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise PenwrightError(f"{self.folder / name} cannot be read: {error}") from None
+        for line in content.split(b"\n"):
+            with suppress(ValueError, RecursionError):
+                record = json.loads(line)
+                if isinstance(record, dict) and type(record.get("step")) is int:
+                    yield line, record
 
     def forget_after(self, step: int) -> None:
         """Drop what a run resumed there will make again: records, and checkpoints too damaged or cut off by a kill."""
         for checkpoint in self.checkpoints():
             if checkpoint.step > step:
-                shutil.rmtree(checkpoint.folder)
-        for unfinished in (self.folder / "checkpoints").glob("*.tmp-*"):
-            shutil.rmtree(unfinished, ignore_errors=True)
+                remove_folder(checkpoint.folder)
+        for path in (self.folder / CHECKPOINTS).glob("step-*.tmp-*"):
+            if step_of(path.name.partition(".")[0]) is not None and is_temporary(path):
+                remove_folder(path)
         for name in (STEPS, METRICS, SAMPLES):
-            kept = [json.dumps(r, ensure_ascii=False) + "\n" for r in self.records(name) if r["step"] <= step]
-            write_atomically(self.folder / name, "".join(kept))
+            kept = [line + b"\n" for line, record in self._lines(name) if record["step"] <= step]
+            try:
+                write_bytes_atomically(self.folder / name, b"".join(kept))
+            except OSError as error:
+                raise PenwrightError(f"{self.folder / name} could not be written: {error}") from None
 
     def checkpoints(self) -> list[Checkpoint]:
-        """Those that were saved whole, oldest first."""
-        folders = (self.folder / "checkpoints").glob("step-*")
-        found = [Checkpoint(f, int(f.name.removeprefix("step-"))) for f in folders if f.suffix == ""]
-        return sorted(found, key=lambda checkpoint: checkpoint.step)
+        """Those that were saved whole, oldest first; folders with other names are not ours."""
+        place = self.folder / CHECKPOINTS
+        require_plain(place)
+        steps = [(step_of(path.name), path) for path in place.glob("step-*")]
+        return [Checkpoint(path, step) for step, path in sorted((s, p) for s, p in steps if s is not None)]
+
+    def first(self) -> Checkpoint | None:
+        """Return the first checkpoint, which has weights only; None in older runs and before there is one."""
+        folder = self.folder / CHECKPOINTS / FIRST
+        try:
+            return Checkpoint(folder, int(read_json(folder / "manifest.json", MOST_IN_SMALL)["step"]))
+        except (OSError, ValueError, KeyError, TypeError, UnsafeFile):
+            return None
 
     def last_step(self) -> int:
         """Where it stands: the newest saved step, 0 before the first."""
@@ -206,122 +285,131 @@ class Run:
 
     def best_step(self) -> int | None:
         """The step with the best score on held-out examples, by the newest sound record; None without a score."""
-        for checkpoint in self.checkpoints()[::-1]:
-            with suppress(DamagedCheckpoint):
-                return checkpoint.state().get("best_step")
+        with suppress(PenwrightError):
+            return self._read_first(_newest_first, Checkpoint.counters, STATE)[0].best_step
         return None
 
     def newest(self) -> tuple[Checkpoint, list[str]]:
         """The newest undamaged checkpoint, and a warning for every damaged one passed over."""
-        return self._first_undamaged(self.checkpoints()[::-1])
+        return self._read_first(_newest_first, _itself)
 
     def best(self) -> tuple[Checkpoint, list[str]]:
         """The best undamaged checkpoint, or the newest when there is no best yet; with warnings as in newest()."""
-        newest_first = self.checkpoints()[::-1]
+        return self.read_best(_itself)
+
+    def read_best(self, read: Callable[[Checkpoint], T]) -> tuple[T, list[str]]:
+        """What `read` gives for best(), though training deletes checkpoints at the same time; and the warnings."""
+        return self._read_first(self._best_first, read)
+
+    def _best_first(self, listed: Sequence[Checkpoint]) -> list[Checkpoint]:
+        newest_first = _newest_first(listed)
         bests = map(self._best_known_to, newest_first)  # the older ones know which was the best before a damaged one
-        return self._first_undamaged(list(dict.fromkeys([*bests, *newest_first])))
+        return list(dict.fromkeys([*bests, *newest_first]))
 
     def _best_known_to(self, checkpoint: Checkpoint) -> Checkpoint:
         """The best one by its record; itself when nothing was scored yet or when its record is damaged."""
         with suppress(DamagedCheckpoint):
-            step = checkpoint.state().get("best_step")
+            step = checkpoint.counters().best_step
             return checkpoint if step is None else self._checkpoint(step)
         return checkpoint
 
     def _checkpoint(self, step: int) -> Checkpoint:
-        return Checkpoint(self.folder / "checkpoints" / f"step-{step:08d}", step)
+        return Checkpoint(self.folder / CHECKPOINTS / folder_name(step), step)
 
-    def _first_undamaged(self, candidates: list[Checkpoint]) -> tuple[Checkpoint, list[str]]:
-        warnings: list[str] = []
-        for checkpoint in candidates:
-            try:
-                checkpoint.verify()
-                return checkpoint, warnings
-            except DamagedCheckpoint as damage:
-                warnings.append(f"{damage}; passed over {checkpoint.folder.name}")
+    def _read_first(
+        self,
+        order: Callable[[Sequence[Checkpoint]], Sequence[Checkpoint]],
+        read: Callable[[Checkpoint], T],
+        *names: str,
+    ) -> tuple[T, list[str]]:
+        """What `read` gives for the first undamaged checkpoint, of which these files, or all, are verified.
+
+        If checkpoints came or went while they were read, it begins again.
+        """
+        for attempt in range(ATTEMPTS):
+            listed = self.checkpoints()
+            warnings: list[str] = []
+            for checkpoint in order(listed):
+                try:
+                    checkpoint.verify(*names)
+                    return read(checkpoint), warnings
+                except DamagedCheckpoint as damage:
+                    if attempt + 1 < ATTEMPTS and self.checkpoints() != listed:
+                        break
+                    warnings.append(f"{damage}; passed over {checkpoint.folder.name}")
+            else:
+                break
         detail = "; ".join(warnings) or "none was saved yet"
         raise PenwrightError(f"{self.folder} has no checkpoint to load: {detail}")
 
     def save_checkpoint(self, step: int, weights: Tensors, training: Tensors, state: Record) -> None:
-        """Save beside, flush to the disk, rename: whoever looks finds a whole checkpoint or none.
+        """Save a checkpoint, whole or not at all.
 
         `state` names the best step so far as "best_step"; in a file of its own, a kill could leave it behind.
         """
-        with saving(self._checkpoint(step).folder) as folder:
-            save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
-            save_file(training, folder / TRAINING)
-            (folder / STATE).write_text(json.dumps(state), encoding="utf-8")
-            files = {p.name: {"bytes": p.stat().st_size, "sha256": _sha256(p)} for p in sorted(folder.iterdir())}
-            (folder / "manifest.json").write_text(json.dumps({"step": step, "files": files}), encoding="utf-8")
+        save_checkpoint(self._checkpoint(step), weights, training, self._with_origin(state))
+
+    def save_first(self, step: int, weights: Tensors, state: Record) -> None:
+        """Keep these weights as the first checkpoint, unless there is one."""
+        if self.first() is None:
+            first = Checkpoint(self.folder / CHECKPOINTS / FIRST, step)
+            save_checkpoint(first, weights, None, self._with_origin(state))
+
+    def _with_origin(self, state: Record) -> Record:
+        return {**state, "made_with": self.made_with} if self.made_with else state
 
     def prune(self, keep: int) -> None:
         """Delete all checkpoints but the last `keep` and the best."""
         best = self.best_step()
         for checkpoint in self.checkpoints()[:-keep]:
             if checkpoint.step != best:
-                shutil.rmtree(checkpoint.folder)
+                remove_folder(checkpoint.folder)
 
 
 def require_unused(folder: Path) -> None:
-    """Raises PenwrightError where a new run cannot be kept."""
-    if folder.exists() and not folder.is_dir():
+    """Raise PenwrightError if a new run cannot be kept there."""
+    if os.path.lexists(folder) and not folder.is_dir():
         raise PenwrightError(f"{folder} is a file: choose another --run")
     if folder.exists() and not _is_as_good_as_empty(folder):
         raise PenwrightError(f"{folder} is not empty: choose another --run, or --resume the run in it")
 
 
 def _is_as_good_as_empty(folder: Path) -> bool:
-    """Or left by a run that was stopped while its text was still being read."""
+    """Whether it is empty, or left by a run that was stopped while its text was still being read."""
     if {path.name for path in folder.iterdir()} - BEFORE_TRAINING:
         return False
-    kept = folder / "checkpoints"
+    kept = folder / CHECKPOINTS
     return not kept.exists() or not any(kept.iterdir())
 
 
-@contextmanager
-def saving(final: Path) -> Iterator[Path]:
-    """A temporary folder that becomes `final` when the block ends well, and leaves nothing behind when it does not."""
-    for left_over in final.parent.glob(f"{final.name}.tmp-*"):
-        shutil.rmtree(left_over)
-    folder = final.with_name(f"{final.name}.tmp-{os.getpid()}")
-    try:
-        folder.mkdir(parents=True)
-        yield folder
-        for path in folder.iterdir():
-            let_others_read(path)
-            _flush(path)
-        _flush(folder)
-        if final.exists():
-            shutil.rmtree(final)
-        folder.replace(final)
-        _flush(final.parent)
-    except (OSError, SafetensorError) as error:
-        raise PenwrightError(f"{final} could not be saved: {error}. What was saved before is intact.") from None
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+def require_contained(folder: Path) -> None:
+    """Raise UnsafeFile if a part of the run that training writes or deletes is a link, or not a plain file or folder.
+
+    The run folder itself may be reached by a link.
+    """
+    for path in folder.glob("*"):
+        if path.name in OURS or path.suffix == ".json":
+            require_plain(path)
+    for path in (folder / CHECKPOINTS).glob("*"):
+        if path.name != FIRST and not path.name.startswith("step-"):
+            continue
+        require_plain(path)
+        for part in path.glob("*"):
+            require_plain(part)
+    for path in (folder / TENSORBOARD).glob("*"):
+        require_plain(path)
 
 
-def let_others_read(path: Path) -> None:
-    """As this user's other files are: what safetensors writes is for nobody else."""
-    mask = os.umask(0)
-    os.umask(mask)
-    path.chmod(0o666 & ~mask)
+def _newest_first(listed: Sequence[Checkpoint]) -> Sequence[Checkpoint]:
+    return listed[::-1]
 
 
-def write_atomically(path: Path, content: str) -> None:
-    """Replace a file's content as a whole: after a kill or on a full disk the old content is still there."""
-    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
-    try:
-        temporary.write_bytes(content.encode())
-        _flush(temporary)
-        temporary.replace(path)
-    except UnicodeEncodeError as error:  # such as the name of a file that was chosen by name
-        what = error.object[error.start : error.end]
-        raise PenwrightError(f"{path} could not be written: {what!a} in it cannot be saved as UTF-8") from None
-    except OSError as error:
-        raise PenwrightError(f"{path} could not be written: {error}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
+def _itself(checkpoint: Checkpoint) -> Checkpoint:
+    return checkpoint
+
+
+def _digest(record: Record) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 def _as_json(record: Record, indent: int | None = None) -> str:
@@ -332,23 +420,3 @@ def _as_json(record: Record, indent: int | None = None) -> str:
     except UnicodeEncodeError:
         return json.dumps(record, indent=indent)
     return text
-
-
-def _load(path: Path) -> Tensors:
-    try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise DamagedCheckpoint(f"{path} cannot be read: {error}") from None
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -13,7 +13,9 @@ import pytest
 import torch
 
 from penwright.cli.main import main
+from penwright.runs import Run
 from penwright.training import pace
+from penwright.training.signals import STOP_SIGNALS
 
 QUICK = [
     option
@@ -61,7 +63,8 @@ def penwright() -> Command:
 
     def run(*arguments: object, stdin: str = "", cwd: Path | None = None) -> Done:
         out, err = io.StringIO(), io.StringIO()
-        before = sys.argv, sys.stdin, signal.getsignal(signal.SIGINT), torch.get_num_threads()
+        before = sys.argv, sys.stdin, torch.get_num_threads()
+        handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
         sys.argv = ["penwright", *map(str, arguments)]
         sys.stdin = io.TextIOWrapper(io.BytesIO(stdin.encode("utf-8")))
         try:
@@ -71,8 +74,9 @@ def penwright() -> Command:
             return Done(int(end.code or 0), out.getvalue(), err.getvalue())
         finally:
             sys.argv, sys.stdin = before[:2]
-            signal.signal(signal.SIGINT, before[2])
-            torch.set_num_threads(before[3])
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            torch.set_num_threads(before[2])
 
     return run
 
@@ -106,3 +110,15 @@ def runs(penwright: Command, corpora: Path, tmp_path_factory: pytest.TempPathFac
         made = penwright("train", corpora / data, "--run", folder / name, *options)
         assert made.returncode == 0, made.stderr
     return folder
+
+
+def forget_origin(folder: Path) -> None:
+    """Make of each checkpoint what an older version would have saved: nothing about the files it was made with."""
+    run = Run(folder)
+    for checkpoint in run.checkpoints():
+        state = {key: value for key, value in checkpoint.state().items() if key != "made_with"}
+        weights, training = (
+            {name: tensor.clone() for name, tensor in tensors.items()}
+            for tensors in (checkpoint.weights(), checkpoint.training())
+        )
+        run.save_checkpoint(checkpoint.step, weights, training, state)

@@ -1,6 +1,7 @@
 """`penwright serve` as far as it goes before it listens; the server itself is tested in tests/serving."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,30 @@ PACKAGES = {
     "python_multipart": "python-multipart",
     "prometheus_client": "prometheus-client",
 }
+
+
+@pytest.mark.parametrize(
+    ("given", "folder", "name"),
+    [
+        ("runs/lr=0.1", "runs/lr=0.1", None),
+        ("name=runs/lr=0.1", "runs/lr=0.1", "name"),
+        ("de-en=runs/pairs", "runs/pairs", "de-en"),
+        ("a=b=runs/pairs", "runs/pairs", "a=b"),
+        ("runs/pairs", "runs/pairs", None),
+        ("name=nowhere", "nowhere", "name"),
+        ("runs/x=1", "runs/x=1", None),
+        ("nowhere", "nowhere", None),
+    ],
+)
+def test_a_folder_may_contain_an_equals_sign(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, folder: str, name: str | None
+) -> None:
+    from penwright.serving.server import named_run
+
+    monkeypatch.chdir(tmp_path)
+    for each in ("lr=0.1", "pairs"):
+        (tmp_path / "runs" / each).mkdir(parents=True)
+    assert named_run(given) == (Path(folder), name)
 
 
 @pytest.mark.parametrize("module", PACKAGES)

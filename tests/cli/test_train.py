@@ -17,6 +17,7 @@ import pytest
 from penwright import api
 from penwright.cli.train import _warn_of_short_members
 from penwright.runs import Run
+from penwright.training.signals import STOP_SIGNALS
 
 from .conftest import QUICK, Command
 
@@ -78,7 +79,7 @@ def unbroken(penwright: Command, corpora: Path, tmp_path_factory: pytest.TempPat
     return folder
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+@pytest.mark.parametrize("number", [signal.SIGKILL, *STOP_SIGNALS], ids=lambda number: number.name)
 def test_a_stopped_run_resumes_to_the_very_same_weights(
     penwright: Command, corpora: Path, unbroken: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -218,7 +219,8 @@ def test_a_text_that_is_none_is_refused_by_name(penwright: Command, tmp_path: Pa
 
 
 def test_a_corpus_smaller_than_the_context_still_trains(penwright: Command, tmp_path: Path) -> None:
-    (tmp_path / "haiku.txt").write_text("An old silent pond\nA frog jumps into the pond\nSplash! Silence again.\n")
+    haikus = "An old silent pond\nA frog jumps into the pond\nSplash! Silence again.\nThe light of a candle\n"
+    (tmp_path / "haiku.txt").write_text(f"{haikus}Is transferred to another\nCandle. Spring twilight.\n")
     run = tmp_path / "run"
     smaller = ("model.d_model=16", "decoding.max_new_tokens=40", "training.batch_tokens=256", "training.threads=1")
     options = [option for setting in smaller for option in ("--set", setting)]  # but for the context

@@ -11,7 +11,7 @@ from penwright import api
 from penwright.decoding import Classifier, Generator, Translator
 from penwright.runs import Run, write_atomically
 
-from .conftest import Command
+from .conftest import QUICK, Command, forget_origin
 
 
 def test_the_list_of_commands_says_what_each_does_on_its_line(penwright: Command) -> None:
@@ -109,6 +109,39 @@ def test_evaluate_reads_files_of_ones_own(penwright: Command, runs: Path, tmp_pa
     assert "33 bytes" in done.stdout
 
 
+def test_a_blank_line_gets_no_label_and_stays_a_line(penwright: Command, runs: Path) -> None:
+    done = penwright("classify", runs / "classifier", stdin="a fine film\n\n \n")
+    rows = [line.split("\t") for line in done.stdout.split("\n")[:-1]]
+    assert [row[0] for row in rows][1:] == ["", ""] and rows[0][0] and "text 2" in done.stderr
+    record = json.loads(penwright("classify", runs / "classifier", "", "--json").stdout)
+    assert record["label"] is None and record["scores"] == {}
+
+
+@pytest.mark.parametrize("name", ["writer", "translator", "classifier"])
+def test_evaluate_prints_baselines(penwright: Command, runs: Path, name: str) -> None:
+    assert "baseline" in penwright("evaluate", runs / name).stdout.split("\n")[0]
+
+
+def test_the_top_k_of_zero_is_off(penwright: Command, runs: Path) -> None:
+    texts = [
+        penwright("generate", runs / "writer", "It", "--max-new-tokens", 9, *options).stdout
+        for options in ((), ("--top-k", 0), ("--top-k", -1), ("--set", "top_k=0"))
+    ]
+    assert len(set(texts)) == 1 and len(texts[0]) > 2
+
+
+@pytest.mark.parametrize("command", ["train", "plan", "--resume"])
+def test_an_unwritable_cache_is_found_before_the_text_is_read(
+    penwright: Command, runs: Path, corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("PENWRIGHT_CACHE", str(tmp_path / "file"))
+    line = ["train", "--resume", runs / "writer"] if command == "--resume" else [command, corpora / "novel.txt"]
+    done = penwright(*line, "--steps", 2, cwd=tmp_path)
+    assert done.returncode == 1 and "PENWRIGHT_CACHE" in done.stderr and "reading" not in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
 def test_runs_lists_every_run_with_its_task(penwright: Command, runs: Path) -> None:
     listed = penwright("runs", runs).stdout
     assert all(word in listed for word in ("writer", "translator", "classifier", "classify", "BLEU"))
@@ -202,6 +235,7 @@ def test_sentences_end_as_they_do_in_the_language_of_the_source(penwright: Comma
     assert "is not known" in penwright(*asked).stderr
     assert "is not known" not in penwright(*asked, "--language", "de").stderr
     shutil.copytree(runs / "translator", tmp_path / "run")
+    forget_origin(tmp_path / "run")
     facts = json.loads((tmp_path / "run" / "corpus.json").read_text(encoding="utf-8"))
     assert facts["card"].pop("languages") is None
     write_atomically(tmp_path / "run" / "corpus.json", json.dumps(facts))  # as older runs have it
@@ -234,3 +268,49 @@ def test_tuning_keeps_what_helps_and_says_what_it_tried(penwright: Command, runs
     decoding = Run(tmp_path / "run").recipe.decoding
     assert (decoding.length_penalty != 1.0 or decoding.coverage_penalty != 0.0) <= tried["kept"]
     assert "BLEU" in penwright("tune", tmp_path / "run", "--beam", 2).stdout
+
+
+def test_evaluate_reads_the_columns_of_training(penwright: Command, runs: Path, tmp_path: Path) -> None:
+    for name, text in (
+        ("a.csv", "a fine film,good\na dull film,bad\n"),
+        ("b.jsonl", '{"label": "GOOD", "text": "fine"}'),
+    ):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        done = penwright("evaluate", runs / "classifier", tmp_path / name)
+        assert done.returncode == 0 and "label = column" in done.stderr, done.stderr
+    (tmp_path / "c.csv").write_text("text,label\na fine film,wonderful\n", encoding="utf-8")
+    done = penwright("evaluate", runs / "classifier", tmp_path / "c.csv")
+    assert done.returncode == 1 and "'wonderful'" in done.stderr and "bad, good" in done.stderr
+
+
+def test_a_run_without_a_record_of_its_columns_is_evaluated_as_before(
+    penwright: Command, runs: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(runs / "classifier", tmp_path / "old")
+    forget_origin(tmp_path / "old")
+    path = tmp_path / "old" / "corpus.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    del record["columns"]
+    path.write_text(json.dumps(record))
+    done = penwright("evaluate", tmp_path / "old")
+    assert done.returncode == 0, done.stderr
+    for damaged in (3, {"text": "no list"}):
+        path.write_text(json.dumps(record | {"columns": damaged}))
+        done = penwright("evaluate", tmp_path / "old")
+        assert done.returncode == 1 and f"{path} is damaged" in done.stderr, done.stderr
+
+
+def test_files_the_other_way_round_are_turned_and_said(penwright: Command, corpora: Path, tmp_path: Path) -> None:
+    pairs = [line.split("\t") for line in (corpora / "pairs.tsv").read_text(encoding="utf-8").splitlines()]
+    for place, code in enumerate(("de", "en")):
+        (tmp_path / f"a.{code}").write_text("".join(f"{pair[place]}\n" for pair in pairs), encoding="utf-8")
+    sides, run = [tmp_path / "a.de", tmp_path / "a.en"], tmp_path / "run"
+    made = penwright("train", *sides, "--run", run, "--steps", 5, *QUICK)
+    assert made.returncode == 0, made.stderr
+    right, turned = penwright("evaluate", run, *sides), penwright("evaluate", run, *reversed(sides))
+    assert turned.stdout == right.stdout and "other way round" not in right.stderr
+    assert "translates from de to en" in turned.stderr and "other way round" in turned.stderr
+    table = tmp_path / "t.tsv"
+    table.write_text("en\tde\n" + "".join(f"{en}\t{de}\n" for de, en in pairs), encoding="utf-8")
+    turned = penwright("evaluate", run, table)
+    assert turned.stdout == right.stdout and "other way round" in turned.stderr

@@ -1,9 +1,11 @@
 """The task is told from the files."""
 
+import gzip
+
 import pytest
 
-from penwright.data.corpora import detect_task
-from penwright.errors import PenwrightError
+from penwright.data.corpora import detect_task, open_pairs
+from penwright.errors import PenwrightError, Undecided
 
 PROSE = "Once upon a time there was a text.\nIt went on.\n"
 
@@ -50,3 +52,76 @@ def test_the_reason_names_the_column(tmp_path):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(PenwrightError, match="no file"):
         detect_task([tmp_path / "none.txt"])
+
+
+SIDES = [" ".join(["word"] * (i * 7 % 11 + 1)) + f" {i}" for i in range(30)]
+OTHER_SIDES = [" ".join(["Wort"] * (i * 7 % 11 + 1)) + f", {i}" for i in range(30)]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "names"),
+    [
+        ("train.en.txt", "train.de.txt", ("en", "de")),
+        ("train.de.txt", "train.en.txt", ("de", "en")),
+        ("en/train.txt", "de/train.txt", ("en", "de")),
+        ("corpus.de-en.de", "corpus.de-en.en", ("de", "en")),
+        ("x.eng", "x.deu", ("en", "de")),
+        ("news-english.txt", "news-german.txt", ("en", "de")),
+        ("a.pt_BR.txt", "a.pt_PT.txt", ("pt-br", "pt-pt")),
+        ("news.src.en", "news.ref.de", ("en", "de")),
+        ("train.en", "train.de", ("en", "de")),
+    ],
+)
+def test_files_named_after_two_languages_are_pairs_in_the_order_given(tmp_path, first, second, names):
+    for name in (first, second):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+    paths = write(tmp_path, {first: "\n".join(SIDES), second: "\n".join(OTHER_SIDES)})
+    assert detect_task(paths)[0] == "translate"
+    corpus = open_pairs(paths)
+    assert corpus.names == names and next(iter(corpus.training)).source.startswith("word")
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("src-train.txt", "tgt-train.txt"),
+        ("source.txt", "target.txt"),
+        ("train.src", "train.tgt"),
+        ("a.src.txt", "a.trg.txt"),
+        ("source/a.txt", "target/a.txt"),
+        ("src.txt.gz", "ref.txt"),
+    ],
+)
+@pytest.mark.parametrize("is_target_first", [False, True])
+def test_files_named_source_and_target_are_pairs_in_either_order(tmp_path, source, target, is_target_first):
+    for name, lines in ((source, SIDES), (target, OTHER_SIDES)):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        text = "\n".join(lines).encode()
+        path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    paths = [str(tmp_path / name) for name in ((target, source) if is_target_first else (source, target))]
+    assert detect_task(paths)[0] == "translate"
+    assert next(iter(open_pairs(paths).training)).source.startswith("word")
+
+
+def test_named_sides_of_unequal_length_are_refused_with_both_counts(tmp_path):
+    paths = write(tmp_path, {"a.en.txt": "\n".join(SIDES), "a.de.txt": "\n".join(OTHER_SIDES[:-3])})
+    assert detect_task(paths)[0] == "translate"
+    with pytest.raises(PenwrightError, match=r"3 lines .* no partner.*30.*27"):
+        open_pairs(paths)
+
+
+def test_files_that_look_like_translations_but_are_not_named_so_are_asked_about(tmp_path):
+    paths = write(tmp_path, {"one.txt": "\n".join(SIDES), "two.txt": "\n".join(OTHER_SIDES)})
+    with pytest.raises(Undecided, match=r"(?s)--task translate.*--task generate"):
+        detect_task(paths)
+    alike = write(tmp_path, {"one.txt": "\n".join(SIDES), "two.txt": "\n".join(SIDES)})
+    assert detect_task(alike)[0] == "generate"
+
+
+def test_folders_named_after_two_languages_are_asked_about(tmp_path):
+    for name in ("en", "de"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name, {"a.txt": PROSE})
+    with pytest.raises(Undecided, match="name the files themselves"):
+        detect_task([tmp_path / "en", tmp_path / "de"])

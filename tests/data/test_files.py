@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penwright.data import files
+from penwright.data.encoding import decode
 from penwright.data.files import SourceFile, examine, examine_text
 from penwright.errors import PenwrightError
 
@@ -218,3 +219,24 @@ def test_to_see_the_first_lines_no_more_than_a_few_pieces_are_read(tmp_path, mon
     assert line == "x" * len(line) and 400 <= len(line) <= 500
     (tmp_path / "two.txt").write_text("short\n" + "x" * 100_000 + "\nlast\n")
     assert examine(tmp_path / "two.txt").first_lines(1000) == ["short"]
+
+
+@pytest.mark.parametrize("other", ["cp1252", "cp1250", "cp1251", "shift_jis"])
+@pytest.mark.parametrize("block", [7, 1 << 20])
+def test_a_file_in_two_encodings_is_decoded_line_by_line(tmp_path, monkeypatch, other, block):
+    monkeypatch.setattr(files, "BLOCK", block)
+    text = {"cp1252": "Où est l'été, garçon ?", "cp1250": POLISH, "cp1251": RUSSIAN, "shift_jis": JAPANESE}[
+        other
+    ] + "\n"
+    mine = "Grüße aus Österreich, schöne Mädchen.\nplain\n" * 30
+    file, found = read(write(tmp_path, mine.encode() + text.encode(other) * 30 + mine.encode()))
+    assert found == mine + text * 30 + mine
+    assert (file.n_replaced, file.encoding.split("|")[0]) == (0, "utf-8")
+    assert decode(mine.encode() + text.encode(other) * 30)[0] == mine + text * 30
+
+
+def test_damaged_lines_of_a_file_in_two_encodings_stay_damaged(tmp_path):
+    content = POLISH.encode() * 9 + b"za\xc5 \xc5\xbc\n" + "Où est l'été ?\n".encode("cp1252") * 9
+    file, found = read(write(tmp_path, content))
+    assert found == POLISH * 9 + "za\ufffd ż\n" + "Où est l'été ?\n" * 9
+    assert file.n_replaced == 1

@@ -1,10 +1,15 @@
 """Which files are meant."""
 
 import gzip
+import os
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from penwright.data.paths import existing_file, suffix_of, text_files
+from penwright.data.paths import existing_file, found_from, left_aside, seen_from, suffix_of, text_files
 from penwright.errors import PenwrightError
 
 
@@ -74,3 +79,93 @@ def test_a_folder_of_other_files_says_how_to_read_them(tmp_path):
         text_files([tmp_path])
     pattern = str(error.value).split("'")[1]
     assert [path.name for path in text_files([pattern])] == ["a.py", "b.py"]
+
+
+@contextmanager
+def nested(name: str, depth: int) -> Iterator[None]:
+    """Folders inside each other with a text in the last, removed one by one: shutil.rmtree cannot go as deep."""
+    for _ in range(depth):
+        os.mkdir(name)
+        os.chdir(name)
+    Path("a.txt").write_text("text", encoding="utf-8")
+    for _ in range(depth):
+        os.chdir("..")
+    try:
+        yield
+    finally:
+        for _ in range(depth):
+            os.chdir(name)
+        os.remove("a.txt")
+        for _ in range(depth):
+            os.chdir("..")
+            os.rmdir(name)
+
+
+def test_folders_nested_deeply_are_read_and_paths_too_long_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with nested("d", 1100):
+        (found,) = text_files(["d"])
+        assert len(found.parts) == 1101
+        assert text_files(["d/**/*.txt"]) == [found]
+    with nested("long" * 50, 30), pytest.raises(PenwrightError) as error:
+        text_files(["long" * 50])
+    assert len(str(error.value)) < 500
+
+
+def test_links_to_folders_are_followed_and_each_folder_is_read_once(tmp_path: Path) -> None:
+    texts, data = tmp_path / "texts" / "inner", tmp_path / "data"
+    texts.mkdir(parents=True)
+    data.mkdir()
+    (texts / "a.txt").write_text("text", encoding="utf-8")
+    (tmp_path / "outside.txt").write_text("text", encoding="utf-8")
+    (texts / "back").symlink_to("..")
+    (data / "link").symlink_to(tmp_path / "texts")
+    (data / "again").symlink_to(texts)
+    (data / "up").symlink_to("..")
+    (data / "self").symlink_to("self")
+    (data / "gone").symlink_to("nowhere")
+    (found,) = text_files([data])
+    assert found.resolve() == texts / "a.txt"
+    assert text_files([f"{data}/**/*.txt"]) == [found]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("**/*.txt", ["a.txt", "b/c.txt", "b/d/e.txt"]),
+        ("b/**", ["b/c.txt", "b/d/e.txt", "b/d/f.md"]),
+        ("**/d/*", ["b/d/e.txt", "b/d/f.md"]),
+        ("**/b/**/e.*", ["b/d/e.txt"]),
+        ("*/*.txt", ["b/c.txt"]),
+        ("**/**/a.txt", ["a.txt"]),
+    ],
+)
+def test_two_stars_stand_for_any_folders(tmp_path: Path, pattern: str, names: list[str]) -> None:
+    for name in ("a.txt", "b/c.txt", "b/d/e.txt", "b/d/f.md", ".g/h.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x", encoding="utf-8")
+    assert [path.relative_to(tmp_path).as_posix() for path in text_files([f"{tmp_path}/{pattern}"])] == names
+
+
+def test_of_the_same_text_in_several_formats_one_is_read(tmp_path: Path) -> None:
+    for name in ("novel.pdf", "novel.epub", "Novel.docx", "notes.txt", "notes.html", "b/novel.pdf"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x", encoding="utf-8")
+    found = [path.relative_to(tmp_path).as_posix() for path in text_files([tmp_path])]
+    assert found == ["Novel.docx", "b/novel.pdf", "notes.txt"]
+    assert "3 whose text is there in another format" in left_aside(tmp_path)
+
+
+def test_a_folder_of_pictures_is_not_offered_as_text(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"\x89PNG")
+    with pytest.raises(PenwrightError, match=r"no text .* end in \.png$"):
+        text_files([tmp_path])
+
+
+def test_paths_of_pipes_and_members_are_found_from_a_run(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("in/b.txt", "x")
+    assert seen_from(tmp_path, "-") == found_from(tmp_path, "-") == "-"
+    assert found_from(tmp_path, "a.zip/in/b.txt") == f"{tmp_path}/a.zip/in/b.txt"

@@ -1,9 +1,18 @@
 """Tables are read row by row."""
 
+import csv
+import io
+import json
+
+import pyarrow
+import pyarrow.parquet
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from penwright.data.files import examine
 from penwright.data.readers.tables import Table, has_tabs, open_table
+from penwright.data.sources import Broken
 from penwright.data.text import open_text
 from penwright.errors import PenwrightError
 
@@ -15,6 +24,10 @@ def table_of(folder, name: str, text: str) -> Table:
 
 def rows(table: Table) -> list:
     return list(table.rows(range(len(table.columns))))
+
+
+def why(found: list) -> list:
+    return [row.reason if isinstance(row, Broken) else row for row in found]
 
 
 def test_a_quote_mark_in_a_tsv_field_swallows_no_lines(tmp_path):
@@ -40,14 +53,114 @@ def test_a_field_longer_than_the_csv_module_allows_is_read(tmp_path):
     assert rows(table_of(tmp_path, "a.csv", f'a,"{"x" * 200_000}"\n')) == [("a", "x" * 200_000)]
 
 
-def test_a_quote_that_is_never_closed_is_refused(tmp_path):
-    table = table_of(tmp_path, "a.csv", "a,b\n" * 1000 + 'c,"d\n' + "e,f\n" * 3000)
-    with pytest.raises(PenwrightError, match=r"a\.csv: the row that begins in line 1,001 does not end"):
-        rows(table)
+def test_a_quote_that_is_never_closed_is_an_ordinary_character(tmp_path):
+    lines = ['"c d,e' if number % 90 == 30 else 'f "g",h' for number in range(3000)]
+    found = rows(table_of(tmp_path, "a.csv", "\n".join([*lines, '"i, ""j""",k', '"l\nm",n'])))
+    assert found == [*(tuple(line.split(",")) for line in lines), ('i, "j"', "k"), ("l\nm", "n")]
 
 
-def test_a_lone_carriage_return_breaks_only_its_csv_row(tmp_path):
-    assert rows(table_of(tmp_path, "a.csv", "a,b\nc\rc,d\ne,f\n")) == [("a", "b"), None, ("e", "f")]
+def test_a_stray_quote_that_a_later_one_closes_swallows_no_lines(tmp_path):
+    text = 'text,label\n"open,x\n' + "a b,x\n" * 50 + 'size 5",y\n'
+    assert len(rows(table_of(tmp_path, "a.csv", text))) == 52
+
+
+def test_quote_marks_inside_a_quoted_cell_need_not_be_doubled(tmp_path):
+    text = 'id,text,label\n1,"he said "well, no" then",x\n2,"a, b",y\n3,"so ""it"" is",y\n'
+    assert [row[1] for row in rows(table_of(tmp_path, "a.csv", text))] == [
+        'he said "well, no" then',
+        "a, b",
+        'so "it" is',
+    ]
+
+
+def test_a_lone_carriage_return_belongs_to_its_cell(tmp_path):
+    assert rows(table_of(tmp_path, "a.csv", "a,b\nc\rc,d\ne,f\n")) == [("a", "b"), ("c\rc", "d"), ("e", "f")]
+
+
+WRITTEN = [
+    ("sep.csv", '\ufeffsep=;\r\ntext;label\r\n"a; b";x\r\nc, d;y\r\n'),  # Excel
+    ("pipe.csv", "text|label\na; b|x\nc, d|y\n"),
+    ("multi.csv", "text::label\na; b::x\nc, d::y\n"),
+    ("spaced.csv", 'text, label\n"a; b", x\n"c, d", y\n'),
+    ("backslash.csv", 'text,label,n\n"a; b","x","\\"1\\""\n"c, d","y","\\\\2"\n'),  # MySQL
+    ("single.csv", "text,label\n'a; b','x'\n'c, d','y'\n"),
+    ("pandas.csv", ',text,label\n0,a; b,x\n1,"c, d",y\n'),
+    ("comment.csv", '# made by hand\n# in May\ntext,label\na; b,x\n"c, d",y\n'),
+    ("trailing.csv", 'text,label,,\na; b,x,,\n"c, d",y,,\n'),
+    ("long_rows.csv", 'text,label\na; b,x,,\n"c, d",y\n'),
+    ("copy.tsv", "text\tlabel\tnote\na; b\tx\t\\N\nc, d\ty\tone\\ttab\n"),  # PostgreSQL
+    ("row_names.csv", '"text","label"\n"1","a; b","x"\n"2","c, d","y"\n'),  # R
+    ("repeated.csv", 'text,label\na; b,x\ntext,label\n"c, d",y\n\ufefftext,label\n'),
+]
+
+
+@pytest.mark.parametrize(("name", "text"), WRITTEN, ids=[name for name, _ in WRITTEN])
+def test_tables_of_many_programs_are_read(tmp_path, name, text):
+    table = table_of(tmp_path, name, text)
+    wanted = [table.columns.index("text"), table.columns.index("label")]
+    found = [tuple(cell.strip() for cell in row) for row in table.rows(wanted) if isinstance(row, tuple)]
+    assert found == [("a; b", "x"), ("c, d", "y")]
+
+
+def test_rows_that_are_left_out_tell_why_and_where(tmp_path):
+    text = "# a list\ntext,label\n" + "a,x\n" * 40 + "text,label\nb\nc, d,x\n" + "e,y\n" * 40
+    table = table_of(tmp_path, "a.csv", text)
+    broken = {row.reason: table.place(number) for number, row in enumerate(rows(table)) if isinstance(row, Broken)}
+    assert [place.rpartition(" ")[2] for place in broken.values()] == ["1", "43", "44", "45"]
+    assert ["before" in reason or "header" in reason for reason in broken] == [True, True, False, False]
+
+
+def test_a_long_cell_with_newlines_is_read(tmp_path):
+    cell = "It was, as they say, late.\n\n" * 4000
+    assert rows(table_of(tmp_path, "a.csv", f'text,label\n"{cell}",x\nb,y\n')) == [(cell, "x"), ("b", "y")]
+
+
+def test_one_column_is_not_cut_at_commas(tmp_path):
+    text = "text\nWell, well, well.\nNo.\nYes, and no, and so on, to the end.\n"
+    assert rows(table_of(tmp_path, "a.csv", text)) == [(line,) for line in text.splitlines()[1:]]
+
+
+CELLS = st.text(st.sampled_from("aé文 .'\"\\,;\t|\n\u2028#-1"), max_size=12)
+QUOTINGS = [
+    {"quoting": csv.QUOTE_MINIMAL},
+    {"quoting": csv.QUOTE_ALL},
+    {"quoting": csv.QUOTE_ALL, "doublequote": False, "escapechar": "\\"},
+]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_no_row_of_a_random_dialect_is_lost(tmp_path, data):
+    width = data.draw(st.integers(2, 5))
+    row = st.lists(CELLS, min_size=width, max_size=width).filter(lambda cells: any(map(str.strip, cells)))
+    written = data.draw(st.lists(row, min_size=2, max_size=12))
+    file = io.StringIO()
+    options = {
+        "delimiter": data.draw(st.sampled_from(",;\t|")),
+        "lineterminator": data.draw(st.sampled_from(["\n", "\r\n"])),
+    }
+    writer = csv.writer(file, **options, **data.draw(st.sampled_from(QUOTINGS)))
+    writer.writerows([["text", "label", "one", "two", "three"][:width], *written])
+    found = rows(table_of(tmp_path, "a.csv", file.getvalue()))
+    assert len(found) == len(written)
+    if not any("\\" in cell for cells in written for cell in cells):  # a backslash may be an escape or not
+        assert [list(cells) for cells in found] == written
+
+
+HEADED = [
+    ("headline_en,is_funny", "{n} words of a longer line,{odd}"),
+    ("recenzja filmu,ocena", "{n} words of a longer line,{word}"),
+    ("Timestamp,What did you think of it?,Rating", "2024/05/0{odd} 10:00:00,{n} words of a longer line,{odd}"),
+    (",text,label", "{n},{n} words of a longer line,{word}"),
+    ("x,x,x", "{n},{n},{n}"),
+]
+
+
+@pytest.mark.parametrize(("first", "row"), HEADED)
+def test_unknown_names_are_told_by_what_stands_below(tmp_path, first, row):
+    body = [row.format(n=n, odd=n % 2 + 1, word=("good", "bad")[n % 2]) for n in range(40)]
+    assert len(rows(table_of(tmp_path, "a.csv", "\n".join([first, *body])))) == 40
+    assert len(rows(table_of(tmp_path, "b.csv", "\n".join(body)))) == 40
 
 
 @pytest.mark.parametrize(
@@ -62,40 +175,81 @@ def test_a_header_is_told_from_a_row(tmp_path, first, header):
 
 def test_rows_with_too_few_fields_are_broken_and_blank_ones_are_blank(tmp_path):
     table = table_of(tmp_path, "a.tsv", "a\tb\nc\n\nd\te\n")
-    assert rows(table) == [("a", "b"), None, ("", ""), ("d", "e")]
+    assert why(rows(table)) == [("a", "b"), "too few fields", ("", ""), ("d", "e")]
 
 
 def test_json_values_become_text(tmp_path):
-    table = table_of(
-        tmp_path, "a.jsonl", '{"a": "x", "b": 3}\n{"b": true, "a": null}\n{"a": ["x"], "b": 1.5}\n{"a": "y"}'
-    )
-    assert rows(table) == [("x", "3"), ("", "true"), None, None]
+    text = '{"a": "x", "b": 3}\n{"b": true, "a": null}\n{"a": ["x"], "b": 1.5}\n{"a": "y"}\n{"a": ["x", "y"], "b": 1}'
+    found = rows(table_of(tmp_path, "a.jsonl", text))
+    assert found[:3] == [("x", "3"), ("", "true"), ("x", "1.5")]
+    assert "missing" in found[3].reason
+    assert found[4] == ('["x", "y"]', "1")
 
 
 def test_bad_json_is_a_broken_row(tmp_path):
-    table = table_of(tmp_path, "a.jsonl", '{"a": "x"}\n{"a": \nnull\n[1]\n')
-    assert rows(table) == [("x",), None, None, None]
+    table = table_of(tmp_path, "a.jsonl", '{"a": \n{"a": "x"}\nnull\n[1]\n')
+    assert why(rows(table)) == ["bad JSON", ("x",), "not a JSON object", "not a JSON object"]
+    assert table.place(0).endswith("line 1")
 
 
 def test_nested_objects_give_their_own_columns(tmp_path):
     table = table_of(tmp_path, "a.jsonl", '{"id": 1, "translation": {"de": "Hund", "en": "dog"}}\n')
     assert table.columns == ("id", "de", "en")
+    table = table_of(tmp_path, "b.jsonl", '{"q": {"text": "one", "n": {"k": 1}}, "a": {"text": "two"}}\n')
+    assert table.columns == ("q.text", "k", "a.text")
+    assert rows(table) == [("one", "1", "two")]
 
 
-def test_a_json_list_is_a_table_too(tmp_path):
-    assert rows(table_of(tmp_path, "a.json", '[{"a": "x"},\n {"a": "y"}]')) == [("x",), ("y",)]
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[{"a": "x", "b": "1"},\n {"a": "y", "b": "2"}]',
+        '[\n  {\n    "a": "x",\n    "b": 1\n  },\n  {\n    "a": "y",\n    "b": 2\n  }\n]\n',
+        '{"a": "x", "b": 1}\n{"a": "y", "b": 2}',
+        '{\n"a": "x",\n"b": 1}\n{"a": "y",\n"b": 2}',
+        '{"a": ["x", "y"], "b": [1, 2]}',
+        '{"a": {"0": "x", "1": "y"}, "b": {"0": 1, "1": 2}}',
+        '{"0": {"a": "x", "b": 1}, "1": {"a": "y", "b": 2}}',
+        '{"version": "1", "data": [{"a": "x", "b": 1}, {"a": "y", "b": 2}]}',
+        '{"columns": ["a", "b"], "index": [0, 1], "data": [["x", 1], ["y", 2]]}',
+    ],
+)
+def test_json_is_read_in_all_forms_that_hold_a_table(tmp_path, text):
+    table = table_of(tmp_path, "a.json", text)
+    assert table.columns == ("a", "b")
+    assert rows(table) == [("x", "1"), ("y", "2")]
+
+
+def test_a_json_list_longer_than_a_block_is_read(tmp_path):
+    texts = [f"{number} " + "w" * 50_000 for number in range(60)]
+    assert rows(table_of(tmp_path, "a.json", json.dumps([{"a": text} for text in texts]))) == [
+        (text,) for text in texts
+    ]
 
 
 @pytest.mark.parametrize("text", ['{"Hund": "dog", "Katze": "cat"}', "no json\nat all\n", "[1, 2"])
 def test_json_that_is_no_table_is_refused(tmp_path, text):
     with pytest.raises(PenwrightError, match=r"a\.json .*(JSON|rows)"):
-        table_of(tmp_path, "a.json", text)
+        rows(table_of(tmp_path, "a.json", text))
+
+
+def test_parquet_is_read_in_order_with_the_names_of_classes(tmp_path):
+    path = tmp_path / "it's [a].parquet"
+    features = {"info": {"features": {"label": {"names": ["no", "yes"]}}}}
+    table = pyarrow.table({"text": [f"text {n}" for n in range(3000)], "label": [n % 2 for n in range(3000)]})
+    pyarrow.parquet.write_table(table.replace_schema_metadata({"huggingface": json.dumps(features)}), path)
+    assert rows(open_table(examine(path))) == [(f"text {n}", ("no", "yes")[n % 2]) for n in range(3000)]
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(PenwrightError, match=r"\[a\]\.parquet .*Fetch or write it again"):
+        open_table(examine(path))
 
 
 def test_tabs_in_nearly_all_lines_make_a_table(tmp_path):
-    for name, text in (("a.txt", "a\tb\n" * 30), ("b.txt", "text\n\tindented\n" * 20)):
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    assert [has_tabs(examine(tmp_path / name)) for name in ("a.txt", "b.txt")] == [True, False]
+    texts = ["a\tb\n" * 30, "text\n\tindented\n" * 20, "\tindented\n" * 30, "ended\t\n" * 30, "\tboth\t\n" * 30]
+    paths = [tmp_path / f"{number}.txt" for number in range(len(texts))]
+    for path, text in zip(paths, texts, strict=True):
+        path.write_text(text, encoding="utf-8")
+    assert [has_tabs(examine(path)) for path in paths] == [True, False, False, False, False]
 
 
 @pytest.mark.parametrize("content", ["text\n", ",,,\n", "text,more\n"])

@@ -23,7 +23,7 @@ def log_probs(classifier: Classifier, text: str) -> torch.Tensor:
     return classifier.model(tokens, torch.ones_like(tokens, dtype=torch.bool)).log_softmax(-1)[0]
 
 
-@pytest.mark.parametrize("text", ["", "a", "abc de", "j" * 14])
+@pytest.mark.parametrize("text", ["a", "abc de", "j" * 14])
 def test_scores_are_the_models_probabilities(classifier: Classifier, text: str) -> None:
     (found,) = classifier.classify(text)
     expected = dict(zip(LABELS, log_probs(classifier, text).exp().tolist(), strict=True))
@@ -49,7 +49,14 @@ def test_unknown_characters_are_named(classifier: Classifier) -> None:
     assert classifier.classify("aΩ")[0].warnings == ("characters the model does not know: Ω",)
 
 
-@pytest.mark.parametrize("text", ["a\ud800b", "\x00"])
+@pytest.mark.parametrize("text", ["", " ", "\t\n", "\x00", "\u3000", "\u200b\ufeff"])
+def test_a_blank_text_gets_no_label(classifier: Classifier, text: str) -> None:
+    before, found, after = classifier.classify(["abc", text, "de"])
+    assert found.label is None and found.scores == {} and "empty" in found.warnings[0]
+    assert [before, after] == classifier.classify(["abc", "de"])
+
+
+@pytest.mark.parametrize("text", ["a\ud800b", "a\x00"])
 def test_odd_texts_do_no_harm(classifier: Classifier, text: str) -> None:
     assert sum(classifier.classify(text)[0].scores.values()) == pytest.approx(1)
 
@@ -78,7 +85,7 @@ def test_the_models_mode_is_as_before(classifier: Classifier) -> None:
 
 
 def test_texts_that_are_tokens_already_are_scored_as_texts_are(classifier: Classifier) -> None:
-    texts = ["abc", "", "abcdefghij" * 5]
+    texts = ["abc", "d", "abcdefghij" * 5]
     found = classifier.log_probabilities([np.array(classifier.tokenizer.encode(text), dtype=int) for text in texts])
     for row, given in zip(found.exp().tolist(), classifier.classify(texts), strict=True):
         assert dict(zip(LABELS, row, strict=True)) == pytest.approx(given.scores)

@@ -1,5 +1,6 @@
 """Compiled steps: the same logits as without, for one row and for many, with other weights than they were made with."""
 
+import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,13 +69,29 @@ def test_every_variant_can_be_compiled(
             step.exported(translating_model(VOCABULARY, **variant | {"n_layers": 1}), part)
 
 
-def test_a_damaged_step_is_named_and_done_without(writer: Callable[..., DecoderOnly]) -> None:
+@pytest.mark.parametrize("checksum", [None, "0" * 64, "right"])
+def test_a_damaged_step_is_named_and_done_without(writer: Callable[..., DecoderOnly], checksum: str | None) -> None:
     model = writer(VOCABULARY)
     before = logits_of(model, 1)
     path = ahead._path(step.Step(model), "one", step.Stepper(model).n_threads)
     path.parent.mkdir(parents=True)
     path.write_bytes(b"half of a file")
-    with pytest.warns(UserWarning, match="is damaged"):
+    if checksum is not None:
+        right = hashlib.sha256(path.read_bytes()).hexdigest()
+        path.with_suffix(".sha256").write_text(right if checksum == "right" else checksum, "ascii")
+    expected = "has no checksum" if checksum is None else "is damaged"
+    with pytest.warns(UserWarning, match=expected):
+        torch.testing.assert_close(logits_of(model, 1), before)
+
+
+def test_steps_that_others_could_have_made_are_not_run(writer: Callable[..., DecoderOnly]) -> None:
+    model = writer(VOCABULARY)
+    before = logits_of(model, 1)
+    path = ahead._path(step.Step(model), "one", step.Stepper(model).n_threads)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"code of a stranger")
+    path.parent.chmod(0o777)
+    with pytest.warns(UserWarning, match=r"not used: other users can write to .*PENWRIGHT_CACHE"):
         torch.testing.assert_close(logits_of(model, 1), before)
 
 

@@ -231,5 +231,5 @@ def test_white_space_before_a_prefix_is_of_no_account(translator: Translator) ->
 
 
 def test_a_length_penalty_beyond_all_measure_is_refused(translator: Translator) -> None:
-    with pytest.raises(UsageError, match="length penalty of 1000"):
+    with pytest.raises(UsageError, match=r"length_penalty.*10"):
         translator.translate(["abc"], length_penalty=1000.0)

@@ -14,16 +14,16 @@ CHECKS = ("not_a_server_error", "status_code_conformance", "content_type_conform
 
 @pytest.mark.skipif(find_spec("schemathesis") is None, reason="schemathesis is not installed")
 def test_nothing_that_can_be_sent_breaks_the_server(serving: Serving, tmp_path: Path) -> None:
-    server = serving(max_new_tokens=32, max_n=2, max_characters=500)
+    server = serving(max_new_tokens=32, max_n=2, max_characters=200, build_seconds=0.5)
     options = {
         "phases": "coverage,fuzzing",
         "mode": "all",  # also what the description does not allow
         "checks": ",".join(CHECKS),
-        "max-examples": "3",
+        "max-examples": "2",
         "generation-allow-x00": "true",
         "workers": "1",
         "seed": "1",
-        "include-path-regex": "^/(v1/|translate$|detect|languages|frontend|classify$|health|metrics)",  # for programs
+        "exclude-path-regex": "^/runs/stop$",  # it would stop training, if there were any
     }
     given = [f"--{name}={value}" for name, value in options.items()]
     command = [sys.executable, "-m", "schemathesis.cli", "run", f"{server.address}/openapi.json", *given]

@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -70,6 +71,32 @@ def test_runs_are_laid_over_each_other_and_their_settings_compared(visit: Any) -
     )
     assert rows["task"] == "generate" and "model.d_model" not in rows
     assert page.locator(".pw-keys li").count() == 4
+
+
+def test_ticking_runs_quickly_shows_the_last_choice_and_no_error(visit: Any) -> None:
+    page = visit("#/runs?runs=%5B%5D")
+    page.wait_for_selector(".run-list li")
+    held: list[Any] = []
+
+    def hold(route: Any) -> None:
+        held.append(route)
+
+    page.route("**/runs/figures?*", hold)
+    page.route("**/runs/samples?*", hold)
+    for name in ("translator", "classifier", "translator", "translator"):
+        page.locator(f".run-list input[value={name}]").click()
+    page.unroute("**/runs/figures?*")
+    page.unroute("**/runs/samples?*")
+    for route in reversed(held):
+        with suppress(Exception):  # it may have been given up by the page
+            route.continue_()
+    page.locator(".run-list input[value=writer]").click()
+    page.wait_for_selector(".pw-plot")
+    page.wait_for_timeout(500)
+    chosen = page.evaluate("[...document.querySelectorAll('.run-list input:checked')].map(e => e.value)")
+    shown = page.locator(".pw-keys li").all_inner_texts()
+    assert page.locator(".alert").count() == 0
+    assert {text.split(",")[0].strip() for text in shown} == set(chosen)
 
 
 def test_samples_go_by_their_step(visit: Any, runs: Path) -> None:

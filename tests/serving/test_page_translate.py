@@ -47,7 +47,9 @@ def test_what_is_typed_is_translated_as_the_library_does(visit: Any, server: Any
 def test_pointing_at_a_word_marks_what_it_looks_at(visit: Any, server: Any) -> None:
     text = "eins zwei 7,5 km"
     page = visit_with(visit, text)
-    page.locator(".words .word").first.hover()
+    with page.expect_response("**/translating/links"):  # the model computes for one thread at a time
+        page.locator(".words .word").first.hover()
+    page.wait_for_function("parseInt(document.querySelector('.copy span').style.getPropertyValue('--look')) > 0")
     translator = server.shelf.get("translator").translator
     best = translator.translate([text], n_best=5)[0].text
     (weights,) = Aligner(translator.model, translator.tokenizer, None).weights([(text, best)])

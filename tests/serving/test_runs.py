@@ -1,13 +1,18 @@
 """Runs as the page sees them, and what it warns of."""
 
+import asyncio
 import json
+import os
 import shutil
 import subprocess
 import sys
 from math import nan
 from pathlib import Path
+from threading import Thread
 from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import quote
+from urllib.request import Request, urlopen
 
 import pytest
 from hypothesis import given
@@ -17,6 +22,9 @@ from penwright.config import merge
 from penwright.runs import Run
 from penwright.serving.alerts import alerts
 from penwright.serving.runs import thinned
+from penwright.serving.served import Served, Shelf
+from penwright.serving.server import Server
+from penwright.serving.settings import ServingSettings
 from penwright.training.wishes import is_to_stop, note_stopped
 
 from .conftest import SETTINGS, eventually
@@ -68,12 +76,105 @@ def test_a_run_that_has_just_begun_or_is_broken_breaks_nothing(asked: Any, runs:
     (young / "steps.jsonl").write_text('{"step": 10, "seconds": 1.0, "targets": 50, "loss": NaN}\n{"step": 20, "sec')
     (broken / "recipe.toml").write_text("task = 'nothing'")
     found = {run["name"]: run for run in get(asked, "")["runs"]}
-    assert found["young"]["state"] == "training" and "broken" not in found
+    assert found["young"]["state"] == "training" and not found["young"]["problem"]
+    assert "broken" in found["broken"]["problem"] and found["broken"]["task"] is None
     assert get(asked, "/figures?run=young")["steps"]["loss"] == [None]
     for folder in (young, broken):
         for path in folder.iterdir():
             path.unlink()
         folder.rmdir()
+
+
+DAMAGES = {
+    "a bad byte": b'{"step": 20, "seconds": 1.0, "targets": 9, "loss": 1.0}\xff\n',
+    "no object": b"5\n[]\nnull\n",
+    "no step": b'{"seconds": 1.0, "targets": 9}\n',
+    "no number": b'{"step": "x", "seconds": [], "targets": {}, "loss": "y", "skipped": "z"}\n',
+    "a huge number": b'{"step": 1, "seconds": 1.0, "targets": 9, "loss": ' + b"9" * 400 + b"}\n",
+    "nested": b"[" * 5000 + b"\n",
+    "half of a pair": b'{"step": 1, "seconds": 1.0, "targets": 9, "loss": "\\ud800", "\\ud800": 1}\n',
+}
+
+
+@pytest.mark.parametrize("file", ["steps.jsonl", "metrics.jsonl", "samples.jsonl"])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_line_is_told_at_its_run_and_hides_nothing(asked: Any, runs: Path, file: str, damage: str) -> None:
+    folder = young_run(runs, "hurt")
+    try:
+        with (folder / file).open("ab") as lines:
+            lines.write(DAMAGES[damage] + b'{"step": 30, "seconds": 2.0, "targets": 90, "loss": 2.0}\n')
+        found = {run["name"]: run for run in get(asked, "")["runs"]}
+        assert {"writer", "translator", "classifier", "hurt"} <= set(found)
+        assert found["hurt"]["step"] == (30 if file == "steps.jsonl" else 10)
+        assert not found["writer"]["problem"]
+        figures = get(asked, "/figures?run=hurt")
+        for place in ("samples", "settings"):
+            get(asked, f"/{place}?run=hurt")
+        if damage == "a bad byte" and file == "steps.jsonl":
+            assert "steps.jsonl: line 2" in found["hurt"]["problem"] and "line 2" in figures["problem"]
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("state", ["checkpoints/step-abc/x", "checkpoints/step-00000001/state.json"])
+def test_a_damaged_folder_of_checkpoints_is_told_at_its_run(asked: Any, runs: Path, state: str) -> None:
+    folder = young_run(runs, "odd")
+    try:
+        (folder / state).parent.mkdir(parents=True)
+        (folder / state).write_bytes(b"\xff")
+        found = {run["name"]: run for run in get(asked, "")["runs"]}
+        assert {"writer", "odd"} <= set(found)
+        get(asked, "/figures?run=odd")
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_a_name_that_is_not_utf8_is_shown(asked: Any, runs: Path) -> None:
+    try:
+        folder = young_run(runs, os.fsdecode(b"odd\xff"))
+    except OSError:
+        pytest.skip("this file system takes no such name")
+    try:
+        assert "odd\ufffd" in {run["name"] for run in get(asked, "")["runs"]}
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_a_served_run_may_be_deleted(runs: Path, tmp_path: Path) -> None:
+    names = ("writer", "translator", "classifier")
+    for name in names:
+        shutil.copytree(runs / name, tmp_path / name)
+    limits = ServingSettings(port=0)
+    served = [Served.load(tmp_path / name, name, limits) for name in names]
+    questions: list[tuple[str, Any]] = [
+        ("translating/sentences", {"sentences": [{"text": "eins"}]}),
+        ("translating/links", {"text": "eins", "target": "one"}),
+        ("translating/words", {"text": "eins"}),
+        ("translate", {"q": "eins", "target": "target"}),
+        ("classify", {"texts": "a"}),
+        ("classifying/calibration", None),
+        ("v1/completions", {"prompt": "It", "max_tokens": 1}),
+        ("v1/models", None),
+        ("models", None),
+        ("runs", None),
+        ("languages", None),
+        ("inspect/tokens", {"text": "a"}),
+        ("metrics", None),
+    ]
+    server = Server(Shelf(served), limits)
+    thread = Thread(target=lambda: asyncio.run(server.serve()))
+    thread.start()
+    try:
+        shutil.rmtree(tmp_path)
+        for path, body in questions:
+            data = None if body is None else json.dumps(body).encode()
+            with urlopen(Request(f"{server.address}/{path}", data)) as answer:
+                assert answer.status == 200, path
+        with pytest.raises(HTTPError, match="404"):
+            urlopen(f"{server.address}/runs/figures?run=writer")
+    finally:
+        server.stop()
+        thread.join()
 
 
 def young_run(runs: Path, name: str) -> Path:

@@ -1,6 +1,7 @@
 """What the page is told to translate: the library's own figures, by words."""
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from penwright.decoding import Aligner, Translating, Translator
 from penwright.decoding.documents import translated
 from penwright.decoding.words import pieces_of_words
 from penwright.serving.served import Served
+from penwright.serving.translating import check_sentence
 
 from .conftest import SETTINGS
 
@@ -63,13 +65,50 @@ def test_sentences_are_those_of_the_library_and_so_are_their_probabilities(
     assert found[2]["ways"][0]["text"] == ""
 
 
+def dense(found: Any, shape: tuple[int, int]) -> np.ndarray:
+    """The links of an answer as a matrix."""
+    weights = np.zeros(shape)
+    for target, source, weight in found["links"]:
+        weights[target, source] = weight
+    return weights
+
+
 def test_words_look_where_the_aligner_says(translating: Any, translator: Translator) -> None:
     (found,) = translating("sentences", sentences=[{"text": "eins zwei drei"}])["sentences"]
     for way in found["ways"]:
         pair = ("eins zwei drei", way["text"])
         (weights,) = Aligner(translator.model, translator.tokenizer, None).weights([pair])
-        np.testing.assert_allclose(np.array(way["weights"]).reshape(weights.shape), weights, atol=1e-3)
-        assert len(way["weights"]) == len(way["words"])
+        links = translating("links", text=pair[0], target=pair[1])
+        np.testing.assert_allclose(dense(links, weights.shape), np.where(weights < 0.01, 0, weights), atol=1e-3)
+        assert weights.shape[0] == len(way["words"]) and links["aligned_by"] == "the mean of all heads"
+
+
+@pytest.mark.parametrize("route", ["sentences", "words", "tree", "links"])
+@pytest.mark.parametrize("text", ["eins " * 301, "a" * 3001, "一" * 301])
+def test_a_sentence_out_of_proportion_is_refused(asked: Any, route: str, text: str) -> None:
+    body = {"sentences": [{"text": text}]} if route == "sentences" else {"text": text}
+    status, found = asked(f"translating/{route}", body | ({"target": "one"} if route == "links" else {}))
+    assert status == 413 and "/translating/cut" in found["error"]["message"]
+
+
+@pytest.mark.parametrize("text", ["eins " * 900, "a" * 4900, "一" * 1500, "a " * 2400, "eins\n" * 900])
+def test_what_is_cut_can_be_translated(text: str, translating: Any) -> None:
+    (paragraph, *others) = translating("cut", text=text)["paragraphs"]
+    found = [sentence["text"] for each in [paragraph, *others] for sentence in each["sentences"]]
+    assert "".join("".join(found).split()) == "".join(text.split())
+    for each in found:
+        check_sentence(each, "", "it")
+
+
+def test_answers_grow_no_faster_than_sentences(asked: Any, translating: Any) -> None:
+    def size(n_words: int) -> int:
+        sentence = {"text": "eins " * n_words, "prefix": "one two " * n_words}
+        return len(json.dumps(translating("sentences", sentences=[sentence], beam_size=1)))
+
+    short, long = size(3), size(12)
+    assert long < 6 * short
+    status, found = asked("translating/sentences", {"sentences": [{"text": "eins zwei " * 100}] * 100})
+    assert status == 413 and "max_characters" in str(found)
 
 
 def test_a_translation_begins_as_it_is_told(translating: Any, translator: Translator) -> None:
@@ -165,7 +204,8 @@ def test_words_of_a_script_without_spaces_are_known_one_by_one(translating: Any,
     aligner = Aligner(translator.model, tokenizer, None, lambda text: pieces_of_words(text, tokenizer))
     (weights,) = aligner.weights([("eins hund vier", "一狗四。")])
     assert weights.shape == (4, 3) and (weights.sum(1) > 0.2).all()
-    assert np.array(way["weights"]).shape == (len(way["words"]), 3)
+    links = translating("links", model="chinese", text="eins hund vier", target="一狗四。")
+    np.testing.assert_allclose(dense(links, (4, 3)), np.where(weights < 0.01, 0, weights), atol=1e-3)
 
 
 def test_another_character_is_exchanged_and_the_rest_follows_without_a_space(translating: Any, chinese: Any) -> None:

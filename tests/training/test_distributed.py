@@ -95,8 +95,10 @@ def test_two_processes_that_are_interrupted_go_on_bit_for_bit(
     assert process.returncode == 130, said
     assert "everything is saved" in said
     assert Run.open(broken).last_step() < 300
-    train(environment, "--resume", broken, "--processes", 2)
+    assert Run.open(broken).newest()[0].state()["processes"] == 2
+    assert "bit for bit" not in train(environment, "--resume", broken, "--processes", 2)
     assert furthest(unbroken, broken) == 0
+    assert "trained with 2 processes; with 1" in train(environment, "--resume", broken, "--steps", 2)
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="Linux tells there which processes another began")

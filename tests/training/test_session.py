@@ -1,3 +1,5 @@
+import errno
+import os
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -10,6 +12,7 @@ from penwright.errors import Interrupted
 from penwright.evaluation.scores import Score
 from penwright.runs import Run
 from penwright.training.session import Observer, Sample, Session
+from penwright.training.signals import STOP_SIGNALS
 from penwright.training.trainer import StepReport, Trainer
 from penwright.training.wishes import forget_wishes, is_to_stop, was_stopped, wish_stop
 
@@ -180,17 +183,47 @@ def test_metrics_and_samples_are_written_down(run: Run, make_trainer: MakeTraine
     assert run.records("samples.jsonl")[0] == {"step": 2, "prompt": "a", "completion": "b", "reference": ""}
 
 
-def test_a_signal_ends_the_step_saves_and_says_how_to_go_on(run: Run, make_trainer: MakeTrainer) -> None:
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_a_signal_ends_the_step_saves_and_says_how_to_go_on(
+    run: Run, make_trainer: MakeTrainer, number: signal.Signals
+) -> None:
     class Impatient(Recorder):
         def stepped(self, trainer: Trainer, report: StepReport) -> None:
             if report.step == 3:
-                signal.raise_signal(signal.SIGTERM)
+                signal.raise_signal(number)
 
-    before = signal.getsignal(signal.SIGTERM)
+    before = signal.getsignal(number)
     with pytest.raises(Interrupted, match="--resume"):
         session_of(run, make_trainer(training={"steps": 9, "evaluate_every": 9}), [], Impatient()).fit()
     assert run.newest()[0].step == 3
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert signal.getsignal(number) is before
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EPIPE, errno.ENOSPC])
+def test_a_display_that_fails_neither_ends_training_nor_loses_a_save(
+    run: Run, make_trainer: MakeTrainer, code: int
+) -> None:
+    class ClosedTerminal(Observer):
+        def fail(self, *_: object) -> None:
+            raise OSError(code, os.strerror(code))
+
+        said = stepped = evaluated = finished = fail
+
+    recorder, trainer = Recorder(), make_trainer(training={"steps": 8, "evaluate_every": 2, "patience": 1})
+    observers = [ClosedTerminal(), recorder]
+    Session(run, trainer, lambda: [Score("loss", 1.0)], list, observers).fit()
+    assert recorder.ended and "stopped early" in recorder.words[0] and run.newest()[0].step == 4
+
+
+def test_a_folder_that_takes_no_notes_still_says_how_to_resume(run: Run, make_trainer: MakeTrainer) -> None:
+    class Vandal(Recorder):
+        def stepped(self, trainer: Trainer, report: StepReport) -> None:
+            (run.folder / "stopped").mkdir(exist_ok=True)
+            (run.folder / "stop").mkdir(exist_ok=True)
+
+    with pytest.raises(Interrupted, match="--resume"):
+        session_of(run, make_trainer(training={"steps": 9, "evaluate_every": 9}), [], Vandal()).fit()
+    assert run.newest()[0].step == 1
 
 
 def test_a_wish_that_is_left_in_the_run_ends_it_as_a_signal_does(run: Run, make_trainer: MakeTrainer) -> None:

@@ -1,11 +1,14 @@
 """penwright evaluate: the scores of a run."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penwright.cli.options import Device, InPrecision, Json, OwnFiles, RunFolder, print_json, warn
+
+if TYPE_CHECKING:
+    from penwright.evaluation.scores import Baseline, Score
 
 NAME = "evaluate"
 
@@ -20,9 +23,9 @@ def command(
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
-    """Score a run on its held-out part, or on files of your own.
+    """Score a run beside baselines.
 
-    That is its best model, on all of the part.
+    Evaluates its best model on all of its held-out part, or on files of your own.
     """
     from penwright import api
     from penwright.cli.progress import err
@@ -31,10 +34,16 @@ def command(
     changes = merge(*(parse_override(text) for text in set_ or []))
     kept = precision or api.kept_precision(run, device)
     if kept not in (precision, "float32"):
-        warn(f"measured in {kept}, as it is used since `penwright quicken`; --precision float32 is as it was trained")
+        warn(f"measured in {kept}, as it is used since `penwright optimize`; --precision float32 is as it was trained")
     scores = api.evaluate(run, data or [], changes, device, beam_size=beam, output=output, precision=kept, say=err)
     if json:
-        print_json([score._asdict() for score in scores])
+        print_json([{**score._asdict(), "baselines": [each._asdict() for each in score.baselines]} for score in scores])
         return
     for score in scores:
-        print(f"{score.name}\t{score.value:.4f}\t{score.note}".rstrip())
+        notes = [score.note, *(_in_words(score, baseline) for baseline in score.baselines)]
+        print(f"{score.name}\t{score.value:.4f}\t{'; '.join(filter(None, notes))}".rstrip())
+
+
+def _in_words(score: "Score", baseline: "Baseline") -> str:
+    beaten = "" if score.beats(baseline.value) else ", not beaten"
+    return f"baseline {baseline.value:.4f} ({baseline.name}{beaten})"

@@ -38,7 +38,7 @@ def command(
     max_new_tokens: Annotated[int | None, typer.Option(help="At most so many tokens.", min=1)] = None,
     min_new_tokens: Annotated[int | None, typer.Option(help="No end before so many tokens.", min=0)] = None,
     temperature: Annotated[float | None, typer.Option(help="0: always the likeliest token.", min=0)] = None,
-    top_k: Annotated[int | None, typer.Option(help="Only the k likeliest tokens.", min=1)] = None,
+    top_k: Annotated[int | None, typer.Option(help="Sample from the k likeliest tokens; 0 turns this off.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Only the likeliest tokens of this share together.")] = None,
     min_p: Annotated[float | None, typer.Option(help="Only tokens at least this share as likely as the best.")] = None,
     top_n_sigma: Annotated[float | None, typer.Option(help="Only tokens n deviations from the best score.")] = None,

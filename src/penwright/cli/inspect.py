@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penwright.cli.options import Device, Json, RunFolder, print_json, warn
+from penwright.cli.options import Device, Json, RunFolder, print_json, read_text, warn
 from penwright.errors import PenwrightError, UsageError
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ def command(
         str | None, typer.Option(help="Beside this text: how their surprise and heads differ.")
     ] = None,
     other_run: Annotated[
-        Path | None, typer.Option(help="Beside this run, or a folder of its checkpoints/, over the same text.")
+        Path | None,
+        typer.Option(help="Compare with this run, or with a checkpoint: RUN/checkpoints/first."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="To a file: a page (.html) or a picture (.svg, .png).")
@@ -133,15 +134,14 @@ def _write(output: Path, views: "Sequence[View]", title: str, json: bool) -> Non
 
 
 def _answer(questions: "list[Question]", json: bool) -> None:
-    from rich.console import Console
-
+    from penwright.cli.console import SafeConsole
     from penwright.inspection import as_record
 
     answers = [(question, question.find()) for question in questions]
     if json:
         print_json({question.name: as_record(found) for question, found in answers})
         return
-    console = Console(file=sys.stdout, markup=False, highlight=False, emoji=False)
+    console = SafeConsole(sys.stdout)
     for place, (question, found) in enumerate(answers):
         if place:
             console.print()
@@ -153,5 +153,4 @@ def _standard_input() -> str:
     """All of it, as one text, without the line break that ends it."""
     if sys.stdin.isatty():
         raise PenwrightError("nothing to read: give a text, or pipe one in")
-    read = sys.stdin.buffer.read().decode("utf-8", errors="replace").removeprefix("\ufeff")
-    return read.removesuffix("\n").removesuffix("\r")
+    return read_text("-").removesuffix("\n").removesuffix("\r")

@@ -1,6 +1,5 @@
 """The `penwright` command: its table of contents, and how errors end."""
 
-import os
 import signal
 import sys
 import warnings
@@ -20,14 +19,15 @@ from penwright.cli import (
     generate,
     inspect,
     novelty,
+    optimize,
     plan,
-    quicken,
     runs,
     serve,
     train,
     translate,
     tune,
 )
+from penwright.cli.streams import discard, standard_streams
 from penwright.errors import PenwrightError, PenwrightWarning
 
 COMMANDS = (
@@ -41,7 +41,7 @@ COMMANDS = (
     novelty,
     align,
     tune,
-    quicken,
+    optimize,
     export,
     serve,
     runs,
@@ -59,6 +59,7 @@ app = typer.Typer(
 )
 for module in COMMANDS:
     app.command(module.NAME)(module.command)
+app.command(optimize.OLD_NAME, hidden=True)(optimize.renamed)
 
 
 @app.callback(invoke_without_command=True)
@@ -70,29 +71,39 @@ def version(show: bool = typer.Option(False, "--version", help="Print the versio
 
 def main() -> NoReturn:
     """Run the command; exit with 0, 1 (it failed), 2 (it was asked wrongly) or 130 (it was interrupted)."""
+    with standard_streams():
+        sys.exit(_run())
+
+
+def _run() -> int | str | None:
+    """Run the command and tell of what went wrong; return the exit code."""
     signal.signal(signal.SIGINT, _interrupted)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", PenwrightWarning)
             warnings.showwarning = _told
-            app()
+            return _until_written()
     except PenwrightError as error:
         print(f"penwright: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except BrokenPipeError:  # whoever read our output has gone, as `head` does
-        _leave_output()
-        sys.exit(0)
+        return error.exit_code
+    except BrokenPipeError:  # the reader of our output has gone, as `head` does
+        discard(sys.stdout)
+        return 0
     except OSError as error:  # a full disk, most likely
-        _leave_output()
+        discard(sys.stdout)
         what = f"{error.filename}: " if error.filename else ""
         print(f"penwright: {what}{error.strerror or error}", file=sys.stderr)
-        sys.exit(1)
-    sys.exit(0)
+        return 1
 
 
-def _leave_output() -> None:
-    """Have what is still to be written to standard output go nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _until_written() -> int | str | None:
+    """Run the command until all of its output is written; return the exit code."""
+    try:
+        app()
+    except SystemExit as end:
+        sys.stdout.flush()  # while a full disk can still be told of
+        return end.code
+    return 0
 
 
 def _told(

@@ -15,6 +15,7 @@ from penwright.cli.options import (
     Validation,
     plan_as_record,
     plan_in_words,
+    prepare_by_asking,
     print_json,
     settings_of,
     training_flags,
@@ -45,11 +46,10 @@ def command(
     Also when more minutes stop paying. Trains nothing.
     """
     from penwright import api
-    from penwright.cli.progress import err
     from penwright.training.choices import rounded
 
     flags = training_flags(data, validation, task, size, minutes=minutes, steps=steps, epochs=epochs)
-    prepared = api.prepare(settings_of(recipe, flags, set_ or []), err)
+    _, prepared = prepare_by_asking(settings_of(recipe, flags, set_ or []))
     outlook = api.expect(prepared)
     if json:
         print_json({**plan_as_record(prepared), "outlook": outlook._asdict()})

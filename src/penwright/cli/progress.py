@@ -10,6 +10,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from penwright.cli.console import SafeConsole
+from penwright.cli.streams import escaped
 from penwright.evaluation.scores import Score
 from penwright.training.session import Observer, Sample
 from penwright.training.trainer import StepReport, Trainer
@@ -20,13 +22,13 @@ SHOWN = 400  # characters of a sample
 
 
 def err(text: str) -> None:
-    """A line for people."""
-    print(text, file=sys.stderr, flush=True)
+    """Print a line for people, also where Python calls us and the streams are not ours."""
+    print(escaped(text), file=sys.stderr, flush=True)
 
 
 def progress_observer() -> Observer:
     """What fits standard error: a live display for a terminal, else lines."""
-    console = Console(stderr=True, highlight=False)
+    console = SafeConsole(sys.stderr)
     return LiveProgress(console) if console.is_terminal else LineProgress()
 
 
@@ -90,7 +92,7 @@ class LiveProgress(_Progress):
         self.history: list[tuple[int, Sequence[Score]]] = []
 
     def said(self, text: str) -> None:
-        self.console.print(text, markup=False)
+        self.console.print(text)
 
     def stepped(self, trainer: Trainer, report: StepReport) -> None:
         self.note(trainer, report)

@@ -1,5 +1,6 @@
 """penwright serve: models for programs and people on this machine."""
 
+import os
 from importlib.util import find_spec
 from typing import Annotated
 
@@ -9,6 +10,7 @@ from penwright.cli.options import Device, without_none
 from penwright.errors import PenwrightError
 
 NAME = "serve"
+KEY = "PENWRIGHT_API_KEY"
 NEEDED = ("fastapi", "uvicorn", "python-multipart", "prometheus-client")
 
 
@@ -19,7 +21,7 @@ def command(
     host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0: any that is free.", min=0, max=65535)] = 8000,
     api_key: Annotated[
-        str | None, typer.Option(help="What requests must show, all but /health.", envvar="PENWRIGHT_API_KEY")
+        str | None, typer.Option(help="The key that every request but /health must show.", envvar=KEY)
     ] = None,
     device: Device = "cpu",
     open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
@@ -35,7 +37,8 @@ def command(
     from penwright.serving.server import serve
     from penwright.serving.settings import ServingSettings
 
-    flags = without_none({"host": host, "port": port, "api_key": api_key, "device": device})
+    key = os.environ.get(KEY) if api_key is None else api_key  # a blank variable is refused too, not taken for none
+    flags = without_none({"host": host, "port": port, "api_key": key, "device": device})
     table = merge(flags, *(parse_override(text) for text in set_ or []))
     server = serve(runs, validate(ServingSettings, table, "the options"))
     for line in server.lines():

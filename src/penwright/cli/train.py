@@ -20,6 +20,7 @@ from penwright.cli.options import (
     Validation,
     plan_as_record,
     plan_in_words,
+    prepare_by_asking,
     print_json,
     settings_of,
     training_flags,
@@ -74,22 +75,27 @@ def command(
     if resume is not None and ensemble is not None:
         raise UsageError("an ensemble goes on when its own command is given again: leave --resume out")
 
+    from penwright.training.launcher import guard_this_rank, is_launched, launch
+    from penwright.training.signals import treat_as_ctrl_c
+
+    treat_as_ctrl_c()
+    if processes is not None and processes > 1 and not is_launched():
+        raise typer.Exit(launch(processes, ["penwright", *sys.argv[1:]]))
+    guard_this_rank()
+
     from penwright import api
 
-    if processes is not None and processes > 1 and not api.is_launched():
-        raise typer.Exit(api.launch(processes, ["penwright", *sys.argv[1:]]))
     if api.follow():
         return
     if resume is not None:
         _resume(resume, settings, json)
         return
 
-    from penwright.cli.progress import err
     from penwright.runs import require_unused
 
     if run is not None and ensemble is None and not dry_run:
         require_unused(run)  # before any work is done
-    prepared = api.prepare(settings, err)
+    settings, prepared = prepare_by_asking(settings)
     folder = run or api.new_run_folder(prepared.plan.recipe)
     if ensemble is not None:
         _train_ensemble(settings, ensemble, folder, json, dry_run)
@@ -149,8 +155,6 @@ def _resume(folder: Path, changes: "Table", json: bool) -> None:
     from penwright import api
     from penwright.runs import Run
 
-    if set(changes) - {"training", "data", "decoding"}:
-        raise UsageError("--resume goes on with the same model: only [training], [data] and [decoding] can change")
     api.resume(folder, changes, _observers(folder, json))
     _finish(folder, Run.open(folder).recipe.task, json)
 

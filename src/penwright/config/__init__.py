@@ -1,6 +1,6 @@
 """Settings: a TOML recipe and `a.b=c` overrides become frozen, validated objects. Imports no torch."""
 
-from penwright.config.folders import cache_folder
+from penwright.config.folders import CACHE_ADVICE, cache_folder, require_writable_cache
 from penwright.config.model import (
     SIZES,
     LearnedPositions,
@@ -16,17 +16,31 @@ from penwright.config.recipe import (
     DataSettings,
     DecodingSettings,
     DistillationSettings,
+    GivenSettings,
     Recipe,
     Task,
     TokenizerSettings,
+    decoding_settings,
     one_or_more,
 )
 from penwright.config.schedules import Constant, Cosine, InverseSquareRoot, Linear, Schedule, Turn, WarmupStableDecay
-from penwright.config.settings import Settings, Table, explain, merge, parse_override, read_toml, validate, write_toml
+from penwright.config.settings import (
+    Settings,
+    Table,
+    explain,
+    flatten,
+    merge,
+    parse_override,
+    parse_toml,
+    read_toml,
+    validate,
+    write_toml,
+)
 from penwright.config.training import BUDGETS, AdamW, Muon, Optimizer, TrainingSettings
 
 __all__ = [
     "BUDGETS",
+    "CACHE_ADVICE",
     "SIZES",
     "AdamW",
     "Constant",
@@ -34,6 +48,7 @@ __all__ = [
     "DataSettings",
     "DecodingSettings",
     "DistillationSettings",
+    "GivenSettings",
     "InverseSquareRoot",
     "LearnedPositions",
     "Linear",
@@ -56,11 +71,15 @@ __all__ = [
     "Turn",
     "WarmupStableDecay",
     "cache_folder",
+    "decoding_settings",
     "explain",
+    "flatten",
     "merge",
     "one_or_more",
     "parse_override",
+    "parse_toml",
     "read_toml",
+    "require_writable_cache",
     "validate",
     "write_toml",
 ]

@@ -39,13 +39,24 @@ AnySettings = TypeVar("AnySettings", bound=Settings)
 def read_toml(path: Path) -> Table:
     """The tables of a recipe file; raises PenwrightError with the place of a mistake in it."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        content = path.read_bytes()
     except FileNotFoundError:
         raise PenwrightError(f"there is no recipe {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise PenwrightError(f"{path} cannot be read as a recipe: {error}") from None
+    return parse_toml(content, path)
+
+
+def parse_toml(content: bytes, path: Path) -> Table:
+    """The tables in the content of a recipe file; raises PenwrightError that names this path."""
+    try:
+        return tomllib.loads(content.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
         raise PenwrightError(f"{path} cannot be read as a recipe: {error}") from None
     except tomllib.TOMLDecodeError as error:
         raise PenwrightError(f"{path} is not valid TOML: {error}") from None
+    except RecursionError:
+        raise PenwrightError(f"{path} is not a recipe: its brackets are nested too deeply") from None
 
 
 def write_toml(settings: Settings) -> str:
@@ -79,6 +90,14 @@ def merge(*tables: Mapping[str, Any]) -> Table:
             else:
                 merged[key] = value
     return merged
+
+
+def flatten(table: Mapping[str, Any], above: str = "") -> Table:
+    """The settings of all tables by their whole names, such as model.d_model."""
+    found: Table = {}
+    for key, value in table.items():
+        found |= flatten(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
+    return found
 
 
 def validate(kind: type[AnySettings], table: Mapping[str, Any], where: str) -> AnySettings:

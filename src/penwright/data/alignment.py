@@ -10,11 +10,26 @@ from penwright.data.paths import suffix_of
 from penwright.errors import PenwrightError
 
 CONVINCING = 0.6  # how much better lengths agree once the missing lines are skipped
+SAMPLE = 2000  # lines that are looked at to see whether two files are translations
+FEWEST = 20  # lines that tell anything
+ALIKE = 0.4  # correlation of the lengths of lines, from which on two files may be translations
 MOST_LINES = 5_000_000  # that are compared in search of the gap
 
 
+def look_like_translations(first: SourceFile, second: SourceFile) -> bool:
+    """Whether the lines of two files differ, and long ones stand beside long ones."""
+    lines = [file.first_lines(SAMPLE) for file in (first, second)]
+    pairs = [(a, b) for a, b in zip(*lines, strict=False) if a.strip() and b.strip()]
+    if len(pairs) < FEWEST or sum(a == b for a, b in pairs) > len(pairs) // 2:
+        return False
+    a, b = (np.log([len(line) for line in side]) for side in zip(*pairs, strict=True))
+    if min(a.std(), b.std()) == 0:
+        return False
+    return bool(np.corrcoef(a, b)[0, 1] > ALIKE)
+
+
 def check_alignment(first: SourceFile, second: SourceFile) -> None:
-    """PenwrightError when lines have no partner, with both counts and, if lengths tell, where that begins."""
+    """Raise PenwrightError when lines have no partner, with both counts and, if lengths tell, where that begins."""
     if first.n_lines == second.n_lines:
         return
     longer, shorter = (first, second) if first.n_lines > second.n_lines else (second, first)

@@ -1,32 +1,57 @@
-"""Which columns of a table hold the source and target, or the text and label: as told, or by their looks."""
+"""Which columns of a table hold the source and target, or the text and label: told, as in training, or guessed."""
 
-import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
+from typing import NamedTuple
 
-from penwright.data.examples import Columns
-from penwright.data.headers import LABEL_NAMES, LANGUAGE_NAMES, SOURCE_NAMES, TARGET_NAMES, TEXT_NAMES
-from penwright.data.readers.tables import Row, Table, sample_of
+from penwright.data.examples import Columns, Roles
+from penwright.data.guesses import (
+    Guess,
+    advice_for_more_texts,
+    guess_label,
+    guess_pair,
+    guess_texts,
+    named_label,
+    named_pair,
+    named_text,
+    unused,
+)
+from penwright.data.profiles import LISTS, Profile, profiles_of
+from penwright.data.readers.tables import Table
 from penwright.errors import PenwrightError
 
-LONGEST_LABEL = 50  # characters
+KEYS = ("source", "target", "text", "label")
+
+
+class Chosen(NamedTuple):
+    """The columns of each role, by their places from 0, and what there is to say about the choice."""
+
+    places: dict[str, tuple[int, ...]]
+    remark: str  # why these, and which ones are not used
+    profiles: Sequence[Profile]
+
+    def roles(self, table: Table) -> Roles:
+        """The choice as a run keeps it: names and numbers."""
+        return {
+            key: tuple((table.columns[place], place + 1) for place in places) for key, places in self.places.items()
+        }
 
 
 def names_in(columns: Columns) -> list[str]:
-    """The columns told by name."""
-    told = [columns.source, columns.target, columns.label, *text_columns(columns)]
-    return [column for column in told if isinstance(column, str) and not column.isdecimal()]
+    """Return the columns that are known by name, told or from training: a first row that holds one is a header."""
+    told = [name for key in KEYS for name in told_columns(columns, key)]
+    trained = [name for each in columns.as_trained.values() for name, _ in each]
+    return [name for name in (*told, *trained) if isinstance(name, str) and not name.isdecimal()]
 
 
-def text_columns(columns: Columns) -> tuple[str | int, ...]:
-    """The columns of the text, which may be told as one or several."""
-    if columns.text is None:
-        return ()
-    return columns.text if isinstance(columns.text, tuple) else (columns.text,)
+def told_columns(columns: Columns, key: str) -> tuple[str | int, ...]:
+    """Return the columns that settings name for a role."""
+    told = getattr(columns, key)
+    return told if isinstance(told, tuple) else () if told is None else (told,)
 
 
 def find_column(table: Table, told: str | int) -> int:
-    """The place, from 0, of a column told by name or by number from 1."""
+    """Return the place, from 0, of a column told by name or by number from 1."""
     if told in table.columns:
         return table.columns.index(str(told))
     number = int(told) if isinstance(told, int) or told.isdecimal() else None
@@ -37,87 +62,109 @@ def find_column(table: Table, told: str | int) -> int:
     raise PenwrightError(f"{table.name} has no column '{told}'; {hint}")
 
 
-def pair_columns(table: Table, columns: Columns) -> tuple[int, int]:
-    """Source and target: as told, else by their names, else the first two columns."""
+def pair_columns(table: Table, columns: Columns) -> Chosen:
+    """Choose source and target."""
     if len(table.columns) < 2:
         raise PenwrightError(
             f"{table.name} has only one column; pairs need two: a table with source and target, "
             "or two files with the same number of lines"
         )
-    likely = named_pair(table) or (0, 1)
-    source = None if columns.source is None else find_column(table, columns.source)
-    target = None if columns.target is None else find_column(table, columns.target)
-    if source is None:
-        source = next(column for column in likely if column != target)
-    if target is None:
-        target = next(column for column in (likely[1], likely[0]) if column != source)
+    known = {key: _known(table, columns, key) for key in ("source", "target")}
+    source, target = (places[0] if places else None for places in known.values())
+    guess, profiles = Guess((), ""), profiles_of(table)
+    if source is None or target is None:
+        guess = _other_side(table, profiles, source, target)
+        source = guess.columns[0] if source is None else source
+        target = guess.columns[1] if target is None else target
     if source == target:
         raise PenwrightError(f"{table.name}: source and target are the same column '{table.columns[source]}'")
-    return source, target
+    return _chosen(table, profiles, {"source": (source,), "target": (target,)}, [guess.reason])
 
 
-def labelled_columns(table: Table, columns: Columns) -> tuple[tuple[int, ...], int]:
-    """Texts and label: as told, else by names and looks."""
-    texts = tuple(find_column(table, told) for told in text_columns(columns))
-    rows = sample_of(table)
-    if columns.label is not None:
-        label = find_column(table, columns.label)
-    else:
-        found = label_column(table, rows, without=texts)
-        if found is None:
-            raise PenwrightError(
-                f"{table.name}: no column looks like labels (few different short values); "
-                f"say which with --set data.label=..., its columns are: {', '.join(table.columns)}"
-            )
-        label = found
+def _other_side(table: Table, profiles: Sequence[Profile], source: int | None, target: int | None) -> Guess:
+    """Guess both sides, or the one that is missing."""
+    known = target if source is None else source
+    if known is None:
+        return guess_pair(table.name, profiles)
+    others = [each for each in profiles if each.place != known]
+    guess = Guess((others[0].place,), "the other column") if len(others) == 1 else None
+    if guess is None:
+        both = guess_pair(table.name, _as_text(profiles, known))
+        guess = Guess(tuple(place for place in both.columns if place != known)[:1], both.reason)
+    return Guess((known, *guess.columns) if target is None else (*guess.columns, known), guess.reason)
+
+
+def _as_text(profiles: Sequence[Profile], known: int) -> list[Profile]:
+    """Leave out the columns that are not text, but for the one that is known to be a side."""
+    return [each for each in profiles if each.is_text or each.place == known]
+
+
+def labelled_columns(table: Table, columns: Columns) -> Chosen:
+    """Choose the texts and the label."""
+    texts, labels = (_known(table, columns, key) for key in ("text", "label"))
+    reasons, profiles = [], profiles_of(table)
+    if not labels:
+        guess = guess_label(table.name, profiles, without=texts)
+        labels, reasons = guess.columns, [guess.reason]
     if not texts:
-        others = [column for column in range(len(table.columns)) if column != label]
-        if not others:
-            raise PenwrightError(f"{table.name} has only one column; it needs a text and a label")
-        named = [column for column in others if table.columns[column].lower() in TEXT_NAMES]
-        texts = (max(named or others, key=lambda column: sum(len(row[column]) for row in rows)),)
-    if label in texts:
-        raise PenwrightError(f"{table.name}: text and label are the same column '{table.columns[label]}'")
-    return texts, label
+        guess = guess_texts(table.name, profiles, without=labels)
+        texts, reasons = guess.columns, [*reasons, guess.reason]
+    if labels[0] in texts:
+        raise PenwrightError(f"{table.name}: text and label are the same column '{table.columns[labels[0]]}'")
+    return _chosen(table, profiles, {"text": texts, "label": labels[:1]}, reasons)
 
 
-def label_column(table: Table, rows: Sequence[Row], without: Sequence[int] = ()) -> int | None:
-    """The column with a label's name, else the one with the fewest different values, if these are few and short."""
-    named = named_label_column(table)
-    if named is not None and named not in without:
-        return named
-    values = {
-        column: {row[column].strip() for row in rows} - {""}
-        for column in range(len(table.columns))
-        if column not in without
-    }
-    likely = [column for column in values if _are_labels(values[column], len(rows))]
-    return min(likely, key=lambda column: len(values[column]), default=None)
+def text_columns(table: Table, columns: Columns) -> Chosen:
+    """Choose the columns of running text."""
+    if not table.columns:
+        raise PenwrightError(f"{table.name}: there are no rows")
+    texts, reasons, profiles = _known(table, columns, "text"), [], profiles_of(table)
+    if not texts:
+        is_only = len(profiles) == 1 and profiles[0].kind != LISTS
+        guess = Guess((0,), "") if is_only else guess_texts(table.name, profiles)
+        texts, reasons = guess.columns, [guess.reason]
+    return _chosen(table, profiles, {"text": texts}, reasons)
 
 
-def named_label_column(table: Table) -> int | None:
-    """The column with a label's name."""
-    names = _names(table)
-    return next((names.index(name) for name in LABEL_NAMES if name in names), None)
+def _known(table: Table, columns: Columns, key: str) -> tuple[int, ...]:
+    """Return the columns that are told, else those of training; none where they are to be guessed."""
+    told = told_columns(columns, key)
+    if told:
+        return tuple(find_column(table, each) for each in told)
+    return tuple(_as_trained(table, columns.as_trained, key))
 
 
-def named_pair(table: Table) -> tuple[int, int] | None:
-    """The columns with the names of a source and a target, or of two languages."""
-    names = _names(table)
-    source = next((names.index(name) for name in SOURCE_NAMES if name in names), None)
-    target = next((names.index(name) for name in TARGET_NAMES if name in names), None)
-    if source is not None and target is not None:
-        return source, target
-    languages = [place for place, name in enumerate(names) if re.split("[-_]", name)[0] in LANGUAGE_NAMES]
-    if len(languages) > 2:
-        languages = [place for place in languages if names[place] != "id"]  # numbers, rather than Indonesian
-    return (languages[0], languages[1]) if len(languages) >= 2 else None
+def _as_trained(table: Table, roles: Roles, key: str) -> Iterator[int]:
+    """Find the columns of training in this table: by name where it has a header, else by number."""
+    without_header = table.columns == tuple(str(number) for number in range(1, len(table.columns) + 1))
+    lowered = [name.casefold() for name in table.columns]
+    for name, number in roles.get(key, ()):
+        if name in table.columns:
+            yield table.columns.index(name)
+        elif name.casefold() in lowered:
+            yield lowered.index(name.casefold())
+        elif (without_header or name.isdecimal()) and number <= len(table.columns):
+            yield number - 1
+        elif not _tells_by_name(table, key):
+            raise PenwrightError(
+                f"{table.name} has no column '{name}', which was the {key} in training; "
+                f"its columns are: {', '.join(table.columns)}. Say which one is the {key}: --set data.{key}=..."
+            )
 
 
-def _names(table: Table) -> list[str]:
-    return [name.lower().replace(" ", "_") for name in table.columns]
+def _tells_by_name(table: Table, key: str) -> bool:
+    """Whether the names of other columns leave no doubt about this role."""
+    finds = {"text": named_text, "label": named_label}.get(key, named_pair)
+    return finds(profiles_of(table)) is not None
 
 
-def _are_labels(values: set[str], n_rows: int) -> bool:
-    few = 1 <= len(values) <= max(2, n_rows // 5) and len(values) < n_rows
-    return few and max(map(len, values)) <= LONGEST_LABEL
+def _chosen(
+    table: Table, profiles: Sequence[Profile], places: dict[str, tuple[int, ...]], reasons: Sequence[str]
+) -> Chosen:
+    why = "; ".join(filter(None, reasons))
+    used = {place for each in places.values() for place in each}
+    rest = unused(profiles, used)
+    if "text" in places and (advice := advice_for_more_texts(profiles, places["text"], used)):
+        rest += f"; {advice}"
+    remarks = [f"{table.name}: {why}" if why else "", f"{table.name}: {rest}" if rest else ""]
+    return Chosen(places, "\n".join(filter(None, remarks)), profiles)

@@ -1,7 +1,7 @@
 """The door to all corpora: files in, examples in a training and a held-out part out."""
 
 from penwright.data.detection import detect_task
-from penwright.data.examples import Cleaning, Columns, Corpus, Document, Labelled, Pair, Part, Reading
+from penwright.data.examples import Cleaning, Columns, Corpus, Document, Labelled, Pair, Part, Reading, Roles
 from penwright.data.labelled import measured_labelled, open_labelled
 from penwright.data.parallel import measured_pairs, open_pairs
 from penwright.data.report import Dropped, Report
@@ -18,6 +18,7 @@ __all__ = [
     "Part",
     "Reading",
     "Report",
+    "Roles",
     "detect_task",
     "measured_labelled",
     "measured_pairs",

@@ -1,70 +1,235 @@
-"""Which task a person's files are meant for, told from their names and looks."""
+"""Which task a person's files are meant for, told from their names and their content."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 
-from penwright.data.columns import label_column, named_label_column, named_pair
+from penwright.data.alignment import look_like_translations
 from penwright.data.files import SourceFile, examine_text
-from penwright.data.headers import LANGUAGE_NAMES
-from penwright.data.paths import TEXT_SUFFIXES, is_folder, is_pattern, suffix_of
+from penwright.data.guesses import (
+    CLEARLY_LONGER,
+    ENOUGH_TO_TELL,
+    FEW,
+    guess_label,
+    likely_labels,
+    named_label,
+    named_pair,
+    named_text,
+    names_of,
+    overview,
+    pair_of_texts,
+    setting,
+    texts_of,
+    undecided_pair,
+)
+from penwright.data.headers import OTHER_NAMES, PROMPT_NAMES
+from penwright.data.languages import side_names
+from penwright.data.paths import TEXT_SUFFIXES, is_collection, is_folder, is_pattern, suffix_of, unzipped
+from penwright.data.profiles import Profile, profiles_of
+from penwright.data.readers.bilingual import holds_pairs, holds_segments
+from penwright.data.readers.classes import classes_in
+from penwright.data.readers.formats import FORMATS
 from penwright.data.readers.hub import is_hub, open_hub
-from penwright.data.readers.tables import Table, names_text, sample_of, table_in
-from penwright.errors import PenwrightError
+from penwright.data.readers.labelled_lines import labelled_lines
+from penwright.data.readers.tables import Table, table_in
+from penwright.errors import Option, PenwrightError, Undecided
+
+LOPSIDED = 4  # times as long as the other, in the middle row, and two columns are hardly translations
+SHOWN = 10  # names of classes in a message
+WRITE, TRANSLATE = (
+    Option(("task=generate",), "learn to write like these texts"),
+    Option(("task=translate",), "learn to translate one into the other"),
+)
 
 
 def detect_task(paths: Sequence[str | Path], *, encoding: str | None = None) -> tuple[str, str]:
-    """`generate`, `translate` or `classify`, and why, in a sentence; the first file speaks for all tables."""
+    """Return `generate`, `translate` or `classify`, and why; the first file speaks for all tables.
+
+    Raises Undecided where a wrong guess could spoil the model.
+    """
     if not paths:
         raise PenwrightError("no files were given to learn from")
-    first, *others = map(str, paths)
+    first, *others = _single_files([str(path) for path in paths])
     if is_hub(first):
-        return _task_of_table(open_hub(first))
-    if is_folder(first):
-        return "generate", f"{first} is a folder, whose files are read as running text"
-    if is_pattern(first):
-        return "generate", f"{first} is a pattern, and the files that it fits are read as running text"
+        return task_of_table(open_hub(first))
+    if is_collection(first):
+        what = "folder" if is_folder(first) else "pattern" if is_pattern(first) else "zip archive"
+        _ask_about_sides(first, others, what)
+        return "generate", f"{first} is a {what}: its files are read as running text{_about_classes(first)}"
     return _task_of_file(examine_text(first, encoding), others, encoding)
 
 
+def _single_files(paths: list[str]) -> list[str]:
+    """Put the files in an archive in its place, if they are so few that they may be a table or a pair of texts."""
+    files = unzipped(paths)
+    return files if len(files) <= max(2, len(paths)) else paths
+
+
+def _about_classes(folder: str) -> str:
+    """Say how folders in a folder are read as classes. Raises Undecided if their names are those of classes."""
+    names, are_named = classes_in(folder)
+    shown = ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
+    if are_named:
+        raise Undecided(
+            f"{folder} has a folder for each of {shown}, as classes have",
+            [Option(("task=classify",), "learn which folder a text belongs to"), WRITE],
+        )
+    return f" (if its folders {shown} are classes: --task classify)" if names else ""
+
+
+def _ask_about_sides(first: str, others: Sequence[str], what: str) -> None:
+    """Raise Undecided for two folders or patterns that are named as two sides of a translation."""
+    if len(others) == 1 and is_collection(others[0]) and side_names(first, others[0]):
+        raise Undecided(
+            f"{first} and {others[0]} are named as the two sides of a translation, but a {what} is running text",
+            [WRITE],
+            "To translate, name the files themselves, both sides of each in turn: en/a.txt de/a.txt en/b.txt de/b.txt",
+        )
+
+
 def _task_of_file(first: SourceFile, others: Sequence[str], encoding: str | None) -> tuple[str, str]:
-    if suffix_of(first.path) == ".tmx":
-        return "translate", f"{first.path} is a translation memory"
+    if holds_pairs(first):
+        return "translate", f"{first.path} is {FORMATS[first.format].what}"
     table = table_in(first)
     if table:
-        return _task_of_table(table)
+        return task_of_table(table)
+    labelled = labelled_lines(first)
+    if labelled:
+        return "classify", f"in {first.path}, {labelled.form}"
     if not others:
         return "generate", f"{first.path} is running text"
     return _task_of_files(first, others, encoding)
 
 
 def _task_of_files(first: SourceFile, others: Sequence[str], encoding: str | None) -> tuple[str, str]:
-    """Translation for two aligned files: a.en and a.de, or en.txt and de.txt; others must have as many lines."""
-    endings = suffix_of(first.path), suffix_of(others[0])
-    stems = [Path(name).name.split(".")[0].lower().replace("_", "-") for name in (first.path, others[0])]
-    unlike = endings[0] != endings[1] and not {*endings} & {*TEXT_SUFFIXES, ""}
-    named = unlike and stems[0] == stems[1] and all(ending[1:] in LANGUAGE_NAMES for ending in endings)
-    languages = stems[0] != stems[1] and all(stem.split("-")[-1] in LANGUAGE_NAMES for stem in stems)
-    if (unlike or languages) and Path(others[0]).is_file():
-        second = examine_text(others[0], encoding)
-        if first.n_lines == second.n_lines:
-            return "translate", f"{first.path} and {second.path} have the same number of lines, {first.n_lines:,}"
-        if named:  # that they do not fit together is said where they are read
-            return "translate", f"{first.path} and {second.path} are named as one text in two languages"
-    return "generate", f"{first.path} and the others are running text"
+    """Choose translation for two files that are named as its sides, or that have other endings and as many lines."""
+    running_text = "generate", f"{first.path} and the others are running text"
+    if is_collection(others[0]) or is_hub(others[0]):
+        return running_text
+    endings = {suffix_of(first.path), suffix_of(others[0])}
+    are_sides = side_names(first.path, others[0]) is not None
+    are_unlike = len(endings) == 2 and not endings & {*TEXT_SUFFIXES, ""}
+    second = examine_text(others[0], encoding)
+    if holds_segments(first) and holds_segments(second) and len(others) == 1:
+        return "translate", f"{first.path} and {second.path} are {FORMATS[first.format].what}, one in each language"
+    same = first.n_lines == second.n_lines
+    if are_sides and (same or len(others) == 1):  # that the lines do not fit together is said where they are read
+        return "translate", f"{first.path} and {second.path} are named as the two sides of a translation"
+    if same and are_unlike:
+        return "translate", f"{first.path} and {second.path} have the same number of lines, {first.n_lines:,}"
+    if same and len(others) == 1 and look_like_translations(first, second):
+        raise Undecided(
+            f"{first.path} and {second.path} have the same number of lines, {first.n_lines:,}, of similar lengths, as "
+            "translations have, but their names do not tell",
+            [TRANSLATE, WRITE],
+        )
+    return running_text
 
 
-def _task_of_table(table: Table) -> tuple[str, str]:
+def task_of_table(table: Table) -> tuple[str, str]:
+    """Return the task that the columns of a table are meant for, and why."""
     if len(table.columns) < 2:
         return "generate", f"{table.name} has one column, of running text"
-    named = named_label_column(table)
-    if named is not None:
-        return "classify", f"{table.name} has a column '{table.columns[named]}'"
-    pair = named_pair(table)
-    if pair is not None:
-        return "translate", f"{table.name} has the columns '{table.columns[pair[0]]}' and '{table.columns[pair[1]]}'"
-    if len(table.columns) > 2 and names_text(table):
-        return "generate", f"{table.name} has rows of text, and neither labels nor translations by name"
-    label = label_column(table, sample_of(table))
+    profiles = profiles_of(table)
+    label, pair, text = (
+        named_label(profiles),
+        named_pair(profiles),
+        named_text([each for each in profiles if each.has_words]),
+    )
+    if label is not None and pair is not None and not _answers_a_prompt(pair):
+        raise Undecided(
+            f"{table.name} has a label, {label.described()}, but also a source and a target, "
+            f"'{pair[0].name}' and '{pair[1].name}'",
+            [TRANSLATE, Option(("task=classify",), f"learn the classes of '{label.name}'")],
+        )
     if label is not None:
-        return "classify", f"column {table.columns[label]} of {table.name} has few different short values"
-    return "translate", f"{table.name} has two columns of text"
+        return "classify", f"{table.name} has a column '{label.name}'"
+    if pair is not None:
+        return "translate", f"{table.name} has the columns '{pair[0].name}' and '{pair[1].name}'"
+    if any(name in ("label", "labels") for name in map(str.lower, table.columns)):  # with a single value
+        return "classify", f"{table.name} has a column of labels"
+    if text is not None and _is_the_text(text, profiles):
+        return _task_of_named_text(table, profiles, text)
+    return _task_by_values(table, profiles)
+
+
+def _answers_a_prompt(pair: tuple[Profile, Profile]) -> bool:
+    return pair[0].name.casefold() in PROMPT_NAMES
+
+
+def _is_the_text(text: Profile, profiles: Sequence[Profile]) -> bool:
+    """Whether the other columns of text, if any, only go with this one: titles, or much shorter ones."""
+    others = [each for each in texts_of(profiles) if each is not text]
+    return all(
+        name in OTHER_NAMES or (len(profiles) > 2 and CLEARLY_LONGER * each.n_characters <= text.n_characters)
+        for each, name in zip(others, names_of(others), strict=True)
+    )
+
+
+def _task_of_named_text(table: Table, profiles: Sequence[Profile], text: Profile) -> tuple[str, str]:
+    """Choose for a table with one column of text: the others may be labels, or details about each text."""
+    likely = [each for each in likely_labels(profiles, without=(text.place,)) if len(each.values) <= FEW]
+    if likely and len(profiles) == 2:
+        return "classify", f"column {likely[0].name} of {table.name} has few different short values"
+    if not likely or profiles[0].n_rows < ENOUGH_TO_TELL:
+        return (
+            "generate",
+            f"{table.name} has rows of text in '{text.name}', and neither labels nor translations by name",
+        )
+    labels = [
+        Option(("task=classify", setting("label", each)), f"learn the classes {each.described()}") for each in likely
+    ]
+    raise Undecided(
+        f"{table.name} has one column of text, '{text.name}', and others that may be labels or not",
+        [*labels, Option(("task=generate",), f"learn to write like the texts of '{text.name}'")],
+    )
+
+
+def _task_by_values(table: Table, profiles: Sequence[Profile]) -> tuple[str, str]:
+    """Choose for a table whose columns are not named as those of a task."""
+    texts = texts_of(profiles)
+    likely = likely_labels(profiles)
+    if likely and (len(texts) > 1 or any(each not in likely for each in texts)):
+        label = guess_label(table.name, profiles)
+        return "classify", f"{label.reason} in {table.name}"
+    if len(texts) == 2:
+        _refuse_scored_pairs(table, profiles, texts)
+        _require_similar_lengths(table, *texts)
+        return "translate", f"{table.name} has two columns of text"
+    if len(texts) > 2:
+        raise undecided_pair(table.name, profiles, texts)
+    if len(texts) == 1:
+        return "generate", f"{table.name} has one column of text, '{texts[0].name}'"
+    raise Undecided(
+        f"{table.name}: no column looks like text. Its columns are: {overview(profiles)}",
+        [],
+        "Say what is to be learned: --task generate --set data.text=..., --task classify --set data.text=... "
+        "--set data.label=..., or --task translate --set data.source=... --set data.target=...",
+    )
+
+
+def _refuse_scored_pairs(table: Table, profiles: Sequence[Profile], texts: Sequence[Profile]) -> None:
+    """Raise Undecided for sentence1 and sentence2 beside a number: most likely it is what is to be learned."""
+    scale = next((each for each in profiles if each.is_scale), None)
+    if pair_of_texts(texts) is not None and scale is not None:
+        raise Undecided(
+            f"{table.name} has pairs of texts, {overview(texts)}, and numbers on a scale, {scale.described()}. "
+            "Penwright learns classes, not numbers",
+            [TRANSLATE],
+            "To learn classes, replace the numbers by some, such as low and high",
+        )
+
+
+def _require_similar_lengths(table: Table, first: Profile, second: Profile) -> None:
+    """Raise Undecided where one of two columns of text is many times as long as the other."""
+    ratios = [a / b for a, b in zip(first.lengths, second.lengths, strict=True) if a and b]
+    if len(ratios) < ENOUGH_TO_TELL:
+        return
+    ratio = median(ratios)
+    if not 1 / LOPSIDED <= ratio <= LOPSIDED:
+        longer = first if ratio > 1 else second
+        raise Undecided(
+            f"{table.name} has two columns of text, {overview([first, second])}, "
+            "of which one is much longer than the other: hardly translations",
+            [Option(("task=generate", setting("text", longer)), f"learn to write like '{longer.name}'"), TRANSLATE],
+        )

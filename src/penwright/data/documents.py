@@ -1,6 +1,6 @@
 """Documents: files of running text, and rows of tables or hub data sets, measured and read in pieces."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -10,16 +10,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from penwright.data.examples import Document, Part
+from penwright.data.columns import names_in, text_columns
+from penwright.data.examples import ALL_COLUMNS, Columns, Document, Part
 from penwright.data.files import BLOCK, NotText, SourceFile, examine, examine_text
-from penwright.data.paths import is_folder, is_pattern, left_aside, text_files
+from penwright.data.paths import is_collection, is_pattern, kinds_of, left_aside, text_files
+from penwright.data.readers.archives import data_members, is_archive
+from penwright.data.readers.bilingual import holds_pairs
+from penwright.data.readers.formats import FORMATS
 from penwright.data.readers.hub import is_hub, open_hub
-from penwright.data.readers.tables import Table, is_table, names_text, table_in, text_column
-from penwright.data.sources import Source, Sources
+from penwright.data.readers.tables import Table, is_table_file, names_text, table_in
+from penwright.data.sources import Broken, Source, Sources, number_reason
 from penwright.data.splits import Hashes, Mask
 from penwright.errors import PenwrightError
 
-Measures = Iterator[tuple[int, int, int]]  # characters (0: blank, -1: broken), UTF-8 bytes, hash
+Measures = Iterator[tuple[int, int, int]]  # characters (0: blank; below 0: number of a reason), UTF-8 bytes, hash
 MEASURE = np.dtype([("characters", np.int64), ("n_bytes", np.int64), ("hash", np.uint64)])
 
 
@@ -27,9 +31,10 @@ MEASURE = np.dtype([("characters", np.int64), ("n_bytes", np.int64), ("hash", np
 class Documents(Sources[Document]):
     """All documents of some paths, measured."""
 
-    characters: NDArray[np.int64]  # 0: blank, -1: broken
+    characters: NDArray[np.int64]  # 0: blank; below 0: broken, the number of the reason
     n_bytes: NDArray[np.int64]  # in UTF-8
     hashes: Hashes
+    reasons: Mapping[str, int]  # why documents are broken
 
     def part(self, chosen: Mask) -> Part[Document]:
         """The chosen ones as a part of a corpus."""
@@ -56,11 +61,13 @@ class Span:
             place += len(piece)
 
 
-def open_documents(paths: Sequence[str | Path], encoding: str | None) -> Documents:
-    """The documents of files, folders and hub data sets, each read once to measure it."""
+def open_documents(paths: Sequence[str | Path], encoding: str | None, columns: Columns = ALL_COLUMNS) -> Documents:
+    """Open the documents of files, folders and hub data sets, each read once to measure it."""
     if not paths:
         raise PenwrightError("no files were given to learn from")
-    found = list(chain.from_iterable(_sources(path, encoding) for path in dict.fromkeys(map(str, paths))))
+    reasons: dict[str, int] = {}
+    given = dict.fromkeys(map(str, paths))
+    found = list(chain.from_iterable(_sources(path, encoding, columns, reasons) for path in given))
     measures = [np.fromiter(measured, dtype=MEASURE) for _, measured in found]
     every = np.concatenate(measures)
     if not len(every):
@@ -72,34 +79,62 @@ def open_documents(paths: Sequence[str | Path], encoding: str | None) -> Documen
         every["characters"],
         every["n_bytes"],
         every["hash"],
+        reasons,
     )
 
 
-def _sources(path: str, encoding: str | None) -> Iterator[tuple[Source[Document], Measures]]:
+def _sources(
+    path: str, encoding: str | None, columns: Columns, reasons: dict[str, int]
+) -> Iterator[tuple[Source[Document], Measures]]:
     if is_hub(path):
-        yield _rows(open_hub(path))
-    elif is_folder(path) or is_pattern(path):
-        files, broken = _text_among(text_files([path]), encoding)
-        others = left_aside(Path(path)) if is_folder(path) else ""
-        remarks = [*broken, *([f"{path}: not read: {others}"] if others else [])]
-        yield _whole_files(files, "; ".join(remarks))
+        yield _rows(open_hub(path), columns, reasons)
+    elif is_archive(path) and len(members := data_members(path)) == 1:
+        yield from _sources(str(members[0]), encoding, columns, reasons)
+    elif is_collection(path):
+        yield _whole_files(*_text_among(path, encoding))
     else:
         file = examine_text(path, encoding)
-        table = table_in(file)
-        yield _rows(table) if table and (is_table(path) or names_text(table)) else _whole_files((file,))
+        _refuse_pairs(file)
+        table = table_in(file, names_in(columns))
+        is_read_by_rows = table is not None and (is_table_file(file) or names_text(table) or bool(columns.text))
+        yield _rows(table, columns, reasons) if table and is_read_by_rows else _whole_files((file,))
 
 
-def _text_among(paths: Sequence[Path], encoding: str | None) -> tuple[tuple[SourceFile, ...], list[str]]:
-    """The files that hold text, of which some may be blank, and why others do not; PenwrightError where none does."""
+def _refuse_pairs(file: SourceFile) -> None:
+    if holds_pairs(file):
+        raise NotText(
+            f"{file.path} is {FORMATS[file.format].what}, not running text; train a translator from it "
+            "(--task translate), or save one side as a .txt file"
+        )
+
+
+def _text_among(path: str, encoding: str | None) -> tuple[tuple[SourceFile, ...], str]:
+    """Return the readable texts of a folder, archive or pattern, and a remark on what was read and what was not.
+
+    Some may be blank. Raises PenwrightError if none can be read.
+    """
     files, remarks = [], []
-    for path in paths:
+    paths = text_files([path])
+    for each in paths:
         try:
-            files.append(examine(path, encoding))
-        except NotText as error:
+            file = _examined(each, encoding)
+            _refuse_pairs(file)
+            files.append(file)
+        except PenwrightError as error:
             remarks.append(f"not read: {error}")
             if len(remarks) == len(paths):
                 raise
-    return tuple(files), remarks
+    others = "" if is_pattern(path) else left_aside(Path(path))
+    remarks += [f"not read: {others}"] if others else []
+    kinds = kinds_of([Path(file.path) for file in files])
+    return tuple(files), "; ".join([f"{path}: read: {kinds}", *remarks]) if remarks or "," in kinds else ""
+
+
+def _examined(path: Path, encoding: str | None) -> SourceFile:
+    file = examine(path, encoding)
+    if file.is_parquet:
+        raise NotText(f"{path} is a Parquet table; give tables one by one, without a folder or pattern")
+    return file
 
 
 def _whole_files(files: tuple[SourceFile, ...], remark: str = "") -> tuple[Source[Document], Measures]:
@@ -113,24 +148,28 @@ def _whole_files(files: tuple[SourceFile, ...], remark: str = "") -> tuple[Sourc
     return Source(files, documents, lambda number: files[number].path, remark=remark), measures()
 
 
-def _rows(table: Table) -> tuple[Source[Document], Measures]:
-    column = text_column(table)
+def _rows(table: Table, columns: Columns, reasons: dict[str, int]) -> tuple[Source[Document], Measures]:
+    chosen = text_columns(table, columns)
+    places = chosen.places["text"]
 
-    def texts() -> Iterator[str | None]:
-        return (None if row is None else row[0] for row in table.rows([column]))
+    def texts() -> Iterator[str | Broken]:
+        for row in table.rows(places):
+            yield row if isinstance(row, Broken) else " ".join(filter(None, row))
 
-    def documents() -> Iterator[Document | None]:
+    def documents() -> Iterator[Document | Broken]:
         for place, text in enumerate(texts()):
-            yield None if text is None else Document(table.place(place), Span(partial(_pieces, text)))
+            yield text if isinstance(text, Broken) else Document(table.place(place), Span(partial(_pieces, text)))
 
     def measures() -> Measures:
-        for text in texts():
-            encoded = (text or "").encode()
-            size = -1 if text is None else 0 if not text.strip() else len(text)
+        for row in texts():
+            text = "" if isinstance(row, Broken) else row
+            encoded = text.encode()
+            size = len(text) if text.strip() else -number_reason(row, reasons)
             yield size, len(encoded), int.from_bytes(sha256(encoded).digest()[:8], "big")
 
-    choice = f"the text is in column {table.columns[column]}"
-    return Source(table.files, documents, table.place, choice), measures()
+    choice = f"the text is in column {' + '.join(table.columns[place] for place in places)}"
+    source = Source(table.files, documents, table.place, choice, remark=chosen.remark, roles=chosen.roles(table))
+    return source, measures()
 
 
 def _pieces(text: str) -> Iterator[str]:

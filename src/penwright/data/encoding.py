@@ -2,12 +2,19 @@
 
 import codecs
 import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from encodings.aliases import aliases
+from typing import TYPE_CHECKING, Literal
 
 from charset_normalizer import from_bytes
 
 from penwright.errors import PenwrightError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 BYTE_ORDER_MARKS = {
     codecs.BOM_UTF8: "utf-8",
@@ -20,15 +27,20 @@ SIGNATURES = {
     b"\x89PNG": "a PNG image",
     b"\xff\xd8\xff": "a JPEG image",
     b"GIF8": "a GIF image",
-    b"%PDF-": "a PDF document; save its text as a .txt file first",
-    b"PK\x03\x04": "a zip archive or an office document; unpack it, or save its text as a .txt file first",
+    b"II*\0": "a TIFF image",
+    b"MM\0*": "a TIFF image",
+    b"RIFF": "sound or a picture",
+    b"ID3": "music",
+    b"OggS": "sound or a film",
+    b"\0\0\0\x18ftyp": "a film",
+    b"\0\0\0\x20ftyp": "a film",
+    b"PK\x05\x06": "an empty zip archive",
     b"\x7fELF": "a program",
     b"BZh": "a bzip2 archive; unpack it first",
     b"\xfd7zXZ": "an xz archive; unpack it first",
     b"\x28\xb5\x2f\xfd": "a zstd archive; unpack it first",
-    b"7z\xbc\xaf": "a 7z archive; unpack it first",
-    b"Rar!": "a RAR archive; unpack it first",
-    b"PAR1": "a Parquet file; give its folder as hub:<folder>",
+    b"7z\xbc\xaf": "a 7z archive; unpack it and give the folder",
+    b"Rar!": "a RAR archive; unpack it and give the folder",
     b"SQLite format 3": "a database",
     b"\x80\x02": "a pickle",
     b"\x80\x03": "a pickle",
@@ -36,6 +48,9 @@ SIGNATURES = {
     b"\x80\x05": "a pickle",
 }
 CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b"))
+MIXED = "utf-8|"  # before the encoding of those lines of a file that are not UTF-8
+FEWEST_MIXED = 0.05  # of the lines that are not ASCII, in either encoding
+LONGEST_LINE = 1 << 24  # bytes that are looked at together
 MAX_CONTROLS = 0.05  # of the bytes of a text, NUL counted in
 CANDIDATES = [
     *("cp1252", "cp1250", "iso8859_2", "cp1253", "cp1254"),
@@ -46,6 +61,7 @@ CANDIDATES = [
 CARONS = b"\x8a\x8e\x9a\x9e"  # Š, Ž, š, ž in Windows-1250 and -1252, rare in the languages of the latter
 TURKISH = b"\xfd"  # ı in Windows-1254, of the letters beyond ASCII two in five; ý in -1252, the rarest of Icelandic
 BORDER = re.compile(rb"[\x00-\x2f][^\x00-\x2f]*\Z")  # such a byte is in no encoding the rest of a character
+HEAD, SAMPLE = 1 << 16, 1 << 15  # bytes of a text whose kind is told, and of those from which an encoding is guessed
 MAX_STRANGENESS = 0.4  # of the letters of a text, as charset_normalizer counts it; even a pangram must pass
 MAX_INVALID = 0.001  # of the bytes of a damaged UTF-8 file
 STRAY_BYTES = 3  # so many invalid ones say nothing of another encoding
@@ -61,6 +77,28 @@ def check_encoding(name: str) -> str:
         nearest = get_close_matches(name.lower(), sorted({*aliases, *aliases.values()}), n=1)
         hint = f"did you mean '{nearest[0]}'?" if nearest else "Examples: utf-8, cp1250, latin-1."
         raise PenwrightError(f"there is no encoding '{name}'; {hint}") from None
+
+
+def decode(content: bytes) -> tuple[str, str]:
+    """Decode a text as files of training are decoded; return it, without its byte-order mark, with its encoding.
+
+    Raises PenwrightError for what is no text.
+    """
+    head = content[:HEAD]
+    encoding = first_guess(head)
+    if what := what_else(head, encoding):
+        raise PenwrightError(f"this is not text but looks like {what}")
+    text = content.decode(encoding, errors="replace")
+    n_invalid = text.count("\ufffd") - content.count("\ufffd".encode()) if encoding == "utf-8" else 0
+    if n_invalid:
+        n_multibyte = len(text.encode()) - len(text) - 2 * n_invalid  # U+FFFD itself takes three bytes
+        kinds, sample = sample_lines([content])
+        if is_mixed(kinds):
+            encoding = MIXED + guess_encoding(sample)
+        elif not n_multibyte or not is_damaged_utf8(n_invalid, n_multibyte, len(content)):
+            encoding = guess_encoding(sample)
+        text = decoder_of(encoding).decode(content, final=True)
+    return text.removeprefix("\ufeff"), encoding
 
 
 def first_guess(head: bytes) -> str:
@@ -91,6 +129,73 @@ def is_damaged_utf8(n_invalid: int, n_multibyte: int, n_bytes: int) -> bool:
     return few and n_invalid <= max(1, MAX_INVALID * n_bytes) and n_invalid * 20 <= n_bytes
 
 
+def decoder_of(encoding: str) -> codecs.IncrementalDecoder:
+    """Return a decoder that replaces what is invalid by U+FFFD."""
+    if encoding.startswith(MIXED):
+        return _LineDecoder(encoding.removeprefix(MIXED))
+    return codecs.getincrementaldecoder(encoding)(errors="replace")
+
+
+class _LineDecoder(codecs.IncrementalDecoder):
+    """Decodes lines that are not UTF-8 as another encoding, as `cat` of files in two encodings needs it."""
+
+    def __init__(self, other: str) -> None:
+        super().__init__()
+        self.other = other
+        self.rest = b""
+
+    def decode(self, data: "ReadableBuffer", final: bool = False) -> str:
+        """Decode all lines that end here, or all that is left."""
+        content = self.rest + bytes(data)
+        cut = len(content) if final or len(content) > LONGEST_LINE else content.rfind(b"\n") + 1
+        content, self.rest = content[:cut], content[cut:]
+        try:
+            return content.decode()
+        except UnicodeDecodeError:
+            return "".join(map(self._line, content.splitlines(keepends=True)))
+
+    def _line(self, line: bytes) -> str:
+        return line.decode(self.other if kind_of_line(line) == "foreign" else "utf-8", "replace")
+
+
+def kind_of_line(line: bytes) -> Literal["ascii", "utf-8", "damaged", "foreign"]:
+    """Tell a line of another encoding from one of UTF-8 with damage, most of which is valid."""
+    if line.isascii():
+        return "ascii"
+    with suppress(UnicodeDecodeError):
+        line.decode()
+        return "utf-8"
+    valid = sum(not character.isascii() for character in line.decode("utf-8", "ignore"))
+    return "foreign" if line.decode("utf-8", "replace").count("\ufffd") > valid else "damaged"
+
+
+def sample_lines(blocks: Iterable[bytes]) -> tuple[Counter[str], bytes]:
+    """Count the lines by their kind, and return a sample of those in which another encoding shows."""
+    kinds, samples, rest = Counter[str](), {"every": b"", "foreign": b""}, b""
+
+    def take_in(line: bytes) -> None:
+        kind = kind_of_line(line)
+        kinds[kind] += 1
+        for name in ("every", kind):
+            if kind != "ascii" and name in samples and len(samples[name]) <= SAMPLE:
+                samples[name] += line
+
+    for block in blocks:
+        *lines, rest = (rest + block).split(b"\n")
+        for line in lines:
+            take_in(line + b"\n")
+        rest = rest[: SAMPLE + 1]  # of a line that is longer, only its beginning counts
+    take_in(rest)
+    sample = samples["foreign" if is_mixed(kinds) else "every"]
+    return kinds, sample if len(sample) <= SAMPLE else whole_characters(sample[:SAMPLE])
+
+
+def is_mixed(kinds: Mapping[str, int]) -> bool:
+    """Whether so many lines of each kind are a file in two encodings rather than one with damage."""
+    foreign, valid = kinds.get("foreign", 0), kinds.get("utf-8", 0)
+    return foreign > STRAY_BYTES and valid > 1 and min(foreign, valid) >= FEWEST_MIXED * (foreign + valid)
+
+
 def whole_characters(sample: bytes) -> bytes:
     """Without the end, where a cut may have left half of a character that takes several bytes."""
     border = BORDER.search(sample)
@@ -117,3 +222,11 @@ def guess_encoding(sample: bytes) -> str:
 def _is_turkish(sample: bytes) -> bool:
     beyond_ascii = len(sample) - len(sample.translate(None, bytes(range(128, 256))))
     return 5 * sample.count(TURKISH) > beyond_ascii
+
+
+def known_encoding(name: str) -> str | None:
+    """Return the name as Python's codecs know it, if they do."""
+    try:
+        return check_encoding(name)
+    except PenwrightError:
+        return None

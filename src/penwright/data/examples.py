@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
@@ -11,6 +11,9 @@ from penwright.data.files import SourceFile
 from penwright.data.report import Report, count
 
 FORMAT_VERSION = 1  # of reading: a higher one may read the same files in another way
+
+
+Roles = Mapping[str, Sequence[tuple[str, int]]]  # "text": the names of its columns, and their numbers from 1
 
 
 class Document(NamedTuple):
@@ -46,6 +49,7 @@ class Columns:
     text: tuple[str | int, ...] | str | int | None = None  # several are joined by a space
     label: str | int | None = None
     label_names: Mapping[str, str] = field(default_factory=dict)  # what to call labels that files name otherwise
+    as_trained: Roles = field(default_factory=dict)  # the choice of training, for what is not told
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ NOTHING_LEFT_OUT = Cleaning(max_characters=10**12, max_ratio=None, deduplicate=F
 class Reading:
     """How files become a corpus."""
 
-    columns: Columns = ALL_COLUMNS  # of no account for documents
+    columns: Columns = ALL_COLUMNS
     validation: Sequence[str | Path] = ()  # held-out files of one's own
     held_out: float | None = None  # without them, the part that is held out; None: chosen by the size
     seed: int = 0
@@ -74,6 +78,12 @@ class Reading:
 
 
 AS_FOUND = Reading()
+
+
+def read_alike(reading: Reading, roles: Roles) -> Reading:
+    """Have other files read in these columns, unless the reading already says which ones."""
+    columns = reading.columns
+    return reading if columns.as_trained else replace(reading, columns=replace(columns, as_trained=roles))
 
 
 @dataclass(frozen=True)
@@ -103,6 +113,7 @@ class Corpus(Generic[Example]):
     report: Report
     label_counts: Mapping[str, int] = field(default_factory=dict)  # of the training part, in order
     names: tuple[str, ...] = ()  # of the sides of pairs, where all files call them alike
+    roles: Roles = field(default_factory=dict)  # which columns were chosen, where all files have the same ones
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -131,11 +142,15 @@ class Corpus(Generic[Example]):
 
 
 def only_held_out(
-    part: Part[Example], files: tuple[SourceFile, ...], unit: str, choices: Sequence[str]
+    part: Part[Example],
+    files: tuple[SourceFile, ...],
+    unit: str,
+    choices: Sequence[str],
+    notes: tuple[str, ...] = (),
 ) -> Corpus[Example]:
-    """A corpus to measure a model on, with nothing to train from; `choices` of columns are those of its sources."""
+    """Return a corpus to measure a model on, with nothing to train from; `choices` are the columns of its sources."""
     nothing: Part[Example] = Part(lambda: iter(()), 0, 0, 0)
-    report = Report(unit, files, len(part), len(part), (), f"held out: all of it, {count(len(part), unit)}")
+    report = Report(unit, files, len(part), len(part), (), f"held out: all of it, {count(len(part), unit)}", notes)
     return Corpus(nothing, part, files, fingerprint_of(files, task=unit, columns=choices), report)
 
 

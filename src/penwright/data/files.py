@@ -1,33 +1,38 @@
 """A text file as it is read: unpacked, decoded, with what had to be put right counted. Lines end at "\\n"."""
 
 import codecs
-import gzip
 import hashlib
-import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from io import BufferedIOBase
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
+from zipfile import is_zipfile
 
+from penwright.data.decoded import Tally, decoded, survey
 from penwright.data.encoding import (
+    MIXED,
     check_encoding,
+    decoder_of,
     first_guess,
     guess_encoding,
     is_damaged_utf8,
+    is_mixed,
+    sample_lines,
     what_else,
-    whole_characters,
 )
-from penwright.data.paths import existing_file
+from penwright.data.raw import copy_once, open_raw, raw_blocks, state_of, stored_file
+from penwright.data.readers.documents import document_lines
+from penwright.data.readers.formats import HEAD as START
+from penwright.data.readers.formats import Format, format_of
+from penwright.data.readers.html import declared_encoding
+from penwright.data.readers.spreadsheets import sheets_read
 from penwright.errors import PenwrightError
 
 BLOCK = 1 << 20  # bytes read at a time, and about the longest piece of text handed on
 HEAD = 4 * BLOCK  # characters from which lines are taken to see what a file is
-GZIP = b"\x1f\x8b"
-MARK = "\ufeff"  # the byte-order mark, at the start of a file only
-REPLACEMENT = "\ufffd"
-OLD_MAC = 10  # so many bare carriage returns for each line end, and they are the line ends
-SAMPLE = 1 << 15  # bytes of unusual lines from which an encoding is guessed
+PARQUET = "parquet"  # in place of an encoding
 
 
 class NotText(PenwrightError):
@@ -53,10 +58,23 @@ class SourceFile:
     n_crlf: int = 0  # lines that ended in CRLF
     n_cr: int = 0  # lines that ended in a bare CR
     blank: bool = False
+    format: str = ""  # of what is not plain text, such as "docx"
+    remark: str = ""  # on the part of it that is read
+    copy: str = ""  # the temporary file that holds its text, unless it is the file itself
+
+    @property
+    def stored(self) -> Path:
+        """The file to read instead of `path`, which may be a pipe, a member of an archive or a document."""
+        return Path(self.copy or self.path)
+
+    @property
+    def is_parquet(self) -> bool:
+        """Whether the file holds a Parquet table rather than text."""
+        return self.encoding == PARQUET
 
     def blocks(self) -> Iterator[str]:
         """The text in pieces of about 1 MiB, cut anywhere."""
-        return _decoded(Path(self.path), self.encoding, _Tally(), old_mac=self.n_cr > 0)
+        return decoded(raw_blocks(self.stored, self.path, BLOCK), self.encoding, Tally(), old_mac=self.n_cr > 0)
 
     def chunks(self) -> Iterator[str]:
         """The text in pieces of about 1 MiB, cut before a line start where there is one."""
@@ -100,59 +118,77 @@ class SourceFile:
             yield [last]
 
 
-@dataclass
-class _Tally:
-    """What one pass over a file counts."""
-
-    characters: int = 0
-    utf8_bytes: int = 0
-    newlines: int = 0
-    replaced: int = 0
-    unpacked: int = 0
-    nul: int = 0
-    crlf: int = 0
-    cr: int = 0  # those of no CRLF
-    blank: bool = True
-    ends_in_line: bool = False
-    text: "hashlib._Hash" = field(default_factory=hashlib.sha256)
-
-    @property
-    def is_old_mac(self) -> bool:
-        return self.cr > 1 and self.cr >= OLD_MAC * self.newlines
-
-    def add(self, text: str) -> None:
-        encoded = text.encode("utf-8", "surrogatepass")
-        self.text.update(encoded)
-        self.utf8_bytes += len(encoded)
-        self.characters += len(text)
-        self.newlines += text.count("\n")
-        self.blank = self.blank and (not text or text.isspace())
-        self.ends_in_line = text[-1:] != "\n" if text else self.ends_in_line
-
-
 def examine(path: str | Path, encoding: str | None = None) -> SourceFile:
-    """Read a file once to find its encoding and count; PenwrightError when it is missing, damaged, or no text."""
-    path = existing_file(path)
+    """Read a file once to find its format, encoding and size. What can be read of a document is its text.
+
+    Raises PenwrightError if it is missing, damaged, or no text.
+    """
+    name, stored = str(path), stored_file(path)
+    kind = _format(stored, name, check_encoding(encoding) if encoding else None)
+    if kind is not None and kind.kind == "other":
+        raise NotText(f"{name} is {kind.what}; {kind.remedy}")
+    if kind is not None and kind.kind == "archive":
+        what = "give it under a name that ends in .zip" if is_zipfile(stored) else "it is damaged: fetch it again"
+        raise NotText(f"{name} is a .zip archive; {what}, or unpack it")
+    if kind is None or kind.kind == "pairs":
+        file = _examine_text(stored, name, encoding)
+        return file if kind is None else replace(file, format=kind.name)
+    key = kind.name, encoding, str(stored), *state_of(stored)
+    copy = copy_once(key, name, partial(_extracted, kind, stored, name, encoding))
+    file = replace(_examine_text(copy, name, "utf-8"), n_bytes=stored.stat().st_size, format=kind.name)
+    if kind.kind == "sheet":
+        file = replace(file, n_lines=file.n_lines - 1, remark=sheets_read(deque(file.lines(), maxlen=1)[0]))
+    return file
+
+
+def read_markup(path: str | Path, encoding: str | None = None) -> str:
+    """Return the whole text of a file with its markup, whatever its format."""
+    return "".join(_examine_text(stored_file(path), str(path), encoding).blocks())
+
+
+def _format(stored: Path, name: str, encoding: str | None) -> Format | None:
+    head = next(raw_blocks(stored, name, START), b"")
+    text = decoder_of(encoding or first_guess(head)).decode(head)
+    return format_of(name, head, text, lambda: open_raw(stored))
+
+
+def _extracted(kind: Format, stored: Path, name: str, encoding: str | None) -> Iterator[bytes]:
+    """Yield the text of a document in UTF-8."""
+    blocks = _examine_text(stored, name, encoding).blocks() if kind.kind in ("markup", "segments") else iter(())
+    for line in document_lines(kind, name, lambda: open_raw(stored), blocks):
+        yield f"{line}\n".encode("utf-8", "replace")
+
+
+def _examine_text(stored: Path, name: str, encoding: str | None) -> SourceFile:
+    blocks = partial(raw_blocks, stored, name, BLOCK)
     chosen = check_encoding(encoding) if encoding else None
-    head = next(_raw_blocks(path), b"")[: 1 << 16]
+    head = next(blocks(), b"")[:START]
+    if head.startswith(b"PAR1"):
+        copy = "" if str(stored) == name else str(stored)
+        return SourceFile(name, stored.stat().st_size, _sha256(stored), PARQUET, copy=copy)
     guess = (chosen or first_guess(head)).removesuffix("-sig")  # a mark at the start is dropped in any case
+    if guess == "utf-8" and not chosen:
+        guess = declared_encoding(head) or guess
     if what := what_else(head, guess):
-        raise NotText(f"{path} is not text but looks like {what}")
-    tally, guessed, first_replaced = _survey(path, guess), False, None
+        raise NotText(f"{name} is not text but looks like {what}")
+    tally, guessed, first_replaced = survey(blocks(), guess), False, None
     if tally.replaced and guess == "utf-8":
         multibyte = tally.utf8_bytes - tally.characters - 2 * tally.replaced  # U+FFFD itself takes three bytes
-        if chosen or is_damaged_utf8(tally.replaced, multibyte, tally.unpacked):
-            first_replaced = _first_invalid(path)
+        kinds, foreign = (Counter[str](), b"") if chosen else sample_lines(blocks())
+        if is_mixed(kinds):
+            guess, guessed = MIXED + guess_encoding(foreign), True
+        elif chosen or is_damaged_utf8(tally.replaced, multibyte, tally.unpacked):
+            first_replaced = _first_invalid(blocks())
         else:
-            guess, guessed = guess_encoding(_unusual_lines(path)), True
-            tally = _survey(path, guess)
+            guess, guessed = guess_encoding(foreign), True
+        tally = survey(blocks(), guess) if guessed else tally
     old_mac = tally.is_old_mac
     if old_mac:
-        tally = _survey(path, guess, old_mac=True)
+        tally = survey(blocks(), guess, old_mac=True)
     return SourceFile(
-        path=str(path),
-        n_bytes=path.stat().st_size,
-        sha256=_sha256(path),
+        path=name,
+        n_bytes=stored.stat().st_size,
+        sha256=_sha256(stored),
         encoding=guess,
         guessed=guessed,
         n_lines=tally.newlines + tally.ends_in_line,
@@ -165,6 +201,7 @@ def examine(path: str | Path, encoding: str | None = None) -> SourceFile:
         n_crlf=tally.crlf,
         n_cr=tally.cr if old_mac else 0,
         blank=tally.blank,
+        copy="" if str(stored) == name else str(stored),
     )
 
 
@@ -177,99 +214,14 @@ def examine_text(path: str | Path, encoding: str | None = None) -> SourceFile:
     return file
 
 
-def open_raw(path: str | Path) -> BufferedIOBase:
-    """The unpacked bytes of a file as a stream; the caller closes it and meets damage in .gz as OSError or EOFError."""
-    try:
-        with open(path, "rb") as file:
-            packed = file.read(2) == GZIP
-        return gzip.open(path, "rb") if packed else open(path, "rb")
-    except OSError as error:
-        raise PenwrightError(f"{path} cannot be read: {error.strerror or error}") from None
-
-
-def _survey(path: Path, encoding: str, old_mac: bool = False) -> _Tally:
-    tally = _Tally()
-    for text in _decoded(path, encoding, tally, old_mac):
-        tally.add(text)
-    return tally
-
-
-def _decoded(path: Path, encoding: str, tally: _Tally, old_mac: bool) -> Iterator[str]:
-    """Text in blocks, without the mark at the start, NULs and carriage returns of line ends, all counted in tally.
-
-    Bare carriage returns are line ends where the file is that of an `old_mac`.
-    """
-    decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
-    count_damage = _damage_counter(encoding)
-    held = ""  # a carriage return at the end of a block: perhaps half of a line end
-    first = True
-    for block in _raw_blocks(path):
-        text = decoder.decode(block)
-        count_damage(block, text, tally)
-        if first and text:
-            text, first = text.removeprefix(MARK), False
-        text, held = _tidy(held + text, tally, old_mac)
-        if text:
-            yield text
-    text = decoder.decode(b"", final=True)
-    count_damage(b"", text, tally)
-    text, rest = _tidy(held + text, tally, old_mac)
-    tally.cr += len(rest)
-    if text or rest:
-        yield text + ("\n" if rest and old_mac else rest)
-
-
-def _tidy(text: str, tally: _Tally, old_mac: bool) -> tuple[str, str]:
-    """The text with plain line ends and without NULs, and a carriage return that may belong to what follows."""
-    if "\0" in text:
-        tally.nul += text.count("\0")
-        text = text.replace("\0", "")
-    if "\r" not in text:
-        return text, ""
-    text, held = (text[:-1], "\r") if text.endswith("\r") else (text, "")
-    crlf = text.count("\r\n")
-    tally.crlf += crlf
-    text = text.replace("\r\n", "\n") if crlf else text
-    tally.cr += text.count("\r")
-    return (text.replace("\r", "\n") if old_mac else text), held
-
-
-def _damage_counter(encoding: str) -> Callable[[bytes, str, _Tally], None]:
-    """Counts replacement characters that are not in the file itself: only Unicode encodings can hold them."""
-    genuine, tail = REPLACEMENT.encode(), b""
-
-    def count(block: bytes, text: str, tally: _Tally) -> None:
-        nonlocal tail
-        tally.unpacked += len(block)
-        if REPLACEMENT in text and not encoding.startswith(("utf-16", "utf-32", "gb18030")):
-            own = (tail + block).count(genuine) if encoding == "utf-8" else 0
-            tally.replaced += text.count(REPLACEMENT) - own
-        tail = block[-2:]
-
-    return count
-
-
-def _raw_blocks(path: Path) -> Iterator[bytes]:
-    try:
-        with open_raw(path) as file:
-            while block := file.read(BLOCK):
-                yield block
-    except EOFError:
-        raise PenwrightError(f"{path} breaks off before its end (a cut-off .gz file); fetch or pack it again") from None
-    except (gzip.BadGzipFile, zlib.error) as error:
-        raise PenwrightError(f"{path} is a damaged .gz file ({error}); fetch or pack it again") from None
-    except OSError as error:
-        raise PenwrightError(f"{path} cannot be read: {error.strerror or error}") from None
-
-
 def _sha256(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _first_invalid(path: Path) -> int | None:
+def _first_invalid(blocks: Iterator[bytes]) -> int | None:
     decoder, before = codecs.getincrementaldecoder("utf-8")(), 0
-    for block in _raw_blocks(path):
+    for block in blocks:
         pending = len(decoder.getstate()[0])
         try:
             decoder.decode(block)
@@ -277,15 +229,3 @@ def _first_invalid(path: Path) -> int | None:
             return before - pending + error.start
         before += len(block)
     return before - len(decoder.getstate()[0])
-
-
-def _unusual_lines(path: Path) -> bytes:
-    """Lines that are not ASCII, where an encoding shows; of one that is longer than a sample, its beginning."""
-    found, rest = b"", b""
-    for block in _raw_blocks(path):
-        *lines, rest = (rest + block).split(b"\n")
-        found += b"".join(line + b"\n" for line in lines if not line.isascii())
-        if len(found) + len(rest) > SAMPLE and not (found + rest).isascii():
-            return whole_characters((found + rest)[:SAMPLE])
-        rest = rest[: SAMPLE + 1]
-    return found + rest

@@ -2,36 +2,45 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from shlex import quote
 
 import numpy as np
 
 from penwright.data.columns import labelled_columns, names_in
 from penwright.data.examples import AS_FOUND, Columns, Corpus, Labelled, Part, Reading
 from penwright.data.files import examine_text
+from penwright.data.labels import look_alikes, require_single_labels, single_label, tidied
+from penwright.data.paths import is_folder, unzipped
+from penwright.data.readers.bilingual import holds_pairs
+from penwright.data.readers.classes import class_files, class_rows
+from penwright.data.readers.formats import FORMATS
 from penwright.data.readers.hub import is_hub, open_hub
-from penwright.data.readers.tables import Table, delimited_table, is_table, open_table, select
+from penwright.data.readers.labelled_lines import PREFIX, LabelledLines, labelled_lines
+from penwright.data.readers.tables import Table, delimited_table, has_tabs, is_table_file, open_table, select
 from penwright.data.report import count
 from penwright.data.rows import RowKind, Rows, RowSource, TwoSides, common_rules, measured_rows, open_rows
-from penwright.data.sources import Rule
+from penwright.data.sources import Broken, Rule
 from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_of_classes
 from penwright.errors import PenwrightError
 
 MOST_HELD_OUT = 2000  # rows, unless a fraction is asked for
-MOST_LABELS = 1000
+MOST_LABELS = 1000  # unless the column was told
+MOST_LABELS_PER_TEXT = 0.5
+FEWEST_LINES = 2  # with a label in each, in a file that is known to have labels
 FEW_NUMBERS = 10  # that may well be names of classes
 NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
 
 
 def open_labelled(paths: Sequence[str | Path], reading: Reading = AS_FOUND) -> Corpus[Labelled]:
-    """Texts to learn classes from; no text of the held-out part stands in the training part."""
+    """Open texts to learn classes from; no text of the held-out part is in the training part."""
     corpus = open_rows(LABELLED, paths, reading)
     held_out = {example.label for example in corpus.held_out}
     counts = _count_labels(corpus, held_out)
-    notes = [_labels_note(counts), *_doubts(counts, held_out)]
+    notes = [_labels_note(counts), *_doubts(counts, held_out), *look_alikes(counts)]
     report = replace(corpus.report, notes=(*corpus.report.notes, *notes))
     return replace(corpus, report=report, label_counts=counts)
 
@@ -42,46 +51,97 @@ def measured_labelled(paths: Sequence[str | Path], reading: Reading = AS_FOUND) 
 
 
 def _sources(paths: Sequence[str], reading: Reading) -> list[RowSource]:
-    """The tables in these files."""
-    return [_from_table(_open(path, reading.columns, reading.encoding), reading.columns) for path in paths]
+    """Return the tables in these files, and the folders with a folder for each class."""
+    return [
+        _from_folder(path, reading) if is_folder(path) else _from_table(_open(path, reading), reading.columns)
+        for path in unzipped(paths)
+    ]
 
 
-def _open(path: str, columns: Columns, encoding: str | None) -> Table:
+def _from_folder(folder: str, reading: Reading) -> RowSource:
+    found, remark = class_files(folder, reading.encoding)
+    files = [(reading.columns.label_names.get(name, name), file) for name, file in found]
+    choice = "each folder is a class, each file a text"
+    every = tuple(file for _, file in files)
+    return RowSource(every, partial(class_rows, files), lambda number: every[number].path, choice, remark=remark)
+
+
+def _open(path: str, reading: Reading) -> Table:
     if is_hub(path):
         return open_hub(path)
-    file = examine_text(path, encoding)
-    return open_table(file, names_in(columns)) if is_table(path) else delimited_table(file, "\t", names_in(columns))
+    file, names = examine_text(path, reading.encoding), names_in(reading.columns)
+    if holds_pairs(file):
+        raise PenwrightError(f"{path} is {FORMATS[file.format].what}, without labels; give a table of texts and labels")
+    if is_table_file(file):
+        return open_table(file, names)
+    lines = None if has_tabs(file) else labelled_lines(file, FEWEST_LINES)
+    table: Table = lines or delimited_table(file, "\t", names)
+    if len(table.columns) < 2:
+        raise PenwrightError(
+            f"{path} has no labels: give a table with a text and a label in each row (.csv, .tsv, .jsonl), "
+            f"a folder with a folder for each label, or lines such as 'label<TAB>text' or '{PREFIX}good text'"
+        )
+    return table
 
 
 def _from_table(table: Table, columns: Columns) -> RowSource:
-    texts, label = labelled_columns(table, columns)
+    chosen = labelled_columns(table, columns)
+    texts, (label,) = chosen.places["text"], chosen.places["label"]
     names = " + ".join(table.columns[text] for text in texts)
     choice = f"text = column {names}, label = column {table.columns[label]}"
     if columns.label_names:
         choice += f" ({', '.join(f'{old} is {new}' for old, new in columns.label_names.items())})"
-    read = partial(_rename, partial(select, table, texts, label), columns.label_names)
-    return RowSource(table.files, read, table.place, choice)
+    values = chosen.profiles[label].values
+    if columns.label is None:
+        require_single_labels(table.name, values)
+    read = partial(_with_tidy_labels, table, texts, label, columns.label_names)
+    why = f"{table.name}: {table.form}" if isinstance(table, LabelledLines) else chosen.remark
+    remark = "\n".join(filter(None, [why, tidied(table.name, values)]))
+    return RowSource(table.files, read, table.place, choice, remark=remark, roles=chosen.roles(table))
 
 
-def _rename(read: Callable[[], Iterator[TwoSides | None]], names: Mapping[str, str]) -> Iterator[TwoSides | None]:
-    for row in read():
-        yield row if row is None or row[1] not in names else (row[0], names[row[1]])
+def _with_tidy_labels(
+    table: Table, texts: Sequence[int], label: int, names: Mapping[str, str]
+) -> Iterator[TwoSides | Broken]:
+    """Yield text and label of every row, with each label as it is to be called."""
+    tidy: dict[str, str] = {}
+    for number, row in enumerate(select(table, texts, label)):
+        if isinstance(row, Broken):
+            yield row
+            continue
+        text, found = row
+        if found not in tidy:
+            single = single_label(found, table.place(number))
+            tidy[found] = names.get(found) or names.get(single, single)
+        yield text, tidy[found]
 
 
-def _look(rows: Rows, keep: Mask) -> list[str]:
-    _check_number_of_labels(rows, keep)
+def _look(rows: Rows, keep: Mask, reading: Reading) -> list[str]:
+    _check_number_of_labels(rows, keep, is_told=reading.columns.label is not None)
     n_texts, n_rows = len(np.unique(rows.first_hashes[keep])), len(np.unique(rows.hashes[keep]))
     return [f"{count(n_rows - n_texts, 'text')} with more than one label"] if n_rows > n_texts else []
 
 
-def _check_number_of_labels(rows: Rows, keep: Mask) -> None:
-    n_labels = len(np.unique(rows.second_hashes[keep]))
-    if n_labels > MOST_LABELS:
-        _, label = next(rows.read(keep))
-        raise PenwrightError(
-            f"{rows.files[0].path}: {n_labels:,} different labels, such as '{label[:40]}', are too many; is that the "
-            "column of the labels? Say which with --set data.label=..."
-        )
+def _check_number_of_labels(rows: Rows, keep: Mask, *, is_told: bool) -> None:
+    n_labels, n_rows = len(np.unique(rows.second_hashes[keep])), int(keep.sum())
+    if n_labels <= MOST_LABELS or (is_told and n_labels <= n_rows * MOST_LABELS_PER_TEXT):
+        return
+    _, label = next(rows.read(keep))
+    advice = (
+        "each class needs several texts to learn from"
+        if is_told
+        else f"is that the column of the labels? If it is, say so with --set {_as_told(rows)}, else name another one"
+    )
+    raise PenwrightError(
+        f"{rows.files[0].path}: {n_labels:,} different labels, such as '{label[:40]}', are too many "
+        f"for {count(n_rows, 'text')}; {advice}"
+    )
+
+
+def _as_told(rows: Rows) -> str:
+    """Return the setting that names the column of labels that was found."""
+    chosen = rows.roles.get("label", ())
+    return quote(f"data.label={chosen[0][0]}") if chosen else "data.label=..."
 
 
 def _hold_out(rows: Rows, keep: Mask, reading: Reading) -> Mask:

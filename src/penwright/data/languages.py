@@ -6,11 +6,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penwright.config import DataSettings
-from penwright.data.headers import LANGUAGE_NAMES
+from penwright.data.headers import CODES, LANGUAGE_NAMES
 
 CODE = re.compile(r"[a-z]{2,3}(-[A-Za-z]{2,4})?")
 PAIR = re.compile(r"(?:^|[^A-Za-z])([a-z]{2,3})-([a-z]{2,3})(?:[^A-Za-z]|$)")
 HOW_WRITTEN = {".gz", ".xz", ".bz2", ".zst", ".txt", ".tsv", ".csv", ".json", ".jsonl", ".tmx"}
+HOW_WRITTEN |= {".srt", ".vtt", ".ass", ".sgm", ".sgml"}
+PACKED = re.compile(r"\.(gz|xz|bz2|zst)$")
+PART = re.compile(r"[a-z]{2,3}[-_](?:[A-Z]{2}|[A-Z][a-z]{3}|419)(?![A-Za-z])|[^\W_]+")  # pt_BR is one part of a name
+SOURCES, TARGETS = {"source", "src", "input"}, {"target", "tgt", "trg", "ref", "reference", "output"}
 
 
 class Languages(NamedTuple):
@@ -20,11 +24,51 @@ class Languages(NamedTuple):
     target: str
 
 
+class Sides(NamedTuple):
+    """What the names of two files say about them: which languages they are in, and whether the target comes first."""
+
+    names: tuple[str, str]  # "" where only the roles are known
+    is_target_first: bool
+
+
 def languages_between(names: Sequence[str]) -> Languages | None:
-    """By what the two sides of a corpus are called there; None unless both are codes of languages."""
-    codes = [name.lower().replace("_", "-") for name in names]
-    known = len(codes) == 2 and all(code.split("-")[0] in LANGUAGE_NAMES for code in codes)
-    return Languages(*codes) if known else None
+    """Return the languages that the two sides of a corpus are named after; None unless both are known."""
+    codes = [_code(name) for name in names]
+    return Languages(*codes) if len(codes) == 2 and all(codes) else None
+
+
+def _code(name: str) -> str:
+    """Return the code of a language (de of German and deu, pt-br of pt_BR); "" for other words."""
+    language, *region = name.lower().replace("_", "-").split("-")
+    language = CODES.get(language, language)
+    return "-".join([language, *region]) if language in LANGUAGE_NAMES else ""
+
+
+def side_names(first: str, second: str) -> Sides | None:
+    """Tell whether two paths are the sides of one translation: they differ only in languages, or in source and target.
+
+    Examples: a.en a.de, train.en.txt train.de.txt, src-train.txt tgt-train.txt, en/a.txt de/a.txt.
+    """
+    parts = [PART.findall(PACKED.sub("", path)) for path in (first, second)]
+    if len(parts[0]) != len(parts[1]):
+        return None
+    different = {(a, b) for a, b in zip(*parts, strict=True) if a != b}
+    roles = {pair for pair in different if _roles(*pair) is not None}
+    languages = different - roles
+    if not different or len(roles) > 1 or len(languages) > 1:
+        return None
+    codes = [(_code(a), _code(b)) for a, b in languages]
+    if any(not (a and b) for a, b in codes):
+        return None
+    return Sides(codes[0] if codes else ("", ""), any(_roles(*pair) == (False, True) for pair in roles))
+
+
+def _roles(first: str, second: str) -> tuple[bool, bool] | None:
+    """Return whether each word stands for the source; None unless one stands for the source and one for the target."""
+    words = first.lower(), second.lower()
+    if (words[0] in SOURCES and words[1] in TARGETS) or (words[0] in TARGETS and words[1] in SOURCES):
+        return words[0] in SOURCES, words[1] in SOURCES
+    return None
 
 
 def languages_in(name: str) -> Languages | None:

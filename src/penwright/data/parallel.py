@@ -11,11 +11,17 @@ from penwright.data.alignment import aligned, check_alignment
 from penwright.data.columns import names_in, pair_columns
 from penwright.data.examples import AS_FOUND, Cleaning, Columns, Corpus, Pair, Part, Reading
 from penwright.data.files import SourceFile, examine_text
-from penwright.data.languages import side_name
-from penwright.data.paths import suffix_of
+from penwright.data.languages import side_name, side_names
+from penwright.data.paths import suffix_of, unzipped
+from penwright.data.readers.bilingual import (
+    bilingual_languages,
+    bilingual_pairs,
+    holds_pairs,
+    holds_segments,
+    segment_pairs,
+)
 from penwright.data.readers.hub import is_hub, open_hub
-from penwright.data.readers.tables import Table, delimited_table, has_tabs, is_table, open_table, select
-from penwright.data.readers.tmx import read_tmx, tmx_languages
+from penwright.data.readers.tables import Table, delimited_table, has_tabs, is_table_file, open_table, select
 from penwright.data.report import count
 from penwright.data.rows import SHORT, RowKind, Rows, RowSource, common_rules, measured_rows, open_rows
 from penwright.data.sources import Rule
@@ -39,46 +45,69 @@ def _sources(paths: Sequence[str], reading: Reading) -> list[RowSource]:
     """What the paths hold: each table by itself, other files two by two."""
     columns = reading.columns
     sources, plain = [], []
-    for path in paths:
+    for path in unzipped(paths):
         if is_hub(path):
             sources.append(_from_table(open_hub(path), columns))
             continue
         file = examine_text(path, reading.encoding)
-        if suffix_of(path) == ".tmx":
-            sources.append(_from_tmx(file, columns))
-        elif is_table(path):
+        if holds_pairs(file):
+            sources.append(_from_bilingual(file, columns))
+        elif is_table_file(file):
             sources.append(_from_table(open_table(file, names_in(columns)), columns))
-        elif has_tabs(file):
+        elif has_tabs(file) and not file.format:
             sources.append(_from_table(delimited_table(file, "\t", names_in(columns)), columns))
         else:
             plain.append(file)
-    return [*sources, *(_from_lines(first, second, columns) for first, second in _two_by_two(plain))]
+    return [*sources, *(_from_two(first, second, reading) for first, second in _two_by_two(plain))]
 
 
 def _from_table(table: Table, columns: Columns) -> RowSource:
-    source, target = pair_columns(table, columns)
+    chosen = pair_columns(table, columns)
+    (source,), (target,) = chosen.places["source"], chosen.places["target"]
     names = table.columns[source], table.columns[target]
-    choice = f"source = column {names[0]}, target = column {names[1]}"
-    return RowSource(table.files, partial(select, table, (source,), target), table.place, choice, names)
+    return RowSource(
+        table.files,
+        partial(select, table, (source,), target),
+        table.place,
+        f"source = column {names[0]}, target = column {names[1]}",
+        names,
+        chosen.remark,
+        chosen.roles(table),
+    )
 
 
-def _from_tmx(file: SourceFile, columns: Columns) -> RowSource:
-    told = [None if name is None else str(name) for name in (columns.source, columns.target)]
-    names = tmx_languages(file, *told)
+def _from_bilingual(file: SourceFile, columns: Columns) -> RowSource:
+    trained = {key: roles[0][0] for key, roles in columns.as_trained.items() if roles}
+    asked = [columns.source or trained.get("source"), columns.target or trained.get("target")]
+    names = bilingual_languages(file, *(None if name is None else str(name) for name in asked))
     choice = f"source = {names[0]}, target = {names[1]}"
-    return RowSource((file,), partial(read_tmx, file, *names), lambda i: f"{file.path} unit {i + 1:,}", choice, names)
+    read = partial(bilingual_pairs, file, *names)
+    roles = {"source": ((names[0], 1),), "target": ((names[1], 2),)}
+    return RowSource((file,), read, lambda i: f"{file.path} unit {i + 1:,}", choice, names, roles=roles)
 
 
-def _from_lines(first: SourceFile, second: SourceFile, columns: Columns) -> RowSource:
-    check_alignment(first, second)
-    if columns.source == suffix_of(second.path)[1:] or columns.target == suffix_of(first.path)[1:]:
-        first, second = second, first
+def _from_two(first: SourceFile, second: SourceFile, reading: Reading) -> RowSource:
+    """Read the lines of two files side by side, or the segments that have the same time or number."""
+    columns, are_segments = reading.columns, holds_segments(first) and first.format == second.format
+    if not are_segments:
+        check_alignment(first, second)
+    sides = side_names(first.path, second.path)
+    names = sides.names if sides and all(sides.names) else (side_name(first.path), side_name(second.path))
+    told = columns.source or columns.target
+    if told is None:
+        is_swapped = sides is not None and sides.is_target_first
+    else:
+        endings = suffix_of(first.path)[1:], suffix_of(second.path)[1:]
+        is_swapped = columns.source in (endings[1], names[1]) or columns.target in (endings[0], names[0])
+    if is_swapped:
+        first, second, names = second, first, (names[1], names[0])
+    read = partial(segment_pairs, first, second, reading.encoding) if are_segments else partial(aligned, first, second)
     return RowSource(
         (first, second),
-        partial(aligned, first, second),
-        lambda line: f"{first.path} line {line + 1:,}",
+        read,
+        lambda line: f"{first.path} {'segment' if are_segments else 'line'} {line + 1:,}",
         "source; the file after it: target",
-        (side_name(first.path), side_name(second.path)),
+        names,
     )
 
 
@@ -132,7 +161,7 @@ def _leak_rule(rows: Rows, where: Rows, chosen: Mask) -> Rule:
     return "source or target also held out", leaks
 
 
-def _same_sides(rows: Rows, keep: Mask) -> list[str]:
+def _same_sides(rows: Rows, keep: Mask, _: Reading) -> list[str]:
     same = int((keep & (rows.first_hashes == rows.second_hashes)).sum())
     return [f"{count(same, 'pair')} with source and target alike"] if same else []
 

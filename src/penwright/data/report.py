@@ -4,9 +4,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from penwright.data.files import SourceFile
+from penwright.data.paths import STANDARD_INPUT
+from penwright.data.readers.formats import FORMATS, PLAIN
 
 SHOWN = 8  # files that are described one by one
 NAMES = {
+    "parquet": "Parquet",
     "utf-8": "UTF-8",
     "ascii": "ASCII",
     "koi8_r": "KOI8-R",
@@ -55,18 +58,27 @@ class Report:
 
     def as_dict(self) -> dict[str, object]:
         """All of it, ready for JSON."""
-        return asdict(self) | {"text": self.lines()}
+        record = asdict(self) | {"text": self.lines()}
+        for file in record["files"]:
+            del file["copy"]  # which is gone by then
+        return record
 
 
 def describe(file: SourceFile) -> str:
     """A file in a line: its size, encoding, and what had to be put right."""
-    encoding = NAMES.get(file.encoding, file.encoding)
+    encoding = " and ".join(NAMES.get(each, each) for each in file.encoding.split("|"))
+    encoding += ", line by line," if "|" in file.encoding else ""
     facts = [f"{file.n_bytes:,} bytes"]
-    if file.encoding:
+    if file.format:
+        facts.append(FORMATS[file.format].what)
+    if file.remark:
+        facts.append(file.remark)
+    if file.encoding and FORMATS.get(file.format, PLAIN).is_decoded:
         facts.append(f"{encoding} by the look of its letters (else set the encoding)" if file.guessed else encoding)
     if file.n_lines:
         facts.append(count(file.n_lines, "line"))
-    return f"{file.path}: {', '.join([*facts, *oddities(file)])}"
+    name = "standard input" if file.path == STANDARD_INPUT else file.path
+    return f"{name}: {', '.join([*facts, *oddities(file)])}"
 
 
 def oddities(file: SourceFile) -> list[str]:

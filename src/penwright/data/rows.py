@@ -1,7 +1,7 @@
 """Corpora of two-sided rows, which pairs and labelled texts both are: measured once, then chosen from with numpy."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from itertools import islice
@@ -20,9 +20,10 @@ from penwright.data.examples import (
     Reading,
     fingerprint_of,
     only_held_out,
+    read_alike,
 )
 from penwright.data.report import Dropped, Report, count, reasons
-from penwright.data.sources import Rule, Source, Sources, leave_out
+from penwright.data.sources import Broken, Rule, Source, Sources, broken_rules, leave_out, number_reason
 from penwright.data.splits import Hashes, Mask, repeats
 from penwright.errors import PenwrightError
 
@@ -35,15 +36,16 @@ BATCH = 8192  # rows measured at a time
 
 @dataclass(frozen=True)
 class Rows(Sources[TwoSides]):
-    """All rows of some sources with their lengths and hashes: 41 bytes a row, whatever its text."""
+    """All rows of some sources with their lengths and hashes: 33 bytes a row, however long its text is."""
 
+    reasons: Mapping[str, int]  # why rows are broken
     first_hashes: Hashes
     second_hashes: Hashes
     first_sizes: Sizes  # characters
     second_sizes: Sizes
     first_bytes: Sizes  # in UTF-8
     second_bytes: Sizes
-    broken: Mask  # could not be read
+    broken: NDArray[np.uint8]  # the number of the reason; 0 for a row that could be read
 
     def __len__(self) -> int:
         return len(self.first_hashes)
@@ -57,28 +59,29 @@ class Rows(Sources[TwoSides]):
 
 def measure(sources: Sequence[RowSource]) -> Rows:
     """Read all rows once."""
-    batches, counts = [], []
+    batches, counts, reasons = [], [], dict[str, int]()
     for source in sources:
         rows, n = source.read(), 0
         while batch := list(islice(rows, BATCH)):
-            batches.append(_measure(batch))
+            batches.append(_measure(batch, reasons))
             n += len(batch)
         counts.append(n)
     if not batches:
         raise PenwrightError(
             f"{', '.join(file.path for source in sources for file in source.files)}: there are no rows"
         )
-    return Rows(tuple(sources), tuple(counts), *map(np.concatenate, zip(*batches, strict=True)))
+    columns = map(np.concatenate, zip(*batches, strict=True))
+    return Rows(tuple(sources), tuple(counts), reasons, *columns)
 
 
-def _measure(batch: Sequence[TwoSides | None]) -> tuple[NDArray[np.generic], ...]:
-    first, second = zip(*(row or ("", "") for row in batch), strict=True)
+def _measure(batch: Sequence[TwoSides | Broken | None], reasons: dict[str, int]) -> tuple[NDArray[np.generic], ...]:
+    first, second = zip(*(row if isinstance(row, tuple) else ("", "") for row in batch), strict=True)
     encoded = [[text.encode() for text in side] for side in (first, second)]
     return (
         *(_hashes(side) for side in encoded),
         *(_sizes(side) for side in (first, second)),
         *(_sizes(side) for side in encoded),
-        np.fromiter((row is None for row in batch), dtype=np.bool_, count=len(batch)),
+        np.fromiter((number_reason(row, reasons) for row in batch), dtype=np.uint8, count=len(batch)),
     )
 
 
@@ -104,7 +107,7 @@ def common_rules(rows: Rows, cleaning: Cleaning) -> list[Rule]:
     """What pairs and labelled texts both must be."""
     most = cleaning.max_characters
     rules: list[Rule] = [
-        ("broken rows (too few fields, or bad JSON)", lambda _: rows.broken),
+        *broken_rules(rows.broken, rows.reasons),
         ("blank on a side", lambda _: (rows.first_sizes == 0) | (rows.second_sizes == 0)),
         (f"longer than {most:,} characters", lambda _: np.maximum(rows.first_sizes, rows.second_sizes) > most),
     ]
@@ -120,7 +123,7 @@ class RowKind(Generic[Example]):
     chosen_by: str  # whose hashes choose what is held out
     sources: Callable[[Sequence[str], Reading], list[RowSource]]
     rules: Callable[[Rows, Cleaning], list[Rule]]  # for rows that are left out
-    look: Callable[[Rows, Mask], list[str]]  # notes on those that stay; PenwrightError when they are no good
+    look: Callable[[Rows, Mask, Reading], list[str]]  # notes on those that stay; PenwrightError when they are no good
     hold_out: Callable[[Rows, Mask, Reading], Mask]  # which of those that stay
     leak_rule: Callable[[Rows, Rows, Mask], Rule]  # for rows to learn from that tell of the held-out ones
     part: Callable[[Rows, Mask], Part[Example]]
@@ -130,9 +133,9 @@ def open_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: Read
     """Rows to learn from, and apart from them those of `reading.validation`, else a part chosen by hashes and seed."""
     rows = _read(kind, paths, reading)
     keep, dropped = clean(rows, kind.rules(rows, reading.cleaning))
-    notes = kind.look(rows, keep)
+    notes = kind.look(rows, keep, reading)
     if reading.validation:
-        where, chosen = _read_all(kind, reading.validation, reading)
+        where, chosen = _read_all(kind, reading.validation, read_alike(reading, rows.roles))
         rest, files, how = keep, rows.files + where.files, "the validation files"
     else:
         where, chosen = rows, kind.hold_out(rows, keep, reading)
@@ -160,13 +163,17 @@ def open_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: Read
         **({} if set(where.choices) == set(rows.choices) else {"own_columns": where.choices}),
     )
     names = {source.names for source in rows.each}
-    return Corpus(training, held_out, files, fingerprint, report, names=names.pop() if len(names) == 1 else ())
+    return Corpus(
+        training, held_out, files, fingerprint, report, names=names.pop() if len(names) == 1 else (), roles=rows.roles
+    )
 
 
 def measured_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: Reading) -> Corpus[Example]:
     """Rows to measure a model on: all of them, as they are, but for those with a blank side."""
     rows, chosen = _read_all(kind, paths, reading)
-    return only_held_out(kind.part(rows, chosen), rows.files, kind.unit, rows.choices)
+    corpus = only_held_out(kind.part(rows, chosen), rows.files, kind.unit, rows.choices, rows.notes)
+    names = {source.names for source in rows.each}
+    return replace(corpus, names=names.pop() if len(names) == 1 else (), roles=rows.roles)
 
 
 def _read(kind: RowKind[Example], paths: Sequence[str | Path], reading: Reading) -> Rows:

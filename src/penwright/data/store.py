@@ -14,8 +14,9 @@ from jaxtyping import Int32, Int64, UInt
 from numpy.typing import DTypeLike
 
 from penwright.errors import PenwrightError
+from penwright.storage import MOST_IN_SMALL, read_json
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 1 had no checksum of store.json
 
 
 class ColumnSummary(TypedDict):
@@ -83,14 +84,21 @@ def store_key(*parts: str) -> str:
     return hashlib.sha256(json.dumps([FORMAT_VERSION, *parts]).encode("utf-8")).hexdigest()
 
 
+def checksum(manifest: Mapping[str, object]) -> str:
+    """The SHA-256 of what store.json says, its own checksum left out."""
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode("utf-8")).hexdigest()
+
+
 def cached_store(cache_folder: Path, key: str, build: Callable[[Path], object]) -> TokenStore:
     """Open the store of this key; if it is missing or damaged, `build` writes it to the folder it is given."""
     folder = cache_folder / key
     if folder.exists():  # else another process may be making it just now
         try:
             store = open_store(folder)
-            store.verify()
-            return store
+            if store.key == key:  # else a folder with a wrong name
+                store.verify()
+                return store
+            shutil.rmtree(folder, ignore_errors=True)
         except PenwrightError:
             shutil.rmtree(folder, ignore_errors=True)
     build(folder)
@@ -100,12 +108,14 @@ def cached_store(cache_folder: Path, key: str, build: Callable[[Path], object]) 
 def open_store(folder: Path) -> TokenStore:
     """Map the files into memory; raises PenwrightError when some are missing, damaged or of another version."""
     try:
-        manifest = json.loads((folder / "store.json").read_text(encoding="utf-8"))
+        manifest = read_json(folder / "store.json", MOST_IN_SMALL)
         if manifest["version"] != FORMAT_VERSION:
             raise PenwrightError(
                 f"the token store {folder} has format {manifest['version']}, not {FORMAT_VERSION}; "
                 "delete it, and it is made anew"
             )
+        if manifest.pop("checksum") != checksum(manifest):
+            raise PenwrightError(f"{folder / 'store.json'} is damaged; delete {folder}, and it is made anew")
         for name, file in manifest["files"].items():
             if (folder / name).stat().st_size != file["size"]:
                 raise PenwrightError(

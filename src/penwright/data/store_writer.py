@@ -11,10 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
+from penwright.config import CACHE_ADVICE
 from penwright.data.store import (
     FORMAT_VERSION,
     ColumnSummary,
     TokenStore,
+    checksum,
     labels_file,
     offsets_file,
     open_store,
@@ -61,7 +63,8 @@ def write_store(
             "files": {file.path.name: {"size": file.size, "sha256": file.hash.hexdigest()} for file in written},
         }
         description = _File(unfinished / "store.json", files)
-        description.write(json.dumps(manifest, indent=2).encode("utf-8"))
+        whole = {**manifest, "checksum": checksum(manifest)}
+        description.write(json.dumps(whole, indent=2).encode("utf-8"))
         description.close()
     return open_store(folder)
 
@@ -155,7 +158,7 @@ def _complete_or_absent(folder: Path, key: str) -> Iterator[Path]:
         _rename(unfinished, folder, key)
         _sync_folder(folder.parent)
     except OSError as error:
-        raise PenwrightError(f"the token store {folder} cannot be written: {error}") from error
+        raise PenwrightError(f"the token store {folder} cannot be written: {error}. {CACHE_ADVICE}") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 

@@ -1,6 +1,7 @@
 """Running text as a corpus: which documents stay, and which of them, or which end of each, is held out."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import compress
 from pathlib import Path
 
@@ -17,9 +18,10 @@ from penwright.data.examples import (
     Reading,
     fingerprint_of,
     only_held_out,
+    read_alike,
 )
 from penwright.data.report import Dropped, Report, count, reasons
-from penwright.data.sources import Rule, leave_out
+from penwright.data.sources import Rule, broken_rules, leave_out
 from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_documents, repeats, tail_start
 from penwright.errors import PenwrightError
 
@@ -31,8 +33,9 @@ Parts = tuple[Part[Document], Part[Document]]
 
 def open_text(paths: Sequence[str | Path], reading: Reading = AS_FOUND) -> Corpus[Document]:
     """Documents to learn from; held out are those of `reading.validation`, else a part chosen by size and seed."""
-    training = open_documents(paths, reading.encoding)
-    own = open_documents(reading.validation, reading.encoding) if reading.validation else None
+    training = open_documents(paths, reading.encoding, reading.columns)
+    alike = read_alike(reading, training.roles).columns
+    own = open_documents(reading.validation, reading.encoding, alike) if reading.validation else None
     keep, dropped = _clean(training, own, reading.cleaning)
     whole = _whole_documents(training, keep, reading) if own is None else None
     if own is not None:
@@ -61,21 +64,22 @@ def open_text(paths: Sequence[str | Path], reading: Reading = AS_FOUND) -> Corpu
         **({"ends_of_many": True} if own is None and whole is None and _are_many(training, keep) else {}),
         **({"columns": choices} if any(choices) else {}),
     )
-    return Corpus(*parts, files, fingerprint, report)
+    return Corpus(*parts, files, fingerprint, report, roles=training.roles)
 
 
 def measured_text(paths: Sequence[str | Path], reading: Reading = AS_FOUND) -> Corpus[Document]:
     """Documents to measure a model on: all of them, as they are."""
-    documents = open_documents(paths, reading.encoding)
+    documents = open_documents(paths, reading.encoding, reading.columns)
     keep, _ = _clean(documents, None, NOTHING_LEFT_OUT)
-    return only_held_out(documents.part(keep), documents.files, "document", documents.choices)
+    corpus = only_held_out(documents.part(keep), documents.files, "document", documents.choices, documents.notes)
+    return replace(corpus, roles=documents.roles)
 
 
 def _clean(documents: Documents, held_out: Documents | None, cleaning: Cleaning) -> tuple[Mask, list[Dropped]]:
     """Which documents stay, and how many do not for which reason; those also held out do not."""
     keep = np.ones(len(documents.hashes), dtype=np.bool_)
     rules: list[Rule] = [
-        ("broken rows (bad JSON, or no text in them)", lambda _: documents.characters < 0),
+        *broken_rules(-documents.characters, documents.reasons),
         ("blank", lambda _: documents.characters == 0),
         ("exact duplicates", lambda kept: repeats(documents.hashes, kept) if cleaning.deduplicate else ~kept),
         ("also in the validation files", lambda _: _also_in(documents, held_out)),
@@ -124,7 +128,8 @@ def _tails(documents: Documents, keep: Mask, fraction: float | None) -> tuple[Pa
         remarks = "".join(f". {remark}" for remark in documents.notes)
         size = count(total, "character")
         raise PenwrightError(
-            f"{documents.files[0].path}: {size} in all, too little to learn from and to hold some out{remarks}"
+            f"{documents.files[0].path}: {size} in all, too little to learn from and to hold some out; "
+            f"give at least some thousand characters{remarks}"
         )
 
     def heads() -> Iterator[Document]:

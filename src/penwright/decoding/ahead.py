@@ -22,6 +22,7 @@ from penwright.decoding.choosing import largest, next_token
 from penwright.errors import PenwrightWarning
 from penwright.layers import quantised, stepping
 from penwright.models import DecoderOnly, EncoderDecoder
+from penwright.storage import MOST_IN_SMALL, UnsafeFile, read_bytes, sha256_of, write_atomically
 
 OPERATORS = {  # of our own, in C++
     torch.ops.penwright.int8_product.default: quantised.SOURCE,
@@ -32,6 +33,8 @@ OPERATORS = {  # of our own, in C++
 HEADER = Path(penwright.layers.__file__).with_name("vectors.h")
 Input = Tensor | Sequence[Tensor] | None
 Compiled = Callable[..., list[Tensor]]  # takes what the module takes, contiguous, and gives its tensors as a list
+
+_TOLD: set[str] = set()
 
 
 class ModelPart(nn.Module):
@@ -47,9 +50,9 @@ def compile_ahead(part: ModelPart, name: str, n_threads: int, graph: torch.expor
 
     Weights are not in it: they are given at loading.
     """
+    compiler.trusted_folder()
     compiler.keep_what_is_compiled()
     path = _path(part, name, n_threads)
-    path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(f".{os.getpid()}.pt2")
     used = {node.target for node in graph.graph.nodes}
     sources = {operator: [_source(path)] for operator, path in OPERATORS.items() if operator in used}
@@ -60,7 +63,29 @@ def compile_ahead(part: ModelPart, name: str, n_threads: int, graph: torch.expor
     with torch.no_grad(), with_threads(n_threads), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch._inductor.aoti_compile_and_package(graph, package_path=str(unfinished), inductor_configs=options)
+    unfinished.chmod(0o600)
+    write_atomically(_checksum(path), sha256_of(unfinished) + "\n")
     unfinished.rename(path)
+
+
+def _checksum(path: Path) -> Path:
+    """The file beside a compiled one that tells what it was when it was made."""
+    return path.with_suffix(".sha256")
+
+
+def _why_not_run(path: Path) -> str:
+    """Why what is kept there is not run: somebody else may have made it, or it has changed; "" if neither is so."""
+    danger = compiler.why_not_trusted(path)
+    if danger:
+        return danger
+    again = f"delete {path} and `penwright quicken` again"
+    try:
+        expected = read_bytes(_checksum(path), MOST_IN_SMALL).decode("ascii", "replace").strip()
+        return "" if sha256_of(path) == expected else f"{path} is damaged: {again}"
+    except OSError:
+        return f"{path} has no checksum beside it: {again}"
+    except UnsafeFile as error:
+        return str(error)
 
 
 def _source(path: Path) -> str:
@@ -75,18 +100,28 @@ def is_kept(part: ModelPart, name: str, n_threads: int) -> bool:
 
 def forget(part: ModelPart, name: str, n_threads: int) -> None:
     """Delete what compile_ahead() kept."""
-    _path(part, name, n_threads).unlink()
+    path = _path(part, name, n_threads)
+    path.unlink()
+    _checksum(path).unlink(missing_ok=True)
 
 
 def load(part: ModelPart, name: str, n_threads: int) -> Compiled | None:
-    """By torch's own loader: its dress in Python takes two seconds to import and parses JSON at each step."""
+    """Load what compile_ahead() kept, if it is there and can be trusted; a warning says why it cannot.
+
+    This uses torch's own loader: its wrapper in Python takes two seconds to import and parses JSON at each step.
+    """
     path = _path(part, name, n_threads)
     if not path.exists():
+        return None
+    if danger := _why_not_run(path):
+        if danger not in _TOLD:  # most are the same for all parts of a model
+            _TOLD.add(danger)
+            warnings.warn(f"compiled steps are not used: {danger}", PenwrightWarning, stacklevel=2)
         return None
     try:
         loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", True, 1, -1)
     except RuntimeError:  # a disk was full, or the like: nothing is lost but time
-        damaged = f"{path} is damaged: delete it and `penwright quicken` again"
+        damaged = f"{path} is damaged: delete it and `penwright optimize` again"
         warnings.warn(damaged, PenwrightWarning, stacklevel=2)
         return None
     tensors = dict(part.named_parameters(remove_duplicate=False)) | dict(part.named_buffers(remove_duplicate=False))

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
 
+from penwright.decoding.brief import described, noted
 from penwright.decoding.decodable import diverged, evaluating
 from penwright.decoding.padding import batches_by_length, right_padded
 from penwright.decoding.unknown import unknown_warnings
@@ -16,17 +17,30 @@ from penwright.errors import PenwrightError
 from penwright.models import EncoderOnly
 from penwright.tokenizers import Tokenizer
 
+SHOWN = 10  # labels in a repr
 BATCH_TOKENS = 8192  # with padding
 Tokens = Integer[np.ndarray, " _"]
 
 
 @dataclass(frozen=True)
 class Classification:
-    """What a text was taken for."""
+    """The label of a text; a blank text has none, and no scores."""
 
-    label: str  # the likeliest
+    label: str | None  # the likeliest
     scores: Mapping[str, float]  # the probability of each label, likeliest first
     warnings: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        sure = f" ({self.scores[self.label]:.1%})" if self.label is not None else ""
+        return f"<Classification {self.label!r}{sure}{noted(self.warnings)}>"
+
+
+NOTHING = Classification(None, {}, ("the text is empty, so it has no label",))
+
+
+def is_blank(text: str) -> bool:
+    """Whether nothing of the text can be seen."""
+    return all(character.isspace() or not character.isprintable() for character in text)
 
 
 class Classifier:
@@ -44,15 +58,26 @@ class Classifier:
         if self._room < 1:
             raise PenwrightError("a classifier with a context_length below 3 has no room for a text")
 
+    def __repr__(self) -> str:
+        return described("Classifier", self.model, self.tokenizer, f", labels {', '.join(self.labels[:SHOWN])}")
+
     def classify(self, texts: str | Sequence[str]) -> list[Classification]:
-        """A classification for each text, in their order (one text is a list of one)."""
+        """Classify each text; return the classifications in their order (one text gives a list of one).
+
+        A blank text gets no label, since nothing in it speaks for one.
+        """
         texts = [texts] if isinstance(texts, str) else texts
-        tokens = [np.array(self.tokenizer.encode(text), dtype=np.int64) for text in texts]
-        log_probs = self.log_probabilities(tokens)
+        written = {place: self._tokens(text) for place, text in enumerate(texts) if not is_blank(text)}
+        log_probs = self.log_probabilities(list(written.values()))
         if log_probs.isnan().any():
             raise diverged()
-        n_windows = map(self._n_windows, tokens)
-        return [self._classification(*each) for each in zip(texts, n_windows, log_probs, strict=True)]
+        found = [NOTHING] * len(texts)
+        for (place, tokens), each in zip(written.items(), log_probs, strict=True):
+            found[place] = self._classification(texts[place], self._n_windows(tokens), each)
+        return found
+
+    def _tokens(self, text: str) -> Tokens:
+        return np.array(self.tokenizer.encode(text), dtype=np.int64)
 
     def log_probabilities(self, texts: Sequence[Tokens]) -> Float[Tensor, "texts n_labels"]:
         """Of each label of texts that are tokens already, whatever their length."""

@@ -1,6 +1,6 @@
 """A completion while it is written, and how it is to be written."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ from penwright.decoding.choosing.sampling import Sampling
 from penwright.decoding.choosing.spelled import SpelledRows
 from penwright.decoding.choosing.spelling import Spelling
 from penwright.decoding.constraining.constraints import Guide, GuidedRows, is_constrained
+from penwright.decoding.constraining.expressions import never_end
 from penwright.decoding.generate import Constraint, Finish
 from penwright.decoding.stopping import StopFilter
 from penwright.decoding.unknown import never_written
@@ -39,11 +40,16 @@ class Manner(NamedTuple):
 
 
 def manner_of(
-    tokenizer: Tokenizer, settings: DecodingSettings, prompts: Sequence[str], biases: Mapping[int, float] | None = None
+    tokenizer: Tokenizer,
+    settings: DecodingSettings,
+    prompts: Sequence[str],
+    biases: Mapping[int, float] | None = None,
+    check: Callable[[], None] = never_end,
 ) -> Manner:
-    """What the settings say, for these prompts; `biases` are for single tokens.
+    """Return what the settings say, for these prompts; `biases` are for single tokens.
 
-    Raises UsageError for settings that no completion of one of the prompts can meet.
+    `check` is called often while constraints are built; what it raises ends that. Raises UsageError for settings that
+    no completion of one of the prompts can meet.
     """
     n_new = settings.max_new_tokens or MAX_NEW_TOKENS
     of_texts = [_bias(tokenizer, text, value) for text, value in settings.logit_bias.items()]
@@ -51,7 +57,7 @@ def manner_of(
     breakers = _holding(tokenizer, settings.dry_breakers) if settings.dry_multiplier else ()
     banned = never_written(tokenizer)
     sampling = Sampling(banned, settings, (*of_texts, *of_tokens), breakers)
-    guide = Guide(settings, tokenizer, prompts, n_new) if prompts and is_constrained(settings) else None
+    guide = Guide(settings, tokenizer, prompts, n_new, check) if prompts and is_constrained(settings) else None
     key = f"{settings.model_dump_json(exclude=APART)} {biases or ''}"
     return Manner(sampling, n_new, guide, Spelling.of(tokenizer, banned), key)
 

@@ -1,19 +1,21 @@
 """Prompt in, completion out: a decoder-only model with its tokenizer."""
 
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Generator as Stream
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import log
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from penwright.config import DecodingSettings
+from penwright.config import DecodingSettings, GivenSettings, decoding_settings
+from penwright.decoding.brief import brief, described, noted
 from penwright.decoding.choosing.next_token import Rule, Written
 from penwright.decoding.choosing.sampling import Chances
+from penwright.decoding.constraining.expressions import never_end
 from penwright.decoding.decodable import Continuing, Decodable, evaluating, newest_half
 from penwright.decoding.drafts import Draft, Manner, manner_of
 from penwright.decoding.generate import Finish, Step, generate
@@ -21,6 +23,7 @@ from penwright.decoding.pool import Pool
 from penwright.decoding.pooled import Request
 from penwright.decoding.step import Stepper
 from penwright.decoding.unknown import unknown_warnings
+from penwright.errors import UsageError
 from penwright.models import DecoderOnly
 from penwright.tokenizers import Tokenizer
 
@@ -39,6 +42,10 @@ class Completion:
     finish: Finish
     warnings: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        ended = f"{len(self.tokens)} tokens, finish={self.finish!r}"
+        return f"<Completion {brief(self.prompt)} + {brief(self.text)} ({ended}{noted(self.warnings)})>"
+
     @property
     def mean_log_prob(self) -> float:
         """Of a token, in nats."""
@@ -55,19 +62,29 @@ class Generator:
         self.defaults = defaults or DecodingSettings()
         self._stepper = Stepper(model)
 
-    def generate(self, prompts: str | Sequence[str], settings: DecodingSettings | None = None) -> list[Completion]:
-        """A completion for each prompt (one prompt is a list of one).
+    def __repr__(self) -> str:
+        return described("Generator", self.model, self.tokenizer)
 
-        A prompt that is given again continues differently from the first time, unless the temperature is 0.
+    def generate(
+        self, prompts: str | Sequence[str], settings: GivenSettings = None, *, n: int = 1, **options: Any
+    ) -> list[Completion]:
+        """Write n completions of each prompt: `generate("It was", temperature=0.7, max_new_tokens=50)`.
+
+        Options are the settings of [decoding], by the same names; what is not given is as in the run's recipe.
+        `settings` are all of them together, as an object or a table. A prompt that is given again continues
+        differently from the first time, unless the temperature is 0.
         """
-        return list(self.each([prompts] if isinstance(prompts, str) else prompts, settings))
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise UsageError(f"n is {n!r}; it must be a whole number of 1 or more")
+        prompts = [prompts] if isinstance(prompts, str) else prompts
+        return list(self.each([prompt for prompt in prompts for _ in range(n)], settings, **options))
 
-    def each(self, prompts: Sequence[str], settings: DecodingSettings | None = None) -> Iterator[Completion]:
-        """The same, one by one in the order of the prompts, as soon as they are written.
+    def each(self, prompts: Sequence[str], settings: GivenSettings = None, **options: Any) -> Iterator[Completion]:
+        """Yield a completion of each prompt, in their order, as soon as it is written; options as in `generate`.
 
         Raises UsageError for settings that no completion of one of the prompts can meet, before anything is written.
         """
-        settings = settings or self.defaults
+        settings = decoding_settings(self.defaults, settings, options)
         drafts, manner = self._drafts(prompts, settings), manner_of(self.tokenizer, settings, prompts)
         for start in range(0, len(drafts), WINDOW):
             window = drafts[start : start + WINDOW]
@@ -77,9 +94,12 @@ class Generator:
                     pass
             yield from map(self._completion, window)
 
-    def stream(self, prompt: str, settings: DecodingSettings | None = None) -> Stream[str, None, Completion]:
-        """The text as it is written, in whole characters; returns the completion (`done = yield from ...`)."""
-        settings = settings or self.defaults
+    def stream(self, prompt: str, settings: GivenSettings = None, **options: Any) -> Stream[str, None, Completion]:
+        """Yield the text as it is written, in whole characters; options as in `generate`.
+
+        Returns the completion (`done = yield from ...`).
+        """
+        settings = decoding_settings(self.defaults, settings, options)
         (draft,) = self._drafts([prompt], settings)
         n_shown = 0
         for _ in self._write([draft], manner_of(self.tokenizer, settings, [prompt])):
@@ -90,19 +110,21 @@ class Generator:
     def requests(
         self,
         prompt: str | Sequence[int],
-        settings: DecodingSettings | None = None,
+        settings: GivenSettings = None,
         n: int = 1,
         *,
         n_likely: int = 0,
         biases: Mapping[int, float] | None = None,
+        check: Callable[[], None] = never_end,
     ) -> list[Request]:
-        """What a `pool` takes to write n completions: those that generate() gives for a prompt that comes n times.
+        """Return what a `pool` takes to write n completions: those of generate() for a prompt that comes n times.
 
-        A prompt can be given as tokens; `biases` are scores for single tokens. Raises UsageError as `each` does.
+        A prompt can be given as tokens; `biases` are scores for single tokens. `check` may end the building of
+        constraints by raising. Raises UsageError as `each` does.
         """
         text = prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
         tokens = self._encode(prompt) if isinstance(prompt, str) else [self.tokenizer.start_id, *prompt]
-        manner = manner_of(self.tokenizer, settings or self.defaults, [text], biases)
+        manner = manner_of(self.tokenizer, decoding_settings(self.defaults, settings), [text], biases, check)
         return [Request(text, tokens, manner, number, n_likely) for number in range(n)]
 
     def pool(self, max_rows: int = 64) -> Pool:

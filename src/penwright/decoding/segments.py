@@ -1,6 +1,7 @@
 """Cuts a text that is too long for a model where it hurts least: between sentences, clauses, words, characters."""
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 
@@ -32,13 +33,19 @@ def sentences(text: str, language: str | None) -> list[str]:
 
 
 def around(spans: Sequence[tuple[int, int]], parts: Sequence[str]) -> list[str]:
-    """The same text in parts where no span is cut: those that were are parts by themselves."""
-    cuts = {0, *accumulate(map(len, parts))}
+    """Return the same text in parts where no span is cut: those that were are parts by themselves.
+
+    The spans do not overlap.
+    """
+    cuts = [0, *accumulate(map(len, parts))]
+    dropped, added = set[int](), set[int]()
     for start, end in spans:
-        inside = {cut for cut in cuts if start < cut < end}
-        cuts = cuts - inside | ({start, end} if inside else set())
+        inside = cuts[bisect_right(cuts, start) : bisect_left(cuts, end)]
+        if inside:
+            dropped.update(inside)
+            added.update((start, end))
     text = "".join(parts)
-    return [text[start:end] for start, end in pairwise(sorted(cuts))]
+    return [text[start:end] for start, end in pairwise(sorted({*cuts} - dropped | added))]
 
 
 def _cut(text: str, fits: Callable[[str], bool]) -> list[str]:

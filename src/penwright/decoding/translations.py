@@ -6,6 +6,7 @@ from math import fsum
 from typing import Literal, NamedTuple
 
 from penwright.data.scripts import gaps_between
+from penwright.decoding.brief import brief, noted
 from penwright.decoding.hypotheses import Hypothesis, Wanted
 from penwright.decoding.obeying.demands import Outcome
 from penwright.decoding.obeying.jobs import Found, Job
@@ -34,6 +35,9 @@ class Candidate:
     pieces: tuple[Piece, ...] = ()  # with the end token of each part, whose text is empty
     outcomes: tuple[Outcome, ...] = ()  # of the demands on this text
 
+    def __repr__(self) -> str:
+        return f"<Candidate {brief(self.text)} (score {self.score:.3f}, finish={self.finish!r})>"
+
 
 @dataclass(frozen=True)
 class Translation:
@@ -42,6 +46,11 @@ class Translation:
     source: str
     candidates: tuple[Candidate, ...]
     warnings: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        n = len(self.candidates)
+        more = f" ({n} candidates{noted(self.warnings)})" if n > 1 or self.warnings else ""
+        return f"<Translation {brief(self.source)} -> {brief(self.text)}{more}>"
 
     @property
     def text(self) -> str:

@@ -5,12 +5,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import accumulate
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
-from penwright.config import DecodingSettings
+from penwright.config import DecodingSettings, GivenSettings, decoding_settings
 from penwright.data.scripts import next_word
+from penwright.decoding.brief import described
 from penwright.decoding.choosing.sampling import Sampling
 from penwright.decoding.documents import translated
 from penwright.decoding.hypotheses import BeamSettings, Wanted, Watch
@@ -29,7 +30,7 @@ from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.tokenizer import well_formed
 
 SHORTEST_REACH = 5  # a character can be four bytes, and there is the end token
-MOST_PENALTY = 10
+USED_BY_BEAMS = ("beam_size", "length_penalty", "coverage_penalty", "outlook", "max_new_tokens")  # of the settings
 WORTH_SHARING = 4  # texts for each process
 
 
@@ -74,6 +75,10 @@ class Translator:
         self.context_length = model.settings.context_length
         self.reach = min(self.context_length, max(max_source_tokens or self.context_length, SHORTEST_REACH))
 
+    def __repr__(self) -> str:
+        source = f", from {self.source_language}" if self.source_language else ""
+        return described("Translator", self.model, self.tokenizer, source)
+
     @contextmanager
     def watched(self, watch: Callable[[], None], wanted: Wanted | None = None) -> Iterator[None]:
         """Have `watch` called before each step of search inside; what it raises ends the search.
@@ -101,58 +106,62 @@ class Translator:
 
     def translate(
         self,
-        texts: Sequence[str],
+        texts: str | Sequence[str],
+        settings: GivenSettings = None,
         *,
-        beam_size: int | None = None,
         n_best: int = 1,
-        length_penalty: float | None = None,
-        max_new_tokens: int | None = None,
         demands: Demands | Sequence[Demands] = USUAL_DEMANDS,
         prefixes: str | Sequence[str] = "",
         watch: Watch | None = None,
+        **options: Any,
     ) -> list[Translation]:
-        """A translation for each text, in their order; what is not given comes from the defaults.
+        """Translate each text, in their order: `translate(["Ein Hund."], beam_size=4, n_best=2)`.
+
+        Options are the settings of [decoding] that beam search uses: beam_size, length_penalty, coverage_penalty,
+        outlook and max_new_tokens. What is not given is as in the run's recipe.
 
         Line breaks stay where they are, and a blank line gives an empty one. Demands and prefixes are for
         all texts, or one for each. A translation begins with its prefix; one that ends in white space ends a word.
         `watch` sees the steps of search, and ends it by raising.
         """
-        defaults, usual = self.defaults, self._settings()
-        settings = replace(
-            usual,
-            beam_size=usual.beam_size if beam_size is None else beam_size,
-            n_best=n_best,
-            length_penalty=usual.length_penalty if length_penalty is None else float(length_penalty),
-        )
-        if not -MOST_PENALTY <= settings.length_penalty <= MOST_PENALTY:
-            raise UsageError(f"a length penalty of {settings.length_penalty:g}: it may be -10 to 10")
-        if not 1 <= n_best <= settings.beam_size:
-            raise UsageError(f"n_best ({n_best}) must be between 1 and beam_size ({settings.beam_size})")
+        chosen = decoding_settings(self.defaults, settings, options, USED_BY_BEAMS)
+        search = replace(self._search(chosen), n_best=n_best)
+        if not 1 <= n_best <= search.beam_size:
+            raise UsageError(f"n_best ({n_best}) must be between 1 and beam_size ({search.beam_size})")
         parts = self._prepared(texts, demands, prefixes)
-        limit = max_new_tokens or defaults.max_new_tokens
-        found = self._found(jobs_of(parts), settings, limit, watch, wanted_job(parts, self._wanted))
+        found = self._found(jobs_of(parts), search, chosen.max_new_tokens, watch, wanted_job(parts, self._wanted))
         return [put_together(self.tokenizer, each, found, self.reach) for each in parts]
 
     def sample(
         self,
-        texts: Sequence[str],
+        texts: str | Sequence[str],
         n: int = 1,
-        settings: DecodingSettings | None = None,
+        settings: GivenSettings = None,
         demands: Demands = USUAL_DEMANDS,
+        **options: Any,
     ) -> list[Translation]:
-        """For each text n translations as chance draws them, by the seed and temperature of the settings."""
-        settings = settings or self.defaults
+        """Sample n translations of each text; options are settings of [decoding], such as temperature and seed."""
+        settings = decoding_settings(self.defaults, settings, options)
         sampling = Sampling(self._banned, settings)
         parts = self._prepared(texts, demands, "")
         found = self._variety.sample(jobs_of(parts), sampling, settings.seed, n)
         return [put_together(self.tokenizer, each, found, self.reach) for each in parts]
 
     def diverse(
-        self, texts: Sequence[str], n: int, strength: float = 1.0, demands: Demands = USUAL_DEMANDS
+        self,
+        texts: str | Sequence[str],
+        n: int,
+        strength: float = 1.0,
+        demands: Demands = USUAL_DEMANDS,
+        **options: Any,
     ) -> list[Translation]:
-        """For each text up to n translations that differ: each token of one costs the next `strength` nats there."""
+        """Find up to n translations of each text that differ; options as in `translate`.
+
+        Each token of one translation costs the next `strength` nats in the same place.
+        """
         parts = self._prepared(texts, demands, "")
-        found = self._variety.diverse(jobs_of(parts), n, strength, self._settings())
+        search = self._search(decoding_settings(self.defaults, None, options, USED_BY_BEAMS))
+        found = self._variety.diverse(jobs_of(parts), n, strength, search)
         return [put_together(self.tokenizer, each, found, self.reach) for each in parts]
 
     def alternatives(self, source: str, prefix: str, n: int = 5, demands: Demands = USUAL_DEMANDS) -> list[Alternative]:
@@ -164,7 +173,7 @@ class Translator:
         parts = [part for _, lines in self._prepared([source], demands, prefix) for line in lines for part in line]
         if len(parts) != 1:
             raise UsageError("alternatives are for one sentence: give a single line that is not too long")
-        found = self._variety.go_on(parts[0].job, 2 * n, self._settings())
+        found = self._variety.go_on(parts[0].job, 2 * n, self._search(self.defaults))
         alternatives: dict[str, Alternative] = {}
         for each in found:
             n_given = len(self.tokenizer.encode(prefix.strip()))
@@ -199,10 +208,9 @@ class Translator:
         shares = zip(tasks, self._team(tasks), strict=True)
         return {job: found for task, share in shares for job, found in zip(task.jobs, share, strict=True)}
 
-    def _settings(self) -> BeamSettings:
-        defaults = self.defaults
-        penalties = defaults.length_penalty, self._banned, defaults.coverage_penalty
-        return BeamSettings(defaults.beam_size, 1, *penalties, defaults.outlook)
+    def _search(self, settings: DecodingSettings) -> BeamSettings:
+        penalties = settings.length_penalty, self._banned, settings.coverage_penalty
+        return BeamSettings(settings.beam_size, 1, *penalties, settings.outlook)
 
     @cached_property
     def _banned(self) -> tuple[int, ...]:
@@ -217,7 +225,7 @@ class Translator:
         return Variety(self.model, self.tokenizer, self._stepper)
 
     def _prepared(
-        self, texts: Sequence[str], demands: Demands | Sequence[Demands], prefixes: str | Sequence[str]
+        self, texts: str | Sequence[str], demands: Demands | Sequence[Demands], prefixes: str | Sequence[str]
     ) -> list[Prepared]:
         """Each text with the parts of its lines."""
         texts = [texts] if isinstance(texts, str) else texts

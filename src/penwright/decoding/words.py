@@ -37,12 +37,12 @@ def pieces_of_words(text: str, tokenizer: Tokenizer) -> list[Span]:
 
 
 def joined(text: str, spans: Sequence[Span], sizes: Iterable[int]) -> list[Span]:
-    """Spans that touch where no piece of the text ends become one; `sizes` are those of the pieces in bytes."""
-    ends = set(accumulate(sizes))
+    """Join spans that touch where no piece of the text ends; `sizes` are those of the pieces in bytes."""
+    ends, starts = set(accumulate(sizes)), byte_places(text)
     found: list[Span] = []
     for span in spans:
         touches = bool(found) and found[-1].end == span.start
-        if touches and len(text[: span.start].encode()) not in ends:
+        if touches and starts[span.start] not in ends:
             found[-1] = Span(found[-1].start, span.end)
         else:
             found.append(span)
@@ -58,6 +58,12 @@ def token_sizes(text: str, tokenizer: Tokenizer) -> list[int]:
 
 
 def numbers_of(text: str, spans: Sequence[Span], sizes: Iterable[int]) -> list[int]:
-    """For each piece of a text, of so many bytes, the number of the span that it ends in, or that stands before it."""
-    starts = [len(text[: span.start].encode()) for span in spans]
+    """Return for each piece of a text, of so many bytes, the number of the span that it ends in or comes after."""
+    places = byte_places(text)
+    starts = [places[span.start] for span in spans]
     return [max(0, bisect_left(starts, end) - 1) for end in accumulate(sizes)]
+
+
+def byte_places(text: str) -> list[int]:
+    """Return how many bytes of UTF-8 stand before each character, and before the end."""
+    return [*accumulate((len(character.encode()) for character in text), initial=0)]

@@ -4,6 +4,13 @@ from math import isfinite
 from typing import NamedTuple
 
 
+class Baseline(NamedTuple):
+    """What a score is compared with: the value that a simple method reaches."""
+
+    name: str
+    value: float
+
+
 class Score(NamedTuple):
     """One figure of an evaluation."""
 
@@ -12,6 +19,7 @@ class Score(NamedTuple):
     higher_is_better: bool = False
     note: str = ""  # what must be known to compare it: a signature, a unit
     standard_error: float | None = None  # where it is known: values this close may be the same
+    baselines: tuple[Baseline, ...] = ()  # which any model must beat; of a finished run's evaluation
 
     def beats(self, other: float | None) -> bool:
         """Whether this is a better value; one that is not finite beats nothing."""

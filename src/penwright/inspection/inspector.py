@@ -59,6 +59,9 @@ class Inspector:
         self.words = vocabulary(self.tokenizer)  # the readable text of each token
         self.outcomes = list(application.labels) if isinstance(application, Classifier) else self.words
 
+    def __repr__(self) -> str:
+        return f"<Inspector of {self.application!r}>"
+
     @property
     def shape(self) -> Shape:
         return self.application.kind

@@ -47,7 +47,8 @@ def _not_finite(steps: Sequence[Record]) -> Iterator[Alert]:
 
 
 def _more_skipped(before: Record, after: Record) -> bool:
-    return int(after.get("skipped") or 0) > int(before.get("skipped") or 0)
+    one, other = after.get("skipped"), before.get("skipped")
+    return _is_number(one) and int(one or 0) > int(other if _is_number(other) and other else 0)
 
 
 def _spikes(steps: Sequence[Record]) -> Iterator[Alert]:

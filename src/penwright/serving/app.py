@@ -6,6 +6,8 @@ from pathlib import Path
 from fastapi import FastAPI
 from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
 
 from penwright.serving import (
     classify,
@@ -32,7 +34,7 @@ PAGE = Path(__file__).parent / "page"
 
 
 def create_app(shelf: Shelf, settings: ServingSettings) -> FastAPI:
-    """The server for these models."""
+    """Return the application that serves these models."""
     app = FastAPI(title="Penwright", version=version("penwright"), docs_url=None, redoc_url=None)
     app.state.shelf, app.state.settings, app.state.metrics = shelf, settings, Metrics(shelf)
     app.add_middleware(Gate, settings=settings, metrics=app.state.metrics)
@@ -41,7 +43,15 @@ def create_app(shelf: Shelf, settings: ServingSettings) -> FastAPI:
     explain_errors(app)
     app.add_api_route("/views/style.css", _style, include_in_schema=False)
     app.mount("/views", StaticFiles(directory=MODULES))
-    app.mount("/", StaticFiles(directory=PAGE, html=True))
+    page = StaticFiles(directory=PAGE, html=True)
+
+    async def elsewhere(scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer where no route is: with a file of the page, or 404 also where a mount would say 405."""
+        if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD"):
+            raise HTTPException(404)
+        await page(scope, receive, send)
+
+    app.router.default = elsewhere
     return app
 
 

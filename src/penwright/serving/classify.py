@@ -3,27 +3,25 @@
 from typing import Annotated
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
-from penwright.serving.fields import Text, TheSettings, TheShelf, check_texts
+from penwright.serving.fields import MOST_ENTRIES, Name, Question, Text, TheSettings, TheShelf, check_texts
 from penwright.serving.refusals import REFUSALS
 
 router = APIRouter(responses=REFUSALS)
 
 
-class ToClassify(BaseModel):
+class ToClassify(Question):
     """One text, or several."""
 
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    texts: Text | Annotated[list[Text], Field(min_length=1)]
-    model: Text | None = None
+    texts: Text | Annotated[list[Text], Field(min_length=1, max_length=MOST_ENTRIES)]
+    model: Name | None = None
 
 
 class Labelled(BaseModel):
-    """What a text was taken for."""
+    """The label of a text; null for a blank text."""
 
-    label: str
+    label: str | None
     scores: dict[str, float]  # the probability of each label, likeliest first
     warnings: list[str]
 

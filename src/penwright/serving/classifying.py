@@ -3,11 +3,11 @@
 from fastapi import APIRouter
 from pydantic import BaseModel
 
-from penwright.errors import PenwrightError
 from penwright.evaluation.calibration import Calibration
 from penwright.refining import calibrate
-from penwright.serving.fields import TheShelf
+from penwright.serving.fields import Name, TheShelf
 from penwright.serving.refusals import REFUSALS
+from penwright.serving.served import DAMAGE
 
 router = APIRouter(prefix="/classifying", responses=REFUSALS)
 
@@ -32,16 +32,18 @@ class CalibrationFacts(BaseModel):
 
 
 @router.get("/calibration")
-async def calibration(shelf: TheShelf, model: str | None = None) -> CalibrationFacts:
-    """Measured when it is first asked for, and kept in the run folder."""
+async def calibration(shelf: TheShelf, model: Name | None = None) -> CalibrationFacts:
+    """Measure how sure the model may be believed, when that is first asked for; keep it in the run folder."""
     served = shelf.get(model, "classifier")
     _ = served.classifier  # raises where it is something else
 
-    def measured() -> Calibration:
-        return calibrate(served.opened.run.folder, served.limits.device)
+    def measured() -> Calibration | str:
+        try:
+            return calibrate(served.opened.run.folder, served.limits.device)
+        except DAMAGE as error:
+            return str(error)
 
-    try:
-        found = await served.run(measured)
-    except (PenwrightError, OSError) as error:
-        return CalibrationFacts(bins=[], n=0, error=None, note=str(error))
+    found = await served.run(measured)
+    if isinstance(found, str):
+        return CalibrationFacts(bins=[], n=0, error=None, note=found)
     return CalibrationFacts(bins=[BinFacts(**each._asdict()) for each in found.bins], n=found.n, error=found.error)

@@ -5,13 +5,12 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple, TypeVar
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel
 
 from penwright.errors import UsageError
 from penwright.inspection import Inspector
 from penwright.inspection.comparison import compare, compare_heads
 from penwright.inspection.drawn import compared, compared_heads
-from penwright.serving.fields import Text, TheSettings, TheShelf, check_lengths
+from penwright.serving.fields import Name, Question, Text, TheSettings, TheShelf, check_lengths
 from penwright.serving.inspect import Format, answer_in
 from penwright.serving.refusals import REFUSALS
 from penwright.serving.served import Served, Shelf
@@ -21,13 +20,13 @@ router = APIRouter(prefix="/inspect/compared", responses=REFUSALS)
 T = TypeVar("T")
 
 
-class QuestionOfTwo(BaseModel):
+class QuestionOfTwo(Question):
     """A text beside another one, or, where another model is named, before both models."""
 
-    model: str | None = None
+    model: Name | None = None
     text: Text = ""
     target: Text | None = None  # a translation; None: the model's own
-    other_model: str | None = None
+    other_model: Name | None = None
     other_text: Text = ""
     other_target: Text | None = None
 
@@ -84,7 +83,7 @@ def _two(asked: QuestionOfTwo, shelf: Shelf) -> _Two:
 async def _tokens(two: _Two) -> tuple[View, tuple[str, ...]]:
     one, warnings = await two.first.find(Inspector.surprises)
     other, more = await two.second.find(Inspector.surprises)
-    found = await two.first.served.run(lambda: compare(one, other))  # takes a while for texts that differ much
+    found = await asyncio.to_thread(compare, one, other)  # takes seconds for texts that differ much
     return compared(found, two.names), warnings + more
 
 

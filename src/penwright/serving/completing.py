@@ -1,5 +1,6 @@
 """A request for completions while it is answered: prompts to tokens, news to choices."""
 
+import asyncio
 import secrets
 import time
 from collections import Counter
@@ -16,12 +17,14 @@ from penwright.inspection.reading import Reading
 from penwright.inspection.token_scores import token_scores
 from penwright.inspection.tokens import Token, special_token
 from penwright.serving.completing_fields import Choice, CompletionAnswer, CompletionRequest, Finish, LogProbs, Usage
+from penwright.serving.decoding_fields import is_off
 from penwright.serving.fields import check_texts
 from penwright.serving.refusals import TooMuch
 from penwright.serving.served import Served
 from penwright.serving.settings import ServingSettings
 from penwright.tokenizers import TextStream, Tokenizer
 
+MOST_NUMBERS = 1_000_000  # tokens and alternatives of an answer
 SMALLEST_SHARE = 1e-6  # what a top_p of 0 means: the likeliest token
 
 
@@ -29,29 +32,39 @@ class Completing:
     """A request while it is answered."""
 
     def __init__(self, asked: CompletionRequest, served: Served, limits: ServingSettings):
-        """Raises UsageError for what cannot be done, TooMuch for what is more than the server allows."""
-        self.asked, self._served = asked, served
+        """Take a request; `prepare` looks at it."""
+        self.asked, self._served, self._limits = asked, served, limits
         self.id, self.created = f"cmpl-{secrets.token_hex(12)}", int(time.time())
-        prompts = _prompts(asked, served.generator.tokenizer)
-        check_texts([text for text, _ in prompts], limits)
-        longest = max((len(tokens) for _, tokens in prompts), default=0)  # of which some may be no text
-        if longest > limits.max_characters:
-            most = limits.max_characters
-            raise TooMuch(f"a prompt of {longest:,} tokens: this server takes {most:,} (max_characters)")
-        _check(asked, limits)
-        settings, biases = _settings(asked), _biases(asked.logit_bias or {}, served.generator.tokenizer)
-        n, self._requests, self._echoes = asked.n or 1, list[Request](), list[str]()
-        times = Counter[tuple[int, ...]]()
+        self._settings = _settings(asked)
+        self._requests, self._echoes, self._n_read = list[Request](), list[str](), 0
+        self.choices: list[_Growing] = []
+        _ = served.generator  # raises where it is something else
+
+    async def prepare(self) -> None:
+        """Check the request and read its prompts, on a thread: that takes long for long ones.
+
+        Raises UsageError for what cannot be done, TooMuch for more than the server allows.
+        """
+        await asyncio.to_thread(self._prepare)
+
+    def _prepare(self) -> None:
+        asked, generator = self.asked, self._served.generator
+        prompts = _prompts(asked, generator.tokenizer)
+        _check_prompts(prompts, self._limits)
+        _check(asked, self._limits)
+        _check_answer(asked, prompts)
+        biases = _biases(asked.logit_bias or {}, generator.tokenizer)
+        n, times = asked.n or 1, Counter[tuple[int, ...]]()
         for text, tokens in prompts:
-            asked_for = served.generator.requests(tokens, settings, n, n_likely=asked.logprobs or 0, biases=biases)
+            asked_for = generator.requests(tokens, self._settings, n, n_likely=asked.logprobs or 0, biases=biases)
             for request in asked_for:
                 request.number += times[tuple(tokens)] * n  # a prompt that comes again is another completion
             times[tuple(tokens)] += 1
             self._requests += asked_for
             self._echoes += [text] * n
         self._n_read = sum(len(tokens) for _, tokens in prompts)
-        tokenizer, k = served.generator.tokenizer, asked.logprobs
-        self.choices = [_Growing(place, tokenizer, k) for place in range(len(self._requests))]
+        tokenizer, k, keeps = generator.tokenizer, asked.logprobs, not asked.stream
+        self.choices = [_Growing(place, tokenizer, k, keeps=keeps) for place in range(len(self._requests))]
 
     async def stream(self) -> AsyncGenerator[Choice, None]:
         """Pieces of the choices as they come; together they are `choices`."""
@@ -88,12 +101,12 @@ class Completing:
 
 
 class _Growing:
-    """A choice, piece by piece."""
+    """A choice, piece by piece; `keeps` the pieces for `whole`."""
 
-    def __init__(self, index: int, tokenizer: Tokenizer, n_likely: int | None):
-        self._index, self._tokenizer, self.n_likely = index, tokenizer, n_likely
+    def __init__(self, index: int, tokenizer: Tokenizer, n_likely: int | None, *, keeps: bool):
+        self._index, self._tokenizer, self.n_likely, self._keeps = index, tokenizer, n_likely, keeps
         self._stream = TextStream(tokenizer)
-        self._text = ""  # that was shown
+        self._n_shown = 0  # characters
         self._n_characters = 0  # of all tokens, whether shown or not
         self.n_tokens = 0
         self._is_cut = False  # by a stop string, whose tokens are not part of it
@@ -109,10 +122,11 @@ class _Growing:
         return self.piece(news.text, finish, log_probs)
 
     def piece(self, text: str, finish: Finish = None, log_probs: LogProbs | None = None) -> Choice:
-        self._text += text
-        self._n_characters = max(self._n_characters, len(self._text))
+        self._n_shown += len(text)
+        self._n_characters = max(self._n_characters, self._n_shown)
         choice = Choice(index=self._index, text=text, logprobs=log_probs, finish_reason=finish)
-        self._pieces.append(choice)
+        if self._keeps:
+            self._pieces.append(choice)
         return choice
 
     def log_probs(self, scored: Sequence[tuple[int, float, Mapping[int, float]]]) -> LogProbs | None:
@@ -137,9 +151,9 @@ class _Growing:
         found = [piece.logprobs for piece in self._pieces if piece.logprobs]
         log_probs = None if self.n_likely is None else LogProbs.joined(found, bool(self.n_likely))
         if log_probs and self._is_cut:
-            log_probs = log_probs.before(len(self._text))
-        finish = self._pieces[-1].finish_reason
-        return Choice(index=self._index, text=self._text, logprobs=log_probs, finish_reason=finish)
+            log_probs = log_probs.before(self._n_shown)
+        finish, text = self._pieces[-1].finish_reason, "".join(piece.text for piece in self._pieces)
+        return Choice(index=self._index, text=text, logprobs=log_probs, finish_reason=finish)
 
 
 def _scored(inspector: Inspector, ids: Sequence[int], growing: _Growing) -> LogProbs | None:
@@ -176,6 +190,21 @@ def _prompt(given: object, tokenizer: Tokenizer) -> tuple[str, list[int]]:
     return tokenizer.decode(given), given
 
 
+def _check_prompts(prompts: Sequence[tuple[str, list[int]]], limits: ServingSettings) -> None:
+    check_texts([text for text, _ in prompts], limits)
+    longest = max((len(tokens) for _, tokens in prompts), default=0)  # of which some may be no text
+    if longest > limits.max_characters:
+        raise TooMuch(f"a prompt of {longest:,} tokens: this server takes {limits.max_characters:,} (max_characters)")
+
+
+def _check_answer(asked: CompletionRequest, prompts: Sequence[tuple[str, list[int]]]) -> None:
+    n_written = 16 if asked.max_tokens is None else asked.max_tokens
+    n_tokens = sum(n_written + len(tokens) * bool(asked.echo) for _, tokens in prompts) * (asked.n or 1)
+    n_numbers = n_tokens * (1 + (asked.logprobs or 0))
+    if n_numbers > MOST_NUMBERS:
+        raise TooMuch(f"an answer of up to {n_numbers:,} tokens and alternatives: at most {MOST_NUMBERS:,} at once")
+
+
 def _check(asked: CompletionRequest, limits: ServingSettings) -> None:
     if (asked.n or 1) > limits.max_n:
         raise UsageError(f"n is {asked.n}: this server gives at most {limits.max_n} (max_n)")
@@ -195,7 +224,7 @@ def _settings(asked: CompletionRequest) -> DecodingSettings:
         max_new_tokens=16 if asked.max_tokens is None else max(1, asked.max_tokens),
         temperature=1.0 if asked.temperature is None else asked.temperature,
         top_p=None if asked.top_p in {None, 1.0} else max(asked.top_p or 0.0, SMALLEST_SHARE),
-        top_k=asked.top_k,
+        top_k=None if is_off("top_k", asked.top_k) else asked.top_k,
         min_p=asked.min_p,
         repetition_penalty=asked.repetition_penalty or 1.0,
         presence_penalty=asked.presence_penalty or 0.0,

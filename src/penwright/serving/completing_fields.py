@@ -1,16 +1,29 @@
 """The fields of a request for completions in OpenAI's terms, and those of its answer."""
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from penwright.serving.fields import Text
+from penwright.serving.fields import LARGEST, MOST_ENTRIES, Name, Text, TokenId
 
-TokenId = Annotated[int, Field(ge=0, le=2**31)]
+Ids = Annotated[list[TokenId], Field(max_length=1_000_000, fail_fast=True)]
 Stop = Annotated[Text, Field(max_length=1000)]
 MOST_LIKELY = 20  # alternatives that can be asked for with `logprobs`
 Finish = Literal["stop", "length"] | None
+
+
+MOST_BIASES = 300
+
+
+def _few(given: Any) -> Any:
+    """Refuse a large object before each of its values is looked at."""
+    if isinstance(given, dict) and len(given) > MOST_BIASES:
+        raise ValueError(f"may have at most {MOST_BIASES} entries")
+    return given
+
+
+Few = BeforeValidator(_few)
 
 
 class StreamOptions(BaseModel):
@@ -24,13 +37,18 @@ class CompletionRequest(BaseModel):
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
-    model: Text | None = None
-    prompt: Text | list[Text] | list[TokenId] | list[list[TokenId]] = "\n"
-    max_tokens: Annotated[int, Field(ge=0)] | None = 16
+    model: Name | None = None
+    prompt: (
+        Text
+        | Annotated[list[Text], Field(max_length=MOST_ENTRIES, fail_fast=True)]
+        | Ids
+        | Annotated[list[Ids], Field(max_length=MOST_ENTRIES, fail_fast=True)]
+    ) = "\n"
+    max_tokens: Annotated[int, Field(ge=0, le=LARGEST)] | None = 16
     temperature: Annotated[float, Field(ge=0, le=2)] | None = 1.0
     top_p: Annotated[float, Field(ge=0, le=1)] | None = 1.0
-    n: Annotated[int, Field(ge=1)] | None = 1
-    best_of: Annotated[int, Field(ge=1)] | None = None
+    n: Annotated[int, Field(ge=1, le=LARGEST)] | None = 1
+    best_of: Annotated[int, Field(ge=1, le=LARGEST)] | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     logprobs: Annotated[int, Field(ge=0, le=MOST_LIKELY)] | None = None
@@ -39,9 +57,9 @@ class CompletionRequest(BaseModel):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
-    logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=300)] | None = None
+    logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Few] | None = None
     suffix: Text | None = None
-    top_k: Annotated[int, Field(ge=1)] | None = None  # ours, as in other open servers
+    top_k: Annotated[int, Field(ge=-1, le=LARGEST)] | None = None  # ours, as in other open servers; 0 or -1: all tokens
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
 

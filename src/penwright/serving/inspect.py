@@ -10,9 +10,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from penwright.inspection import Inspector, as_record, view
 from penwright.inspection.attention_maps import PackedPart
@@ -21,8 +22,8 @@ from penwright.inspection.gradients import Method
 from penwright.inspection.heads import parse_head
 from penwright.inspection.pages import heads
 from penwright.inspection.reading import PartName, Side
-from penwright.serving.fields import Text, TheSettings, TheShelf, check_lengths
-from penwright.serving.refusals import REFUSALS
+from penwright.serving.fields import Name, Question, Text, TheSettings, TheShelf, check_lengths
+from penwright.serving.refusals import REFUSALS, TooMuch
 from penwright.views import View, pack
 from penwright.views.notebook import thumbnails
 from penwright.views.packing import table
@@ -35,31 +36,33 @@ TYPES: Mapping[str, str] = {
     "svg": "image/svg+xml",
     "png": "image/png",
 }
+MOST_LIKELY = 500_000  # k times the characters of a text
+MOST_NUMBERS = {"json": 4_000_000, "html": 16_000_000, "svg": 16_000_000, "png": 16_000_000}  # of a picture
 N_WORDS = 2000  # of a map of embeddings
 N_POSITIONS = 256  # whose likeness is drawn
 
 
-class Question(BaseModel):
+class InspectQuestion(Question):
     """What is asked of a model; each picture reads what concerns it."""
 
-    model: str | None = None
+    model: Name | None = None
     text: Text = ""
     target: Text | None = None  # a translation or a label; None: the model's own
-    head: Annotated[str, Field(max_length=40)] = "0.0"  # such as "3.2", or "cross.3.2" of a translator
-    heads: Annotated[list[str], Field(max_length=4096)] = []  # to be switched off
+    head: Annotated[Text, Field(max_length=40)] = "0.0"  # such as "3.2", or "cross.3.2" of a translator
+    heads: Annotated[list[Name], Field(max_length=4096, fail_fast=True, default_factory=list)]  # to be switched off
     part: PartName | None = None  # of a rollout; None: the last
-    position: Annotated[int, Field(ge=0)] | None = None  # after which the token comes that is attributed
+    position: Annotated[int, Field(ge=0, le=2**31)] | None = None  # after which the token comes that is attributed
     method: Method = "integrated_gradients"
     word: Text = ""  # whose neighbours are sought
     side: Side | None = None  # of a translator's embeddings
     k: Annotated[int, Field(ge=1, le=100)] = 10
 
 
-def _every_head(look: Inspector, asked: Question) -> View:
+def _every_head(look: Inspector, asked: InspectQuestion) -> View:
     return heads(look, asked.text, asked.target)
 
 
-def _one_head(look: Inspector, asked: Question) -> View:
+def _one_head(look: Inspector, asked: InspectQuestion) -> View:
     head = parse_head(asked.head, look.model)
     maps = look.attention(asked.text, asked.target, [head.layer])
     part = maps.part(head.part)
@@ -68,23 +71,23 @@ def _one_head(look: Inspector, asked: Question) -> View:
     return View("head", {**data, "weights": weights}, heading=f"Where head {head} looks")
 
 
-def _rollout(look: Inspector, asked: Question) -> View:
+def _rollout(look: Inspector, asked: InspectQuestion) -> View:
     found = look.rollout(asked.text, asked.target)
     return view(next((each for each in found if each.name == asked.part), found[-1]))
 
 
-def _tokens(look: Inspector, asked: Question) -> View:
+def _tokens(look: Inspector, asked: InspectQuestion) -> View:
     if look.shape == "classifier":
         return labels(look.lens(asked.text, asked.target, k=len(look.outcomes)))
     return view(look.token_scores(asked.text, asked.target, asked.k))
 
 
-def _attribution(look: Inspector, asked: Question) -> View:
+def _attribution(look: Inspector, asked: InspectQuestion) -> View:
     return view(look.attribution(asked.text, asked.target, position=asked.position, method=asked.method))
 
 
 # The pictures by their names in the address.
-PICTURES: Mapping[str, Callable[[Inspector, Question], View]] = {
+PICTURES: Mapping[str, Callable[[Inspector, InspectQuestion], View]] = {
     "tokens": _tokens,
     "next": lambda look, asked: view(look.token_scores(asked.text, asked.target, asked.k).next),
     "heads": _every_head,
@@ -110,11 +113,15 @@ Picture = Literal[
 
 @router.post("/{picture}", response_class=Response)
 async def inspect(
-    picture: Picture, asked: Question, shelf: TheShelf, limits: TheSettings, format: Format = "bytes"
+    picture: Picture, asked: InspectQuestion, shelf: TheShelf, limits: TheSettings, format: Format = "bytes"
 ) -> Response:
     """A picture of what happens in a model over a text."""
     served = shelf.get(asked.model)
     check_lengths([asked.text, asked.target, asked.word], limits)
+    if asked.k * max(len(asked.text), len(asked.target or "")) > MOST_LIKELY:
+        raise TooMuch(
+            f"k is {asked.k}, which is too much for a text of this length: use a smaller k, or a shorter text"
+        )
 
     def answer() -> tuple[View, tuple[str, ...]]:
         look = served.inspector
@@ -126,7 +133,13 @@ async def inspect(
 
 
 def answer_in(format: Format, found: View, warnings: Sequence[str]) -> Response:
-    """A picture with its warnings, as the page or somebody's file has it."""
+    """Return a picture with its warnings, for the page or as a file. Raises TooMuch for JSON that would be huge."""
+    n_numbers = _count(table(found.data))
+    if n_numbers > MOST_NUMBERS.get(format, n_numbers):
+        raise TooMuch(
+            f"this picture has {n_numbers:,} numbers, too many as {format}: "
+            "use a shorter text, format=bytes, or one head"
+        )
     if format == "json":
         return JSONResponse({"views": [_record(found)], "warnings": list(warnings)})
     content = pack({"views": [for_page(found)], "warnings": warnings}) if format == "bytes" else _file(found, format)
@@ -139,6 +152,20 @@ def for_page(found: View) -> dict[str, Any]:
     if found.name == "attention":
         data = {**data, "parts": [_thumbs(part) for part in data["parts"]]}
     return {"name": found.name, "heading": found.heading, "data": data, "options": found.options}
+
+
+def _count(data: object) -> int:
+    """Return how many numbers there are in the arrays of a picture."""
+    match data:
+        case np.ndarray():
+            return data.size
+        case Mapping():
+            return sum(map(_count, data.values()))
+        case list() | tuple():
+            return sum(map(_count, data))
+        case PackedPart():
+            return data.weights.size
+    return 0
 
 
 def _thumbs(part: PackedPart) -> dict[str, Any]:

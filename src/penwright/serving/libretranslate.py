@@ -1,6 +1,7 @@
 """LibreTranslate's interface, as its clients know it."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Request
@@ -8,14 +9,15 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from penwright.errors import UsageError
-from penwright.serving.fields import Text, TheSettings, TheShelf, check_texts
+from penwright.serving.bodies import FORM, PARTS, kind_of, read_fields
+from penwright.serving.fields import LARGEST, MOST_ENTRIES, Name, Text, TheSettings, TheShelf, check_texts
 from penwright.serving.languages import Guess, detect, languages_of, name_of
+from penwright.serving.markup import Piece, pieces, texts_of, with_texts
 from penwright.serving.refusals import PLAIN_REFUSALS
 from penwright.serving.served import Served, Shelf, Wording
 
 router = APIRouter(responses=PLAIN_REFUSALS)
 Asked = TypeVar("Asked", bound=BaseModel)
-FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 
 
 class ToTranslate(BaseModel):
@@ -23,11 +25,11 @@ class ToTranslate(BaseModel):
 
     model_config = ConfigDict(allow_inf_nan=False)
 
-    q: Text | list[Text]
-    source: Text = "auto"
-    target: Text
+    q: Text | Annotated[list[Text], Field(max_length=MOST_ENTRIES, fail_fast=True)]
+    source: Name = "auto"
+    target: Name
     format: Literal["text", "html"] = "text"
-    alternatives: Annotated[int, Field(ge=0)] = 0
+    alternatives: Annotated[int, Field(ge=0, le=LARGEST)] = 0
     api_key: Text | None = None
 
 
@@ -63,35 +65,62 @@ class Language(BaseModel):
 
 def _body(model: type[BaseModel]) -> dict[str, Any]:
     """Of JSON or of a form, for the description of the interface."""
-    kinds = ("application/json", *FORMS)
+    kinds = ("application/json", FORM, PARTS)
     schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
     return {"requestBody": {"required": True, "content": {kind: {"schema": schema} for kind in kinds}}}
 
 
 @router.post("/translate", response_model_exclude_none=True, openapi_extra=_body(ToTranslate))
 async def translate(request: Request, shelf: TheShelf, limits: TheSettings) -> Translated:
-    """Texts in another language; tags stay as they are."""
+    """Translate texts. Of HTML, tags stay as they are, and so do scripts, code and what is marked translate="no"."""
     asked = await _read(request, ToTranslate)
     several = isinstance(asked.q, list)
     texts = asked.q if isinstance(asked.q, list) else [asked.q]
     check_texts(texts, limits)
     if asked.alternatives >= limits.max_n:
         raise UsageError(f"{asked.alternatives} alternatives: this server gives fewer than {limits.max_n} (max_n)")
-    served, guess = await _translator(shelf, asked, " ".join(texts)[:500])
-    beam_size = max(served.translator.defaults.beam_size, asked.alternatives + 1)
-    found = await served.translate(texts, Wording(beam_size, asked.alternatives + 1))
-    others = [[each.text for each in translation.candidates[1:]] for translation in found]
+    pages = [await asyncio.to_thread(pieces, text) if asked.format == "html" else [Piece("", text)] for text in texts]
+    wanted = list(dict.fromkeys(text for page in pages for text in texts_of(page)))
+    served, guess = await _translator(shelf, asked, " ".join(wanted)[:500])
+    ways = await _ways(served, wanted, asked.alternatives + 1)
+    put_together = with_texts if asked.format == "html" else _plain
+    found = [
+        [put_together(page, {text: way[:rank][-1] for text, way in ways.items()}) for rank in _ranks(page, ways)]
+        for page in pages
+    ]
+    others = [page[1:] for page in found]
     detected = None if guess is None else Detected(confidence=round(100 * guess.share, 1), language=guess.language)
     return Translated(
-        translatedText=[each.text for each in found] if several else found[0].text,
+        translatedText=[page[0] for page in found] if several else found[0][0],
         alternatives=None if not asked.alternatives else others if several else others[0],
         detectedLanguage=[detected] * len(texts) if several and detected else detected,
     )
 
 
+async def _ways(served: Served, texts: Sequence[str], n: int) -> dict[str, list[str]]:
+    """Return up to n translations of each text, best first; a page may have more texts than can wait at once."""
+    found: dict[str, list[str]] = {}
+    wording = Wording(max(served.translator.defaults.beam_size, n), n)
+    at_once = min(len(texts), served.limits.max_texts, served.limits.max_waiting)
+    for start in range(0, len(texts), max(1, at_once)):
+        some = texts[start : start + at_once]
+        translations = await served.translate(some, wording)
+        found |= {text: [each.text for each in one.candidates] for text, one in zip(some, translations, strict=True)}
+    return found
+
+
+def _ranks(page: Sequence[Piece], ways: Mapping[str, Sequence[str]]) -> range:
+    """Return the ranks of the translations of a page, from 1: as many as any of its texts has."""
+    return range(1, 1 + max((len(ways[text]) for text in texts_of(page)), default=1))
+
+
+def _plain(page: Sequence[Piece], translations: Mapping[str, str]) -> str:
+    return "".join(translations.get(part.text, part.text) for part in page)
+
+
 @router.post("/detect", openapi_extra=_body(ToDetect))
 async def which_language(request: Request, shelf: TheShelf, limits: TheSettings) -> list[Detected]:
-    """Among those that can be translated from."""
+    """Guess the language of a text, among those that can be translated from."""
     asked = await _read(request, ToDetect)
     check_texts([asked.q], limits)
     guesses = await detect(asked.q[:500], _translators(shelf))
@@ -153,19 +182,15 @@ async def _translator(shelf: Shelf, asked: ToTranslate, sample: str) -> tuple[Se
 
 
 async def _read(request: Request, model: type[Asked]) -> Asked:
-    """JSON or a form, whichever it is."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    """Return the question in JSON or in a form; a form has nothing but texts."""
+    content_type, body = request.headers.get("content-type", ""), await request.body()
+    is_json = kind_of(content_type, body) == "application/json"
     try:
-        given = await _form(request) if kind in FORMS else await request.json()
-        return model.model_validate(given)
-    except ValidationError as error:
-        raise RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in error.errors()]) from None
+        given = await read_fields(content_type, body)
     except (ValueError, RecursionError):
-        raise UsageError("this is neither JSON nor a form") from None
-
-
-async def _form(request: Request) -> Mapping[str, Any]:
-    """The fields; one that comes several times is a list."""
-    async with request.form() as form:
-        fields = {name: form.getlist(name) for name in form}
-    return {name: values if len(values) > 1 else values[0] for name, values in fields.items()}
+        raise UsageError("the body is neither a JSON object nor a form") from None
+    try:
+        return model.model_validate(given, strict=is_json)
+    except ValidationError as error:
+        problems = [{**each, "loc": ("body", *each["loc"])} for each in error.errors(include_url=False)]
+        raise RequestValidationError(problems, body=given) from None

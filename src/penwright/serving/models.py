@@ -8,8 +8,10 @@ from pydantic import BaseModel
 from penwright.inspection.heads import all_heads
 from penwright.models import Model
 from penwright.models.size import size_of
+from penwright.runs import SAMPLES
 from penwright.serving.fields import TheShelf
 from penwright.serving.languages import languages_of
+from penwright.serving.run_records import read_records
 from penwright.serving.served import Kind, Served
 
 router = APIRouter()
@@ -51,9 +53,9 @@ def models(shelf: TheShelf) -> Models:
 
 
 def facts(served: Served) -> ModelFacts:
-    """What is known of a model, from its run folder and its weights."""
+    """Return what is known of a model, from its weights and from its run folder as far as that is still there."""
     it, model = served.opened, served.application.model
-    settings, samples = it.recipe.model, it.run.records("samples.jsonl")
+    settings, samples = it.recipe.model, read_records(it.run.folder / SAMPLES).lines
     examples = list(dict.fromkeys(record["prompt"] for record in samples if record["prompt"].strip()))
     written = [record["prompt"] + record["completion"] for record in samples] if served.kind == "writer" else examples
     return ModelFacts(
@@ -67,7 +69,7 @@ def facts(served: Served) -> ModelFacts:
         context_length=settings.context_length,
         heads=[str(head) for head in all_heads(model)],
         device=device_of(model),
-        step=it.run.best_step(),
+        step=served.best_step,
         labels=list(it.card.labels),
         languages=list(languages_of(served.name, it)) if served.kind == "translator" else [],
         decoding=it.recipe.decoding.model_dump(mode="json"),

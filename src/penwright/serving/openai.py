@@ -4,14 +4,14 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 from penwright.errors import PenwrightError
 from penwright.serving.completing import Completing
 from penwright.serving.completing_fields import Choice, CompletionAnswer, CompletionRequest
-from penwright.serving.fields import TheSettings, TheShelf
+from penwright.serving.fields import TheSettings, TheShelf, as_json
 from penwright.serving.refusals import REFUSALS, Explanation, Refusal, told
 from penwright.serving.served import Served
 
@@ -47,11 +47,10 @@ async def model(name: str, shelf: TheShelf) -> ModelCard:
 
 
 @router.post("/completions", response_model=CompletionAnswer)
-async def completions(
-    asked: CompletionRequest, shelf: TheShelf, limits: TheSettings
-) -> CompletionAnswer | StreamingResponse:
+async def completions(asked: CompletionRequest, shelf: TheShelf, limits: TheSettings) -> Response:
     """Go on with one or several prompts, each n times; with `stream`, as events that end with [DONE]."""
     work = Completing(asked, shelf.get(asked.model, "writer"), limits)
+    await work.prepare()
     pieces = work.stream()
     if asked.stream:
         first = await anext(pieces)  # what cannot begin is refused as anything else is
@@ -59,7 +58,7 @@ async def completions(
     async with aclosing(pieces):
         async for _ in pieces:
             pass
-    return work.answer([choice.whole() for choice in work.choices], with_usage=True)
+    return await as_json(lambda: work.answer([choice.whole() for choice in work.choices], with_usage=True))
 
 
 async def _events(work: Completing, first: Choice, rest: AsyncGenerator[Choice, None]) -> AsyncIterator[str]:
@@ -81,4 +80,4 @@ def _event(data: BaseModel) -> str:
 
 
 def _card(served: Served) -> ModelCard:
-    return ModelCard(id=served.name, created=int((served.opened.run.folder / "recipe.toml").stat().st_mtime))
+    return ModelCard(id=served.name, created=served.created)

@@ -1,4 +1,4 @@
-"""What a client is told that gets nothing: one shape for each interface, and a status that says whose turn it is."""
+"""Refusals: what a client is told that gets no answer, in the shape that clients of the route know."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 
 from penwright.errors import PenwrightError
 from penwright.serving.gathering import Unwanted
+from penwright.serving.reasons import first_problem
 from penwright.serving.served import Busy, Stopping, UnknownModel
 
 LIBRETRANSLATE = frozenset({"/translate", "/detect", "/languages", "/frontend/settings"})
@@ -18,6 +19,7 @@ TYPES = {
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
+    408: "timeout_error",
     429: "rate_limit_error",
     503: "unavailable_error",
     504: "timeout_error",
@@ -55,15 +57,17 @@ class PlainRefusal(BaseModel):
 
 
 REASONS = {
-    400: "The request makes no sense",
-    401: "A key is missing",
-    404: "There is no such model",
+    400: "The request cannot be met",
+    401: "The key is missing or wrong",
+    403: "The request comes from another place",
+    404: "There is no such model, run or route",
+    408: "The request did not arrive in time",
     409: "The run is not being trained",
     413: "The request is too large",
     422: "The request is not of the right shape",
     429: "Too many requests wait",
-    500: "A mistake of ours",
-    503: "The server is about to end",
+    500: "The server failed",
+    503: "The server is shutting down",
     504: "It took too long",
 }
 Answers = dict[int | str, dict[str, Any]]
@@ -98,10 +102,10 @@ def told(error: Exception) -> tuple[int, str]:
     """The status and the words for an error."""
     status = next((status for kind, status in STATUS.items() if isinstance(error, kind)), None)
     if isinstance(error, TimeoutError):
-        return 504, "this took longer than the server allows: ask for less"
+        return 504, "this took longer than the server allows (deadline_seconds): ask for less"
     if isinstance(error, PenwrightError):
         return status or 400, str(error)
-    return 500, "the server made a mistake; it said more to whoever runs it"
+    return 500, "the server failed; its log says more"
 
 
 def explain_errors(app: FastAPI) -> None:
@@ -119,16 +123,36 @@ async def _refused(request: Request, error: Exception) -> JSONResponse:
 
 async def _misshapen(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    path = request.url.path
-    first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"][1:])
+    path, problems = request.url.path, error.errors()
+    source = str(problems[0]["loc"][0])  # body, query or path
+    inside = [{**each, "loc": each["loc"][1:]} for each in problems if str(each["loc"][0]) == source]
+    given = error.body if source == "body" else dict(request.query_params) | request.path_params
+    if problems[0]["type"] == "json_invalid":
+        inside = [{**inside[0], "loc": ()}]
+    place, reason = first_problem(inside, given)
+    if not place and problems[0]["type"] == "missing":
+        reason = "the request has no body: send JSON"
     clients_know_400 = path in LIBRETRANSLATE or path.startswith("/v1/")
-    message = f"{place}: {first['msg']}" if place else str(first["msg"])
+    message = f"{place}: {reason}" if place else reason
     return refusal(path, 400 if clients_know_400 else 422, message[:500], place[:200] or None)
 
 
 async def _not_served(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    answer = refusal(request.url.path, error.status_code, str(error.detail))
+    path, method = request.url.path, request.method
+    message = {
+        404: f"there is nothing at {method} {path[:200]}. {_instead(path)}All routes are listed in /openapi.json",
+        405: f"{path[:200]} does not take {method}. All routes are listed in /openapi.json",
+        400: "the body cannot be read: send JSON",
+    }.get(error.status_code, str(error.detail))
+    answer = refusal(path, error.status_code, message)
     answer.headers.update(error.headers or {})
     return answer
+
+
+def _instead(path: str) -> str:
+    """Return what to use in place of a route that OpenAI's servers have and this one has not."""
+    if not path.startswith("/v1/"):
+        return ""
+    chat = "This server has no chat models. " if path.startswith("/v1/chat") else ""
+    return f"{chat}To have text written, use POST /v1/completions. "

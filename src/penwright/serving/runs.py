@@ -3,23 +3,24 @@
 Only runs that stand beside those that are served can be seen; a client names one, and never gives a path.
 """
 
+import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel
 
 from penwright.config import Task
 from penwright.errors import PenwrightError
 from penwright.runs import METRICS, SAMPLES, STEPS, Record, Run
 from penwright.serving.alerts import alerts
-from penwright.serving.fields import TheShelf
+from penwright.serving.fields import Name, Question, TheShelf
 from penwright.serving.refusals import REFUSALS, NotTraining
-from penwright.serving.served import Shelf, UnknownModel
+from penwright.serving.run_records import finite, read_records
+from penwright.serving.served import DAMAGE, Shelf, UnknownModel
 from penwright.training.wishes import is_to_stop, was_stopped, wish_stop
 
 router = APIRouter(prefix="/runs", responses=REFUSALS)
@@ -35,7 +36,7 @@ class RunFacts(BaseModel):
     """A run folder at a glance."""
 
     name: str
-    task: Task
+    task: Task | None  # None where the run cannot be read
     state: State
     step: int
     total_steps: int | None
@@ -44,6 +45,7 @@ class RunFacts(BaseModel):
     scores: dict[str, float | None]  # of the last evaluation
     model: str | None  # its name among those that are served
     changed: float  # seconds since 1970
+    problem: str = ""  # what of the run cannot be read
 
 
 class Runs(BaseModel):
@@ -67,6 +69,7 @@ class Figures(BaseModel):
     evaluations: dict[str, Column]  # step, seconds, targets and the scores
     alerts: list[AlertFacts]
     state: str
+    problem: str = ""  # what of the figures cannot be read
 
 
 class SampleFacts(BaseModel):
@@ -90,12 +93,10 @@ class RunSettings(BaseModel):
     settings: dict[str, Any]
 
 
-class ToStop(BaseModel):
+class ToStop(Question):
     """Which run is to be stopped."""
 
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    run: Annotated[str, Field(max_length=500)]
+    run: Name
 
 
 class Stopped(BaseModel):
@@ -106,36 +107,36 @@ class Stopped(BaseModel):
 
 @router.get("")
 def every_run(shelf: TheShelf) -> Runs:
-    """Those that stand beside the served ones."""
-    found = []
-    for name, folder in folders(shelf).items():
-        with suppress(PenwrightError, OSError):  # one that is just being made, or taken away
-            found.append(_facts(name, Run.open(folder), shelf))
+    """Return the runs that stand beside the served ones. Damage in one of them is told there and hides no other."""
+    found = [facts for name, folder in folders(shelf).items() if (facts := _facts(name, folder, shelf)) is not None]
     return Runs(runs=sorted(found, key=lambda run: -run.changed))
 
 
 @router.get("/figures")
 def figures(shelf: TheShelf, run: RunName) -> Figures:
-    """Curves of training and of evaluations, at most 2,000 points each, of which no spike is left out."""
+    """Return the curves of training and of evaluations, at most 2,000 points each, with every spike."""
     it = _run(shelf, run)
-    steps, evaluations = it.records(STEPS), it.records(METRICS)
+    steps, evaluations = (read_records(it.folder / name) for name in (STEPS, METRICS))
     return Figures(
-        steps=_columns(thinned(_with_speed(steps), MOST_POINTS)),
-        evaluations=_columns(thinned(evaluations, MOST_POINTS)),
-        alerts=[AlertFacts(**alert._asdict()) for alert in alerts(steps, evaluations)],
+        steps=_columns(thinned(_with_speed(steps.lines), MOST_POINTS)),
+        evaluations=_columns(thinned(evaluations.lines, MOST_POINTS)),
+        alerts=[AlertFacts(**alert._asdict()) for alert in alerts(steps.lines, evaluations.lines)],
         state=_state(it),
+        problem="; ".join(filter(None, (steps.problem, evaluations.problem))),
     )
 
 
 @router.get("/samples")
 def samples(shelf: TheShelf, run: RunName) -> Samples:
-    """What was tried at each evaluation."""
-    return Samples(samples=[SampleFacts(**each) for each in _run(shelf, run).records(SAMPLES)])
+    """Return what was tried at each evaluation."""
+    lines = read_records(_run(shelf, run).folder / SAMPLES).lines
+    known = ({**each, "reference": str(each.get("reference") or "")} for each in lines)
+    return Samples(samples=[SampleFacts.model_validate(each) for each in known])
 
 
 @router.get("/settings")
 def settings(shelf: TheShelf, run: RunName) -> RunSettings:
-    """The recipe."""
+    """Return the recipe."""
     return RunSettings(settings=_flat(_run(shelf, run).recipe.model_dump(mode="json")))
 
 
@@ -151,14 +152,20 @@ def stop(shelf: TheShelf, asked: ToStop) -> Stopped:
 
 
 def folders(shelf: Shelf) -> dict[str, Path]:
-    """Runs by name; where two have the same one, that of their folder stands before it."""
+    """Return runs by name; where two have the same one, that of their folder stands before it."""
     places = dict.fromkeys(served.opened.run.folder.resolve().parent for served in shelf)
     found: dict[str, Path] = {}
     for place in places:
         for path in sorted(place.glob("*/recipe.toml")):
             folder = path.parent
-            found[folder.name if folder.name not in found else f"{place.name}/{folder.name}"] = folder
+            name = readable(folder)
+            found[name if name not in found else f"{readable(place)}/{name}"] = folder
     return found
+
+
+def readable(folder: Path) -> str:
+    """Return the name of a folder as text, also where its bytes are not UTF-8."""
+    return os.fsencode(folder.name).decode("utf-8", "replace")
 
 
 def thinned(records: Sequence[Record], most: int) -> Sequence[Record]:
@@ -175,8 +182,7 @@ def thinned(records: Sequence[Record], most: int) -> Sequence[Record]:
 
 
 def _loss(record: Record) -> float:
-    loss = record.get("loss")
-    return loss if isinstance(loss, float) else 0.0
+    return finite(record.get("loss")) or 0.0
 
 
 def _run(shelf: Shelf, name: str) -> Run:
@@ -186,27 +192,47 @@ def _run(shelf: Shelf, name: str) -> Run:
     return Run.open(found[name])
 
 
-def _facts(name: str, run: Run, shelf: Shelf) -> RunFacts:
-    steps, evaluations = run.records(STEPS), run.records(METRICS)
-    last: Record = {**(evaluations[-1] if evaluations else {}), **(steps[-1] if steps else {})}
-    scores = {key: value for key, value in (evaluations[-1] if evaluations else {}).items() if key not in COUNTERS}
-    folder = run.folder.resolve()
-    return RunFacts(
+def _facts(name: str, folder: Path, shelf: Shelf) -> RunFacts | None:
+    """Return what is known of a run; None where it has just been taken away."""
+    facts = RunFacts(
         name=name,
-        task=run.recipe.task,
-        state=_state(run),
-        step=int(last.get("step", 0)),
-        total_steps=last.get("total_steps"),
-        seconds=float(last.get("seconds", 0)),
-        best_step=run.best_step(),
-        scores={key: _finite(value) for key, value in scores.items()},
-        model=next((each.name for each in shelf if each.opened.run.folder.resolve() == folder), None),
-        changed=_changed(run),
+        task=None,
+        state="stopped",
+        step=0,
+        total_steps=None,
+        seconds=0.0,
+        best_step=None,
+        scores={},
+        model=next((each.name for each in shelf if each.opened.run.folder.resolve() == folder.resolve()), None),
+        changed=0.0,
     )
+    try:
+        return facts.model_copy(update=_known(Run.open(folder)))
+    except DAMAGE as error:
+        said = str(error) if isinstance(error, PenwrightError) else f"{name} is damaged: {error!r}"
+        return facts.model_copy(update={"problem": said[:300]}) if folder.is_dir() else None
+
+
+def _known(run: Run) -> Record:
+    steps, evaluations = (read_records(run.folder / name) for name in (STEPS, METRICS))
+    evaluated: Record = evaluations.lines[-1] if evaluations.lines else {}
+    last: Record = {**evaluated, **(steps.lines[-1] if steps.lines else {})}
+    total = last.get("total_steps")
+    return {
+        "task": run.recipe.task,
+        "state": _state(run),
+        "step": int(last.get("step", 0)),
+        "total_steps": total if isinstance(total, int) else None,
+        "seconds": finite(last.get("seconds")) or 0.0,
+        "best_step": run.best_step(),
+        "scores": {key: finite(value) for key, value in evaluated.items() if key not in COUNTERS},
+        "changed": _changed(run),
+        "problem": "; ".join(filter(None, (steps.problem, evaluations.problem))),
+    }
 
 
 def _state(run: Run) -> State:
-    with suppress(PenwrightError, KeyError, IndexError):
+    with suppress(*DAMAGE):
         state = run.checkpoints()[-1].state()
         spent = state["total_steps"] is not None and state["step"] >= state["total_steps"]
         if spent or state.get("stopped_early", False):
@@ -217,13 +243,13 @@ def _state(run: Run) -> State:
 
 
 def _changed(run: Run) -> float:
-    """When a line was last written, or else the recipe."""
+    """Return when a line was last written, or else the recipe."""
     paths = [run.folder / name for name in (STEPS, METRICS, "recipe.toml")]
     return max((path.stat().st_mtime for path in paths if path.is_file()), default=0.0)
 
 
 def _with_speed(steps: Sequence[Record]) -> list[Record]:
-    """With the targets a second since the record before; none where a run was taken up again."""
+    """Return the records with the targets a second since the one before; None where a run was resumed."""
     before: Record = {"seconds": 0.0, "targets": 0}
     found = []
     for each in steps:
@@ -236,11 +262,7 @@ def _with_speed(steps: Sequence[Record]) -> list[Record]:
 
 def _columns(records: Sequence[Record]) -> dict[str, Column]:
     names = dict.fromkeys(name for record in records for name in record)
-    return {name: [_finite(record.get(name)) for record in records] for name in names}
-
-
-def _finite(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and isfinite(value) else None
+    return {name: [finite(record.get(name)) for record in records] for name in names}
 
 
 def _flat(table: dict[str, Any], above: str = "") -> dict[str, Any]:

@@ -1,19 +1,24 @@
 """A run as a server has it: whatever computes with its model does so in one thread of its own."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
+from threading import Event
+from time import monotonic, sleep
 from typing import Literal, NamedTuple, TypeVar
 
 from penwright.decoding import Classification, Classifier, Demands, Generator, Translation, Translator
+from penwright.decoding.alignment import Head
 from penwright.decoding.obeying.demands import USUAL_DEMANDS
 from penwright.decoding.pooled import News, Request
 from penwright.errors import PenwrightError, UsageError
 from penwright.inspection import Inspector
-from penwright.serving.gathering import Gathering, Waiting
+from penwright.refining import kept_alignment
+from penwright.serving.gathering import Gathering, Unwanted, Waiting
 from penwright.serving.pooling import Pooling
 from penwright.serving.settings import ServingSettings
 from penwright.tasks import Application
@@ -21,6 +26,9 @@ from penwright.using import Opened, load, opened
 
 Kind = Literal["writer", "translator", "classifier"]
 T = TypeVar("T")
+Check = Callable[[], None]  # raises when work is to end
+WORK_SECONDS, REST_SECONDS = 0.001, 0.003  # of a build, which leaves most of Python's lock to the model's thread
+DAMAGE = (PenwrightError, OSError, ValueError, KeyError, IndexError, TypeError, AttributeError)  # of a run's files
 
 
 class UnknownModel(PenwrightError):
@@ -46,19 +54,41 @@ class Wording(NamedTuple):
 
 
 class Served:
-    """One run. What waits or is worked on is counted: beyond `max_waiting` texts, Busy is raised."""
+    """A run that is served. Texts that wait or are worked on are counted; more than `max_waiting` raise Busy."""
 
     def __init__(self, name: str, it: Opened, application: Application, limits: ServingSettings | None = None):
         self.name, self.opened, self.application, self.limits = name, it, application, limits or ServingSettings()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"penwright-{name}")
+        self._builder = ThreadPoolExecutor(1, thread_name_prefix=f"penwright-build-{name}")
+        self._note_folder()
         self.n_inside = 0  # texts that wait or are worked on
         self.is_stopping = False
 
+    def _note_folder(self) -> None:
+        """Note what the run folder tells of the model: it may be changed, or deleted, while the model is served."""
+        run = self.opened.run
+        self.created = int(time.time())
+        self.best_step: int | None = None
+        self._head: Head | None = None
+        with suppress(*DAMAGE):
+            self.created = int((run.folder / "recipe.toml").stat().st_mtime)
+            self.best_step = run.best_step()
+        self.alignment()
+
+    def alignment(self) -> Head | None:
+        """Return the head that aligns a translation's words best, or None where it was never looked for."""
+        with suppress(*DAMAGE):
+            self._head = kept_alignment(self.opened.run.folder)
+        return self._head
+
     @classmethod
     def load(cls, folder: Path, name: str | None = None, limits: ServingSettings | None = None) -> "Served":
-        """A run folder, under its own name or another."""
+        """Load a run folder, under its own name or another."""
         device = limits.device if limits else "cpu"
-        return cls(name or folder.resolve().name, opened(folder), load(folder, device), limits)
+        served = cls(name or folder.resolve().name, opened(folder), load(folder, device), limits)
+        if served.kind == "writer":
+            _ = served.pooling  # takes a second, in which the first client would keep all others waiting
+        return served
 
     @property
     def kind(self) -> Kind:
@@ -106,6 +136,21 @@ class Served:
             async with asyncio.timeout(self.limits.deadline_seconds):
                 return await asyncio.wrap_future(self._worker.submit(function))
 
+    async def build(self, function: Callable[[Check], T]) -> T:
+        """Return what a function makes that may take long and needs no model, such as the automaton of a pattern.
+
+        It runs on a thread of its own and calls its argument often. That ends it when nobody waits any more, and lets
+        the model's thread, which shares Python's lock with it, go first.
+        """
+        left, seconds = Event(), self.limits.build_seconds
+        with self._place(1):
+            try:
+                async with asyncio.timeout(self.limits.deadline_seconds):
+                    work = self._builder.submit(lambda: function(_pace(left, monotonic() + seconds)))
+                    return await asyncio.wrap_future(work)
+            finally:
+                left.set()
+
     async def write(self, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, News], None]:
         """The tokens of completions (made by `generator.requests`) as they come, each with the number of its request.
 
@@ -142,8 +187,9 @@ class Served:
             self.gathering.cut(error)
 
     def close(self) -> None:
-        """Let the thread end."""
-        self._worker.shutdown(wait=False, cancel_futures=True)
+        """Let the threads end."""
+        for each in (self._worker, self._builder):
+            each.shutdown(wait=False, cancel_futures=True)
 
     async def _gathered(
         self, texts: Sequence[str], wording: Wording | None
@@ -185,6 +231,26 @@ class Served:
 
     def _wrong_kind(self, wanted: Kind) -> UsageError:
         return UsageError(f"{self.name} is a {self.kind}, and this is for a {wanted}")
+
+
+def _pace(left: Event, until: float) -> Check:
+    """Return a check that raises Unwanted once `left` is set, and UsageError after a time; it rests now and then."""
+    began = monotonic()
+
+    def check() -> None:
+        nonlocal began
+        if left.is_set():
+            raise Unwanted("nobody waits for this")
+        now = monotonic()
+        if now > until:
+            raise UsageError(
+                "the pattern and the words take too long to prepare: use a simpler pattern, or fewer words"
+            )
+        if now - began > WORK_SECONDS:
+            sleep(REST_SECONDS)
+            began = monotonic()
+
+    return check
 
 
 class Shelf:

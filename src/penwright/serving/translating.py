@@ -1,15 +1,18 @@
 """What the page needs to translate: sentences with what is known of each word, and other ways to put them.
 
-Texts are cut into words as `decoding/words.py` says. A word comes as a text with what stands before it, and not as a
-place, since browsers count characters otherwise than Python.
+Texts are cut into words as `decoding/words.py` says. A word comes as a text with what stands before it, not as a
+place: browsers count characters otherwise than Python.
 """
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from math import exp, fsum
 from threading import Event
 from typing import TypeVar
 
-from fastapi import APIRouter
+import numpy as np
+from fastapi import APIRouter, Response
 
 from penwright.decoding import Aligner
 from penwright.decoding.alignment import Weights
@@ -21,20 +24,22 @@ from penwright.decoding.segments import sentences
 from penwright.decoding.translations import Alternative, Candidate, Translation
 from penwright.decoding.translator import Translator
 from penwright.decoding.tree import BeamTree
-from penwright.decoding.words import Span, numbers_of, pieces_of_words, whole
+from penwright.decoding.words import Span, numbers_of, pieces_of_words, whole, word_spans
 from penwright.errors import UsageError
-from penwright.refining import kept_alignment
-from penwright.serving.fields import TheSettings, TheShelf, check_texts
+from penwright.serving.fields import TheSettings, TheShelf, as_json, check_texts
 from penwright.serving.gathering import Unwanted
-from penwright.serving.refusals import REFUSALS
+from penwright.serving.refusals import REFUSALS, TooMuch
 from penwright.serving.served import Served
 from penwright.serving.settings import ServingSettings
 from penwright.serving.translating_fields import (
     Asked,
     AskedDocument,
+    AskedLinks,
     AskedSentence,
     AskedSentences,
     Document,
+    Link,
+    Links,
     OtherWord,
     OtherWords,
     Paragraph,
@@ -51,28 +56,41 @@ from penwright.tokenizers import Tokenizer
 
 router = APIRouter(prefix="/translating", responses=REFUSALS)
 T = TypeVar("T")
+MOST_WORDS, MOST_CHARACTERS = 300, 3000  # of a sentence: search and attention grow with the square of its length
+LONGER = 4  # times the length of a sentence that its translation may have
+WEAKEST = 0.01  # weight of attention that is sent
 
 
-@router.post("/cut")
-async def cut(asked: AskedDocument, shelf: TheShelf, limits: TheSettings) -> Document:
-    """Paragraphs and sentences of a text; no model is needed for it."""
+@router.post("/cut", response_model=Document)
+async def cut(asked: AskedDocument, shelf: TheShelf, limits: TheSettings) -> Response:
+    """Return the paragraphs and sentences of a text. Sentences too long to be translated at once are cut as well."""
     check_texts([asked.text], limits)
     translator = shelf.get(asked.model, "translator").translator
     text = asked.text.replace("\r\n", "\n")
-    return Document(paragraphs=[_paragraph(block, translator) for block in blocks(text)])
+
+    def answer() -> Document:
+        return Document(paragraphs=[_paragraph(block, translator) for block in blocks(text)])
+
+    return await as_json(answer)
 
 
-@router.post("/sentences")
-async def translate(asked: AskedSentences, shelf: TheShelf, limits: TheSettings) -> Sentences:
-    """Translations with the probability of each word, what became of terms, and where each word looks."""
+@router.post("/sentences", response_model=Sentences)
+async def translate(asked: AskedSentences, shelf: TheShelf, limits: TheSettings) -> Response:
+    """Return translations with the probability of each word, and what became of terms."""
     served = shelf.get(asked.model, "translator")
-    translator, demands = served.translator, _demands(asked, limits)
+    translator = served.translator
     check_texts([each.text + each.prefix for each in asked.sentences], limits)
-    head = kept_alignment(served.opened.run.folder)
+    for number, each in enumerate(asked.sentences):
+        check_sentence(each.text, each.prefix, f"sentence {number}")
+    total = sum(len(each.text) for each in asked.sentences)
+    if total > limits.max_characters:
+        most = f"{limits.max_characters:,} (max_characters)"
+        raise TooMuch(f"sentences of {total:,} characters in all: this server takes {most}")
+    demands = await _demands(asked, limits)
 
-    def answer() -> list[Sentence]:
+    def find() -> list[Translation]:
         beam_size = asked.beam_size or translator.defaults.beam_size
-        found = translator.translate(
+        return translator.translate(
             [each.text for each in asked.sentences],
             beam_size=beam_size,
             n_best=beam_size,
@@ -80,38 +98,57 @@ async def translate(asked: AskedSentences, shelf: TheShelf, limits: TheSettings)
             demands=demands,
             prefixes=[each.prefix for each in asked.sentences],
         )
-        tokenizer = translator.tokenizer
-        aligner = Aligner(translator.model, tokenizer, head, lambda text: pieces_of_words(text, tokenizer))
-        weights = iter(aligner.weights([(each.source, way.text) for each in found for way in each.candidates]))
-        return [
-            Sentence(
-                source=_words(each.source, pieces_of_words(each.source, tokenizer)),
-                ways=[_way(each, way, next(weights), tokenizer) for way in each.candidates],
-                warnings=list(each.warnings),
-            )
-            for each in found
-        ]
 
-    aligned_by = "the mean of all heads" if head is None else f"head cross.{head.layer}.{head.head}, which aligns best"
-    return Sentences(sentences=await _while_wanted(served, answer), aligned_by=aligned_by)
+    found = await _while_wanted(served, find)
+    return await as_json(lambda: Sentences(sentences=[_sentence(each, translator.tokenizer) for each in found]))
+
+
+@router.post("/links", response_model=Links)
+async def links(asked: AskedLinks, shelf: TheShelf, limits: TheSettings) -> Response:
+    """Return how much each word of a translation looks at each word of its sentence."""
+    served = shelf.get(asked.model, "translator")
+    translator = served.translator
+    check_texts([asked.text, asked.target], limits)
+    check_sentence(asked.text, "", "the sentence")
+    if len(asked.target) > LONGER * MOST_CHARACTERS:
+        raise TooMuch(f"a translation of {len(asked.target):,} characters: at most {LONGER * MOST_CHARACTERS:,}")
+    head, tokenizer = await asyncio.to_thread(served.alignment), translator.tokenizer
+
+    def look() -> Weights:
+        aligner = Aligner(translator.model, tokenizer, head, lambda text: pieces_of_words(text, tokenizer))
+        return aligner.weights([(asked.text, asked.target)])[0]
+
+    weights = await served.run(look)
+
+    def answer() -> Links:
+        places = np.argwhere(weights >= WEAKEST).tolist()
+        strong = [Link(target, source, round(float(weights[target, source]), 4)) for target, source in places]
+        by = "the mean of all heads" if head is None else f"head cross.{head.layer}.{head.head}, which aligns best"
+        return Links(links=strong, aligned_by=by)
+
+    return await as_json(answer)
 
 
 @router.post("/words")
 async def other_words(asked: AskedSentence, shelf: TheShelf, limits: TheSettings) -> OtherWords:
-    """The likeliest next words after the prefix, each with the rest translated anew."""
+    """Return the likeliest next words after the prefix, each with the rest translated anew."""
     served = shelf.get(asked.model, "translator")
-    translator, demands = served.translator, _demands(asked, limits)
+    translator = served.translator
     check_texts([asked.text + asked.prefix], limits)
+    check_sentence(asked.text, asked.prefix, "the sentence")
+    demands = await _demands(asked, limits)
     found = await _while_wanted(served, lambda: translator.alternatives(asked.text, asked.prefix, asked.n, demands))
     return OtherWords(words=[_other_word(each, asked.prefix) for each in found])
 
 
-@router.post("/tree")
-async def tree(asked: AskedSentence, shelf: TheShelf, limits: TheSettings) -> Tree:
-    """The tree of the search that leads to the translation of a sentence."""
+@router.post("/tree", response_model=Tree)
+async def tree(asked: AskedSentence, shelf: TheShelf, limits: TheSettings) -> Response:
+    """Return the tree of the search that leads to the translation of a sentence."""
     served = shelf.get(asked.model, "translator")
-    translator, demands = served.translator, _demands(asked, limits)
+    translator = served.translator
     check_texts([asked.text + asked.prefix], limits)
+    check_sentence(asked.text, asked.prefix, "the sentence")
+    demands = await _demands(asked, limits)
     grown = BeamTree()
 
     def answer() -> None:
@@ -132,11 +169,23 @@ async def tree(asked: AskedSentence, shelf: TheShelf, limits: TheSettings) -> Tr
         )
 
     await _while_wanted(served, answer)
-    return Tree(nodes=[TreeNode(**node._asdict()) for node in grown.nodes(translator.tokenizer)])
+    return await as_json(lambda: Tree(nodes=[TreeNode(**node._asdict()) for node in grown.nodes(translator.tokenizer)]))
+
+
+def check_sentence(text: str, prefix: str, name: str) -> None:
+    """Refuse a sentence whose search, or whose answer, would be out of proportion; raises TooMuch."""
+    longest = max(len(text), len(prefix))
+    if longest > MOST_CHARACTERS:
+        raise TooMuch(
+            f"{name} has {longest:,} characters: at most {MOST_CHARACTERS:,}. Cut it first (/translating/cut)"
+        )
+    n_words = max(len(word_spans(each)) for each in (text, prefix))
+    if n_words > MOST_WORDS:
+        raise TooMuch(f"{name} has {n_words:,} words: at most {MOST_WORDS:,}. Cut it first (/translating/cut)")
 
 
 async def _while_wanted(served: Served, function: Callable[[], T]) -> T:
-    """What a function returns that searches; when its client goes away, the search ends within a step."""
+    """Return what `function` finds by searching; when its client goes away, the search ends within a step."""
     gone = Event()
 
     def check() -> None:
@@ -153,9 +202,9 @@ async def _while_wanted(served: Served, function: Callable[[], T]) -> T:
         gone.set()
 
 
-def _demands(asked: Asked, limits: ServingSettings) -> Demands:
+async def _demands(asked: Asked, limits: ServingSettings) -> Demands:
     check_texts([asked.glossary], limits)
-    return Demands(Glossary.parse(asked.glossary.encode(), "the glossary,"))
+    return Demands(await asyncio.to_thread(Glossary.parse, asked.glossary.encode(), "the glossary,"))
 
 
 def _other_word(found: Alternative, prefix: str) -> OtherWord:
@@ -165,13 +214,28 @@ def _other_word(found: Alternative, prefix: str) -> OtherWord:
 
 
 def _paragraph(block: Block, translator: Translator) -> Paragraph:
-    found = sentences(block.text, translator.source_language) if block.text.strip() else []
+    whole_ones = sentences(block.text, translator.source_language) if block.text.strip() else []
+    found = [part for sentence in whole_ones for part in short_parts(sentence)]
     return Paragraph(
         first=block.first,
         rest=block.rest,
         width=block.width,
         sentences=[_source_sentence(each, translator.tokenizer) for each in found if each.strip()],
     )
+
+
+def short_parts(text: str) -> list[str]:
+    """Return the text in parts that `check_sentence` accepts, cut before words where that is possible."""
+    cuts, start, n_words = [0], 0, 0
+    for span in word_spans(text):
+        if n_words == MOST_WORDS or (span.end - start > MOST_CHARACTERS and span.start > start):
+            start, n_words = span.start, 0
+            cuts.append(start)
+        while span.end - start > MOST_CHARACTERS:
+            start += MOST_CHARACTERS
+            cuts.append(start)
+        n_words += 1
+    return [text[start:end] for start, end in pairwise([*cuts, len(text)])]
 
 
 def _source_sentence(text: str, tokenizer: Tokenizer) -> SourceSentence:
@@ -190,14 +254,22 @@ def _words(text: str, places: Sequence[Span], probabilities: Sequence[float | No
     ]
 
 
-def _way(found: Translation, candidate: Candidate, weights: Weights, tokenizer: Tokenizer) -> Way:
-    sides = pieces_of_words(found.source, tokenizer), pieces_of_words(candidate.text, tokenizer)
+def _sentence(found: Translation, tokenizer: Tokenizer) -> Sentence:
+    places = pieces_of_words(found.source, tokenizer)
+    return Sentence(
+        source=_words(found.source, places),
+        ways=[_way(places, candidate, tokenizer) for candidate in found.candidates],
+        warnings=list(found.warnings),
+    )
+
+
+def _way(source: Sequence[Span], candidate: Candidate, tokenizer: Tokenizer) -> Way:
+    sides = source, pieces_of_words(candidate.text, tokenizer)
     return Way(
         text=candidate.text,
         log_prob=candidate.log_prob,
         score=candidate.score,
         words=_words(candidate.text, sides[1], _probabilities(candidate, sides[1], tokenizer)),
-        weights=weights.round(4).tolist(),
         terms=[_term(outcome, *sides) for outcome in candidate.outcomes],
     )
 

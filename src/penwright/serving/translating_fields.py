@@ -1,10 +1,10 @@
 """What is asked of translating.py, and what it answers."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
-from penwright.serving.fields import Text
+from penwright.serving.fields import MOST_ENTRIES, Name, Question, Text
 
 MOST_BEAMS = 16
 
@@ -35,7 +35,6 @@ class Way(BaseModel):
     log_prob: float  # in nats
     score: float
     words: list[Word]
-    weights: list[list[float]]  # how much each word looks at each source word
     terms: list[Term]
 
 
@@ -47,26 +46,17 @@ class Sentence(BaseModel):
     warnings: list[str]
 
 
-class Question(BaseModel):
-    """What is sent here."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    model: Text | None = None  # None: the first translator
-
-
 class Asked(Question):
     """How to translate."""
 
+    model: Name | None = None  # None: the first translator
     glossary: Text = ""  # the lines of a glossary file
     beam_size: Annotated[int, Field(ge=1, le=MOST_BEAMS)] | None = None
     length_penalty: Annotated[float, Field(ge=-10, le=10)] | None = None
 
 
-class Wanted(BaseModel):
+class Wanted(Question):
     """A sentence, and how its translation begins; a beginning that ends in white space ends a word."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
 
     text: Text
     prefix: Text = ""
@@ -75,7 +65,7 @@ class Wanted(BaseModel):
 class AskedSentences(Asked):
     """Several sentences."""
 
-    sentences: list[Wanted]
+    sentences: Annotated[list[Wanted], Field(max_length=MOST_ENTRIES, fail_fast=True)]
 
 
 class AskedSentence(Asked, Wanted):
@@ -88,6 +78,28 @@ class Sentences(BaseModel):
     """In the order of what was asked."""
 
     sentences: list[Sentence]
+
+
+class AskedLinks(Question):
+    """A sentence and one of its translations."""
+
+    model: Name | None = None
+    text: Text
+    target: Text
+
+
+class Link(NamedTuple):
+    """How much a word looks at a source word."""
+
+    target: int  # its place among the words
+    source: int
+    weight: float
+
+
+class Links(BaseModel):
+    """Where the words of a translation look; weights below 0.01 are left out."""
+
+    links: list[Link]
     aligned_by: str  # whose attention the weights are
 
 
@@ -118,6 +130,7 @@ class Document(BaseModel):
 class AskedDocument(Question):
     """A text to be cut."""
 
+    model: Name | None = None
     text: Text
 
 

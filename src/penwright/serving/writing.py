@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from functools import lru_cache
 from math import exp
@@ -10,27 +10,32 @@ from time import perf_counter
 from typing import Annotated, Any
 
 import torch
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 from fastapi.responses import StreamingResponse
 from jaxtyping import Float
 from pydantic import BaseModel, Field
 from torch import Tensor
 
-from penwright.config import DecodingSettings, merge, validate
+from penwright.config import DecodingSettings
 from penwright.decoding.choosing.penalties import History
+from penwright.decoding.constraining.constraints import is_constrained
+from penwright.decoding.constraining.expressions import never_end
+from penwright.decoding.decodable import in_view
 from penwright.decoding.drafts import MAX_NEW_TOKENS, manner_of
-from penwright.decoding.pooled import News
+from penwright.decoding.pooled import News, Request
 from penwright.decoding.unknown import unknown_warnings
 from penwright.errors import PenwrightError, UsageError
 from penwright.inspection.token_scores import TokenScores
 from penwright.inspection.tokens import readable
-from penwright.serving.fields import Text, TheSettings, TheShelf, check_texts
+from penwright.serving.decoding_fields import decoding_settings
+from penwright.serving.fields import Name, Question, Text, TheSettings, TheShelf, TokenId, as_json, check_texts
 from penwright.serving.refusals import REFUSALS, TooMuch, told
 from penwright.serving.served import Served
 from penwright.tokenizers import TextStream, Tokenizer
 
 router = APIRouter(responses={**REFUSALS})
 N_LIKELY = 10
+MOST_LIKELY = 50_000  # alternatives of all tokens of a text
 Tokens = tuple[int, ...]
 
 
@@ -85,55 +90,60 @@ class Scores(BaseModel):
     warnings: list[str]  # of what the model does not know
 
 
-class Prompt(BaseModel):
-    """A text, and tokens after it that are known as such: what was written before is gone on from as it was written."""
+class Prompt(Question):
+    """A text, and the tokens after it: what was written before is continued token by token."""
 
-    model: Text | None = None
+    model: Name | None = None
     text: Text = ""
-    tokens: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=100_000)] = []
-    settings: dict[str, Any] = {}  # what differs from the model's own; a null takes a rule away
+    tokens: Annotated[list[TokenId], Field(max_length=100_000, fail_fast=True, default_factory=list)]
+    settings: Annotated[
+        dict[str, Any], Field(default_factory=dict)
+    ]  # what differs from the model's own; a null takes a rule away
 
 
 @router.post("/next")
 async def next_token(asked: Prompt, shelf: TheShelf, limits: TheSettings) -> Foresight:
-    """What may come next, before and after the settings; the model runs only where the text is another one."""
+    """Return what may come next, before and after the settings. For a text that was just asked about, no model runs."""
     served = shelf.get(asked.model, "writer")
     check_texts([asked.text], limits)
-    settings = _settings(served, asked.settings)
-    return await served.run(lambda: _foresight(served, _tokens(served, asked), settings))
+    settings = decoding_settings(served.generator.defaults, asked.settings, "settings")
+    tokens = await asyncio.to_thread(_tokens, served, asked)
+    return await served.run(lambda: _foresight(served, tokens, settings))
 
 
-@router.post("/score")
-async def score(asked: Prompt, shelf: TheShelf, limits: TheSettings) -> Scores:
-    """How likely each token of a text is, given those before it."""
+@router.post("/score", response_model=Scores)
+async def score(asked: Prompt, shelf: TheShelf, limits: TheSettings) -> Response:
+    """Return how likely each token of a text is, given those before it. Of a long text, fewer alternatives are told."""
     served = shelf.get(asked.model, "writer")
     check_texts([asked.text], limits)
     tokenizer = served.generator.tokenizer
-    found = await served.run(lambda: served.inspector.token_scores(asked.text, k=N_LIKELY))
+    k = min(N_LIKELY, max(1, MOST_LIKELY // max(1, len(asked.text))))
+    found = await served.run(lambda: served.inspector.token_scores(asked.text, k=k))
 
     def answer() -> Scores:
         tokens = [_scored(tokenizer, found, place) for place in range(len(found.tokens))]
         return Scores(tokens=tokens, warnings=unknown_warnings(tokenizer, asked.text))
 
-    return await asyncio.to_thread(answer)  # of a long text it takes seconds, in which others are to be served
+    return await as_json(answer)
 
 
 @router.post("/write", response_class=StreamingResponse)
 async def write(asked: Prompt, shelf: TheShelf, limits: TheSettings) -> StreamingResponse:
-    """Goes on with a text: events `token` (a WrittenToken), then `done` or `error`."""
+    """Continue a text: events `token` (a WrittenToken), then `done` or `error`."""
     served = shelf.get(asked.model, "writer")
     check_texts([asked.text], limits)
-    settings = _settings(served, asked.settings)
+    settings = decoding_settings(served.generator.defaults, asked.settings, "settings")
     if settings.max_new_tokens is None:
         settings = settings.model_copy(update={"max_new_tokens": min(MAX_NEW_TOKENS, limits.max_new_tokens)})
     elif settings.max_new_tokens > limits.max_new_tokens:
         raise TooMuch(f"{settings.max_new_tokens} new tokens: this server writes {limits.max_new_tokens} at a time")
 
-    def prepare() -> list[Any]:
+    def prepare(check: Callable[[], None]) -> list[Request]:
         _, *tokens = _tokens(served, asked)
-        return served.generator.requests(tokens, settings, n_likely=N_LIKELY)
+        return served.generator.requests(tokens, settings, n_likely=N_LIKELY, check=check)
 
-    news = served.write(await served.run(prepare))
+    is_quick = not is_constrained(settings)
+    news = served.write(await (asyncio.to_thread(prepare, never_end) if is_quick else served.build(prepare)))
     first = await anext(news, None)  # what cannot begin is refused as anything else is
     return StreamingResponse(_events(served, first, news), media_type="text/event-stream")
 
@@ -188,7 +198,7 @@ def _scored(tokenizer: Tokenizer, found: TokenScores, place: int) -> ScoredToken
 
 
 def _tokens(served: Served, asked: Prompt) -> Tokens:
-    """With the start token; raises UsageError for tokens that the model does not have."""
+    """Return the tokens with the start token; raises UsageError for those that the model does not have."""
     tokenizer = served.generator.tokenizer
     strange = next((token for token in asked.tokens if token >= tokenizer.vocab_size), None)
     if strange is not None:
@@ -196,19 +206,15 @@ def _tokens(served: Served, asked: Prompt) -> Tokens:
     return (tokenizer.start_id, *tokenizer.encode(asked.text), *asked.tokens)
 
 
-def _settings(served: Served, changes: Mapping[str, Any]) -> DecodingSettings:
-    """The model's own, with these laid over them."""
-    return validate(DecodingSettings, merge(served.generator.defaults.model_dump(), changes), "settings")
-
-
 @lru_cache(maxsize=32)
 def _logits(served: Served, tokens: Tokens) -> Float[Tensor, " vocab_size"]:
-    """Of the token after these; kept, so that settings can be tried out."""
+    """Return the scores of the token after these; kept, so that settings can be tried out."""
     return served.generator.next_logits(tokens).double()
 
 
 def _foresight(served: Served, tokens: Tokens, settings: DecodingSettings) -> Foresight:
-    tokenizer, logits = served.generator.tokenizer, _logits(served, tokens)
+    tokenizer, context = served.generator.tokenizer, served.generator.model.settings.context_length
+    logits = _logits(served, tuple(in_view(tokens, context)))  # the model reads no more, so no more is kept
     sampling = manner_of(tokenizer, settings, []).sampling
     reshaped = sampling.reshape(logits[None], History([tokens], logits[None]) if sampling.looks_back else None)[0]
     chances = (

@@ -64,7 +64,9 @@ class TaskParts:
     batches: Callable[[Workbench, TokenStore], AnyBatches]
     look: Callable[[Workbench], Sequence[Score]]  # while it learns, so a quick one; the first score ranks
     evaluate: Callable[[Workbench], Sequence[Score]]  # the same scores of the whole held-out part
-    baselines: Callable[[Workbench], Sequence[Score]]  # what a model must beat, under the name of the score it beats
+    baselines: Callable[
+        [Workbench, bool], Sequence[Score]
+    ]  # what a model must beat, under the name of the score it beats
     sample: Callable[[Workbench], Sequence[Sample]]
 
 

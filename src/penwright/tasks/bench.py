@@ -6,7 +6,7 @@ import torch
 
 from penwright.config import Recipe
 from penwright.data.batching import Markers
-from penwright.data.corpora import Cleaning, Columns, Corpus, Document, Labelled, Pair, Part, Reading
+from penwright.data.corpora import Cleaning, Columns, Corpus, Document, Labelled, Pair, Part, Reading, Roles
 from penwright.data.languages import Languages, languages_between, languages_told
 from penwright.data.store import TokenStore
 from penwright.decoding import Classifier, Generator, Translator
@@ -80,11 +80,11 @@ def make_application(model: Model, tokenizer: Tokenizer, recipe: Recipe, card: C
             return Classifier(model, tokenizer, card.labels)
 
 
-def reading_of(recipe: Recipe) -> Reading:
-    """How its files are read: which columns are what, what is left out, what is held out."""
+def reading_of(recipe: Recipe, roles: Roles | None = None) -> Reading:
+    """Return how files are read: in which columns (those of the recipe, else these `roles`), and what is left out."""
     data = recipe.data
     return Reading(
-        columns=Columns(data.source, data.target, data.text, data.label, data.label_names),
+        columns=Columns(data.source, data.target, data.text, data.label, data.label_names, roles or {}),
         validation=data.validation,
         held_out=data.held_out,
         seed=recipe.seed if data.seed is None else data.seed,

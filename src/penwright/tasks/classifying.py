@@ -1,5 +1,6 @@
 """To classify: an encoder-only model of labelled texts."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from math import log
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from penwright.data.batching import LabelledBatches
 from penwright.data.corpora import Labelled
 from penwright.data.hiding import TokenDropout
+from penwright.data.labels import label_key
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
 from penwright.decoding import Classifier
@@ -22,16 +24,24 @@ from penwright.training.session import Sample
 
 Rows = NDArray[np.int64]
 N_SAMPLES = 3
+SHOWN = 10  # labels in a message
 MOST_LOOKED_AT = 10_000  # texts at a look
 
 
 def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
+    """Yield text and number of the label; labels that are written a little differently (1 and 1.0) are found too."""
     number = {label: place for place, label in enumerate(labels)}
+    keys = Counter(map(label_key, labels))
+    alike = {key: place for place, key in enumerate(map(label_key, labels)) if keys[key] == 1}
     for example in part:
         assert isinstance(example, Labelled)
-        if example.label not in number:
-            raise PenwrightError(f"no text of training has the label '{example.label}'; it had {', '.join(labels)}")
-        yield example.text, number[example.label]
+        place = number.get(example.label)
+        if place is None:
+            place = alike.get(label_key(example.label))
+        if place is None:
+            known = f"{', '.join(labels[:SHOWN])}{', ...' if len(labels) > SHOWN else ''}"
+            raise PenwrightError(f"no text of training has the label '{example.label[:50]}'; it had {known}")
+        yield example.text, place
 
 
 def texts(corpus: AnyCorpus) -> Iterator[str]:
@@ -79,7 +89,8 @@ def _scores(bench: Workbench, rows: Rows) -> Sequence[Score]:
     return [*classification_scores(counts), Score("nats per text", nats)]
 
 
-def beaten(bench: Workbench) -> Sequence[Score]:
+def beaten(bench: Workbench, whole: bool = False) -> Sequence[Score]:
+    """Score the most frequent label, and equal probabilities, on the held-out part, which is always read whole."""
     counts = np.bincount(bench.held_out.labels["label"])
     frequent = 100 * float(counts.max() / counts.sum())
     return [
@@ -93,4 +104,6 @@ def sample(bench: Workbench) -> Sequence[Sample]:
     classifier = bench.application
     assert isinstance(classifier, Classifier)
     given = classifier.classify([example.text for example in examples])
-    return [Sample(example.text, each.label, example.label) for example, each in zip(examples, given, strict=True)]
+    return [
+        Sample(example.text, each.label or "", example.label) for example, each in zip(examples, given, strict=True)
+    ]

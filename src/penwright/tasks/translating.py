@@ -65,8 +65,10 @@ def _scores(bench: Workbench, pairs: Sequence[Pair], translations: Sequence[str]
     return [*scores, Score("nats per token", total.mean)]
 
 
-def beaten(bench: Workbench) -> Sequence[Score]:
-    some, n_pairs = _looked_at(bench.corpus.held_out), len(bench.corpus.held_out)
+def beaten(bench: Workbench, whole: bool = False) -> Sequence[Score]:
+    """Score the untranslated sources: of the pairs of a look, or of the `whole` held-out part."""
+    some = list(_pairs(bench.corpus.held_out)) if whole else _looked_at(bench.corpus.held_out)
+    n_pairs = len(bench.corpus.held_out)
     scores = translation_scores([pair.source for pair in some], [pair.target for pair in some])
     looks = f"; {len(some):,} of the {n_pairs:,} held-out pairs are looked at" if len(some) < n_pairs else ""
     return [Score("BLEU", scores[0].value, True, note=f"the source, untranslated{looks}")]

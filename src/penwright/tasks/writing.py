@@ -56,11 +56,12 @@ def _scores(bench: Workbench, one_in: int) -> Sequence[Score]:
     return text_scores(total, bench.corpus.held_out_bytes, n_unknown)
 
 
-def beaten(bench: Workbench) -> Sequence[Score]:
+def beaten(bench: Workbench, whole: bool = False) -> Sequence[Score]:
+    """Score predicting by token frequency (unigram), and by the token before (bigram), on the held-out part."""
     assert bench.training is not None
     training = bench.training.column("text").tokens[:COUNTED]
     nats = baselines(training, bench.held_out.column("text").tokens, bench.tokenizer.vocab_size)
-    looks = f"; looks take one in {_one_in(bench)} windows" if _one_in(bench) > 1 else ""
+    looks = f"; looks take one in {_one_in(bench)} windows" if _one_in(bench) > 1 and not whole else ""
     return [Score("nats per token", value, note=f"{name}{looks}") for name, value in nats.items()]
 
 

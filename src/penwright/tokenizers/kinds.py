@@ -24,7 +24,7 @@ _SMALLEST = len(SPELLING) + len(SPECIALS)
 _DEFAULT = 8_000
 _LOOKED_AT = 1_000_000  # characters, to see whether a text has marks
 _MANY_MARKS = 0.01  # of them
-_MARKED_WORDS = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
+MARKED_WORDS = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 # ... the words of GPT-2, but that a mark (a vowel of Hebrew, Arabic, Hindi or Thai, an accent) does not end one
 
 
@@ -134,7 +134,7 @@ def _byte_level(model: models.Model, split_words: bool, marked: bool = False) ->
     library = LibraryTokenizer(model)
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split_words and not marked)
     if marked:
-        words = pre_tokenizers.Split(Regex(_MARKED_WORDS), "isolated")
+        words = pre_tokenizers.Split(Regex(MARKED_WORDS), "isolated")
         library.pre_tokenizer = pre_tokenizers.Sequence([words, library.pre_tokenizer])
     library.decoder = decoders.ByteLevel()
     return library

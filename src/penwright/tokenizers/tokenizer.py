@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import SupportsIndex
@@ -12,9 +11,11 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import normalizers, pre_tokenizers
 
 from penwright.errors import PenwrightError
+from penwright.storage import parse_json, read_bytes, write_bytes_atomically
 from penwright.tokenizers.bytelevel import bytes_of
 from penwright.tokenizers.encoders import Encoder, WordEncoder, byte_encoder, character_encoder
 from penwright.tokenizers.kinds import END, PAD, START, UNKNOWN, kind_of
+from penwright.tokenizers.makeup import require_sound
 from penwright.tokenizers.ragged import Ragged, TokenIds, ids_type
 
 
@@ -99,27 +100,21 @@ class Tokenizer:
 
     def save(self, path: Path) -> None:
         """Write the whole file or none of it, also when interrupted."""
-        unfinished = path.with_name(f"{path.name}.tmp-{os.getpid()}")
         try:
-            with unfinished.open("wb") as file:
-                file.write(self._file_content())
-                file.flush()
-                os.fsync(file.fileno())  # as it is replaced, it must not be empty after a power cut
-            unfinished.replace(path)
+            write_bytes_atomically(path, self._file_content())
         except OSError as error:
             raise PenwrightError(f"the tokenizer cannot be saved as {path}: {error.strerror}") from error
-        finally:
-            unfinished.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
         """Read what `save` wrote; raises PenwrightError when the file is missing, damaged or of another program."""
         try:
-            content = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            content = read_bytes(path)
+        except OSError as error:
             raise PenwrightError(f"the tokenizer {path} cannot be read: {error}") from error
         try:
-            return cls(LibraryTokenizer.from_str(content))
+            require_sound(parse_json(content))
+            return cls(LibraryTokenizer.from_str(content.decode()))
         except Exception as error:  # the library raises plain Exception
             raise PenwrightError(
                 f"{path} is damaged or was not made by Penwright: {error!r}; put back the one of the training"

@@ -1,26 +1,22 @@
-"""Training by several processes, each on its rows of every batch: the only file that knows of ranks.
+"""Training by several processes (ranks), each on its rows of every batch: the only file that knows of collectives.
 
-The first one leads: it reads, plans, looks, saves, and says what to compute; the others follow. Batches are those of a
+Rank 0 leads: it reads, plans, evaluates, saves, and says what to compute; the others follow. Batches are those of a
 single process and gradients are summed over all rows, so that more processes change how soon a model is learned, and
 not what it learns (but for what dropout drops, and the order in which floats are added).
 
-They are told of each other as torchrun tells its own, so that it can start them, too.
+Ranks find each other by the environment variables of torchrun, so that it can start them, too.
 """
 
 import atexit
 import json
 import os
-import signal
-import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
-from time import monotonic
-from types import FrameType
+from time import sleep
 
 import torch
 import torch.distributed as dist
@@ -30,9 +26,11 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from penwright.data.batches import AnyBatch
 from penwright.errors import PenwrightError
 from penwright.runs import Record
+from penwright.training.launcher import is_launched, told
+from penwright.training.rank_table import Field, RankTable, how_it_ended
 
-PATIENCE = timedelta(days=7)  # of those who follow, while the first one prepares a corpus or looks at a model
-GRACE = 20.0  # seconds that a process has to notice that another one has gone
+PATIENCE = timedelta(days=7)  # of ranks that wait while rank 0 prepares a corpus or evaluates; the launcher watches it
+NOTICED = 1.0  # seconds in which the launcher notices that a rank has ended
 
 
 @dataclass
@@ -41,8 +39,10 @@ class Ranks:
 
     rank: int = 0  # of this one
     size: int = 1
-    line: "dist.ProcessGroup | None" = None  # for what the first one tells
-    failed: int | None = None  # what to exit with, where the first one fails while the others compute
+    line: "dist.ProcessGroup | None" = None  # for what rank 0 tells
+    failed: int | None = None  # the exit code if rank 0 fails while the others compute
+    table: RankTable = field(default_factory=lambda: RankTable(1))  # progress, for the launcher
+    notes_compilations: bool = False
 
     @property
     def leads(self) -> bool:
@@ -59,7 +59,8 @@ class Ranks:
         """Put the sum over all processes in place of each."""
         if self.size > 1:
             flat = parameters_to_vector(tensors)
-            with _in_touch():
+            self.table.count(self.rank, Field.STEPS)
+            with self._in_touch(within_step=True):
                 dist.all_reduce(flat)
             vector_to_parameters(flat, tensors)
 
@@ -70,7 +71,7 @@ class Ranks:
         done = torch.zeros_like(rows)
         if self.rank < len(rows):
             done[self.rank :: self.size] = work(rows[self.rank :: self.size])
-        with _in_touch():
+        with self._in_touch(within_step=True):
             dist.all_reduce(done)
         return done
 
@@ -85,14 +86,14 @@ class Ranks:
     def meet(self) -> None:
         """Wait until all have come here."""
         if self.size > 1:
-            with _in_touch():
+            with self._in_touch():
                 dist.barrier(self.line)
 
     def tell(self, message: Record | None) -> None:
         """What all others hear next; to be called by the first."""
         if self.size > 1:
             said = torch.tensor(list(json.dumps(message).encode()), dtype=torch.uint8)
-            with _in_touch():
+            with self._in_touch():
                 dist.broadcast(torch.tensor([len(said)]), 0, self.line)
                 dist.broadcast(said, 0, self.line)
 
@@ -110,7 +111,8 @@ class Ranks:
 
     @contextmanager
     def led(self, work: Record) -> Iterator[None]:
-        """Tells the others what this is about, and when it is over; begins once all are ready."""
+        """Tell the others what to work on, and when it is over; begin once all are ready."""
+        self.table.keep_folder(work["run"])
         self.tell(work)
         self.meet()
         try:
@@ -122,6 +124,36 @@ class Ranks:
             self.failed = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
             raise
         self.tell(None)
+
+    def note_compilations(self) -> None:
+        """From now on, tell the launcher when this rank compiles, which may take minutes."""
+        if self.size == 1 or self.notes_compilations:
+            return
+        from torch._dynamo.callback import callback_handler  # noqa: PLC0415  # loads the compiler
+
+        self.notes_compilations = True
+        callback_handler.register_start_callback(lambda _: self.table.count(self.rank, Field.COMPILATIONS))
+        callback_handler.register_end_callback(lambda _: self.table.count(self.rank, Field.COMPILATIONS))
+
+    @contextmanager
+    def _in_touch(self, *, within_step: bool = False) -> Iterator[None]:
+        """Note in the table that this rank waits for the others; raise PenwrightError when one of them has gone."""
+        self.table.count(self.rank, Field.WAITS)
+        if within_step:
+            self.table.count(self.rank, Field.COLLECTIVES)
+        try:
+            yield
+        except RuntimeError as error:  # a closed connection, or a GPU that others cannot reach
+            raise PenwrightError(self._who_has_gone(str(error).strip().partition("\n")[0])) from None
+        finally:
+            self.table.count(self.rank, Field.WAITS)
+
+    def _who_has_gone(self, reason: str) -> str:
+        sleep(NOTICED if self.table.is_shared else 0.0)
+        for rank, code in enumerate(self.table.column(Field.ENDED)):
+            if code:
+                return f"rank {rank} of {self.size} has gone: it {how_it_ended(code)}. {self.table.remedy}"
+        return f"another rank has gone, or cannot be reached ({reason}). {self.table.remedy}"
 
     def leave(self) -> None:
         """End all together, and the threads that listen before Python ends."""
@@ -138,120 +170,26 @@ class Ranks:
 ALONE = Ranks()
 
 
-@contextmanager
-def _in_touch() -> Iterator[None]:
-    try:
-        yield
-    except RuntimeError as error:  # as of a GPU that others cannot reach
-        reason = str(error).strip().partition("\n")[0]
-        raise PenwrightError(
-            "another of the processes that train together has gone, or cannot be reached "
-            f"({reason}). What was saved is sound: go on with penwright train --resume"
-        ) from None
-
-
 @cache
 def join() -> Ranks:
-    """All that were started together, once each of them has come here; ALONE where this is the only one."""
+    """Return the ranks once all of them have come here; ALONE if this process is the only one."""
     if not is_launched():
         return ALONE
     import torch.distributed.nn  # noqa: PLC0415  # imported later, as by compiling, it would keep the group for ever
 
-    local = _told("LOCAL_RANK", 0)
+    local, size = told("LOCAL_RANK", 0), told("WORLD_SIZE", 1)
     if torch.cuda.is_available() and local < torch.cuda.device_count():
         torch.cuda.set_device(local)
     has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
-    # both named: by itself torch takes NCCL alone where it was built with it, be there a GPU or not
-    dist.init_process_group("cpu:gloo,cuda:nccl" if has_nccl else "gloo")
-    line = dist.new_group(timeout=PATIENCE, backend="gloo")
-    ranks = Ranks(dist.get_rank(), dist.get_world_size(), line)
+    ranks = Ranks(told("RANK", 0), size, table=RankTable.inherited(size))
+    with ranks._in_touch():
+        # both named: by itself torch takes NCCL alone where it was built with it, be there a GPU or not
+        dist.init_process_group("cpu:gloo,cuda:nccl" if has_nccl else "gloo")
+        ranks.line = dist.new_group(timeout=PATIENCE, backend="gloo")
     atexit.register(ranks.leave)
     return ranks
 
 
 def joined() -> Ranks:
-    """Those that join() brought together; ALONE where it was not called."""
+    """Return the ranks that join() brought together; ALONE if it was not called."""
     return join() if dist.is_available() and dist.is_initialized() else ALONE
-
-
-def launch(n: int, command: Sequence[str]) -> int:
-    """Run this module with these arguments in so many processes here; returns the exit code of the first.
-
-    It is the first that is told of Ctrl+C and the like, and the others end with it.
-    """
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
-    together = {**address, "WORLD_SIZE": str(n), "LOCAL_WORLD_SIZE": str(n)}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", *command],
-            env={**os.environ, **together, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            start_new_session=True,  # so that a terminal's Ctrl+C reaches the first one once, by way of us
-        )
-        for rank in range(n)
-    ]
-    _pass_signals_to(processes[0])
-    try:
-        code = _outcome(processes)
-    finally:
-        for process in processes:
-            process.kill()
-    if code < 0:
-        raise PenwrightError(
-            f"a process was ended by {signal.Signals(-code).name}, perhaps for want of memory. What was saved is "
-            "sound: go on with penwright train --resume"
-        )
-    return code
-
-
-def _outcome(processes: Sequence["subprocess.Popen[bytes]"]) -> int:
-    """The exit code of the first process; of another one that failed where the first one does not notice."""
-    first, *others = processes
-    code = None
-    while code is None:
-        with suppress(subprocess.TimeoutExpired):
-            code = first.wait(0.2)
-        failed = next((each for each in others if each.poll()), None)
-        if code is None and failed is not None:
-            with suppress(subprocess.TimeoutExpired):
-                return first.wait(GRACE)
-            return failed.returncode
-    until = monotonic() + GRACE
-    for each in others:  # which end by themselves, once it has gone
-        with suppress(subprocess.TimeoutExpired):
-            each.wait(max(0.0, until - monotonic()))
-    return code
-
-
-def _pass_signals_to(process: "subprocess.Popen[bytes]") -> None:
-    def passed(number: int, frame: FrameType | None) -> None:
-        process.send_signal(signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
-
-    names = ("SIGINT", "SIGTERM", "SIGHUP")
-    for number in (getattr(signal, name) for name in names if hasattr(signal, name)):  # Windows has fewer
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
-            signal.signal(number, passed)
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
-
-
-def is_launched() -> bool:
-    """Whether this is one of several processes."""
-    return _told("WORLD_SIZE", 1) > 1 and {"RANK", "MASTER_ADDR", "MASTER_PORT"} <= set(os.environ)
-
-
-def n_here() -> int:
-    """Processes that share this machine."""
-    return _told("LOCAL_WORLD_SIZE", 1)
-
-
-def _told(name: str, otherwise: int) -> int:
-    """What the environment says of a process."""
-    try:
-        return int(os.environ.get(name, otherwise))
-    except ValueError:
-        return otherwise

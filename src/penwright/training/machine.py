@@ -14,7 +14,8 @@ from penwright.devices import usable_device
 from penwright.errors import UsageError
 from penwright.layers.attention import avoid_planned_attention
 from penwright.memory import keep_freed_memory
-from penwright.training.distributed import ALONE, Ranks, joined, n_here
+from penwright.training.distributed import ALONE, Ranks, joined
+from penwright.training.launcher import n_here
 
 QUOTA = Path("/sys/fs/cgroup/cpu.max")  # microseconds of processors in so many, which a container may have
 

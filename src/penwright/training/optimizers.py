@@ -60,10 +60,12 @@ class Optimizers:
         }
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Put back what state() gave."""
+        """Put back what state() gave; raises ValueError for a tensor of another shape."""
         for part, named in self.parts:
             for name, parameter in named.items():
                 keys = [key for key in state if key.rpartition("/")[0] == name]
+                if wrong := [key for key in keys if state[key].numel() > 1 and state[key].shape != parameter.shape]:
+                    raise ValueError(f"{wrong[0]} has another shape than its parameter")
                 device = parameter.device  # checkpoints are read into the memory of the CPU
                 part.state[parameter] = {key.rpartition("/")[2]: state[key].to(device, copy=True) for key in keys}
 

@@ -27,6 +27,11 @@ class Plan(NamedTuple):
     epochs: float  # times that the corpus will be read, about
     minutes_wanted: float | None = None  # where the budget has far too few for this model
 
+    def __repr__(self) -> str:
+        training = self.recipe.training
+        budget = next((f"{value:g} {name}" for name in BUDGETS if (value := getattr(training, name)) is not None), "")
+        return f"<Plan to {self.recipe.task}: {self.size.parameters:,} parameters, {budget}, {self.epochs:.2g} epochs>"
+
 
 def make_plan(facts: Facts, given: Table, pace: Pace, device: torch.device = CPU) -> Plan:
     """The recipe for these facts; what is `given` stands, the rest is chosen to suit it.

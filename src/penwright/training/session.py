@@ -1,17 +1,16 @@
 """A training session: steps, looks at held-out examples, samples, checkpoints, and an orderly end."""
 
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, nullcontext, suppress
 from shlex import quote
 from time import monotonic
-from types import FrameType
 from typing import NamedTuple
 
 from penwright.errors import Interrupted
 from penwright.evaluation.scores import Score
 from penwright.runs import METRICS, SAMPLES, Run
 from penwright.training.compilation import uncompiled
+from penwright.training.signals import stop_requests
 from penwright.training.trainer import StepReport, Trainer
 from penwright.training.wishes import forget_wishes, is_to_stop, note_stopped
 
@@ -67,13 +66,12 @@ class Session:
     def fit(self) -> None:
         """Train to the end of the budget or of patience.
 
-        Raises Interrupted, all saved, after SIGINT, SIGTERM or a wish that somebody left in the run (wishes.py).
+        Save and raise Interrupted after SIGINT, SIGTERM, SIGHUP or a stop file in the run folder (wishes.py).
         """
         try:
-            with _signals() as received:
+            with stop_requests() as received:
                 for report in self.trainer.steps():
-                    for observer in self.observers:
-                        observer.stepped(self.trainer, report)
+                    self._show("stepped", self.trainer, report)
                     if self._evaluation_is_due():
                         self._look_up()
                     elif monotonic() - self.saved_at > SAVE_AT_LEAST_EVERY:
@@ -89,7 +87,7 @@ class Session:
         finally:
             with ExitStack() as stack:  # each is told, whatever befalls another
                 for observer in reversed(self.observers):
-                    stack.callback(observer.finished, self.trainer)
+                    stack.callback(shown, observer.finished, self.trainer)
 
     def _evaluation_is_due(self) -> bool:
         state, settings = self.trainer.state, self.trainer.settings
@@ -134,8 +132,7 @@ class Session:
         self.run.append(METRICS, {**counters, "targets": state.targets, "skipped": state.skipped, **record})
         for sample in samples:
             self.run.append(SAMPLES, {"step": state.step, **sample._asdict()})
-        for observer in self.observers:
-            observer.evaluated(trainer, scores, samples, best)
+        self._show("evaluated", trainer, scores, samples, best)
         self.last_evaluated_step = state.step
         self._mind_over_fitting(scores)
         before = state.seconds
@@ -156,7 +153,9 @@ class Session:
     def _save(self) -> None:
         tensors, record = self.trainer.save()
         step = self.trainer.state.step
-        self.run.save_checkpoint(step, self.trainer.weights(), tensors, record)
+        weights = self.trainer.weights()
+        self.run.save_checkpoint(step, weights, tensors, record)
+        self.run.save_first(step, weights, record)
         self.run.prune(self.trainer.settings.keep)
         self.saved_step, self.saved_at = step, monotonic()
 
@@ -167,7 +166,7 @@ class Session:
         n = self.trainer.ranks.size
         raise Interrupted(
             f"stopped after step {self.trainer.state.step:,}; everything is saved. "
-            f"Go on with: penwright train --resume {quote(str(self.run.folder))}{f' --processes {n}' if n > 1 else ''}"
+            f"Resume with: penwright train --resume {quote(str(self.run.folder))}{f' --processes {n}' if n > 1 else ''}"
         )
 
     def _mind_over_fitting(self, scores: Sequence[Score]) -> None:
@@ -202,29 +201,17 @@ class Session:
         self._say(f"stopped early at step {self.trainer.state.step:,}: {reason}; the best is kept")
 
     def _say(self, text: str) -> None:
+        self._show("said", text)
+
+    def _show(self, event: str, *details: object) -> None:
         for observer in self.observers:
-            observer.said(text)
+            shown(getattr(observer, event), *details)
 
 
-@contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Collects SIGINT and SIGTERM, so that a step can end in peace; a second one ends the process as usual."""
-    received: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        for each, handler in before.items():
-            signal.signal(each, handler)
-
-    try:
-        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not in the main thread: whoever started us takes care of signals
-        before = {}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def shown(show: Callable[..., None], *details: object) -> None:
+    """Call a method of an observer. A terminal that has gone, or a full log, must not end the training."""
+    with suppress(OSError):
+        show(*details)
 
 
 def _nats(scores: Sequence[Score]) -> float | None:

@@ -2,15 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from math import inf, isfinite
 from time import monotonic
 from typing import NamedTuple
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
+from penwright.checkpoints import TRAINING, Checkpoint, DamagedCheckpoint, Record, Tensors, first_problem
 from penwright.config import Recipe, Turn, WarmupStableDecay
 from penwright.data.batches import Batch
 from penwright.data.batching import AnyBatches
@@ -18,7 +20,6 @@ from penwright.errors import PenwrightError
 from penwright.models import Model
 from penwright.models.weights import load_weights, weights_of
 from penwright.objectives import Teachers, summed_loss
-from penwright.runs import Checkpoint, Record, Tensors
 from penwright.training.average import WeightAverage
 from penwright.training.budget import Clock, steps_of
 from penwright.training.compilation import compile_blocks
@@ -63,6 +64,7 @@ class TrainState:
     best_nats: float | None = None  # the fewest on held-out examples, in the present budget
     evaluations_over_fitted: int = 0  # in a row, each clearly worse than that
     stopped_early: bool = False
+    processes: int | None = None  # that trained up to here; None in runs that did not record it
 
 
 class Trainer:
@@ -81,11 +83,12 @@ class Trainer:
         self.optimizers = Optimizers(model, recipe.optimizer, machine.precision, machine.ranks)
         averages = self.settings.average and self.ranks.leads
         self.average = WeightAverage(model, self.settings.average) if averages else None
-        self.state = TrainState(total_steps=steps_of(self.settings, batches))
+        self.state = TrainState(total_steps=steps_of(self.settings, batches), processes=self.ranks.size)
         minutes = self.settings.minutes
         self.clock = Clock.of(minutes, self.schedule) if minutes is not None else None
         if self.settings.compile == "on":
             compile_blocks(model, machine.device, dynamic=recipe.task != "generate")
+            self.ranks.note_compilations()
 
     @property
     def epoch(self) -> float:
@@ -236,20 +239,26 @@ class Trainer:
         return tensors, {**asdict(self.state), "clock_mark": mark}
 
     def load(self, checkpoint: Checkpoint) -> None:
-        """Go on from there."""
+        """Resume from this checkpoint; raises DamagedCheckpoint if it holds something else than save() gives."""
         record, tensors, weights = checkpoint.state(), checkpoint.training(), checkpoint.weights()
-        mark = record.pop("clock_mark")
-        self.state = TrainState(**record)
+        try:
+            self.state, mark = _state_in(record), _MARK.validate_python(record.get("clock_mark"))
+        except ValidationError as error:
+            raise DamagedCheckpoint(f"{checkpoint.folder} cannot be resumed: {first_problem(error)}") from None
+        self.state.processes = self.ranks.size
         if self.clock is not None and mark is not None:
-            self.clock.mark = (int(mark[0]), float(mark[1]))
+            self.clock.mark = mark
         raw = _under("raw/", tensors)
         load_weights(self.model, raw or weights, str(checkpoint.folder))
-        if self.average is not None:
-            self.average.load(weights)
-        self.optimizers.load_state(_under("optimizer/", tensors))
-        torch.set_rng_state(tensors["random/cpu"])
-        if self.machine.device.type == "cuda" and "random/cuda" in tensors:
-            torch.cuda.set_rng_state(tensors["random/cuda"], self.machine.device)
+        try:
+            if self.average is not None:
+                self.average.load(weights)
+            self.optimizers.load_state(_under("optimizer/", tensors))
+            torch.set_rng_state(tensors["random/cpu"])
+            if self.machine.device.type == "cuda" and "random/cuda" in tensors:
+                torch.cuda.set_rng_state(tensors["random/cuda"], self.machine.device)
+        except (KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise DamagedCheckpoint(f"{checkpoint.folder / TRAINING} is not what training saves: {error}") from None
 
     def cool_down(self) -> bool:
         """Begin the cooldown here, if the schedule has one that is still to come; whether that was so."""
@@ -274,6 +283,15 @@ class Trainer:
         state.total_steps = None if steps is None else state.step + steps
         if self.clock is not None:
             self.clock.mark = None
+
+
+_MARK = TypeAdapter(tuple[int, float] | None)
+
+
+def _state_in(record: Record) -> TrainState:
+    """The counters in a checkpoint's record, which holds other things as well."""
+    known = {field.name for field in fields(TrainState)}
+    return TypeAdapter(TrainState).validate_python({key: value for key, value in record.items() if key in known})
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> Tensors:

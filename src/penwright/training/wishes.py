@@ -1,7 +1,11 @@
-"""A wish that training ends, left in the run's folder by another process; no signal is sent, to whatever process."""
+"""A request to end training, left as a file in the run folder by another process; no signal is sent to any process."""
+
+import os
+from contextlib import suppress
 
 from penwright.errors import PenwrightError
 from penwright.runs import STOP, STOPPED, Run
+from penwright.storage import open_plain
 
 
 def wish_stop(run: Run) -> None:
@@ -15,8 +19,8 @@ def wish_stop(run: Run) -> None:
 
 
 def is_to_stop(run: Run) -> bool:
-    """Whether somebody wishes that training ends."""
-    return (run.folder / STOP).exists()
+    """Whether somebody asked the training to stop. A folder that cannot be read asks for nothing."""
+    return os.path.exists(run.folder / STOP)  # unlike Path.exists, it never raises
 
 
 def was_stopped(run: Run) -> bool:
@@ -25,12 +29,20 @@ def was_stopped(run: Run) -> bool:
 
 
 def note_stopped(run: Run) -> None:
-    """A wish, or a signal, was obeyed."""
-    (run.folder / STOPPED).touch()
-    (run.folder / STOP).unlink(missing_ok=True)
+    """Note that training has saved and stopped as asked. A full disk costs nothing but the note."""
+    with suppress(OSError):
+        os.close(open_plain(run.folder / STOPPED, os.O_WRONLY | os.O_CREAT))
+        _delete(run, STOP)
 
 
 def forget_wishes(run: Run) -> None:
-    """Training begins, goes on, or has come to its end."""
-    for name in (STOP, STOPPED):
-        (run.folder / name).unlink(missing_ok=True)
+    """Delete all requests: training begins, is resumed, or has come to its end."""
+    _delete(run, STOP, STOPPED)
+
+
+def _delete(run: Run, *names: str) -> None:
+    for name in names:
+        try:
+            (run.folder / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise PenwrightError(f"{run.folder / name} could not be deleted: {error}") from None

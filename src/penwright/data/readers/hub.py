@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from penwright.data.files import SourceFile
 from penwright.data.paths import HUB
-from penwright.data.readers.tables import Records
+from penwright.data.readers.records import Records
+from penwright.data.sources import Broken
 from penwright.errors import PenwrightError
 
 if TYPE_CHECKING:
@@ -31,13 +32,13 @@ def open_hub(path: str) -> Records:
         raise PenwrightError("hub: needs a name after it, for example hub:wmt14/de-en or hub:/my/folder@train")
     rows = _choose_split(_load(name), name, split)
 
-    def read() -> Iterator[Mapping[str, object]]:
+    def read() -> Iterator[Mapping[str, object] | Broken | None]:
         return _records(rows)
 
     table = Records(path, (), read)
     if not table.columns:
         raise PenwrightError(f"{path} has no rows")
-    return replace(table, files=(_as_file(path, read()),))
+    return replace(table, files=(_as_file(path, _records(rows)),))
 
 
 def _load(name: str) -> "Dataset | DatasetDict":

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from penwright.decoding.constraining.expressions import Classes, Expression, Expressions, TooLarge
 from penwright.errors import UsageError
 
-MOST_STATES = 10_000
+MOST_STATES, MOST_CELLS = 10_000, 4_000_000  # of the table, which has a cell for each state and class
+TOO_MUCH = "the pattern and the words are too much together: use smaller numbers in braces, or fewer words"
 DEAD = 0  # the state from which no text is accepted any more
 
 
@@ -17,8 +18,9 @@ class Automaton:
     """Reads texts character by character; its states are expressions, those of the starts first."""
 
     def __init__(self, expressions: Expressions, starts: Sequence[Expression]):
-        """Raises UsageError for expressions that take more than 10,000 states, or long to find them."""
+        """Find the states; raises UsageError where they are more than 10,000, or take long to find."""
         self.classes: Classes = expressions.classes()
+        self._most = min(MOST_STATES, MOST_CELLS // self.classes.count)
         self._numbers: dict[Expression, int] = {}
         self._states: list[Expression] = []
         self._number(expressions.nothing)
@@ -26,11 +28,10 @@ class Automaton:
         try:
             self.starts = [self._number(start) for start in starts]
             for state in self._states:  # which grow meanwhile
+                expressions.work(self.classes.count // 4)
                 rows.append([self._number(expressions.derive(state, c)) for c in range(self.classes.count)])
         except (TooLarge, RecursionError):
-            raise UsageError(
-                "the pattern and the words are too much together: use smaller numbers in braces, or fewer words"
-            ) from None
+            raise UsageError(TOO_MUCH) from None
         self.table: Int32[np.ndarray, "states classes"] = np.array(rows, dtype=np.int32)
         self.accepts: Bool[np.ndarray, " states"] = np.array([expressions.nullable(state) for state in self._states])
 
@@ -38,7 +39,7 @@ class Automaton:
         number = self._numbers.setdefault(state, len(self._states))
         if number == len(self._states):
             self._states.append(state)
-        if number > MOST_STATES:
+        if number > self._most:
             raise TooLarge
         return number
 

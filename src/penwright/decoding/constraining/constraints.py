@@ -1,7 +1,7 @@
 """What a completion must and must not hold, as one expression, and the tokens after which it can still be met."""
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import inf
 from typing import NamedTuple
@@ -13,8 +13,8 @@ from torch import Tensor
 
 from penwright.config import DecodingSettings
 from penwright.decoding.choosing.filters import NEVER, Logits
-from penwright.decoding.constraining.automaton import Automaton
-from penwright.decoding.constraining.expressions import Expression, Expressions, Span
+from penwright.decoding.constraining.automaton import TOO_MUCH, Automaton
+from penwright.decoding.constraining.expressions import Expression, Expressions, Span, TooLarge, never_end
 from penwright.decoding.constraining.patterns import characters, parse_pattern
 from penwright.decoding.unknown import never_written
 from penwright.errors import UsageError
@@ -42,9 +42,9 @@ class Word(NamedTuple):
 class Rules:
     """The settings as an expression: the pattern, and the words, and that the text ends at a stop string."""
 
-    def __init__(self, settings: DecodingSettings):
-        """Raises UsageError for a pattern that cannot be followed."""
-        self.expressions = make = Expressions()
+    def __init__(self, settings: DecodingSettings, check: Callable[[], None] = never_end):
+        """Raises UsageError for a pattern that cannot be followed, and what `check` raises."""
+        self.expressions = make = Expressions(check=check)
         self._stops = [stop for stop in settings.stop if stop]
         self._banned = [Word.read(word) for word in settings.banned_words]
         self._required = [Word.read(word) for word in settings.required_words]
@@ -118,10 +118,23 @@ class Spelling(NamedTuple):
 class Guide:
     """Knows what every token leads to from every state of the automaton."""
 
-    def __init__(self, settings: DecodingSettings, tokenizer: Tokenizer, prompts: Sequence[str], max_new_tokens: int):
-        """Raises UsageError where no completion of one of the prompts meets the settings."""
-        rules = Rules(settings)
-        starts = {prompt: rules.after(prompt) for prompt in prompts}
+    def __init__(
+        self,
+        settings: DecodingSettings,
+        tokenizer: Tokenizer,
+        prompts: Sequence[str],
+        max_new_tokens: int,
+        check: Callable[[], None] = never_end,
+    ):
+        """Build the automaton, and call `check` meanwhile, which may end that by raising.
+
+        Raises UsageError where no completion of one of the prompts meets the settings.
+        """
+        try:
+            rules = Rules(settings, check)
+            starts = {prompt: rules.after(prompt) for prompt in prompts}
+        except TooLarge:
+            raise UsageError(TOO_MUCH) from None
         self.automaton = Automaton(rules.expressions, list(starts.values()))
         self.starts = dict(zip(starts, self.automaton.starts, strict=True))
         self.end_id, self.vocab_size = tokenizer.end_id, tokenizer.vocab_size
@@ -132,7 +145,11 @@ class Guide:
         self.distances = self.automaton.distances(self._costs())
         self._check(max_new_tokens)
         self._spelling = lru_cache(REMEMBERED)(self._spell)
+        self._distances_with = lru_cache(REMEMBERED)(self._find_distances_with)
         self.reach = lru_cache(REMEMBERED)(self._reach)
+        for start in self.starts.values():  # so that the first step of writing need not wait for it
+            check()
+            self.reach(start, b"")
 
     def _costs(self) -> Float64[np.ndarray, " classes"]:
         """Tokens that a character of each class takes: one, or its bytes, or inf where it cannot be written."""
@@ -179,7 +196,7 @@ class Guide:
             found[self.end_id] = 0
         return found
 
-    def _distances_with(self, tail: bytes) -> Float64[np.ndarray, " states"]:
+    def _find_distances_with(self, tail: bytes) -> Float64[np.ndarray, " states"]:
         """From each state when the first bytes of a character are written."""
         if not tail:
             return self.distances

@@ -4,7 +4,7 @@ The method is that of Owens, Reppy and Turon (2009, "Regular-expression derivati
 matched by trying: the derivatives of an expression are the states of an automaton, which reads a character in one step.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,17 +13,25 @@ from jaxtyping import Int64
 Span = tuple[int, int]  # code points from the first up to, but not with, the second
 Expression = int  # a number in the Expressions that made it; equal expressions have equal numbers
 N_CODE_POINTS = 0x110000
+OFTEN = 200  # parts looked at between two calls of a check
 
 
 class TooLarge(Exception):
     """An expression would take more work than is reasonable."""
 
 
-class Expressions:
-    """Makes expressions and derives them; `limit` bounds the work, counted in parts looked at."""
+def never_end() -> None:
+    """Let the work go on."""
 
-    def __init__(self, limit: int = 3_000_000):
-        self._work_left = limit
+
+class Expressions:
+    """Makes expressions and derives them; `limit` bounds the work, counted in parts looked at.
+
+    `check` is called after every few hundred parts; what it raises ends the work.
+    """
+
+    def __init__(self, limit: int = 3_000_000, check: Callable[[], None] = never_end):
+        self._work_left, self._check, self._until_check = limit, check, OFTEN
         self._nodes: list[tuple[Any, ...]] = []
         self._numbers: dict[tuple[Any, ...], Expression] = {}
         self._nullable: list[bool] = []
@@ -46,8 +54,19 @@ class Expressions:
         """One after another."""
         whole = self.empty
         for part in reversed(parts):
+            self.work()
             whole = self._then(part, whole)
         return whole
+
+    def work(self, n_parts: int = 1) -> None:
+        """Count work; raises TooLarge where it becomes too much, and whatever `check` raises."""
+        self._work_left -= n_parts
+        self._until_check -= n_parts
+        if self._work_left < 0:
+            raise TooLarge
+        if self._until_check < 0:
+            self._until_check = OFTEN
+            self._check()
 
     def either(self, *parts: Expression) -> Expression:
         """Any of these; of none, nothing."""
@@ -97,6 +116,7 @@ class Expressions:
         key = number, of_class
         known = self._derived.get(key)
         if known is None:
+            self.work()
             known = self._derived[key] = self._derive(number, of_class)
         return known
 
@@ -135,9 +155,7 @@ class Expressions:
         for part in parts:
             node = self._nodes[part]
             inner = node[1] if node[0] == kind else [part]
-            self._work_left -= len(inner)
-            if self._work_left < 0:
-                raise TooLarge
+            self.work(len(inner))
             found.update(inner)
         return frozenset(found)
 
@@ -158,16 +176,17 @@ class Classes:
     def __init__(self, sets: Sequence[Sequence[Span]]):
         edges = {0, N_CODE_POINTS, *(edge for spans in sets for span in spans for edge in span)}
         self._borders = np.array(sorted(edges), dtype=np.int64)
-        inside = np.stack([self._inside(spans) for spans in sets] or [np.zeros(len(edges) - 1, dtype=bool)])
-        unique, numbers = np.unique(inside, axis=1, return_inverse=True)
+        numbers = np.zeros(len(edges) - 1, dtype=np.int64)
+        for spans in sets:  # each may part the classes that there are
+            _, numbers = np.unique(2 * numbers + self._inside(spans), return_inverse=True)
         self._numbers: Int64[np.ndarray, " pieces"] = numbers.reshape(-1).astype(np.int64)
-        self.count = unique.shape[1]
+        self.count = int(self._numbers.max()) + 1
 
     def _inside(self, spans: Sequence[Span]) -> np.ndarray:
         change = np.zeros(len(self._borders), dtype=np.int64)
-        for begin, end in spans:
-            change[np.searchsorted(self._borders, begin)] += 1
-            change[np.searchsorted(self._borders, end)] -= 1
+        places = np.searchsorted(self._borders, np.array(spans, dtype=np.int64).reshape(-1, 2))
+        np.add.at(change, places[:, 0], 1)
+        np.add.at(change, places[:, 1], -1)
         return change.cumsum()[:-1] > 0
 
     def within(self, spans: Sequence[Span]) -> frozenset[int]:
@@ -190,4 +209,6 @@ class Classes:
         begins = np.where((begins >= SURROGATES[0]) & (begins < SURROGATES[1]), SURROGATES[1], begins)
         sizes = 1.0 + (begins >= 0x80) + (begins >= 0x800) + (begins >= 0x10000)
         sizes = np.where(begins < ends, sizes, np.inf)
-        return [float(sizes[self._numbers == number].min()) for number in range(self.count)]
+        found = np.full(self.count, np.inf)
+        np.minimum.at(found, self._numbers, sizes)
+        return found.tolist()

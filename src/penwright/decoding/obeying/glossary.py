@@ -10,6 +10,7 @@ ALL CAPS where the term is. Blank lines, and lines that begin with #, are for pe
 """
 
 import re
+from bisect import bisect
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -79,24 +80,25 @@ class Glossary:
         return cls(tuple(entry for _, entry in entries.values()))
 
     def find(self, text: str) -> list[Place]:
-        """The terms in the text, in order: whole words, and where two overlap the longer one."""
+        """Return the terms in the text, in order: whole words, and where two overlap the longer one."""
         words = list(_WORD.finditer(text))
         folded = [word[0].casefold() for word in words]
         places = [
-            Place(words[first].start(), words[first + len(term) - 1].end(), entry)
+            Place(words[first].start(), words[first + length - 1].end(), entry)
             for first, word in enumerate(folded)
-            for term, entry in self._by_first_word.get(word, ())
-            if folded[first : first + len(term)] == term
+            for length, entries in self._by_first_word.get(word, {}).items()
+            for entry in entries.get(tuple(folded[first : first + length]), ())
         ]
         exact = [p for p in places if p.entry.case != "exact" or text[p.start : p.end] == p.entry.source]
         return without_overlaps(exact)
 
     @cached_property
-    def _by_first_word(self) -> dict[str, list[tuple[list[str], Entry]]]:
-        index: dict[str, list[tuple[list[str], Entry]]] = {}
+    def _by_first_word(self) -> dict[str, dict[int, dict[tuple[str, ...], list[Entry]]]]:
+        """The entries by first word, number of words and all words."""
+        index: dict[str, dict[int, dict[tuple[str, ...], list[Entry]]]] = {}
         for entry in sorted(self.entries, key=lambda entry: entry.case != "exact"):
-            words = _WORD.findall(entry.source.casefold())
-            index.setdefault(words[0], []).append((words, entry))
+            words = tuple(_WORD.findall(entry.source.casefold()))
+            index.setdefault(words[0], {}).setdefault(len(words), {}).setdefault(words, []).append(entry)
         return index
 
 
@@ -105,12 +107,13 @@ def capitalised(text: str) -> str:
 
 
 def without_overlaps(places: Iterable[Place]) -> list[Place]:
-    """Where two overlap the longer one, or else the first."""
+    """Keep the longer of two places that overlap, or else the first."""
     kept: list[Place] = []
     for place in sorted(places, key=lambda place: place.start - place.end):
-        if all(place.end <= other.start or other.end <= place.start for other in kept):
-            kept.append(place)
-    return sorted(kept, key=lambda place: place.start)
+        at = bisect(kept, place.start, key=lambda other: other.start)
+        if all(place.end <= other.start or other.end <= place.start for other in kept[max(0, at - 1) : at + 1]):
+            kept.insert(at, place)
+    return kept
 
 
 def _lines(content: bytes, name: str) -> Iterator[tuple[int, str]]:

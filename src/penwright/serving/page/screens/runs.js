@@ -4,6 +4,7 @@ import { draw as drawCurves } from "../views/curves.js";
 import { choices, make, table } from "../views/dom.js";
 import { askJson, wasStopped } from "../api.js";
 import { confirmed } from "../dialogs.js";
+import { newest } from "../newest.js";
 import { download, menu } from "../saving.js";
 import { AXES, csvOf, differences, linesOf, measuresOf } from "./runs/figures.js";
 import { makeList } from "./runs/list.js";
@@ -32,6 +33,7 @@ export const keys = [
 /** @param {HTMLElement} element @param {import("../screens.js").Context} context */
 export async function show(element, { state, signal, fail, announce, go }) {
   const page = { runs: [], chosen: [], figures: new Map(), more: new Map(), timer: 0, handle: null, drawn: "" };
+  const loading = newest(signal);
   const list = makeList({ changed: choose, open: (screen, model) => go(screen, { model }), stop });
   const alerts = make("div", { class: "alerts", "aria-live": "polite" });
   const tabs = make("div", { class: "tabs", role: "group", "aria-label": "What to draw" });
@@ -72,28 +74,30 @@ export async function show(element, { state, signal, fail, announce, go }) {
     clearTimeout(page.timer);
     await refresh();
   }
-  /** All that is shown of the chosen runs. */
+  /** All that is shown of the chosen runs, unless others have been chosen by the time that it is known. */
   async function load() {
-    try {
-      await Promise.all(page.chosen.map(learn));
-      draw();
-    } catch (error) {
-      if (!wasStopped(error)) fail(error);
-    }
+    const stopped = loading.begin();
+    const results = await Promise.allSettled(page.chosen.map((name) => learn(name, stopped)));
+    if (stopped.aborted) return;
+    draw();
+    const failed = results.find(({ status }) => status === "rejected");
+    if (failed) fail(failed.reason);
   }
   /** Figures each time; samples and settings where the step is another one. */
-  async function learn(name) {
-    const figures = await askJson(address("figures", name), undefined, { signal });
+  async function learn(name, stopped) {
+    const figures = await askJson(address("figures", name), undefined, { signal: stopped });
     page.figures.set(name, figures);
     const step = figures.evaluations.step?.at(-1) ?? -1;
     if (page.more.get(name)?.step === step) return;
     const [tried, given] = await Promise.all(
-      ["samples", "settings"].map((path) => askJson(address(path, name), undefined, { signal })),
+      ["samples", "settings"].map((path) => askJson(address(path, name), undefined, { signal: stopped })),
     );
     page.more.set(name, { step, samples: tried.samples, settings: given.settings });
   }
+  /** The chosen runs of which all is known: others may be on their way, or cannot be read. */
+  const shown = () => page.chosen.filter((name) => page.figures.has(name) && page.more.has(name));
   function lines() {
-    return page.chosen.flatMap((name) =>
+    return shown().flatMap((name) =>
       linesOf({ name, colour: colours().get(name), figures: page.figures.get(name) }, measure().name, by()),
     );
   }
@@ -102,7 +106,7 @@ export async function show(element, { state, signal, fail, announce, go }) {
     drawAlerts();
     drawDiagram();
     samples.show(
-      page.chosen.map((name) => ({ name, samples: page.more.get(name).samples })),
+      shown().map((name) => ({ name, samples: page.more.get(name).samples })),
       state.number("step", null),
     );
     drawSettings();
@@ -145,7 +149,7 @@ export async function show(element, { state, signal, fail, announce, go }) {
     if (focused) [...tabs.children].find(({ textContent }) => textContent === focused)?.focus();
   }
   function drawAlerts() {
-    const found = page.chosen.flatMap((name) => page.figures.get(name).alerts.map((alert) => ({ ...alert, name })));
+    const found = shown().flatMap((name) => page.figures.get(name).alerts.map((alert) => ({ ...alert, name })));
     const item = ({ kind, step, text, name }) =>
       make(
         "p",
@@ -158,21 +162,22 @@ export async function show(element, { state, signal, fail, announce, go }) {
     if (fresh.map(({ textContent }) => textContent).join("") !== before) alerts.replaceChildren(...fresh);
   }
   function drawSettings() {
-    const heading = make("h2", {}, page.chosen.length > 1 ? "Settings that differ" : "Settings");
-    const all = page.chosen.map((name) => page.more.get(name).settings);
+    const names = shown();
+    const heading = make("h2", {}, names.length > 1 ? "Settings that differ" : "Settings");
+    const all = names.map((name) => page.more.get(name).settings);
     const found =
-      page.chosen.length > 1 ? differences(all) : Object.entries(all[0] || {}).map(([name, value]) => [name, [value]]);
+      names.length > 1 ? differences(all) : Object.entries(all[0] || {}).map(([name, value]) => [name, [value]]);
     const said = (value) => (value === null ? "–" : typeof value === "string" ? value : JSON.stringify(value));
     const rows = found.map(([name, values]) => [name, ...values.map((value) => make("bdi", {}, said(value)))]);
     const body = rows.length
       ? make(
           "div",
           { class: "pw-scroll", tabindex: 0, role: "group", "aria-label": "Table of settings" },
-          table(["setting", ...page.chosen], rows),
+          table(["setting", ...names], rows),
         )
       : make("p", { class: "hint" }, "All settings are the same.");
-    settings.hidden = page.chosen.length === 0;
-    if (page.chosen.length > 1) return settings.replaceChildren(heading, body);
+    settings.hidden = names.length === 0;
+    if (names.length > 1) return settings.replaceChildren(heading, body);
     const open = settings.querySelector("details")?.open || false;
     return settings.replaceChildren(make("details", { open }, make("summary", {}, "Settings"), body));
   }
@@ -251,6 +256,7 @@ export async function show(element, { state, signal, fail, announce, go }) {
   return {
     stop() {
       clearTimeout(page.timer);
+      loading.end();
       page.handle?.destroy();
     },
   };

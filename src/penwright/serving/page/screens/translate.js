@@ -8,6 +8,7 @@ import { makeDetails } from "./translate/details.js";
 import { joined, placesOf, sentencesOf } from "./translate/document.js";
 import { makeGlossary } from "./translate/glossary.js";
 import { makeHistory } from "./translate/history.js";
+import { makeLinks, strongest } from "./translate/links.js";
 import { makeOthers } from "./translate/others.js";
 import { makeTranslations } from "./translate/sentences.js";
 import { makeSource } from "./translate/source.js";
@@ -30,6 +31,8 @@ const known = makeTranslations();
 export async function show(element, { model, state, signal, fail, announce, go }) {
   const page = { paragraphs: [], sentences: [], chosen: -1, glossary: state.get("glossary") };
   const asking = newest(signal);
+  const links = makeLinks({ model: model.id, signal });
+  let pointing = 0; // how often something was pointed at: an answer about what came before is not shown
   const [from, to] = model.languages;
   const [fromTag, toTag] = model.languages.map((code) => (languageName(code) ? code : null));
   const readout = make(
@@ -48,6 +51,7 @@ export async function show(element, { model, state, signal, fail, announce, go }
   const others = makeOthers({ body: bodyOfWords, chosen: replace, fail, signal });
   const details = makeDetails({
     body: (number) => ({ ...how(), text: page.sentences[number].text, prefix: page.sentences[number].prefix }),
+    links: (number) => linksOf(number),
     choose: chooseWay,
     move: (step) => choose(page.chosen + step),
     inspect: (number) =>
@@ -111,6 +115,7 @@ export async function show(element, { model, state, signal, fail, announce, go }
       result: null,
       way: 0,
     });
+    pointing++;
     page.paragraphs = paragraphs;
     page.sentences = sentencesOf(paragraphs).map(fresh);
     source.place(placesOf(text, page.sentences));
@@ -184,35 +189,56 @@ export async function show(element, { model, state, signal, fail, announce, go }
     }
   }
 
-  function pointTarget(place, aloud) {
-    if (!place) return source.mark(new Map(), termWords());
-    const { result, way } = page.sentences[place.sentence];
-    const row = result.ways[way].weights[place.word] || [];
-    const looked = new Map(row.map((weight, at) => [source.numberOf(place.sentence, at), weight]));
-    source.mark(looked, termWords());
-    target.mark(place.sentence, new Map([[place.word, 1]]));
-    const best = result.source[row.indexOf(Math.max(...row))];
-    const { text, probability } = result.ways[way].words[place.word];
-    tell(
-      `“${text}”${sureness(probability)}${best ? ` · looks at “${best.text}” ${percent(Math.max(...row))}` : ""}`,
-      aloud,
-    );
-    if (aloud && page.chosen !== place.sentence) choose(place.sentence);
+  const linksOf = (number) => links.ask(page.sentences[number].text, shownText(number));
+
+  /** Where the words of a sentence look, or null where something else is pointed at by the time that it is known. */
+  async function looked(number) {
+    const turn = ++pointing;
+    try {
+      const found = await linksOf(number);
+      return turn === pointing ? found.links : null;
+    } catch (error) {
+      if (turn === pointing) fail(error);
+      return null;
+    }
   }
-  function pointSource(number, aloud) {
+  async function pointTarget(place, aloud) {
+    if (!place || !page.sentences[place.sentence]?.result) {
+      pointing++;
+      return source.mark(new Map(), termWords());
+    }
+    const { result, way } = page.sentences[place.sentence];
+    target.mark(place.sentence, new Map([[place.word, 1]]));
+    if (aloud && page.chosen !== place.sentence) choose(place.sentence);
+    const found = await looked(place.sentence);
+    if (!found) return undefined;
+    const row = found.filter((link) => link.target === place.word);
+    source.mark(new Map(row.map((link) => [source.numberOf(place.sentence, link.source), link.weight])), termWords());
+    target.mark(place.sentence, new Map([[place.word, 1]]));
+    const best = strongest(row);
+    const { text, probability } = result.ways[way].words[place.word];
+    const looks = best ? ` · looks at “${result.source[best.source].text}” ${percent(best.weight)}` : "";
+    return tell(`“${text}”${sureness(probability)}${looks}`, aloud);
+  }
+  async function pointSource(number, aloud) {
     const place = source.placeOf(number);
     const sentence = place && page.sentences[place.sentence];
-    if (!sentence?.result) return target.mark(page.chosen, new Map());
-    const { weights, words } = sentence.result.ways[sentence.way];
-    const column = weights.map((row) => row[place.word] || 0);
-    target.mark(place.sentence, new Map(column.map((weight, at) => [at, weight])));
+    if (!sentence?.result) {
+      pointing++;
+      return target.mark(page.chosen, new Map());
+    }
     source.mark(new Map([[number, 1]]), termWords());
-    const best = column.indexOf(Math.max(...column));
-    if (best >= 0 && words[best])
-      tell(
-        `“${sentence.result.source[place.word]?.text}” is looked at by “${words[best].text}” ${percent(column[best])}`,
-        aloud,
-      );
+    const found = await looked(place.sentence);
+    if (!found) return undefined;
+    const column = found.filter((link) => link.source === place.word);
+    target.mark(place.sentence, new Map(column.map((link) => [link.target, link.weight])));
+    const best = strongest(column);
+    const words = sentence.result.ways[sentence.way].words;
+    if (!best || !words[best.target]) return undefined;
+    return tell(
+      `“${sentence.result.source[place.word]?.text}” is looked at by “${words[best.target].text}” ${percent(best.weight)}`,
+      aloud,
+    );
   }
   function tell(text, aloud) {
     readout.textContent = text;

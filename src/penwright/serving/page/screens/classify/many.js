@@ -122,9 +122,9 @@ export function makeMany({ model, signal, announce, chosen, fail }) {
       text,
       truth,
       isKnown,
-      label,
+      label: label ?? "", // of a blank text, which has no scores either
       scores,
-      confidence: scores[label],
+      confidence: scores[label] ?? 0,
       wrong: Number(isKnown && truth !== label),
     };
   }

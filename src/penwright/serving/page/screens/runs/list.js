@@ -37,7 +37,7 @@ export function makeList({ changed, open, stop }) {
     const button = (text, label, click) =>
       make("button", { type: "button", class: "plain", value: run.name, "aria-label": label, click }, text);
     const uses = [
-      run.model && button("Open", `Open ${run.name}`, () => open(SCREENS[run.task], run.model)),
+      run.model && run.task && button("Open", `Open ${run.name}`, () => open(SCREENS[run.task], run.model)),
       run.state === "training" && button("Stop", `Stop training ${run.name}`, () => stop(run.name)),
     ];
     return make(
@@ -48,6 +48,7 @@ export function makeList({ changed, open, stop }) {
       make("span", { class: "hint run-facts" }, facts.filter(Boolean).join(" · ")),
       make("span", { class: "uses" }, ...uses.filter(Boolean)),
       progress(run),
+      run.problem && make("p", { class: "warning" }, make("span", { "aria-hidden": "true" }, "⚠ "), run.problem),
     );
   }
   /** The control of a run that says this, or else its box. */

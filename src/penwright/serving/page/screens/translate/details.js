@@ -30,14 +30,17 @@ function chips(terms) {
   return terms.length ? make("ul", { class: "chips", "aria-label": "Terms" }, terms.map(chip)) : null;
 }
 
-/** Alignment as views/alignment.js takes it. */
-const linksOf = ({ weights }) =>
-  weights.flatMap((row, target) =>
-    row.map((strength, source) => ({ source, target, strength })).filter(({ strength }) => strength >= WEAKEST),
-  );
+/** Links as views/alignment.js takes them. */
+const strong = (links) =>
+  links
+    .filter(({ weight }) => weight >= WEAKEST)
+    .map(({ source, target, weight }) => ({ source, target, strength: weight }));
 
-/** `body(number)` is the question about a sentence; `choose(number, way)`; `move(step)` to another sentence. */
-export function makeDetails({ body, choose, move, inspect, lang, fail, signal }) {
+/**
+ * `body(number)` is the question about a sentence; `links(number)` where its words look; `choose(number, way)`;
+ * `move(step)` to another sentence.
+ */
+export function makeDetails({ body, links, choose, move, inspect, lang, fail, signal }) {
   const root = make("section", { class: "details", "aria-label": "The chosen sentence", hidden: true });
   let handles = [];
 
@@ -73,12 +76,19 @@ export function makeDetails({ body, choose, move, inspect, lang, fail, signal })
       fail(error);
     }
   }
-  function alignment(place, { result, way }) {
-    const chosen = result.ways[way];
-    const texts = (words) => words.map(({ text }) => text);
-    const note = `Weights of ${result.alignedBy}. Attention shows where a head looks, not why.`;
-    const data = { source: texts(result.source), target: texts(chosen.words), links: linksOf(chosen), note };
-    handles.push(drawAlignment(place, data));
+  async function alignment(place, number, { result, way }) {
+    place.append(make("p", { class: "hint" }, "…"));
+    try {
+      const found = await links(number);
+      const texts = (words) => words.map(({ text }) => text);
+      const note = `Weights of ${found.alignedBy}. Attention shows where a head looks, not why.`;
+      const [source, target] = [result.source, result.ways[way].words].map(texts);
+      place.replaceChildren();
+      handles.push(drawAlignment(place, { source, target, links: strong(found.links), note }));
+    } catch (error) {
+      place.replaceChildren();
+      fail(error);
+    }
   }
   return {
     root,
@@ -97,7 +107,7 @@ export function makeDetails({ body, choose, move, inspect, lang, fail, signal })
       const began = prefix && make("p", { class: "hint" }, "It begins as you chose: ", make("bdi", {}, prefix));
       const look = make("button", { type: "button", class: "push", click: () => inspect(number) }, "Inspect");
       const folds = [
-        fold("Where its words look", (place) => alignment(place, sentence)),
+        fold("Where its words look", (place) => alignment(place, number, sentence)),
         fold("How it was found: the beams", (place) => tree(place, number)),
       ];
       root.replaceChildren(

@@ -29,7 +29,7 @@ export function makeTranslations() {
         const sentences = numbers.map((number) => ({ text: wanted[number].text, prefix: wanted[number].prefix }));
         const answer = await askJson("translating/sentences", { ...how, sentences }, { signal });
         numbers.forEach((number, at) => {
-          const result = { ...answer.sentences[at], alignedBy: answer.aligned_by };
+          const result = answer.sentences[at];
           keep(keyOf(how, wanted[number]), result);
           each(number, result);
         });

@@ -1,4 +1,4 @@
-"""penwright quicken: what is chosen is what is used from then on, and can be overruled."""
+"""penwright optimize: what is chosen is what is used from then on, and can be overruled."""
 
 import json
 import shutil
@@ -23,12 +23,12 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 @pytest.mark.parametrize("run", ["writer", "translator"])
-def test_a_quickened_run_is_used_in_the_precision_that_was_as_good(
+def test_an_optimized_run_is_used_in_the_precision_that_was_as_good(
     penwright: Command, runs: Path, tmp_path: Path, compiled: list[object], run: str
 ) -> None:
     folder = tmp_path / run
     shutil.copytree(runs / run, folder)
-    nats = json.loads(penwright("quicken", folder, "--json").stdout)
+    nats = json.loads(penwright("optimize", folder, "--json").stdout)
     assert list(nats) == refining.quickest_first()
     chosen = json.loads((folder / "quickened.json").read_text(encoding="utf-8"))["precision"]
     assert nats[chosen] <= nats["float32"] + 0.005
@@ -38,14 +38,14 @@ def test_a_quickened_run_is_used_in_the_precision_that_was_as_good(
 
 @pytest.fixture
 def in_int8(penwright: Command, runs: Path, tmp_path: Path, compiled: list[object]) -> Path:
-    """A writer that is quickened so, but for its steps."""
+    """A writer that is optimized so, but for its steps."""
     folder = tmp_path / "run"
     shutil.copytree(runs / "writer", folder)
-    assert penwright("quicken", folder, "--precision", "int8").returncode == 0
+    assert penwright("optimize", folder, "--precision", "int8").returncode == 0
     return folder
 
 
-def test_a_quickened_run_is_measured_as_it_is_used(penwright: Command, in_int8: Path) -> None:
+def test_an_optimized_run_is_measured_as_it_is_used(penwright: Command, in_int8: Path) -> None:
     scores = {}
     for asked in ((), ("--precision", "int8"), ("--precision", "float32")):
         done = penwright("evaluate", in_int8, "--json", *asked)
@@ -55,7 +55,7 @@ def test_a_quickened_run_is_measured_as_it_is_used(penwright: Command, in_int8: 
 
 
 def test_a_precision_that_is_asked_for_is_taken_and_given_up_again(penwright: Command, in_int8: Path) -> None:
-    with pytest.warns(PenwrightWarning, match="until `penwright quicken"):  # nothing was really compiled
+    with pytest.warns(PenwrightWarning, match="until `penwright optimize"):  # nothing was really compiled
         quick = api.load(in_int8)
     exact = api.load(in_int8, precision="float32")
     assert isinstance(quick, Generator) and isinstance(exact, Generator)
@@ -74,6 +74,6 @@ def test_int8_costs_no_more_than_a_hundredth_of_a_nat(runs: Path, compiled: list
         assert abs(found["int8"] - found["float32"]) < 0.02, run
 
 
-def test_a_classifier_has_nothing_to_quicken(penwright: Command, runs: Path) -> None:
-    done = penwright("quicken", runs / "classifier")
+def test_a_classifier_has_nothing_to_optimize(penwright: Command, runs: Path) -> None:
+    done = penwright("optimize", runs / "classifier")
     assert done.returncode == 2 and "no steps" in done.stderr

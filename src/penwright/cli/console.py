@@ -1,0 +1,27 @@
+"""What rich draws, on any terminal."""
+
+from collections.abc import Iterable
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from penwright.cli.streams import Stream, escaped, without_escaping
+
+DRAWN = str.maketrans("━▁▂▃▄▅▆▇█░▒▓…→←↵␣⟨⟩", "-_.:-=+*#.:%~><|_<>")  # for encodings without these characters
+
+
+class SafeConsole(Console):
+    """A rich console that sends its own escape sequences and shows those in what it prints."""
+
+    def __init__(self, stream: Stream):
+        super().__init__(file=without_escaping(stream), markup=False, highlight=False, emoji=False)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render as rich does, with text that the terminal can show."""
+        has_drawings = self.encoding.startswith("utf")
+        for segment in super().render(renderable, options):
+            if segment.control:
+                yield segment
+            else:
+                text = escaped(segment.text)
+                yield Segment(text if has_drawings else text.translate(DRAWN), segment.style)

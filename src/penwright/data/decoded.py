@@ -1,0 +1,108 @@
+"""Turn the bytes of a file into plain text, and count what it holds and what had to be put right."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from penwright.data.encoding import MIXED, decoder_of
+
+MARK = "\ufeff"  # the byte-order mark, at the start of a file only
+REPLACEMENT = "\ufffd"
+OLD_MAC = 10  # so many bare carriage returns for each line end, and they are the line ends
+
+
+@dataclass
+class Tally:
+    """What one pass over a file counts."""
+
+    characters: int = 0
+    utf8_bytes: int = 0
+    newlines: int = 0
+    replaced: int = 0
+    unpacked: int = 0
+    nul: int = 0
+    crlf: int = 0
+    cr: int = 0  # those of no CRLF
+    blank: bool = True
+    ends_in_line: bool = False
+    text: "hashlib._Hash" = field(default_factory=hashlib.sha256)
+
+    @property
+    def is_old_mac(self) -> bool:
+        """Whether bare carriage returns end the lines."""
+        return self.cr > 1 and self.cr >= OLD_MAC * self.newlines
+
+    def add(self, text: str) -> None:
+        """Count a piece of text."""
+        encoded = text.encode("utf-8", "surrogatepass")
+        self.text.update(encoded)
+        self.utf8_bytes += len(encoded)
+        self.characters += len(text)
+        self.newlines += text.count("\n")
+        self.blank = self.blank and (not text or text.isspace())
+        self.ends_in_line = text[-1:] != "\n" if text else self.ends_in_line
+
+
+def survey(blocks: Iterable[bytes], encoding: str, old_mac: bool = False) -> Tally:
+    """Return the counts of a whole file."""
+    tally = Tally()
+    for text in decoded(blocks, encoding, tally, old_mac):
+        tally.add(text)
+    return tally
+
+
+def decoded(blocks: Iterable[bytes], encoding: str, tally: Tally, old_mac: bool) -> Iterator[str]:
+    """Yield text in blocks without a mark at the start, NULs and carriage returns of line ends; count them in `tally`.
+
+    Bare carriage returns are line ends if the file is that of an `old_mac`.
+    """
+    decoder = decoder_of(encoding)
+    count_damage = _damage_counter(encoding)
+    held = ""  # a carriage return at the end of a block: perhaps half of a line end
+    first = True
+    for block in blocks:
+        text = decoder.decode(block)
+        count_damage(block, text, tally)
+        if first and text:
+            text, first = text.removeprefix(MARK), False
+        text, held = _tidy(held + text, tally, old_mac)
+        if text:
+            yield text
+    text = decoder.decode(b"", final=True)
+    count_damage(b"", text, tally)
+    text = text.removeprefix(MARK) if first else text
+    text, rest = _tidy(held + text, tally, old_mac)
+    tally.cr += len(rest)
+    if text or rest:
+        yield text + ("\n" if rest and old_mac else rest)
+
+
+def _tidy(text: str, tally: Tally, old_mac: bool) -> tuple[str, str]:
+    """Return the text with plain line ends and without NULs, and a carriage return that may belong to what follows."""
+    if "\0" in text:
+        tally.nul += text.count("\0")
+        text = text.replace("\0", "")
+    if "\r" not in text:
+        return text, ""
+    text, held = (text[:-1], "\r") if text.endswith("\r") else (text, "")
+    crlf = text.count("\r\n")
+    tally.crlf += crlf
+    text = text.replace("\r\n", "\n") if crlf else text
+    tally.cr += text.count("\r")
+    return (text.replace("\r", "\n") if old_mac else text), held
+
+
+def _damage_counter(encoding: str) -> Callable[[bytes, str, Tally], None]:
+    """Return a counter of replacement characters that are not in the file itself: only Unicode can hold them."""
+    genuine, tail = REPLACEMENT.encode(), b""
+
+    def count(block: bytes, text: str, tally: Tally) -> None:
+        nonlocal tail
+        tally.unpacked += len(block)
+        if encoding == "utf-8" or encoding.startswith(MIXED):
+            tally.replaced += text.count(REPLACEMENT) - (tail + block).count(genuine)
+        elif not encoding.startswith(("utf-16", "utf-32", "gb18030")):
+            tally.replaced += text.count(REPLACEMENT)
+        tail = block[-2:]
+
+    return count

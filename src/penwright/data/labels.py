@@ -1,0 +1,96 @@
+"""What labels are called: one for each text, without invisible characters, and which of them look alike."""
+
+import ast
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator
+from shlex import quote
+from unicodedata import category, normalize
+
+from penwright.data.report import count
+from penwright.errors import PenwrightError
+
+JOINERS = "\u200c\u200d"  # invisible, but part of how words in some languages and emoji are written
+SEPARATORS = "|;,"
+SEVERAL = 0.1  # share of the different labels that hold a separator
+NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
+
+
+def single_label(label: str, place: str) -> str:
+    """Return a tidy label; a list of one counts as that one. Raises PenwrightError for a list of several."""
+    if label.startswith("[") and label.endswith("]"):
+        items = _items(label)
+        if items is not None and len(items) > 1:
+            raise PenwrightError(
+                f"{place} has several labels ({', '.join(items)}). Penwright learns one label for each text: keep one"
+            )
+        if items is not None:
+            label = items[0] if items else ""
+    return tidy_label(label)
+
+
+def _items(text: str) -> list[str] | None:
+    """Return the items of a list as JSON or Python writes it."""
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            found = parse(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        return [item if isinstance(item, str) else json.dumps(item, default=str) for item in found]
+    return None
+
+
+def tidy_label(label: str) -> str:
+    """Return a label without invisible characters, with plain spaces, and with its accents composed (NFC)."""
+    if label.isascii():
+        return label
+    visible = (c for c in normalize("NFC", label) if category(c) != "Cf" or c in JOINERS)
+    return " ".join("".join(visible).split())
+
+
+def tidied(table: str, labels: Iterable[str]) -> str:
+    """Say that labels are read without invisible characters, where some have them; "" where none has."""
+    changed = sorted(label for label in labels if tidy_label(label) != label)
+    if not changed:
+        return ""
+    first = changed[0].encode("unicode_escape").decode("ascii")
+    return (
+        f"{table}: {count(len(changed), 'label')} with decomposed accents or invisible characters, such as {first}, "
+        f"read as {tidy_label(changed[0])}"
+    )
+
+
+def require_single_labels(table: str, labels: Collection[str]) -> None:
+    """Raise PenwrightError where labels are combinations, such as `action|comedy`, of what also are labels."""
+    for separator in SEPARATORS:
+        joined = [label for label in labels if separator in label.strip(separator)]
+        parts = {part.strip() for label in joined for part in label.split(separator)}
+        recur = len(parts) < len(joined) or 2 * len(parts & set(labels)) >= len(parts)
+        if len(joined) >= max(2, SEVERAL * len(labels)) and recur:
+            raise PenwrightError(
+                f"{table}: labels such as '{min(joined)}' are several in one. Penwright learns one label for each "
+                "text: keep one in each row. To learn each combination as a class of its own, name the column: "
+                "--set data.label=..."
+            )
+
+
+def look_alikes(labels: Iterable[str]) -> Iterator[str]:
+    """Warn of labels that differ only in case, blanks, characters of the same look, or the way to write a number."""
+    groups: dict[str, list[str]] = {}
+    for label in labels:
+        groups.setdefault(label_key(label), []).append(label)
+    for group in groups.values():
+        if len(group) > 1:
+            one, other = (json.dumps(label, ensure_ascii=False) for label in group[:2])
+            yield (
+                f"the labels {', '.join(map(repr, group))} look alike and are learned as different classes; to make "
+                f"them one: --set {quote(f'data.label_names={{{one}={other}}}')}"
+            )
+
+
+def label_key(label: str) -> str:
+    """Return what labels that look alike have in common."""
+    if NUMBER.fullmatch(label):
+        return str(float(label))
+    visible = "".join(c for c in normalize("NFKC", label).casefold() if category(c) != "Cf")
+    return re.sub(r"\s+|(?<=\w)[_-]+(?=\w)", "", visible) or label

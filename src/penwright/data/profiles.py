@@ -1,0 +1,181 @@
+"""What the values of a table's columns look like: text, numbers, links, dates, identifiers, ..."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from penwright.data.readers.grid import Row
+from penwright.data.readers.tables import Table
+from penwright.data.sources import Broken
+
+SAMPLE = 1000  # rows, at least, that are looked at
+MOST_ROWS = 50_000  # rows from which they are taken: files are often sorted by label
+MOSTLY = 0.9  # share of the values that make a column one of numbers, links, ...
+LONGEST_EXAMPLE = 40  # characters
+LONGEST_LABEL = 50  # characters
+MOST_CLASSES = 30  # that are called by numbers with fractions
+TEXT, EMPTY, NUMBERS, IDENTIFIERS, LISTS = "text", "no values", "numbers", "identifiers", "lists"
+DATES = "dates or times"
+
+_NUMBER = re.compile(r"[-+−]?[$€£¥]?(\d{1,3}([ ,.'’]\d{3})+([.,]\d+)?|\d*[.,]?\d+\.?(e[-+]?\d+)?) ?[%$€£¥]?", re.I)
+_LINK = re.compile(r"([a-z][a-z0-9+.-]*://|www\.)\S+|([\w-]+\.)+[a-z]{2,}/\S*", re.I)
+_EMAIL = re.compile(r"<?[^@\s]+@[^@\s]+\.[^@\s]+>?")
+_FILE = re.compile(r"([A-Za-z]:|\.{1,2})?[/\\]\S+|[^\s]+\.[A-Za-z][A-Za-z0-9]{1,4}")
+_HASH = re.compile(r"[0-9a-f]{16,}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.I)
+_CODE = re.compile(r"[!-~]*\d[!-~]*")  # one word of ASCII with a digit in it, such as user54
+_LIST = re.compile(r"\[.*\]|\{.*\}", re.DOTALL)
+_FRACTION = re.compile(r"[.,]\d*[1-9]")
+_DATE_PARTS = re.compile(r"\d+|[^\W\d]+")
+_LONG_WORD = re.compile(r"[^\W\d]{3}")
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_MONTHS_AND_DAYS = _words("""
+    jan feb mar apr may jun jul aug sep oct nov dec mär mrz mai okt dez fév avr jui aoû déc ene abr ago dic gen mag giu
+    lug set ott fev out mrt mei sty lut kwi maj cze lip sie wrz paź lis gru янв фев мар апр мая май июн июл авг сен окт
+    ноя дек mon tue wed thu fri sat sun die mit don fre sam son lun mer jeu ven dim mié jue vie sáb
+""")
+_DATE_WORDS = _words("""
+    t z st nd rd th h am pm utc gmt est edt cst cdt mst mdt pst pdt cet cest bst at de 年 月 日 時 时 분 년 월 일
+""")
+
+
+def _is_date(value: str) -> bool:
+    if len(value) > LONGEST_EXAMPLE or not any(map(str.isdecimal, value)):
+        return False
+    parts = [part.casefold() for part in _DATE_PARTS.findall(value)]
+    words = [part for part in parts if not part.isdecimal()]
+    named = [word for word in words if word[:3] in _MONTHS_AND_DAYS and len(word) <= len("września")]
+    numbers = len(parts) - len(words)
+    return all(word in _DATE_WORDS or word in named for word in words) and (numbers >= 2 or bool(named))
+
+
+_TESTS: tuple[tuple[str, Callable[[str], object]], ...] = (
+    (NUMBERS, _NUMBER.fullmatch),
+    ("links", _LINK.fullmatch),
+    ("e-mail addresses", _EMAIL.fullmatch),
+    (DATES, _is_date),
+    (IDENTIFIERS, _HASH.fullmatch),
+    ("file names", _FILE.fullmatch),
+    (IDENTIFIERS, _CODE.fullmatch),
+    (LISTS, _LIST.fullmatch),
+)
+
+
+def kind_of(value: str) -> str:
+    """Return what a value is: text, or something that is rarely meant to be learned as text."""
+    for kind, matches in _TESTS:
+        if matches(value):
+            return kind
+    return TEXT if any(map(str.isalpha, value)) else "signs without letters"
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One column of a table: its name, what most of its values are, and how they are distributed."""
+
+    place: int  # from 0
+    name: str
+    kind: str
+    n_rows: int  # in the sample
+    values: frozenset[str]
+    lengths: tuple[int, ...]  # of the values in characters; 0 where there is none
+    example: str
+    is_boilerplate: bool  # all values begin alike
+
+    @property
+    def n_characters(self) -> int:
+        return sum(self.lengths)
+
+    @property
+    def is_text(self) -> bool:
+        return self.kind == TEXT
+
+    @property
+    def has_words(self) -> bool:
+        """Whether the values are text or dates in words, as a phrase book has them."""
+        return self.is_text or (self.kind == DATES and all(map(_LONG_WORD.search, self.values)))
+
+    @property
+    def is_constant(self) -> bool:
+        return len(self.values) == 1 and self.n_rows > 1
+
+    @property
+    def has_few_values(self) -> bool:
+        """Whether the values repeat as those of labels do."""
+        return 2 <= len(self.values) <= max(2, self.n_rows // 5) and len(self.values) < self.n_rows
+
+    @property
+    def are_labels(self) -> bool:
+        """Whether the values could be labels: few different ones, all short."""
+        return self.has_few_values and max(map(len, self.values)) <= LONGEST_LABEL
+
+    @property
+    def is_scale(self) -> bool:
+        """Whether the values are measurements, such as 0.37, rather than names of classes."""
+        return self.kind == NUMBERS and len(self.values) > MOST_CLASSES and any(map(_FRACTION.search, self.values))
+
+    def described(self) -> str:
+        """The column in words, with an example."""
+        if self.kind == EMPTY:
+            return f"'{self.name}' (no values)"
+        if self.is_constant:
+            return f"'{self.name}' (always {self.example})"
+        return f"'{self.name}' ({self.kind}, such as {self.example})"
+
+
+def profiles_of(table: Table) -> list[Profile]:
+    """Look at rows from all over the beginning of a table, column by column."""
+    rows = spread_rows(table)
+    return [_profile(place, name, [row[place].strip() for row in rows]) for place, name in enumerate(table.columns)]
+
+
+def spread_rows(table: Table) -> list[Row]:
+    """Return rows at equal distances, without broken and blank ones: between SAMPLE and twice as many, or all."""
+    stride = 1
+    kept: list[Row | Broken] = []
+    for number, row in enumerate(islice(table.rows(range(len(table.columns))), MOST_ROWS)):
+        if number % stride == 0:
+            kept.append(row)
+        if len(kept) == 2 * SAMPLE:
+            stride, kept = 2 * stride, kept[::2]
+    return [row for row in kept if not isinstance(row, Broken) and any(row)]
+
+
+def _profile(place: int, name: str, cells: Sequence[str]) -> Profile:
+    filled = [cell for cell in cells if cell]
+    values = frozenset(filled)
+    kinds = Counter(map(kind_of, filled))
+    n_text = kinds.pop(TEXT, 0)
+    common = kinds.most_common(1)
+    is_text = not common or n_text > (1 - MOSTLY) * len(filled)
+    example = next((cell for cell in filled if len(cell) <= LONGEST_EXAMPLE), filled[0] if filled else "")
+    return Profile(
+        place=place,
+        name=name,
+        kind=EMPTY if not filled else TEXT if is_text else common[0][0],
+        n_rows=len(cells),
+        values=values,
+        lengths=tuple(map(len, cells)),
+        example=shortened(example, LONGEST_EXAMPLE),
+        is_boilerplate=_begin_alike(values),
+    )
+
+
+def _begin_alike(values: frozenset[str]) -> bool:
+    if len(values) < 5:
+        return False
+    first, last = min(values), max(values)  # what these two share, all between them share
+    shared = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+    return shared >= 10 and shared >= 0.4 * sum(map(len, values)) / len(values)
+
+
+def shortened(text: str, longest: int) -> str:
+    """Return the text on one line, cut where it is longer; control characters are shown as escapes."""
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text[: longest + 1])
+    return line if len(line) <= longest else f"{line[: longest - 3]}..."

@@ -1,0 +1,129 @@
+"""Pairs from files that hold translations: TMX, XLIFF, TBX, PO, WMT's test sets, and subtitles in two languages."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from penwright.data.files import SourceFile, read_markup
+from penwright.data.readers.extras import need
+from penwright.data.readers.formats import FORMATS
+from penwright.data.readers.markup import segments
+from penwright.data.readers.units import read_units
+from penwright.data.sources import Broken
+from penwright.errors import PenwrightError
+
+SAMPLE = 1000  # units that show which languages there are
+Pairs = Iterator[tuple[str, str] | Broken]
+DAMAGED = Broken("damaged, or without text in any language")
+ONE_SIDED = Broken("without a translation")
+UNSURE = Broken("without a translation, or marked as fuzzy")
+ALONE = Broken("without a partner in the other file")
+ENOUGH = 0.5  # of the segments of two files that must belong together
+
+
+def holds_pairs(file: SourceFile) -> bool:
+    """Whether the file holds texts with their translations."""
+    return bool(file.format) and FORMATS[file.format].kind == "pairs"
+
+
+def holds_segments(file: SourceFile) -> bool:
+    """Whether the file holds numbered or timed segments: subtitles, or one side of a test set."""
+    return bool(file.format) and FORMATS[file.format].kind == "segments"
+
+
+def bilingual_languages(file: SourceFile, source: str | None, target: str | None) -> tuple[str, str]:
+    """Return the names of the two sides to read: those asked for, else the most frequent, in their order there.
+
+    Languages are told apart by region only if the file has no two others (pt-BR and pt-PT).
+    """
+    if file.format == "po":
+        return ("msgstr", "msgid") if source == "msgstr" or target == "msgid" else ("msgid", "msgstr")
+    counts = Counter(language for texts in islice(read_units(file), SAMPLE) for language in texts)
+    if len(counts) < 2:  # the translations may begin late
+        counts = Counter(language for texts in read_units(file) for language in texts)
+    asked = [None if name is None else _known(file, name, counts) for name in (source, target)]
+    wide = Counter[str]()
+    for language, n in counts.items():
+        wide[_primary(language)] += n
+    names = [language for language, _ in (wide if len(wide) > 1 else counts).most_common()]
+    others = (name for name in names if name not in asked and not any(_primary(each or "") == name for each in asked))
+    first, second = (name or next(others, None) for name in asked)
+    if first is None or second is None:
+        has = f"its only language is {names[0]}" if names else "no unit has text with a language"
+        raise PenwrightError(f"{file.path} is {FORMATS[file.format].what} that holds no translations: {has}")
+    return first, second
+
+
+def bilingual_pairs(file: SourceFile, source: str, target: str) -> Pairs:
+    """Yield a pair for each unit. A language without a region (`de`) stands for all of its regions."""
+    if file.format == "po":
+        return _po_pairs(file, is_swapped=source == "msgstr")
+    return (_pair(texts, source, target) for texts in read_units(file))
+
+
+def segment_pairs(first: SourceFile, second: SourceFile, encoding: str | None) -> Pairs:
+    """Yield segments of two files with the same document and number, or the same time."""
+    sides = [dict(segments(each.format, read_markup(each.path, encoding))) for each in (first, second)]
+    shared = sides[0].keys() & sides[1].keys()
+    if len(shared) < ENOUGH * max(map(len, sides)):
+        by = "document and number" if first.format == "sgm" else "time"
+        raise PenwrightError(
+            f"{first.path} and {second.path} are not translations of each other: of {len(sides[0]):,} and "
+            f"{len(sides[1]):,} segments only {len(shared):,} have the same {by}"
+        )
+    for key, text in sides[0].items():
+        yield (text, sides[1][key]) if key in shared else ALONE
+
+
+def _pair(texts: dict[str, str], source: str, target: str) -> tuple[str, str] | Broken:
+    first, second = _side(texts, source), _side(texts, target)
+    if first is None or second is None:
+        return ONE_SIDED if texts else DAMAGED
+    return first, second
+
+
+def _side(texts: dict[str, str], name: str) -> str | None:
+    found = (text for language, text in texts.items() if language == name or language.startswith(f"{name}-"))
+    return next(found, None)
+
+
+def _primary(language: str) -> str:
+    """`en` of `en-us`."""
+    return language.split("-", maxsplit=1)[0]
+
+
+def _known(file: SourceFile, name: str, counts: Counter[str]) -> str:
+    """Return the language as it is told apart in the file: with its region only where there are several."""
+    name = name.lower().replace("_", "-")
+    alike = [language for language in counts if _primary(language) == _primary(name)]
+    if name in alike and len(alike) > 1:
+        return name
+    if not alike or (len(alike) > 1 and name != _primary(name)):
+        raise PenwrightError(f"{file.path} has no language '{name}'; it has: {_listed(list(counts))}")
+    return _primary(name)
+
+
+def _listed(languages: Sequence[str]) -> str:
+    """List languages without their regions, unless there are several of one."""
+    regions = Counter(map(_primary, languages))
+    return ", ".join(each if regions[_primary(each)] > 1 else _primary(each) for each in languages) or "none"
+
+
+def _po_pairs(file: SourceFile, *, is_swapped: bool) -> Pairs:
+    need("polib", "PO files")
+    import polib  # noqa: PLC0415 - an extra
+
+    try:
+        entries = polib.pofile(f"{''.join(file.blocks())}\n")
+    except (OSError, ValueError) as error:
+        raise PenwrightError(f"{file.path} is a damaged PO file: {error}") from None
+    for entry in entries:
+        if entry.obsolete:
+            continue
+        pairs = [(entry.msgid, entry.msgstr)]
+        if entry.msgid_plural and entry.msgstr_plural:
+            forms = [entry.msgstr_plural[number] for number in sorted(entry.msgstr_plural)]
+            pairs = [(entry.msgid, forms[0]), (entry.msgid_plural, forms[-1])]
+        for first, second in pairs:
+            sides = (" ".join(second.split()), " ".join(first.split()))
+            yield UNSURE if entry.fuzzy or not second else sides if is_swapped else sides[::-1]

@@ -1,0 +1,172 @@
+"""Which format a file is in, by its content first and by its name where the content does not tell."""
+
+import re
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from io import BufferedIOBase
+from pathlib import PurePath
+from typing import Literal
+
+HEAD = 1 << 16  # bytes from which a format is told
+PACKED = b"PK\x03\x04"
+OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format that is not plain text, and what is done with it."""
+
+    name: str
+    what: str  # in words, with its article
+    kind: Literal["plain", "document", "markup", "segments", "pairs", "sheet", "archive", "other"]
+    remedy: str = ""  # for "other"
+
+    @property
+    def is_decoded(self) -> bool:
+        """Whether its text is read as it stands in the file, in the encoding of the file."""
+        return self.kind in ("plain", "pairs")
+
+
+def _other(name: str, what: str, remedy: str) -> Format:
+    return Format(name, what, "other", remedy)
+
+
+PLAIN = Format("", "text", "plain")
+FORMATS = {
+    each.name: each
+    for each in (
+        Format("docx", "a Word document", "document"),
+        Format("odt", "an OpenDocument text", "document"),
+        Format("epub", "an EPUB book", "document"),
+        Format("pdf", "a PDF document", "document"),
+        Format("html", "a web page", "markup"),
+        Format("rtf", "an RTF document", "markup"),
+        Format("srt", "subtitles (SubRip)", "segments"),
+        Format("vtt", "subtitles (WebVTT)", "segments"),
+        Format("ass", "subtitles (SubStation Alpha)", "segments"),
+        Format("sgm", "a WMT test set (.sgm)", "segments"),
+        Format("tmx", "a translation memory (TMX)", "pairs"),
+        Format("xliff", "a translation file (XLIFF)", "pairs"),
+        Format("tbx", "a term base (TBX)", "pairs"),
+        Format("wmt", "a WMT test set (.xml)", "pairs"),
+        Format("po", "a translation file (PO)", "pairs"),
+        Format("xlsx", "an Excel workbook", "sheet"),
+        Format("ods", "an OpenDocument spreadsheet", "sheet"),
+        Format("zip", "a .zip archive", "archive"),
+        _other("pptx", "a presentation", "save it as PDF or as text"),
+        _other("tar", "a .tar archive", "unpack it (tar xf) and give the folder"),
+        _other("lfs", "a Git LFS pointer and not the file itself", "run git lfs pull to get the file"),
+        _other("annex", "a git-annex pointer and not the file itself", "run git annex get to get the file"),
+        _other(
+            "error page",
+            "a web page (HTML) under another name, often the error page of a download that failed",
+            "fetch the file again; if you mean the page, rename it to .html",
+        ),
+        _other(
+            "ole",
+            "an old Office document, or one protected by a password",
+            "save it without a password as .docx, .xlsx or .txt",
+        ),
+        _other("xml", "XML of a kind that is not read", "save its text as a .txt file"),
+    )
+}
+ROOTS = {
+    "tmx": "tmx",
+    "xliff": "xliff",
+    "martif": "tbx",
+    "tbx": "tbx",
+    "dataset": "wmt",
+    "srcset": "sgm",
+    "refset": "sgm",
+    "tstset": "sgm",
+    "mteval": "sgm",
+    "html": "html",
+}
+BY_SUFFIX = {
+    **dict.fromkeys((".xliff", ".xlf", ".sdlxliff", ".mxliff", ".mqxliff"), "xliff"),
+    **dict.fromkeys((".po", ".pot"), "po"),
+    **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
+    **dict.fromkeys((".sgm", ".sgml"), "sgm"),
+    **dict.fromkeys((".ass", ".ssa"), "ass"),
+    ".tmx": "tmx",
+    ".tbx": "tbx",
+    ".srt": "srt",
+    ".vtt": "vtt",
+}
+COMMENTS = r"(?>(?:\s|<!--(?>.*?-->)|<\?(?>.*?\?>))*)"  # and processing instructions, among them the XML declaration
+ROOT = re.compile(
+    rf"\A{COMMENTS}(?P<doctype><!DOCTYPE\s[^>\[]*(?:\[(?>.*?\]\s*>))?>?)?{COMMENTS}<(?:\w+:)?(?P<root>[\w-]+)(?=[\s/>])",
+    re.DOTALL | re.IGNORECASE,
+)
+WEB_PAGE = re.compile(rf"\A{COMMENTS}(?:<!DOCTYPE\s+html|<html[\s>])", re.DOTALL | re.IGNORECASE)
+BEGINNINGS = {
+    "lfs": re.compile(r"version https://git-lfs\.github\.com/spec/"),
+    "annex": re.compile(r"/annex/objects/"),
+    "vtt": re.compile(r"WEBVTT(?=\s|\Z)"),
+    "srt": re.compile(r"\s*\d+[ \t]*\n\d+:\d\d:\d\d[,.]\d{1,3}[ \t]*-->"),
+    "ass": re.compile(r"\s*\[Script Info\]", re.IGNORECASE),
+    "po": re.compile(r"(?:[ \t]*(?:#.*)?\n)*(?:msgctxt\s+\".*\n)?msgid\s+\""),
+}
+PACKED_IN = {
+    "word/document.xml": "docx",
+    "xl/workbook.xml": "xlsx",
+    "xl/workbook.bin": "ole",
+    "ppt/presentation.xml": "pptx",
+}
+MIME_TYPES = {
+    b"application/epub+zip": "epub",
+    b"application/vnd.oasis.opendocument.text": "odt",
+    b"application/vnd.oasis.opendocument.spreadsheet": "ods",
+    b"application/vnd.oasis.opendocument.presentation": "pptx",
+}
+
+
+def format_of(name: str, head: bytes, text: str, open_file: Callable[[], BufferedIOBase]) -> Format | None:
+    """Return the format of a file; None for plain text and for what is not known.
+
+    `head` is the beginning of its unpacked bytes, `text` the same decoded, `open_file` opens all of them.
+    """
+    suffix = PurePath(name.lower().removesuffix(".gz")).suffix
+    found = _by_bytes(head, open_file, suffix) or _by_text(text.lstrip("\ufeff").replace("\r\n", "\n"), suffix)
+    if found is None and (suffix in BY_SUFFIX and text.strip()):
+        found = BY_SUFFIX[suffix]
+    return FORMATS[found] if found else None
+
+
+def _by_bytes(head: bytes, open_file: Callable[[], BufferedIOBase], suffix: str) -> str | None:
+    if head.startswith(PACKED):
+        return _packed_format(open_file, suffix)
+    if b"%PDF-" in head[:1024]:
+        return "pdf"
+    if head.startswith(b"{\\rtf"):
+        return "rtf"
+    if head.startswith(OLE):
+        return "ole"
+    return "tar" if head[257:262] == b"ustar" else None
+
+
+def _packed_format(open_file: Callable[[], BufferedIOBase], suffix: str) -> str:
+    """Tell office documents and books from other .zip archives; a damaged one is what its name says."""
+    try:
+        with open_file() as file, zipfile.ZipFile(file) as opened:
+            names = set(opened.namelist())
+            kind = opened.open("mimetype").read(100).strip() if "mimetype" in names else b""
+    except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError, RuntimeError, ValueError):
+        return suffix[1:] if suffix[1:] in ("docx", "odt", "epub", "xlsx", "ods", "pptx") else "zip"
+    by_name = (each for part, each in PACKED_IN.items() if part in names)
+    return MIME_TYPES.get(kind.removesuffix(b"-template")) or next(by_name, "zip")
+
+
+def _by_text(text: str, suffix: str) -> str | None:
+    known = next((name for name, pattern in BEGINNINGS.items() if pattern.match(text)), None)
+    if known:
+        return known
+    root = ROOT.match(text)
+    if WEB_PAGE.match(text) or (root and root["root"].lower() == "html"):
+        return "html" if suffix == ".xml" or BY_SUFFIX.get(suffix) == "html" else "error page"
+    if not root or BY_SUFFIX.get(suffix) == "html":
+        return None
+    is_xml = text.startswith("<?xml") or root["doctype"] or suffix == ".xml"
+    name = ROOTS.get(root["root"].lower())
+    return name if name and (name != "wmt" or "<doc" in text) else "xml" if is_xml else None

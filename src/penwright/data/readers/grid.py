@@ -1,0 +1,158 @@
+"""A table whose rows are lists of cells: delimited text, or a sheet of a spreadsheet."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from operator import itemgetter
+
+from penwright.data.files import SourceFile
+from penwright.data.readers.delimited import MOST_LINES, SEPARATOR_LINE, Dialect, find_dialect, read_cells
+from penwright.data.readers.header_row import find_header
+from penwright.data.sources import Broken
+
+Row = tuple[str, ...]
+ReadCells = Callable[[], Iterator[list[str]]]
+SAMPLE = 1000  # rows that show what the columns are
+FEW = 20  # rows that are too few for a sample
+COMMON = 0.05  # share of the rows from which on a width is usual, not a mistake ...
+SOME = 3  # ... and the number of such rows
+TOO_FEW = Broken("too few fields")
+TOO_MANY = Broken("too many fields (is there a delimiter in a text without quotes?)")
+REPEATED = Broken("the header repeated")
+BEFORE = Broken("before the header")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table of rows of cells. Its columns are named by its header, else by numbers from 1."""
+
+    file: SourceFile
+    read: ReadCells
+    columns: tuple[str, ...]
+    header: tuple[str, ...] | None = None
+    n_before: int = 0  # rows before the header
+    fewest: int = 1  # cells of a row: a shorter one is broken, others may lack empty cells at the end
+    unit: str = "row"
+    n_skipped: int = 0  # lines before the first row
+
+    @property
+    def name(self) -> str:
+        return self.file.path
+
+    @property
+    def files(self) -> tuple[SourceFile, ...]:
+        return (self.file,)
+
+    def rows(self, columns: Sequence[int]) -> Iterator[Row | Broken]:
+        """Yield the cells of these columns, counted from 0, of every row."""
+        wanted, needed = _picker(columns), max(columns) + 1
+        fewest, most = self.fewest, len(self.columns)
+        blank, filler = ("",) * len(columns), [""] * most
+        rows, last = self.read(), None
+        if self.header is not None:
+            yield from (BEFORE for _ in islice(rows, self.n_before))
+            next(rows, None)
+            last = self.header[-1]
+        for cells in rows:
+            n = len(cells)
+            if fewest <= n <= most:
+                if cells[-1] == last and self._is_header(cells):
+                    yield REPEATED
+                elif n >= needed:
+                    yield wanted(cells)
+                else:
+                    yield wanted([*cells, *filler]) if any(cells) else blank
+            elif not any(cells):
+                yield blank
+            elif n < fewest:
+                yield TOO_FEW
+            else:
+                yield TOO_MANY if any(cells[most:]) else wanted(cells)
+
+    def place(self, row: int) -> str:
+        """Say where the row with this number, from 0, stands."""
+        after = self.header is not None and row >= self.n_before
+        return f"{self.name} {self.unit} {row + 1 + after + self.n_skipped:,}"
+
+    def _is_header(self, cells: Sequence[str]) -> bool:
+        return self.header == (cells[0].removeprefix("\ufeff"), *cells[1:])
+
+
+def delimited_grid(file: SourceFile, delimiter: str | None, names: Sequence[str] = ()) -> Grid:
+    """Find the dialect and the header of delimited text. A `delimiter` that is given is taken if the file has it."""
+    dialect, sample, n_skipped = _find_dialect(file, delimiter, SAMPLE)
+    if len(sample) < FEW and file.n_lines > SAMPLE:  # of rows with very many lines
+        dialect, sample, n_skipped = _find_dialect(file, delimiter, MOST_LINES)
+    columns, header, n_before, fewest = _layout(sample, names, strays=dialect.delimiter == "\t")
+
+    def read() -> Iterator[list[str]]:
+        return read_cells(islice(file.lines(), n_skipped, None), dialect, len(columns))
+
+    unit = "row" if dialect.quote or dialect.escape else "line"
+    return Grid(file, read, columns, header, n_before, fewest, unit, n_skipped)
+
+
+def _find_dialect(file: SourceFile, delimiter: str | None, n: int) -> tuple[Dialect, list[list[str]], int]:
+    """The dialect of the first `n` lines, their rows, and the number of lines before the first row."""
+    lines, n_skipped = file.first_lines(n), 0
+    is_cut = len(lines) < file.n_lines
+    if lines and (told := SEPARATOR_LINE.fullmatch(lines[0].strip())):
+        lines, n_skipped, delimiter = lines[1:], 1, told[1]
+    dialect = find_dialect(lines, delimiter, is_cut=is_cut)
+    return dialect, list(read_cells(lines, dialect, is_cut=is_cut)), n_skipped
+
+
+def sheet_grid(file: SourceFile, read: ReadCells, names: Sequence[str] = ()) -> Grid:
+    """Find the header of a table that `read` yields row by row."""
+    columns, header, n_before, fewest = _layout(list(islice(read(), SAMPLE)), names, strays=True)
+    return Grid(file, read, columns, header, n_before, fewest)
+
+
+def _layout(
+    sample: Sequence[Sequence[str]], names: Sequence[str], *, strays: bool
+) -> tuple[tuple[str, ...], tuple[str, ...] | None, int, int]:
+    """The names of the columns, the header, the number of rows before it, and the fewest cells of a whole row.
+
+    `strays` says that a row which is wider than usual has further columns, rather than a delimiter inside a text.
+    """
+    widths = Counter(len(row) for row in sample if any(map(str.strip, row)))
+    if not widths:
+        return (), None, 0, 1
+    width = max(widths, key=lambda width: (widths[width], width))
+    usual = [width, *(other for other, n in widths.items() if n >= max(SOME, COMMON * widths.total()))]
+    if strays:
+        width = max(usual)
+    place = find_header(sample, width, names)
+    if place is None:
+        return tuple(map(str, range(1, width + 1))), None, 0, min(usual)
+    header = tuple(sample[place])
+    titles = [cell.replace("\ufeff", "").strip() for cell in header]
+    if len(titles) == width - 1 and _are_row_names([row[0] for row in sample[place + 1 :] if len(row) == width]):
+        titles = ["", *titles]
+    titles += [""] * (width - len(titles))
+    return _unique(titles), header, place, min(usual)
+
+
+def _are_row_names(values: Sequence[str]) -> bool:
+    """Whether a first column without a name numbers or names the rows, as R writes it."""
+    return len(values) > 1 and len(set(values)) == len(values)
+
+
+def _unique(titles: Sequence[str]) -> tuple[str, ...]:
+    """The names of columns: their numbers where there is none, and ".1" after one that occurs before."""
+    found: dict[str, None] = {}
+    for number, title in enumerate(titles, 1):
+        name, again = title or str(number), 0
+        while name in found:
+            again += 1
+            name = f"{title or number}.{again}"
+        found[name] = None
+    return tuple(found)
+
+
+def _picker(columns: Sequence[int]) -> Callable[[Sequence[str]], Row]:
+    if len(columns) == 1:
+        only = columns[0]
+        return lambda cells: (cells[only],)
+    return itemgetter(*columns)

@@ -1,0 +1,129 @@
+"""Text of web pages: their paragraphs, headings and lists, one a line, without menus and programs."""
+
+import re
+from codecs import getincrementaldecoder
+from collections.abc import Sequence
+from contextlib import suppress
+from html.parser import HTMLParser
+
+from penwright.data.encoding import first_guess, known_encoding
+
+DROPPED = {
+    *("script", "style", "noscript", "template", "nav", "svg", "math", "iframe", "object", "button", "select", "form"),
+    *("rt", "rp", "title"),  # how characters are spoken; the name of a window
+}
+BLOCKS = {
+    *(
+        "address",
+        "article",
+        "aside",
+        "blockquote",
+        "body",
+        "br",
+        "caption",
+        "center",
+        "dd",
+        "details",
+        "div",
+        "dl",
+        "dt",
+    ),
+    *(
+        "fieldset",
+        "figcaption",
+        "figure",
+        "footer",
+        "h1",
+        "h2",
+        "h3",
+        "h4",
+        "h5",
+        "h6",
+        "header",
+        "hr",
+        "html",
+        "legend",
+    ),
+    *("li", "main", "ol", "p", "pre", "section", "summary", "table", "tbody", "td", "th", "thead", "tr", "ul"),
+}
+DECLARED = re.compile(
+    rb"""(?:<meta[^>]{0,200}?charset|<\?xml[^>]{0,100}?encoding|^"Content-Type:[^"\n]{0,100}?charset)=\s*["']?([\w.:-]{2,40})""",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+def html_lines(text: str) -> list[str]:
+    """Return the text of a page: a line for each paragraph, heading, item or cell."""
+    page = _Page()
+    page.feed(text)
+    page.close()
+    page.end_line()
+    return page.lines
+
+
+def declared_encoding(head: bytes) -> str | None:
+    """Return the encoding that the beginning of a page, of XML or of a PO file names, if it can be that."""
+    found = DECLARED.search(head[:4096])
+    name = known_encoding(found[1].decode("ascii", "replace")) if found else None
+    if name is None or name.startswith(("utf-16", "utf-32")):  # whose bytes would have told it
+        return None
+    with suppress(UnicodeDecodeError):
+        if not head.isascii() and getincrementaldecoder("utf-8")().decode(head):
+            return "utf-8"  # whatever it says
+    return name
+
+
+def decoded_markup(content: bytes) -> str:
+    """Decode a page by its mark, by the encoding that it names, or as UTF-8."""
+    guess = first_guess(content[:4096])
+    encoding = guess if guess != "utf-8" else declared_encoding(content[: 1 << 16]) or guess
+    return content.decode(encoding, "replace").removeprefix("\ufeff")
+
+
+class _Page(HTMLParser):
+    """Collects the lines of a page."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.lines: list[str] = []
+        self.line: list[str] = []
+        self.dropped: list[str] = []  # elements that are left out and that stand around here
+        self.n_pre = 0
+
+    def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
+        """Begin a line where the element is a block."""
+        if self.dropped and tag in ("rb", "rt", "rp") and self.dropped[-1] in ("rt", "rp"):  # which need no end
+            self.dropped.pop()
+        if tag in DROPPED:
+            self.dropped.append(tag)
+        elif tag in BLOCKS and not self.dropped:
+            self.end_line()
+            self.n_pre += tag == "pre"
+
+    def handle_startendtag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
+        """End a line at <br/>; `<script/>` of XHTML holds nothing."""
+        if tag in BLOCKS and not self.dropped:
+            self.end_line()
+
+    def handle_endtag(self, tag: str) -> None:
+        """End a line where the element is a block."""
+        if tag == "ruby" and self.dropped and self.dropped[-1] in ("rt", "rp"):
+            self.dropped.pop()
+        if tag in DROPPED and tag in self.dropped:
+            while self.dropped.pop() != tag:
+                pass
+        elif tag in BLOCKS and not self.dropped:
+            self.end_line()
+            self.n_pre -= tag == "pre" and self.n_pre > 0
+
+    def handle_data(self, data: str) -> None:
+        """Add text to the line."""
+        if not self.dropped:
+            self.line.append(data)
+
+    def end_line(self) -> None:
+        """Keep the line so far, unless it is blank; preformatted text has several."""
+        text = "".join(self.line)
+        parts = [part.rstrip() for part in text.split("\n")] if self.n_pre else [" ".join(text.split())]
+        self.lines += [part for part in parts if part.strip()]
+        self.line = []

@@ -1,0 +1,205 @@
+"""Tables of rows with named fields: JSON lines, other forms of JSON, Parquet, and data sets of the hub."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, time
+from decimal import Decimal
+from functools import cached_property
+from itertools import chain, islice
+from uuid import UUID
+
+from penwright.data.files import BLOCK, SourceFile
+from penwright.data.headers import TELLING_NAMES
+from penwright.data.paths import suffix_of
+from penwright.data.readers.grid import SAMPLE, Row
+from penwright.data.sources import Broken
+from penwright.errors import PenwrightError
+
+Record = Mapping[str, object]
+Path = tuple[str, ...]  # the keys that lead to a field
+BAD_JSON = Broken("bad JSON")
+BLANK = Broken("blank line")
+NO_RECORD = Broken("not a JSON object")
+NO_TEXT = Broken("a field that is missing or holds no text")
+SURROGATES = re.compile("[\ud800-\udfff]")
+SPACE = " \t\r\n,"  # between the values of a JSON list
+MISSING = object()
+
+
+@dataclass(frozen=True)
+class Records:
+    """A table of rows with named fields. Nested fields are columns too, named by their last key if that is unique."""
+
+    name: str
+    files: tuple[SourceFile, ...]
+    read: Callable[[], Iterator[Record | Broken | None]]
+    unit: str = "row"
+
+    @cached_property
+    def _paths(self) -> tuple[Path, ...]:
+        found: dict[Path, None] = {}
+        for record in islice(self.read(), SAMPLE):
+            if record and not isinstance(record, Broken):
+                found |= dict.fromkeys(_paths_in(record))
+        return tuple(found)
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        ends = Counter(path[-1] for path in self._paths)
+        return tuple(path[-1] if ends[path[-1]] == 1 else ".".join(path) for path in self._paths)
+
+    def rows(self, columns: Sequence[int]) -> Iterator[Row | Broken]:
+        """Yield the texts of these columns, counted from 0, of every row."""
+        paths = [self._paths[column] for column in columns]
+        for record in self.read():
+            if record is None or isinstance(record, Broken):
+                yield record or BAD_JSON
+                continue
+            texts = [_text(_follow(record, path)) for path in paths]
+            broken = next((text for text in texts if isinstance(text, Broken)), None)
+            yield broken or tuple(text for text in texts if isinstance(text, str))
+
+    def place(self, row: int) -> str:
+        """Say where the row with this number, from 0, stands."""
+        return f"{self.name} {self.unit} {row + 1:,}"
+
+
+def json_table(file: SourceFile) -> Records:
+    """Read JSON lines, a JSON list of objects, an object of columns, or an object of rows."""
+    lines = file.first_lines(SAMPLE)
+    start = next((line.lstrip()[0] for line in lines if line.strip()), "")
+    is_single = file.n_lines < 2 and suffix_of(file.path) == ".json"
+    if start != "[" and not is_single and any(isinstance(_record(line), dict) for line in lines):
+        table = Records(file.path, (file,), lambda: map(_record, file.lines()), unit="line")
+    else:
+        table = Records(file.path, (file,), lambda: _values(file, is_list=start == "["))
+    if not table.columns:
+        raise PenwrightError(
+            f"{file.path} holds no rows. A .jsonl file has one JSON object in a line, such as "
+            '{"text": "..."}; a .json file may also hold one list of such objects, or an object of columns.'
+        )
+    return table
+
+
+def _record(line: str) -> Record | Broken:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return BLANK if not line or line.isspace() else BAD_JSON
+    return record if isinstance(record, dict) else NO_RECORD
+
+
+def _values(file: SourceFile, *, is_list: bool) -> Iterator[Record | Broken]:
+    """The rows in a file that holds one JSON value, or several that run over lines."""
+    values = _decoded(file, is_list=is_list)
+    if is_list:
+        yield from (value if isinstance(value, dict) else NO_RECORD for value in values)
+        return
+    first, second = next(values, None), next(values, None)
+    if second is None and _rows_of(first) is None:
+        raise PenwrightError(
+            f"{file.path} is a single JSON object. Give rows: JSON lines, one JSON list of objects, or an object of "
+            "columns."
+        )
+    for value in chain(() if first is None else (first,), () if second is None else (second,), values):
+        rows = _rows_of(value)
+        yield from (value,) if rows is None and isinstance(value, dict) else rows or ()
+
+
+def _decoded(file: SourceFile, *, is_list: bool) -> Iterator[object]:
+    """The JSON values in a file, or those in its list, with no more than one in memory."""
+    decoder, blocks, text, place, n_read = json.JSONDecoder(), file.blocks(), "", 0, 0
+    is_begun = not is_list
+    while True:
+        while place < len(text) and text[place] in SPACE:
+            place += 1
+        if not is_begun and text[place : place + 1] == "[":
+            is_begun, place = True, place + 1
+            continue
+        if is_list and text[place : place + 1] == "]":
+            return
+        try:
+            value, place = decoder.raw_decode(text, place)
+        except (ValueError, RecursionError) as error:
+            n_more = 1 + (len(text) - place) // BLOCK  # as much again, so that a long value is not tried too often
+            if more := "".join(islice(blocks, n_more)):
+                text, place = text[place:] + more, 0
+                continue
+            if is_list or text[place:]:
+                problem = str(error).split(":")[0]
+                raise PenwrightError(
+                    f"{file.path} is neither JSON lines nor one JSON list: after {n_read:,} values, {problem}"
+                ) from None
+            return
+        n_read += 1
+        yield value
+
+
+def _rows_of(value: object) -> Iterable[Record | Broken] | None:
+    """The rows in one JSON object: its columns, a list in it, or its values. None if the object is itself a row."""
+    if not isinstance(value, dict) or not value:
+        return (NO_RECORD,)
+    lists = [part for part in value.values() if isinstance(part, list)]
+    heads, rows = value.get("columns"), value.get("data")
+    if isinstance(heads, list) and isinstance(rows, list):  # as pandas writes with orient="split"
+        return (_zipped(map(str, heads), row) if isinstance(row, list) else NO_RECORD for row in rows)
+    of_rows = [part for part in lists if part and all(isinstance(row, dict) for row in part)]
+    if len(of_rows) == 1:
+        return of_rows[0]
+    if len(lists) == len(value) and len(set(map(len, lists))) == 1:
+        return (_zipped(value, row) for row in zip(*lists, strict=True))
+    parts = [part for part in value.values() if isinstance(part, dict)]
+    return _rows_of_parts(value, parts) if len(parts) == len(value) else None
+
+
+def _rows_of_parts(value: Mapping[str, Mapping[str, object]], parts: Sequence[Record]) -> Iterable[Record]:
+    if not _are_columns(value):
+        return parts
+    keys = dict.fromkeys(chain.from_iterable(parts))
+    return ({column: part.get(key) for column, part in value.items()} for key in keys)
+
+
+def _zipped(names: Iterable[str], row: Iterable[object]) -> Record:
+    return dict(zip(names, row, strict=False))
+
+
+def _are_columns(value: Mapping[str, Mapping[str, object]]) -> bool:
+    """Whether the keys are names of columns, each of which maps the ids of rows to values."""
+    if any(name.lower() in TELLING_NAMES for name in value):
+        return True
+    inner = {key for part in islice(value.values(), SAMPLE) for key in part}
+    return all(key.isdecimal() for key in inner) and not all(name.isdecimal() for name in value)
+
+
+def _paths_in(record: Record, above: Path = ()) -> Iterator[Path]:
+    for key, value in record.items():
+        if isinstance(value, dict) and value:
+            yield from _paths_in(value, (*above, key))
+        else:
+            yield (*above, key)
+
+
+def _follow(record: Record, path: Path) -> object:
+    value: object = record
+    for key in path:
+        value = value.get(key, MISSING) if isinstance(value, dict) else MISSING
+    return value
+
+
+def _text(value: object) -> str | Broken:
+    """Return a value as text: the item of a list of one, other lists as JSON."""
+    if isinstance(value, str):
+        # JSON can escape half of a character, which no text may hold
+        return value if value.isascii() or not SURROGATES.search(value) else SURROGATES.sub("\ufffd", value)
+    if value is None:
+        return ""
+    if isinstance(value, bool | int | float):
+        return json.dumps(value)
+    if isinstance(value, list) and len(value) == 1 and not isinstance(value[0], dict):
+        return _text(value[0])
+    if isinstance(value, list) and value:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return str(value) if isinstance(value, date | time | Decimal | UUID) else NO_TEXT

@@ -1,0 +1,159 @@
+"""Rows of spreadsheets: the first sheet with content of an Excel workbook or an OpenDocument spreadsheet."""
+
+import json
+import warnings
+import zipfile
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from io import BufferedIOBase
+from typing import Any
+from xml.etree.ElementTree import ParseError, XMLParser
+
+from penwright.data.readers.archives import DAMAGE, open_zip
+from penwright.data.readers.extras import need
+from penwright.errors import PenwrightError
+
+BLOCK = 1 << 18
+MOST_REPEATED = 1000  # times that a filled cell or row of an OpenDocument spreadsheet may be repeated
+TABLE = "{urn:oasis:names:tc:opendocument:xmlns:table:1.0}"
+OFFICE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
+TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
+Cells = list[str]
+
+
+def sheet_lines(file: BufferedIOBase, name: str, format_name: str) -> Iterator[str]:
+    """Yield the rows of the first sheet with content as JSON lists of strings, then a line that names all sheets."""
+    with open_zip(file, name) as opened:
+        rows = _xlsx_rows(file, name) if format_name == "xlsx" else _ods_rows(opened, name)
+        sheets: list[str] = []
+        for sheet, row in rows:
+            if row and sheet not in sheets:
+                sheets.append(sheet)
+            if row and sheet == sheets[0]:
+                yield json.dumps(row, ensure_ascii=False)
+        if not sheets:
+            raise PenwrightError(f"{name} has no sheet with anything in it")
+        yield json.dumps({"sheets": sheets})
+
+
+def sheets_read(last_line: str) -> str:
+    """Say which sheet is read and which ones are not."""
+    first, *others = json.loads(last_line)["sheets"]
+    return f"sheet '{first}'" + (f" (not read: {', '.join(others)})" if others else "")
+
+
+def sheet_rows(lines: Iterator[str]) -> Iterator[Cells]:
+    """Yield the rows of the sheet whose lines these are."""
+    return (row for row in map(json.loads, lines) if isinstance(row, list))
+
+
+def _xlsx_rows(file: BufferedIOBase, name: str) -> Iterator[tuple[str, Cells]]:
+    need("openpyxl", "Excel workbooks")
+    import openpyxl  # noqa: PLC0415 - an extra
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about styles and other parts that are not read
+        try:
+            workbook = openpyxl.load_workbook(file, read_only=True, data_only=True)
+            for sheet in workbook.worksheets:
+                sheet.reset_dimensions()  # which some programs write wrongly
+                for row in sheet.iter_rows(values_only=True):
+                    yield sheet.title, _trimmed([_shown(value) for value in row])
+            workbook.close()
+        except PenwrightError:
+            raise
+        except Exception as error:  # damage shows in many ways
+            raise PenwrightError(
+                f"{name} is damaged ({type(error).__name__}: {error}); save or fetch it again"
+            ) from None
+
+
+def _shown(value: Any) -> str:
+    """Write a cell as people read it: whole numbers without a point, dates as ISO 8601."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return str(value).upper()
+        case float() if value.is_integer() and abs(value) < 1e15:
+            return str(int(value))
+        case datetime():
+            return value.isoformat(" ", "seconds").removesuffix(" 00:00:00")
+        case _:
+            return str(value)
+
+
+def _trimmed(cells: Cells) -> Cells:
+    """Return the cells without the empty ones at the end."""
+    last = max((place for place, cell in enumerate(cells, 1) if cell.strip()), default=0)
+    return cells[:last]
+
+
+class _Sheets:
+    """A target of the XML parser that collects the rows of all sheets of an OpenDocument spreadsheet."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, Cells]] = []  # until they are fetched
+        self.sheet = ""
+        self.cells: Cells = []
+        self.cell: list[str] = []
+        self.value: str | None = None
+        self.depth = 0  # of paragraphs
+        self.times = {"row": 1, "column": 1}
+
+    def doctype(self, name: str, public: str | None, system: str | None) -> None:
+        """Refuse a DTD, which no office program writes: it may define entities without end."""
+        raise ParseError("it has a DTD")
+
+    def start(self, tag: str, attributes: Mapping[str, str]) -> None:
+        """Begin a sheet, a row, a cell or a paragraph of a cell."""
+        match tag.removeprefix(TABLE):
+            case "table":
+                self.sheet = attributes.get(f"{TABLE}name", "")
+            case "table-row":
+                self.cells, self.times["row"] = [], _times(attributes, "rows")
+            case "table-cell" | "covered-table-cell":
+                self.cell, self.value = [], attributes.get(f"{OFFICE}date-value")
+                self.times["column"] = _times(attributes, "columns")
+        if tag == f"{TEXT}p":
+            self.cell += ["\n"] if self.cell else []
+            self.depth += 1
+
+    def data(self, text: str) -> None:
+        """Add text to the cell."""
+        if self.depth:
+            self.cell.append(text)
+
+    def end(self, tag: str) -> None:
+        """End a paragraph, a cell or a row."""
+        if tag == f"{TEXT}p":
+            self.depth -= 1
+        match tag.removeprefix(TABLE):
+            case "table-cell" | "covered-table-cell":
+                shown = self.value.removesuffix("T00:00:00").replace("T", " ") if self.value else "".join(self.cell)
+                times = min(self.times["column"], MOST_REPEATED)
+                self.cells += [shown] * times if len(self.cells) < 1 << 14 else []
+                self.cell = []
+            case "table-row":
+                cells = _trimmed(self.cells)
+                self.rows += [(self.sheet, cells)] * (min(self.times["row"], MOST_REPEATED) if cells else 1)
+
+
+def _times(attributes: Mapping[str, str], which: str) -> int:
+    told = attributes.get(f"{TABLE}number-{which}-repeated", "1")
+    return int(told) if told.isdecimal() and len(told) < 10 else 1
+
+
+def _ods_rows(opened: zipfile.ZipFile, name: str) -> Iterator[tuple[str, Cells]]:
+    sheets = _Sheets()
+    parser = XMLParser(target=sheets)
+    try:
+        with opened.open("content.xml") as stream:
+            while block := stream.read(BLOCK):
+                parser.feed(block)
+                yield from sheets.rows
+                sheets.rows = []
+        parser.close()
+    except (ParseError, KeyError, RuntimeError, *DAMAGE) as error:
+        raise PenwrightError(f"{name} is damaged or protected by a password ({error}); save it again") from None
+    yield from sheets.rows

@@ -1,0 +1,74 @@
+"""Decoding settings as clients send them: with the types of JSON, and no larger than a server can take."""
+
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from penwright.config import DecodingSettings
+from penwright.errors import UsageError
+from penwright.serving.reasons import first_problem
+from penwright.serving.refusals import TooMuch
+
+OFF: Mapping[str, Collection[float]] = {  # values by which other programs switch a setting off
+    "top_k": (0, -1),
+    "top_n_sigma": (0, -1),
+    "no_repeat_ngram": (0,),
+    "epsilon_cutoff": (0,),
+    "eta_cutoff": (0,),
+}
+
+
+class _Most(NamedTuple):
+    entries: int
+    characters: int  # of all entries together
+
+
+LISTS: Mapping[str, _Most] = {
+    "banned_words": _Most(500, 8000),
+    "required_words": _Most(50, 2000),
+    "dry_breakers": _Most(64, 1000),
+    "stop": _Most(16, 4000),
+    "logit_bias": _Most(300, 2000),
+}
+
+
+def decoding_settings(defaults: DecodingSettings, changes: Mapping[str, Any], where: str) -> DecodingSettings:
+    """Return the defaults with these changes; raises UsageError or TooMuch, which name the setting."""
+    keys = DecodingSettings.model_fields
+    strange = next((name for name in changes if name not in keys), None)
+    if strange is not None:
+        near = get_close_matches(str(strange), keys, n=1, cutoff=0.5)
+        hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(keys)}"
+        raise UsageError(f"{where} has no key '{str(strange)[:40]}': {hint}")
+    for name, most in LISTS.items():
+        _check_size(f"{where}.{name}", changes.get(name), most)
+    table = {**defaults.model_dump(), **{name: _plain(name, value) for name, value in changes.items()}}
+    try:
+        return DecodingSettings.model_validate(table, strict=True)
+    except ValidationError as error:
+        place, reason = first_problem(error.errors(include_url=False), table)
+        raise UsageError(f"{where}.{place}: {reason}") from None
+
+
+def is_off(name: str, value: object) -> bool:
+    """Return whether a value of a setting means that the setting is not used."""
+    return type(value) in (int, float) and value in OFF.get(name, ())
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Return the value as the settings have it; JSON has no tuples."""
+    if is_off(name, value):
+        return None
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _check_size(name: str, given: object, most: _Most) -> None:
+    if not isinstance(given, list | dict):
+        return
+    if len(given) > most.entries:
+        raise TooMuch(f"{name} has {len(given):,} entries: this server takes {most.entries}")
+    n = sum(len(each) for each in given if isinstance(each, str))
+    if n > most.characters:
+        raise TooMuch(f"{name} has {n:,} characters in all: this server takes {most.characters:,}")

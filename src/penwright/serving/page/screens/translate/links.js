@@ -1,0 +1,31 @@
+/** Where the words of translations look: asked for when it is to be seen, and kept. */
+
+import { askJson } from "../../api.js";
+
+const KEPT = 500; // translations
+
+/** `ask(text, target)` gives {links: [{target, source, weight}], alignedBy}, words by their places. */
+export function makeLinks({ model, signal }) {
+  const known = new Map();
+
+  async function load(text, target) {
+    const found = await askJson("translating/links", { model, text, target }, { signal });
+    const links = found.links.map(([word, source, weight]) => ({ target: word, source, weight }));
+    return { links, alignedBy: found.aligned_by };
+  }
+  return {
+    ask(text, target) {
+      const key = JSON.stringify([text, target]);
+      if (!known.has(key)) {
+        const loading = load(text, target);
+        known.set(key, loading);
+        loading.catch(() => known.delete(key));
+        if (known.size > KEPT) known.delete(known.keys().next().value);
+      }
+      return known.get(key);
+    },
+  };
+}
+
+/** The link with the greatest weight, or undefined. */
+export const strongest = (links) => links.reduce((best, each) => (best && best.weight >= each.weight ? best : each), undefined);

@@ -1,0 +1,200 @@
+"""Start several training processes (ranks) on this machine and watch over them. Needs no torch."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from socket import socket
+from time import monotonic
+
+from penwright.errors import Interrupted, PenwrightError
+from penwright.training.rank_table import LAUNCHER, TABLE, Field, RankTable, guard, how_it_ended, make_shared_file
+from penwright.training.signals import stop_requests
+
+TICK = 0.2  # seconds between two looks at the ranks
+GRACE = 10.0  # seconds for the other ranks to end by themselves after one has gone
+HUNG = 60.0  # seconds without progress, after which a rank counts as hung ...
+HUNG_AT_FIRST = 600.0  # ... in the first steps, which take longer
+HUNG_WHEN_ASKED = 10.0  # ... once training was asked to stop
+STEPS_AT_FIRST = 2
+PATIENCE = 5  # A rank that lags is no more than slow, up to so many times the longest lag before.
+Process = subprocess.Popen[bytes]
+
+
+def launch(n: int, command: Sequence[str]) -> int:
+    """Run `python -m command` as n ranks and return the exit code of rank 0.
+
+    A stop signal goes to rank 0, which saves; the others end with it. A second one ends all at once. When a rank
+    hangs, stops or dies, end all and raise an error that names it.
+    """
+    with stop_requests() as received, _started(n, command) as (ranks, table):
+        return Watch(ranks, table, received).exit_code()
+
+
+@contextmanager
+def _started(n: int, command: Sequence[str]) -> Iterator[tuple[list[Process], RankTable]]:
+    """Start the ranks; within the block they run, and after it none does."""
+    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    environment |= {"WORLD_SIZE": str(n), "LOCAL_WORLD_SIZE": str(n)}
+    start: partial[Process] = partial(subprocess.Popen, [sys.executable, "-m", *command])
+    table = RankTable(n)
+    if os.name == "posix":  # Windows cannot hand over descriptors: there ranks are not watched for progress.
+        shared = make_shared_file(n)
+        table = RankTable(n, shared)
+        environment |= {TABLE: str(shared), LAUNCHER: str(os.getpid())}
+        # Sessions of their own, so that the Ctrl+C of a terminal reaches rank 0 once, through the launcher.
+        start = partial(start, start_new_session=True, pass_fds=(shared,))
+    ranks: list[Process] = []
+    try:
+        for rank in range(n):
+            ranks.append(start(env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}))
+        yield ranks, table
+    finally:
+        for process in ranks:
+            process.kill()
+        for process in ranks:
+            with suppress(subprocess.TimeoutExpired):  # in the midst of a system call that a kill does not end
+                process.wait(GRACE)
+
+
+class Watch:
+    """Waits for the ranks, and finds those that died, were stopped or hang.
+
+    Time is counted in short ticks of the launcher's own, so that a launcher or a machine that slept accuses nobody.
+    """
+
+    def __init__(self, ranks: Sequence[Process], table: RankTable, received: list[int]):
+        """`received` collects the signals that ask the launcher to stop."""
+        self.ranks, self.table, self.received = ranks, table, received
+        self.passed_on = False
+        self.seconds_stopped = [0.0] * len(ranks)
+        self.seconds_alone = 0.0  # since another rank failed
+        self.lag = self.longest_lag = self.wait = 0.0
+        self.collectives: list[int] = []
+        self.compilations: list[int] = []
+        self.waits = 0
+
+    def exit_code(self) -> int:
+        """Return the exit code of rank 0 when all have ended."""
+        before = monotonic()
+        while self.ranks[0].poll() is None:
+            with suppress(subprocess.TimeoutExpired):
+                self.ranks[0].wait(TICK)
+            now = monotonic()
+            self.look(min(now - before, 5 * TICK))
+            before = now
+        self._wait_for_the_others()
+        code = self.ranks[0].returncode
+        if code < 0 and self.received:
+            raise Interrupted(f"stopped before rank 0 could save. {self.table.remedy}")
+        if code < 0:
+            raise PenwrightError(f"{self._name(0)} {how_it_ended(code)}. {self.table.remedy}")
+        return code
+
+    def look(self, seconds: float) -> None:
+        """Raise an error that names a rank which will not go on; `seconds` have passed since the last look."""
+        if self.received and not self.passed_on:
+            self.ranks[0].terminate()
+            self.passed_on = True
+        self._find_the_dead(seconds)
+        self._find_the_stopped(seconds)
+        self._find_the_stuck(seconds)
+
+    @property
+    def asked(self) -> bool:
+        """Whether somebody asked the training to stop."""
+        return bool(self.received or self.table.get(0, Field.ASKED))
+
+    def _find_the_dead(self, seconds: float) -> None:
+        failed = [rank for rank, process in enumerate(self.ranks) if rank and process.poll()]
+        for rank in failed:
+            self.table.set(rank, Field.ENDED, self.ranks[rank].returncode)  # rank 0 names it when it loses touch
+        self.seconds_alone += seconds if failed else 0.0
+        if self.seconds_alone > GRACE and self.ranks[0].poll() is None:
+            rank = failed[0]
+            raise PenwrightError(f"{self._name(rank)} {how_it_ended(self.ranks[rank].returncode)}. {self.table.remedy}")
+
+    def _find_the_stopped(self, seconds: float) -> None:
+        for rank, process in enumerate(self.ranks):
+            self.seconds_stopped[rank] = self.seconds_stopped[rank] + seconds if _is_stopped(process) else 0.0
+            limit = HUNG_WHEN_ASKED if self.asked and rank == 0 else HUNG
+            if self.seconds_stopped[rank] > limit:
+                self._report([rank], limit)
+
+    def _find_the_stuck(self, seconds: float) -> None:
+        """Find ranks that the others wait for in the midst of a step, unless they compile."""
+        collectives, compilations = self.table.column(Field.COLLECTIVES), self.table.column(Field.COMPILATIONS)
+        waits = self.table.get(0, Field.WAITS)
+        moved = collectives != self.collectives or compilations != self.compilations
+        compiling = any(number % 2 for number in compilations)
+        if moved and min(self.table.column(Field.STEPS)) > STEPS_AT_FIRST:
+            self.longest_lag = max(self.longest_lag, self.lag)
+        behind = [rank for rank, number in enumerate(collectives) if number < max(collectives)]
+        self.lag = 0.0 if moved or compiling or not behind else self.lag + seconds
+        self.wait = 0.0 if moved or compiling or waits != self.waits or waits % 2 == 0 else self.wait + seconds
+        self.collectives, self.compilations, self.waits = collectives, compilations, waits
+        at_first = min(self.table.column(Field.STEPS)) < STEPS_AT_FIRST
+        limit = HUNG_WHEN_ASKED if self.asked else HUNG_AT_FIRST if at_first else HUNG
+        limit = max(limit, PATIENCE * self.longest_lag)
+        if self.lag > limit or (self.asked and self.wait > limit):
+            self._report(behind or list(range(1, len(self.ranks))), limit)
+
+    def _report(self, ranks: Sequence[int], seconds: float) -> None:
+        """Raise the error for ranks that hang."""
+        names = " and ".join(self._name(rank) for rank in ranks)
+        state = "is stopped" if _is_stopped(self.ranks[ranks[0]]) else "does not respond"
+        if self.asked:
+            raise Interrupted(f"ended without saving the last steps, since {names} {state}. {self.table.remedy}")
+        raise PenwrightError(f"{names} {state} for {seconds:.0f} seconds, so all were ended. {self.table.remedy}")
+
+    def _wait_for_the_others(self) -> None:
+        until = monotonic() + GRACE
+        for process in self.ranks[1:]:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, until - monotonic()))
+
+    def _name(self, rank: int) -> str:
+        return f"rank {rank} of {len(self.ranks)} (process {self.ranks[rank].pid})"
+
+
+def _is_stopped(process: Process) -> bool:
+    """Whether a signal such as SIGSTOP has stopped the process."""
+    if not hasattr(os, "waitid"):  # on macOS before Python 3.13: there only ranks that the others wait for are found
+        return False
+    try:
+        return os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # It has ended.
+        return False
+
+
+def _free_port() -> int:
+    with socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def is_launched() -> bool:
+    """Whether this process is one of several ranks, started by `launch` or by torchrun."""
+    return told("WORLD_SIZE", 1) > 1 and {"RANK", "MASTER_ADDR", "MASTER_PORT"} <= set(os.environ)
+
+
+def n_here() -> int:
+    """Return the number of ranks on this machine."""
+    return told("LOCAL_WORLD_SIZE", 1)
+
+
+def told(name: str, otherwise: int) -> int:
+    """Return a number from the environment."""
+    try:
+        return int(os.environ.get(name, otherwise))
+    except ValueError:
+        return otherwise
+
+
+def guard_this_rank() -> None:
+    """Make sure that this process, where it is one of several ranks, ends with its launcher."""
+    if is_launched():
+        guard(told("RANK", 0), told("WORLD_SIZE", 1))

@@ -1,0 +1,123 @@
+"""What the launcher and its ranks know of each other: a table in shared memory, and a guard thread in each rank."""
+
+import _thread
+import mmap
+import os
+import select
+import signal
+import tempfile
+import threading
+from enum import IntEnum
+from pathlib import Path
+from shlex import quote
+
+from penwright.training.signals import STOP_SIGNALS
+
+TABLE, LAUNCHER = "PENWRIGHT_RANK_TABLE", "PENWRIGHT_LAUNCHER"  # the environment of a rank: a descriptor, a process id
+FOLDER_BYTES = 4096  # room for the path of the run folder
+ORPHAN_GRACE = 3.0  # seconds for a rank to save after its launcher has gone
+
+
+class Field(IntEnum):
+    """The columns of the table. Each rank writes its own row, the launcher only ENDED."""
+
+    STEPS = 0  # optimizer steps whose gradients were exchanged
+    COLLECTIVES = 1  # collectives entered within steps, which all ranks enter equally often
+    WAITS = 2  # odd while the rank waits for the others
+    COMPILATIONS = 3  # odd while the rank compiles
+    ASKED = 4  # 1 once the rank has received a stop signal
+    ENDED = 5  # exit code of a rank that failed, negative for a signal
+
+
+class RankTable:
+    """The progress of each rank, and the run folder."""
+
+    def __init__(self, n_ranks: int, descriptor: int | None = None):
+        """Map the file of this descriptor; without one, keep a table for this process alone."""
+        self.n_ranks, self.is_shared = n_ranks, descriptor is not None
+        size = n_ranks * len(Field) * 8
+        memory = bytearray(size + FOLDER_BYTES) if descriptor is None else mmap.mmap(descriptor, size + FOLDER_BYTES)
+        self._cells = memoryview(memory)[:size].cast("q")
+        self._folder = memoryview(memory)[size:]
+
+    @classmethod
+    def inherited(cls, n_ranks: int) -> "RankTable":
+        """Return the table that the launcher handed to this rank, or a private one if there is none."""
+        descriptor = os.environ.get(TABLE)
+        return cls(n_ranks, None if descriptor is None else int(descriptor))
+
+    def get(self, rank: int, field: Field) -> int:
+        """Return one number of a rank."""
+        return self._cells[rank * len(Field) + field]
+
+    def set(self, rank: int, field: Field, value: int) -> None:
+        """Write one number of a rank."""
+        self._cells[rank * len(Field) + field] = value
+
+    def count(self, rank: int, field: Field) -> None:
+        """Add one to a number of a rank."""
+        self.set(rank, field, self.get(rank, field) + 1)
+
+    def column(self, field: Field) -> list[int]:
+        """Return one number of every rank."""
+        return [self.get(rank, field) for rank in range(self.n_ranks)]
+
+    def keep_folder(self, folder: str) -> None:
+        """Note the run folder, for messages."""
+        path = os.fsencode(folder)
+        if len(path) < FOLDER_BYTES:
+            self._folder[:] = path.ljust(FOLDER_BYTES, b"\0")
+
+    @property
+    def remedy(self) -> str:
+        """What a person can do after the ranks have ended."""
+        folder = os.fsdecode(bytes(self._folder).rstrip(b"\0"))
+        if not folder:
+            return "Start the training again"
+        return (
+            "What was saved is intact. Resume with: "
+            f"penwright train --resume {quote(folder)} --processes {self.n_ranks}"
+        )
+
+
+def make_shared_file(n_ranks: int) -> int:
+    """Return the descriptor of a new file for the table, which vanishes with the last process that holds it."""
+    descriptor, path = tempfile.mkstemp()
+    Path(path).unlink()
+    os.ftruncate(descriptor, n_ranks * len(Field) * 8 + FOLDER_BYTES)
+    return descriptor
+
+
+def how_it_ended(code: int) -> str:
+    """Describe the exit code of a process."""
+    if code >= 0:
+        return f"failed with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:  # a real-time signal
+        name = f"signal {-code}"
+    return f"was ended by {name}" + (", perhaps because memory ran out" if name == "SIGKILL" else "")
+
+
+def guard(rank: int, n_ranks: int) -> None:
+    """Start a thread that ends this rank soon after its launcher has gone, and notes stop signals in the table.
+
+    The thread notes them even while the main thread waits in a collective, where Python runs no signal handler.
+    """
+    launcher = os.environ.get(LAUNCHER) or ("TORCHELASTIC_RUN_ID" in os.environ and os.getppid())
+    if not launcher or os.name != "posix":
+        return
+    table = RankTable.inherited(n_ranks)
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    threading.Thread(target=_guard, args=(table, rank, reading, int(launcher)), daemon=True).start()
+
+
+def _guard(table: RankTable, rank: int, signals: int, launcher: int) -> None:
+    while os.getppid() == launcher:
+        if select.select([signals], [], [], 0.5)[0] and set(os.read(signals, 64)) & set(STOP_SIGNALS):
+            table.set(rank, Field.ASKED, 1)
+    signal.setitimer(signal.ITIMER_REAL, ORPHAN_GRACE)  # Its signal ends even an interpreter that is shutting down.
+    if not table.get(rank, Field.ASKED):
+        _thread.interrupt_main()  # as Ctrl+C does: rank 0 saves and leaves, and the others follow it

@@ -1,0 +1,54 @@
+"""Requests to stop: SIGINT, SIGTERM and SIGHUP."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic
+from types import FrameType
+
+NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
+STOP_SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))  # Windows has no SIGHUP
+ONE_REQUEST = 0.5  # seconds within which signals count once: a service manager sends one to each process of a group
+
+
+def treat_as_ctrl_c() -> None:
+    """Let SIGTERM and SIGHUP end this process as Ctrl+C does, if they would kill it otherwise."""
+    for number in STOP_SIGNALS:
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, signal.getsignal(signal.SIGINT))
+
+
+@contextmanager
+def stop_requests() -> Iterator[list[int]]:
+    """Collect the first stop signal in a list, so that work can end in order; a second one acts as it did before.
+
+    A hang-up is never the second signal, because a closing terminal sends several. It stays ignored under `nohup`.
+    """
+    received: list[int] = []
+    first_at = 0.0
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal first_at
+        if not received:
+            received.append(number)
+            first_at = monotonic()
+        elif number != getattr(signal, "SIGHUP", None) and monotonic() - first_at >= ONE_REQUEST:
+            _restore(before)
+            signal.raise_signal(number)
+
+    before = {}
+    try:
+        for number in STOP_SIGNALS:
+            if number == signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, note)
+    except ValueError:  # Only the main thread may handle signals; its owner takes care of them.
+        before = {}
+    try:
+        yield received
+    finally:
+        _restore(before)
+
+
+def _restore(handlers: "dict[signal.Signals, signal._HANDLER]") -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)

@@ -1,0 +1,93 @@
+"""What `train` shows and asks before it trains."""
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from penwright.cli.options import prepare_by_asking
+from penwright.errors import Undecided
+
+from .conftest import QUICK, Command
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def doubtful(tmp_path: Path) -> Path:
+    """Two columns that may be the label."""
+    path = tmp_path / "doubtful.jsonl"
+    rows = [{"x": f"some words {i} of a text", "toxic": i % 2, "obscene": i // 2 % 2} for i in range(60)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("data", "keys", "line"),
+    [
+        ("novel.txt", ["text"], "  It was day 0, and the rain fell on house 0."),
+        ("pairs.tsv", ["source", "target"], "  eins eins eins => one one one"),
+        ("labels.csv", ["text", "label"], "  a fine film number 0 => good"),
+    ],
+)
+def test_the_first_examples_are_shown(penwright: Command, corpora: Path, data: str, keys: list[str], line: str) -> None:
+    options = [corpora / data, "--dry-run", "--steps", 5, *QUICK]
+    examples = json.loads(penwright("train", *options, "--json").stdout)["examples"]
+    assert len(examples) == 3 and all(list(example) == keys for example in examples)
+    assert line in penwright("train", *options).stderr.splitlines()
+
+
+def test_escape_sequences_in_examples_are_shown_and_long_ones_cut(penwright: Command, tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text(
+        "".join(f"\x1b]0;title\x07 {'word ' * 40}{i}\t{'wort ' * 40}{i}\n" for i in range(40)), encoding="utf-8"
+    )
+    done = penwright("train", path, "--task", "translate", "--dry-run", "--steps", 5, *QUICK)
+    assert "\x1b" not in done.stderr and "\\x1b]0;title\\x07 word word" in done.stderr
+    assert max(map(len, done.stderr.split("the first examples")[1].splitlines()[1:4])) < 220
+
+
+def test_a_doubtful_choice_is_refused_without_a_terminal(penwright: Command, doubtful: Path) -> None:
+    done = penwright("train", doubtful, "--dry-run", "--steps", 5, *QUICK)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "--set data.label=toxic" in done.stderr and "--set data.label=obscene" in done.stderr
+    told = penwright("train", doubtful, "--dry-run", "--steps", 5, *QUICK, "--set", "data.label=obscene")
+    assert told.returncode == 0 and "label = column obscene" in told.stderr
+
+
+def settings_for(path: Path) -> dict[str, object]:
+    model = {"d_model": 16, "n_layers": 1, "n_heads": 2, "context_length": 32}
+    return {"data": {"train": [str(path)]}, "model": model, "training": {"steps": 5, "device": "cpu"}}
+
+
+@pytest.mark.parametrize("answers", ["2\n", "no\n9\n2\n"])
+def test_a_terminal_is_asked(doubtful: Path, monkeypatch: pytest.MonkeyPatch, answers: str) -> None:
+    err = Terminal()
+    monkeypatch.setattr(sys, "stdin", Terminal(answers))
+    monkeypatch.setattr(sys, "stderr", err)
+    settings, prepared = prepare_by_asking(settings_for(doubtful))
+    assert settings["data"]["label"] == "obscene" and prepared.corpus.labels == ("0", "1")
+    assert "'toxic'" in err.getvalue()
+
+
+@pytest.mark.parametrize("answer", ["", "\n"])
+def test_no_answer_is_a_refusal(doubtful: Path, monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    monkeypatch.setattr(sys, "stdin", Terminal(answer))
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with pytest.raises(Undecided):
+        prepare_by_asking(settings_for(doubtful))
+
+
+def test_a_handful_of_rows_is_said_to_be_too_few(penwright: Command, tmp_path: Path) -> None:
+    path = tmp_path / "few.csv"
+    path.write_text("text,label\n" + "".join(f"a text number {i},{i % 2}\n" for i in range(8)), encoding="utf-8")
+    done = penwright("train", path, "--dry-run", "--steps", 5, *QUICK)
+    assert done.returncode == 0 and "too few texts" in done.stderr
+    path.write_text("text,label\na text,0\n", encoding="utf-8")
+    done = penwright("train", path, "--dry-run", "--steps", 5, *QUICK)
+    assert done.returncode != 0 and "Traceback" not in done.stderr and str(path) in done.stderr

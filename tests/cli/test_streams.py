@@ -1,0 +1,183 @@
+"""The standard streams of a process: closed ones, terminals, encodings. One process forks to try them all."""
+
+import json
+import os
+import subprocess
+import sys
+from io import StringIO
+from itertools import product
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.text import Text
+
+from penwright.cli.console import SafeConsole
+from penwright.cli.streams import Escaping, Forgiving, discard, escaped
+
+from .conftest import Command
+
+HOSTILE = "\x1b[31m\x07\x1b]0;title\x07\x9b5n\u202egnp.\r"  # colours, a bell, a title, a C1 command, a reversal
+
+# Runs each command line of standard input in a fork, with these streams closed or a terminal in their place.
+FORKS = """
+import json, os, pty, sys
+import penwright.cli.main as cli, penwright.api, penwright.cli.progress, penwright.cli.questions
+
+def run(arguments, closed=(), terminal=False, environment={}):
+    there, here = pty.openpty()
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.environ.update(environment)
+        for number in (0, 1, 2):
+            os.close(number)
+        place = here if terminal else write
+        for number in (0, 1, 2):
+            os.dup2(place if number else os.open(os.devnull, os.O_RDONLY), number)
+        for number in closed:
+            os.close(number)
+        streams = [None if n in closed else open(n, "w" if n else "r", closefd=False) for n in range(3)]
+        sys.stdin, sys.stdout, sys.stderr = streams
+        if "PYTHONIOENCODING" in environment:
+            for stream in filter(None, streams):
+                stream.reconfigure(encoding=environment["PYTHONIOENCODING"], errors="strict")
+        sys.argv = ["penwright", *arguments]
+        try:
+            cli.main()
+        except SystemExit as end:
+            for stream in filter(None, (sys.stdout, sys.stderr)):
+                stream.flush()
+            os._exit(end.code or 0)
+        except BaseException as error:
+            os._exit(99)
+    os.close(write), os.close(here)
+    output = b""
+    source = there if terminal else read
+    while True:
+        try:
+            piece = os.read(source, 65536)
+        except OSError:
+            break
+        if not piece:
+            break
+        output += piece
+    os.close(there), os.close(read)
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), output.decode("latin-1")]
+
+print(json.dumps([run(**each) for each in json.load(sys.stdin)]))
+"""
+
+
+def forked(cases: list[dict[str, object]], cwd: Path) -> list[tuple[int, str]]:
+    """How each case ended, and the bytes that it wrote, as Latin-1."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKS],
+        input=json.dumps(cases), capture_output=True, text=True, check=False, cwd=cwd,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return [(code, output) for code, output in json.loads(done.stdout)]
+
+
+@given(st.text())
+def test_what_is_escaped_is_a_text_without_control_characters_that_stays_as_it_is(text: str) -> None:
+    shown = escaped(text)
+    assert all(char.isprintable() or char in "\n\t" or not ord(char) < 0xA0 for char in shown)
+    assert escaped(shown) == shown
+    assert shown.replace("\n", "").isprintable() or not text.isascii() or "\t" in text
+
+
+def test_common_commands_are_shown_as_repr_shows_them() -> None:
+    assert escaped(HOSTILE) == r"\x1b[31m\x07\x1b]0;title\x07\x9b5n\u202egnp.\r"
+    assert escaped("Zażółć\tgęślą\n") == "Zażółć\tgęślą\n"
+
+
+def test_what_rich_draws_is_shown_and_its_own_colours_are_sent() -> None:
+    out = StringIO()
+    console = SafeConsole(Escaping(out))
+    console.print(Text(HOSTILE, style="red"))
+    console.print(HOSTILE)
+    assert "\x07" not in out.getvalue() and "\x9b" not in out.getvalue() and "\u202e" not in out.getvalue()
+    assert out.getvalue().count(r"\x1b]0;title") == 2
+
+
+def test_messages_that_nobody_can_read_end_no_work() -> None:
+    read, write = os.pipe()
+    with open(write, "w", encoding="utf-8") as pipe:
+        os.close(read)
+        stream = Forgiving(pipe)
+        for _ in range(2):
+            stream.write("a message\n" * 10_000)
+            stream.flush()
+        discard(pipe)
+
+
+def commands(runs: Path, corpora: Path) -> list[list[str]]:
+    """One quick line of each kind of command: that prints, that reads, that trains, that fails."""
+    writer, translator, classifier = (str(runs / name) for name in ("writer", "translator", "classifier"))
+    return [
+        ["--help"], ["nothing"], ["train", str(corpora / "novel.txt"), "--dry-run", "--steps", "2"],
+        ["generate", writer, "It", "--max-new-tokens", "3"], ["translate", translator], ["classify", classifier, "😀"],
+        ["inspect", writer], ["inspect", writer, "It was"], ["novelty", writer], ["runs", str(runs)],
+        ["translate", "Ł"],
+    ]  # fmt: skip
+
+
+def test_no_command_fails_for_a_closed_stream(runs: Path, corpora: Path, tmp_path: Path) -> None:
+    closed = [[0], [1], [2], [0, 1, 2]]
+    cases = [{"arguments": a, "closed": c} for a, c in product(commands(runs, corpora), closed)]
+    for case, (code, output) in zip(cases, forked(cases, tmp_path), strict=True):
+        assert code in (0, 1, 2) and "Traceback" not in output, (case, output)
+
+
+def test_standard_input_that_is_closed_is_named(runs: Path, tmp_path: Path) -> None:
+    ((code, output),) = forked([{"arguments": ["translate", str(runs / "translator")], "closed": [0]}], tmp_path)
+    assert code == 1 and "standard input cannot be read" in output
+
+
+def test_no_command_fails_for_an_encoding(runs: Path, corpora: Path, tmp_path: Path) -> None:
+    cases: list[dict[str, object]] = [
+        {"arguments": line, "environment": {"PYTHONIOENCODING": "ascii", "TERM": "xterm"}, "terminal": place % 2 == 0}
+        for place, line in enumerate(commands(runs, corpora))
+    ]
+    for case, (code, output) in zip(cases, forked(cases, tmp_path), strict=True):
+        assert code in (0, 1, 2) and "Traceback" not in output, (case, output)
+
+
+def test_json_in_another_encoding_is_json(runs: Path, tmp_path: Path) -> None:
+    arguments = ["classify", str(runs / "classifier"), "Zażółć 😀", "--json"]
+    ((code, output),) = forked([{"arguments": arguments, "environment": {"PYTHONIOENCODING": "latin-1"}}], tmp_path)
+    assert code == 0 and json.loads(output.split("\n")[0])["text"] == "Zażółć 😀"
+
+
+def test_a_terminal_gets_no_commands_from_text_and_a_pipe_gets_the_text(runs: Path, tmp_path: Path) -> None:
+    lines = [
+        ["generate", str(runs / "writer"), HOSTILE, "--max-new-tokens", "3"],
+        ["classify", str(runs / "classifier"), HOSTILE],
+        ["inspect", str(runs / "writer"), "It was" + HOSTILE],
+        ["inspect", str(runs / "writer"), "It", "--other-text", HOSTILE],
+        ["translate", HOSTILE],
+        ["serve", f"/{HOSTILE}"],
+        ["runs", f"/{HOSTILE}"],
+        ["train", f"/{HOSTILE}", "--recipe", HOSTILE],
+        [HOSTILE],
+        ["train", f"--{HOSTILE}"],
+    ]
+    cases: list[dict[str, object]] = [{"arguments": line, "terminal": True} for line in lines]
+    for case, (code, output) in zip(cases, forked(cases, tmp_path), strict=True):
+        text = output.encode("latin-1").decode()
+        assert code in (0, 1, 2), (case, output)
+        for command in ("\x1b[31m", "\x07", "\x1b]", "\x9b", "\u202e"):
+            assert command not in text, (case, text)
+    ((_, output),) = forked([{"arguments": lines[0]}], tmp_path)
+    assert output.encode("latin-1").decode().startswith(HOSTILE)
+
+
+def test_a_full_disk_is_told_in_words(penwright: Command, runs: Path, tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "penwright", "config"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 1 and done.stderr.startswith("penwright: ") and done.stderr.count("\n") == 1

@@ -1,0 +1,179 @@
+"""Files of translators' programs give pairs, and each damaged unit costs only itself."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penwright.data.corpora import Columns, Corpus, Pair, Reading, detect_task, measured_pairs, open_pairs, open_text
+from penwright.errors import PenwrightError
+
+PAIRS = [(f"This is sentence number {number}.", f"Das ist Satz Nummer {number}.") for number in range(40)]
+
+
+def write(folder: Path, name: str, text: str | bytes) -> str:
+    path = folder / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return str(path)
+
+
+def every(corpus: Corpus[Pair]) -> set[tuple[str, str]]:
+    return {(pair.source, pair.target) for part in (corpus.training, corpus.held_out) for pair in part}
+
+
+def tmx(units: list[tuple[str, str]], languages: tuple[str, str] = ("en", "de")) -> str:
+    first, second = languages
+    body = "\n".join(
+        f'<tu><tuv xml:lang="{first}"><seg>{a}</seg></tuv><tuv xml:lang="{second}"><seg>{b}</seg></tuv></tu>'
+        for a, b in units
+    )
+    return f'<?xml version="1.0"?>\n<tmx version="1.4"><header/><body>\n{body}\n</body></tmx>\n'
+
+
+def xliff(units: list[tuple[str, str]]) -> str:
+    body = "".join(
+        f'<trans-unit id="{n}" x:state="ok"><source>{a}</source><target>{b}</target></trans-unit>'
+        for n, (a, b) in enumerate(units)
+    )
+    head = '<file source-language="en" target-language="de" original="x"><body>'
+    return f'<xliff version="1.2" xmlns="urn:x" xmlns:x="urn:y">{head}{body}</body></file></xliff>'
+
+
+def xliff_2(units: list[tuple[str, str]]) -> str:
+    body = "".join(f"<segment><source>{a}</source><target>{b}</target></segment>" for a, b in units)
+    return f'<xliff version="2.0" srcLang="en" trgLang="de"><file id="f"><unit id="u">{body}</unit></file></xliff>'
+
+
+def tbx(units: list[tuple[str, str]]) -> str:
+    def side(language: str, term: str) -> str:
+        return f'<langSet xml:lang="{language}"><tig><term>{term}</term></tig></langSet>'
+
+    body = "".join(f"<termEntry>{side('en', a)}{side('de', b)}</termEntry>" for a, b in units)
+    return f'<?xml version="1.0"?><!DOCTYPE martif SYSTEM "x.dtd"><martif><text><body>{body}</body></text></martif>'
+
+
+def po(units: list[tuple[str, str]]) -> str:
+    head = 'msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=UTF-8\\n"\n\n'
+    return head + "".join(f'# a remark\nmsgid "{a}"\nmsgstr "{b}"\n\n' for a, b in units)
+
+
+def wmt(units: list[tuple[str, str]]) -> str:
+    source = "".join(f'<seg id="{n}">{a}</seg>' for n, (a, _) in enumerate(units))
+    target = "".join(f'<seg id="{n}">{b}</seg>' for n, (_, b) in enumerate(units))
+    document = f'<src lang="en"><p>{source}</p></src><ref lang="de"><p>{target}</p></ref><hyp><p></p></hyp>'
+    return f'<?xml version="1.0"?><dataset id="x"><doc id="d">{document}</doc></dataset>'
+
+
+FORMS = {"a.tmx": tmx, "a.xlf": xliff, "b.xliff": xliff_2, "a.tbx": tbx, "a.po": po, "a.xml": wmt}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_format_gives_the_same_pairs(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path, name, FORMS[name](PAIRS))
+    assert detect_task([path])[0] == "translate"
+    assert every(open_pairs([path])) == set(PAIRS)
+    assert measured_pairs([path]).n_held_out == len(PAIRS)
+    with pytest.raises(PenwrightError, match=r"not running text.*--task translate"):
+        open_text([path])
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig", "iso-8859-1"])
+def test_a_memory_is_read_in_any_encoding_and_under_any_name(tmp_path: Path, encoding: str) -> None:
+    units = [(a, b.replace("Satz", "schöner Satz")) for a, b in PAIRS]
+    text = tmx(units).replace('"1.0"?', f'"1.0" encoding="{encoding.removesuffix("-sig")}"?')
+    assert every(open_pairs([write(tmp_path, "memory.txt", text.encode(encoding))])) == set(units)
+
+
+def test_codes_are_dropped_and_marked_text_is_kept(tmp_path: Path) -> None:
+    seg = (
+        r'<bpt i="1">{\b </bpt>Bold<ept i="1">}</ept> <hi>high</hi><ph>&lt;br <sub>title</sub>/&gt;</ph><it>x</it> end.'
+    )
+    assert (" ".join(["Bold", "hightitle", "end."]), "x") in every(
+        open_pairs([write(tmp_path, "a.tmx", tmx([*PAIRS, (seg, "x")]))])
+    )
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    damage=st.sampled_from(["&#x1F;", "\x02", "&nbsp;", "<b>", "</seg>", "a & b", "<ph"]),
+    where=st.integers(0, len(PAIRS) - 1),
+    form=st.sampled_from([tmx, xliff, tbx]),
+)
+def test_damage_costs_one_unit_and_is_counted(tmp_path_factory, damage: str, where: int, form) -> None:
+    units = [(a + damage if n == where else a, b) for n, (a, b) in enumerate(PAIRS)]
+    corpus = open_pairs([write(tmp_path_factory.mktemp("damage"), f"a.{form.__name__}", form(units))])
+    assert every(corpus) == {pair for n, pair in enumerate(PAIRS) if n != where}
+    assert [each.count for each in corpus.report.dropped] == [1]
+
+
+def test_entities_are_not_expanded(tmp_path: Path) -> None:
+    text = tmx([*PAIRS, ("&boom;", "x")]).replace("<tmx", '<!DOCTYPE tmx [<!ENTITY boom "BOOM">]>\n<tmx', 1)
+    assert every(open_pairs([write(tmp_path, "a.tmx", text)])) == set(PAIRS)
+
+
+@pytest.mark.parametrize("columns", [Columns(), Columns(source="pt-BR", target="pt-PT"), Columns(source="PT_br")])
+def test_two_regions_of_one_language_are_two_languages(tmp_path: Path, columns: Columns) -> None:
+    corpus = open_pairs([write(tmp_path, "a.tmx", tmx(PAIRS, ("pt-BR", "pt-PT")))], Reading(columns))
+    assert (every(corpus), corpus.names) == (set(PAIRS), ("pt-br", "pt-pt"))
+
+
+def test_one_region_of_a_language_needs_no_name(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.tmx", tmx(PAIRS, ("en-US", "de-AT")))
+    assert open_pairs([path]).names == ("en", "de")
+    swapped = open_pairs([path], Reading(Columns(source="de-DE")))
+    assert every(swapped) == {(b, a) for a, b in PAIRS}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.tmx", tmx(PAIRS).replace("<seg>", "").replace("</seg>", "")),
+        ("a.xlf", xliff(PAIRS).replace("target>", "note>")),
+    ],
+)
+def test_a_file_without_translations_says_so(tmp_path: Path, name: str, text: str) -> None:
+    with pytest.raises(PenwrightError, match=rf"{name} is .* holds no translations"):
+        open_pairs([write(tmp_path, name, text)])
+
+
+def test_translations_that_are_missing_or_unsure_are_counted(tmp_path: Path) -> None:
+    more = '#, fuzzy\nmsgid "a"\nmsgstr "b"\n\nmsgid "c"\nmsgstr ""\n\n#~ msgid "d"\n#~ msgstr "e"\n\n'
+    plural = 'msgid "one file"\nmsgid_plural "files"\nmsgstr[0] "eine Datei"\nmsgstr[1] "Dateien"\n'
+    corpus = open_pairs([write(tmp_path, "a.po", po(PAIRS) + more + plural)])
+    assert every(corpus) == {*PAIRS, ("one file", "eine Datei"), ("files", "Dateien")}
+    assert [each.count for each in corpus.report.dropped] == [2]
+
+
+def srt(texts: list[str], late: int = 0) -> str:
+    return "\n".join(
+        f"{n}\n00:00:{n + late:02},000 --> 00:00:{n + late:02},900\n{text}\n" for n, text in enumerate(texts)
+    )
+
+
+def sgm(texts: list[str], kind: str = "srcset") -> str:
+    body = "\n".join(f'<seg id="{n}"> {text} &amp; more </seg>' for n, text in enumerate(texts))
+    return f'<{kind} setid="t" srclang="any">\n<DOC docid="1">\n<p>\n{body}\n</DOC>\n</{kind}>\n'
+
+
+def test_subtitles_with_the_same_cues_are_pairs(tmp_path: Path) -> None:
+    first = write(tmp_path, "film.en.srt", srt([a for a, _ in PAIRS]))
+    cues = srt([f"<i>{b}</i>" for _, b in PAIRS]).split("\n\n")
+    second = write(tmp_path, "film.de.srt", "\n\n".join(cue for n, cue in enumerate(cues) if n != 7))
+    assert detect_task([first, second])[0] == "translate"
+    corpus = open_pairs([first, second])
+    assert every(corpus) == {pair for n, pair in enumerate(PAIRS) if n != 7}
+    assert ([each.count for each in corpus.report.dropped], corpus.names) == ([1], ("en", "de"))
+
+
+def test_subtitles_of_different_films_are_no_pairs(tmp_path: Path) -> None:
+    paths = [write(tmp_path, f"{n}.srt", srt([a for a, _ in PAIRS], late=19 * n)) for n in (0, 1, 2)]
+    with pytest.raises(PenwrightError, match=r"0\.srt and .*2\.srt are not translations of each other.*same time"):
+        open_pairs([paths[0], paths[2]])
+
+
+def test_segments_of_a_test_set_are_put_together_by_number(tmp_path: Path) -> None:
+    first = write(tmp_path, "news.src.en.sgm", sgm([a for a, _ in PAIRS]))
+    lines = sgm([b for _, b in PAIRS], "refset").split("\n")
+    second = write(tmp_path, "news.ref.de.sgm", "\n".join([*lines[:3], *reversed(lines[3:43]), *lines[43:]]))
+    assert every(measured_pairs([first, second])) == {(f"{a} & more", f"{b} & more") for a, b in PAIRS}

@@ -1,0 +1,49 @@
+"""A folder for each class."""
+
+from pathlib import Path
+
+import pytest
+
+from penwright.data.corpora import Columns, Labelled, Reading, detect_task, measured_labelled, open_labelled
+from penwright.errors import PenwrightError, Undecided
+
+
+def make(folder: Path, *classes: str, n: int = 12) -> Path:
+    for name in classes:
+        (folder / name).mkdir(parents=True)
+        for number in range(n):
+            (folder / name / f"{number}.txt").write_text(f"A {name} text\nwith number {number}.\n")
+    return folder
+
+
+def test_each_folder_is_a_class_and_each_file_a_text(tmp_path: Path) -> None:
+    folder = make(tmp_path / "data", "pos", "neg/deeper")
+    corpus = open_labelled([folder])
+    assert (corpus.labels, corpus.n_training + corpus.n_held_out) == (("neg", "pos"), 24)
+    assert Labelled("A pos text\nwith number 3.", "pos") in [*corpus.training, *corpus.held_out]
+    assert measured_labelled([folder]).n_held_out == 24
+    names = Reading(Columns(label_names={"pos": "good"}))
+    assert open_labelled([folder], names).labels == ("good", "neg")
+
+
+def test_of_a_data_set_with_parts_the_training_part_is_read(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        make(tmp_path / "data" / part, "pos", "neg")
+    make(tmp_path / "data" / "train", "unsup")
+    corpus = open_labelled([tmp_path / "data"])
+    assert (corpus.labels, corpus.n_training + corpus.n_held_out) == (("neg", "pos"), 24)
+    notes = " ".join(corpus.report.notes)
+    assert "test not read" in notes and "unsup not read" in notes
+
+
+def test_folders_named_as_classes_are_asked_about_and_others_mentioned(tmp_path: Path) -> None:
+    with pytest.raises(Undecided, match="--task classify"):
+        detect_task([make(tmp_path / "films", "pos", "neg")])
+    task, reason = detect_task([make(tmp_path / "books", "austen", "dickens")])
+    assert task == "generate" and "--task classify" in reason
+    assert "--task" not in detect_task([make(tmp_path / "one", "austen")])[1]
+
+
+def test_a_folder_without_classes_says_what_is_needed(tmp_path: Path) -> None:
+    with pytest.raises(PenwrightError, match="put the texts of each class into a folder"):
+        open_labelled([make(tmp_path / "data", "only")])

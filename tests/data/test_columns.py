@@ -1,0 +1,325 @@
+"""Columns are chosen by their names and values, with reasons; doubtful choices are left to the person."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penwright.data.corpora import (
+    Columns,
+    Reading,
+    detect_task,
+    measured_labelled,
+    measured_text,
+    open_labelled,
+    open_pairs,
+    open_text,
+)
+from penwright.data.labels import label_key, tidy_label
+from penwright.data.profiles import TEXT, kind_of, shortened
+from penwright.errors import PenwrightError, Undecided
+
+WORDS = ["the", "old", "kettle", "lamp", "garden", "seemed", "warm", "dull", "near", "by", "mill", "station", "soup"]
+N = 60
+Cell = Callable[[int], object]
+
+
+def sentence(number: int, n_words: int = 8) -> str:
+    return " ".join(Random(f"{number} {n_words}").choices(WORDS, k=n_words)) + f" {number}."
+
+
+def short(number: int) -> str:
+    return sentence(number, 2)
+
+
+def link(number: int) -> str:
+    return f"https://news.example/2019/a-long-path-of-words-to-the-story/{number}/{sentence(number).replace(' ', '-')}"
+
+
+def half(number: int) -> int:
+    return number % 2
+
+
+def table(folder: Path, columns: Mapping[str, Cell], name: str = "a.jsonl", n: int = N) -> Path:
+    rows = [{key: cell(i) for key, cell in columns.items()} for i in range(n)]
+    path = folder / name
+    if name.endswith(".jsonl"):
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    else:  # without a header
+        path.write_text("".join("\t".join(map(str, row.values())) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def chosen(path: Path) -> dict[str, list[str]]:
+    """The task's columns by role."""
+    task, _ = detect_task([path])
+    corpus = {"generate": open_text, "translate": open_pairs, "classify": open_labelled}[task]([path])
+    return {key: [name for name, _ in found] for key, found in corpus.roles.items()}
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ("1,234.5", "numbers"),
+        ("-3e5", "numbers"),
+        ("12 %", "numbers"),
+        ("https://a.example/b", "links"),
+        ("www.a.example", "links"),
+        ("a.b@c.example", "e-mail addresses"),
+        ("2020-01-31T10:11:12Z", "dates or times"),
+        ("Mon Apr 06 22:19:45 PDT 2009", "dates or times"),
+        ("Mon 3 June", "dates or times"),
+        ("3. März 2020", "dates or times"),
+        ("2020年1月31日", "dates or times"),
+        ("10:45 pm", "dates or times"),
+        ("d41d8cd98f00b204e9800998ecf8427e", "identifiers"),
+        ("user54", "identifiers"),
+        ("clips/a.wav", "file names"),
+        ('["a", "b"]', "lists"),
+        ("...", "signs without letters"),
+        ("Go.", TEXT),
+        ("positive", TEXT),
+        ("我有3只猫", TEXT),
+        ("See https://a.example/b for 3 reasons", TEXT),
+        ("I saw 12 cats in May 2020", TEXT),
+        ("ACGTACGTAC", TEXT),
+    ],
+)
+def test_a_value_is_told_by_its_look(value: str, kind: str) -> None:
+    assert kind_of(value) == kind
+
+
+@pytest.mark.parametrize(
+    ("columns", "roles"),
+    [
+        ({"article_link": link, "headline": sentence, "is_joke": half}, {"text": ["headline"], "label": ["is_joke"]}),
+        ({"id": int, "text": sentence}, {"text": ["text"]}),
+        ({"file": lambda i: f"clip{i}.wav", "transcript": sentence}, {"text": ["transcript"]}),
+        (
+            {"at": lambda i: f"2020-01-01 10:00:{i}", "reply": sentence, "spam": half},
+            {"text": ["reply"], "label": ["spam"]},
+        ),
+        ({"id": int, "text": sentence, "target": half}, {"text": ["text"], "label": ["target"]}),
+        ({"text": sentence, "label": lambda _: "x", "category": half}, {"text": ["text"], "label": ["category"]}),
+        ({"rating_label": half, "x": sentence}, {"text": ["x"], "label": ["rating_label"]}),
+        (
+            {"premise": sentence, "hypothesis": short, "label": half},
+            {"text": ["premise", "hypothesis"], "label": ["label"]},
+        ),
+        ({"q1": sentence, "q2": short, "label": half}, {"text": ["q1", "q2"], "label": ["label"]}),
+        ({"text_a": sentence, "text_b": short, "label": half}, {"text": ["text_a", "text_b"], "label": ["label"]}),
+        ({"id": int, "title": short, "text": sentence, "url": link}, {"text": ["text"]}),
+        (
+            {"n": int, "left": sentence, "m": lambda i: 7 * i, "right": sentence},
+            {"source": ["left"], "target": ["right"]},
+        ),
+        (
+            {"instruction": short, "input": lambda _: "", "output": sentence},
+            {"source": ["instruction"], "target": ["output"]},
+        ),
+        ({"source": link, "de": sentence, "en": sentence}, {"source": ["de"], "target": ["en"]}),
+        ({"id": int, "en": sentence, "de": sentence}, {"source": ["en"], "target": ["de"]}),
+        (
+            {"Kommentar": sentence, "Bewertung": lambda i: ("gut", "schlecht")[i % 2]},
+            {"text": ["Kommentar"], "label": ["Bewertung"]},
+        ),
+        ({"text": sentence, "labels": lambda i: [f"c{i % 2}"]}, {"text": ["text"], "label": ["labels"]}),
+    ],
+)
+def test_columns_are_chosen_by_what_they_hold(
+    tmp_path: Path, columns: Mapping[str, Cell], roles: dict[str, list[str]]
+) -> None:
+    assert chosen(table(tmp_path, columns)) == roles
+
+
+@pytest.mark.parametrize(
+    ("columns", "roles"),
+    [
+        (
+            {
+                "label": lambda i: 4 * half(i),
+                "id": lambda i: 100_000 + i,
+                "date": lambda _: "Mon 3 June",
+                "query": lambda _: "NO_QUERY",
+                "user": lambda i: f"user{i % 13}",
+                "text": sentence,
+            },
+            {"text": ["6"], "label": ["1"]},
+        ),
+        ({"a": int, "b": sentence, "c": lambda i: 900_000 + i, "d": sentence}, {"source": ["2"], "target": ["4"]}),
+        (
+            {"a": sentence, "b": short, "c": lambda i: f"CC-BY 2.0 (France) Attribution: tatoeba.org #{i} (CM{i})"},
+            {"source": ["1"], "target": ["2"]},
+        ),
+    ],
+)
+def test_columns_without_names_are_chosen_by_what_they_hold(
+    tmp_path: Path, columns: Mapping[str, Cell], roles: dict[str, list[str]]
+) -> None:
+    assert chosen(table(tmp_path, columns, "a.tsv")) == roles
+
+
+@pytest.mark.parametrize(
+    ("columns", "settings"),
+    [
+        ({"x": sentence, "toxic": half, "obscene": lambda i: i // 2 % 2}, {"data.label=toxic", "data.label=obscene"}),
+        ({"x": sentence, "y2": sentence, "kind": half}, {"data.text=x", "data.text=y2"}),
+        ({"a": sentence, "b": sentence, "c": sentence}, {"data.source=a", "data.target=b", "data.source=c"}),
+        ({"en": sentence, "de": sentence, "fr": sentence}, {"data.source=de", "data.target=fr"}),
+        ({"en": sentence, "de": sentence, "category": half}, {"task=translate", "task=classify"}),
+        ({"text": sentence, "id": int, "author": lambda i: "ABC"[i % 3]}, {"task=generate", "data.label=author"}),
+        ({"document": lambda i: sentence(i, 90), "summary": sentence}, {"data.text=document", "task=translate"}),
+    ],
+)
+def test_a_doubtful_choice_names_the_settings_that_make_it(
+    tmp_path: Path, columns: Mapping[str, Cell], settings: set[str]
+) -> None:
+    with pytest.raises(Undecided) as refused:
+        chosen(table(tmp_path, columns))
+    offered = {setting for option in refused.value.options for setting in option.settings}
+    assert settings <= offered and refused.value.exit_code == 2
+    for setting in offered:
+        assert setting.removeprefix("task=") in str(refused.value)
+
+
+def test_a_table_without_any_text_is_refused_with_its_columns(tmp_path: Path) -> None:
+    with pytest.raises(Undecided, match=r"'a' \(numbers.*'b' \(links"):
+        chosen(table(tmp_path, {"a": lambda i: i * 7, "b": link, "c": lambda i: i * 1.5}))
+
+
+def test_a_link_is_learned_as_text_only_when_told(tmp_path: Path) -> None:
+    path = table(tmp_path, {"url": link, "kind": half})
+    with pytest.raises(Undecided, match=r"--set data\.text=url"):
+        open_labelled([path])
+    assert open_labelled([path], Reading(Columns(text="url"))).n_training == 54
+
+
+def test_told_columns_are_obeyed_whatever_they_hold(tmp_path: Path) -> None:
+    path = table(tmp_path, {"url": link, "text": sentence, "n": lambda i: i % 30 / 7, "label": half})
+    corpus = open_labelled([path], Reading(Columns(text="url", label="n")))
+    assert next(iter(corpus.training)).text.startswith("https://")
+
+
+def test_unused_columns_are_reported_and_a_text_among_them_can_be_taken(tmp_path: Path) -> None:
+    path = table(tmp_path, {"id": int, "title": short, "text": sentence, "label": half})
+    notes = "\n".join(open_labelled([path]).report.notes)
+    assert "not used: 'id' (numbers, such as 0), 'title' (text" in notes
+    assert """--set 'data.text=["title", "text"]'""" in notes
+
+
+def test_numbers_on_a_scale_are_no_classes(tmp_path: Path) -> None:
+    path = table(tmp_path, {"text": sentence, "sentiment": lambda i: i / N - 0.5})
+    with pytest.raises(PenwrightError, match="'sentiment' holds numbers on a scale"):
+        open_labelled([path])
+
+
+def test_a_file_that_is_sorted_by_label_has_labels(tmp_path: Path) -> None:
+    path = table(tmp_path, {"a": sentence, "b": lambda i: "xy"[i >= 1500]}, "a.tsv", n=3000)
+    assert chosen(path) == {"text": ["1"], "label": ["2"]}
+
+
+def test_conversations_are_refused_with_the_columns(tmp_path: Path) -> None:
+    path = table(tmp_path, {"messages": lambda i: [{"role": "user", "content": sentence(i)}]})
+    with pytest.raises(PenwrightError, match=r"'messages' holds lists.*prompt and response"):
+        chosen(path)
+
+
+@pytest.mark.parametrize("labels", [["a", "b"], '["a", "b"]', "['a', 'b']"])
+def test_several_labels_in_a_list_are_refused_with_their_place(tmp_path: Path, labels: object) -> None:
+    path = table(tmp_path, {"text": sentence, "labels": lambda i: labels if i == 7 else "ab"[i % 2]})
+    with pytest.raises(PenwrightError, match=r"line 8 has several labels \(a, b\)"):
+        open_labelled([path])
+
+
+def test_several_labels_in_one_word_are_refused_unless_the_column_is_told(tmp_path: Path) -> None:
+    kinds = ["action", "comedy", "action|comedy", "drama|action"]
+    path = table(tmp_path, {"text": sentence, "label": lambda i: kinds[i % 4]})
+    with pytest.raises(PenwrightError, match=r"'action\|comedy' are several in one.*data\.label"):
+        open_labelled([path])
+    assert set(open_labelled([path], Reading(Columns(label="label"))).labels) == set(kinds)
+
+
+def test_many_labels_are_learned_where_their_column_is_told(tmp_path: Path) -> None:
+    path = table(tmp_path, {"text": sentence, "label": lambda i: f"c{i % 1100}"}, n=3300)
+    with pytest.raises(PenwrightError, match=r"1,100 different labels.*--set data\.label=label"):
+        open_labelled([path])
+    assert len(open_labelled([path], Reading(Columns(label="label"))).labels) == 1100
+
+
+@pytest.mark.parametrize(
+    ("other", "remark"),
+    [("cafe\u0301", "decomposed"), ("ca\u00adfé", "invisible"), ("Café", "look alike"), ("ca fé", "look alike")],
+)
+def test_labels_that_look_alike_are_made_one_or_reported(tmp_path: Path, other: str, remark: str) -> None:
+    names = ["café", "thé", other]
+    corpus = open_labelled([table(tmp_path, {"text": sentence, "label": lambda i: names[i % 3]})])
+    assert remark in " ".join(corpus.report.notes)
+    assert len(corpus.labels) == (3 if remark == "look alike" else 2)
+
+
+@given(st.text())
+def test_tidying_a_label_twice_changes_nothing_and_a_label_always_has_a_key(label: str) -> None:
+    assert tidy_label(tidy_label(label)) == tidy_label(label)
+    assert label_key(label) or not label
+
+
+@given(st.text(), st.integers(4, 20))
+def test_what_is_shown_of_a_text_is_one_printable_line(text: str, longest: int) -> None:
+    assert shortened(text, longest).isprintable() and len(shortened(text, longest)) <= longest
+
+
+LINES: Sequence[str] = [sentence(i) for i in range(40)]
+
+
+@pytest.mark.parametrize("form", ["__label__{label} {text}", "{label},{text}", "{text}, {label}"])
+def test_lines_with_labels_are_a_table(tmp_path: Path, form: str) -> None:
+    path, few = tmp_path / "a.txt", tmp_path / "few.txt"
+    lines = [form.format(label=("good", "bad")[i % 2], text=line) for i, line in enumerate(LINES)]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    few.write_text("\n".join(lines[:2]), encoding="utf-8")
+    assert detect_task([path])[0] == "classify"
+    corpus = open_labelled([path])
+    assert corpus.labels == ("bad", "good") and {example.text for example in corpus.held_out} <= set(LINES)
+    assert [example.label for example in measured_labelled([few]).held_out] == ["good", "bad"]
+
+
+def test_fasttext_lines_with_several_labels_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("__label__a one\n__label__a __label__b two\n__label__b three\n", encoding="utf-8")
+    with pytest.raises(PenwrightError, match=r"line 2 has several labels \(a, b\)"):
+        open_labelled([path])
+
+
+def test_a_text_without_labels_says_which_forms_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("\n".join(LINES), encoding="utf-8")
+    with pytest.raises(PenwrightError, match=r"no labels: give a table.*__label__"):
+        open_labelled([path])
+
+
+def test_other_tables_are_read_in_the_columns_of_training(tmp_path: Path) -> None:
+    train = table(tmp_path, {"link": link, "headline": sentence, "is_joke": half}, "train.jsonl")
+    trained = Reading(Columns(as_trained=open_labelled([train]).roles))
+    moved = table(tmp_path, {"is_joke": half, "body": sentence, "Headline": short, "kind": half}, "moved.jsonl", n=2)
+    assert [example.text for example in measured_labelled([moved], trained).held_out] == [short(0), short(1)]
+    numbered = table(tmp_path, {"a": link, "b": short, "c": half}, "numbered.tsv", n=2)
+    assert [example.text for example in measured_labelled([numbered], trained).held_out] == [short(0), short(1)]
+    named = table(tmp_path, {"text": short, "label": half}, "named.jsonl", n=2)
+    assert [example.text for example in measured_labelled([named], trained).held_out] == [short(0), short(1)]
+    other = table(tmp_path, {"a": short, "b": half}, "other.jsonl", n=2)
+    with pytest.raises(
+        PenwrightError, match=r"no column 'headline', which was the text in training.*a, b.*data\.text="
+    ):
+        measured_labelled([other], trained)
+
+
+def test_a_writer_of_a_table_is_measured_in_the_same_column(tmp_path: Path) -> None:
+    train = table(tmp_path, {"id": int, "text": sentence, "title": short})
+    trained = Reading(Columns(as_trained=open_text([train]).roles))
+    test = table(tmp_path, {"title": lambda i: sentence(i, 50), "text": short}, "test.jsonl", n=2)
+    assert measured_text([test], trained).roles == {"text": (("text", 2),)}
+    assert open_text([train], Reading(Columns(text="title"))).roles == {"text": (("title", 3),)}

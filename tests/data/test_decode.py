@@ -1,0 +1,31 @@
+"""Bytes of standard input are decoded as files of training are."""
+
+from pathlib import Path
+
+import pytest
+
+from penwright.data.encoding import decode
+from penwright.data.files import examine
+from penwright.errors import PenwrightError
+
+GERMAN = "Der große Bär läßt die Käfer über die Brücke.\nFünf schöne Mädchen grüßen.\n" * 3
+POLISH = "Zażółć gęślą jaźń, rzekł żółw do wilgi.\nŁódź płynie ku źródłom.\n" * 3
+
+
+@pytest.mark.parametrize("text", [GERMAN, POLISH, "plain\r\nASCII\n", ""])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "cp1250"])
+def test_bytes_are_decoded_as_a_file_is(tmp_path: Path, text: str, encoding: str) -> None:
+    if encoding == "cp1250" and text is GERMAN:
+        encoding = "latin-1"
+    content = text.encode(encoding)
+    (tmp_path / "file.txt").write_bytes(content)
+    found, _ = decode(content)
+    assert found == text
+    assert found.replace("\r\n", "\n") == "".join(examine(tmp_path / "file.txt").blocks())
+
+
+def test_stray_bytes_are_replaced_and_other_files_are_refused() -> None:
+    text, encoding = decode(POLISH.encode() * 9 + b"\xff")
+    assert encoding == "utf-8" and text == POLISH * 9 + "\ufffd"
+    with pytest.raises(PenwrightError, match="PNG"):
+        decode(b"\x89PNG\r\n\x1a\n" + bytes(50))

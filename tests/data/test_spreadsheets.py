@@ -1,0 +1,64 @@
+"""Spreadsheets are tables."""
+
+from datetime import date, datetime
+from pathlib import Path
+
+import odfdo
+import openpyxl
+import pytest
+
+from penwright.data.corpora import detect_task, open_labelled
+from penwright.data.files import examine
+from penwright.data.readers.tables import open_table
+from penwright.errors import PenwrightError
+
+ROWS = [["text", "label", "note"], *([f"text number {n}", "good" if n % 2 else "bad", n] for n in range(30))]
+
+
+def save_xlsx(path: Path, rows: list[list[object]]) -> None:
+    book = openpyxl.Workbook()
+    for title, content in (("Data", rows), ("Other", [["x"]])):
+        sheet = book.create_sheet(title)  # after an empty one
+        for row in content:
+            sheet.append(row)
+    book.save(path)
+
+
+def save_ods(path: Path, rows: list[list[object]]) -> None:
+    book = odfdo.Document("spreadsheet")
+    book.body.clear()
+    for title, content in (("Empty", []), ("Data", rows), ("Other", [["x"]])):
+        table = odfdo.Table(title)
+        table.set_values(content)
+        book.body.append(table)
+    book.save(path)
+
+
+@pytest.mark.parametrize("save", [save_xlsx, save_ods])
+def test_the_first_sheet_with_content_is_a_table(tmp_path: Path, save) -> None:
+    path = tmp_path / f"a.{save.__name__[-4:].strip('_')}"
+    save(path, ROWS)
+    assert detect_task([path])[0] == "classify"
+    corpus = open_labelled([path])
+    assert (corpus.n_training + corpus.n_held_out, corpus.labels) == (30, ("bad", "good"))
+    (file,) = corpus.files
+    assert "sheet 'Data' (not read: Other)" in corpus.report.lines()[0]
+    assert next(open_table(file).rows([0, 1, 2])) == ("text number 0", "bad", "0")
+
+
+def test_cells_are_read_as_people_see_them(tmp_path: Path) -> None:
+    values = [1.0, 2.5, True, None, date(2024, 2, 3), datetime(2024, 2, 3, 4, 5), "two\nlines", "end"]
+    save_xlsx(tmp_path / "a.xlsx", [[f"column {n}" for n in range(len(values))], values, values])
+    row = next(open_table(examine(tmp_path / "a.xlsx")).rows(range(len(values))))
+    assert row == ("1", "2.5", "TRUE", "", "2024-02-03", "2024-02-03 04:05:00", "two\nlines", "end")
+
+
+@pytest.mark.parametrize("save", [save_xlsx, save_ods])
+def test_damage_is_named(tmp_path: Path, save) -> None:
+    path = tmp_path / f"a.{save.__name__[-4:].strip('_')}"
+    save(path, ROWS)
+    content = path.read_bytes()
+    for damaged in (content[: len(content) // 2], content.replace(b"PK\x03\x04", b"PK\x03\x05", 3)[:-30]):
+        path.write_bytes(b"PK\x03\x04" + damaged[4:])
+        with pytest.raises(PenwrightError, match=r"a\.\w+ is damaged"):
+            examine(path)

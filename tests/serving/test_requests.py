@@ -1,0 +1,209 @@
+"""What requests are made of: types as JSON has them, texts that are text, and refusals in plain words."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penwright.config import DecodingSettings
+from penwright.errors import PenwrightError
+from penwright.serving.decoding_fields import LISTS, OFF, decoding_settings
+from penwright.serving.settings import ServingSettings
+
+from .conftest import Asked, Running, Serving
+from .test_gate import ask
+
+INTERNAL = ("pydantic", "Input should", "function-after", "constrained", "list[", "Value error")
+HUGE = 10**30
+
+
+def refused(found: tuple[int, Any]) -> str:
+    """The message of a refusal, which is the client's mistake and told in plain words."""
+    status, answer = found
+    assert 400 <= status < 500, found
+    error = answer["error"]
+    message: str = error if isinstance(error, str) else error["message"]
+    assert not any(word in message for word in INTERNAL), message
+    return message
+
+
+NUMBERS = [
+    ("v1/completions", {"prompt": "a"}, ["max_tokens", "temperature", "top_k", "n", "seed", "logprobs", "top_p"]),
+    ("inspect/tokens", {"model": "writer", "text": "a"}, ["k"]),
+    ("inspect/attribution", {"model": "writer", "text": "a"}, ["position"]),
+    ("translating/words", {"text": "eins"}, ["n", "beam_size", "length_penalty"]),
+    ("translating/sentences", {"sentences": [{"text": "eins"}]}, ["beam_size", "length_penalty"]),
+    ("translate", {"q": "eins", "target": "target"}, ["alternatives"]),
+]
+
+
+@pytest.mark.parametrize("value", [True, "0.5", "1", [], {}, HUGE * 10**290])
+def test_only_numbers_are_numbers(asked: Asked, value: object) -> None:
+    for path, body, names in NUMBERS:
+        for name in names:
+            assert name in refused(asked(path, {**body, name: value}))
+    for name in ("temperature", "top_k", "max_new_tokens", "dry_allowed_length", "logit_bias", "seed"):
+        for path in ("next", "write"):
+            if value != {} or name != "logit_bias":
+                assert name in refused(asked(path, {"text": "a", "settings": {name: value}}))
+
+
+def test_a_form_has_nothing_but_texts(server: Running) -> None:
+    form = b"q=eins&target=target&alternatives=1"
+    kind = "application/x-www-form-urlencoded"
+    found = ask(server.address, "/translate", "POST", form, Content_Type=kind)
+    assert found.status == 200 and len(json.loads(found.text)["alternatives"]) == 1
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-HUGE, HUGE) | st.floats() | st.text(max_size=5) | st.just("a" * 9000),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.dictionaries(st.sampled_from([*DecodingSettings.model_fields, "strange"]), values, max_size=3))
+def test_settings_are_taken_or_refused_in_plain_words(changes: dict[str, Any]) -> None:
+    try:
+        found = decoding_settings(DecodingSettings(), changes, "settings")
+    except PenwrightError as error:
+        assert "settings" in str(error) and not any(word in str(error) for word in INTERNAL)
+    else:
+        numbers = [value for value in found.model_dump().values() if type(value) is int]
+        assert all(value < 2**64 for value in numbers)
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in OFF.items() for value in values])
+def test_what_other_programs_send_switches_a_setting_off(name: str, value: float) -> None:
+    usual = DecodingSettings(**{name: 1 if name.startswith(("top_k", "no_")) else 0.5})
+    assert getattr(decoding_settings(usual, {name: value}, "settings"), name) is None
+
+
+@pytest.mark.parametrize("top_k", [0, -1, None])
+def test_a_top_k_of_nothing_is_off(asked: Asked, top_k: int | None) -> None:
+    body = {"prompt": "It was", "seed": 4, "max_tokens": 8}
+    status, found = asked("v1/completions", {**body, "top_k": top_k})
+    assert status == 200 and found["choices"][0]["text"] == asked("v1/completions", body)[1]["choices"][0]["text"]
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_long_lists_of_words_are_refused(asked: Asked, name: str) -> None:
+    many: object = {f"w{n}": 1.0 for n in range(20_000)} if name == "logit_bias" else ["word"] * 20_000
+    assert name in refused(asked("write", {"text": "a", "settings": {name: many}}))
+    long: object = {"w" * 9000: 1.0} if name == "logit_bias" else ["w" * 9000]
+    assert name in refused(asked("write", {"text": "a", "settings": {name: long}}))
+
+
+LONE = "\ud800"
+WITH_TEXTS = [
+    ("v1/completions", {"prompt": LONE}),
+    ("v1/completions", {"prompt": "a", "stop": [LONE]}),
+    ("v1/completions", {"prompt": "a", "user": LONE}),
+    ("v1/completions", {"model": LONE}),
+    ("write", {"text": "a", "settings": {"pattern": LONE}}),
+    ("write", {"text": "a", "settings": {"banned_words": [LONE]}}),
+    ("next", {"text": "a", "settings": {"logit_bias": {LONE: 1}}}),
+    ("inspect/neighbours", {"word": LONE}),
+    ("inspect/ablation", {"text": "a", "heads": [LONE]}),
+    ("inspect/compared/tokens", {"model": LONE}),
+    ("runs/stop", {"run": LONE}),
+    ("classify", {LONE: 1}),
+    ("translate", {"q": LONE, "target": "target"}),
+    ("translating/sentences", {"sentences": [{"text": "eins"}], "glossary": LONE}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), WITH_TEXTS)
+def test_half_of_a_surrogate_pair_is_no_text_anywhere(asked: Asked, server: Running, path: str, body: object) -> None:
+    assert "surrogate" in refused(asked(path, body))
+    raw = json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    assert ask(server.address, f"/{path}", "POST", raw).status == 400
+
+
+def test_whole_surrogate_pairs_are_text(asked: Asked) -> None:
+    assert asked("classify", {"texts": "🦊"})[0] == 200  # sent as two escapes
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "about"),
+    [
+        ("classify", {}, "texts: is missing"),
+        ("classify", {"texts": 5}, "texts: must be a text or a list"),
+        ("classify", {"texts": ["a", 5]}, "texts.1: must be a text"),
+        ("classify", {"text": "a"}, "there is no field 'text'"),
+        ("classify", [], "must be an object"),
+        ("v1/completions", {"prompt": {}}, "prompt: must be a text or a list"),
+        ("v1/completions", {"prompt": [["a"]]}, "prompt.0.0: must be a whole number"),
+        ("v1/completions", {"temperature": 9}, "temperature: must be at most 2"),
+        ("translating/sentences", {"sentences": [{}]}, "sentences.0.text: is missing"),
+        ("translating/sentences", {"sentences": [1] * 9000}, "sentences.0: must be an object"),
+        ("inspect/tokens", {"side": "left"}, "side: must be 'source' or 'target'"),
+        ("write", {"settings": {"temprature": 1}}, "did you mean 'temperature'"),
+        ("classify", {str(n): n for n in range(9000)}, "there is no field '0'"),
+        ("v1/completions", {"logit_bias": {str(n): "x" for n in range(9000)}}, "logit_bias: may have at most 300"),
+    ],
+)
+def test_refusals_name_the_place_and_the_reason(asked: Asked, path: str, body: object, about: str) -> None:
+    assert about in refused(asked(path, body))
+
+
+@pytest.mark.parametrize("kind", ["", "application/x-www-form-urlencoded", "text/plain", "application/json; x", "é;"])
+@pytest.mark.parametrize("path", ["/v1/completions", "/translate"])
+def test_json_is_read_whatever_it_is_called(server: Running, kind: str, path: str) -> None:
+    body = b'{"prompt": "It", "max_tokens": 1}' if path.startswith("/v1") else b'{"q": "eins", "target": "target"}'
+    headers = {"Content_Type": kind} if kind else {}
+    assert ask(server.address, path, "POST", body, **headers).status == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("POST", "/v1/chat/completions", 404),
+        ("POST", "/nothing", 404),
+        ("DELETE", "/nothing", 404),
+        ("GET", "/nothing", 404),
+        ("POST", "/", 404),
+        ("GET", "/v1/completions", 405),
+        ("DELETE", "/runs", 405),
+        ("GET", "/", 200),
+    ],
+)
+def test_a_missing_route_is_told_from_a_wrong_method(server: Running, method: str, path: str, status: int) -> None:
+    found = ask(server.address, path, method, b"{}" if method == "POST" else None)
+    assert found.status == status
+    if status == 405:
+        assert found.headers["allow"]
+    if "chat" in path:
+        assert "/v1/completions" in found.text
+
+
+@pytest.mark.parametrize("origin", ["http://[", "http://]", "//", "http://[::1", "\xff", "http://a b", ""])
+def test_an_origin_that_is_none_is_refused(server: Running, origin: str) -> None:
+    assert ask(server.address, "/health", Origin=origin).status == 403
+
+
+@pytest.mark.parametrize("key", ["", " ", "\t\n", "\u2003"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_blank_key_is_refused(key: str, host: str) -> None:
+    with pytest.raises(ValueError, match="blank"):
+        ServingSettings(host=host, api_key=key)
+
+
+@pytest.mark.parametrize(
+    "key", ["a:b c", "schlüssel", "ключ 🗝", "'\"\\%s{}", "a\nb", " padded ", "x" * 500, "bytes\udcff"]
+)
+def test_a_key_may_hold_any_characters(serving: Serving, key: str) -> None:
+    address = serving(api_key=key).address
+    sent = key.encode("utf-8", "surrogateescape")
+    basic = base64.b64encode(b"anybody:" + sent).decode()
+    assert ask(address, "/v1/models", Authorization=f"Basic {basic}").status == 200
+    assert ask(address, "/v1/models", Authorization=f"Basic {basic[:-8]}").status == 401
+    if "\n" in key:
+        return
+    for spelled in {sent.decode("latin-1"), key if key.isascii() or key == "schlüssel" else sent.decode("latin-1")}:
+        assert ask(address, "/v1/models", Authorization=f"Bearer {spelled}").status == 200
+        assert ask(address, "/v1/models", X_API_Key=spelled).status == 200
+    assert ask(address, "/v1/models", X_API_Key=sent.decode("latin-1") + "x").status == 401

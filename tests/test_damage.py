@@ -1,0 +1,198 @@
+"""Damage anywhere in a run: a use gives the same result, a warning, or an error that names a file."""
+
+import os
+import random
+import shutil
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from penwright import api, using
+from penwright.errors import PenwrightError, PenwrightWarning
+from penwright.making import resume, train
+from penwright.preparing import prepare
+from penwright.refining import calibrate
+from penwright.runs import Run
+from penwright.training.session import Observer
+
+N_DAMAGES = int(os.environ.get("PENWRIGHT_DAMAGES", "60"))  # of each kind of run; more search further
+SIZES = {"d_model": 16, "n_layers": 1, "n_heads": 1, "context_length": 32}
+
+
+class Sound(NamedTuple):
+    """A run, and what comes of using it."""
+
+    folder: Path
+    results: dict[str, object]
+
+
+def write(folder: Path) -> object:
+    return api.load(folder).generate("It was", seed=1, min_new_tokens=10, max_new_tokens=12)[0].text
+
+
+def label(folder: Path) -> object:
+    return str(api.load(folder).classify(["good great day", "bad awful night"]))
+
+
+def measure(folder: Path) -> object:
+    return str(using.evaluate(folder))
+
+
+def trust(folder: Path) -> object:
+    return str(calibrate(folder))
+
+
+class Listener(Observer):
+    """Makes warnings of what resuming says of files."""
+
+    def said(self, text: str) -> None:
+        if "passed over" in text:
+            warnings.warn(text, PenwrightWarning, stacklevel=1)
+
+
+def write_early(folder: Path) -> object:
+    return write(folder / "checkpoints" / "first")
+
+
+def go_on(folder: Path) -> object:
+    resume(folder, {"training": {"steps": 1}}, [Listener()])
+    return {name: tensor.sum().item() for name, tensor in Run(folder).newest()[0].weights().items()}
+
+
+def export(folder: Path) -> object:
+    output = folder.with_name(f"{folder.name}-exported")
+    try:
+        using.export(folder, "huggingface", output)
+        return {path.name: path.read_bytes() for path in output.iterdir()}
+    finally:
+        shutil.rmtree(output, ignore_errors=True)
+
+
+Use = Callable[[Path], object]
+USES: dict[str, tuple[Use, ...]] = {
+    "writer": (write, write, write_early, measure, export, go_on),
+    "classifier": (label, label, trust),
+}
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Sound]:
+    """A writer and a classifier of two steps, beside their texts."""
+    place = tmp_path_factory.mktemp("sound")
+    novel = "".join(f"It was a dark night, the {n}th.\n" for n in range(300))
+    rows = "".join(
+        f"{'good great day' if n % 2 else 'bad awful night'} {n}\t{'yes' if n % 2 else 'no'}\n" for n in range(80)
+    )
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        patch.setenv("PENWRIGHT_CACHE", str(place / "cache"))
+        Path("novel.txt").write_text(novel, "utf-8")
+        Path("rows.tsv").write_text(rows, "utf-8")
+        for kind, task, text in (("writer", "generate", "novel.txt"), ("classifier", "classify", "rows.tsv")):
+            data = {"train": [text]} if kind == "writer" else {"train": [text], "text": "1", "label": "2"}
+            data = {name: int(each) if str(each).isdigit() else each for name, each in data.items()}
+            asked = {"task": task, "data": data, "model": SIZES, "tokenizer": {"type": "characters"}}
+            train(prepare({**asked, "training": {"steps": 2, "evaluate_every": 1, "threads": 1}}), Path(kind))
+            if kind == "classifier":
+                calibrate(Path(kind))
+            found[kind] = Sound(place / kind, {})
+        for kind, uses in USES.items():
+            for use in dict.fromkeys(uses):
+                shutil.copytree(kind, "copy")
+                found[kind].results[use.__name__] = use(Path("copy"))
+                shutil.rmtree("copy")
+    return found
+
+
+def damage(folder: Path, dice: random.Random) -> str:
+    """Spoil one file, or swap two; returns what was done."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "lock")
+    files = [path for path in files if "tensorboard" not in path.parts and path.stat().st_size]
+    path = dice.choice(files)
+    content = bytearray(path.read_bytes())
+    kind = dice.choice(["flip", "flip", "flip", "flip", "cut", "zeros", "swap", "key", "garbage"])
+    match kind:
+        case "flip":
+            content[dice.randrange(len(content))] ^= 1 << dice.randrange(8)
+        case "cut":
+            del content[dice.randrange(len(content)) :]
+        case "zeros":
+            content = bytearray(len(content))
+        case "garbage":
+            content = bytearray(dice.choice([b"[]", b"{}", b"null", b"[" * 100_000, b'{"best_step": NaN}', b"1e999"]))
+        case "key":
+            content = bytearray(bytes(content).replace(b'"', b'"x', 1 + dice.randrange(40)))
+        case "swap":
+            other = dice.choice(files)
+            content, theirs = bytearray(other.read_bytes()), bytes(content)
+            other.write_bytes(theirs)
+            path.write_bytes(content)
+            return f"swapped {path} and {other}"
+    path.write_bytes(content)
+    return f"{kind} in {path}"
+
+
+@pytest.mark.parametrize("kind", ["writer", "classifier"])
+def test_damage_is_named_or_does_not_matter(
+    sound: dict[str, Sound], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(sound[kind].folder.parent)
+    monkeypatch.setenv("PENWRIGHT_CACHE", str(sound[kind].folder.parent / "cache"))
+    dice = random.Random(int(os.environ.get("PENWRIGHT_SEED", "7")))
+    copy = Path("copy")
+    for _ in range(N_DAMAGES):
+        shutil.copytree(sound[kind].folder, copy)
+        done, use = damage(copy, dice), dice.choice(USES[kind])
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            try:
+                found = use(copy)
+            except PenwrightError as error:
+                assert str(copy) in str(error) or "recipe.toml" in str(error) or "novel" in str(error), (
+                    done,
+                    str(error),
+                )
+                found = None
+        shutil.rmtree(copy)
+        is_told = any(issubclass(warning.category, PenwrightWarning) for warning in told)
+        assert found is None or is_told or found == sound[kind].results[use.__name__], (done, use.__name__)
+
+
+def test_a_run_can_be_loaded_while_training_saves_and_prunes(tmp_path: Path) -> None:
+    run, ended, loaded = Run.create(tmp_path / "run"), threading.Event(), []
+
+    def save(step: int) -> None:
+        weights = {"w": torch.full((10,), float(step))}
+        run.save_checkpoint(step, weights, {"m": torch.zeros(1)}, {"step": step, "best_step": step - step % 3 or step})
+        run.prune(keep=1)
+
+    def keep_saving() -> None:
+        for step in range(2, 200):
+            save(step)
+        ended.set()
+
+    save(1)
+    with background(keep_saving):
+        while not ended.is_set():
+            (checkpoint, weights), warned = run.read_best(lambda each: (each, each.weights()))
+            assert warned == [] and weights["w"][0] == checkpoint.step
+            assert run.best_step() is not None
+            loaded.append(checkpoint.step)
+    assert loaded == sorted(loaded) and len(set(loaded)) > 3
+
+
+@contextmanager
+def background(work: Callable[[], None]) -> Iterator[None]:
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()

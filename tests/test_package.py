@@ -1,0 +1,114 @@
+"""The Python API: names, keyword arguments and reprs."""
+
+from pathlib import Path
+
+import pytest
+
+import penwright
+from penwright.config import DecodingSettings, decoding_settings
+from penwright.decoding import Generator, Translator
+from penwright.errors import PenwrightError, PenwrightWarning, UnknownArgument, UsageError
+from penwright.runs import Run
+
+TINY = {
+    "model": {"d_model": 16, "n_layers": 1, "n_heads": 2, "context_length": 32},
+    "training": {"steps": 4, "threads": 1, "evaluate_every": 2, "device": "cpu", "keep": 1},
+    "decoding": {"max_new_tokens": 20},
+}
+DEFAULTS = DecodingSettings()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny writer and a tiny translator."""
+    folder = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENWRIGHT_CACHE", str(folder / "cache"))
+        (folder / "novel.txt").write_text("".join(f"It was day {n}.\n" for n in range(300)), encoding="utf-8")
+        pairs = [f"eins {n}\tone {n}\n" for n in range(300)]
+        (folder / "pairs.tsv").write_text("".join(pairs), encoding="utf-8")
+        for name in ("novel.txt", "pairs.tsv"):
+            penwright.train(folder / name, run=folder / name.partition(".")[0], settings=TINY, quiet=True)
+    return folder
+
+
+def test_settings_are_keyword_arguments_of_the_same_names() -> None:
+    options = {"temperature": 0.5, "stop": ".", "ban": "dragon", "beam": 3, "top_p": None}
+    found = decoding_settings(DEFAULTS, None, options)
+    assert (found.temperature, found.stop, found.banned_words, found.beam_size) == (0.5, (".",), ("dragon",), 3)
+    assert decoding_settings(DEFAULTS) == decoding_settings(DEFAULTS, {}) == DEFAULTS
+    assert decoding_settings(DEFAULTS, {"top_k": 5}, {"seed": 3}) == DecodingSettings(top_k=5, seed=3)
+    assert decoding_settings(DEFAULTS, DecodingSettings(top_k=5), {"seed": 3}) == DecodingSettings(top_k=5, seed=3)
+
+
+@pytest.mark.parametrize("name", ["top_k", "top_n_sigma", "epsilon_cutoff", "eta_cutoff", "no_repeat_ngram"])
+@pytest.mark.parametrize("value", [0, -1, 0.0])
+def test_zero_and_minus_one_turn_a_filter_off(name: str, value: float) -> None:
+    assert (
+        getattr(
+            decoding_settings(DecodingSettings(**{name: 0.5 if "cutoff" in name else 3}), None, {name: value}), name
+        )
+        is None
+    )
+    with pytest.raises(UsageError, match=name):
+        decoding_settings(DEFAULTS, None, {name: -7})
+
+
+def test_unknown_names_are_errors_with_the_nearest_name(folder: Path) -> None:
+    writer, translator = penwright.load(folder / "novel"), penwright.load(folder / "pairs")
+    assert isinstance(writer, Generator) and isinstance(translator, Translator)
+    for error in (TypeError, PenwrightError, UnknownArgument):
+        with pytest.raises(error, match="did you mean 'temperature'"):
+            writer.generate("It", temprature=0.5)
+    with pytest.raises(TypeError, match="did you mean 'beam_size'"):
+        translator.translate("eins", beam_sise=2)
+    with pytest.raises(TypeError, match="temperature has no effect here"):
+        translator.translate("eins", temperature=2.0)
+
+
+def test_models_take_them(folder: Path) -> None:
+    writer, translator = penwright.load(folder / "novel"), penwright.load(folder / "pairs")
+    assert isinstance(writer, Generator) and isinstance(translator, Translator)
+    texts = writer.generate(["It", "was"], n=2, max_new_tokens=3, temperature=0.9)
+    assert [each.prompt for each in texts] == ["It", "It", "was", "was"]
+    assert all(len(each.tokens) <= 3 for each in texts)
+    assert texts[0].text == writer.generate("It", DecodingSettings(max_new_tokens=3, temperature=0.9))[0].text
+    assert len(translator.translate("eins 3", beam_size=4, n_best=4)[0].candidates) == 4
+    assert len(translator.sample("eins 3", 2, temperature=0.5)[0].candidates) == 2
+    with pytest.raises(UsageError):
+        writer.generate("It", n=0)
+
+
+def test_reprs_are_short(folder: Path) -> None:
+    writer, translator = penwright.load(folder / "novel"), penwright.load(folder / "pairs")
+    assert isinstance(writer, Generator) and isinstance(translator, Translator)
+    (translation,) = translator.translate("eins 3 " * 40)
+    held = [writer, translator, translation, translation.candidates[0], *writer.generate("It" * 200)]
+    held += [penwright.inspect(writer), Run(folder / "novel")]
+    for each in held:
+        assert type(each).__name__ in repr(each) and len(repr(each)) < 300 and "object at" not in repr(each)
+
+
+def test_a_run_is_evaluated_beside_baselines_and_resumed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENWRIGHT_CACHE", str(folder / "cache"))
+    scores = {score.name: score for score in penwright.evaluate(folder / "novel", quiet=True)}
+    assert [each.name for each in scores["nats per token"].baselines] == ["unigram", "bigram"]
+    assert penwright.evaluate(folder / "novel", folder / "novel.txt", quiet=True)[0].baselines
+    assert penwright.evaluate(folder / "pairs", quiet=True)[0].baselines[0].name == "the source, untranslated"
+    penwright.resume(folder / "novel", steps=2, quiet=True)
+    assert Run(folder / "novel").last_step() == 6
+    with pytest.raises(UsageError, match="same model"):
+        penwright.resume(folder / "novel", steps=2, settings={"model": {"d_model": 8}}, quiet=True)
+
+
+def test_the_first_weights_stay_and_are_loaded_by_their_folder(folder: Path) -> None:
+    run = Run(folder / "novel")
+    first = run.first()
+    assert first is not None and first.step == 2 and first.step not in [each.step for each in run.checkpoints()]
+    first.verify()
+    assert isinstance(penwright.load(folder / "novel" / "checkpoints" / "first"), Generator)
+
+
+def test_the_old_name_of_optimize_says_the_new_one(folder: Path) -> None:
+    with pytest.warns(PenwrightWarning, match=r"penwright\.optimize"), pytest.raises(PenwrightError):
+        penwright.quicken(folder / "nowhere", quiet=True)
