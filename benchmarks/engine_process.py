@@ -51,13 +51,13 @@ class Ours:
         from safetensors.torch import load_file
 
         from penwright.config import ModelSettings
-        from penwright.decoding.sharing import Team
-        from penwright.decoding.step import Stepper
-        from penwright.layers.quantised import to_precision
-        from penwright.memory import keep_freed_memory
-        from penwright.models import make_model
-        from penwright.models.weights import load_weights
+        from penwright.decoding.engine import DecodeEngine
+        from penwright.devices import keep_freed_memory
+        from penwright.model import make_model
+        from penwright.model.quantised import to_precision
+        from penwright.model.weights import load_weights
         from penwright.tokenizers import Tokenizer
+        from penwright.translation.worker_processes import Team
 
         torch.set_num_threads(engine.threads)
         keep_freed_memory()
@@ -68,29 +68,29 @@ class Ours:
         self.model = make_model(task, self.tokenizer.vocab_size, settings).eval()
         load_weights(self.model, load_file(folder / "model.safetensors"), str(folder))
         to_precision(self.model, engine.precision)
-        self.stepper = Stepper(self.model)
+        self.stepper = DecodeEngine(self.model)
         self.team = Team(self._search, engine.workers)
 
     def write(self, job: Job) -> list[str]:
-        from penwright.models import DecoderOnly
+        from penwright.model.decoder_only import DecoderOnly
 
         written = self._continue(job) if isinstance(self.model, DecoderOnly) else self._translate(job)
         return [self.tokenizer.decode(tokens) for tokens in written]
 
     def _continue(self, job: Job) -> Tokens:
         from penwright.config import DecodingSettings
-        from penwright.decoding.choosing.sampling import Chances, Sampling
-        from penwright.decoding.choosing.spelled import SpelledRows
-        from penwright.decoding.choosing.spelling import Spelling
-        from penwright.decoding.decodable import Continuing
-        from penwright.decoding.generate import generate
+        from penwright.decoding.batches import PromptBatch
+        from penwright.decoding.generation_loop import generate
+        from penwright.decoding.sampling.sampler import RowRng, Sampling
+        from penwright.decoding.sampling.utf8 import Utf8Rules
+        from penwright.decoding.sampling.utf8_rows import SpelledRows
 
         banned = (self.tokenizer.end_id,)
-        spelling = Spelling.free(self.tokenizer.vocab_size, banned)
+        spelling = Utf8Rules.free(self.tokenizer.vocab_size, banned)
         steps = generate(
-            Continuing(self.model, job.texts, job.n_new, self.stepper),
+            PromptBatch(self.model, job.texts, job.n_new, self.stepper),
             Sampling(banned, DecodingSettings(temperature=0)),
-            Chances(0, [0] * len(job.texts)),
+            RowRng(0, [0] * len(job.texts)),
             end_id=self.tokenizer.end_id,
             max_new_tokens=job.n_new,
             constraint=SpelledRows(spelling, [job.n_new] * len(job.texts), self.stepper.likeliest),
@@ -105,24 +105,24 @@ class Ours:
     def _search(self, job: Job) -> Tokens:
         import torch
 
-        from penwright.decoding.beam import beam_search
-        from penwright.decoding.choosing.largest import Choosing
-        from penwright.decoding.choosing.spelling import Spelling
-        from penwright.decoding.decodable import Translating
+        from penwright.decoding.batches import TargetBatch
+        from penwright.decoding.beam_search import beam_search
         from penwright.decoding.greedy import greedy_search
         from penwright.decoding.hypotheses import BeamSettings
+        from penwright.decoding.sampling.topk import Choosing
+        from penwright.decoding.sampling.utf8 import Utf8Rules
 
         end_id, settings = self.tokenizer.end_id, BeamSettings(job.beam_size, banned=(self.tokenizer.end_id,))
         sources = [[*source, end_id] for source in job.texts]
         with torch.inference_mode():
-            writing = Translating(
+            writing = TargetBatch(
                 self.model,
                 sources,
                 start_id=self.tokenizer.start_id,
                 max_new_tokens=job.n_new,
                 stepper=self.stepper,
             )
-            choosing = Choosing(Spelling.free(self.tokenizer.vocab_size, (end_id,)), self.stepper.likeliest)
+            choosing = Choosing(Utf8Rules.free(self.tokenizer.vocab_size, (end_id,)), self.stepper.likeliest)
             search = greedy_search if job.beam_size == 1 else beam_search
             found = search(writing, [job.n_new] * len(sources), settings, end_id=end_id, choosing=choosing)
         return [hypotheses[0].tokens for hypotheses in found]

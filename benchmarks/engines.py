@@ -21,15 +21,16 @@ from safetensors.torch import save_file
 
 from benchmarks.engine_process import THREADS, Engine, Job, Tokens
 from benchmarks.report import Result, write_result
-from penwright import api
+from penwright.classification.classifier import Classifier
 from penwright.config import ModelSettings, Table, Task
-from penwright.decoding import Classifier
-from penwright.decoding.step import compile_steps
+from penwright.decoding.engine import compile_steps
 from penwright.formats.export import save_as
-from penwright.layers.quantised import to_precision
-from penwright.models import EncoderOnly, Model, make_model
-from penwright.models.weights import weights_of
+from penwright.model import Model, make_model
+from penwright.model.encoder_only import EncoderOnly
+from penwright.model.quantised import to_precision
+from penwright.model.weights import weights_of
 from penwright.tokenizers import Tokenizer, train_tokenizer
+from penwright.workflows import api
 
 N_PROMPT, N_CONTINUED = 9, 128  # tokens, <s> included
 N_SOURCE, N_TRANSLATED = 15, 20  # without the end token

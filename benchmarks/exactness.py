@@ -15,19 +15,21 @@ import torch
 from torch import Tensor
 
 from benchmarks.report import Result, write_result
-from penwright.api import load_translator
 from penwright.config import Precision
-from penwright.decoding import BeamSettings, Branching, Translating, beam_search
-from penwright.decoding.choosing.beams import BeamRule, BeamStep
-from penwright.decoding.choosing.largest import Choosing
-from penwright.decoding.choosing.next_token import Rule, Written
-from penwright.decoding.choosing.spelling import Spelling
+from penwright.decoding.batches import Branching, TargetBatch
+from penwright.decoding.beam_search import beam_search
 from penwright.decoding.greedy import greedy_search
+from penwright.decoding.hypotheses import BeamSettings
 from penwright.decoding.padding import batches_by_length, right_padded
+from penwright.decoding.sampling.beam_rules import BeamRule, BeamStep
+from penwright.decoding.sampling.next_token import Rule, Written
+from penwright.decoding.sampling.topk import Choosing
+from penwright.decoding.sampling.utf8 import Utf8Rules
 from penwright.evaluation.translation import translation_scores
-from penwright.layers.quantised import to_precision
-from penwright.models import EncoderDecoder
+from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.quantised import to_precision
 from penwright.tokenizers import Tokenizer
+from penwright.workflows.api import load_translator
 
 NAME = "exactness"
 BATCH_TOKENS = 1024
@@ -89,13 +91,13 @@ class Translations:
             limits = [min(2 * len(source) + 20, self.model.settings.context_length) for source in sources]
             rows = self._rows(sources, max(limits)) if cached else self._uncached(sources)
             search = greedy_search if self.settings.beam_size == 1 else beam_search
-            choosing = Choosing(Spelling.free(self.tokenizer.vocab_size))
+            choosing = Choosing(Utf8Rules.free(self.tokenizer.vocab_size))
             results = search(rows, limits, self.settings, end_id=self.tokenizer.end_id, choosing=choosing)
             found |= {number: best.tokens for number, (best, *_) in zip(batch, results, strict=True)}
         return [found[number] for number in range(len(self.sources))]
 
     def _rows(self, sources: Sequence[Tokens], longest: int) -> Branching:
-        return Translating(self.model, sources, start_id=self.tokenizer.start_id, max_new_tokens=longest)
+        return TargetBatch(self.model, sources, start_id=self.tokenizer.start_id, max_new_tokens=longest)
 
     def _uncached(self, sources: Sequence[Tokens]) -> Branching:
         return Uncached(self.model, sources, self.tokenizer.start_id)

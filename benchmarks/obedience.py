@@ -19,10 +19,13 @@ from pathlib import Path
 from time import perf_counter
 
 from benchmarks.report import Result, write_result
-from penwright.api import load_aligner, load_translator
-from penwright.decoding import Demands, Entry, Glossary, Translation, Translator
-from penwright.decoding.alignment import error_rate
 from penwright.evaluation.translation import translation_scores
+from penwright.translation.alignment import error_rate
+from penwright.translation.constraints.glossary import Entry, Glossary
+from penwright.translation.constraints.requirements import Constraints
+from penwright.translation.results import Translation
+from penwright.translation.translator import Translator
+from penwright.workflows.api import load_aligner, load_translator
 
 NAME = "obedience"
 GOLD = Path(__file__).parent / "aligned.en-de.tsv"
@@ -70,8 +73,8 @@ def sample(chance: random.Random, pairs: Terms, n: int) -> Terms:
     return list(islice({target: (source, target) for source, target in dict(pairs).items()}.values(), n))
 
 
-def demands(all_terms: Sequence[Terms]) -> list[Demands]:
-    return [Demands(Glossary(tuple(Entry(s, (t,)) for s, t in chosen))) for chosen in all_terms]
+def demands(all_terms: Sequence[Terms]) -> list[Constraints]:
+    return [Constraints(Glossary(tuple(Entry(s, (t,)) for s, t in chosen))) for chosen in all_terms]
 
 
 def placed(translations: Sequence[Translation]) -> float:
@@ -137,7 +140,7 @@ def main(run: Path, multi30k: Path, words: Path, n_sentences: int = 1000, n_term
         seconds = []
         for name, asked in ways.items():
             start = perf_counter()
-            translations = translator.translate(sources, demands=demands(asked) if asked else Demands())
+            translations = translator.translate(sources, demands=demands(asked) if asked else Constraints())
             seconds.append(perf_counter() - start)
             bleu = translation_scores([each.text for each in translations], references)[0].value
             for figure, value in (

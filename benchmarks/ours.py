@@ -10,11 +10,12 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 
 from benchmarks.peers import Finished, run
-from penwright import making, preparing
 from penwright.config import Table
-from penwright.runs import Run
-from penwright.training.session import Observer
+from penwright.run.folder import Run
+from penwright.training.loop import Observer
 from penwright.training.trainer import StepReport, Trainer
+from penwright.workflows import plan
+from penwright.workflows import train as training
 
 SETTLING = 5  # steps before the pace counts
 PENWRIGHT = [sys.executable, "-m", "penwright"]
@@ -58,7 +59,7 @@ def pace(settings: Table) -> float:
     """Targets a second once settled; the settings name the number of steps."""
     watch = _Stopwatch()
     with TemporaryDirectory() as folder:
-        making.train(preparing.prepare(settings), Path(folder) / "run", [watch])
+        training.train(plan.prepare(settings), Path(folder) / "run", [watch])
     times = [after - before for before, after in zip(watch.ends[SETTLING - 1 :], watch.ends[SETTLING:], strict=False)]
     rates = [targets / time for targets, time in zip(watch.targets[SETTLING:], times, strict=False)]
     return median(rates)
@@ -73,5 +74,5 @@ def pace_in_new_process(settings: Table, n_processes: int = 1) -> float:
 
 
 if __name__ == "__main__":
-    if not making.follow():
+    if not train.follow():
         print(pace(json.loads(sys.argv[1])))

@@ -120,12 +120,12 @@ def _serving(run: Path) -> Iterator[str]:
     from fastapi.responses import StreamingResponse
 
     from penwright.serving.app import create_app
-    from penwright.serving.served import Served, Shelf
+    from penwright.serving.model_worker import ModelRegistry, ModelWorker
     from penwright.serving.settings import ServingSettings
 
     bound = socket.create_server(("127.0.0.1", 0))
     port = bound.getsockname()[1]
-    shelf, app = Shelf([Served.load(run)]), FastAPI()
+    shelf, app = ModelRegistry([ModelWorker.load(run)]), FastAPI()
     app.post("/write")(lambda: StreamingResponse(_played(), media_type="text/event-stream"))
     app.mount("/", create_app(shelf, ServingSettings(port=port)))
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.report import Result, write_result
-from penwright.decoding.decodable import Continuing
-from penwright.decoding.step import Stepper, are_steps_kept
-from penwright.layers.quantised import to_precision
-from penwright.models import DecoderOnly
-from penwright.refining import quickest_first
-from penwright.using import opened
+from penwright.decoding.batches import PromptBatch
+from penwright.decoding.engine import DecodeEngine, are_steps_kept
+from penwright.model.decoder_only import DecoderOnly
+from penwright.model.quantised import to_precision
+from penwright.workflows.load import opened
+from penwright.workflows.optimize import quickest_first
 
 NAME = "precision"
 ROWS = 32  # windows at a time
@@ -52,9 +52,9 @@ def main(run: Path, n_windows: int = 256) -> None:
 @torch.inference_mode()
 def stepped(model: DecoderOnly, windows: Tensor) -> float:
     """The nats of all but the first token of each window, which is the prompt."""
-    stepper, nats = Stepper(model), 0.0
+    stepper, nats = DecodeEngine(model), 0.0
     for rows in windows.split(ROWS):
-        written = Continuing(model, rows[:, :1].tolist(), rows.shape[1], stepper)
+        written = PromptBatch(model, rows[:, :1].tolist(), rows.shape[1], stepper)
         logits = written.first()
         for place in range(1, rows.shape[1]):
             nats += float(torch.nn.functional.cross_entropy(logits.float(), rows[:, place], reduction="sum"))

@@ -76,7 +76,7 @@ def store(text: Path) -> None:
     from penwright.config import validate
     from penwright.config.recipe import Recipe
     from penwright.tasks import TASKS, reading_of
-    from penwright.tasks.stores import token_store
+    from penwright.tasks.token_stores import token_store
     from penwright.tokenizers import train_tokenizer
 
     recipe = validate(

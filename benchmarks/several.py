@@ -17,8 +17,8 @@ from benchmarks.engines import in_common
 from benchmarks.report import Result, write_result
 from penwright.config import DecodingSettings
 from penwright.data.corpora import Document
-from penwright.decoding import Generator
-from penwright.using import load_generator, opened
+from penwright.generation.generator import Generator
+from penwright.workflows.load import load_generator, opened
 
 NAME = "several"
 N_PROMPTS, PROMPT_CHARACTERS = 8, 60

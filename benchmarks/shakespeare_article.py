@@ -136,7 +136,7 @@ def _ours(path: Path, run: Path, recipe: str, seed: int) -> list[str]:
 
 
 def _loss_of(run: Path) -> float:
-    from penwright.runs import Run
+    from penwright.run.folder import Run
 
     return float(Run.open(run).records("metrics.jsonl")[-1]["nats per token"])
 

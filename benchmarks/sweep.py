@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 from benchmarks import ours
 from benchmarks.report import Result, write_result
-from penwright.runs import Run
+from penwright.run.folder import Run
 
 NAME = "sweep"
 AUTOMATIC = "the automatic choice"

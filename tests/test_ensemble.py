@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from penwright import ensemble
 from penwright.config import Table, merge
 from penwright.errors import Interrupted, PenwrightError
-from penwright.making import resume, train
-from penwright.preparing import Prepared, prepare
-from penwright.runs import Run
+from penwright.run.folder import Run
 from penwright.tasks import Application
-from penwright.training import planning
-from penwright.training.session import Observer
+from penwright.training.auto import planner
+from penwright.training.loop import Observer
+from penwright.workflows import ensemble
+from penwright.workflows.plan import Prepared, prepare
+from penwright.workflows.train import resume, train
 
 TINY: Table = {
     "tokenizer": {"type": "characters"},
@@ -169,7 +169,7 @@ def test_what_was_chosen_for_the_first_member_is_not_chosen_anew(
 ) -> None:
     """Whether characters pay is told by a pace, which is another one each time it is measured."""
     answers = iter([True, False, False])
-    monkeypatch.setattr(planning._Planner, "_is_spelled", lambda _: next(answers))
+    monkeypatch.setattr(planner._Planner, "_is_spelled", lambda _: next(answers))
     asked = {name: table for name, table in settings.items() if name != "tokenizer"}
     ensemble.train_ensemble(asked, 2, tmp_path / "all", unwatched)
     recipes = [Run.open(tmp_path / name).recipe for name in ("all-member-1", "all-member-2", "all")]

@@ -6,9 +6,10 @@ import pytest
 
 import penwright
 from penwright.config import DecodingSettings, decoding_settings
-from penwright.decoding import Generator, Translator
 from penwright.errors import PenwrightError, PenwrightWarning, UnknownArgument, UsageError
-from penwright.runs import Run
+from penwright.generation.generator import Generator
+from penwright.run.folder import Run
+from penwright.translation.translator import Translator
 
 TINY = {
     "model": {"d_model": 16, "n_layers": 1, "n_heads": 2, "context_length": 32},

@@ -7,7 +7,7 @@ import torch
 from pydantic import BaseModel, NonNegativeInt
 
 from penwright.errors import PenwrightError, PenwrightWarning
-from penwright.runs import DamagedCheckpoint, Run, write_atomically
+from penwright.run.folder import DamagedCheckpoint, Run, write_atomically
 
 WEIGHTS = {"w": torch.arange(1000.0)}
 

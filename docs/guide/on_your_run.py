@@ -24,13 +24,13 @@ from sphinx.writers.html5 import HTML5Translator
 
 import penwright
 from penwright.config import DecodingSettings, ModelSettings
-from penwright.decoding import Generator
-from penwright.decoding.choosing.sampling import Sampling
+from penwright.decoding.sampling.sampler import Sampling
+from penwright.generation.generator import Generator
 from penwright.inspection import Inspector, view
-from penwright.inspection.drawn import labels, one_head
 from penwright.inspection.heads import parse_head
-from penwright.models import make_model
-from penwright.runs import Record, Run
+from penwright.inspection.views import labels, one_head
+from penwright.model import make_model
+from penwright.run.folder import Record, Run
 from penwright.views import View
 from penwright.views.ink import label
 

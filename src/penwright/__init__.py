@@ -60,9 +60,9 @@ def train(
     `settings` are tables of a recipe, such as {"model": {"size": "small"}}, and win over the `recipe` file;
     `run` is the folder to keep the run in (runs/NAME if not given). Progress goes to standard error unless `quiet`.
     """
-    from penwright import api
     from penwright.cli.progress import progress_observer
     from penwright.config import merge
+    from penwright.workflows import api
 
     given = {"data": {"train": _paths(data)}, "training": {"minutes": minutes} if minutes else {}}
     below = api.read_recipe(Path(recipe), given) if recipe is not None else {}
@@ -84,9 +84,9 @@ def resume(
 
     `settings` are tables of [training], [data] or [decoding] to change. Progress goes to standard error unless `quiet`.
     """
-    from penwright import api
     from penwright.cli.progress import progress_observer
     from penwright.config import merge
+    from penwright.workflows import api
 
     budgets = {"minutes": minutes, "steps": steps, "epochs": epochs}
     given = {name: value for name, value in budgets.items() if value is not None}
@@ -96,7 +96,7 @@ def resume(
 
 def load(run: AnyPath, device: str = "cpu") -> "Application":
     """Load the best model of a run, or a checkpoint, as a Generator, a Translator or a Classifier."""
-    from penwright import api
+    from penwright.workflows import api
 
     return api.load(Path(run), device)
 
@@ -117,7 +117,7 @@ def evaluate(
     `settings` say how these files are read, such as {"data": {"label": "topic"}}. `output` keeps the translations of
     a translator. Progress goes to standard error unless `quiet`.
     """
-    from penwright import api
+    from penwright.workflows import api
 
     return api.evaluate(
         Path(run),
@@ -133,7 +133,7 @@ def evaluate(
 
 def export(run: AnyPath, to: "Format", output: AnyPath, *, precision: "Precision" = "float32") -> Path:
     """Write a run to a new folder for another engine: "ctranslate2", "gguf" or "huggingface"; return the folder."""
-    from penwright import api
+    from penwright.workflows import api
 
     api.export(Path(run), to, Path(output), precision)
     return Path(output)
@@ -144,7 +144,7 @@ def optimize(run: AnyPath, *, precision: "Precision | None" = None, quiet: bool 
 
     Returns the nats per token of each precision on held-out text. Takes some minutes, once.
     """
-    from penwright import api
+    from penwright.workflows import api
 
     return api.optimize(Path(run), precision, _say(quiet))
 
@@ -166,7 +166,7 @@ def tune(
 
     The run keeps the best ones if they help beyond chance.
     """
-    from penwright import api
+    from penwright.workflows import api
 
     return api.tune_decoding(Path(run), _paths(data), device, beam_size=beam_size, say=_say(quiet))
 

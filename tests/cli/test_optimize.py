@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from penwright import api, refining
-from penwright.decoding import Generator
 from penwright.errors import PenwrightWarning
-from penwright.layers.quantised import Int8Linear
+from penwright.generation.generator import Generator
+from penwright.model.quantised import Int8Linear
+from penwright.workflows import api, optimize
 
 from .conftest import Command
 
@@ -18,7 +18,7 @@ from .conftest import Command
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """The models whose steps were asked for; compiling itself takes a minute, and has a test of its own."""
     models: list[object] = []
-    monkeypatch.setattr(refining, "compile_steps", lambda model, say: models.append(model))
+    monkeypatch.setattr(optimize, "compile_steps", lambda model, say: models.append(model))
     return models
 
 
@@ -29,7 +29,7 @@ def test_an_optimized_run_is_used_in_the_precision_that_was_as_good(
     folder = tmp_path / run
     shutil.copytree(runs / run, folder)
     nats = json.loads(penwright("optimize", folder, "--json").stdout)
-    assert list(nats) == refining.quickest_first()
+    assert list(nats) == optimize.quickest_first()
     chosen = json.loads((folder / "quickened.json").read_text(encoding="utf-8"))["precision"]
     assert nats[chosen] <= nats["float32"] + 0.005
     assert len(compiled) == 1

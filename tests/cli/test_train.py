@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from penwright import api
 from penwright.cli.train import _warn_of_short_members
-from penwright.runs import Run
+from penwright.run.folder import Run
 from penwright.training.signals import STOP_SIGNALS
+from penwright.workflows import api
 
 from .conftest import QUICK, Command
 

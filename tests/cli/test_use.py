@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 import penwright as package
-from penwright import api
-from penwright.decoding import Classifier, Generator, Translator
-from penwright.runs import Run, write_atomically
+from penwright.classification.classifier import Classifier
+from penwright.generation.generator import Generator
+from penwright.run.folder import Run, write_atomically
+from penwright.translation.translator import Translator
+from penwright.workflows import api
 
 from .conftest import QUICK, Command, forget_origin
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penwright.runs import Run, write_atomically
+from penwright.run.folder import Run, write_atomically
 
 from .conftest import Command
 

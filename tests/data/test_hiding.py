@@ -11,7 +11,7 @@ from penwright.data.batches import LabelledBatch
 from penwright.data.batching import LabelledBatches, Markers
 from penwright.data.hiding import TokenDropout
 from penwright.data.store import Column
-from penwright.models import EncoderOnly
+from penwright.model.encoder_only import EncoderOnly
 
 MARKERS = Markers(pad=0, start=1, end=2)
 WORDS = np.random.default_rng(3).integers(0, 40, 600)  # in each text; 0 is an empty text

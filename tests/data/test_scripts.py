@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penwright.data.scripts import columns, joined, wrapped
+from penwright.text import columns, joined, wrapped
 
 
 @pytest.mark.parametrize(("text", "width"), [("abc", 3), ("你好", 4), ("한국", 4), ("e\u0301", 1), ("בְּ", 1), ("", 0)])

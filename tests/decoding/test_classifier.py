@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from penwright.decoding import Classifier
+from penwright.classification.classifier import Classifier
 from penwright.errors import PenwrightError
-from penwright.models import EncoderOnly
+from penwright.model.encoder_only import EncoderOnly
 from penwright.tokenizers import Tokenizer
 
 LABELS = ("bad", "fair", "good")

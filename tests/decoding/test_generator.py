@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from penwright.config import DecodingSettings
-from penwright.decoding import Completion, Generator
 from penwright.errors import UsageError
-from penwright.models import DecoderOnly
+from penwright.generation.generator import Completion, Generator
+from penwright.model.decoder_only import DecoderOnly
 from penwright.tokenizers import Tokenizer, train_tokenizer
 
 SETTINGS = DecodingSettings(max_new_tokens=20, temperature=1.0)

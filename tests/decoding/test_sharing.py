@@ -13,9 +13,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from penwright.decoding import sharing
-from penwright.decoding.sharing import Team
 from penwright.errors import PenwrightError
+from penwright.translation import worker_processes
+from penwright.translation.worker_processes import Team
 
 COPIES = pytest.mark.skipif(sys.platform != "linux", reason="processes are copied on Linux alone")
 
@@ -23,7 +23,7 @@ COPIES = pytest.mark.skipif(sys.platform != "linux", reason="processes are copie
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Whatever threads other tests have left; and nobody is left when the test is over."""
-    monkeypatch.setattr(sharing, "_may_copy", lambda: True)
+    monkeypatch.setattr(worker_processes, "_may_copy", lambda: True)
     yield
     gc.collect()
     assert multiprocessing.active_children() == []
@@ -98,7 +98,9 @@ def test_an_interruption_ends_all() -> None:
 
 @COPIES
 def test_nobody_outlives_a_process_that_is_killed() -> None:
-    code = "import os, time; from penwright.decoding.sharing import Team; t = Team(lambda _: os.getpid(), 3)"
+    code = (
+        "import os, time; from penwright.translation.worker_processes import Team; t = Team(lambda _: os.getpid(), 3)"
+    )
     code += "; print(*t('abc'), flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

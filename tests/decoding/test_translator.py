@@ -7,19 +7,20 @@ import pytest
 import torch
 
 from penwright.config import DecodingSettings
-from penwright.decoding import Translator, sharing
-from penwright.decoding import translator as translating
-from penwright.decoding.beam import beam_search
+from penwright.decoding.beam_search import beam_search
 from penwright.decoding.hypotheses import BeamSettings, Hypothesis
-from penwright.decoding.obeying import searching
-from penwright.decoding.obeying.demands import Demands, Draft, Wish
-from penwright.decoding.obeying.glossary import Entry, Glossary
-from penwright.decoding.obeying.jobs import Asked, Job
-from penwright.decoding.obeying.placement import Hiding, Scorer, Word
-from penwright.decoding.obeying.revision import Revision
 from penwright.errors import UsageError
-from penwright.models import EncoderDecoder
+from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.tokenizers import Tokenizer
+from penwright.translation import translator as translating
+from penwright.translation import worker_processes
+from penwright.translation.constraints import search
+from penwright.translation.constraints.glossary import Entry, Glossary
+from penwright.translation.constraints.placement import Hiding, Scorer, TargetWord
+from penwright.translation.constraints.requirements import Constraint, Constraints, DraftReport
+from penwright.translation.constraints.revision import Revision
+from penwright.translation.constraints.segments import ConstrainedSegment, Segment
+from penwright.translation.translator import Translator
 
 TEXTS = ["abc", "", "j, a b", "   ", "Aé bc", "abc", "h", "abcdefgh ab. A bcdefgh. C"]
 
@@ -38,9 +39,11 @@ def test_translations_come_in_the_order_of_the_texts_and_each_as_alone(translato
     assert texts_of(translator, TEXTS) == [texts_of(translator, [text])[0] for text in TEXTS]
 
 
-@pytest.mark.parametrize("demands", [Demands(), Demands(Glossary((Entry("ab", ("jig",)),)))], ids=["free", "led"])
+@pytest.mark.parametrize(
+    "demands", [Constraints(), Constraints(Glossary((Entry("ab", ("jig",)),)))], ids=["free", "led"]
+)
 def test_texts_that_nobody_waits_for_any_more_end_and_the_others_come_as_ever(
-    translator: Translator, demands: Demands
+    translator: Translator, demands: Constraints
 ) -> None:
     expected = translator.translate(TEXTS, demands=demands, max_new_tokens=20)
     n_steps = 0
@@ -66,7 +69,7 @@ def test_led_search_goes_little_further_than_the_draft(
     translator = Translator(model, characters, DecodingSettings(beam_size=3))
     (draft,) = translator.translate([text])
     lengths: list[int] = []
-    wish = Demands(Glossary((Entry("abcdefgh", ("jig",)),)))
+    wish = Constraints(Glossary((Entry("abcdefgh", ("jig",)),)))
     (led,) = translator.translate([text], demands=wish, watch=lambda _, extension: lengths.append(extension.length))
     assert led.candidates[0].outcomes[0].state == "forced" and lengths.count(1) == 2
     n_tokens = len(draft.candidates[0].pieces)
@@ -78,7 +81,7 @@ def test_a_draft_that_is_as_likely_with_the_wished_word_is_searched_no_further(
     translator: Translator, monkeypatch: pytest.MonkeyPatch, loss: float, n_searches: int
 ) -> None:
     begun: list[object] = []
-    monkeypatch.setattr(searching, "beam_search", lambda *each, **how: begun.append(each) or beam_search(*each, **how))
+    monkeypatch.setattr(search, "beam_search", lambda *each, **how: begun.append(each) or beam_search(*each, **how))
 
     def swapped(_: Revision, asked: object, written: Sequence[Hypothesis], *how: object) -> list[Hypothesis | None]:
         tokens = tuple(translator.tokenizer.encode("jig"))
@@ -86,16 +89,18 @@ def test_a_draft_that_is_as_likely_with_the_wished_word_is_searched_no_further(
         return [Hypothesis(tokens, 4 * each, each, "end", (each,) * 4)]
 
     monkeypatch.setattr(Revision, "swapped", swapped)
-    (found,) = translator.translate(["abc"], demands=Demands(Glossary((Entry("abc", ("jig",)),))))
+    (found,) = translator.translate(["abc"], demands=Constraints(Glossary((Entry("abc", ("jig",)),))))
     assert len(begun) == n_searches
     assert found.candidates[0].outcomes[0].state == "forced" and (found.text == "jig" or n_searches > 1)
 
 
 @pytest.mark.parametrize(("limit", "fits"), [(None, True), (6, True), (5, False)])
 def test_a_swapped_draft_keeps_to_the_limit(translator: Translator, limit: int | None, fits: bool) -> None:
-    encode, wish = translator.tokenizer.encode, Wish(0, 3, ("jig",), False)
+    encode, wish = translator.tokenizer.encode, Constraint(0, 3, ("jig",), False)
     draft = Hypothesis(tuple(encode("ab c")), -4.0, -1.0, "end", (-1.0,) * 5)
-    asked = Asked(Job("abc", Demands()), (wish,), None, Draft(((wish, Word("ab", 0, 2)),), (), frozenset()))
+    asked = ConstrainedSegment(
+        Segment("abc", Constraints()), (wish,), None, DraftReport(((wish, TargetWord("ab", 0, 2)),), (), frozenset())
+    )
     (found,) = Revision(translator.model, translator.tokenizer).swapped([asked], [draft], 1.0, limit)
     assert (found is not None) == fits and (found is None or found.tokens == tuple(encode("jig c")))
 
@@ -109,8 +114,8 @@ def test_a_draft_of_nothing_can_miss_a_word(translator: Translator) -> None:
 def test_two_processes_say_what_one_says(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = translator.translate(TEXTS, n_best=2)
     begun: list[object] = []
-    monkeypatch.setattr(sharing, "_may_copy", lambda: True)
-    monkeypatch.setattr(searching, "beam_search", lambda *each, **how: begun.append(each) or beam_search(*each, **how))
+    monkeypatch.setattr(worker_processes, "_may_copy", lambda: True)
+    monkeypatch.setattr(search, "beam_search", lambda *each, **how: begun.append(each) or beam_search(*each, **how))
     monkeypatch.setattr(translating, "WORTH_SHARING", 2)
     translator.share_out(2)
     assert translator.translate(TEXTS, n_best=2) == alone
@@ -121,9 +126,7 @@ def test_two_processes_say_what_one_says(translator: Translator, monkeypatch: py
 
 def test_search_is_as_the_settings_have_it(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[BeamSettings] = []
-    monkeypatch.setattr(
-        searching, "beam_search", lambda *each, **how: seen.append(each[2]) or beam_search(*each, **how)
-    )
+    monkeypatch.setattr(search, "beam_search", lambda *each, **how: seen.append(each[2]) or beam_search(*each, **how))
     translator.defaults = DecodingSettings(beam_size=2, outlook=2.0, length_penalty=0.5)
     translator.translate(["abc"])
     assert [(each.beam_size, each.outlook, each.length_penalty) for each in seen] == [(2, 2.0, 0.5)]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penwright.decoding.words import joined, pieces_of_words, token_sizes, whole, word_spans
 from penwright.tokenizers import Tokenizer, train_tokenizer
+from penwright.translation.words import joined, pieces_of_words, token_sizes, whole, word_spans
 
 
 def cut(text: str) -> list[str]:

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from penwright.config import ModelSettings
 from penwright.data.batches import LabelledBatch
-from penwright.evaluation.calibration import calibration, calibration_of
-from penwright.models import EncoderOnly
+from penwright.evaluation.classification import calibration, calibration_of
+from penwright.model.encoder_only import EncoderOnly
 
 
 def test_accuracy_is_counted_among_texts_that_it_was_as_sure_about() -> None:

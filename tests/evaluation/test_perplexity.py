@@ -9,7 +9,7 @@ from penwright.data.batches import IGNORED, TextBatch
 from penwright.data.batching import Markers, TextBatches
 from penwright.data.store import Column
 from penwright.evaluation.perplexity import Surprise, baselines, surprise, text_scores
-from penwright.models import DecoderOnly
+from penwright.model.decoder_only import DecoderOnly
 
 CPU = torch.device("cpu")
 

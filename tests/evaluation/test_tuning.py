@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from penwright.config import DecodingSettings, ModelSettings
-from penwright.decoding import Translator
 from penwright.errors import PenwrightError
 from penwright.evaluation.tuning import COVERAGE_PENALTIES, LENGTH_PENALTIES, tune, tuned
-from penwright.models import EncoderDecoder
+from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.tokenizers import train_tokenizer
+from penwright.translation.translator import Translator
 
 SOURCES = ["abc d", "dcba", "a b c", "dd aa bb"] * 6
 

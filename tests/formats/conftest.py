@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from penwright.config import ModelSettings, Table, Task, merge
-from penwright.models import Model, make_model
+from penwright.model import Model, make_model
 from penwright.tokenizers import Tokenizer, train_tokenizer
 
 SMALL: Table = {

@@ -10,7 +10,7 @@ import torch
 from penwright.config import Table
 from penwright.errors import PenwrightError
 from penwright.formats.gguf import save_gguf
-from penwright.models import DecoderOnly
+from penwright.model.decoder_only import DecoderOnly
 from penwright.tokenizers import train_tokenizer
 
 pytest.importorskip("gguf", reason="the extra penwright[gguf] is not installed")

@@ -8,7 +8,7 @@ import pytest
 
 from penwright.config import Table, Task
 from penwright.inspection import Inspector
-from penwright.inspection.reading import Reading
+from penwright.inspection.forward_pass import ForwardPass
 
 Make = Callable[..., Inspector]
 Array = np.ndarray
@@ -17,7 +17,7 @@ Array = np.ndarray
 class Plain:
     """One pass over one text; `steps` keeps what every head computes, `stream` what each block gives at last."""
 
-    def __init__(self, inspector: Inspector, reading: Reading):
+    def __init__(self, inspector: Inspector, reading: ForwardPass):
         self.model = inspector.model
         self.settings = inspector.model.settings
         self.weights = {

@@ -8,15 +8,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penwright.classification.classifier import Classifier
 from penwright.config import Table, Task
-from penwright.decoding import Classifier
 from penwright.errors import UsageError
 from penwright.inspection import Inspector
 from penwright.inspection import head_statistics as of
-from penwright.inspection.attention_maps import pack, unpack
-from penwright.inspection.reading import scores
-from penwright.inspection.rollout import rollout
-from penwright.layers.recording import record_attention
+from penwright.inspection.attention_maps import pack, rollout, unpack
+from penwright.inspection.forward_pass import scores
+from penwright.model.attention_recording import record_attention
 
 Make = Callable[..., Inspector]
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from penwright.config import ModelSettings
-from penwright.layers.attention import KeysValues
-from penwright.layers.cache import Cache, LayerCache, OpenCache, positions_of, room_for
+from penwright.model.attention import KeysValues
+from penwright.model.cache import Cache, LayerCache, OpenCache, positions_of, room_for
 
 SETTINGS = ModelSettings.model_validate({"d_model": 8, "n_heads": 2})
 NEW = torch.zeros(3, 2, dtype=torch.long)

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from penwright.config import ModelSettings
-from penwright.layers.quantised import BLOCK, Int8Linear, both_ways, packed_weights, quantise, to_precision
-from penwright.models import DecoderOnly
+from penwright.model.decoder_only import DecoderOnly
+from penwright.model.quantised import BLOCK, Int8Linear, both_ways, packed_weights, quantise, to_precision
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -8,12 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from penwright.config import ModelSettings, Table, Task, merge
-from penwright.layers.attention import Attention
-from penwright.layers.block import Block, Pass
-from penwright.layers.mask import KernelMask, Mask
-from penwright.layers.positions import rotary_positions
-from penwright.models import DecoderOnly, EncoderDecoder, EncoderOnly, Model, make_model
-from penwright.models.size import size_of
+from penwright.model import Model, make_model
+from penwright.model.attention import Attention
+from penwright.model.block import Block, Pass
+from penwright.model.decoder_only import DecoderOnly
+from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.encoder_only import EncoderOnly
+from penwright.model.mask import KernelMask, Mask
+from penwright.model.positions import rotary_positions
+from penwright.model.size import size_of
 
 VOCABULARY, LABELS = 23, 3
 SMALL: Table = {

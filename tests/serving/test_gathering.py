@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the server is an extra: pip install 'penwright[serve]'")
 
-from penwright.serving.gathering import BATCH, Gathering, Unwanted, Waiting
+from penwright.serving.dynamic_batching import BATCH, DynamicBatcher, Unwanted, Waiting
 
 Batches = list[tuple[str, list[str]]]
 T = TypeVar("T")
@@ -32,7 +32,7 @@ def gather(
 
     async def ask() -> list[object]:
         with ThreadPoolExecutor(1) as worker:
-            gathering: Gathering[str, str] = Gathering(work or upper, worker)
+            gathering: DynamicBatcher[str, str] = DynamicBatcher(work or upper, worker)
             return await asyncio.gather(*(gathering.ask(*each) for each in questions), return_exceptions=True)
 
     return run(ask()), batches
@@ -84,7 +84,7 @@ def test_work_that_nobody_waits_for_is_stopped() -> None:
 
     async def ask_and_leave() -> None:
         with ThreadPoolExecutor(1) as worker:
-            gathering: Gathering[str, str] = Gathering(work, worker)
+            gathering: DynamicBatcher[str, str] = DynamicBatcher(work, worker)
             asking = asyncio.create_task(gathering.ask("", ["a"]))
             await asyncio.to_thread(begun.wait, 10)
             asking.cancel()
@@ -112,7 +112,7 @@ def test_who_leaves_a_batch_is_told_apart_from_those_who_stay() -> None:
 
     async def ask_and_leave() -> None:
         with ThreadPoolExecutor(1) as worker:
-            gathering: Gathering[str, str] = Gathering(work, worker)
+            gathering: DynamicBatcher[str, str] = DynamicBatcher(work, worker)
             stays = asyncio.create_task(gathering.ask("", ["b"]))
             leaves = asyncio.create_task(gathering.ask("", ["a", "c"]))
             await asyncio.to_thread(begun.wait, 10)

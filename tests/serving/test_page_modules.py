@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from penwright.data.scripts import joined
 from penwright.serving.app import PAGE
+from penwright.text import joined
 
 TEXT = "é 😀 سلام 你好\nsecond line"
 FIRST, SECOND = TEXT.splitlines()

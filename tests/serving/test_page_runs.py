@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from penwright.runs import Run
-from penwright.training.wishes import is_to_stop, note_stopped
+from penwright.run.folder import Run
+from penwright.run.stop_file import is_to_stop, note_stopped
 
 SIZES = [("light", 1440, 900), ("dark", 390, 844)]
 PLACES = {

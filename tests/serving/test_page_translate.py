@@ -6,8 +6,8 @@ from urllib.parse import quote
 
 import numpy as np
 
-from penwright.decoding import Aligner
-from penwright.decoding.documents import translated
+from penwright.translation.alignment import Aligner
+from penwright.translation.documents import translated
 
 PLACE = "#/translate?model=translator&text="
 FILLED = ".words .sentence:not([aria-busy])"

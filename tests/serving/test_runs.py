@@ -19,13 +19,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penwright.config import merge
-from penwright.runs import Run
+from penwright.run.folder import Run
+from penwright.run.stop_file import is_to_stop, note_stopped
 from penwright.serving.alerts import alerts
+from penwright.serving.model_worker import ModelRegistry, ModelWorker
 from penwright.serving.runs import thinned
-from penwright.serving.served import Served, Shelf
 from penwright.serving.server import Server
 from penwright.serving.settings import ServingSettings
-from penwright.training.wishes import is_to_stop, note_stopped
 
 from .conftest import SETTINGS, eventually
 
@@ -145,7 +145,7 @@ def test_a_served_run_may_be_deleted(runs: Path, tmp_path: Path) -> None:
     for name in names:
         shutil.copytree(runs / name, tmp_path / name)
     limits = ServingSettings(port=0)
-    served = [Served.load(tmp_path / name, name, limits) for name in names]
+    served = [ModelWorker.load(tmp_path / name, name, limits) for name in names]
     questions: list[tuple[str, Any]] = [
         ("translating/sentences", {"sentences": [{"text": "eins"}]}),
         ("translating/links", {"text": "eins", "target": "one"}),
@@ -161,7 +161,7 @@ def test_a_served_run_may_be_deleted(runs: Path, tmp_path: Path) -> None:
         ("inspect/tokens", {"text": "a"}),
         ("metrics", None),
     ]
-    server = Server(Shelf(served), limits)
+    server = Server(ModelRegistry(served), limits)
     thread = Thread(target=lambda: asyncio.run(server.serve()))
     thread.start()
     try:

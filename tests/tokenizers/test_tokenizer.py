@@ -12,9 +12,8 @@ from transformers import PreTrainedTokenizerFast
 
 from penwright.errors import PenwrightError
 from penwright.tokenizers import Tokenizer, train_tokenizer
-from penwright.tokenizers.encoders import WordEncoder
+from penwright.tokenizers.encoders import WordEncoder, ids_type
 from penwright.tokenizers.kinds import KINDS
-from penwright.tokenizers.ragged import ids_type
 
 HARD = [
     "",

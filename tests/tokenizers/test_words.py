@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penwright.tokenizers import Tokenizer, encoders, train_tokenizer, words
-from penwright.tokenizers.words import WORD, cut
+from penwright.tokenizers import Tokenizer, encoders, train_tokenizer
+from penwright.tokenizers.encoders import WORD, cut
 
 PROSE = "The cat sat on the mat, and\tthe dog's  mat was\r\n\r\nsat on.\n" * 20
 NEAR = ["a", "a\0", "a\0\0", "\0", "\0a", "twelve_units", "\ntwelve_un", "thirteen_unit", "👍👍👍👍👍👍"]
@@ -25,8 +25,8 @@ def slow(request: pytest.FixtureRequest) -> Tokenizer:
 def quick(slow: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> Tokenizer:
     """The same, which finds all its words at once, few as they are; its table is so small that many find no room."""
     monkeypatch.setattr(encoders, "_FEW", -1)
-    monkeypatch.setattr(words, "_SLOT_BITS", 4)
-    monkeypatch.setattr(words, "_PART", 3)
+    monkeypatch.setattr(encoders, "_SLOT_BITS", 4)
+    monkeypatch.setattr(encoders, "_PART", 3)
     return Tokenizer(slow._library)
 
 
@@ -56,8 +56,8 @@ def test_words_found_at_once_have_the_ids_of_the_plain_library(slow: Tokenizer, 
 def test_whatever_was_seen_before(slow: Tokenizer, lists: list[list[str]]):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(encoders, "_FEW", -1)
-        patched.setattr(words, "_SLOT_BITS", 4)
-        patched.setattr(words, "_PART", 3)
+        patched.setattr(encoders, "_SLOT_BITS", 4)
+        patched.setattr(encoders, "_PART", 3)
         quick = Tokenizer(slow._library)
         for texts in lists:
             assert [ids.tolist() for ids in quick.encode_batch(texts)] == [slow.encode(text) for text in texts]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from penwright.data.batches import TextBatch
-from penwright.runs import Run
+from penwright.run.folder import Run
 from penwright.training.distributed import ALONE, Ranks
 
 SETTINGS = {

@@ -5,8 +5,8 @@ import torch
 
 from penwright.config import TrainingSettings
 from penwright.errors import UsageError
-from penwright.training import machine
-from penwright.training.machine import choose_machine, measure_speed
+from penwright.training.auto import machine
+from penwright.training.auto.machine import choose_machine, measure_speed
 
 
 def choose(**settings: object) -> tuple[object, ...]:

@@ -2,10 +2,10 @@ import pytest
 import torch
 
 from penwright.config import ModelSettings, Task, TrainingSettings
-from penwright.objectives import summed_loss
-from penwright.training import pace as measured
-from penwright.training.machine import choose_machine
-from penwright.training.pace import pace_on
+from penwright.losses import summed_loss
+from penwright.training.auto import throughput as measured
+from penwright.training.auto.machine import choose_machine
+from penwright.training.auto.throughput import pace_on
 
 
 @pytest.mark.parametrize("task", ["generate", "translate", "classify"])

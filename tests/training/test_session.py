@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from penwright.errors import Interrupted
-from penwright.evaluation.scores import Score
-from penwright.runs import Run
-from penwright.training.session import Observer, Sample, Session
+from penwright.evaluation.scores import Sample, Score
+from penwright.run.folder import Run
+from penwright.run.stop_file import forget_wishes, is_to_stop, was_stopped, wish_stop
+from penwright.training.loop import Observer, Session
 from penwright.training.signals import STOP_SIGNALS
 from penwright.training.trainer import StepReport, Trainer
-from penwright.training.wishes import forget_wishes, is_to_stop, was_stopped, wish_stop
 
 MakeTrainer = Callable[..., Trainer]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from penwright.runs import STEPS, Run
-from penwright.training.steplog import AT_FIRST, EVERY, StepLog
+from penwright.run.folder import STEPS, Run
+from penwright.training.tensorboard import AT_FIRST, EVERY, StepLog
 from penwright.training.trainer import StepReport, Trainer
 
 

@@ -8,10 +8,10 @@ import torch
 from penwright.config import Table
 from penwright.data.batches import TextBatch
 from penwright.errors import PenwrightError
-from penwright.models.weights import weights_of
-from penwright.objectives import summed_loss
-from penwright.runs import Run
-from penwright.training.machine import Machine
+from penwright.losses import summed_loss
+from penwright.model.weights import weights_of
+from penwright.run.folder import Run
+from penwright.training.auto.machine import Machine
 from penwright.training.trainer import TOO_MANY_SKIPPED, StepReport, Trainer
 
 MakeTrainer = Callable[..., Trainer]

@@ -10,7 +10,7 @@ import pytest
 import samples
 
 from penwright.errors import PenwrightWarning, UsageError
-from penwright.views import MODULES, View, fonts, ink, pictures
+from penwright.views import MODULES, View, ink, pictures
 
 
 @pytest.mark.parametrize("name", sorted(pictures.DRAWINGS))
@@ -114,7 +114,7 @@ def drawn(words: list[str], ending: str) -> bytes:
 
 def test_a_font_of_the_machine_draws_what_the_first_one_lacks(only: Callable[[str], None]) -> None:
     only("你好")
-    assert fonts.covering("a你好") == ([fonts.BRINGS, "Squares"], set())
+    assert ink.covering("a你好") == ([ink.BRINGS, "Squares"], set())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         picture = drawn(["you", "你好"], ".png")
@@ -129,7 +129,7 @@ def test_what_no_font_has_is_said_and_in_the_picture(only: Callable[[str], None]
     figure = Figure()
     figure.text(0, 0, "你好")
     with pytest.warns(PenwrightWarning, match=r"No font of this machine has U\+597D; an \.svg is drawn"):
-        fonts.choose(figure, stays_text=False)
+        ink.choose(figure, stays_text=False)
     assert figure.get_supxlabel().startswith("No font of this machine has U+597D")
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # what stays text is drawn with the fonts of its reader

@@ -22,9 +22,9 @@ def command(
     The links of each pair of lines as i-j (Pharaoh format): the numbers of words, from 0, in both. Where no spaces
     part words, as in Chinese, each character is one.
     """
-    from penwright.api import load_aligner
     from penwright.cli.progress import err
-    from penwright.decoding import pharaoh
+    from penwright.translation.alignment import pharaoh
+    from penwright.workflows.api import load_aligner
 
     sides = [lines_of(read_text(str(path))) for path in (source, target)]
     if len(sides[0]) != len(sides[1]):

@@ -8,10 +8,10 @@ import numpy as np
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from penwright.cli.drawing import Piece, coloured, heat_map, label, numbers, signed_bar, table_of
+from penwright.cli.drawing import ShadedToken, coloured, heat_map, label, numbers, signed_bar, table_of
 from penwright.inspection.ablation import Ablation, HeadImportance
 from penwright.inspection.arithmetic import HeadArithmetic
-from penwright.inspection.attention_maps import Alignment, AttentionMaps
+from penwright.inspection.attention_maps import Alignment, AttentionMaps, Rollout
 from penwright.inspection.beams import Beams
 from penwright.inspection.comparison import Comparison, HeadComparison
 from penwright.inspection.embeddings import Neighbours
@@ -19,7 +19,6 @@ from penwright.inspection.gradients import Attribution
 from penwright.inspection.head_statistics import STATISTICS, HeadStatistics
 from penwright.inspection.heads import Head
 from penwright.inspection.lens import Lens
-from penwright.inspection.rollout import Rollout
 from penwright.inspection.token_scores import TokenScores
 from penwright.inspection.tokens import Token
 
@@ -35,7 +34,7 @@ def _texts(tokens: Sequence[Token]) -> list[str]:
 
 def surprise(found: TokenScores, console: Console) -> Drawn:
     pieces = [
-        Piece(token.text, -log_prob / MOST_SURPRISING)
+        ShadedToken(token.text, -log_prob / MOST_SURPRISING)
         for token, log_prob in zip(found.tokens, found.log_probs, strict=True)
     ]
     yield from coloured(pieces, console.width)

@@ -12,7 +12,7 @@ def command(run: RunFolder, texts: Texts = None, device: Device = "cpu", json: J
 
     Prints a line for each: label, probability and text, separated by tabs. Blank texts get no label.
     """
-    from penwright.api import load_classifier
+    from penwright.workflows.api import load_classifier
 
     sources = given_texts(texts)
     classified = zip(sources, load_classifier(run, device).classify(sources), strict=True)

@@ -18,8 +18,8 @@ def command(json: Json = False) -> None:
     import torch
 
     from penwright.config import TrainingSettings
+    from penwright.training.auto.machine import choose_machine, measure_speed
     from penwright.training.compilation import choose_compilation
-    from penwright.training.machine import choose_machine, measure_speed
 
     machine = choose_machine(TrainingSettings(minutes=10))
     compiled, reason = choose_compilation(machine.device, "generate", 600.0)

@@ -20,7 +20,7 @@ CELL = 2  # cells of the terminal for one of a heat map, which so is about squar
 NUMBER = 8  # cells for a number of a table
 
 
-class Piece(NamedTuple):
+class ShadedToken(NamedTuple):
     """A token as it is drawn, and how strongly, from 0 to 1."""
 
     text: str
@@ -38,7 +38,7 @@ def label(text: str) -> str:
     return visible(text).replace(" ", "␣")
 
 
-def coloured(pieces: Iterable[Piece], width: int) -> Iterator[Text]:
+def coloured(pieces: Iterable[ShadedToken], width: int) -> Iterator[Text]:
     """A text in lines, each with a line of bars below it."""
     line, bars = Text(), Text()
     for text, level in pieces:

@@ -27,9 +27,9 @@ def command(
 
     Evaluates its best model on all of its held-out part, or on files of your own.
     """
-    from penwright import api
     from penwright.cli.progress import err
     from penwright.config import merge, parse_override
+    from penwright.workflows import api
 
     changes = merge(*(parse_override(text) for text in set_ or []))
     kept = precision or api.kept_precision(run, device)

@@ -25,7 +25,7 @@ def command(
 
     That is its best model, and its tokenizer.
     """
-    from penwright.api import export
+    from penwright.workflows.api import export
 
     export(run, to, output, precision)
     for path in sorted(output.iterdir()):

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from penwright.config import DecodingSettings, Table
-    from penwright.decoding import Completion, Generator
     from penwright.evaluation.novelty import Novelty
+    from penwright.generation.generator import Completion, Generator
 
 NAME = "generate"
 
@@ -66,8 +66,8 @@ def command(
     jsonl: Annotated[bool, typer.Option("--jsonl", help="A JSON object a line, with all there is to know.")] = False,
 ) -> None:
     """Continue a prompt, as it is written."""
-    from penwright.api import load_generator
     from penwright.config import DecodingSettings, merge, parse_override, validate
+    from penwright.workflows.api import load_generator
 
     given = [prompt] if prompts is None else lines_of(read_text(prompts))
     generator = load_generator(run, device, precision)
@@ -107,8 +107,8 @@ def command(
     measured: Sequence[Novelty] = ()
     closing: list[str] = []
     if novelty:
-        from penwright.api import novelty as novelty_of
         from penwright.cli.novelty import in_words
+        from penwright.workflows.api import novelty as novelty_of
 
         completions = list(completions)
         report = novelty_of(run, [completion.text for completion in completions])

@@ -55,9 +55,9 @@ def command(
     PAGE.html, all that fits on a page.
     Attention shows where a head looks, not what for: ask --ablate.
     """
-    from penwright.api import load
     from penwright.cli import questions as ask
     from penwright.inspection import Inspector, overview
+    from penwright.workflows.api import load
 
     if output is not None and output.suffix.lower() not in ENDINGS:
         raise UsageError(f"{output}: -o writes {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}, by the ending of the name")
@@ -99,9 +99,9 @@ def _beside(
     about: "Questions", runs: "tuple[Path, Path | None]", other_text: str | None, device: str
 ) -> "list[Question]":
     """The questions about two at once; none where there is no other one."""
-    from penwright.api import load
     from penwright.cli.questions import Questions
     from penwright.inspection import Inspector
+    from penwright.workflows.api import load
 
     run, other = runs
     if other is None:

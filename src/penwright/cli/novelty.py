@@ -30,7 +30,7 @@ def command(
 
     The longest run of each text, and the share of its word n-grams that are new.
     """
-    from penwright import api
+    from penwright.workflows import api
 
     texts = [text for path in files or ["-"] for text in _texts(read_text(path))]
     if not any(text.strip() for text in texts):

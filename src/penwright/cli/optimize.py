@@ -14,8 +14,8 @@ def command(
 
     Chooses the fastest precision that is as good, and compiles the steps of decoding. Takes some minutes, once.
     """
-    from penwright import api
     from penwright.cli.progress import err
+    from penwright.workflows import api
 
     nats = api.optimize(run, precision, err)
     if json:

@@ -13,8 +13,8 @@ from penwright.errors import Option, PenwrightError, Undecided
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from penwright.api import Prepared
     from penwright.config import Table
+    from penwright.workflows.api import Prepared
 
 LONGEST_SIDE = 100  # characters of an example that are shown
 FEW_EXAMPLES = 50  # to learn classes from
@@ -113,8 +113,8 @@ def training_flags(
 
 def settings_of(recipe: Path | None, flags: "Table", overrides: "Sequence[str]") -> "Table":
     """The recipe, then flags, then --set, each laid over what comes before; a budget given replaces another."""
-    from penwright.api import read_recipe
     from penwright.config import merge, parse_override
+    from penwright.workflows.api import read_recipe
 
     above = merge(flags, *(parse_override(text) for text in overrides))
     settings = merge(read_recipe(recipe, above) if recipe is not None else {}, above)
@@ -123,7 +123,7 @@ def settings_of(recipe: Path | None, flags: "Table", overrides: "Sequence[str]")
 
 def plan_as_record(prepared: "Prepared") -> dict[str, object]:
     """For programs: the recipe, its choices with their reasons, the size, and what was read."""
-    from penwright.preparing import first_examples
+    from penwright.workflows.plan import first_examples
 
     plan = prepared.plan
     choices = [choice._asdict() for choice in plan.choices]
@@ -146,9 +146,9 @@ def _in_one_line(example: dict[str, str]) -> str:
 
 def prepare_by_asking(settings: "Table") -> "tuple[Table, Prepared]":
     """Prepare a run; on a terminal, ask about each doubtful choice. Returns the settings with the answers."""
-    from penwright import api
     from penwright.cli.progress import err
     from penwright.config import merge, parse_override
+    from penwright.workflows import api
 
     while True:
         try:
@@ -176,7 +176,7 @@ def _ask(undecided: Undecided) -> Option:
 
 def plan_in_words(prepared: "Prepared") -> "Iterator[str]":
     """For people: the same, a line each."""
-    from penwright.preparing import first_examples
+    from penwright.workflows.plan import first_examples
 
     plan, size = prepared.plan, prepared.plan.size
     yield f"task: {plan.recipe.task} ({prepared.reason})"

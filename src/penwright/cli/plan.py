@@ -24,7 +24,7 @@ from penwright.cli.options import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penwright.training.expectation import Outlook
+    from penwright.training.auto.forecast import Outlook
 
 NAME = "plan"
 
@@ -45,8 +45,8 @@ def command(
 
     Also when more minutes stop paying. Trains nothing.
     """
-    from penwright import api
-    from penwright.training.choices import rounded
+    from penwright.training.auto.choices import rounded
+    from penwright.workflows import api
 
     flags = training_flags(data, validation, task, size, minutes=minutes, steps=steps, epochs=epochs)
     _, prepared = prepare_by_asking(settings_of(recipe, flags, set_ or []))

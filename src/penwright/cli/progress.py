@@ -12,8 +12,8 @@ from rich.text import Text
 
 from penwright.cli.console import SafeConsole
 from penwright.cli.streams import escaped
-from penwright.evaluation.scores import Score
-from penwright.training.session import Observer, Sample
+from penwright.evaluation.scores import Sample, Score
+from penwright.training.loop import Observer
 from penwright.training.trainer import StepReport, Trainer
 
 SPARKS = "▁▂▃▄▅▆▇█"

@@ -10,13 +10,12 @@ from penwright.cli.answers import Drawn
 from penwright.errors import UsageError
 from penwright.inspection import Inspector, pages, view
 from penwright.inspection.ablation import HeadImportance
-from penwright.inspection.attention_maps import AttentionMaps
+from penwright.inspection.attention_maps import AttentionMaps, Rollout
 from penwright.inspection.comparison import Comparison, HeadComparison, compare, compare_heads
-from penwright.inspection.drawn import compared, compared_heads, one_head
 from penwright.inspection.gradients import Attribution
 from penwright.inspection.head_statistics import STATISTICS, HeadStatistics
 from penwright.inspection.heads import parse_head
-from penwright.inspection.rollout import Rollout
+from penwright.inspection.views import compared, compared_heads, one_head
 from penwright.views import View
 
 FIRST_HEADS = 5

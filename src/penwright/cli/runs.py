@@ -28,7 +28,7 @@ def command(
 
 
 def _list(place: Path, json: bool) -> None:
-    from penwright.runs import Run
+    from penwright.run.folder import Run
 
     run = Run.open(place)
     metrics = run.records("metrics.jsonl")

@@ -30,9 +30,9 @@ from penwright.cli.options import (
 from penwright.errors import UsageError
 
 if TYPE_CHECKING:
-    from penwright.api import Prepared
     from penwright.config import Table
-    from penwright.training.session import Observer
+    from penwright.training.loop import Observer
+    from penwright.workflows.api import Prepared
 
 NAME = "train"
 OF_THE_RUN = "The run"
@@ -83,7 +83,7 @@ def command(
         raise typer.Exit(launch(processes, ["penwright", *sys.argv[1:]]))
     guard_this_rank()
 
-    from penwright import api
+    from penwright.workflows import api
 
     if api.follow():
         return
@@ -91,7 +91,7 @@ def command(
         _resume(resume, settings, json)
         return
 
-    from penwright.runs import require_unused
+    from penwright.run.folder import require_unused
 
     if run is not None and ensemble is None and not dry_run:
         require_unused(run)  # before any work is done
@@ -108,7 +108,7 @@ def command(
 
 
 def _train_ensemble(settings: "Table", n_members: int, folder: Path, json: bool, dry_run: bool) -> None:
-    from penwright import api
+    from penwright.workflows import api
 
     told = False
 
@@ -130,8 +130,8 @@ def _train_ensemble(settings: "Table", n_members: int, folder: Path, json: bool,
 
 
 def _warn_of_short_members(member: "Prepared", n_members: int) -> None:
-    from penwright import api
-    from penwright.training.expectation import SATURATION
+    from penwright.training.auto.forecast import SATURATION
+    from penwright.workflows import api
 
     plan, minutes = member.plan, member.plan.recipe.training.minutes
     if plan.recipe.distillation is not None or minutes is None:
@@ -152,8 +152,8 @@ def _warn_of_short_members(member: "Prepared", n_members: int) -> None:
 
 
 def _resume(folder: Path, changes: "Table", json: bool) -> None:
-    from penwright import api
-    from penwright.runs import Run
+    from penwright.run.folder import Run
+    from penwright.workflows import api
 
     api.resume(folder, changes, _observers(folder, json))
     _finish(folder, Run.open(folder).recipe.task, json)
@@ -193,7 +193,7 @@ def _finish(folder: Path, task: str, json: bool) -> None:
 
 def _example(folder: Path) -> str:
     """Something of the held-out text to try the model on, quoted for a shell."""
-    from penwright.runs import Run
+    from penwright.run.folder import Run
 
     prompts = [record["prompt"].strip() for record in Run.open(folder).records("samples.jsonl")]
     short = [prompt for prompt in prompts if 0 < len(prompt) <= LONGEST_EXAMPLE and "\n" not in prompt]

@@ -23,7 +23,9 @@ from penwright.cli.options import (
 from penwright.errors import UsageError
 
 if TYPE_CHECKING:
-    from penwright.decoding import Demands, Translation, Translator
+    from penwright.translation.constraints.requirements import Constraints
+    from penwright.translation.results import Translation
+    from penwright.translation.translator import Translator
 
 NAME = "translate"
 
@@ -60,11 +62,14 @@ def command(
 
     As many lines come out as go in.
     """
-    from penwright.api import load_aligner, load_translator
     from penwright.config import DecodingSettings, validate
-    from penwright.decoding import Demands, Glossary, Protection, pharaoh
+    from penwright.translation.alignment import pharaoh
+    from penwright.translation.constraints.glossary import Glossary
+    from penwright.translation.constraints.protection import Protection
+    from penwright.translation.constraints.requirements import Constraints
+    from penwright.workflows.api import load_aligner, load_translator
 
-    demands = Demands(
+    demands = Constraints(
         Glossary.read(glossary) if glossary else Glossary(), inf if bias is None else bias, Protection(protect or ())
     )
     translator = load_translator(run, device, precision)
@@ -120,7 +125,7 @@ def _print(translations: "Sequence[Translation]", links: Sequence[str] | None, *
 
 
 def _print_alternatives(
-    translator: "Translator", sources: Sequence[str], prefix: str, n: int, demands: "Demands"
+    translator: "Translator", sources: Sequence[str], prefix: str, n: int, demands: "Constraints"
 ) -> None:
     if len(sources) != 1:
         raise UsageError("--alternatives are for one sentence")

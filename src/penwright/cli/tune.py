@@ -21,8 +21,8 @@ def command(
 
     Tries length and coverage penalties on held-out pairs, and keeps the best in the run if they help beyond chance.
     """
-    from penwright import api
     from penwright.cli.progress import err
+    from penwright.workflows import api
 
     tuning = api.tune_decoding(run, data or [], device, beam_size=beam, say=err)
     if json:

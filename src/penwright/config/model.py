@@ -15,7 +15,7 @@ class SinusoidalPositions(Settings):
     """Sine and cosine waves of falling frequency, added to the embeddings (Vaswani et al. 2017, section 3.5)."""
 
     type: Literal["sinusoidal"] = "sinusoidal"
-    layout: Literal["interleaved", "halves", "tensor2tensor"] = "interleaved"  # see layers/positions.py
+    layout: Literal["interleaved", "halves", "tensor2tensor"] = "interleaved"  # see model/positions.py
     offset: NonNegativeInt = 0  # the number of the first position (M2M100 begins at 2)
 
 

@@ -43,7 +43,7 @@ class Documents(Sources[Document]):
 
 
 @dataclass(frozen=True)
-class Span:
+class TextSlice:
     """A part of a text in pieces, by characters."""
 
     pieces: Callable[[], Iterator[str]]
@@ -139,7 +139,7 @@ def _examined(path: Path, encoding: str | None) -> SourceFile:
 
 def _whole_files(files: tuple[SourceFile, ...], remark: str = "") -> tuple[Source[Document], Measures]:
     def documents() -> Iterator[Document]:
-        return (Document(file.path, Span(file.chunks)) for file in files)
+        return (Document(file.path, TextSlice(file.chunks)) for file in files)
 
     def measures() -> Measures:
         for file in files:
@@ -158,7 +158,7 @@ def _rows(table: Table, columns: Columns, reasons: dict[str, int]) -> tuple[Sour
 
     def documents() -> Iterator[Document | Broken]:
         for place, text in enumerate(texts()):
-            yield text if isinstance(text, Broken) else Document(table.place(place), Span(partial(_pieces, text)))
+            yield text if isinstance(text, Broken) else Document(table.place(place), TextSlice(partial(_pieces, text)))
 
     def measures() -> Measures:
         for row in texts():

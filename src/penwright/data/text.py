@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from penwright.data.documents import Documents, Span, open_documents
+from penwright.data.documents import Documents, TextSlice, open_documents
 from penwright.data.examples import (
     AS_FOUND,
     NOTHING_LEFT_OUT,
@@ -134,11 +134,11 @@ def _tails(documents: Documents, keep: Mask, fraction: float | None) -> tuple[Pa
 
     def heads() -> Iterator[Document]:
         for (name, chunks), cut in zip(documents.read(keep), cuts, strict=True):
-            yield Document(name, Span(chunks.__iter__, 0, cut.characters))
+            yield Document(name, TextSlice(chunks.__iter__, 0, cut.characters))
 
     def ends() -> Iterator[Document]:
         for (name, chunks), cut in compress(zip(documents.read(keep), cuts, strict=True), tails):
-            yield Document(name, Span(chunks.__iter__, cut.characters))
+            yield Document(name, TextSlice(chunks.__iter__, cut.characters))
 
     in_heads, bytes_in_heads = (sum(column) for column in zip(*cuts, strict=True))
     training = Part(heads, len(cuts), in_heads, bytes_in_heads)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from penwright.models import Model
+from penwright.model import Model
 from penwright.tokenizers import Tokenizer
 
 LONGEST = 60  # characters of a text

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from itertools import accumulate
 
-from penwright.decoding.choosing.largest import Choosing
-from penwright.decoding.choosing.sampling import Sampling
-from penwright.decoding.choosing.spelled import SpelledRows
-from penwright.decoding.decodable import Decodable
-from penwright.decoding.generate import generate
+from penwright.decoding.batches import Decodable
+from penwright.decoding.generation_loop import generate
 from penwright.decoding.hypotheses import BeamSettings, Hypothesis, Wanted, hypothesis_of
+from penwright.decoding.sampling.sampler import Sampling
+from penwright.decoding.sampling.topk import Choosing
+from penwright.decoding.sampling.utf8_rows import SpelledRows
 
 
 def greedy_search(

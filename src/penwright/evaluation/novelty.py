@@ -23,7 +23,7 @@ Hashes = UInt64[np.ndarray, " _places"]
 
 
 @dataclass(frozen=True)
-class Run:
+class CopiedPassage:
     """A passage that stands in the training text; a row of one mark, such as a line of dashes, counts as two."""
 
     text: str
@@ -39,7 +39,7 @@ class Run:
 class Novelty:
     """What is new in a text."""
 
-    longest: Run | None  # copied; None: none of 8 bytes or more
+    longest: CopiedPassage | None  # copied; None: none of 8 bytes or more
     new: dict[int, float]  # by n, the share of n-grams of words (in lower case, without marks) that training lacks
 
 
@@ -124,7 +124,7 @@ class _Text:
     """A text of which the longest run is sought."""
 
     spelled: bytes
-    longest: Run | None = None
+    longest: CopiedPassage | None = None
     n_bytes: int = SHORTEST - 1  # of the longest so far
 
 
@@ -211,9 +211,9 @@ class _Runs:
         if left + right > text.n_bytes:
             text.n_bytes = left + right
             passage = text.spelled[start - left : start + right].decode("utf-8", errors="ignore")
-            text.longest = Run(passage, self._document, self._line + piece.count(b"\n", 0, place - left))
+            text.longest = CopiedPassage(passage, self._document, self._line + piece.count(b"\n", 0, place - left))
 
-    def longest(self) -> list[Run | None]:
+    def longest(self) -> list[CopiedPassage | None]:
         return [text.longest for text in self._texts]
 
 

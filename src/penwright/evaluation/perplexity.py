@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from penwright.data.batches import IGNORED, Batch
 from penwright.evaluation.scores import Score
-from penwright.models import Model
-from penwright.objectives import summed_loss
+from penwright.losses import summed_loss
+from penwright.model import Model
 
 N_CHARACTERS = 160_000  # of Unicode 17, about, any of which an unknown one may be
 

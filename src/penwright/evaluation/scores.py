@@ -1,4 +1,4 @@
-"""A score with its name, and which way is better."""
+"""Scores with their names, and samples for people to read."""
 
 from math import isfinite
 from typing import NamedTuple
@@ -26,3 +26,11 @@ class Score(NamedTuple):
         if not isfinite(self.value):
             return False
         return other is None or (self.value > other if self.higher_is_better else self.value < other)
+
+
+class Sample(NamedTuple):
+    """What the model makes of a fixed prompt, beside what stands in the held-out text, where there is such a thing."""
+
+    prompt: str
+    completion: str
+    reference: str = ""

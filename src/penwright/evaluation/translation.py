@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from penwright.data.scripts import HAN, KANA, OTHERS
 from penwright.evaluation.scores import Score
+from penwright.text import HAN, KANA, OTHERS
 
 MUCH = 0.2  # of the letters of the references, in a script without spaces: more than names that are quoted
 

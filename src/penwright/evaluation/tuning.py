@@ -8,10 +8,12 @@ from typing import NamedTuple
 from sacrebleu.significance import PairedTest, Result
 
 from penwright.config import DecodingSettings
-from penwright.decoding import NO_DEMANDS, Candidate, Translator
-from penwright.decoding.looking import TokenPair, coverage, cross_attention
 from penwright.errors import PenwrightError, Say, say_nothing
 from penwright.evaluation.translation import bleu_for, translation_scores
+from penwright.translation.constraints.requirements import NO_CONSTRAINTS
+from penwright.translation.cross_attention import TokenPair, coverage, cross_attention
+from penwright.translation.results import Candidate
+from penwright.translation.translator import Translator
 
 LENGTH_PENALTIES = tuple(n / 5 for n in range(11))
 COVERAGE_PENALTIES = (0.0, 0.05, 0.1, 0.2, 0.4)
@@ -50,7 +52,7 @@ def tune(translator: Translator, sources: Sequence[str], references: Sequence[st
         raise PenwrightError(f"{len(sources)} pairs are too few to tune on: give {FEWEST} or more")
     usual, chosen_on = translator.defaults, sources[::2]
     say(f"finding the {usual.beam_size} best translations of {len(chosen_on):,} sources")
-    found = translator.translate(chosen_on, n_best=usual.beam_size, demands=NO_DEMANDS)
+    found = translator.translate(chosen_on, n_best=usual.beam_size, demands=NO_CONSTRAINTS)
     lists = [translation.candidates for translation in found]
     say(f"ranking them by {len(LENGTH_PENALTIES) * len(COVERAGE_PENALTIES)} pairs of penalties")
     covered = _coverages(translator, chosen_on, lists)
@@ -61,7 +63,7 @@ def tune(translator: Translator, sources: Sequence[str], references: Sequence[st
     trials.sort(key=lambda trial: -trial.bleu)
     sources, references = sources[1::2], references[1::2]
     say(f"comparing the best with those in use, on {len(sources):,} other sources")
-    before = [translation.text for translation in translator.translate(sources, demands=NO_DEMANDS)]
+    before = [translation.text for translation in translator.translate(sources, demands=NO_CONSTRAINTS)]
     after = _translated_by(translator, sources, trials[0])
     p = 1.0 if before == after else _p_value(before, after, references)
     return Tuning(tuple(trials), _bleu(before, references), _bleu(after, references), p)
@@ -78,7 +80,7 @@ def _translated_by(translator: Translator, sources: Sequence[str], trial: Trial)
     usual = translator.defaults
     translator.defaults = tuned(usual, trial)
     try:
-        return [translation.text for translation in translator.translate(sources, demands=NO_DEMANDS)]
+        return [translation.text for translation in translator.translate(sources, demands=NO_CONSTRAINTS)]
     finally:
         translator.defaults = usual
 

@@ -13,11 +13,14 @@ from torch import Tensor, nn
 from penwright.config import ModelSettings, Precision
 from penwright.errors import PenwrightError
 from penwright.formats.outside import check_limits, copied, optional_package
-from penwright.layers.attention import Attention
-from penwright.layers.block import Block, Stack
-from penwright.layers.feed_forward import GATED, FeedForward
-from penwright.models import DecoderOnly, EncoderDecoder, EncoderOnly, Model
-from penwright.models.embedding import Embedding
+from penwright.model import Model
+from penwright.model.attention import Attention
+from penwright.model.block import Block, Stack
+from penwright.model.decoder_only import DecoderOnly
+from penwright.model.embedding import Embedding
+from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.encoder_only import EncoderOnly
+from penwright.model.feed_forward import GATED, FeedForward
 from penwright.tokenizers import Tokenizer
 
 ACTIVATIONS = {  # by our name, theirs

@@ -11,7 +11,7 @@ from penwright.errors import PenwrightError, UsageError
 from penwright.formats.ctranslate2 import save_ctranslate2
 from penwright.formats.gguf import save_gguf
 from penwright.formats.huggingface_export import save_huggingface
-from penwright.models import Model
+from penwright.model import Model
 from penwright.tokenizers import Tokenizer
 
 Format = Literal["ctranslate2", "gguf", "huggingface"]

@@ -10,8 +10,9 @@ from torch import Tensor
 from penwright.config import ModelSettings, Precision
 from penwright.errors import PenwrightError
 from penwright.formats.outside import check_limits, copied, optional_package
-from penwright.models import DecoderOnly, Model
-from penwright.models.weights import weights_of
+from penwright.model import Model
+from penwright.model.decoder_only import DecoderOnly
+from penwright.model.weights import weights_of
 from penwright.tokenizers import Tokenizer
 
 FILE_NAME = "model.gguf"

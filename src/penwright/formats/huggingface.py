@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from penwright.config import ModelSettings, Table, Task, merge, validate
 from penwright.errors import PenwrightError
 from penwright.formats.architectures import ARCHITECTURES, WORDS, Architecture, Config, Tensors
-from penwright.models import Model, make_model
+from penwright.model import Model, make_model
 
 # What some versions save although it is computed, or is a parameter under its second name.
 REDUNDANT = (
@@ -37,7 +37,7 @@ class Outline(NamedTuple):
     n_labels: int = 0
 
 
-class Place(NamedTuple):
+class TensorSource(NamedTuple):
     """A tensor of theirs and the parameters here that it holds, side by side along the first dimension."""
 
     name: str
@@ -129,7 +129,7 @@ def _required(config: Config, key: str) -> object:
     return config[key]
 
 
-def places_of(architecture: Architecture, model: Model) -> Iterator[Place]:
+def places_of(architecture: Architecture, model: Model) -> Iterator[TensorSource]:
     """Where each tensor belongs; a parameter that is shared has only its first name."""
     parameters = dict(model.named_parameters())
     n_layers = max(model.settings.n_layers, model.settings.n_decoder_layers or 0)
@@ -139,12 +139,12 @@ def places_of(architecture: Architecture, model: Model) -> Iterator[Place]:
             for kind in ("weight", "bias"):
                 if all(f"{name}.{kind}" in parameters for name in ours):
                     held = tuple(parameters.pop(f"{name}.{kind}") for name in ours)
-                    yield Place(f"{theirs}.{kind}", held, rename.transposed and kind == "weight")
+                    yield TensorSource(f"{theirs}.{kind}", held, rename.transposed and kind == "weight")
     assert not parameters, f"the tables have no name for {_listed(parameters)}"
 
 
 @torch.no_grad()
-def _fill(place: Place, tensor: Tensor) -> None:
+def _fill(place: TensorSource, tensor: Tensor) -> None:
     tensor = tensor.T if place.transposed else tensor
     rows = [len(parameter) for parameter in place.parameters]
     expected = (sum(rows), *place.parameters[0].shape[1:])

@@ -13,10 +13,11 @@ from torch import Tensor
 from penwright.config import ModelSettings, Precision
 from penwright.errors import PenwrightError
 from penwright.formats.architectures import ARCHITECTURES, WORDS, Architecture
-from penwright.formats.huggingface import Place, places_of, settings_from_huggingface
+from penwright.formats.huggingface import TensorSource, places_of, settings_from_huggingface
 from penwright.formats.outside import copied
-from penwright.models import DecoderOnly, Model
-from penwright.runs import let_others_read
+from penwright.model import Model
+from penwright.model.decoder_only import DecoderOnly
+from penwright.run.folder import let_others_read
 from penwright.tokenizers import Tokenizer
 
 MODEL_TYPES = {"LlamaForCausalLM": "llama", "Qwen3ForCausalLM": "qwen3", "GPT2LMHeadModel": "gpt2"}
@@ -89,7 +90,7 @@ def _spelled(key: str, wanted: dict[str, object]) -> object:
     return words.get(value, value)
 
 
-def _gathered(place: Place) -> Tensor:
+def _gathered(place: TensorSource) -> Tensor:
     tensor = torch.cat([copied(parameter) for parameter in place.parameters])
     return tensor.T.contiguous() if place.transposed else tensor
 

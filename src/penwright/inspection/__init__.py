@@ -4,9 +4,8 @@ Results are frozen dataclasses of NumPy arrays and strings; `as_record` makes JS
 `overview` the pictures of a whole page.
 """
 
-from penwright.inspection.drawn import view
 from penwright.inspection.inspector import Inspector
-from penwright.inspection.pages import overview
-from penwright.inspection.records import as_record
+from penwright.inspection.pages import as_record, overview
+from penwright.inspection.views import view
 
 __all__ = ["Inspector", "as_record", "overview", "view"]

@@ -14,14 +14,15 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from penwright.decoding.decodable import evaluating
+from penwright.decoding.batches import diverged, evaluating
+from penwright.inspection.forward_pass import ForwardPass, PartName, scores
 from penwright.inspection.heads import Head, all_heads, place_of
-from penwright.inspection.reading import PartName, Reading, scores
 from penwright.inspection.tokens import Token
-from penwright.layers.attention import Kernel
-from penwright.layers.mask import KernelMask
-from penwright.layers.recording import swap_kernels
-from penwright.models import EncoderOnly, Model
+from penwright.model import Model
+from penwright.model.attention import Kernel
+from penwright.model.attention_recording import swap_kernels
+from penwright.model.encoder_only import EncoderOnly
+from penwright.model.mask import KernelMask
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,12 @@ def without_heads(model: Model, heads: Sequence[Head]) -> Iterator[None]:
 
 @torch.inference_mode()
 def ablate(
-    model: Model, reading: Reading, heads: Sequence[Head], names: Sequence[str], k: int = 5, label: int | None = None
+    model: Model,
+    reading: ForwardPass,
+    heads: Sequence[Head],
+    names: Sequence[str],
+    k: int = 5,
+    label: int | None = None,
 ) -> Ablation:
     """`label` is a classifier's true one, by its number; None: the one it chooses with all heads."""
     with evaluating(model):
@@ -98,7 +104,7 @@ def ablate(
 
 
 @torch.inference_mode()
-def head_importance(model: Model, reading: Reading, label: int | None = None) -> tuple[HeadImportance, ...]:
+def head_importance(model: Model, reading: ForwardPass, label: int | None = None) -> tuple[HeadImportance, ...]:
     """Of every head, part by part; takes a pass for each head."""
     with evaluating(model):
         whole = scores(model, reading)[0].log_softmax(-1)
@@ -113,7 +119,7 @@ def head_importance(model: Model, reading: Reading, label: int | None = None) ->
     )
 
 
-def _answers(model: Model, reading: Reading, log_probs: Tensor, label: int | None) -> Int[Tensor, " answers"]:
+def _answers(model: Model, reading: ForwardPass, log_probs: Tensor, label: int | None) -> Int[Tensor, " answers"]:
     if isinstance(model, EncoderOnly):
         return log_probs[0].argmax()[None] if label is None else torch.tensor([label], device=log_probs.device)
     return torch.tensor(reading.answer_ids, device=log_probs.device)
@@ -130,3 +136,37 @@ def _surprise(
 
 def _mean(values: Float64[np.ndarray, " answers"]) -> float:
     return float(values.mean()) if len(values) else float("nan")
+
+
+ROWS = 32  # texts that go through the model at once
+
+
+@dataclass(frozen=True)
+class LeavingOut:
+    """By how much each token raises (or lowers) a label's log-probability, in nats: with it less without it."""
+
+    target: str  # the label
+    log_prob: float  # with all tokens
+    tokens: tuple[Token, ...]
+    values: Float64[np.ndarray, " tokens"]  # 0 for special tokens, which cannot be left out
+
+
+def leaving_out(model: EncoderOnly, reading: ForwardPass, label: int, name: str) -> LeavingOut:
+    """A text for each token, all of one length."""
+    ids = [token.id for token in reading.source]
+    places = [place for place, token in enumerate(reading.source) if token.start < token.end]
+    values = np.zeros(len(ids))
+    with evaluating(model), torch.inference_mode():
+        whole = _log_probs(model, [ids])[0, label]
+        for some in (places[start : start + ROWS] for start in range(0, len(places), ROWS)):
+            without = [ids[:place] + ids[place + 1 :] for place in some]
+            values[some] = (whole - _log_probs(model, without)[:, label]).cpu().numpy()
+    return LeavingOut(name, float(whole), reading.source, values)
+
+
+def _log_probs(model: EncoderOnly, texts: Sequence[Sequence[int]]) -> Float[Tensor, "texts labels"]:
+    tokens = torch.tensor(texts, device=next(model.parameters()).device)
+    found = model(tokens, torch.ones_like(tokens, dtype=torch.bool)).double().log_softmax(-1)
+    if found.isnan().any():
+        raise diverged()
+    return found

@@ -12,14 +12,14 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from penwright.decoding.decodable import evaluating
+from penwright.decoding.batches import evaluating
+from penwright.inspection.forward_pass import ForwardPass, PartName, scores
 from penwright.inspection.heads import Head, attentions
-from penwright.inspection.reading import PartName, Reading, scores
 from penwright.inspection.tokens import Token
-from penwright.layers.attention import Kernel
-from penwright.layers.mask import KernelMask
-from penwright.layers.recording import swap_kernels
-from penwright.models import Model
+from penwright.model import Model
+from penwright.model.attention import Kernel
+from penwright.model.attention_recording import swap_kernels
+from penwright.model.mask import KernelMask
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class HeadArithmetic:
 
 
 @torch.inference_mode()
-def head_arithmetic(model: Model, reading: Reading, head: Head) -> HeadArithmetic:
+def head_arithmetic(model: Model, reading: ForwardPass, head: Head) -> HeadArithmetic:
     """The queries, keys and values of one pass, and what the head makes of them, computed anew in float64."""
     met: list[tuple[Tensor, Tensor, Tensor, KernelMask]] = []
 
@@ -68,7 +68,7 @@ def head_arithmetic(model: Model, reading: Reading, head: Head) -> HeadArithmeti
 
 def _steps(
     head: Head,
-    reading: Reading,
+    reading: ForwardPass,
     queries: Float64[np.ndarray, "targets d_head"],
     keys: Float64[np.ndarray, "sources d_head"],
     values: Float64[np.ndarray, "sources d_head"],

@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Float, Float64
 
 from penwright.errors import UsageError
+from penwright.inspection.forward_pass import PartName
 from penwright.inspection.head_statistics import STATISTICS, HeadStatistics
-from penwright.inspection.reading import PartName
 
 MOST_PAIRS = 1_000_000  # of tokens of two texts that differ, each with each, when what they share is looked for
 Spans = Iterator[tuple[slice, slice]]

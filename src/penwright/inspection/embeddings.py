@@ -1,10 +1,18 @@
-"""Words as points: which lie close together, by the angle between their vectors, and a flat map of them."""
+"""Token and position vectors: nearest neighbours, a flat map, similarity of positions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
+import torch
 from jaxtyping import Float, Float64, Int
+
+from penwright.errors import UsageError
+from penwright.inspection.forward_pass import Side, embedding_of
+from penwright.model import Model
+from penwright.model.embedding import Embedding
+from penwright.model.positions import Learned, Rotary, rotary_positions
 
 
 @dataclass(frozen=True)
@@ -59,3 +67,56 @@ def plane(matrix: Float[np.ndarray, "n d_model"]) -> tuple[Float64[np.ndarray, "
     total = variances.clip(0).sum()
     share[: axes.shape[1]] = variances[:-3:-1].clip(0) / total if total > 0 else 0.0
     return xy, share
+
+
+@dataclass(frozen=True)
+class PositionalSimilarity:
+    """The vector of each position, and the cosine of the angle between any two.
+
+    Sinusoidal and learned vectors are those added to embeddings. Rotary positions add nothing: a pair of numbers of a
+    query or key is turned on the unit circle, by an angle that grows with the position. Their encodings are the points
+    (cos, sin) of the circles, pair by pair, slowest last; the cosine between two positions is then the mean of
+    cos(angle) over the pairs, which is the score of a query and a key that are alike (Su et al. 2021, section 3.4.3).
+    """
+
+    kind: Literal["sinusoidal", "learned", "rotary", "none"]
+    encodings: Float64[np.ndarray, "positions width"]
+    frequencies: Float64[np.ndarray, " pairs"] | None  # in radians a position, of each sine and cosine; None if learned
+    similarity: Float64[np.ndarray, "positions positions"]
+
+
+def positional_similarity(
+    model: Model, n_positions: int | None = None, side: Side | None = None
+) -> PositionalSimilarity:
+    """Of the first positions, by default of the whole context; raises UsageError for a model without positions.
+
+    `side` is that of a translator, whose two embeddings have learned positions of their own; by default the source.
+    """
+    settings = model.settings
+    n_positions = settings.context_length if n_positions is None else n_positions
+    if settings.positions.type == "learned":
+        n_positions = min(n_positions, settings.context_length)
+    if settings.positions.type == "none":
+        raise UsageError("this model has no positions: a causal mask is all that tells it order")
+    turning, embedding = rotary_positions(settings), embedding_of(model, side)
+    encodings = _added(embedding, n_positions) if turning is None else _circles(turning, n_positions)
+    waves = embedding.positions if turning is None else turning
+    frequencies = None if isinstance(waves, Learned) or waves is None else waves.frequencies.double().cpu().numpy()
+    lengths = np.linalg.norm(encodings, axis=1, keepdims=True)
+    unit = encodings / np.where(lengths > 0, lengths, 1)
+    return PositionalSimilarity(settings.positions.type, encodings, frequencies, unit @ unit.T)
+
+
+@torch.inference_mode()
+def _added(embedding: Embedding, n_positions: int) -> Float64[np.ndarray, "positions width"]:
+    assert embedding.positions is not None
+    places = torch.arange(n_positions, device=embedding.tokens.weight.device)[None]
+    encodings: Float64[np.ndarray, "positions width"] = embedding.positions(places)[0].double().cpu().numpy()
+    return encodings
+
+
+def _circles(rotary: Rotary, n_positions: int) -> Float64[np.ndarray, "positions width"]:
+    rotation = rotary(torch.arange(n_positions)[None])
+    points = torch.stack([rotation.cosines[0, 0], rotation.sines[0, 0]], -1).flatten(-2)
+    encodings: Float64[np.ndarray, "positions width"] = points.double().numpy()
+    return encodings

@@ -20,12 +20,12 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
-from penwright.decoding.decodable import evaluating
+from penwright.decoding.batches import evaluating
 from penwright.errors import UsageError
-from penwright.inspection.reading import Reading, embeddings, scores
+from penwright.inspection.forward_pass import ForwardPass, embeddings, scores
 from penwright.inspection.tokens import Token
-from penwright.models import Model
-from penwright.models.embedding import Embedding
+from penwright.model import Model
+from penwright.model.embedding import Embedding
 
 Method = Literal["integrated_gradients", "gradient_x_input"]
 N_STEPS = 256  # points on the line
@@ -57,7 +57,7 @@ class Aim:
     outcome: int
 
 
-def likeliest_outcome(model: Model, reading: Reading, position: int) -> int:
+def likeliest_outcome(model: Model, reading: ForwardPass, position: int) -> int:
     """What the model itself would say there; raises UsageError beyond the last position."""
     with evaluating(model), torch.inference_mode():
         logits = scores(model, reading)[0]
@@ -67,7 +67,7 @@ def likeliest_outcome(model: Model, reading: Reading, position: int) -> int:
 
 
 def attribution(
-    model: Model, reading: Reading, aim: Aim, names: Sequence[str], method: Method, n_steps: int = N_STEPS
+    model: Model, reading: ForwardPass, aim: Aim, names: Sequence[str], method: Method, n_steps: int = N_STEPS
 ) -> Attribution:
     """`n_steps` are the points on the line from the baseline; gradient x input needs only its end."""
     tables = list(embeddings(model).values())

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int
 
-from penwright.inspection.attention_maps import Part
-from penwright.inspection.reading import PartName
+from penwright.inspection.attention_maps import AttentionPart
+from penwright.inspection.forward_pass import PartName
 
 Weights = Float[np.ndarray, "n_layers n_heads targets sources"]
 
@@ -43,7 +43,7 @@ def joined(some: Sequence[HeadStatistics]) -> HeadStatistics:
     )
 
 
-def head_statistics(part: Part) -> HeadStatistics:
+def head_statistics(part: AttentionPart) -> HeadStatistics:
     """All statistics of a part."""
     weights = part.weights.astype(np.float64)
     missing = np.full(weights.shape[:2], np.nan)

@@ -3,9 +3,10 @@
 from typing import NamedTuple
 
 from penwright.errors import UsageError
-from penwright.inspection.reading import PartName
-from penwright.layers.attention import Attention
-from penwright.models import EncoderDecoder, Model
+from penwright.inspection.forward_pass import PartName
+from penwright.model import Model
+from penwright.model.attention import Attention
+from penwright.model.encoder_decoder import EncoderDecoder
 
 
 class Head(NamedTuple):

@@ -7,36 +7,45 @@ from typing import Literal
 import numpy as np
 import torch
 
-from penwright.decoding import Classifier, Generator, Translator
-from penwright.decoding.decodable import evaluating
-from penwright.decoding.unknown import unknown_warnings
+from penwright.classification.classifier import Classifier
+from penwright.decoding.batches import evaluating
+from penwright.decoding.unknown_tokens import unknown_warnings
 from penwright.errors import UsageError
-from penwright.inspection.ablation import Ablation, HeadImportance, ablate, head_importance
+from penwright.generation.generator import Generator
+from penwright.inspection.ablation import Ablation, HeadImportance, LeavingOut, ablate, head_importance, leaving_out
 from penwright.inspection.arithmetic import HeadArithmetic, head_arithmetic
 from penwright.inspection.attention_maps import (
     Alignment,
     AttentionMaps,
     PackedPart,
+    Rollout,
     alignment,
     attention_maps,
     packed_maps,
+    rollouts,
 )
 from penwright.inspection.beams import Beams, beams
 from penwright.inspection.comparison import Surprises
-from penwright.inspection.embeddings import EmbeddingMap, Neighbours, nearest, plane
+from penwright.inspection.embeddings import (
+    EmbeddingMap,
+    Neighbours,
+    PositionalSimilarity,
+    nearest,
+    plane,
+    positional_similarity,
+)
+from penwright.inspection.forward_pass import ForwardPass, Side, embedding_of, scores
 from penwright.inspection.gradients import N_STEPS, Aim, Attribution, Method, attribution, likeliest_outcome
 from penwright.inspection.head_statistics import HeadStatistics, head_statistics, joined
 from penwright.inspection.heads import all_heads, parse_head
-from penwright.inspection.leaving_out import LeavingOut, leaving_out
 from penwright.inspection.lens import Lens, logit_lens
-from penwright.inspection.positions import PositionalSimilarity, positional_similarity
-from penwright.inspection.reading import Reading, Side, embedding_of, scores
-from penwright.inspection.rollout import Rollout, rollouts
 from penwright.inspection.token_scores import LossByPosition, TokenScores, loss_by_position, token_scores
 from penwright.inspection.tokens import Token, special_token, tokens_of, vocabulary
-from penwright.models import EncoderOnly, Model
+from penwright.model import Model
+from penwright.model.encoder_only import EncoderOnly
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.tokenizer import well_formed
+from penwright.translation.translator import Translator
 
 Inspected = Generator | Translator | Classifier
 Shape = Literal["writer", "translator", "classifier"]
@@ -71,7 +80,7 @@ class Inspector:
         """The names of all heads, as `arithmetic` and `ablate` take them."""
         return [str(head) for head in all_heads(self.model)]
 
-    def read(self, text: str, target: str | None = None) -> Reading:
+    def read(self, text: str, target: str | None = None) -> ForwardPass:
         """The tokens that the model reads of a text, all that fit."""
         return self._whole(text, target).cut(self.model.settings.context_length)
 
@@ -224,7 +233,7 @@ class Inspector:
         chosen = np.random.default_rng(seed).choice(usual, n, replace=n > len(usual)).tolist()
         start = special_token(self.tokenizer, self.tokenizer.start_id, 0)
         twice = [Token(self.words[token], token, at, at + 1) for at, token in enumerate(chosen * 2)]
-        maps = attention_maps(self.model, Reading((), (start, *twice), tuple(twice)))
+        maps = attention_maps(self.model, ForwardPass((), (start, *twice), tuple(twice)))
         return head_statistics(maps.parts[0])
 
     @property
@@ -247,7 +256,7 @@ class Inspector:
             case Classifier():
                 return context - 2
 
-    def _whole(self, text: str, target: str | None) -> Reading:
+    def _whole(self, text: str, target: str | None) -> ForwardPass:
         """A writer's text whole; sources so that their end token has room."""
         text = self._line(text)
         tokens = tokens_of(self.tokenizer, text)
@@ -256,14 +265,14 @@ class Inspector:
             case Generator():
                 if target is not None:
                     raise UsageError("a writer has no target: put all of it into the text")
-                return Reading((), (start, *tokens), tokens)
+                return ForwardPass((), (start, *tokens), tokens)
             case Classifier():
-                return Reading((start, *tokens[: self._room], end), (), ())
+                return ForwardPass((start, *tokens[: self._room], end), (), ())
             case Translator():
                 target = self._translate(text) if target is None else well_formed(target)
                 written = tokens_of(self.tokenizer, target)
                 close = self._special(self.tokenizer.end_id, len(target))
-                return Reading((*tokens[: self._room], end), (start, *written), (*written, close))
+                return ForwardPass((*tokens[: self._room], end), (start, *written), (*written, close))
 
     def _translation(self, text: str) -> str:
         assert isinstance(self.application, Translator)
@@ -275,10 +284,10 @@ class Inspector:
             raise UsageError("a translator reads a line at a time: give it one line to be inspected")
         return text.strip() if self.shape == "translator" else text
 
-    def _side_by_side(self, text: str) -> list[Reading]:
+    def _side_by_side(self, text: str) -> list[ForwardPass]:
         whole, context = self._whole(text, None), self.model.settings.context_length
         return [
-            Reading((), whole.target[at : at + context], whole.answers[at : at + context])
+            ForwardPass((), whole.target[at : at + context], whole.answers[at : at + context])
             for at in range(0, len(whole.answers), context)
         ]
 

@@ -14,17 +14,11 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from penwright.decoding.decodable import evaluating
-from penwright.inspection.reading import (
-    Reading,
-    last_stack,
-    likeliest,
-    ranks,
-    residual_stream,
-    scores,
-)
+from penwright.decoding.batches import evaluating
+from penwright.inspection.forward_pass import ForwardPass, last_stack, likeliest, ranks, residual_stream, scores
 from penwright.inspection.tokens import Token
-from penwright.models import EncoderOnly, Model
+from penwright.model import Model
+from penwright.model.encoder_only import EncoderOnly
 
 
 @dataclass(frozen=True)
@@ -43,7 +37,7 @@ class Lens:
 
 
 @torch.inference_mode()
-def logit_lens(model: Model, reading: Reading, names: Sequence[str], k: int = 5) -> Lens:
+def logit_lens(model: Model, reading: ForwardPass, names: Sequence[str], k: int = 5) -> Lens:
     """`names` are those of all outcomes: the vocabulary, or the labels."""
     with evaluating(model):
         stream = residual_stream(model, lambda: scores(model, reading))

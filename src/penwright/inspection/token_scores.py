@@ -8,10 +8,11 @@ import torch
 from jaxtyping import Float64, Int, Int64
 from torch import Tensor
 
-from penwright.decoding.decodable import evaluating, newest_half
-from penwright.inspection.reading import Likeliest, Reading, likeliest, need_answers, ranks, scores
+from penwright.decoding.batches import evaluating, newest_half
+from penwright.inspection.forward_pass import ForwardPass, TopPredictions, likeliest, need_answers, ranks, scores
 from penwright.inspection.tokens import Token
-from penwright.models import DecoderOnly, Model
+from penwright.model import Model
+from penwright.model.decoder_only import DecoderOnly
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,8 @@ class TokenScores:
     log_probs: Float64[np.ndarray, " positions"]  # log p(token | before), in nats: 0 is certain, -surprise
     ranks: Int[np.ndarray, " positions"]  # 1: the model's own first choice
     entropies: Float64[np.ndarray, " positions"]  # -sum p log p over the vocabulary, in nats: how open the choice was
-    alternatives: Likeliest  # in the place of each: of positions, k
-    next: Likeliest  # after the last token, without places
+    alternatives: TopPredictions  # in the place of each: of positions, k
+    next: TopPredictions  # after the last token, without places
 
     @property
     def loss(self) -> float:
@@ -40,7 +41,7 @@ class LossByPosition:
 
 
 @torch.inference_mode()
-def token_scores(model: Model, reading: Reading, names: Sequence[str], k: int = 5) -> TokenScores:
+def token_scores(model: Model, reading: ForwardPass, names: Sequence[str], k: int = 5) -> TokenScores:
     """Raises UsageError for a classifier.
 
     A writer reads a text of any length, and what it sees of a long one is what it sees while it writes: when the
@@ -48,7 +49,7 @@ def token_scores(model: Model, reading: Reading, names: Sequence[str], k: int = 
     """
     need_answers(model)
     answers = torch.tensor(reading.answer_ids)
-    parts: list[tuple[Tensor, np.ndarray, Tensor, Likeliest]] = []
+    parts: list[tuple[Tensor, np.ndarray, Tensor, TopPredictions]] = []
     after = None
     with evaluating(model):
         for begin, n_known, window in _windows(model, reading):
@@ -78,7 +79,7 @@ def token_scores(model: Model, reading: Reading, names: Sequence[str], k: int = 
 
 
 @torch.inference_mode()
-def loss_by_position(model: Model, readings: Iterable[Reading]) -> LossByPosition:
+def loss_by_position(model: Model, readings: Iterable[ForwardPass]) -> LossByPosition:
     """Over many readings, each of which fits the context; raises UsageError for a classifier."""
     need_answers(model)
     context = model.settings.context_length
@@ -92,7 +93,7 @@ def loss_by_position(model: Model, readings: Iterable[Reading]) -> LossByPositio
     return LossByPosition(np.divide(nats, counts, out=np.full(context, np.nan), where=counts > 0), counts)
 
 
-def _windows(model: Model, reading: Reading) -> Iterator[tuple[int, int, Reading]]:
+def _windows(model: Model, reading: ForwardPass) -> Iterator[tuple[int, int, ForwardPass]]:
     """Where each window begins, how many of its positions an earlier one has answered, and what is read."""
     context = model.settings.context_length
     if not isinstance(model, DecoderOnly) or len(reading.target) <= context:
@@ -101,13 +102,13 @@ def _windows(model: Model, reading: Reading) -> Iterator[tuple[int, int, Reading
     n_known, begin = 0, 0
     while begin + n_known < len(reading.target):
         end = min(begin + context, len(reading.target))
-        yield begin, n_known, Reading((), reading.target[begin:end], reading.answers[begin:end])
+        yield begin, n_known, ForwardPass((), reading.target[begin:end], reading.answers[begin:end])
         n_known = newest_half(context) - 1
         begin = end - n_known
 
 
-def _joined(parts: Sequence[Likeliest]) -> Likeliest:
-    return Likeliest(
+def _joined(parts: Sequence[TopPredictions]) -> TopPredictions:
+    return TopPredictions(
         np.concatenate([part.ids for part in parts]),
         np.concatenate([part.probabilities for part in parts]),
         [text for part in parts for text in part.texts],

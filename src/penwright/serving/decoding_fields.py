@@ -8,8 +8,8 @@ from pydantic import ValidationError
 
 from penwright.config import DecodingSettings
 from penwright.errors import UsageError
-from penwright.serving.reasons import first_problem
-from penwright.serving.refusals import TooMuch
+from penwright.serving.errors import TooMuch
+from penwright.serving.field_errors import first_problem
 
 OFF: Mapping[str, Collection[float]] = {  # values by which other programs switch a setting off
     "top_k": (0, -1),

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from fastapi import Depends, Request, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from penwright.serving.refusals import TooMuch
-from penwright.serving.served import Shelf
+from penwright.serving.errors import TooMuch
+from penwright.serving.model_worker import ModelRegistry
 from penwright.serving.settings import ServingSettings
 
 
@@ -27,7 +27,7 @@ LARGEST = 2**31 - 1  # whole number that any field takes
 TokenId = Annotated[int, Field(ge=0, le=LARGEST)]
 
 
-class Question(BaseModel):
+class ModelRequest(BaseModel):
     """The body of a request: types as JSON has them, and no field that is not known."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
@@ -49,8 +49,8 @@ async def as_json(make: Callable[[], BaseModel]) -> Response:
     return Response(content, media_type="application/json")
 
 
-def _shelf(request: Request) -> Shelf:
-    shelf: Shelf = request.app.state.shelf
+def _shelf(request: Request) -> ModelRegistry:
+    shelf: ModelRegistry = request.app.state.shelf
     return shelf
 
 
@@ -59,7 +59,7 @@ def _settings(request: Request) -> ServingSettings:
     return settings
 
 
-TheShelf = Annotated[Shelf, Depends(_shelf)]
+TheShelf = Annotated[ModelRegistry, Depends(_shelf)]
 TheSettings = Annotated[ServingSettings, Depends(_settings)]
 
 

@@ -8,7 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 
 from penwright.serving.fields import TheShelf
-from penwright.serving.served import Stopping
+from penwright.serving.model_worker import Stopping
 
 router = APIRouter()
 

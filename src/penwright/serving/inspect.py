@@ -17,13 +17,13 @@ from pydantic import Field
 
 from penwright.inspection import Inspector, as_record, view
 from penwright.inspection.attention_maps import PackedPart
-from penwright.inspection.drawn import importance, labels, one_head
+from penwright.inspection.forward_pass import PartName, Side
 from penwright.inspection.gradients import Method
 from penwright.inspection.heads import parse_head
 from penwright.inspection.pages import heads
-from penwright.inspection.reading import PartName, Side
-from penwright.serving.fields import Name, Question, Text, TheSettings, TheShelf, check_lengths
-from penwright.serving.refusals import REFUSALS, TooMuch
+from penwright.inspection.views import importance, labels, one_head
+from penwright.serving.errors import REFUSALS, TooMuch
+from penwright.serving.fields import ModelRequest, Name, Text, TheSettings, TheShelf, check_lengths
 from penwright.views import View, pack
 from penwright.views.notebook import thumbnails
 from penwright.views.packing import table
@@ -42,7 +42,7 @@ N_WORDS = 2000  # of a map of embeddings
 N_POSITIONS = 256  # whose likeness is drawn
 
 
-class InspectQuestion(Question):
+class InspectQuestion(ModelRequest):
     """What is asked of a model; each picture reads what concerns it."""
 
     model: Name | None = None

@@ -5,9 +5,9 @@ from math import exp
 from typing import NamedTuple
 
 from penwright.data.languages import Languages, languages_in
-from penwright.serving.served import Served, Wording
+from penwright.serving.model_worker import ModelWorker, Wording
 from penwright.tasks import languages_of as known_languages
-from penwright.using import Opened
+from penwright.workflows.load import Opened
 
 NAMES = {
     "ar": "Arabic",
@@ -41,7 +41,7 @@ def languages_of(name: str, it: Opened) -> Languages:
     return languages_in(name) or known_languages(it.recipe, it.card) or UNKNOWN
 
 
-async def detect(text: str, translators: Sequence[Served]) -> list[Guess]:
+async def detect(text: str, translators: Sequence[ModelWorker]) -> list[Guess]:
     """The languages that are translated from, the likeliest first."""
     guesses = []
     for served in translators:

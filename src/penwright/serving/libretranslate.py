@@ -9,12 +9,12 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from penwright.errors import UsageError
-from penwright.serving.bodies import FORM, PARTS, kind_of, read_fields
+from penwright.serving.errors import PLAIN_REFUSALS
 from penwright.serving.fields import LARGEST, MOST_ENTRIES, Name, Text, TheSettings, TheShelf, check_texts
+from penwright.serving.html_tags import Piece, pieces, texts_of, with_texts
 from penwright.serving.languages import Guess, detect, languages_of, name_of
-from penwright.serving.markup import Piece, pieces, texts_of, with_texts
-from penwright.serving.refusals import PLAIN_REFUSALS
-from penwright.serving.served import Served, Shelf, Wording
+from penwright.serving.model_worker import ModelRegistry, ModelWorker, Wording
+from penwright.serving.request_bodies import FORM, PARTS, kind_of, read_fields
 
 router = APIRouter(responses=PLAIN_REFUSALS)
 Asked = TypeVar("Asked", bound=BaseModel)
@@ -97,7 +97,7 @@ async def translate(request: Request, shelf: TheShelf, limits: TheSettings) -> T
     )
 
 
-async def _ways(served: Served, texts: Sequence[str], n: int) -> dict[str, list[str]]:
+async def _ways(served: ModelWorker, texts: Sequence[str], n: int) -> dict[str, list[str]]:
     """Return up to n translations of each text, best first; a page may have more texts than can wait at once."""
     found: dict[str, list[str]] = {}
     wording = Wording(max(served.translator.defaults.beam_size, n), n)
@@ -150,7 +150,7 @@ async def frontend_settings(shelf: TheShelf, limits: TheSettings) -> dict[str, A
     }
 
 
-def _languages(shelf: Shelf) -> list[Language]:
+def _languages(shelf: ModelRegistry) -> list[Language]:
     targets: dict[str, list[str]] = {}
     for served in _translators(shelf):
         pair = languages_of(served.name, served.opened)
@@ -158,12 +158,12 @@ def _languages(shelf: Shelf) -> list[Language]:
     return [Language(code=code, name=name_of(code), targets=to) for code, to in targets.items()]
 
 
-def _translators(shelf: Shelf) -> list[Served]:
+def _translators(shelf: ModelRegistry) -> list[ModelWorker]:
     shelf.get(None, "translator")
     return [served for served in shelf if served.kind == "translator"]
 
 
-async def _translator(shelf: Shelf, asked: ToTranslate, sample: str) -> tuple[Served, Guess | None]:
+async def _translator(shelf: ModelRegistry, asked: ToTranslate, sample: str) -> tuple[ModelWorker, Guess | None]:
     """Who translates this, and for source "auto", from which language."""
     pairs = {served: languages_of(served.name, served.opened) for served in _translators(shelf)}
     fitting = [served for served, pair in pairs.items() if asked.target in {pair.target, "target"}]

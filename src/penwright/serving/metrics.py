@@ -6,13 +6,13 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from penwright.serving.served import Served, Shelf
+from penwright.serving.model_worker import ModelRegistry, ModelWorker
 
 
 class Metrics:
     """Counts requests; asks the models for the rest."""
 
-    def __init__(self, shelf: Shelf):
+    def __init__(self, shelf: ModelRegistry):
         self._registry = CollectorRegistry()
         self._registry.register(_Models(shelf))
         labels, registry = ["route", "status"], self._registry
@@ -30,7 +30,7 @@ class Metrics:
 
 
 class _Models(Collector):
-    def __init__(self, shelf: Shelf):
+    def __init__(self, shelf: ModelRegistry):
         self._shelf = shelf
 
     def collect(self) -> Iterable[Metric]:
@@ -47,7 +47,7 @@ class _Models(Collector):
         return [inside, *families]
 
 
-def _counts(served: Served) -> Iterator[int]:
+def _counts(served: ModelWorker) -> Iterator[int]:
     if served.kind == "writer":
         pooling = served.pooling
         yield from (pooling.pool.n_rows, pooling.n_tokens, 0, pooling.n_left)

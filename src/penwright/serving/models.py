@@ -6,13 +6,13 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 
 from penwright.inspection.heads import all_heads
-from penwright.models import Model
-from penwright.models.size import size_of
-from penwright.runs import SAMPLES
+from penwright.model import Model
+from penwright.model.size import size_of
+from penwright.run.folder import SAMPLES
 from penwright.serving.fields import TheShelf
 from penwright.serving.languages import languages_of
+from penwright.serving.model_worker import Kind, ModelWorker
 from penwright.serving.run_records import read_records
-from penwright.serving.served import Kind, Served
 
 router = APIRouter()
 N_EXAMPLES = 4
@@ -52,7 +52,7 @@ def models(shelf: TheShelf) -> Models:
     return Models(models=[facts(served) for served in shelf])
 
 
-def facts(served: Served) -> ModelFacts:
+def facts(served: ModelWorker) -> ModelFacts:
     """Return what is known of a model, from its weights and from its run folder as far as that is still there."""
     it, model = served.opened, served.application.model
     settings, samples = it.recipe.model, read_records(it.run.folder / SAMPLES).lines

@@ -9,11 +9,11 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 from penwright.errors import PenwrightError
-from penwright.serving.completing import Completing
-from penwright.serving.completing_fields import Choice, CompletionAnswer, CompletionRequest
+from penwright.serving.completion_fields import CompletionAnswer, CompletionChoice, CompletionRequest
+from penwright.serving.completions import Completing
+from penwright.serving.errors import REFUSALS, Explanation, Refusal, told
 from penwright.serving.fields import TheSettings, TheShelf, as_json
-from penwright.serving.refusals import REFUSALS, Explanation, Refusal, told
-from penwright.serving.served import Served
+from penwright.serving.model_worker import ModelWorker
 
 router = APIRouter(prefix="/v1", responses=REFUSALS)
 
@@ -61,7 +61,9 @@ async def completions(asked: CompletionRequest, shelf: TheShelf, limits: TheSett
     return await as_json(lambda: work.answer([choice.whole() for choice in work.choices], with_usage=True))
 
 
-async def _events(work: Completing, first: Choice, rest: AsyncGenerator[Choice, None]) -> AsyncIterator[str]:
+async def _events(
+    work: Completing, first: CompletionChoice, rest: AsyncGenerator[CompletionChoice, None]
+) -> AsyncIterator[str]:
     try:
         async with aclosing(rest):
             yield _event(work.answer([first], with_usage=False))
@@ -79,5 +81,5 @@ def _event(data: BaseModel) -> str:
     return f"data: {data.model_dump_json()}\n\n"
 
 
-def _card(served: Served) -> ModelCard:
+def _card(served: ModelWorker) -> ModelCard:
     return ModelCard(id=served.name, created=served.created)

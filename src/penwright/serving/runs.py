@@ -15,13 +15,13 @@ from pydantic import BaseModel
 
 from penwright.config import Task
 from penwright.errors import PenwrightError
-from penwright.runs import METRICS, SAMPLES, STEPS, Record, Run
+from penwright.run.folder import METRICS, SAMPLES, STEPS, Record, Run
+from penwright.run.stop_file import is_to_stop, was_stopped, wish_stop
 from penwright.serving.alerts import alerts
-from penwright.serving.fields import Name, Question, TheShelf
-from penwright.serving.refusals import REFUSALS, NotTraining
+from penwright.serving.errors import REFUSALS, NotTraining
+from penwright.serving.fields import ModelRequest, Name, TheShelf
+from penwright.serving.model_worker import DAMAGE, ModelRegistry, UnknownModel
 from penwright.serving.run_records import finite, read_records
-from penwright.serving.served import DAMAGE, Shelf, UnknownModel
-from penwright.training.wishes import is_to_stop, was_stopped, wish_stop
 
 router = APIRouter(prefix="/runs", responses=REFUSALS)
 QUIET = 120.0  # seconds without a new line, after which a run counts as stopped
@@ -93,7 +93,7 @@ class RunSettings(BaseModel):
     settings: dict[str, Any]
 
 
-class ToStop(Question):
+class ToStop(ModelRequest):
     """Which run is to be stopped."""
 
     run: Name
@@ -151,7 +151,7 @@ def stop(shelf: TheShelf, asked: ToStop) -> Stopped:
     return Stopped(state=_state(run))
 
 
-def folders(shelf: Shelf) -> dict[str, Path]:
+def folders(shelf: ModelRegistry) -> dict[str, Path]:
     """Return runs by name; where two have the same one, that of their folder stands before it."""
     places = dict.fromkeys(served.opened.run.folder.resolve().parent for served in shelf)
     found: dict[str, Path] = {}
@@ -185,14 +185,14 @@ def _loss(record: Record) -> float:
     return finite(record.get("loss")) or 0.0
 
 
-def _run(shelf: Shelf, name: str) -> Run:
+def _run(shelf: ModelRegistry, name: str) -> Run:
     found = folders(shelf)
     if name not in found:
         raise UnknownModel(f"there is no run '{name[:80]}' beside those that are served")
     return Run.open(found[name])
 
 
-def _facts(name: str, folder: Path, shelf: Shelf) -> RunFacts | None:
+def _facts(name: str, folder: Path, shelf: ModelRegistry) -> RunFacts | None:
     """Return what is known of a run; None where it has just been taken away."""
     facts = RunFacts(
         name=name,

@@ -13,11 +13,11 @@ from types import FrameType
 
 import uvicorn
 
+from penwright.devices import give_back_memory
 from penwright.errors import PenwrightError, UsageError
-from penwright.memory import give_back_memory
 from penwright.serving.app import create_app
 from penwright.serving.connections import SeldomSaid, affordable, protocol
-from penwright.serving.served import Served, Shelf
+from penwright.serving.model_worker import ModelRegistry, ModelWorker
 from penwright.serving.settings import ServingSettings
 
 IDLE_TICKS = 10  # tenths of a second
@@ -27,7 +27,7 @@ BACKLOG = 256  # connections that may wait to be taken, also before all is ready
 class Server:
     """Models at an address, which is taken as soon as this is made."""
 
-    def __init__(self, shelf: Shelf, settings: ServingSettings):
+    def __init__(self, shelf: ModelRegistry, settings: ServingSettings):
         """Take the address.
 
         Raises UsageError for an address that others could reach without a key, PenwrightError where it is taken.
@@ -101,7 +101,7 @@ class Server:
 class _Draining(uvicorn.Server):
     """Lets what is under way come to its end, for some seconds; then whoever still waits is told."""
 
-    def __init__(self, config: uvicorn.Config, shelf: Shelf, seconds: float):
+    def __init__(self, config: uvicorn.Config, shelf: ModelRegistry, seconds: float):
         super().__init__(config)
         self._shelf, self._seconds = shelf, seconds
         self._n_idle = self._n_seen = 0
@@ -123,7 +123,7 @@ class _Draining(uvicorn.Server):
 
 def serve(folders: Sequence[str], settings: ServingSettings) -> Server:
     """Load runs, each FOLDER or NAME=FOLDER, for a server."""
-    return Server(Shelf([Served.load(*named_run(text), settings) for text in folders]), settings)
+    return Server(ModelRegistry([ModelWorker.load(*named_run(text), settings) for text in folders]), settings)
 
 
 def named_run(text: str) -> tuple[Path, str | None]:

@@ -17,20 +17,20 @@ from pydantic import BaseModel, Field
 from torch import Tensor
 
 from penwright.config import DecodingSettings
-from penwright.decoding.choosing.penalties import History
-from penwright.decoding.constraining.constraints import is_constrained
-from penwright.decoding.constraining.expressions import never_end
-from penwright.decoding.decodable import in_view
-from penwright.decoding.drafts import MAX_NEW_TOKENS, manner_of
-from penwright.decoding.pooled import News, Request
-from penwright.decoding.unknown import unknown_warnings
+from penwright.decoding.batches import in_view
+from penwright.decoding.completion_draft import MAX_NEW_TOKENS, manner_of
+from penwright.decoding.constraints.constraints import is_constrained
+from penwright.decoding.constraints.expressions import never_end
+from penwright.decoding.requests import News, Request
+from penwright.decoding.sampling.penalties import History
+from penwright.decoding.unknown_tokens import unknown_warnings
 from penwright.errors import PenwrightError, UsageError
 from penwright.inspection.token_scores import TokenScores
 from penwright.inspection.tokens import readable
 from penwright.serving.decoding_fields import decoding_settings
-from penwright.serving.fields import Name, Question, Text, TheSettings, TheShelf, TokenId, as_json, check_texts
-from penwright.serving.refusals import REFUSALS, TooMuch, told
-from penwright.serving.served import Served
+from penwright.serving.errors import REFUSALS, TooMuch, told
+from penwright.serving.fields import ModelRequest, Name, Text, TheSettings, TheShelf, TokenId, as_json, check_texts
+from penwright.serving.model_worker import ModelWorker
 from penwright.tokenizers import TextStream, Tokenizer
 
 router = APIRouter(responses={**REFUSALS})
@@ -39,7 +39,7 @@ MOST_LIKELY = 50_000  # alternatives of all tokens of a text
 Tokens = tuple[int, ...]
 
 
-class Choice(BaseModel):
+class TokenChoice(BaseModel):
     """A token that might come."""
 
     id: int
@@ -52,7 +52,7 @@ class Choice(BaseModel):
 class Foresight(BaseModel):
     """The next token, before it is drawn."""
 
-    likeliest: list[Choice]
+    likeliest: list[TokenChoice]
     entropy: float  # of the model's distribution, in nats
     n_kept: int  # how many tokens can be drawn
 
@@ -66,7 +66,7 @@ class WrittenToken(BaseModel):
     log_prob: float  # under the model itself, in nats
     rank: int
     entropy: float
-    likeliest: list[Choice]
+    likeliest: list[TokenChoice]
     finish: str | None = None
 
 
@@ -80,7 +80,7 @@ class ScoredToken(BaseModel):
     log_prob: float
     rank: int
     entropy: float
-    likeliest: list[Choice]
+    likeliest: list[TokenChoice]
 
 
 class Scores(BaseModel):
@@ -90,7 +90,7 @@ class Scores(BaseModel):
     warnings: list[str]  # of what the model does not know
 
 
-class Prompt(Question):
+class PromptRequest(ModelRequest):
     """A text, and the tokens after it: what was written before is continued token by token."""
 
     model: Name | None = None
@@ -102,7 +102,7 @@ class Prompt(Question):
 
 
 @router.post("/next")
-async def next_token(asked: Prompt, shelf: TheShelf, limits: TheSettings) -> Foresight:
+async def next_token(asked: PromptRequest, shelf: TheShelf, limits: TheSettings) -> Foresight:
     """Return what may come next, before and after the settings. For a text that was just asked about, no model runs."""
     served = shelf.get(asked.model, "writer")
     check_texts([asked.text], limits)
@@ -112,7 +112,7 @@ async def next_token(asked: Prompt, shelf: TheShelf, limits: TheSettings) -> For
 
 
 @router.post("/score", response_model=Scores)
-async def score(asked: Prompt, shelf: TheShelf, limits: TheSettings) -> Response:
+async def score(asked: PromptRequest, shelf: TheShelf, limits: TheSettings) -> Response:
     """Return how likely each token of a text is, given those before it. Of a long text, fewer alternatives are told."""
     served = shelf.get(asked.model, "writer")
     check_texts([asked.text], limits)
@@ -128,7 +128,7 @@ async def score(asked: Prompt, shelf: TheShelf, limits: TheSettings) -> Response
 
 
 @router.post("/write", response_class=StreamingResponse)
-async def write(asked: Prompt, shelf: TheShelf, limits: TheSettings) -> StreamingResponse:
+async def write(asked: PromptRequest, shelf: TheShelf, limits: TheSettings) -> StreamingResponse:
     """Continue a text: events `token` (a WrittenToken), then `done` or `error`."""
     served = shelf.get(asked.model, "writer")
     check_texts([asked.text], limits)
@@ -149,7 +149,7 @@ async def write(asked: Prompt, shelf: TheShelf, limits: TheSettings) -> Streamin
 
 
 async def _events(
-    served: Served, first: tuple[int, News] | None, rest: AsyncGenerator[tuple[int, News], None]
+    served: ModelWorker, first: tuple[int, News] | None, rest: AsyncGenerator[tuple[int, News], None]
 ) -> AsyncIterator[str]:
     start, n, tokenizer = perf_counter(), 0, served.generator.tokenizer
     try:
@@ -197,7 +197,7 @@ def _scored(tokenizer: Tokenizer, found: TokenScores, place: int) -> ScoredToken
     )
 
 
-def _tokens(served: Served, asked: Prompt) -> Tokens:
+def _tokens(served: ModelWorker, asked: PromptRequest) -> Tokens:
     """Return the tokens with the start token; raises UsageError for those that the model does not have."""
     tokenizer = served.generator.tokenizer
     strange = next((token for token in asked.tokens if token >= tokenizer.vocab_size), None)
@@ -207,12 +207,12 @@ def _tokens(served: Served, asked: Prompt) -> Tokens:
 
 
 @lru_cache(maxsize=32)
-def _logits(served: Served, tokens: Tokens) -> Float[Tensor, " vocab_size"]:
+def _logits(served: ModelWorker, tokens: Tokens) -> Float[Tensor, " vocab_size"]:
     """Return the scores of the token after these; kept, so that settings can be tried out."""
     return served.generator.next_logits(tokens).double()
 
 
-def _foresight(served: Served, tokens: Tokens, settings: DecodingSettings) -> Foresight:
+def _foresight(served: ModelWorker, tokens: Tokens, settings: DecodingSettings) -> Foresight:
     tokenizer, context = served.generator.tokenizer, served.generator.model.settings.context_length
     logits = _logits(served, tuple(in_view(tokens, context)))  # the model reads no more, so no more is kept
     sampling = manner_of(tokenizer, settings, []).sampling
@@ -230,6 +230,8 @@ def _foresight(served: Served, tokens: Tokens, settings: DecodingSettings) -> Fo
     )
 
 
-def _choice(tokenizer: Tokenizer, token: int, probability: float, chance: float | None = None) -> Choice:
+def _choice(tokenizer: Tokenizer, token: int, probability: float, chance: float | None = None) -> TokenChoice:
     text, shown = readable(tokenizer, token), TextStream(tokenizer).push(token)
-    return Choice(id=token, text=text, shown=None if shown == text else shown, probability=probability, chance=chance)
+    return TokenChoice(
+        id=token, text=text, shown=None if shown == text else shown, probability=probability, chance=chance
+    )

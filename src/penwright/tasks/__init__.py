@@ -1,8 +1,8 @@
-"""START HERE: one row for each task says which corpus, batches, scores and samples make it up.
+"""START HERE: the table of tasks. One row says which corpus, batches, scores and samples make up a task.
 
-What happens in a run, whichever its task: preparing.py opens the corpus and plans the recipe; making.py trains the
-tokenizer, stores the tokens, and lets a `Session` step a `Trainer` through the batches, look at held-out examples, and
-save. Each task's functions stand in a page of its own: writing.py, translating.py, classifying.py.
+In any run, `workflows/plan.py` opens the corpus and plans the recipe. `workflows/train.py` trains
+the tokenizer, stores the tokens, and lets a `Session` step a `Trainer` through the batches, evaluate and save. Each
+task has a module of its own: `generation.py`, `translation.py`, `classification.py`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,28 +21,27 @@ from penwright.data.corpora import (
 )
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
-from penwright.evaluation.scores import Score
-from penwright.tasks import classifying, translating, writing
-from penwright.tasks.bench import (
+from penwright.evaluation.scores import Sample, Score
+from penwright.tasks import classification, generation, translation
+from penwright.tasks.context import (
     AnyCorpus,
     AnyPart,
     Application,
     Card,
-    Workbench,
+    RunContext,
     languages_of,
     make_application,
     make_card,
     reading_of,
 )
-from penwright.training.session import Sample
 
 __all__ = [
     "TASKS",
     "AnyCorpus",
     "Application",
     "Card",
+    "RunContext",
     "TaskParts",
-    "Workbench",
     "languages_of",
     "make_application",
     "make_card",
@@ -61,13 +60,13 @@ class TaskParts:
     labels: tuple[str, ...]  # columns of labels there
     rows: Callable[[AnyPart, Sequence[str]], Iterator[Sequence[Cell]]]  # what goes into them, given all labels
     texts: Callable[[AnyCorpus], Iterator[str]]  # what the tokenizer learns from
-    batches: Callable[[Workbench, TokenStore], AnyBatches]
-    look: Callable[[Workbench], Sequence[Score]]  # while it learns, so a quick one; the first score ranks
-    evaluate: Callable[[Workbench], Sequence[Score]]  # the same scores of the whole held-out part
+    batches: Callable[[RunContext, TokenStore], AnyBatches]
+    look: Callable[[RunContext], Sequence[Score]]  # while it learns, so a quick one; the first score ranks
+    evaluate: Callable[[RunContext], Sequence[Score]]  # the same scores of the whole held-out part
     baselines: Callable[
-        [Workbench, bool], Sequence[Score]
+        [RunContext, bool], Sequence[Score]
     ]  # what a model must beat, under the name of the score it beats
-    sample: Callable[[Workbench], Sequence[Sample]]
+    sample: Callable[[RunContext], Sequence[Sample]]
 
 
 TASKS: dict[Task, TaskParts] = {
@@ -77,13 +76,13 @@ TASKS: dict[Task, TaskParts] = {
         open_measured=measured_text,
         columns=("text",),
         labels=(),
-        rows=writing.rows,
-        texts=writing.texts,
-        batches=writing.batches,
-        look=writing.look,
-        evaluate=writing.evaluate,
-        baselines=writing.beaten,
-        sample=writing.sample,
+        rows=generation.rows,
+        texts=generation.texts,
+        batches=generation.batches,
+        look=generation.look,
+        evaluate=generation.evaluate,
+        baselines=generation.beaten,
+        sample=generation.sample,
     ),
     "translate": TaskParts(
         purpose="translates sentences",
@@ -91,13 +90,13 @@ TASKS: dict[Task, TaskParts] = {
         open_measured=measured_pairs,
         columns=("source", "target"),
         labels=(),
-        rows=translating.rows,
-        texts=translating.texts,
-        batches=translating.batches,
-        look=translating.look,
-        evaluate=translating.evaluate,
-        baselines=translating.beaten,
-        sample=translating.sample,
+        rows=translation.rows,
+        texts=translation.texts,
+        batches=translation.batches,
+        look=translation.look,
+        evaluate=translation.evaluate,
+        baselines=translation.beaten,
+        sample=translation.sample,
     ),
     "classify": TaskParts(
         purpose="puts texts into classes",
@@ -105,12 +104,12 @@ TASKS: dict[Task, TaskParts] = {
         open_measured=measured_labelled,
         columns=("text",),
         labels=("label",),
-        rows=classifying.rows,
-        texts=classifying.texts,
-        batches=classifying.batches,
-        look=classifying.look,
-        evaluate=classifying.evaluate,
-        baselines=classifying.beaten,
-        sample=classifying.sample,
+        rows=classification.rows,
+        texts=classification.texts,
+        batches=classification.batches,
+        look=classification.look,
+        evaluate=classification.evaluate,
+        baselines=classification.beaten,
+        sample=classification.sample,
     ),
 }

@@ -1,5 +1,6 @@
 """One tokenizer for all kinds, saved as one tokenizer.json that other engines read too."""
 
+import codecs
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,10 +14,17 @@ from tokenizers import normalizers, pre_tokenizers
 from penwright.errors import PenwrightError
 from penwright.storage import parse_json, read_bytes, write_bytes_atomically
 from penwright.tokenizers.bytelevel import bytes_of
-from penwright.tokenizers.encoders import Encoder, WordEncoder, byte_encoder, character_encoder
+from penwright.tokenizers.checks import require_sound
+from penwright.tokenizers.encoders import (
+    Encoder,
+    Ragged,
+    TokenIds,
+    WordEncoder,
+    byte_encoder,
+    character_encoder,
+    ids_type,
+)
 from penwright.tokenizers.kinds import END, PAD, START, UNKNOWN, kind_of
-from penwright.tokenizers.makeup import require_sound
-from penwright.tokenizers.ragged import Ragged, TokenIds, ids_type
 
 
 class Tokenizer:
@@ -160,3 +168,19 @@ def _is_well_formed(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+class TextStream:
+    """Gives text as soon as its characters are complete; all pieces together are what decode gives for all ids."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, token_id: int) -> str:
+        """The text that this token completes; empty while the bytes of a character are not all there."""
+        return self._decoder.decode(self._tokenizer.token_bytes(token_id))
+
+    def finish(self) -> str:
+        """U+FFFD for a character whose last bytes never came, otherwise nothing."""
+        return self._decoder.decode(b"", final=True)

@@ -6,9 +6,9 @@ import torch
 from torch import nn
 from torch.fx.experimental import _config as shapes
 
-from penwright import compiler
 from penwright.config import Task
 from penwright.errors import PenwrightError
+from penwright.native import toolchain
 from penwright.training.optimizers import blocks_of
 
 PAYS_FROM: dict[Task, float] = {"generate": 120.0, "translate": 240.0, "classify": 240.0}
@@ -23,7 +23,7 @@ def choose_compilation(device: torch.device, task: Task, seconds: float) -> tupl
         return False, "untried on this device"
     if seconds < PAYS_FROM[task]:
         return False, "would take longer than it saves in so short a run"
-    missing = compiler.what_is_missing()
+    missing = toolchain.what_is_missing()
     if missing:
         return False, f"would save a third of the time, but {missing}"
     if device.type == "cuda":
@@ -33,10 +33,10 @@ def choose_compilation(device: torch.device, task: Task, seconds: float) -> tupl
 
 def compile_blocks(model: nn.Module, device: torch.device, *, dynamic: bool) -> None:
     """Have each block compiled when it first runs; all of one kind share what was compiled."""
-    missing = compiler.what_is_missing()  # on a GPU as well: Triton builds its launchers with a compiler
+    missing = toolchain.what_is_missing()  # on a GPU as well: Triton builds its launchers with a compiler
     if missing:
         raise PenwrightError(f"this run is to be compiled, but {missing}: give --set training.compile=off")
-    compiler.keep_what_is_compiled()
+    toolchain.keep_what_is_compiled()
     shapes.use_duck_shape = False  # else a batch as long as the model is wide would be compiled for just that
     for block in blocks_of(model):
         block.compile(dynamic=dynamic)

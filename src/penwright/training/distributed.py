@@ -25,7 +25,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from penwright.data.batches import AnyBatch
 from penwright.errors import PenwrightError
-from penwright.runs import Record
+from penwright.run.folder import Record
 from penwright.training.launcher import is_launched, told
 from penwright.training.rank_table import Field, RankTable, how_it_ended
 

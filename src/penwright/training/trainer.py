@@ -12,20 +12,20 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
-from penwright.checkpoints import TRAINING, Checkpoint, DamagedCheckpoint, Record, Tensors, first_problem
 from penwright.config import Recipe, Turn, WarmupStableDecay
 from penwright.data.batches import Batch
 from penwright.data.batching import AnyBatches
 from penwright.errors import PenwrightError
-from penwright.models import Model
-from penwright.models.weights import load_weights, weights_of
-from penwright.objectives import Teachers, summed_loss
-from penwright.training.average import WeightAverage
+from penwright.losses import Teachers, summed_loss
+from penwright.model import Model
+from penwright.model.weights import load_weights, weights_of
+from penwright.run.checkpoints import TRAINING, Checkpoint, DamagedCheckpoint, Record, Tensors, first_problem
+from penwright.training.auto.machine import Machine
 from penwright.training.budget import Clock, steps_of
 from penwright.training.compilation import compile_blocks
-from penwright.training.feed import Feed
-from penwright.training.machine import Machine
 from penwright.training.optimizers import Optimizers
+from penwright.training.prefetch import Prefetcher
+from penwright.training.weight_averaging import WeightAverage
 
 TOO_MANY_SKIPPED = 25  # steps in a row
 
@@ -79,7 +79,7 @@ class Trainer:
         weight = recipe.distillation.weight if recipe.distillation else 0.0
         self.teachers = Teachers([each.eval() for each in teachers], weight) if teachers else None
         self.unit = "texts" if recipe.task == "classify" else "tokens"  # of which each is a target
-        self.feed = Feed(batches, self.settings.accumulate, machine.device)
+        self.feed = Prefetcher(batches, self.settings.accumulate, machine.device)
         self.optimizers = Optimizers(model, recipe.optimizer, machine.precision, machine.ranks)
         averages = self.settings.average and self.ranks.leads
         self.average = WeightAverage(model, self.settings.average) if averages else None

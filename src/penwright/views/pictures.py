@@ -14,7 +14,7 @@ from jaxtyping import Float, Shaped
 from numpy import ndarray
 
 from penwright.errors import PenwrightError, UsageError
-from penwright.views import fonts
+from penwright.views import ink
 from penwright.views.diagrams import arithmetic, beam, comparison
 from penwright.views.ink import LINES, SIGNED, colours, image, label, probabilities
 from penwright.views.packing import table
@@ -49,10 +49,10 @@ def picture(name: str, data: Mapping[str, Any], ending: str) -> bytes:
         raise PenwrightError("pictures are drawn by matplotlib: pip install 'penwright[pictures]'") from missing
     out = io.BytesIO()
     with rc_context(dict(STYLE)), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # fonts.choose says it once, and what to do
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # ink.choose says it once, and what to do
         figure = Figure(layout="constrained")
         DRAWINGS[name](figure, data)
-        fonts.choose(figure, stays_text=ending == ".svg")
+        ink.choose(figure, stays_text=ending == ".svg")
         metadata = {"Date": None} if ending == ".svg" else None
         figure.savefig(out, format=ending[1:], metadata=metadata)
     return out.getvalue()

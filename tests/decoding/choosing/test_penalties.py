@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from penwright.decoding.choosing.penalties import (
+from penwright.decoding.sampling.penalties import (
     Bias,
     History,
     Past,

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penwright.decoding.constraining.automaton import Automaton
-from penwright.decoding.constraining.expressions import Expression, Expressions
-from penwright.decoding.constraining.patterns import LONGEST, parse_pattern
+from penwright.decoding.constraints.automaton import Automaton
+from penwright.decoding.constraints.expressions import Expression, Expressions
+from penwright.decoding.constraints.patterns import LONGEST, parse_pattern
 from penwright.errors import PenwrightError, UsageError
 
 PATTERNS = [

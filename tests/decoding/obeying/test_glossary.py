@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from penwright.decoding import Entry, Glossary
 from penwright.errors import PenwrightError
+from penwright.translation.constraints.glossary import Entry, Glossary
 
 
 def read(tmp_path: Path, content: str | bytes) -> Glossary:

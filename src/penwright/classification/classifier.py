@@ -1,0 +1,112 @@
+"""Text in, label out: an encoder-only model with its tokenizer."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Integer
+from torch import Tensor
+
+from penwright.decoding.batches import diverged, evaluating
+from penwright.decoding.brief import described, noted
+from penwright.decoding.padding import batches_by_length, right_padded
+from penwright.decoding.unknown_tokens import unknown_warnings
+from penwright.errors import PenwrightError
+from penwright.model.encoder_only import EncoderOnly
+from penwright.tokenizers import Tokenizer
+
+SHOWN = 10  # labels in a repr
+BATCH_TOKENS = 8192  # with padding
+Tokens = Integer[np.ndarray, " _"]
+
+
+@dataclass(frozen=True)
+class Classification:
+    """The label of a text; a blank text has none, and no scores."""
+
+    label: str | None  # the likeliest
+    scores: Mapping[str, float]  # the probability of each label, likeliest first
+    warnings: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        sure = f" ({self.scores[self.label]:.1%})" if self.label is not None else ""
+        return f"<Classification {self.label!r}{sure}{noted(self.warnings)}>"
+
+
+NOTHING = Classification(None, {}, ("the text is empty, so it has no label",))
+
+
+def is_blank(text: str) -> bool:
+    """Whether nothing of the text can be seen."""
+    return all(character.isspace() or not character.isprintable() for character in text)
+
+
+class Classifier:
+    """Gives each text a label. A text longer than the context is read in windows of like size.
+
+    The log-probabilities of the windows are averaged and brought back to a sum of 1, so that each window counts alike.
+    """
+
+    kind: Literal["classifier"] = "classifier"
+
+    def __init__(self, model: EncoderOnly, tokenizer: Tokenizer, labels: Sequence[str]):
+        """Labels are named in the order of the model's outputs."""
+        self.model, self.tokenizer, self.labels = model, tokenizer, tuple(labels)
+        self._room = model.settings.context_length - 2  # for the text between start and end token
+        if self._room < 1:
+            raise PenwrightError("a classifier with a context_length below 3 has no room for a text")
+
+    def __repr__(self) -> str:
+        return described("Classifier", self.model, self.tokenizer, f", labels {', '.join(self.labels[:SHOWN])}")
+
+    def classify(self, texts: str | Sequence[str]) -> list[Classification]:
+        """Classify each text; return the classifications in their order (one text gives a list of one).
+
+        A blank text gets no label, since nothing in it speaks for one.
+        """
+        texts = [texts] if isinstance(texts, str) else texts
+        written = {place: self._tokens(text) for place, text in enumerate(texts) if not is_blank(text)}
+        log_probs = self.log_probabilities(list(written.values()))
+        if log_probs.isnan().any():
+            raise diverged()
+        found = [NOTHING] * len(texts)
+        for (place, tokens), each in zip(written.items(), log_probs, strict=True):
+            found[place] = self._classification(texts[place], self._n_windows(tokens), each)
+        return found
+
+    def _tokens(self, text: str) -> Tokens:
+        return np.array(self.tokenizer.encode(text), dtype=np.int64)
+
+    def log_probabilities(self, texts: Sequence[Tokens]) -> Float[Tensor, "texts n_labels"]:
+        """Of each label of texts that are tokens already, whatever their length."""
+        windows = [self._windows(tokens) for tokens in texts]
+        rows = iter(self._log_probs([window for text in windows for window in text]))
+        means = [torch.stack([next(rows) for _ in parts]).double().mean(0) for parts in windows]
+        return torch.stack(means).log_softmax(-1) if means else torch.zeros(0, len(self.labels), dtype=torch.double)
+
+    def _n_windows(self, tokens: Tokens) -> int:
+        return max(1, -(-len(tokens) // self._room))
+
+    def _windows(self, tokens: Tokens) -> list[list[int]]:
+        parts = [part.tolist() for part in np.array_split(tokens, self._n_windows(tokens))]
+        return [[self.tokenizer.start_id, *part, self.tokenizer.end_id] for part in parts]
+
+    @torch.inference_mode()
+    def _log_probs(self, windows: Sequence[Sequence[int]]) -> Float[Tensor, "windows n_labels"]:
+        log_probs = torch.zeros(len(windows), len(self.labels))
+        with evaluating(self.model) as device:
+            for batch in batches_by_length([len(window) for window in windows], BATCH_TOKENS):
+                padded = right_padded([windows[number] for number in batch], device)
+                log_probs[batch] = self.model(*padded).float().log_softmax(-1).cpu()
+        return log_probs
+
+    def _classification(self, text: str, n_windows: int, log_probs: Float[Tensor, " n_labels"]) -> Classification:
+        probabilities = log_probs.exp()
+        order = probabilities.argsort(descending=True, stable=True).tolist()
+        scores = {self.labels[label]: float(probabilities[label]) for label in order}
+        warnings = unknown_warnings(self.tokenizer, text)
+        if n_windows > 1:
+            warnings.append(f"the text is longer than the model's context and was read in {n_windows} windows")
+        return Classification(self.labels[order[0]], scores, tuple(warnings))

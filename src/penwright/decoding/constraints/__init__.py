@@ -1,0 +1,1 @@
+"""Constraints on a completion (patterns, banned and required words) as one regular language."""

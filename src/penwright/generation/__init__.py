@@ -1,0 +1,1 @@
+"""Prompt in, completion out."""

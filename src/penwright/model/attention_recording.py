@@ -1,0 +1,48 @@
+"""Seeing attention: for a while, the kernel of some layers is another one, which keeps its weights or changes them."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from penwright.model.attention import Attention, Kernel, attention_weights, plain_attention
+from penwright.model.mask import KernelMask
+
+
+@contextmanager
+def swap_kernels(module: nn.Module, swap: Callable[[str, Kernel], Kernel]) -> Iterator[None]:
+    """Inside, each attention of the module uses the kernel that `swap` makes of its name and the kernel it had."""
+    attentions = {name: part for name, part in module.named_modules() if isinstance(part, Attention)}
+    kernels = {name: attention.kernel for name, attention in attentions.items()}
+    try:
+        for name, attention in attentions.items():
+            attention.kernel = swap(name, attention.kernel)
+        yield
+    finally:
+        for name, attention in attentions.items():
+            attention.kernel = kernels[name]
+
+
+@contextmanager
+def record_attention(
+    module: nn.Module, keep: Callable[[Tensor], Tensor] = Tensor.detach
+) -> Iterator[Mapping[str, list[Float[Tensor, "batch n_heads targets sources"]]]]:
+    """The weights of every attention in the module, by its name there: a matrix for each pass, oldest first.
+
+    Inside, attention is computed step by step instead of by the fused kernel; outputs are equal up to rounding.
+    `keep` says what is kept of a matrix, such as fewer bits of it.
+    """
+    maps: dict[str, list[Tensor]] = {}
+
+    def recorder(name: str, kernel: Kernel) -> Kernel:
+        kept = maps[name] = []
+
+        def record(queries: Tensor, keys: Tensor, values: Tensor, mask: KernelMask, dropout: float) -> Tensor:
+            kept.append(keep(attention_weights(queries, keys, mask)))
+            return plain_attention(queries, keys, values, mask, dropout)
+
+        return record
+
+    with swap_kernels(module, recorder):
+        yield maps

@@ -1,0 +1,61 @@
+"""Attention of few targets to what a cache holds: what a compiled step has in the place of the usual kernel."""
+
+from math import inf
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from penwright.model.attention import Kernel, for_each_query_head
+from penwright.model.mask import KernelMask
+from penwright.native.toolchain import SOURCES
+
+SOURCE = SOURCES / "stepping_attention.cpp"
+COMPILES = torch.cpu._is_avx512_supported()  # else it is of no use
+
+
+def stepping_attention(origins: Int[Tensor, "batch sources"] | None = None) -> Kernel:
+    """The kernel for rows of which `origins` say where each source is kept; without, each row keeps its own."""
+
+    def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: KernelMask, dropout: float) -> Tensor:
+        allowed = None if mask.allowed is None else mask.allowed.contiguous()
+        inputs = (queries.float().contiguous(), keys.contiguous(), values.contiguous(), allowed, origins)
+        return (torch.ops.penwright.stepping_attention if COMPILES else _attend)(*inputs).to(queries.dtype)
+
+    return attend
+
+
+def _attend(
+    queries: Float[Tensor, "batch n_heads targets d_head"],
+    keys: Float[Tensor, "rows n_kv_heads sources d_head"],
+    values: Float[Tensor, "rows n_kv_heads sources d_head"],
+    allowed: torch.Tensor | None,
+    origins: torch.Tensor | None,
+) -> Float[Tensor, "batch n_heads targets d_head"]:
+    """As sums that a compiler makes two loops of; they are in float32."""
+    if origins is not None:
+        places = torch.arange(origins.shape[1], device=origins.device)
+        keys, values = (x[origins, :, places].transpose(1, 2) for x in (keys, values))
+    keys, values = (for_each_query_head(x, queries)[:, :, None].float() for x in (keys, values))
+    scores = (queries[:, :, :, None] * keys).sum(-1) * queries.shape[-1] ** -0.5
+    scores = scores if allowed is None else scores.masked_fill(~allowed, -inf)
+    weights = (scores - scores.amax(-1, keepdim=True)).exp()
+    sums = (weights[..., None] * values).sum(3)
+    return sums / weights.sum(-1, keepdim=True)  # once, and not for each source
+
+
+@torch.library.custom_op("penwright::stepping_attention", mutates_args=())
+def _stepping_attention(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    allowed: torch.Tensor | None,
+    origins: torch.Tensor | None,
+) -> torch.Tensor:
+    """What stepping_attention.cpp does, as torch does it."""
+    return _attend(queries, keys, values, allowed, origins)
+
+
+@_stepping_attention.register_fake
+def _(queries: torch.Tensor, *_: torch.Tensor | None) -> torch.Tensor:
+    return torch.empty_like(queries)

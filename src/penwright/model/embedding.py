@@ -1,0 +1,40 @@
+"""The two ends of a Transformer: from tokens to vectors, and from vectors to a score for each token."""
+
+from math import sqrt
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from penwright.config import ModelSettings
+from penwright.model.dropout import Dropout
+from penwright.model.norm import make_norm
+from penwright.model.positions import added_positions
+
+
+class Embedding(nn.Module):
+    """Token vectors, scaled where the paper does, plus their positions, with dropout on the sum."""
+
+    def __init__(self, vocab_size: int, settings: ModelSettings, tokens: nn.Embedding | None = None):
+        """`tokens` is another embedding's table, to share it."""
+        super().__init__()
+        self.tokens = tokens if tokens is not None else nn.Embedding(vocab_size, settings.d_model)
+        self.scale = sqrt(settings.d_model) if settings.scale_embeddings else 1.0
+        self.positions = added_positions(settings)
+        norm = make_norm(settings.d_model, settings.norm, bias=settings.bias)
+        self.norm = norm if settings.embedding_norm else nn.Identity()
+        self.dropout = Dropout(settings.dropout)
+
+    def forward(
+        self, tokens: Int[Tensor, "batch length"], positions: Int[Tensor, "rows length"]
+    ) -> Float[Tensor, "batch length d_model"]:
+        x = self.tokens(tokens) * self.scale
+        x = x if self.positions is None else x + self.positions(positions).to(x.dtype)
+        return self.dropout(self.norm(x))
+
+
+def output_layer(vocab_size: int, settings: ModelSettings, tied: nn.Embedding) -> nn.Linear:
+    """From vectors to logits, with the matrix of this embedding unless the settings want one of its own."""
+    layer = nn.Linear(settings.d_model, vocab_size, bias=settings.output_bias)
+    if settings.tie_embeddings != "none":
+        layer.weight = tied.weight
+    return layer

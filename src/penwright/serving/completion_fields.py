@@ -1,0 +1,122 @@
+"""The fields of a request for completions in OpenAI's terms, and those of its answer."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from penwright.serving.fields import LARGEST, MOST_ENTRIES, Name, Text, TokenId
+
+Ids = Annotated[list[TokenId], Field(max_length=1_000_000, fail_fast=True)]
+Stop = Annotated[Text, Field(max_length=1000)]
+MOST_LIKELY = 20  # alternatives that can be asked for with `logprobs`
+Finish = Literal["stop", "length"] | None
+
+
+MOST_BIASES = 300
+
+
+def _few(given: Any) -> Any:
+    """Refuse a large object before each of its values is looked at."""
+    if isinstance(given, dict) and len(given) > MOST_BIASES:
+        raise ValueError(f"may have at most {MOST_BIASES} entries")
+    return given
+
+
+Few = BeforeValidator(_few)
+
+
+class StreamOptions(BaseModel):
+    """What a stream tells beside the text."""
+
+    include_usage: bool = False
+
+
+class CompletionRequest(BaseModel):
+    """What is to be completed and how. Fields that are not named here, such as `user`, change nothing."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    model: Name | None = None
+    prompt: (
+        Text
+        | Annotated[list[Text], Field(max_length=MOST_ENTRIES, fail_fast=True)]
+        | Ids
+        | Annotated[list[Ids], Field(max_length=MOST_ENTRIES, fail_fast=True)]
+    ) = "\n"
+    max_tokens: Annotated[int, Field(ge=0, le=LARGEST)] | None = 16
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = 1.0
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = 1.0
+    n: Annotated[int, Field(ge=1, le=LARGEST)] | None = 1
+    best_of: Annotated[int, Field(ge=1, le=LARGEST)] | None = None
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MOST_LIKELY)] | None = None
+    echo: bool | None = False
+    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
+    logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Few] | None = None
+    suffix: Text | None = None
+    top_k: Annotated[int, Field(ge=-1, le=LARGEST)] | None = None  # ours, as in other open servers; 0 or -1: all tokens
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+
+
+class LogProbs(BaseModel):
+    """What each token was worth; places are in characters of the choice's text."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None] | None
+    text_offset: list[int]
+
+    @classmethod
+    def joined(cls, parts: Sequence["LogProbs"], with_top: bool) -> "LogProbs":
+        """One after the other."""
+        return cls(
+            tokens=[token for part in parts for token in part.tokens],
+            token_logprobs=[value for part in parts for value in part.token_logprobs],
+            top_logprobs=[top for part in parts for top in part.top_logprobs or []] if with_top else None,
+            text_offset=[place for part in parts for place in part.text_offset],
+        )
+
+    def before(self, place: int) -> "LogProbs":
+        """Those of the tokens that begin before this character."""
+        n = sum(offset < place for offset in self.text_offset)
+        top = None if self.top_logprobs is None else self.top_logprobs[:n]
+        return LogProbs(
+            tokens=self.tokens[:n],
+            token_logprobs=self.token_logprobs[:n],
+            top_logprobs=top,
+            text_offset=self.text_offset[:n],
+        )
+
+
+class CompletionChoice(BaseModel):
+    """A completion, or a piece of one."""
+
+    index: int
+    text: str
+    logprobs: LogProbs | None = None
+    finish_reason: Finish = None
+
+
+class Usage(BaseModel):
+    """How many tokens were read and written."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class CompletionAnswer(BaseModel):
+    """Completions, in the order of the prompts; or an event of a stream."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage | None = None

@@ -1,0 +1,158 @@
+"""Refusals: what a client is told that gets no answer, in the shape that clients of the route know."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from penwright.errors import PenwrightError
+from penwright.serving.dynamic_batching import Unwanted
+from penwright.serving.field_errors import first_problem
+from penwright.serving.model_worker import Busy, Stopping, UnknownModel
+
+LIBRETRANSLATE = frozenset({"/translate", "/detect", "/languages", "/frontend/settings"})
+TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    429: "rate_limit_error",
+    503: "unavailable_error",
+    504: "timeout_error",
+}
+AGAIN_SECONDS = {429: "1", 503: "5"}  # when to try again
+
+
+class TooMuch(PenwrightError):
+    """A request is larger than allowed."""
+
+
+class NotTraining(PenwrightError):
+    """A run that is to be stopped is not being trained."""
+
+
+class Explanation(BaseModel):
+    """What is wrong."""
+
+    message: str
+    type: str
+    param: str | None = None  # the field that it is about
+    code: str | None = None
+
+
+class Refusal(BaseModel):
+    """The answer of all routes but LibreTranslate's to what they cannot do."""
+
+    error: Explanation
+
+
+class PlainRefusal(BaseModel):
+    """LibreTranslate's answer."""
+
+    error: str
+
+
+REASONS = {
+    400: "The request cannot be met",
+    401: "The key is missing or wrong",
+    403: "The request comes from another place",
+    404: "There is no such model, run or route",
+    408: "The request did not arrive in time",
+    409: "The run is not being trained",
+    413: "The request is too large",
+    422: "The request is not of the right shape",
+    429: "Too many requests wait",
+    500: "The server failed",
+    503: "The server is shutting down",
+    504: "It took too long",
+}
+Answers = dict[int | str, dict[str, Any]]
+REFUSALS: Answers = {status: {"model": Refusal, "description": reason} for status, reason in REASONS.items()}
+PLAIN_REFUSALS: Answers = {status: {"model": PlainRefusal, "description": reason} for status, reason in REASONS.items()}
+STATUS: Mapping[type[Exception], int] = {
+    UnknownModel: 404,
+    TooMuch: 413,
+    NotTraining: 409,
+    Busy: 429,
+    Stopping: 503,
+    Unwanted: 503,
+    TimeoutError: 504,
+}
+
+
+def refusal(path: str, status: int, message: str, param: str | None = None) -> JSONResponse:
+    """In the shape that clients of this path know."""
+    message = message.encode("utf-8", "backslashreplace").decode()
+    kind = TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    if path in LIBRETRANSLATE:
+        content = PlainRefusal(error=message).model_dump()
+    else:
+        content = Refusal(error=Explanation(message=message, type=kind, param=param)).model_dump()
+    headers = {"Retry-After": AGAIN_SECONDS[status]} if status in AGAIN_SECONDS else {}
+    if status == 401:
+        headers["WWW-Authenticate"] = 'Basic realm="penwright", charset="UTF-8"'  # so that a browser asks for the key
+    return JSONResponse(content, status, headers)
+
+
+def told(error: Exception) -> tuple[int, str]:
+    """The status and the words for an error."""
+    status = next((status for kind, status in STATUS.items() if isinstance(error, kind)), None)
+    if isinstance(error, TimeoutError):
+        return 504, "this took longer than the server allows (deadline_seconds): ask for less"
+    if isinstance(error, PenwrightError):
+        return status or 400, str(error)
+    return 500, "the server failed; its log says more"
+
+
+def explain_errors(app: FastAPI) -> None:
+    """Have this app answer with refusals."""
+    app.add_exception_handler(PenwrightError, _refused)
+    app.add_exception_handler(TimeoutError, _refused)
+    app.add_exception_handler(RequestValidationError, _misshapen)
+    app.add_exception_handler(HTTPException, _not_served)
+    app.add_exception_handler(Exception, _refused)
+
+
+async def _refused(request: Request, error: Exception) -> JSONResponse:
+    return refusal(request.url.path, *told(error))
+
+
+async def _misshapen(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    path, problems = request.url.path, error.errors()
+    source = str(problems[0]["loc"][0])  # body, query or path
+    inside = [{**each, "loc": each["loc"][1:]} for each in problems if str(each["loc"][0]) == source]
+    given = error.body if source == "body" else dict(request.query_params) | request.path_params
+    if problems[0]["type"] == "json_invalid":
+        inside = [{**inside[0], "loc": ()}]
+    place, reason = first_problem(inside, given)
+    if not place and problems[0]["type"] == "missing":
+        reason = "the request has no body: send JSON"
+    clients_know_400 = path in LIBRETRANSLATE or path.startswith("/v1/")
+    message = f"{place}: {reason}" if place else reason
+    return refusal(path, 400 if clients_know_400 else 422, message[:500], place[:200] or None)
+
+
+async def _not_served(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    path, method = request.url.path, request.method
+    message = {
+        404: f"there is nothing at {method} {path[:200]}. {_instead(path)}All routes are listed in /openapi.json",
+        405: f"{path[:200]} does not take {method}. All routes are listed in /openapi.json",
+        400: "the body cannot be read: send JSON",
+    }.get(error.status_code, str(error.detail))
+    answer = refusal(path, error.status_code, message)
+    answer.headers.update(error.headers or {})
+    return answer
+
+
+def _instead(path: str) -> str:
+    """Return what to use in place of a route that OpenAI's servers have and this one has not."""
+    if not path.startswith("/v1/"):
+        return ""
+    chat = "This server has no chat models. " if path.startswith("/v1/chat") else ""
+    return f"{chat}To have text written, use POST /v1/completions. "

@@ -1,0 +1,98 @@
+"""What all tasks share: a run's parts laid out side by side, and the model as a person uses it."""
+
+from dataclasses import dataclass
+
+import torch
+
+from penwright.classification.classifier import Classifier
+from penwright.config import Recipe
+from penwright.data.batching import Markers
+from penwright.data.corpora import Cleaning, Columns, Corpus, Document, Labelled, Pair, Part, Reading, Roles
+from penwright.data.languages import Languages, languages_between, languages_told
+from penwright.data.store import TokenStore
+from penwright.generation.generator import Generator
+from penwright.model import Model
+from penwright.model.decoder_only import DecoderOnly
+from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.encoder_only import EncoderOnly
+from penwright.tokenizers import Tokenizer
+from penwright.translation.translator import Translator
+
+Application = Generator | Translator | Classifier
+AnyCorpus = Corpus[Document] | Corpus[Pair] | Corpus[Labelled]
+AnyPart = Part[Document] | Part[Pair] | Part[Labelled]
+
+
+@dataclass
+class RunContext:
+    """All parts of one run, laid out."""
+
+    recipe: Recipe
+    corpus: AnyCorpus
+    tokenizer: Tokenizer
+    training: TokenStore | None  # None where a model is only measured
+    held_out: TokenStore
+    model: Model
+    device: torch.device
+    card: "Card"
+
+    @property
+    def markers(self) -> Markers:
+        return Markers(self.tokenizer.pad_id, self.tokenizer.start_id, self.tokenizer.end_id)
+
+    @property
+    def application(self) -> Application:
+        """The model with its tokenizer, as a person uses it."""
+        return make_application(self.model, self.tokenizer, self.recipe, self.card)
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a person's use of a model needs to know of its training."""
+
+    labels: tuple[str, ...] = ()
+    max_source_tokens: int | None = None  # of the longest source seen, with its end token
+    languages: Languages | None = None  # of the pairs; None: not known
+
+
+def make_card(corpus: AnyCorpus, training: TokenStore) -> Card:
+    """What is known after the corpus was read."""
+    sources = training.columns.get("source")
+    longest = None if sources is None else int(sources.lengths.max()) + 1
+    return Card(corpus.labels, longest, languages_between(corpus.names))
+
+
+def languages_of(recipe: Recipe, card: Card) -> Languages | None:
+    """Those of a translator: as its corpus called them, or as its recipe tells."""
+    return card.languages or languages_told(recipe.data)
+
+
+def make_application(model: Model, tokenizer: Tokenizer, recipe: Recipe, card: Card) -> Application:
+    """The model with its tokenizer: text in, text or labels out."""
+    match model:
+        case DecoderOnly():
+            return Generator(model, tokenizer, recipe.decoding)
+        case EncoderDecoder():
+            languages = languages_of(recipe, card)
+            return Translator(
+                model,
+                tokenizer,
+                recipe.decoding,
+                source_language=languages.source if languages else None,
+                max_source_tokens=card.max_source_tokens,
+            )
+        case EncoderOnly():
+            return Classifier(model, tokenizer, card.labels)
+
+
+def reading_of(recipe: Recipe, roles: Roles | None = None) -> Reading:
+    """Return how files are read: in which columns (those of the recipe, else these `roles`), and what is left out."""
+    data = recipe.data
+    return Reading(
+        columns=Columns(data.source, data.target, data.text, data.label, data.label_names, roles or {}),
+        validation=data.validation,
+        held_out=data.held_out,
+        seed=recipe.seed if data.seed is None else data.seed,
+        encoding=data.encoding,
+        cleaning=Cleaning(data.max_characters, data.max_ratio, data.deduplicate),
+    )

@@ -1,0 +1,1 @@
+"""Automatic choices: sizes, budget and schedule from the text and the machine."""

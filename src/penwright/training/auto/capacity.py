@@ -1,0 +1,230 @@
+"""What a corpus, a budget and a machine allow for: how many tokens a model sees, and how large it may be for them."""
+
+from functools import cached_property, lru_cache
+from math import inf, log2
+from typing import NamedTuple
+
+import torch
+
+from penwright.config import SIZES, ModelSettings, Task, merge, validate
+from penwright.devices import TOO_LITTLE_MEMORY
+from penwright.errors import PenwrightError, UsageError
+from penwright.model.size import Size, size_of
+from penwright.training.auto.choices import Choices, in_words, rounded
+from penwright.training.auto.throughput import Pace
+from penwright.training.compilation import GAIN, choose_compilation
+
+MANY_CHARACTERS = 400  # different ones, in no alphabet
+LETTERS_A_PIECE = (2.4, 0.4)  # of an alphabet, in a vocabulary of 1,024 and for each doubling of it (measured)
+OF_MANY = (1.05, 0.22)  # the same where there are thousands of characters
+
+
+class Facts(NamedTuple):
+    """Of the training part."""
+
+    task: Task
+    n_examples: int  # documents, pairs or labelled texts
+    n_bytes: int  # of their text (of pairs: of the target side)
+    n_characters: int  # distinct ones
+    n_labels: int = 0
+    n_letters: int = 0  # characters of their text; 0: as many as bytes
+
+    @property
+    def letters(self) -> int:
+        return self.n_letters or self.n_bytes
+
+    @property
+    def has_many_characters(self) -> bool:
+        """Whether it is written in no alphabet, as Chinese and Japanese are."""
+        return self.n_characters > MANY_CHARACTERS and self.n_bytes > 2 * self.letters
+
+    def tokens_in(self, kind: str, vocab_size: int) -> float:
+        """How many tokens of a kind of tokenizer the text has, roughly."""
+        if kind == "bytes":
+            return float(max(1, self.n_bytes))
+        if kind == "characters":
+            return float(max(1, self.letters))
+        least, more = OF_MANY if self.has_many_characters else LETTERS_A_PIECE
+        return max(1.0, self.letters / max(0.5, least + more * log2(vocab_size / 1024)))
+
+
+DEFAULT_MINUTES = 10.0
+SHORT = 2.0  # minutes
+LADDER = ("nano", "tiny", "mini", "small", "medium", "base", "large")
+TOKENS_PER_PARAMETER: dict[Task, float] = {"generate": 1.0, "translate": 0.53, "classify": 0.7}
+# ... that training should see: with fewer, a smaller model gets further in the time
+SHORT_SHARE = 0.4  # of them, that is enough for a writer of less than two minutes
+PARAMETERS_PER_TOKEN: dict[Task, float] = {"generate": 12.0, "translate": 12.0, "classify": 0.6}
+# ... of the corpus: more only learns it by heart, and soonest where a whole text teaches no more than a label
+FEWEST_STEPS = 100  # half of which warm up: of Multi30k 50 gave BLEU 1.8, 100 gave 9.6 (measured)
+REACHED: dict[Task, float] = {"generate": 0.6, "translate": 0.6, "classify": 0.8}
+# ... of what the quickest step would allow for: padding, dropout, compiling and looks take the rest (measured on a CPU
+# with AVX-512; on a slow one compiling takes more of few minutes)
+FLOPS = 2e11  # a second, that two cores train at: to tell roughly how long so many tokens take
+HOPE = 1.5  # a larger model may do so many times more FLOP a second than a smaller one, and seldom does; on a CPU
+
+
+class CapacityPlanner:
+    """Answers from the choices made so far, so that it can be asked while a recipe is in the making.
+
+    A model is told by the name of its size, or None for the one that the settings make.
+    """
+
+    def __init__(self, facts: Facts, choices: Choices, pace: Pace, device: torch.device):
+        self._facts, self._choices, self._device = facts, choices, device
+        self._pace = lru_cache(maxsize=None)(pace)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether a writer has so little time that what it reads should be few kinds of large pieces (measured)."""
+        return self._facts.task == "generate" and self._choices.number("training.minutes", DEFAULT_MINUTES) < SHORT
+
+    @property
+    def vocab_size(self) -> int:
+        """As far as it can be known before the tokenizer is trained."""
+        kind, asked = self._choices.section("tokenizer")["type"], int(self._choices.number("tokenizer.vocab_size"))
+        if kind == "characters":
+            every = self._facts.n_characters + 4
+            return min(every, asked or every)
+        return 259 if kind == "bytes" else asked
+
+    @property
+    def corpus_tokens(self) -> float:
+        """Of the training part, roughly; of a labelled text, as many as are read of it in an epoch."""
+        tokens = self._facts.tokens_in(self._choices.section("tokenizer")["type"], self.vocab_size)
+        if self._facts.task != "classify":
+            return tokens
+        return min(tokens, self._facts.n_examples * self._choices.number("model.context_length"))
+
+    @property
+    def counted_tokens(self) -> float | None:
+        """Those that a budget of steps, epochs or tokens says; None for minutes."""
+        training, number = self._choices.section("training"), self._choices.number
+        if "tokens" in training:
+            return number("training.tokens")
+        if "epochs" in training:
+            return number("training.epochs") * self.corpus_tokens
+        if "steps" in training:
+            per_step = number("training.batch_tokens") * number("training.accumulate", 1.0)
+            return number("training.steps") * per_step
+        return None
+
+    @cached_property
+    def epochs(self) -> float:
+        """Passes over the training part that the budget allows for, once the model is chosen."""
+        tokens = self.tokens(self._chosen_size)
+        if not tokens:
+            raise PenwrightError(TOO_LITTLE_MEMORY)
+        return tokens / self.corpus_tokens
+
+    @property
+    def epochs_by_characters(self) -> float:
+        """Passes that a small model could make over a text if it read characters; without end unless minutes count.
+
+        To be asked before a tokenizer is chosen.
+        """
+        if "minutes" not in self._choices.section("training"):
+            return inf
+        sizes = [name for name in ("tiny", *LADDER) if self._is_possible(name)] or [LADDER[0]]  # which says why none is
+        tokens = self._tokens_in_minutes(self._chosen_size or sizes[0], self._facts.n_characters + 4)
+        return tokens / self._facts.letters
+
+    @property
+    def steps(self) -> float:
+        """Steps that the budget allows for, once the model is chosen."""
+        batch_tokens = min(self._choices.number("training.batch_tokens"), self.corpus_tokens)  # there are no more
+        return self.epochs * self.corpus_tokens / (batch_tokens * self._choices.number("training.accumulate", 1.0))
+
+    @property
+    def _chosen_size(self) -> str | None:
+        name: str | None = self._choices.section("model").get("size")
+        return name
+
+    def tokens(self, name: str | None) -> float:
+        """Target tokens that the budget allows for."""
+        counted = self.counted_tokens
+        return self._tokens_in_minutes(name, self.vocab_size) if counted is None else counted
+
+    def _tokens_in_minutes(self, name: str | None, vocab_size: int) -> float:
+        seconds = 60 * self._choices.number("training.minutes")
+        pace = self._tokens_a_second(name, vocab_size)
+        gain = GAIN if self._device.type == "cpu" and self._compilation(seconds)[0] else 1.0
+        n_teachers = len(self._choices.section("distillation").get("teachers", ()))
+        return seconds * REACHED[self._facts.task] * pace * gain / (1 + n_teachers / 3)  # a teacher only goes forward
+
+    def _tokens_a_second(self, name: str | None, vocab_size: int) -> float:
+        """Measured, not compiled."""
+        return self._pace(self._settings(name), vocab_size, int(self._choices.number("training.batch_tokens")))
+
+    def tokens_needed(self, name: str) -> float:
+        """Those that a model should see to be worth its size."""
+        share = SHORT_SHARE if self.is_short else 1.0
+        return share * TOKENS_PER_PARAMETER[self._facts.task] * self._measure(name).matrix_parameters
+
+    def minutes_wanted(self) -> float | None:
+        """Those that would do for the chosen model, where the budget has far too few; None where it has not."""
+        if self.counted_tokens is not None:
+            return None
+        n_steps = self.steps
+        return None if n_steps >= FEWEST_STEPS else self._choices.number("training.minutes") * FEWEST_STEPS / n_steps
+
+    def largest_size(self) -> tuple[str, str]:
+        """The largest size that sees enough tokens in the budget and does not dwarf the corpus; and why."""
+        sizes = [name for name in LADDER if self._is_possible(name)] or [LADDER[0]]  # which says why none is
+        chosen, tokens = sizes[0], self.tokens(sizes[0])
+        for name in sizes[1:]:
+            cost, needed = self._flops(name) / self._flops(chosen), self.tokens_needed(name)
+            dwarfs = self._measure(name).matrix_parameters > PARAMETERS_PER_TOKEN[self._facts.task] * self.corpus_tokens
+            if dwarfs or self._hope * tokens / cost < needed:
+                break
+            affordable = self.tokens(name)
+            if affordable < needed:
+                break
+            chosen, tokens = name, affordable
+        epochs = rounded(tokens / self.corpus_tokens)
+        return chosen, f"sees about {in_words(tokens)} tokens in the budget, {epochs} epochs"
+
+    def compilation(self) -> tuple[bool, str]:
+        """Whether to compile, and why; for a budget that is not in minutes its length depends on the model."""
+        counted = self.counted_tokens
+        if counted is None:
+            return self._compilation(60 * self._choices.number("training.minutes"))
+        return self._compilation(self._seconds_for(counted))
+
+    def _seconds_for(self, tokens: float) -> float:
+        """Roughly, for the chosen model: by a rule of thumb on a CPU; timed on a GPU, as no such rule is known."""
+        name = self._chosen_size
+        if self._device.type == "cpu":
+            return 3 * self._flops(name) * tokens / FLOPS
+        pace = self._tokens_a_second(name, self.vocab_size)
+        return tokens / pace if pace else inf
+
+    @property
+    def _hope(self) -> float:
+        """Times more FLOP a second, at most, for a larger model; small ones hardly keep a GPU busy."""
+        return HOPE if self._device.type == "cpu" else inf
+
+    def _compilation(self, seconds: float) -> tuple[bool, str]:
+        asked = self._choices.section("training").get("compile", "auto")
+        if asked != "auto":
+            return asked == "on", "as asked"
+        return choose_compilation(self._device, self._facts.task, seconds)
+
+    def _settings(self, name: str | None) -> ModelSettings:
+        table = merge(SIZES[name] if name else {}, self._choices.section("model"))
+        return validate(ModelSettings, table, "the settings")
+
+    def _is_possible(self, name: str) -> bool:
+        """Whether this size suits what is given beside it, such as a number of heads."""
+        try:
+            self._settings(name)
+        except UsageError:
+            return False
+        return True
+
+    def _measure(self, name: str | None) -> Size:
+        n_labels = max(1, self._facts.n_labels)
+        return size_of(self._facts.task, self.vocab_size, self._settings(name), n_labels=n_labels)
+
+    def _flops(self, name: str | None) -> int:
+        return self._measure(name).flops_per_token

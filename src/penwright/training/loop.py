@@ -1,0 +1,209 @@
+"""A training session: steps, looks at held-out examples, samples, checkpoints, and an orderly end."""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, nullcontext, suppress
+from shlex import quote
+from time import monotonic
+
+from penwright.errors import Interrupted
+from penwright.evaluation.scores import Sample, Score
+from penwright.run.folder import METRICS, SAMPLES, Run
+from penwright.run.stop_file import forget_wishes, is_to_stop, note_stopped
+from penwright.training.compilation import uncompiled
+from penwright.training.signals import stop_requests
+from penwright.training.trainer import StepReport, Trainer
+
+SAVE_AT_LEAST_EVERY = 300.0  # seconds
+EVALUATIONS = 10  # of a run, unless the settings say otherwise
+OVER_FITTED = 0.01  # nats so much above the least, relatively: more than chance where it is seen ...
+COOL_AFTER, STOP_AFTER = 2, 3  # ... so many times in a row
+FRESH, GROWTH = 2.0, 1.5  # epochs after which a look is due, and again after so many times as many
+FEWEST_STEPS = 20  # of minutes before a look: a model that knows nothing yet writes on to the limit, which takes long
+STOP_BELOW = 0.5  # of the peak of the learning rate: until then the cooldown may still mend what a high one does
+
+
+class Observer:
+    """Whoever wants to see a run as it goes; every method may be left as it is."""
+
+    def said(self, text: str) -> None:
+        """Something a person should know: a choice with its reason, a warning."""
+
+    def stepped(self, trainer: Trainer, report: StepReport) -> None:
+        """A step was taken."""
+
+    def evaluated(self, trainer: Trainer, scores: Sequence[Score], samples: Sequence[Sample], best: bool) -> None:
+        """The held-out part was looked at; `best` says that no earlier look was better."""
+
+    def finished(self, trainer: Trainer) -> None:
+        """The session ended, well or not."""
+
+
+class Session:
+    """One run on its way from the first step to the last."""
+
+    def __init__(
+        self,
+        run: Run,
+        trainer: Trainer,
+        evaluate: Callable[[], Sequence[Score]],
+        sample: Callable[[], Sequence[Sample]],
+        observers: Sequence[Observer],
+    ):
+        """`evaluate` gives scores of which the first one ranks; both functions read the trainer's model."""
+        self.run, self.trainer, self.evaluate, self.sample, self.observers = run, trainer, evaluate, sample, observers
+        self.last_evaluated_step, self.last_evaluated_at = trainer.state.step, trainer.state.seconds
+        self.saved_step, self.saved_at = trainer.state.step, monotonic()
+
+    def fit(self) -> None:
+        """Train to the end of the budget or of patience.
+
+        Save and raise Interrupted after SIGINT, SIGTERM, SIGHUP or a stop file in the run folder (wishes.py).
+        """
+        try:
+            with stop_requests() as received:
+                for report in self.trainer.steps():
+                    self._show("stepped", self.trainer, report)
+                    if self._evaluation_is_due():
+                        self._look_up()
+                    elif monotonic() - self.saved_at > SAVE_AT_LEAST_EVERY:
+                        self._save()
+                    if self.trainer.state.stopped_early:
+                        break
+                    unfinished = self.trainer.state.step != self.trainer.state.total_steps
+                    if unfinished and (received or is_to_stop(self.run)):
+                        self._interrupted()
+                if self.last_evaluated_step != self.trainer.state.step:
+                    self._look_up()
+                forget_wishes(self.run)
+        finally:
+            with ExitStack() as stack:  # each is told, whatever befalls another
+                for observer in reversed(self.observers):
+                    stack.callback(shown, observer.finished, self.trainer)
+
+    def _evaluation_is_due(self) -> bool:
+        state, settings = self.trainer.state, self.trainer.settings
+        if state.step == state.total_steps:
+            return True
+        if settings.evaluate_every is not None:
+            return state.step % settings.evaluate_every == 0
+        if settings.minutes is None and state.total_steps is not None:
+            every = max(1, (state.total_steps - state.first_step) // EVALUATIONS)
+            return (state.step - state.first_step) % every == 0 or self._passes_a_mark()
+        if state.step - state.first_step < FEWEST_STEPS:
+            return False
+        cost = state.reserved_seconds  # no more than a twentieth of the time goes into looking
+        since = state.seconds - self.last_evaluated_at
+        return since >= 20 * cost and (since >= 60 * (settings.minutes or 1) / EVALUATIONS or self._has_read_on())
+
+    def _passes_a_mark(self) -> bool:
+        """Whether 2, 3, 4.5 ... epochs end with this step: where many are counted, the best moment comes early."""
+        before, now = map(self.trainer.epochs_until, (self.trainer.state.step - 1, self.trainer.state.step))
+        mark = FRESH
+        while mark <= before:
+            mark *= GROWTH
+        return mark <= now
+
+    def _has_read_on(self) -> bool:
+        """Whether a small text was read often since the last look: its best moment must not pass by unseen."""
+        state, epochs = self.trainer.state, self.trainer.epochs_until
+        return epochs(state.step) >= max(FRESH, GROWTH * epochs(self.last_evaluated_step))
+
+    def _look_up(self) -> None:
+        """Score the held-out part, write samples, remember which is best, save."""
+        trainer, begin = self.trainer, monotonic()
+        with uncompiled(), trainer.average.applied() if trainer.average else nullcontext():
+            scores, samples = self.evaluate(), self.sample()
+        state = trainer.state
+        best = self._is_best(scores)
+        if best:
+            state.best, state.best_step, state.nats_of_best = scores[0].value, state.step, _nats(scores)
+        state.evaluations_since_best = 0 if best else state.evaluations_since_best + 1
+        record = {score.name: score.value for score in scores}
+        counters = {"step": state.step, "seconds": round(state.seconds, 2), "epoch": round(trainer.epoch, 3)}
+        self.run.append(METRICS, {**counters, "targets": state.targets, "skipped": state.skipped, **record})
+        for sample in samples:
+            self.run.append(SAMPLES, {"step": state.step, **sample._asdict()})
+        self._show("evaluated", trainer, scores, samples, best)
+        self.last_evaluated_step = state.step
+        self._mind_over_fitting(scores)
+        before = state.seconds
+        state.reserved_seconds = monotonic() - begin
+        state.seconds = before + state.reserved_seconds  # so that a run resumed from here has not got them anew
+        self._save()
+        state.reserved_seconds = monotonic() - begin
+        self.last_evaluated_at = before + state.reserved_seconds
+
+    def _is_best(self, scores: Sequence[Score]) -> bool:
+        """By the first score; of those that only chance may tell apart, or are equal, the one with fewest nats."""
+        state, score, nats = self.trainer.state, scores[0], _nats(scores)
+        if state.best is None or nats is None or state.nats_of_best is None:
+            return score.beats(state.best)
+        alike = abs(score.value - state.best) <= (score.standard_error or 0.0)
+        return nats < state.nats_of_best if alike else score.beats(state.best)
+
+    def _save(self) -> None:
+        tensors, record = self.trainer.save()
+        step = self.trainer.state.step
+        weights = self.trainer.weights()
+        self.run.save_checkpoint(step, weights, tensors, record)
+        self.run.save_first(step, weights, record)
+        self.run.prune(self.trainer.settings.keep)
+        self.saved_step, self.saved_at = step, monotonic()
+
+    def _interrupted(self) -> None:
+        if self.saved_step != self.trainer.state.step:
+            self._save()
+        note_stopped(self.run)
+        n = self.trainer.ranks.size
+        raise Interrupted(
+            f"stopped after step {self.trainer.state.step:,}; everything is saved. "
+            f"Resume with: penwright train --resume {quote(str(self.run.folder))}{f' --processes {n}' if n > 1 else ''}"
+        )
+
+    def _mind_over_fitting(self, scores: Sequence[Score]) -> None:
+        """Stop when patience is over; where over-fitting is to be minded, cool down as it begins, stop if it goes on.
+
+        It is seen by the nats, which move smoothly where a score such as accuracy jumps by chance.
+        """
+        settings, state = self.trainer.settings, self.trainer.state
+        nats = _nats(scores)
+        if nats is not None:
+            state.best_nats = nats if state.best_nats is None else min(nats, state.best_nats)
+            over = nats > state.best_nats * (1 + OVER_FITTED)
+            state.evaluations_over_fitted = state.evaluations_over_fitted + 1 if over else 0
+        if state.step == state.total_steps:
+            return
+        if settings.patience is not None and state.evaluations_since_best >= settings.patience:
+            self._stop_early(f"no better score in {settings.patience} evaluations")
+        elif settings.mind_over_fitting and state.evaluations_over_fitted >= COOL_AFTER and self.trainer.cool_down():
+            state.evaluations_over_fitted = 0
+            self._say(
+                f"it begins to over-fit: the learning rate cools down from here, until step {state.total_steps:,}"
+            )
+        elif (
+            settings.mind_over_fitting
+            and min(state.evaluations_over_fitted, state.evaluations_since_best) >= STOP_AFTER
+            and not self.trainer.rate_falls_below(STOP_BELOW)
+        ):
+            self._stop_early("it over-fits ever more")
+
+    def _stop_early(self, reason: str) -> None:
+        self.trainer.state.stopped_early = True
+        self._say(f"stopped early at step {self.trainer.state.step:,}: {reason}; the best is kept")
+
+    def _say(self, text: str) -> None:
+        self._show("said", text)
+
+    def _show(self, event: str, *details: object) -> None:
+        for observer in self.observers:
+            shown(getattr(observer, event), *details)
+
+
+def shown(show: Callable[..., None], *details: object) -> None:
+    """Call a method of an observer. A terminal that has gone, or a full log, must not end the training."""
+    with suppress(OSError):
+        show(*details)
+
+
+def _nats(scores: Sequence[Score]) -> float | None:
+    return next((score.value for score in scores if score.name.startswith("nats")), None)

@@ -1,0 +1,1 @@
+"""Constraints on a translation: a glossary, protected spans, a given beginning."""

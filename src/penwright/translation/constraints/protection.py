@@ -1,0 +1,65 @@
+"""What must come through a translation letter by letter."""
+
+import re
+from bisect import bisect
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from penwright.errors import UsageError
+
+_UNITS = (
+    r"%|‰|°\s?[CFK]?|[kcmµnd]?m[²³23]?|[kmµ]?g|[cmd]?l|[kKMGT]i?[bB]|[kMGT]?bit/s|[kMG]?Hz|[kMG]?Wh?|[km]?V|[km]A|"
+    r"km/h|m/s|mph|h|min|s|ms|ft|lb|oz|px|pt|dpi|bar|h?Pa|kcal|[kM]J|[kM]?N|ppm|€|\$|£|¥|EUR|USD|GBP|CHF|JPY"
+)
+_UNITS_THAT_ARE_WORDS = "A|B|J|in"  # so they count only where no space parts them from the number
+# What begins in the middle of what was tried already is not tried again: a text of digits alone would take for ever.
+_NUMBER = r"[-+]?(?<!\d[.,\u00a0\u202f])\d++(?:[.,\u00a0\u202f]\d++)*+"
+PATTERNS = {
+    "code": r"`[^`\n]+`",
+    "tag": r"</?[A-Za-z][^<>\n]*>",
+    "placeholder": r"\{\{[^{}\n]+\}\}|\$?\{[^{}\s]+\}|%\(\w+\)[sd]|%[sd](?!\w)",
+    "URL": r"(?:(?:https?|ftp|file)://|www\.)[^\s<>\"'`]*[^\s<>\"'`.,;:!?)\]}»”…]",
+    "e-mail": r"(?<![\w.+-])[\w.+-]++@\w[\w-]*(?:\.[\w-]*\w)+",
+    "number": rf"(?<![\w.,])(?:{_NUMBER}(?:\s?(?:{_UNITS})|(?:{_UNITS_THAT_ARE_WORDS}))(?![\w/])|[€$£¥]\s?{_NUMBER})",
+}
+
+
+class ProtectedSpan(NamedTuple):
+    """A part of a text."""
+
+    start: int
+    end: int
+
+
+class Protection:
+    """The spans that are kept: those of PATTERNS, and of a person's own patterns."""
+
+    def __init__(self, own: Iterable[str] = (), patterns: Iterable[str] = tuple(PATTERNS.values())):
+        """Raises UsageError for a pattern that is no regular expression."""
+        self._patterns = [_compiled(pattern) for pattern in (*own, *patterns)]
+
+    def spans(self, text: str) -> list[ProtectedSpan]:
+        """In order, without overlaps: own patterns first, then in the order of PATTERNS."""
+        kept: list[ProtectedSpan] = []
+        for pattern in self._patterns:
+            for match in pattern.finditer(text):
+                span = _trimmed(match)
+                place = bisect(kept, span)
+                is_free = all(span.end <= o.start or o.end <= span.start for o in kept[max(0, place - 1) : place + 1])
+                if span.start < span.end and is_free:
+                    kept.insert(place, span)
+        return kept
+
+
+def _trimmed(match: re.Match[str]) -> ProtectedSpan:
+    found = match[0]
+    return ProtectedSpan(
+        match.start() + len(found) - len(found.lstrip()), match.end() - len(found) + len(found.rstrip())
+    )
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise UsageError(f"{pattern!r} is not a regular expression: {error}") from None

@@ -1,0 +1,232 @@
+"""What a person asks of translations: terms of a glossary, spans that stay as they are. From a source to its guide."""
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import fsum, inf, log
+from typing import Literal, NamedTuple
+
+from penwright.decoding.constraints.term_automaton import Borders, ConstraintAutomaton, RequiredTerm, Tokens
+from penwright.decoding.hypotheses import Hypothesis
+from penwright.text import CHINESE_OR_JAPANESE, WITHOUT_SPACES
+from penwright.tokenizers import Tokenizer
+from penwright.translation.constraints.glossary import Glossary, capitalised
+from penwright.translation.constraints.placement import TargetWord
+from penwright.translation.constraints.protection import Protection
+
+NO_TERMS, USUAL = Glossary(), Protection()
+UNLIKELY = log(0.01)  # less than this, and the model would not have written it there by itself
+
+
+@dataclass(frozen=True, eq=False)
+class Constraints:
+    """What is asked of a translation."""
+
+    glossary: Glossary = NO_TERMS
+    bias: float = inf  # inf: the words of the glossary must come. Else they become likelier, by so many nats a token
+    protection: Protection = USUAL
+
+    @property
+    def is_hard(self) -> bool:
+        return self.bias == inf
+
+
+USUAL_DEMANDS = Constraints()  # no glossary; what Protection names stays as it is
+NO_CONSTRAINTS = Constraints(protection=Protection(patterns=()))  # what the model writes by itself
+Range = tuple[int, int]  # of characters, from the first up to, but not with, the second
+
+
+class Constraint(NamedTuple):
+    """Words that a translation is to have, and where in the source that is asked for."""
+
+    start: int
+    end: int
+    forms: tuple[str, ...]
+    protected: bool  # letter by letter
+    follows_case: bool = False  # whether a capital is right at the beginning of a text
+
+
+class DraftReport(NamedTuple):
+    """What a translation that is not led tells of the glossary's words."""
+
+    spots: Sequence[tuple[Constraint, TargetWord]]  # what stands in place of wished words
+    unwanted: Sequence[str]  # words that are to be replaced, wherever they might come
+    missed: frozenset[tuple[str, ...]]  # the forms of the wished words that it has not
+    n_tokens: int | None = None  # its length, with the end token
+
+
+NO_DRAFT: DraftReport = DraftReport((), (), frozenset())
+
+
+class ConstraintResult(NamedTuple):
+    """What became of a wish."""
+
+    source: str
+    start: int  # of it in the source
+    end: int
+    protected: bool  # a span that stays as it is, not a term of the glossary
+    state: Literal["found", "forced", "inserted", "missed"]  # by the model itself; by search; afterwards; not at all
+    target: str = ""
+    target_start: int = -1  # of it in the translation
+    target_end: int = -1
+
+    def moved(self, in_source: int, in_target: int) -> "ConstraintResult":
+        """The same, in texts that have so many characters more before it."""
+        there = in_target if self.target_start >= 0 else 0
+        return self._replace(
+            start=self.start + in_source,
+            end=self.end + in_source,
+            target_start=self.target_start + there,
+            target_end=self.target_end + there,
+        )
+
+    def warnings(self) -> list[str]:
+        """What a person should look at."""
+        if self.state == "inserted":
+            return [f"put in after translating, perhaps at the wrong place: {self.source}"]
+        return [f"the glossary's words for this are missing: {self.source}"] if self.state == "missed" else []
+
+
+def wishes_of(text: str, demands: Constraints) -> list[Constraint]:
+    """In their order in the source; a protected span goes before a term that overlaps it."""
+    spans = demands.protection.spans(text)
+    wishes = [Constraint(*span, (text[span.start : span.end],), True) for span in spans]
+    for start, end, entry in demands.glossary.find(text):
+        if all(end <= span.start or span.end <= start for span in spans):
+            wishes.append(Constraint(start, end, entry.wished(text[start:end]), False, entry.case != "exact"))
+    return sorted(wishes)
+
+
+class GuideMaker:
+    """Makes guides in the tokens of a tokenizer."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self._tokenizer, self._borders = tokenizer, Borders(tokenizer)
+
+    def guide(
+        self, source: str, wishes: Sequence[Constraint], bias: float, draft: DraftReport = NO_DRAFT
+    ) -> ConstraintAutomaton | None:
+        """None where there is nothing to ask for. Protected spans come as far in the target as in the source."""
+        terms, places = [], {wish.forms: word.first for wish, word in draft.spots}
+        for wish, times in counted(wishes):
+            place = tokens_before(self._tokenizer, source, wish.start) if wish.protected else places.get(wish.forms)
+            place = place if times == 1 else None
+            terms.append(self._term(wish, times, inf if wish.protected else bias, place))
+        terms += [self._term(Constraint(0, 0, (word,), False, True), 0, inf, None) for word in draft.unwanted]
+        known = [term for term in terms if term.forms]
+        return ConstraintAutomaton(known, self._borders) if known else None
+
+    def nothing(self) -> ConstraintAutomaton:
+        """A guide without terms."""
+        return ConstraintAutomaton((), self._borders)
+
+    def beginning(self, prefix: str, guide: ConstraintAutomaton | None) -> ConstraintAutomaton | None:
+        """The guide, after the tokens of a prefix."""
+        if not prefix.strip():
+            return guide
+        tokens = tuple(self._tokenizer.encode(prefix.strip()))
+        whole = prefix[-1].isspace()
+        return replace(guide or self.nothing(), prefix=tokens, whole_prefix=whole)
+
+    def _term(self, wish: Constraint, times: int, bias: float, place: int | None) -> RequiredTerm:
+        """Without forms where the tokenizer has no tokens for a character of each."""
+        first = tuple(map(capitalised, wish.forms)) if wish.follows_case else wish.forms
+        spaced = self._tokens(f" {form}" for form in wish.forms)
+        return RequiredTerm(
+            spaced, self._tokens(wish.forms), self._tokens(first), times, bias, place, verbatim=wish.protected
+        )
+
+    def _tokens(self, forms: Iterable[str]) -> tuple[Tokens, ...]:
+        encoded = [tuple(self._tokenizer.encode(form)) for form in forms]
+        return tuple(tokens for tokens in encoded if self._tokenizer.unknown_id not in tokens)
+
+
+def tokens_before(tokenizer: Tokenizer, text: str, place: int) -> int:
+    """How many tokens stand before a character."""
+    return len(tokenizer.encode(text[:place].rstrip()))
+
+
+def counted(wishes: Iterable[Constraint]) -> list[tuple[Constraint, int]]:
+    """Those that ask for the same words together, with how many they are."""
+    same: dict[tuple[str, ...], list[Constraint]] = {}
+    for wish in wishes:
+        same.setdefault(wish.forms, []).append(wish)
+    return [(group[0], len(group)) for group in same.values()]
+
+
+def outcomes(
+    source: str, wishes: Sequence[Constraint], hypothesis: Hypothesis, tokenizer: Tokenizer, draft: DraftReport
+) -> tuple[str, list[ConstraintResult]]:
+    """The translation, with protected spans put in where they are missing, and what became of each wish."""
+    text = tokenizer.decode(hypothesis.tokens)
+    places = places_of(text, wishes)
+    results = []
+    for wish, place in zip(wishes, places, strict=True):
+        here = (source[wish.start : wish.end], wish.start, wish.end, wish.protected)
+        if place is None:
+            results.append(ConstraintResult(*here, "missed"))
+            continue
+        forced = wish.forms in draft.missed or (wish.protected and _is_unlikely(hypothesis, tokenizer, place))
+        results.append(ConstraintResult(*here, "forced" if forced else "found", text[slice(*place)], *place))
+    return _with_insertions(source, text, wishes, results)
+
+
+def _beside(letter: str, space: str) -> str:
+    """The space that parts what is put in from this letter."""
+    return space if letter and not CHINESE_OR_JAPANESE.match(letter) else ""
+
+
+def _is_unlikely(hypothesis: Hypothesis, tokenizer: Tokenizer, place: tuple[int, int]) -> bool:
+    """Whether the model would hardly have written by itself what stands there."""
+    ends = [len(tokenizer.decode(hypothesis.tokens[:n])) for n in range(len(hypothesis.tokens) + 1)]
+    inside = [n for n, (start, end) in enumerate(pairwise(ends)) if place[0] < end and start < place[1]]
+    return fsum(hypothesis.log_probs[n] for n in inside) < UNLIKELY
+
+
+def places_of(text: str, wishes: Sequence[Constraint]) -> list[Range | None]:
+    """Where each wish stands in a translation: no two at one place, and the longest first, which hold shorter ones."""
+    found: dict[int, Range | None] = {}
+    taken: list[Range] = []
+    for number in sorted(range(len(wishes)), key=lambda n: -max(map(len, wishes[n].forms), default=0)):
+        place = found[number] = first_place(text, wishes[number], taken)
+        taken += [place] if place else []
+    return [found[number] for number in range(len(wishes))]
+
+
+def first_place(text: str, wish: Constraint, taken: Collection[Range]) -> Range | None:
+    """Where the first wished word that is not taken stands in a translation, as a whole word."""
+    forms = {*wish.forms, *(map(capitalised, wish.forms) if wish.follows_case else ())}
+    pattern = "|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True))
+    places = [match.span() for match in re.finditer(pattern, text)] if pattern else []
+    whole = [place for place in places if _is_whole(text, *place, spans=wish.protected)]
+    return next((place for place in whole if all(place[1] <= begin or end <= place[0] for begin, end in taken)), None)
+
+
+def _is_whole(text: str, start: int, end: int, *, spans: bool) -> bool:
+    """Whether no letter or digit goes on there; at that end of a span which is one itself, as 1 kg in 11 kg."""
+    sides = (text[start - 1 : start] if start else "", text[start]), (text[end : end + 1], text[end - 1])
+    beside = [outside for outside, inside in sides if inside.isalnum() or not spans]
+    return not any(letter.isalnum() and not WITHOUT_SPACES.match(letter) for letter in beside)
+
+
+def _with_insertions(
+    source: str, text: str, wishes: Sequence[Constraint], results: list[ConstraintResult]
+) -> tuple[str, list[ConstraintResult]]:
+    """Missing protected spans go where a word ends, as far in the translation as they stand in the source."""
+    for number, wish in enumerate(wishes):
+        if results[number].state != "missed" or not wish.protected:
+            continue
+        span, ideal = wish.forms[0], round(len(text) * wish.start / max(1, len(source)))
+        borders = [0, *(match.start() for match in re.finditer(r"\s|(?<=[、，：；])", text)), len(text)]
+        inside = [(r.target_start, r.target_end) for r in results if r.target_start >= 0]
+        free = [b for b in borders if all(not start < b < end for start, end in inside)]
+        border = min(free, key=lambda place: abs(place - ideal))
+        added = _beside(text[:border][-1:], " ") + span + ("" if border else _beside(text[:1].strip(), " "))
+        text = text[:border] + added + text[border:]
+        results = [r if r.target_start < border else r.moved(0, len(added)) for r in results]
+        start = border + added.index(span)
+        results[number] = results[number]._replace(
+            state="inserted", target=span, target_start=start, target_end=start + len(span)
+        )
+    return text, results

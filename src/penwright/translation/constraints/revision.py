@@ -1,0 +1,111 @@
+"""From a draft without the glossary's words to what leads search to their places; and the draft with words swapped."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from math import fsum
+
+from penwright.decoding.engine import DecodeEngine
+from penwright.decoding.hypotheses import Hypothesis
+from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.tokenizers import Tokenizer
+from penwright.translation.constraints.glossary import capitalised
+from penwright.translation.constraints.placement import Hiding, Scorer, TargetWord, replaced_words, words_of
+from penwright.translation.constraints.requirements import Constraint, DraftReport, tokens_before
+from penwright.translation.constraints.segments import ConstrainedSegment, Segment, SegmentResult, source_tokens
+
+
+class Revision:
+    """Looks at drafts with the model that wrote them."""
+
+    def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, stepper: DecodeEngine | None = None):
+        self._model, self._tokenizer, self._scorer = model, tokenizer, Scorer(model, tokenizer, stepper)
+
+    def drafts(self, jobs: Sequence[Segment], found: Sequence[SegmentResult]) -> list[DraftReport]:
+        """Which words of the glossary are missing in each, and what stands in their place."""
+        targets = [each.hypothesis.tokens for each in found]
+        missed = [each.missed for each in found]
+        pairs = [
+            Hiding(source_tokens(self._tokenizer, job), target, self._tokens_of(job.source, wish))
+            for job, target, wishes in zip(jobs, targets, missed, strict=True)
+            for wish in wishes
+        ]
+        seen = [each.hypothesis.log_probs[: len(each.hypothesis.tokens)] for each in found for _ in each.missed]
+        words = iter(replaced_words(self._scorer, pairs, seen))
+        return [
+            _draft({wish: next(words) for wish in wishes}, words_of(target, self._tokenizer), each)
+            for target, wishes, each in zip(targets, missed, found, strict=True)
+        ]
+
+    def swapped(
+        self,
+        asked: Sequence[ConstrainedSegment],
+        written: Sequence[Hypothesis],
+        length_penalty: float,
+        limit: int | None,
+    ) -> list[Hypothesis | None]:
+        """The drafts with the wished words in place of those that stood for them, where all of those are known.
+
+        `limit` is the most tokens that are asked for, with the end.
+        """
+        longest = min(limit or self._model.settings.context_length, self._model.settings.context_length)
+        end = self._tokenizer.end_id
+        targets = [self._swap(each, hypothesis.tokens) for each, hypothesis in zip(asked, written, strict=True)]
+        targets = [target if len(target) < longest else [] for target in targets]
+        pairs = [
+            Hiding(source_tokens(self._tokenizer, each.job), [*target, end], range(0))
+            for each, target in zip(asked, targets, strict=True)
+            if target
+        ]
+        scored = iter(self._scorer.log_probs(pairs))
+        return [scored_hypothesis(target, next(scored), length_penalty) if target else None for target in targets]
+
+    def _swap(self, asked: ConstrainedSegment, tokens: Sequence[int]) -> list[int]:
+        """Nothing where it is not known what a wished word stands for, or where it would change the prefix."""
+        spots = asked.draft.spots
+        n_given = len(asked.guide.prefix) if asked.guide else 0
+        if (
+            any(word.first < n_given for _, word in spots)
+            or len(spots) < len(asked.draft.missed)
+            or len({word.first for _, word in spots}) < len(spots)
+        ):
+            return []
+        swapped = list(tokens)
+        for wish, word in sorted(spots, key=lambda spot: -spot[1].first):
+            begins = wish.follows_case and not word.first
+            form = capitalised(wish.forms[0]) if begins else wish.forms[0]
+            new = self._tokenizer.encode(f" {form}" if word.first else form)
+            swapped[word.first : word.first + word.length] = new
+        return swapped
+
+    def _tokens_of(self, source: str, wish: Constraint) -> range:
+        return range(
+            tokens_before(self._tokenizer, source, wish.start), tokens_before(self._tokenizer, source, wish.end)
+        )
+
+
+def _draft(
+    standing_for: Mapping[Constraint, TargetWord | None], words: Sequence[TargetWord], written: SegmentResult
+) -> DraftReport:
+    """A word that the draft has twice may come once more, and no wished word is one that others replace."""
+    found = {wish: word for wish, word in standing_for.items() if word is not None}
+    wished = {form.casefold() for wish in written.wishes for form in wish.forms}
+    times = Counter(word.text.casefold() for word in words)
+    unwanted = {w.text for w in found.values() if times[w.text.casefold()] == 1 and w.text.casefold() not in wished}
+    return DraftReport(
+        tuple(found.items()),
+        sorted(unwanted),
+        frozenset(wish.forms for wish in standing_for),
+        len(written.hypothesis.tokens) + 1,
+    )
+
+
+def with_swapped(led: Sequence[SegmentResult], swapped: Sequence[SegmentResult]) -> list[SegmentResult]:
+    """The draft with swapped words goes first where it is likelier: by its sum, since misled search likes to ramble."""
+    sure = [one for one in swapped if not one.missed]
+    first = [one for one in sure if led[0].missed or one.hypothesis.log_prob > led[0].hypothesis.log_prob]
+    return [*first, *(one for one in led if one.text not in {other.text for other in first})]
+
+
+def scored_hypothesis(tokens: Sequence[int], log_probs: Sequence[float], length_penalty: float) -> Hypothesis:
+    total = fsum(log_probs)
+    return Hypothesis(tuple(tokens), total, total / len(log_probs) ** length_penalty, "end", tuple(log_probs))

@@ -1,0 +1,228 @@
+"""Search for the translations of single parts: in batches of like length, led by what is asked of each."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import torch
+
+from penwright.decoding.batches import TargetBatch, evaluating
+from penwright.decoding.beam_search import beam_search
+from penwright.decoding.constraints.term_automaton import ConstraintAutomaton
+from penwright.decoding.engine import DecodeEngine
+from penwright.decoding.greedy import greedy_search
+from penwright.decoding.hypotheses import BeamSettings, Extension, Hypothesis, Wanted, Watch
+from penwright.decoding.padding import batches_by_length
+from penwright.decoding.sampling.topk import Choosing, likeliest
+from penwright.decoding.sampling.utf8 import Utf8Rules
+from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.tokenizers import Tokenizer
+from penwright.translation.constraints.protection import ProtectedSpan
+from penwright.translation.constraints.requirements import (
+    NO_DRAFT,
+    Constraint,
+    ConstraintResult,
+    DraftReport,
+    GuideMaker,
+    outcomes,
+    wishes_of,
+)
+from penwright.translation.constraints.revision import Revision, with_swapped
+from penwright.translation.constraints.segments import ConstrainedSegment, Segment, SegmentResult, source_tokens
+from penwright.translation.cross_attention import TokenPair, coverage, cross_attention
+
+HARDLY = 2.0  # nats that a draft with words swapped may lose
+BATCH_TOKENS = 4096  # of the sources of one batch, with padding, times beam_size
+WantedJob = Callable[[Segment], bool]  # whether it is still waited for
+
+
+class Searcher:
+    """Finds the n best translations of sources that fit the model."""
+
+    def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, stepper: DecodeEngine | None = None):
+        self._model, self._tokenizer, self._stepper = model, tokenizer, stepper
+        self._revision = Revision(model, tokenizer, stepper)
+
+    def find(
+        self,
+        jobs: Sequence[Segment],
+        settings: BeamSettings,
+        limit: int | None,
+        watch: Watch | None = None,
+        wanted: WantedJob | None = None,
+    ) -> dict[Segment, list[SegmentResult]]:
+        """What is found for each job, best first, each text once.
+
+        First the model writes as it will, but for spans that are kept. Where it missed the glossary's words, this draft
+        shows where they belong. If it is hardly less likely with them in place of what stands there, and only one
+        translation is asked for, that is it; else search goes once more, with them. `watch` sees both, in each by other
+        numbers. Of a job that is not `wanted` any more comes what was found by then.
+        """
+        kept = {job: _as_it_is(job) for job in jobs if _is_protected(job)}
+        others = [job for job in jobs if job not in kept]
+        freely = self.search(list(map(self.freely, others)), settings, limit, watch, wanted)
+        found = kept | dict(zip(others, freely, strict=True))
+        missed = [job for job in others if job.demands.is_hard and found[job][0].missed]
+        missed = [job for job in missed if wanted is None or wanted(job)]
+        drafts = self._revision.drafts(missed, [found[job][0] for job in missed])
+        led = [self._led(job, draft) for job, draft in zip(missed, drafts, strict=True)]
+        written = [found[job][0].hypothesis for job in missed]
+        swapped = {
+            each.job: self._distinct(each, [hypothesis] if hypothesis else [])
+            for each, hypothesis in zip(
+                led, self._revision.swapped(led, written, settings.length_penalty, limit), strict=True
+            )
+        }
+        if settings.n_best == 1 and watch is None:
+            found |= {job: one for job, one in swapped.items() if one and _is_as_good(one[0], found[job][0])}
+            led = [each for each in led if found[each.job] is not swapped[each.job]]
+        for each, better in zip(led, self.search(led, settings, limit, watch, wanted), strict=True):
+            found[each.job] = with_swapped(better, swapped[each.job])[: settings.n_best]
+        return found
+
+    @property
+    def no_guide(self) -> ConstraintAutomaton:
+        """One that leads nowhere yet."""
+        return self._guides.nothing()
+
+    @cached_property
+    def _guides(self) -> GuideMaker:
+        return GuideMaker(self._tokenizer)
+
+    def freely(self, job: Segment) -> ConstrainedSegment:
+        """As the model will, but for protected spans, the prefix, and a glossary that only makes words likelier."""
+        wishes = wishes_of(job.source, job.demands)
+        asked = [wish for wish in wishes if wish.protected or not job.demands.is_hard]
+        return self._asked(job, wishes, asked, NO_DRAFT)
+
+    def _led(self, job: Segment, draft: DraftReport) -> ConstrainedSegment:
+        """With all that must come."""
+        wishes = wishes_of(job.source, job.demands)
+        return self._asked(job, wishes, wishes, draft)
+
+    def _asked(
+        self, job: Segment, wishes: Sequence[Constraint], led: Sequence[Constraint], draft: DraftReport
+    ) -> ConstrainedSegment:
+        guide = self._guides.guide(job.source, led, job.demands.bias, draft) if led else None
+        return ConstrainedSegment(
+            job, wishes, self._guides.beginning(job.prefix, guide) if job.prefix else guide, draft
+        )
+
+    def search(
+        self,
+        asked: Sequence[ConstrainedSegment],
+        settings: BeamSettings,
+        limit: int | None,
+        watch: Watch | None = None,
+        wanted: WantedJob | None = None,
+    ) -> list[list[SegmentResult]]:
+        """What is found for each in one go, best first, each text once."""
+        several = settings.n_best > 1 or settings.coverage_penalty > 0  # of several, some texts may be equal
+        wider = replace(settings, n_best=settings.beam_size) if several else settings
+        tokens = [source_tokens(self._tokenizer, each.job) for each in asked]
+        found: list[list[SegmentResult]] = [[] for _ in asked]
+        batches = batches_by_length([len(each) for each in tokens], BATCH_TOKENS // settings.beam_size)
+        with evaluating(self._model), torch.inference_mode():
+            for batch in batches:
+                sources, here = [tokens[number] for number in batch], [asked[number] for number in batch]
+                results = self._hypotheses(sources, here, wider, limit, _among(batch, watch), _by_number(here, wanted))
+                for number, result in zip(batch, results, strict=True):
+                    ranked = self._by_coverage(tokens[number], result, settings.coverage_penalty)
+                    found[number] = self._distinct(asked[number], ranked)[: settings.n_best]
+        return found
+
+    def _hypotheses(
+        self,
+        sources: Sequence[Sequence[int]],
+        asked: Sequence[ConstrainedSegment],
+        settings: BeamSettings,
+        limit: int | None,
+        watch: Watch | None,
+        wanted: Wanted | None,
+    ) -> list[list[Hypothesis]]:
+        """Of one batch."""
+        limits = [self._limit(len(source), each, limit) for source, each in zip(sources, asked, strict=True)]
+        rows, end_id = self.rows(sources, max(limits)), self._tokenizer.end_id
+        spelling = Utf8Rules.of(self._tokenizer, settings.banned)
+        choosing = Choosing(spelling, self._stepper.likeliest if self._stepper else likeliest)
+        guides = [each.guide for each in asked]
+        if settings.beam_size > 1 or watch or any(guide is not None for guide in guides):
+            return beam_search(
+                rows, limits, settings, end_id=end_id, guides=guides, choosing=choosing, watch=watch, wanted=wanted
+            )
+        return greedy_search(rows, limits, settings, end_id=end_id, choosing=choosing, wanted=wanted)
+
+    def _by_coverage(
+        self, source: Sequence[int], hypotheses: Sequence[Hypothesis], penalty: float
+    ) -> Sequence[Hypothesis]:
+        if penalty == 0:
+            return hypotheses
+        pairs = [TokenPair(source[:-1], hypothesis.tokens) for hypothesis in hypotheses]
+        maps = cross_attention(self._model, self._tokenizer, pairs)
+        scored = [
+            replace(hypothesis, score=hypothesis.score + penalty * coverage(each))
+            for hypothesis, each in zip(hypotheses, maps, strict=True)
+        ]
+        return sorted(scored, key=lambda hypothesis: (hypothesis.finish != "end", -hypothesis.score))
+
+    def rows(self, sources: Sequence[Sequence[int]], max_new_tokens: int) -> TargetBatch:
+        start_id = self._tokenizer.start_id
+        return TargetBatch(
+            self._model, sources, start_id=start_id, max_new_tokens=max_new_tokens, stepper=self._stepper
+        )
+
+    def limit(self, n_source: int, guide: ConstraintAutomaton | None = None, asked_for: int | None = None) -> int:
+        """The longest target: twice the source is more than any language pair needs, and short ones vary most."""
+        asked = len(guide.prefix) + guide.start().prospects.needed if guide else 0
+        return min(asked_for or 2 * n_source + 20 + asked, self._model.settings.context_length)
+
+    def _limit(self, n_source: int, asked: ConstrainedSegment, asked_for: int | None) -> int:
+        """The same for one that may have a draft: what is led longs to be long, since a wish costs the same then."""
+        longest = self.limit(n_source, asked.guide, asked_for)
+        if asked.draft.n_tokens is None or asked.guide is None:
+            return longest
+        needed, n_tokens = asked.guide.start().prospects.needed, asked.draft.n_tokens
+        return min(longest, n_tokens + max(4, n_tokens // 4) + needed)
+
+    def _distinct(self, asked: ConstrainedSegment, hypotheses: Sequence[Hypothesis]) -> list[SegmentResult]:
+        texts: dict[str, SegmentResult] = {}
+        for hypothesis in hypotheses:
+            found = self.found(asked, hypothesis)
+            texts.setdefault(found.text, found)
+        return list(texts.values())
+
+    def found(self, asked: ConstrainedSegment, hypothesis: Hypothesis) -> SegmentResult:
+        """A hypothesis as text, with what became of the wishes."""
+        text, results = outcomes(asked.job.source, asked.wishes, hypothesis, self._tokenizer, asked.draft)
+        return SegmentResult(text, hypothesis, asked.wishes, results)
+
+
+def _among(batch: Sequence[int], watch: Watch | None) -> Watch | None:
+    """Who watches a batch of what is numbered otherwise."""
+    if watch is None:
+        return None
+
+    def told(place: int, extension: Extension) -> None:
+        watch(batch[place], extension)
+
+    return told
+
+
+def _by_number(asked: Sequence[ConstrainedSegment], wanted: WantedJob | None) -> Wanted | None:
+    return None if wanted is None else lambda number: wanted(asked[number].job)
+
+
+def _is_as_good(swapped: SegmentResult, draft: SegmentResult) -> bool:
+    """Whether it has what was missed and is nearly as likely: search finds nothing that is much better then."""
+    return not swapped.missed and swapped.hypothesis.log_prob > draft.hypothesis.log_prob - HARDLY
+
+
+def _is_protected(job: Segment) -> bool:
+    """Whether all of it stays as it is."""
+    return not job.prefix and job.demands.protection.spans(job.source) == [ProtectedSpan(0, len(job.source))]
+
+
+def _as_it_is(job: Segment) -> list[SegmentResult]:
+    wish = Constraint(0, len(job.source), (job.source,), True)
+    kept = ConstraintResult(job.source, 0, len(job.source), True, "found", job.source, 0, len(job.source))
+    return [SegmentResult(job.source, Hypothesis((), 0.0, 0.0, "end"), [wish], [kept])]

@@ -1,0 +1,45 @@
+"""The public Python API: train a run (plan.py, train.py, ensemble.py) and use it (load.py, optimize.py)."""
+
+from penwright.training.launcher import is_launched, launch
+from penwright.workflows.ensemble import member_settings, minutes_for, train_ensemble
+from penwright.workflows.load import (
+    evaluate,
+    export,
+    kept_precision,
+    load,
+    load_classifier,
+    load_generator,
+    load_translator,
+    novelty,
+)
+from penwright.workflows.optimize import load_aligner, optimize, quicken, tune_decoding
+from penwright.workflows.plan import Prepared, expect, new_run_folder, prepare, read_recipe
+from penwright.workflows.train import follow, resume, train
+
+__all__ = [
+    "Prepared",
+    "evaluate",
+    "expect",
+    "export",
+    "follow",
+    "is_launched",
+    "kept_precision",
+    "launch",
+    "load",
+    "load_aligner",
+    "load_classifier",
+    "load_generator",
+    "load_translator",
+    "member_settings",
+    "minutes_for",
+    "new_run_folder",
+    "novelty",
+    "optimize",
+    "prepare",
+    "quicken",
+    "read_recipe",
+    "resume",
+    "train",
+    "train_ensemble",
+    "tune_decoding",
+]
