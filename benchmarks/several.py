@@ -42,7 +42,7 @@ def main(run: Path, rounds: int = 3, n_tokens: int = 128) -> None:
         for temperature in TEMPERATURES:
             settings = DecodingSettings(max_new_tokens=n_tokens, temperature=temperature)
             for way, compiled in zip(WAYS, (None, several), strict=True):
-                generator._stepper._known["several"] = compiled
+                generator._stepper._loaded["several"] = compiled
                 written = write(generator, prompts, settings)
                 found.setdefault((way, temperature), []).extend([written] if turn else [])
                 print(f"{way}, temperature {temperature}: {written.pace:,.0f} tokens/s", flush=True)

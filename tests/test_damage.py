@@ -52,7 +52,7 @@ class Listener(Observer):
     """Makes warnings of what resuming says of files."""
 
     def said(self, text: str) -> None:
-        if "passed over" in text:
+        if "; skipped " in text:
             warnings.warn(text, PenwrightWarning, stacklevel=1)
 
 

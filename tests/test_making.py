@@ -92,7 +92,7 @@ def test_a_run_finds_its_text_from_other_folders_and_after_both_were_moved(
     assert Run(there / "runs" / "novel").recipe.data.train == ("nov*.txt",)
     (there / "novel.txt").unlink()
     (elsewhere / "nov.txt").unlink()
-    with pytest.raises(PenwrightError, match=r"no file fits the pattern nov\*.txt"):
+    with pytest.raises(PenwrightError, match=r"no file matches the pattern nov\*.txt"):
         load.evaluate(there / "runs" / "novel")
 
 
@@ -149,18 +149,18 @@ def test_a_step_that_a_gpu_cannot_hold_ends_with_advice(trained: Path, monkeypat
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(trainer, "summed_loss", too_large)
-    with pytest.raises(PenwrightError, match=r"smaller model\.size, or fewer training\.batch_tokens"):
+    with pytest.raises(PenwrightError, match=r"smaller model\.size.*training\.batch_tokens"):
         resume(trained, {"training": {"steps": 2}})
 
 
 def test_a_run_that_was_killed_while_its_text_was_read_says_what_to_do(trained: Path) -> None:
     (trained / load.CORPUS).unlink()
-    with pytest.raises(PenwrightError, match="give the command that began it once more"):
+    with pytest.raises(PenwrightError, match="Run the command that began it again"):
         resume(trained, {})
 
 
 def test_a_checkpoint_that_is_gone_names_those_that_are_there(trained: Path) -> None:
-    with pytest.raises(PenwrightError, match=r"no checkpoint step-00000009; there are: .*step-00000002"):
+    with pytest.raises(PenwrightError, match=r"no checkpoint step-00000009\..*step-00000002"):
         load.opened(trained / "checkpoints" / "step-00000009")
 
 
@@ -206,7 +206,7 @@ def test_looks_translate_some_of_many_held_out_pairs_and_say_so(trained: Path, m
     data = {"train": ["pairs.tsv"], "validation": ["valid.tsv"]}
     asked = {"task": "translate", "data": data, "model": sizes, "tokenizer": {"type": "bytes"}}
     train(prepare({**asked, "training": {"steps": 1}}), Path("brief"), [Listener()])
-    assert max(translated) == 4 and any("4 of the 10 held-out pairs are looked at" in word for word in Listener.words)
+    assert max(translated) == 4 and any("4 of the 10 held-out pairs" in word for word in Listener.words)
 
 
 def test_looks_read_some_windows_of_much_held_out_text_as_if_they_were_all(
@@ -225,7 +225,7 @@ def test_looks_read_some_windows_of_much_held_out_text_as_if_they_were_all(
     data = {"train": ["novel.txt"], "validation": ["valid.txt"]}
     asked = {"task": "generate", "data": data, "model": sizes, "training": {"steps": 1, "batch_tokens": 64}}
     train(prepare(asked), Path("brief"), [Listener()])
-    assert any("looks take one in 10 windows" in word for word in Listener.words)
+    assert any("one in 10 windows" in word for word in Listener.words)
     looked, whole = Run(Path("brief")).records("metrics.jsonl")[-1], load.evaluate(Path("brief"))
     for score in whole:
         assert looked[score.name] == pytest.approx(score.value, rel=0.01) and looked[score.name] != score.value
@@ -233,5 +233,5 @@ def test_looks_read_some_windows_of_much_held_out_text_as_if_they_were_all(
 
 def test_other_data_than_that_of_the_run_is_called_so(trained: Path) -> None:
     Path("other.txt").write_text("something else\n" * 99, encoding="utf-8")
-    with pytest.raises(PenwrightError, match=r"other data than other\.txt: on novel\.txt"):
+    with pytest.raises(PenwrightError, match=r"on novel\.txt, not on other\.txt"):
         resume(trained, {"data": {"train": ["other.txt"]}, "training": {"steps": 1}})

@@ -84,7 +84,7 @@ def test_taught_losses_are_those_of_the_mixed_distribution(
     hidden, seen = torch.randn(20, 5, dtype=torch.float64, requires_grad=True), torch.randn(20, 7, dtype=torch.float64)
     targets = torch.randint(33, (20,))
     targets[3] = IGNORED
-    taught = losses._Taught([(seen, teacher)], 0.7)
+    taught = losses._TeacherOutputs([(seen, teacher)], 0.7)
     loss = vocabulary_loss(hidden, output, targets, smoothing, taught)
     soft = -(teacher(seen).float().softmax(-1) * output(hidden).log_softmax(-1)).sum(-1)
     expected = 0.3 * one_by_one(hidden, output, targets, smoothing) + 0.7 * soft[targets != IGNORED].sum()
@@ -96,7 +96,7 @@ def test_taught_losses_are_those_of_the_mixed_distribution(
 
 def test_taught_by_itself_alone_a_model_has_nothing_to_learn() -> None:
     output, hidden = nn.Linear(4, 9), torch.randn(3, 4, requires_grad=True)
-    taught = losses._Taught([(hidden.detach(), output)], 1.0)
+    taught = losses._TeacherOutputs([(hidden.detach(), output)], 1.0)
     vocabulary_loss(hidden, output, torch.tensor([1, 2, 3]), 0.0, taught).backward()
     assert hidden.grad is not None and hidden.grad.abs().max() < 1e-6
 

@@ -98,7 +98,7 @@ def test_a_run_is_evaluated_beside_baselines_and_resumed(folder: Path, monkeypat
     assert penwright.evaluate(folder / "pairs", quiet=True)[0].baselines[0].name == "the source, untranslated"
     penwright.resume(folder / "novel", steps=2, quiet=True)
     assert Run(folder / "novel").last_step() == 6
-    with pytest.raises(UsageError, match="same model"):
+    with pytest.raises(UsageError, match="keeps its model"):
         penwright.resume(folder / "novel", steps=2, settings={"model": {"d_model": 8}}, quiet=True)
 
 

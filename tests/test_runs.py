@@ -228,7 +228,7 @@ def test_a_folder_that_cannot_be_made_and_a_file_in_its_place_are_clear_errors(t
     (tmp_path / "file").write_text("x", encoding="utf-8")
     with pytest.raises(PenwrightError, match="is a file"):
         Run.create(tmp_path / "file")
-    with pytest.raises(PenwrightError, match="cannot be made"):
+    with pytest.raises(PenwrightError, match="cannot be created"):
         Run.create(tmp_path / "file" / "run")
 
 

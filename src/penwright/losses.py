@@ -1,4 +1,4 @@
-"""What training makes small: a sum over all targets of a batch, never a mean, so that each target counts alike."""
+"""Training losses: a sum over all targets of a batch, never a mean, so that every target has the same weight."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -15,34 +15,35 @@ from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.model.encoder_only import EncoderOnly
 from penwright.model.quantised import Int8Linear
 
-CHUNK = {"cpu": 2**21, "cuda": 2**27}  # logits at a time: on a CPU, as many as its cache can hold (benchmarks/LOG.md)
+CHUNK = {"cpu": 2**21, "cuda": 2**27}  # logits per chunk: on a CPU, as many as fit in its cache (benchmarks/LOG.md)
 
 
 class Teachers(NamedTuple):
-    """Models whose averaged probabilities are part of what another one is to learn (Hinton et al. 2015)."""
+    """Teacher models for distillation: their averaged probabilities are soft targets (Hinton et al. 2015)."""
 
     models: Sequence[Model]
-    weight: float  # of their probabilities in the target; the true token has the rest
+    weight: float  # share of the soft targets in the loss; the true token has the rest
 
 
-class _Aims(NamedTuple):
-    """What a distribution over the vocabulary is to be like, beside the true token."""
+class _SoftTargets(NamedTuple):
+    """Targets in addition to the true token: label smoothing, and teachers if there are any."""
 
     smoothing: float
-    taught: "_Taught | None"
+    taught: "_TeacherOutputs | None"
 
     def soft(self, here: slice, dtype: torch.dtype) -> tuple[Tensor, float] | tuple[()]:
-        """The probabilities that teachers give these targets, and their weight; nothing where there are none."""
+        """Return the teachers' probabilities for a slice of the targets, and their weight; () without teachers."""
         return (self.taught.probabilities(here, dtype), self.taught.weight) if self.taught else ()
 
 
-class _Taught(NamedTuple):
-    """What teachers say of each target: their hidden states, since all probabilities at once would not fit."""
+class _TeacherOutputs(NamedTuple):
+    """The teachers' hidden states and output layers; the probabilities of all targets would not fit in memory."""
 
     hidden: Sequence[tuple[Tensor, nn.Linear]]
     weight: float
 
     def probabilities(self, here: slice, dtype: torch.dtype) -> Tensor:
+        """Return the mean probabilities of the teachers for a slice of the targets: [targets, vocab_size]."""
         logits = [
             F.linear(h[here].to(dtype), o.weight.to(dtype)).float() + (0 if o.bias is None else o.bias)
             for h, o in self.hidden
@@ -53,7 +54,7 @@ class _Taught(NamedTuple):
 def summed_loss(
     model: Model, batch: Batch, label_smoothing: float = 0.0, teachers: Teachers | None = None
 ) -> Float[Tensor, ""]:
-    """Cross-entropy in nats, summed over the targets (Szegedy et al. 2016 for the smoothing)."""
+    """Return the cross-entropy in nats, summed over the targets, with label smoothing (Szegedy et al. 2016)."""
     if isinstance(model, EncoderOnly):
         return _label_loss(model, batch, label_smoothing, teachers)
     taught = None
@@ -62,7 +63,7 @@ def summed_loss(
             hidden = [
                 (_hidden(each, batch), each.output) for each in teachers.models if not isinstance(each, EncoderOnly)
             ]
-        taught = _Taught(hidden, teachers.weight)
+        taught = _TeacherOutputs(hidden, teachers.weight)
     return vocabulary_loss(_hidden(model, batch), model.output, batch.targets.flatten(), label_smoothing, taught)
 
 
@@ -73,21 +74,21 @@ def _hidden(model: Model, batch: Batch) -> Float[Tensor, "targets d_model"]:
         case EncoderDecoder(), PairBatch():
             return model.hidden(batch.target, model.encode(batch.source, batch.source_padding)).flatten(0, -2)
         case _:
-            raise TypeError(f"a {type(model).__name__} does not read a {type(batch).__name__}")
+            raise TypeError(f"a {type(model).__name__} cannot read a {type(batch).__name__}")
 
 
 def _label_loss(
     model: EncoderOnly, batch: Batch, label_smoothing: float, teachers: Teachers | None
 ) -> Float[Tensor, ""]:
     if not isinstance(batch, LabelledBatch):
-        raise TypeError(f"a classifier does not read a {type(batch).__name__}")
+        raise TypeError(f"a classifier cannot read a {type(batch).__name__}")
     logits = model(batch.tokens, batch.padding, batch.positions).float()
     loss = F.cross_entropy(logits, batch.targets, reduction="sum", label_smoothing=label_smoothing)
     if teachers is None:
         return loss
     with torch.no_grad():
-        told = [each(batch.tokens, batch.padding, batch.positions).float().softmax(-1) for each in teachers.models]
-    soft = F.cross_entropy(logits, torch.stack(told).mean(0), reduction="sum")
+        probs = [each(batch.tokens, batch.padding, batch.positions).float().softmax(-1) for each in teachers.models]
+    soft = F.cross_entropy(logits, torch.stack(probs).mean(0), reduction="sum")
     return (1 - teachers.weight) * loss + teachers.weight * soft
 
 
@@ -96,22 +97,31 @@ def vocabulary_loss(
     output: nn.Linear | Int8Linear,
     targets: Int[Tensor, " targets"],
     label_smoothing: float = 0.0,
-    taught: _Taught | None = None,
+    taught: _TeacherOutputs | None = None,
 ) -> Float[Tensor, ""]:
-    """The summed cross-entropy of output(hidden), without ever holding all logits; IGNORED targets count nothing."""
+    """Return the summed cross-entropy of output(hidden), chunk by chunk, so that all logits are never in memory.
+
+    Targets equal to IGNORED add nothing. `taught` adds the soft targets of teachers.
+    """
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
     loss: Float[Tensor, ""] = _VocabularyLoss.apply(  # type: ignore[no-untyped-call]  # torch declares no types
-        hidden, output.weight, output.bias, targets, _Aims(label_smoothing, taught), dtype, torch.is_grad_enabled()
+        hidden,
+        output.weight,
+        output.bias,
+        targets,
+        _SoftTargets(label_smoothing, taught),
+        dtype,
+        torch.is_grad_enabled(),
     )
     return loss
 
 
 class _VocabularyLoss(torch.autograd.Function):
-    """Makes the gradients on the way forward, while a chunk of logits is at hand (after Wijmans et al. 2024).
+    """Chunked cross-entropy that computes its gradients in the forward pass (after Wijmans et al. 2024).
 
-    The matrix of all logits is by far the largest tensor of a step, and reading it again takes longer than
-    multiplying.
+    The matrix of all logits is by far the largest tensor of a training step. Reading it again takes longer than the
+    multiplication, so the gradients are computed while a chunk of logits is still in the cache.
     """
 
     @staticmethod
@@ -121,10 +131,11 @@ class _VocabularyLoss(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         targets: Tensor,
-        aims: _Aims,
+        aims: _SoftTargets,
         dtype: torch.dtype,
         with_gradient: bool,
     ) -> Tensor:
+        """Return the summed loss, and save the gradients of hidden states, weight and bias."""
         with torch.autocast(hidden.device.type, enabled=False):
             chunk = max(1, CHUNK.get(hidden.device.type, CHUNK["cuda"]) // len(weight))
             matrix, loss = (
@@ -151,6 +162,7 @@ class _VocabularyLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the saved gradients, scaled by the gradient of the loss."""
         scaled = [None if d is None else d * grads[0] for d in ctx.saved_tensors]
         return (*scaled, None, None, None, None)
 
@@ -163,14 +175,17 @@ def _cross_entropy(
     taught: Float[Tensor, "targets vocab_size"] | None = None,
     weight: float = 0.0,
 ) -> tuple[Float[Tensor, " targets"], Float[Tensor, "targets vocab_size"]]:
-    """The loss of each row, and its gradient, as narrow as the logits; `taught` are `weight` of what is aimed at."""
-    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))  # 8 bits of mantissa are too few for a sum
+    """Return the loss of each row, and its gradient in the dtype of the logits.
+
+    The soft targets `taught` have the share `weight` of the target distribution.
+    """
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))  # bfloat16 is too coarse for sums
     log_probs = F.log_softmax(wide if bias is None else wide + bias, -1)
-    index = targets.clamp(min=0)[:, None]  # an ignored target can be any: its row is not counted
+    index = targets.clamp(min=0)[:, None]  # any index will do for ignored targets: their rows are masked out
     losses = (smoothing - 1) * log_probs.gather(1, index)
     if smoothing:
         losses -= smoothing * log_probs.mean(-1, keepdim=True)
-    if taught is not None:  # loss and gradient are linear in what is aimed at
+    if taught is not None:  # loss and gradient are linear in the target distribution
         losses = losses.lerp(-(taught * log_probs).sum(-1, keepdim=True), weight)
     gradient = log_probs.exp_()
     if smoothing:

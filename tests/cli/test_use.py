@@ -100,7 +100,7 @@ def test_a_damaged_best_is_passed_over_with_a_warning(runs: Path, tmp_path: Path
     damaged = Run(tmp_path / "writer").best()[0].folder
     (damaged / "model.safetensors").write_bytes(b"")
     for use in (api.load, api.evaluate):
-        with pytest.warns(UserWarning, match=f"model.safetensors is damaged.*passed over {damaged.name}"):
+        with pytest.warns(UserWarning, match=f"model.safetensors is damaged.*skipped {damaged.name}"):
             use(tmp_path / "writer")
 
 

@@ -133,7 +133,7 @@ def test_one_region_of_a_language_needs_no_name(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_without_translations_says_so(tmp_path: Path, name: str, text: str) -> None:
-    with pytest.raises(PenwrightError, match=rf"{name} is .* holds no translations"):
+    with pytest.raises(PenwrightError, match=rf"{name} is .* without translations"):
         open_pairs([write(tmp_path, name, text)])
 
 

@@ -45,5 +45,5 @@ def test_folders_named_as_classes_are_asked_about_and_others_mentioned(tmp_path:
 
 
 def test_a_folder_without_classes_says_what_is_needed(tmp_path: Path) -> None:
-    with pytest.raises(PenwrightError, match="put the texts of each class into a folder"):
+    with pytest.raises(PenwrightError, match="Put the texts of each class into a folder"):
         open_labelled([make(tmp_path / "data", "only")])

@@ -238,7 +238,7 @@ def test_several_labels_in_a_list_are_refused_with_their_place(tmp_path: Path, l
 def test_several_labels_in_one_word_are_refused_unless_the_column_is_told(tmp_path: Path) -> None:
     kinds = ["action", "comedy", "action|comedy", "drama|action"]
     path = table(tmp_path, {"text": sentence, "label": lambda i: kinds[i % 4]})
-    with pytest.raises(PenwrightError, match=r"'action\|comedy' are several in one.*data\.label"):
+    with pytest.raises(PenwrightError, match=r"'action\|comedy' combine several.*data\.label"):
         open_labelled([path])
     assert set(open_labelled([path], Reading(Columns(label="label"))).labels) == set(kinds)
 

@@ -98,7 +98,7 @@ def test_texts_of_the_held_out_file_are_not_learned_from(tmp_path):
 
 def test_a_label_that_only_held_out_texts_have_is_refused(tmp_path):
     valid = write_rows(tmp_path, [("a text", "positive"), ("b text", "negative")], "valid.tsv")
-    with pytest.raises(PenwrightError, match="no text to learn from has: negative, positive; known are: 0, 1"):
+    with pytest.raises(PenwrightError, match="negative, positive; training labels are: 0, 1"):
         open_labelled([write_rows(tmp_path, ROWS)], Reading(Columns(text=1, label=2), validation=[valid]))
 
 
@@ -132,7 +132,7 @@ def test_texts_with_two_labels_are_noted(tmp_path):
 def test_five_rows_can_be_learned_from_and_one_cannot(tmp_path):
     corpus = open_labelled([write_rows(tmp_path, ROWS[:5])])
     assert (corpus.n_training, corpus.n_held_out) == (4, 1)
-    with pytest.raises(PenwrightError, match="1 labelled text and no class with two different texts"):
+    with pytest.raises(PenwrightError, match="1 labelled text but no class with two different texts"):
         open_labelled([write_rows(tmp_path, ROWS[:1])], Reading(Columns(text=1, label=2)))
 
 
@@ -140,4 +140,4 @@ def test_labels_of_which_nothing_is_held_out_and_numbers_as_labels_are_remarked_
     path = tmp_path / "t.tsv"
     path.write_text("".join(f"text {i}\t{i % 20 + 0.5}\n" for i in range(400)) + "rare one\t99\nrare two\t99\n")
     notes = " ".join(open_labelled([path]).report.notes)
-    assert "no text of 1 label is held out (99)" in notes and "not for numbers" in notes
+    assert "no text of 1 label is held out (99)" in notes and "not as numbers" in notes

@@ -107,13 +107,13 @@ def test_missing_partners_are_counted_and_placed(tmp_path):
         open_pairs(files)
     assert str(error.value) == (
         f"3 lines of {files[1]} have no partner in {files[0]} (10 003 and 10 000 lines; "
-        "first difference near line 4 117). Nothing was trained."
+        "first difference near line 4 117). Add or remove lines until they correspond one to one."
     )
 
 
 def test_missing_partners_in_files_of_two_languages_are_counted_by_language(tmp_path):
     files = [write(tmp_path, "a.en", "one\ntwo\nthree\n"), write(tmp_path, "a.fr", "un\ndeux\n")]
-    with pytest.raises(PenwrightError, match=r"1 line of .* has no partner in .* \(en 3, fr 2\)\. Nothing"):
+    with pytest.raises(PenwrightError, match=r"1 line of .* has no partner in .* \(en 3, fr 2\)\. Add"):
         open_pairs(files)
 
 
@@ -152,7 +152,7 @@ def test_a_broken_row_is_placed(tmp_path):
 
 def test_alike_sides_are_kept_and_noted(tmp_path):
     corpus = open_pairs(write_aligned(tmp_path, [*PAIRS, ("Berlin", "Berlin")]))
-    assert "1 pair with source and target alike" in corpus.report.notes
+    assert "1 pair with identical source and target" in corpus.report.notes
 
 
 small = st.text("abc", min_size=1, max_size=2)
@@ -243,10 +243,10 @@ def test_the_fingerprint_does_not_know_where_the_files_lie(tmp_path):
 
 
 def test_a_tmx_with_an_unknown_language_lists_those_it_has(tmp_path):
-    with pytest.raises(PenwrightError, match="no language 'fr'; it has: en, de"):
+    with pytest.raises(PenwrightError, match=r"no language 'fr'.*: en, de"):
         open_pairs([write(tmp_path, "a.tmx", as_tmx(PAIRS))], Reading(Columns(target="fr")))
 
 
 def test_a_tmx_that_was_cut_off_says_so(tmp_path):
-    with pytest.raises(PenwrightError, match=r"a\.tmx breaks off"):
+    with pytest.raises(PenwrightError, match=r"a\.tmx is truncated"):
         open_pairs([write(tmp_path, "a.tmx", as_tmx(PAIRS)[:-20])])

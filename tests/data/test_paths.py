@@ -68,7 +68,7 @@ def test_a_file_whose_name_looks_like_a_pattern_is_that_file(tmp_path):
 
 
 def test_a_pattern_that_fits_nothing_says_so(tmp_path):
-    with pytest.raises(PenwrightError, match="no file fits the pattern"):
+    with pytest.raises(PenwrightError, match="no file matches the pattern"):
         text_files([f"{tmp_path}/*.py"])
 
 
@@ -155,7 +155,7 @@ def test_of_the_same_text_in_several_formats_one_is_read(tmp_path: Path) -> None
         (tmp_path / name).write_text("x", encoding="utf-8")
     found = [path.relative_to(tmp_path).as_posix() for path in text_files([tmp_path])]
     assert found == ["Novel.docx", "b/novel.pdf", "notes.txt"]
-    assert "3 whose text is there in another format" in left_aside(tmp_path)
+    assert "3 also present in another format" in left_aside(tmp_path)
 
 
 def test_a_folder_of_pictures_is_not_offered_as_text(tmp_path: Path) -> None:

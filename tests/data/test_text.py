@@ -152,13 +152,13 @@ def test_half_a_character_in_json_becomes_a_replacement(tmp_path):
 
 
 def test_a_single_character_is_too_little(tmp_path):
-    with pytest.raises(PenwrightError, match="too little"):
+    with pytest.raises(PenwrightError, match="too few to hold some out"):
         open_text([write(tmp_path, "x.txt", "x")])
 
 
 def test_a_blank_file_that_is_named_is_refused(tmp_path):
     numbered_files(tmp_path, 2)
-    with pytest.raises(PenwrightError, match="only spaces"):
+    with pytest.raises(PenwrightError, match="only whitespace"):
         open_text([tmp_path / "000.txt", write(tmp_path, "blank.txt", "\n")])
 
 
@@ -238,5 +238,5 @@ def test_a_file_of_a_folder_that_is_no_text_is_left_aside_and_named(tmp_path):
 def test_too_little_text_is_counted_and_what_was_not_read_is_named(tmp_path):
     write(tmp_path, "README.md", "x")
     write(tmp_path, "code.py", "print()\n" * 99)
-    with pytest.raises(PenwrightError, match=r"1 character in all.*1 other file"):
+    with pytest.raises(PenwrightError, match=r"1 character in total.*1 other file"):
         open_text([tmp_path])

@@ -16,7 +16,7 @@ def test_accuracy_is_the_share_on_the_diagonal() -> None:
 def test_accuracy_tells_how_far_chance_may_have_moved_it() -> None:
     accuracy = classification_scores(np.array([[40, 10], [10, 40]]))[0]
     assert accuracy.standard_error == pytest.approx(100 * (0.8 * 0.2 / 100) ** 0.5)
-    assert accuracy.note == "% of 100 examples, give or take 4.0"
+    assert accuracy.note == "% of 100 examples, standard error 4.0"
 
 
 def test_macro_f1_is_the_plain_mean_over_labels() -> None:

@@ -63,7 +63,7 @@ def test_the_layers_asked_for_are_those_of_all_layers(
     for whole, part in zip(every.parts, second.parts, strict=True):
         assert (whole.name, part.layers) == (part.name, (1,))
         np.testing.assert_array_equal(part.weights, whole.weights[1:])
-    with pytest.raises(UsageError, match="layers are called 0 to 1"):
+    with pytest.raises(UsageError, match=r"layer 7: .*0 to 1"):
         inspected.attention(*asked, layers=[7])
 
 

@@ -68,7 +68,7 @@ def test_what_two_texts_share_is_beside_itself() -> None:
 def test_texts_that_differ_over_very_much_are_refused_and_equal_ends_count_for_nothing() -> None:
     shared = [str(number) for number in range(5000)]
     assert len(rows(compare(surprises([*shared, "a", *shared]), surprises([*shared, "b", *shared])))) == 10_001
-    with pytest.raises(UsageError, match="differ over 5,000 and 5,000 tokens"):
+    with pytest.raises(UsageError, match="5,000 and 5,000 tokens"):
         compare(surprises(shared), surprises(shared[::-1]))
 
 

@@ -161,7 +161,7 @@ def test_special_tokens_have_no_share_and_tokens_to_come_have_none(inspector: Ma
 def test_what_a_token_adds_is_lost_without_it(inspector: Make, asked: tuple[str, str | None], task: Task) -> None:
     inspected = inspector(task)
     if task != "classify":
-        with pytest.raises(UsageError, match="of what a classifier reads"):
+        with pytest.raises(UsageError, match="needs a classifier"):
             inspected.leaving_out(asked[0])
         return
     found = inspected.leaving_out("abc", "fair")

@@ -137,4 +137,4 @@ def test_what_is_logged_again_and_again_is_counted() -> None:
     assert logged("another") == "another"
     now[0] = WINDOW
     again = logged("no HTTP")
-    assert again is not None and f"{1000 - OFTEN} more" in again
+    assert again is not None and f"{1000 - OFTEN} similar" in again

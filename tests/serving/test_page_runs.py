@@ -184,7 +184,7 @@ def test_training_is_stopped_from_the_page_after_a_question(visit: Any, runs: Pa
         button.focus()
         page.keyboard.press("Enter")
         assert page.get_by_role("dialog", name="Stop training busy?").is_visible()
-        assert page.evaluate("document.activeElement.textContent") == "Let it go on"
+        assert page.evaluate("document.activeElement.textContent") == "Keep training"
         page.wait_for_timeout(2500)  # the list is drawn anew behind the dialog
         page.keyboard.press("Enter")
         assert not is_to_stop(Run(folder))

@@ -105,7 +105,7 @@ def test_another_token_leads_on_and_the_first_way_is_kept(visit: Any, way: str) 
 
 def test_stop_frees_the_model(visit: Any, server: Any) -> None:
     page = visit("#/write?model=writer&text=It&length=4096&temperature=0")
-    page.click("text=Write on")
+    page.click("button:has-text('Continue')")
     page.wait_for_selector(".editor .pw-token >> nth=20", state="attached")  # a line break cannot be seen
     page.keyboard.press("Escape")
     done(page)

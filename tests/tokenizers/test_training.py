@@ -43,7 +43,7 @@ def test_a_small_text_supports_only_a_small_vocabulary(kind: str):
 
 @learned
 def test_a_vocabulary_without_room_for_the_bytes_is_refused(kind: str):
-    with pytest.raises(PenwrightError, match="ask for 259 tokens or more"):
+    with pytest.raises(PenwrightError, match="259 tokens or more"):
         train_tokenizer(kind, [TEXT], 258)
 
 

@@ -24,9 +24,9 @@ def slow(request: pytest.FixtureRequest) -> Tokenizer:
 @pytest.fixture
 def quick(slow: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> Tokenizer:
     """The same, which finds all its words at once, few as they are; its table is so small that many find no room."""
-    monkeypatch.setattr(encoders, "_FEW", -1)
+    monkeypatch.setattr(encoders, "_SMALL", -1)
     monkeypatch.setattr(encoders, "_SLOT_BITS", 4)
-    monkeypatch.setattr(encoders, "_PART", 3)
+    monkeypatch.setattr(encoders, "_CHUNK", 3)
     return Tokenizer(slow._library)
 
 
@@ -55,9 +55,9 @@ def test_words_found_at_once_have_the_ids_of_the_plain_library(slow: Tokenizer, 
 @given(lists=st.lists(TEXTS, min_size=1, max_size=4))
 def test_whatever_was_seen_before(slow: Tokenizer, lists: list[list[str]]):
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(encoders, "_FEW", -1)
+        patched.setattr(encoders, "_SMALL", -1)
         patched.setattr(encoders, "_SLOT_BITS", 4)
-        patched.setattr(encoders, "_PART", 3)
+        patched.setattr(encoders, "_CHUNK", 3)
         quick = Tokenizer(slow._library)
         for texts in lists:
             assert [ids.tolist() for ids in quick.encode_batch(texts)] == [slow.encode(text) for text in texts]

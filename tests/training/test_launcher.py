@@ -119,7 +119,7 @@ def test_a_rank_that_is_stuck_though_it_runs_is_named(started: Started, tmp_path
     process, pids = started
     (tmp_path / "stuck").touch()
     said = process.communicate(timeout=30)[1]
-    assert process.returncode == 1 and "rank 1 of 2" in said and "does not respond" in said
+    assert process.returncode == 1 and "rank 1 of 2" in said and "did not respond" in said
     assert not any(map(is_alive, pids))
 
 

@@ -278,7 +278,7 @@ def test_over_fitting_brings_the_cooldown_forward(run: Run, make_trainer: MakeTr
     trainer = make_trainer(training={"steps": 100, "evaluate_every": 4, "mind_over_fitting": True}, schedule=HALF)
     session_of(run, trainer, [3.0, 3.02, 3.1, 3.2, 2.0, 1.0, 1.5, 1.5], recorder, "nats per token").fit()
     assert trainer.state.step == 2 * 16  # seen at 12 and 16, so 16 more to cool down
-    assert "over-fit" in recorder.words[0]
+    assert "overfit" in recorder.words[0]
     assert run.best_step() == 24 and run.is_finished
 
 

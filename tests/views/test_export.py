@@ -28,7 +28,7 @@ def test_scripts_and_style_are_at_most_200_kilobytes_and_files_are_short() -> No
 
 
 def test_a_view_that_is_not_there_is_named_beside_those_that_are() -> None:
-    with pytest.raises(UsageError, match=r"no view 'haeds'; there are: ablation.*heads"):
+    with pytest.raises(UsageError, match=r"no view 'haeds'.*: ablation.*heads"):
         View("haeds", {})
 
 

@@ -68,7 +68,7 @@ def test_the_head_says_the_number_under_the_keys(opened: Opened, weights: str) -
         page.keyboard.press(key)
     expected = samples.head(8)["weights"][2, 1]
     said = page.inner_text("[aria-live]")
-    assert said.startswith("“␣sat” (2) looks at “␣cat” (1): ")
+    assert said.startswith("“␣sat” (2) attends to “␣cat” (1): ")
     assert abs(float(said.rpartition(": ")[2].rstrip(" %")) / 100 - expected) <= 0.009
     boxes = [page.locator(each).bounding_box() for each in (".pw-field", ".pw-band >> nth=0", ".pw-band >> nth=1")]
     cell = boxes[0]["width"] / 8

@@ -1,1 +1,1 @@
-"""Text in, label out."""
+"""Text classification: text in, label out."""

@@ -1,4 +1,4 @@
-"""Text in, label out: an encoder-only model with its tokenizer."""
+"""Text classification with an encoder-only model and its tokenizer."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,16 +18,16 @@ from penwright.model.encoder_only import EncoderOnly
 from penwright.tokenizers import Tokenizer
 
 SHOWN = 10  # labels in a repr
-BATCH_TOKENS = 8192  # with padding
+BATCH_TOKENS = 8192  # per batch, with padding
 Tokens = Integer[np.ndarray, " _"]
 
 
 @dataclass(frozen=True)
 class Classification:
-    """The label of a text; a blank text has none, and no scores."""
+    """The label of a text and the probability of each label; a blank text has neither."""
 
-    label: str | None  # the likeliest
-    scores: Mapping[str, float]  # the probability of each label, likeliest first
+    label: str | None  # the most likely one
+    scores: Mapping[str, float]  # the probability of each label, most likely first
     warnings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -39,32 +39,33 @@ NOTHING = Classification(None, {}, ("the text is empty, so it has no label",))
 
 
 def is_blank(text: str) -> bool:
-    """Whether nothing of the text can be seen."""
+    """Return whether a text has no visible character."""
     return all(character.isspace() or not character.isprintable() for character in text)
 
 
 class Classifier:
-    """Gives each text a label. A text longer than the context is read in windows of like size.
+    """A classifier that gives each text a label.
 
-    The log-probabilities of the windows are averaged and brought back to a sum of 1, so that each window counts alike.
+    A text longer than the context is read in windows of similar size. Their log-probabilities are averaged and
+    renormalized, so that all windows count the same.
     """
 
     kind: Literal["classifier"] = "classifier"
 
     def __init__(self, model: EncoderOnly, tokenizer: Tokenizer, labels: Sequence[str]):
-        """Labels are named in the order of the model's outputs."""
+        """Create a classifier; `labels` are in the order of the model's outputs."""
         self.model, self.tokenizer, self.labels = model, tokenizer, tuple(labels)
-        self._room = model.settings.context_length - 2  # for the text between start and end token
+        self._room = model.settings.context_length - 2  # tokens of text between the start and end tokens
         if self._room < 1:
-            raise PenwrightError("a classifier with a context_length below 3 has no room for a text")
+            raise PenwrightError("a classifier needs a context_length of 3 or more, to have room for a text")
 
     def __repr__(self) -> str:
         return described("Classifier", self.model, self.tokenizer, f", labels {', '.join(self.labels[:SHOWN])}")
 
     def classify(self, texts: str | Sequence[str]) -> list[Classification]:
-        """Classify each text; return the classifications in their order (one text gives a list of one).
+        """Classify each text; return the classifications in order (one text gives a list of one).
 
-        A blank text gets no label, since nothing in it speaks for one.
+        A blank text gets no label.
         """
         texts = [texts] if isinstance(texts, str) else texts
         written = {place: self._tokens(text) for place, text in enumerate(texts) if not is_blank(text)}
@@ -80,7 +81,7 @@ class Classifier:
         return np.array(self.tokenizer.encode(text), dtype=np.int64)
 
     def log_probabilities(self, texts: Sequence[Tokens]) -> Float[Tensor, "texts n_labels"]:
-        """Of each label of texts that are tokens already, whatever their length."""
+        """Return the log-probability of each label, for tokenized texts of any length."""
         windows = [self._windows(tokens) for tokens in texts]
         rows = iter(self._log_probs([window for text in windows for window in text]))
         means = [torch.stack([next(rows) for _ in parts]).double().mean(0) for parts in windows]
@@ -108,5 +109,5 @@ class Classifier:
         scores = {self.labels[label]: float(probabilities[label]) for label in order}
         warnings = unknown_warnings(self.tokenizer, text)
         if n_windows > 1:
-            warnings.append(f"the text is longer than the model's context and was read in {n_windows} windows")
+            warnings.append(f"the text is longer than the model's context, so it was read in {n_windows} windows")
         return Classification(self.labels[order[0]], scores, tuple(warnings))

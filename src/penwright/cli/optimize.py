@@ -1,4 +1,4 @@
-"""penwright optimize: make a run write or translate faster from now on."""
+"""The `penwright optimize` command: make a run generate or translate faster."""
 
 from penwright.cli.options import InPrecision, Json, RunFolder, print_json, warn
 
@@ -10,9 +10,10 @@ def command(
     precision: InPrecision = None,
     json: Json = False,
 ) -> None:
-    """Make a run write or translate faster from now on.
+    """Make a run generate or translate faster.
 
-    Chooses the fastest precision that is as good, and compiles the steps of decoding. Takes some minutes, once.
+    Chooses the fastest precision that is as accurate as float32, and compiles the decoding steps. Takes a few minutes,
+    once per run.
     """
     from penwright.cli.progress import err
     from penwright.workflows import api
@@ -22,11 +23,11 @@ def command(
         print_json(nats)
         return
     for name, value in nats.items():
-        print(f"{name}\t{value:.4f} nats per token, held out")
-    print(f"{run} uses compiled steps from now on; with --precision float32 it is as exact as before")
+        print(f"{name}\t{value:.4f} nats per token on held-out text")
+    print(f"{run} now uses compiled steps. For its original accuracy, use --precision float32")
 
 
 def renamed(run: RunFolder, precision: InPrecision = None, json: Json = False) -> None:
-    """Do what `penwright optimize` does, under its old name."""
-    warn(f"`penwright {OLD_NAME}` is now `penwright {NAME}`; the old name will go")
+    """Run `penwright optimize` under its old name."""
+    warn(f"`penwright {OLD_NAME}` is now `penwright {NAME}`; the old name will be removed")
     command(run, precision, json)

@@ -1,4 +1,4 @@
-"""Settings: a TOML recipe and `a.b=c` overrides become frozen, validated objects. Imports no torch."""
+"""Settings: frozen, validated objects made from a TOML recipe and `a.b=c` overrides. Imports no torch."""
 
 from penwright.config.folders import CACHE_ADVICE, cache_folder, require_writable_cache
 from penwright.config.model import (

@@ -1,4 +1,4 @@
-"""What all settings share: frozen objects, TOML in and out, overrides, and errors that name the nearest key."""
+"""Base of all settings: frozen objects, TOML input and output, overrides, and errors that suggest the closest key."""
 
 import inspect
 import re
@@ -14,18 +14,18 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from penwright.errors import PenwrightError, UsageError
 
-Table = dict[str, Any]  # what a TOML table is in Python: only pydantic knows the types inside
+Table = dict[str, Any]  # a TOML table in Python; pydantic checks the types of its values
 
 
 class Settings(BaseModel):
-    """Base of all settings: they cannot be changed once made, and unknown keys are refused."""
+    """The base class of all settings: immutable, without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
     def _keep_variant(cls, given: Any) -> Any:
-        """A table that does not say which variant it is about is about the default one."""
+        """Set a missing `type` in the tables of variants to the default variant."""
         if not isinstance(given, Mapping):
             return given
         kinds = {name: field.default.type for name, field in cls.model_fields.items() if field.discriminator}
@@ -37,7 +37,7 @@ AnySettings = TypeVar("AnySettings", bound=Settings)
 
 
 def read_toml(path: Path) -> Table:
-    """The tables of a recipe file; raises PenwrightError with the place of a mistake in it."""
+    """Read the tables of a recipe file; raise PenwrightError with the position of a syntax error."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -48,7 +48,7 @@ def read_toml(path: Path) -> Table:
 
 
 def parse_toml(content: bytes, path: Path) -> Table:
-    """The tables in the content of a recipe file; raises PenwrightError that names this path."""
+    """Parse the content of a recipe file; raise PenwrightError, naming `path`, if it is not valid."""
     try:
         return tomllib.loads(content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -60,12 +60,12 @@ def parse_toml(content: bytes, path: Path) -> Table:
 
 
 def write_toml(settings: Settings) -> str:
-    """The settings as TOML; what is None is left out, since TOML has no word for it."""
+    """Return the settings as TOML, without values that are None, which TOML cannot express."""
     return tomli_w.dumps(settings.model_dump(mode="json", exclude_none=True))
 
 
 def parse_override(text: str) -> Table:
-    """`model.d_model=256` as nested tables; the value is TOML where it parses as TOML, else a string."""
+    """Parse an override such as `model.d_model=256` into nested tables; a value that is not TOML is a string."""
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
         raise UsageError(f"'{text}' is not a setting: write it as table.key=value, for example model.d_model=256")
@@ -79,7 +79,7 @@ def parse_override(text: str) -> Table:
 
 
 def merge(*tables: Mapping[str, Any]) -> Table:
-    """The tables laid over each other, later ones winning; a new `type` replaces the whole variant beneath it."""
+    """Merge tables recursively; later ones override earlier ones, and a different `type` replaces the whole table."""
     merged: Table = {}
     for table in tables:
         for key, value in table.items():
@@ -93,7 +93,7 @@ def merge(*tables: Mapping[str, Any]) -> Table:
 
 
 def flatten(table: Mapping[str, Any], above: str = "") -> Table:
-    """The settings of all tables by their whole names, such as model.d_model."""
+    """Return the settings of nested tables by their full names, such as `model.d_model`."""
     found: Table = {}
     for key, value in table.items():
         found |= flatten(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
@@ -101,7 +101,7 @@ def flatten(table: Mapping[str, Any], above: str = "") -> Table:
 
 
 def validate(kind: type[AnySettings], table: Mapping[str, Any], where: str) -> AnySettings:
-    """Settings of this kind from tables; raises UsageError that names the place and, for a typo, the nearest key."""
+    """Make settings from tables; raise UsageError, which says where the mistake is and suggests the closest key."""
     try:
         return kind.model_validate(table)
     except ValidationError as error:
@@ -124,7 +124,7 @@ def _explain(kind: type[BaseModel], location: tuple[int | str, ...], problem: Ma
 
 
 def _walk(kind: type[BaseModel], location: list[int | str]) -> tuple[list[str], list[str]]:
-    """The names of the tables on the way to this location, and the keys there; a variant's type is no table."""
+    """Return the names of the tables on the path to a location, and the keys there; skip types of variants."""
     names, kinds = [], [kind]
     for step in map(str, location):
         variant = [k for k in kinds if len(kinds) > 1 and k.model_fields["type"].default == step]
@@ -145,7 +145,7 @@ def _settings_in(annotation: object) -> list[type[BaseModel]]:
 
 
 def explain(kind: type[BaseModel], table: str = "") -> str:
-    """Every key of these settings, table by table, with its default and the comment that stands beside it."""
+    """Return every key of these settings, table by table, with its default and its comment in the source."""
     source = inspect.getsource(kind)
     lines, tables = [], []
     for name, field in kind.model_fields.items():

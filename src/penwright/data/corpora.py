@@ -1,4 +1,4 @@
-"""The door to all corpora: files in, examples in a training and a held-out part out."""
+"""The public interface to corpora: opens files as examples, with a training and a held-out part."""
 
 from penwright.data.detection import detect_task
 from penwright.data.examples import Cleaning, Columns, Corpus, Document, Labelled, Pair, Part, Reading, Roles

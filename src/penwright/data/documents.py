@@ -1,4 +1,4 @@
-"""Documents: files of running text, and rows of tables or hub data sets, measured and read in pieces."""
+"""Documents (text files, and rows of tables or hub data sets), measured once and read in pieces."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,28 +23,28 @@ from penwright.data.sources import Broken, Source, Sources, number_reason
 from penwright.data.splits import Hashes, Mask
 from penwright.errors import PenwrightError
 
-Measures = Iterator[tuple[int, int, int]]  # characters (0: blank; below 0: number of a reason), UTF-8 bytes, hash
+Measures = Iterator[tuple[int, int, int]]  # characters (0: blank; negative: number of a reason), UTF-8 bytes, hash
 MEASURE = np.dtype([("characters", np.int64), ("n_bytes", np.int64), ("hash", np.uint64)])
 
 
 @dataclass(frozen=True)
 class Documents(Sources[Document]):
-    """All documents of some paths, measured."""
+    """All documents of some paths, with their sizes and hashes."""
 
-    characters: NDArray[np.int64]  # 0: blank; below 0: broken, the number of the reason
+    characters: NDArray[np.int64]  # 0: blank; negative: broken, minus the number of the reason
     n_bytes: NDArray[np.int64]  # in UTF-8
     hashes: Hashes
-    reasons: Mapping[str, int]  # why documents are broken
+    reasons: Mapping[str, int]  # why documents are broken, with the number of each reason
 
     def part(self, chosen: Mask) -> Part[Document]:
-        """The chosen ones as a part of a corpus."""
+        """Return the chosen documents as a part of a corpus."""
         size, n_bytes = int(self.characters[chosen].sum()), int(self.n_bytes[chosen].sum())
         return Part(partial(self.read, chosen), int(chosen.sum()), size, n_bytes)
 
 
 @dataclass(frozen=True)
 class TextSlice:
-    """A part of a text in pieces, by characters."""
+    """A slice, in characters, of a text that is read in pieces."""
 
     pieces: Callable[[], Iterator[str]]
     begin: int = 0
@@ -62,19 +62,19 @@ class TextSlice:
 
 
 def open_documents(paths: Sequence[str | Path], encoding: str | None, columns: Columns = ALL_COLUMNS) -> Documents:
-    """Open the documents of files, folders and hub data sets, each read once to measure it."""
+    """Open the documents of files, folders and hub data sets. Each is read once to measure it."""
     if not paths:
-        raise PenwrightError("no files were given to learn from")
+        raise PenwrightError("no files are given; name at least one file, folder or hub data set")
     reasons: dict[str, int] = {}
     given = dict.fromkeys(map(str, paths))
-    found = list(chain.from_iterable(_sources(path, encoding, columns, reasons) for path in given))
-    measures = [np.fromiter(measured, dtype=MEASURE) for _, measured in found]
+    opened = list(chain.from_iterable(_sources(path, encoding, columns, reasons) for path in given))
+    measures = [np.fromiter(measured, dtype=MEASURE) for _, measured in opened]
     every = np.concatenate(measures)
     if not len(every):
-        paths = ", ".join(file.path for source, _ in found for file in source.files)
+        paths = ", ".join(file.path for source, _ in opened for file in source.files)
         raise PenwrightError(f"{paths}: there are no rows")
     return Documents(
-        tuple(source for source, _ in found),
+        tuple(source for source, _ in opened),
         tuple(map(len, measures)),
         every["characters"],
         every["n_bytes"],
@@ -86,6 +86,7 @@ def open_documents(paths: Sequence[str | Path], encoding: str | None, columns: C
 def _sources(
     path: str, encoding: str | None, columns: Columns, reasons: dict[str, int]
 ) -> Iterator[tuple[Source[Document], Measures]]:
+    """Yield the sources of one path, each with the measures of its documents."""
     if is_hub(path):
         yield _rows(open_hub(path), columns, reasons)
     elif is_archive(path) and len(members := data_members(path)) == 1:
@@ -101,17 +102,18 @@ def _sources(
 
 
 def _refuse_pairs(file: SourceFile) -> None:
+    """Raise NotText if the file holds sentence pairs."""
     if holds_pairs(file):
         raise NotText(
-            f"{file.path} is {FORMATS[file.format].what}, not running text; train a translator from it "
+            f"{file.path} is {FORMATS[file.format].what}, not running text; train a translator on it "
             "(--task translate), or save one side as a .txt file"
         )
 
 
 def _text_among(path: str, encoding: str | None) -> tuple[tuple[SourceFile, ...], str]:
-    """Return the readable texts of a folder, archive or pattern, and a remark on what was read and what was not.
+    """Return the readable text files of a folder, archive or pattern, and a remark on what was read and skipped.
 
-    Some may be blank. Raises PenwrightError if none can be read.
+    Some of them may be blank. Raises PenwrightError if none can be read.
     """
     files, remarks = [], []
     paths = text_files([path])
@@ -131,13 +133,16 @@ def _text_among(path: str, encoding: str | None) -> tuple[tuple[SourceFile, ...]
 
 
 def _examined(path: Path, encoding: str | None) -> SourceFile:
+    """Examine a file, and raise NotText if it is a Parquet table."""
     file = examine(path, encoding)
     if file.is_parquet:
-        raise NotText(f"{path} is a Parquet table; give tables one by one, without a folder or pattern")
+        raise NotText(f"{path} is a Parquet table; name each table itself, not its folder or a pattern")
     return file
 
 
 def _whole_files(files: tuple[SourceFile, ...], remark: str = "") -> tuple[Source[Document], Measures]:
+    """Return a source with one document per file, and the measures of the files."""
+
     def documents() -> Iterator[Document]:
         return (Document(file.path, TextSlice(file.chunks)) for file in files)
 
@@ -149,6 +154,7 @@ def _whole_files(files: tuple[SourceFile, ...], remark: str = "") -> tuple[Sourc
 
 
 def _rows(table: Table, columns: Columns, reasons: dict[str, int]) -> tuple[Source[Document], Measures]:
+    """Return a source with one document per row of a table, and the measures of the rows."""
     chosen = text_columns(table, columns)
     places = chosen.places["text"]
 
@@ -173,6 +179,7 @@ def _rows(table: Table, columns: Columns, reasons: dict[str, int]) -> tuple[Sour
 
 
 def _pieces(text: str) -> Iterator[str]:
+    """Yield a text in pieces of at most BLOCK characters, cut after a newline where possible."""
     begin = 0
     while begin < len(text):
         end = begin + BLOCK

@@ -1,4 +1,4 @@
-"""What columns of tables are usually called, in lower case."""
+"""Common names of table columns, in lower case."""
 
 
 def _names(words: str) -> tuple[str, ...]:
@@ -23,7 +23,7 @@ CODES = dict(
     cym=cy wel=cy isl=is ice=is sqi=sq alb=sq mkd=mk mac=mk bos=bs bel=be kat=ka geo=ka kaz=kk uzb=uz afr=af swa=sw
     epo=eo guj=gu mar=mr mal=ml
     """)
-)  # other names of languages, and their codes
+)  # other names and codes of languages, with the two-letter code of each
 SOURCE_NAMES = _names("source src input source_text")
 TARGET_NAMES = _names("target tgt trg output translation target_text reference")
 TEXT_NAMES = _names("""
@@ -37,7 +37,7 @@ LABEL_NAMES = _names("""
 """)
 RATING_NAMES = _names("target y gold polarity spam tag stars rating is_spam note noten bewertung nota puntuación")
 DETAIL_NAMES = frozenset(_names("lang language source domain split country licence license subset license_id locale"))
-PROMPT_NAMES = _names("instruction prompt question query")  # what a model answers
+PROMPT_NAMES = _names("instruction prompt question query")  # texts that a model answers
 ANSWER_NAMES = _names("response completion answer output")
 PAIRS_OF_TEXTS = (
     ("premise", "hypothesis"),

@@ -1,4 +1,4 @@
-"""Which languages sentence pairs are in, as far as the names of their files and columns tell."""
+"""The languages of sentence pairs, as far as the names of files and columns show them."""
 
 import re
 from collections.abc import Sequence
@@ -18,34 +18,34 @@ SOURCES, TARGETS = {"source", "src", "input"}, {"target", "tgt", "trg", "ref", "
 
 
 class Languages(NamedTuple):
-    """From one to another, as codes."""
+    """The codes of the source and the target language."""
 
     source: str
     target: str
 
 
 class Sides(NamedTuple):
-    """What the names of two files say about them: which languages they are in, and whether the target comes first."""
+    """What the names of two files show: their languages, and whether the target comes first."""
 
-    names: tuple[str, str]  # "" where only the roles are known
+    names: tuple[str, str]  # language codes; "" if only the roles are known
     is_target_first: bool
 
 
 def languages_between(names: Sequence[str]) -> Languages | None:
-    """Return the languages that the two sides of a corpus are named after; None unless both are known."""
+    """Return the languages that the two sides of a corpus are named after, or None if one is unknown."""
     codes = [_code(name) for name in names]
     return Languages(*codes) if len(codes) == 2 and all(codes) else None
 
 
 def _code(name: str) -> str:
-    """Return the code of a language (de of German and deu, pt-br of pt_BR); "" for other words."""
+    """Return the code of a language (de for German and deu, pt-br for pt_BR), or "" for other words."""
     language, *region = name.lower().replace("_", "-").split("-")
     language = CODES.get(language, language)
     return "-".join([language, *region]) if language in LANGUAGE_NAMES else ""
 
 
 def side_names(first: str, second: str) -> Sides | None:
-    """Tell whether two paths are the sides of one translation: they differ only in languages, or in source and target.
+    """Return the sides that two paths name, or None unless they differ only in languages, or in source and target.
 
     Examples: a.en a.de, train.en.txt train.de.txt, src-train.txt tgt-train.txt, en/a.txt de/a.txt.
     """
@@ -64,7 +64,7 @@ def side_names(first: str, second: str) -> Sides | None:
 
 
 def _roles(first: str, second: str) -> tuple[bool, bool] | None:
-    """Return whether each word stands for the source; None unless one stands for the source and one for the target."""
+    """Return whether each word stands for the source, or None unless one is a source and the other a target word."""
     words = first.lower(), second.lower()
     if (words[0] in SOURCES and words[1] in TARGETS) or (words[0] in TARGETS and words[1] in SOURCES):
         return words[0] in SOURCES, words[1] in SOURCES
@@ -72,13 +72,13 @@ def _roles(first: str, second: str) -> tuple[bool, bool] | None:
 
 
 def languages_in(name: str) -> Languages | None:
-    """Those of a name such as de-en or wmt14.de-en.tsv."""
+    """Return the languages in a name such as de-en or wmt14.de-en.tsv, or None."""
     found = PAIR.search(name)
     return Languages(*found.groups()) if found else None
 
 
 def languages_told(data: DataSettings) -> Languages | None:
-    """By the names of the columns that were asked for, or of the files."""
+    """Return the languages shown by the column settings or the file names, or None."""
     if isinstance(data.source, str) and isinstance(data.target, str):
         codes = [column.lower() for column in (data.source, data.target)]
     else:
@@ -90,7 +90,7 @@ def languages_told(data: DataSettings) -> Languages | None:
 
 
 def side_name(path: str) -> str:
-    """What a file of one side is called by: train.de.gz and news-de.txt are in German."""
+    """Return the name of a file's side, such as `de` for train.de.gz and news-de.txt, or "" if it has none."""
     suffixes = [suffix[1:] for suffix in Path(path).suffixes if suffix not in HOW_WRITTEN]
     if suffixes:
         return suffixes[-1]

@@ -1,1 +1,1 @@
-"""From logits to text: the decoding step, sampling, beam search, constraints."""
+"""Decoding, from logits to text: the decoding step, sampling, beam search and constraints."""

@@ -1,4 +1,4 @@
-"""Functions of tensors compiled ahead of time, for models of one shape, and kept for later processes."""
+"""Ahead-of-time compilation of functions of tensors, for models of one shape; later processes load the result."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.native import toolchain
 from penwright.storage import MOST_IN_SMALL, UnsafeFile, read_bytes, sha256_of, write_atomically
 
-OPERATORS = {  # of our own, in C++
+OPERATORS = {  # our own, in C++
     torch.ops.penwright.int8_product.default: quantised.SOURCE,
     torch.ops.penwright.stepping_attention.default: cached_attention.SOURCE,
     torch.ops.penwright.likeliest.default: topk.SOURCE,
@@ -32,13 +32,13 @@ OPERATORS = {  # of our own, in C++
 }
 HEADER = toolchain.SOURCES / "vectors.h"
 Input = Tensor | Sequence[Tensor] | None
-Compiled = Callable[..., list[Tensor]]  # takes what the module takes, contiguous, and gives its tensors as a list
+Compiled = Callable[..., list[Tensor]]  # takes the inputs of the module, contiguous; returns a list of tensors
 
-_TOLD: set[str] = set()
+_WARNED: set[str] = set()
 
 
 class ModelPart(nn.Module):
-    """A function of tensors that a model computes."""
+    """A part of a model's computation, as a function of tensors."""
 
     def __init__(self, model: DecoderOnly | EncoderDecoder):
         super().__init__()
@@ -46,9 +46,9 @@ class ModelPart(nn.Module):
 
 
 def compile_ahead(part: ModelPart, name: str, n_threads: int, graph: torch.export.ExportedProgram) -> None:
-    """Write the compiled function where load() finds it, whole or not at all.
+    """Compile the graph and write it where load() finds it, completely or not at all.
 
-    Weights are not in it: they are given at loading.
+    The file holds no weights: load() supplies them.
     """
     toolchain.trusted_folder()
     toolchain.keep_what_is_compiled()
@@ -58,7 +58,7 @@ def compile_ahead(part: ModelPart, name: str, n_threads: int, graph: torch.expor
     sources = {operator: [_source(path)] for operator, path in OPERATORS.items() if operator in used}
     options = {
         "aot_inductor.package_constants_in_so": False,
-        "aot_inductor.custom_ops_to_c_shims": sources,  # whole functions, where torch expects declarations
+        "aot_inductor.custom_ops_to_c_shims": sources,  # whole definitions, although torch expects declarations
     }
     with torch.no_grad(), with_threads(n_threads), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -69,59 +69,59 @@ def compile_ahead(part: ModelPart, name: str, n_threads: int, graph: torch.expor
 
 
 def _checksum(path: Path) -> Path:
-    """The file beside a compiled one that tells what it was when it was made."""
+    """Return the path of the file that holds the checksum of a compiled file."""
     return path.with_suffix(".sha256")
 
 
-def _why_not_run(path: Path) -> str:
-    """Why what is kept there is not run: somebody else may have made it, or it has changed; "" if neither is so."""
+def _why_not_loaded(path: Path) -> str:
+    """Return why the compiled file must not run: others could have made it, or it has changed; "" if it may."""
     danger = toolchain.why_not_trusted(path)
     if danger:
         return danger
-    again = f"delete {path} and `penwright quicken` again"
+    again = f"delete {path} and run `penwright optimize` again"
     try:
         expected = read_bytes(_checksum(path), MOST_IN_SMALL).decode("ascii", "replace").strip()
         return "" if sha256_of(path) == expected else f"{path} is damaged: {again}"
     except OSError:
-        return f"{path} has no checksum beside it: {again}"
+        return f"{path} has no checksum file: {again}"
     except UnsafeFile as error:
         return str(error)
 
 
 def _source(path: Path) -> str:
-    """The text of an operator, which is compiled elsewhere."""
+    """Return the source of an operator, with absolute paths in its includes: it is compiled in another folder."""
     return path.read_text("utf-8").replace('#include "', f'#include "{HEADER.parent}/')
 
 
 def is_kept(part: ModelPart, name: str, n_threads: int) -> bool:
-    """Whether compile_ahead() has been here, since the code and torch are what they are."""
+    """Return whether the part is compiled for the present code and version of torch."""
     return _path(part, name, n_threads).exists()
 
 
 def forget(part: ModelPart, name: str, n_threads: int) -> None:
-    """Delete what compile_ahead() kept."""
+    """Delete the compiled part."""
     path = _path(part, name, n_threads)
     path.unlink()
     _checksum(path).unlink(missing_ok=True)
 
 
 def load(part: ModelPart, name: str, n_threads: int) -> Compiled | None:
-    """Load what compile_ahead() kept, if it is there and can be trusted; a warning says why it cannot.
+    """Load the compiled part. Return None if there is none, or, with a warning, if it cannot be trusted.
 
-    This uses torch's own loader: its wrapper in Python takes two seconds to import and parses JSON at each step.
+    This calls torch's C++ loader: its Python wrapper takes two seconds to import and parses JSON at each step.
     """
     path = _path(part, name, n_threads)
     if not path.exists():
         return None
-    if danger := _why_not_run(path):
-        if danger not in _TOLD:  # most are the same for all parts of a model
-            _TOLD.add(danger)
+    if danger := _why_not_loaded(path):
+        if danger not in _WARNED:  # the reason is mostly the same for all parts of a model
+            _WARNED.add(danger)
             warnings.warn(f"compiled steps are not used: {danger}", PenwrightWarning, stacklevel=2)
         return None
     try:
         loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", True, 1, -1)
-    except RuntimeError:  # a disk was full, or the like: nothing is lost but time
-        damaged = f"{path} is damaged: delete it and `penwright optimize` again"
+    except RuntimeError:  # for example, the disk was full: only time is lost
+        damaged = f"{path} is damaged: delete it and run `penwright optimize` again"
         warnings.warn(damaged, PenwrightWarning, stacklevel=2)
         return None
     tensors = dict(part.named_parameters(remove_duplicate=False)) | dict(part.named_buffers(remove_duplicate=False))
@@ -129,8 +129,8 @@ def load(part: ModelPart, name: str, n_threads: int) -> Compiled | None:
 
     def run(*inputs: Input) -> list[Tensor]:
         flat = list(_flat(inputs))
-        if not all(x.is_contiguous() for x in flat):  # compiled code would read between the numbers
-            raise ValueError(f"{name}: a compiled function takes tensors whose numbers are side by side")
+        if not all(x.is_contiguous() for x in flat):  # compiled code ignores strides
+            raise ValueError(f"{name}: a compiled function takes only contiguous tensors")
         with with_threads(n_threads):
             found: list[Tensor] = loader.run(flat)
             return found
@@ -151,7 +151,7 @@ def _path(part: ModelPart, name: str, n_threads: int) -> Path:
 
 
 def _key(part: ModelPart, n_threads: int) -> str:
-    """What a compiled function depends on: shapes and kinds of weights, never their values, and what compiled it."""
+    """Hash what a compiled part depends on: code, machine, and the shapes and types of weights, not their values."""
     shapes = [(name, str(x.dtype), list(x.shape)) for name, x in part.state_dict().items()]
     here = Path(__file__)
     places = [here, here.with_name("export_inputs.py"), Path(str(sys.modules[type(part).__module__].__file__))]
@@ -170,7 +170,7 @@ def _modules_of(package: ModuleType) -> list[Path]:
 
 @contextmanager
 def with_threads(n: int) -> Iterator[None]:
-    """Have torch compute by so many threads inside."""
+    """Let torch use this number of threads inside the context."""
     before = torch.get_num_threads()
     if n == before:
         yield

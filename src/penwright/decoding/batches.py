@@ -1,4 +1,4 @@
-"""What search needs of a model: the scores of the next token of each row. One adapter for each kind of model."""
+"""Batches of unfinished texts: adapters through which decoding reads the next logits of each kind of model."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,56 +20,58 @@ from penwright.model.cache import Cache, OpenCache
 from penwright.model.decoder_only import DecoderOnly
 from penwright.model.encoder_decoder import EncoderDecoder
 
-SHORTEST = 2  # tokens of sources: a compiled step takes one for a special case
+SHORTEST = 2  # tokens of sources at least: export would treat one as a special case
 
 
 @runtime_checkable
 class Decodable(Protocol):
-    """Rows of unfinished text, whatever model writes them."""
+    """A batch of unfinished texts, whatever kind of model generates them."""
 
     def first(self) -> Float[Tensor, "rows vocab_size"]:
-        """The logits of each row's first token."""
+        """Return the logits of each row's first token."""
 
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
-        """Append a token to each row; the logits of the one after it."""
+        """Append a token to each row; return the logits of the next one."""
 
     def several(self, token: Int[Tensor, "1"], rule: Rule) -> Sequence[Written]:
-        """Tokens that come after this one of the only row, chosen by a rule; all but the last of them are appended.
+        """Generate several tokens after this one of the only row, by a rule.
 
-        It gives no tokens, and appends none, where they are to be written one by one.
+        This token and all new ones but the last are appended. Returns no tokens, and appends none, if they must be
+        generated one by one.
         """
 
     def select(self, rows: Int[Tensor, " selected"]) -> None:
-        """Keep these rows, in this order, repeated where a row is named twice."""
+        """Keep these rows, in this order; a row that is named twice is repeated."""
 
 
 @runtime_checkable
 class Branching(Decodable, Protocol):
-    """Rows that can become several: the beams of a source, which are side by side, and kept or let go together."""
+    """A batch whose rows can branch into beams. The beams of a source are adjacent, and stay or leave together."""
 
     def branch(self, n: int) -> None:
-        """Each row becomes n rows side by side."""
+        """Turn each row into n adjacent copies."""
 
     def reorder(self, rows: Int[Tensor, " rows"]) -> None:
-        """What select does, when each row becomes one of the same source: beams that change places."""
+        """Let beams change places: like select(), but each row is replaced by one of the same source."""
 
     def beams(self, tokens: Int[Tensor, " beams"], rule: BeamRule) -> Sequence[BeamStep]:
-        """Steps that come after these tokens of the only source, by a rule; those of all but the last are appended.
+        """Take several steps after these tokens of the only source, by a rule.
 
-        It gives no steps, and appends nothing, where they are to be taken one by one.
+        These tokens are appended, and so are the tokens of all steps but the last. Returns no steps, and appends
+        nothing, if steps must be taken one by one.
         """
 
 
 def diverged() -> PenwrightError:
-    """The error of search when there is nothing to choose from."""
+    """Return the error to raise when logits are not numbers."""
     return PenwrightError("the model's scores are not numbers: its training diverged. Use an earlier checkpoint.")
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[torch.device]:
-    """No dropout inside, and the mode it had before afterwards; gives the device the model is on."""
+    """Put the model in evaluation mode inside the context, then restore its mode; yield the model's device."""
     device = next(model.parameters()).device
-    if not model.training:  # to tell every module so takes longer than a step of a small model
+    if not model.training:  # setting it on every module takes longer than a step of a small model
         yield device
         return
     model.eval()
@@ -80,21 +82,21 @@ def evaluating(model: nn.Module) -> Iterator[torch.device]:
 
 
 def newest_half(context_length: int) -> int:
-    """How many tokens stay in view when there are more than context_length."""
+    """Return how many tokens stay in view when a text exceeds context_length."""
     return context_length - context_length // 2
 
 
 def in_view(prompt: Sequence[int], context_length: int) -> Sequence[int]:
-    """What is read of a prompt."""
+    """Return the part of a prompt that is read: all of it, or the newest half context."""
     return prompt if len(prompt) <= context_length else prompt[-newest_half(context_length) :]
 
 
 class _DecoderRows:
-    """Rows of a decoder-only model: the tokens of each that are in view, how many they are, and their cache.
+    """Rows of a decoder-only model: the tokens of each that are in view, their number, and their cache.
 
-    When a row has more than context_length tokens, its newest half context is read again from position 0, and the rest
-    is out of view from then on. So no position is one that training has not shown, and what is written depends on the
-    tokens alone, not on the batch.
+    When a row exceeds context_length tokens, its newest half context is read again from position 0. Older tokens are
+    out of view from then on. So no position lies beyond those seen in training, and the text depends on the tokens
+    alone, not on the batch.
     """
 
     def __init__(
@@ -107,10 +109,10 @@ class _DecoderRows:
     ):
         self._model, self._stepper = model, stepper
         self._context = model.settings.context_length
-        self._tokens, self._lengths, self._cache = tokens, lengths, cache  # lengths: known without asking the device
+        self._tokens, self._lengths, self._cache = tokens, lengths, cache  # lengths: on the CPU, so no waiting
 
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
-        """Append a token to each row; the logits of the one after it."""
+        """Append a token to each row; return the logits of the next one."""
         if (self._lengths == self._context).any():
             self._make_room()
         self._tokens.scatter_(1, self._cache.lengths[:, None], tokens[:, None])
@@ -119,7 +121,7 @@ class _DecoderRows:
         return logits
 
     def several(self, token: Int[Tensor, "1"], rule: Rule) -> Sequence[Written]:
-        """Tokens that come after this one of the only row."""
+        """Generate several tokens after this one of the only row, by a rule."""
         found = self._stepper.several(token, self._cache, None, rule) if len(self._lengths) == 1 else ()
         if found:
             read, end = [int(token), *(each.token for each in found[:-1])], int(self._lengths[0])
@@ -132,16 +134,16 @@ class _DecoderRows:
         self._tokens = self._tokens[rows]
         self._lengths = self._lengths[rows.cpu().numpy()]
         self._cache.select(rows)
-        self._tell_cache()
+        self._update_cache()
 
     def _make_room(self) -> None:
-        """Read the newest tokens of full rows again, one less than stay in view, since one more is about to come."""
+        """Read the newest tokens of full rows again: one fewer than stay in view, since one more is about to come."""
         full, n_kept = np.flatnonzero(self._lengths == self._context), newest_half(self._context) - 1
         rows = torch.from_numpy(full).to(self._tokens.device)
         if n_kept and len(self._lengths) == 1 and self._stepper.reads_quickly(self._tokens.device):
             self._tokens[:, :n_kept] = self._tokens[:, self._context - n_kept :].clone()
             self._lengths[:] = 0
-            self._tell_cache()
+            self._update_cache()
             self._stepper.go_on(self._tokens[0, :n_kept], self._cache)
         elif n_kept:
             kept = self._tokens[rows, self._context - n_kept :]
@@ -152,16 +154,16 @@ class _DecoderRows:
                 layer.kept.keys[rows, :, :n_kept] = new.kept.keys
                 layer.kept.values[rows, :, :n_kept] = new.kept.values
         self._lengths[full] = n_kept
-        self._tell_cache()
+        self._update_cache()
 
-    def _tell_cache(self) -> None:
+    def _update_cache(self) -> None:
         self._cache.lengths = torch.from_numpy(self._lengths).to(self._tokens.device, copy=True)
         self._cache.longest = int(self._lengths.max(initial=0))
         self._cache.ragged = bool((self._lengths != self._cache.longest).any())
 
 
 class PromptBatch(_DecoderRows):
-    """Prompts that a decoder-only model goes on with."""
+    """Prompts that a decoder-only model continues."""
 
     def __init__(
         self,
@@ -171,20 +173,20 @@ class PromptBatch(_DecoderRows):
         stepper: DecodeEngine | None = None,
         known: Sequence[KeysValues] = (),
     ):
-        """Prompts are token ids, at least one each; of those that do not fit, the newest half context is read.
+        """Take prompts, of at least one token each. Of a prompt that does not fit, the newest half context is read.
 
-        `known` are the keys and values, by layer, of tokens that all prompts begin with, and of which none is the end.
+        `known` holds the keys and values, by layer, of a prefix that all prompts share. It is shorter than any of them.
         """
         context = model.settings.context_length
         seen = [in_view(prompt, context) for prompt in prompts]
         lengths = np.array([len(tokens) for tokens in seen])
-        capacity = min(context, int(lengths.max()) + max_new_tokens + n_several(model))  # of which some may be too many
+        capacity = min(context, int(lengths.max()) + max_new_tokens + n_several(model))  # a step may add too many
         tokens = right_padded(seen, model.embedding.tokens.weight.device, capacity).tokens
         super().__init__(model, stepper or DecodeEngine(model), tokens, lengths, model.new_cache(len(seen), capacity))
         self._known = known
 
     def first(self) -> Float[Tensor, "rows vocab_size"]:
-        """One pass over all prompts; only the last token of each goes through the output layer."""
+        """Read all prompts in one pass and return the next logits; only last tokens go through the output layer."""
         if self._known:
             self._cache.begin(self._known)
         n_known = self._cache.longest
@@ -192,13 +194,13 @@ class PromptBatch(_DecoderRows):
         if len(tokens) == 1 and self._stepper.reads_quickly(tokens.device):
             return self._stepper.go_on(tokens[0], self._cache)
         hidden = self._model.hidden(tokens, cache=self._cache)
-        self._tell_cache()
+        self._update_cache()
         rows = torch.arange(len(self._lengths), device=hidden.device)
         return self._model.output(hidden[rows, self._cache.lengths - 1 - n_known])
 
 
 class LiveBatch(_DecoderRows):
-    """Rows that come and go between tokens: none at first."""
+    """A batch whose rows come and go between tokens; it starts empty."""
 
     def __init__(self, model: DecoderOnly, stepper: DecodeEngine):
         context, like = model.settings.context_length, model.decoder.kept_like
@@ -207,7 +209,7 @@ class LiveBatch(_DecoderRows):
         super().__init__(model, stepper, tokens, np.zeros(0, dtype=np.int64), self._open)
 
     def take_in(self, others: PromptBatch) -> None:
-        """The rows of another one, which were read, after those that are here."""
+        """Append rows whose prompts have been read."""
         n, room = others._tokens.shape
         self._tokens = torch.cat([self._tokens, others._tokens.new_zeros(n, self._context)])
         self._tokens[-n:, :room] = others._tokens
@@ -215,16 +217,16 @@ class LiveBatch(_DecoderRows):
         self._open.take_in(others._cache)
 
     def seen(self, row: int) -> Int64[np.ndarray, " tokens"]:
-        """The tokens that are in view."""
+        """Return the tokens of a row that are in view."""
         return self._tokens[row, : self._lengths[row]].cpu().numpy()
 
     def known(self, row: int, n_tokens: int) -> list[KeysValues]:
-        """The keys and values of a row's first tokens, by layer; they are overwritten as rows come and go."""
+        """Return a view of the keys and values of a row's first tokens, by layer; later rows may overwrite it."""
         return self._cache.row(row, n_tokens)
 
 
 class TargetBatch:
-    """Targets that an encoder-decoder writes, each beside its source."""
+    """Targets that an encoder-decoder generates, each with its source."""
 
     def __init__(
         self,
@@ -236,9 +238,9 @@ class TargetBatch:
         stepper: DecodeEngine | None = None,
         hidden: Sequence[range] = (),
     ):
-        """Sources are token ids with the end token; max_new_tokens is at most the model's context_length.
+        """Encode sources, with their end tokens; max_new_tokens is at most the model's context_length.
 
-        Where `hidden` has a range for each source, its tokens there are out of sight.
+        `hidden`, if given, names a range of tokens of each source that the model must not see.
         """
         self._start_id, self._stepper = start_id, stepper or DecodeEngine(model)
         read = right_padded(sources, model.source_embedding.tokens.weight.device, SHORTEST)
@@ -251,35 +253,35 @@ class TargetBatch:
         )
 
     def first(self) -> Float[Tensor, "rows vocab_size"]:
-        """The logits after the start token."""
+        """Return the logits after the start token."""
         padding = self._encoded.padding
         return self.step(torch.full(padding.shape[:1], self._start_id, device=padding.device))
 
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
-        """Append a token to each row; the logits of the one after it."""
+        """Append a token to each row; return the logits of the next one."""
         return self._stepper(tokens, self._cache, self._encoded)
 
     def several(self, token: Int[Tensor, "1"], rule: Rule) -> Sequence[Written]:
-        """Tokens that come after this one of the only row."""
+        """Generate several tokens after this one of the only row, by a rule."""
         alone = len(self._cache.lengths) == 1 and self._cache.origins is None
         return self._stepper.several(token, self._cache, self._encoded, rule) if alone else ()
 
     def beams(self, tokens: Int[Tensor, " beams"], rule: BeamRule) -> Sequence[BeamStep]:
-        """Steps that come after these tokens of the only source."""
+        """Take several steps after these tokens of the only source, by a rule."""
         return self._stepper.beams(tokens, self._cache, self._encoded, rule)
 
     def select(self, rows: Int[Tensor, " selected"]) -> None:
-        """Keep these rows; of several beams, whole sources."""
+        """Keep these rows; with several beams, only whole sources."""
         self._encoded = self._encoded.select(rows[:: self._n_beams] // self._n_beams)
         self._cache.select(rows)
 
     def branch(self, n: int) -> None:
-        """All beams of a source look at one copy of it."""
+        """Turn each row into n adjacent beams, which share one copy of their source."""
         if n > 1:
             rows = torch.arange(len(self._cache.lengths), device=self._cache.lengths.device)
             self._cache.select(rows.repeat_interleave(n))
             self._n_beams *= n
 
     def reorder(self, rows: Int[Tensor, " rows"]) -> None:
-        """The sources stay as they are."""
+        """Let beams of the same source change places; the sources stay as they are."""
         self._cache.reorder(rows)

@@ -1,4 +1,4 @@
-"""Beam search for many sources at once; sentences that are finished leave the batch."""
+"""Beam search over many sources at once; finished sentences leave the batch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -21,58 +21,59 @@ from penwright.decoding.sampling.utf8 import FREE, Situations, States, Utf8Rules
 
 Reals = Float[np.ndarray, "sentences n"]
 Whole = Int[np.ndarray, "sentences n"]
-LEAST_OUTLOOK = 4  # tokens that every beam may become longer while it is waited for, short ones too
+LEAST_OUTLOOK = 4  # tokens by which even short beams may still grow while the search waits for them
 
 
 class _Step(NamedTuple):
-    """How the beams went on, of the sentences that were searched then."""
+    """One step of the search: how the beams of the sentences that remained then were extended."""
 
     numbers: Int[np.ndarray, " sentences"]
     parents: Whole
     tokens: Whole
-    sums: Reals  # of the log-probabilities of all tokens so far
+    sums: Reals  # cumulative log-probabilities
 
 
 class _Ends(NamedTuple):
-    """Where hypotheses of each sentence end, best first; those with log-probability -inf are none."""
+    """The ends of hypotheses of each sentence, best first; log-probability -inf marks an empty place."""
 
     lengths: Whole
     places: Whole  # among the beams of that step
     log_probs: Reals
-    scores: Reals  # what hypotheses are ranked by
+    scores: Reals  # by which hypotheses are ranked
 
     def best_with(self, others: "_Ends") -> "_Ends":
-        """The best of both, as many as there are here."""
+        """Merge both and keep the best, as many as there are here."""
         both = self.beside(others)
         best = _best(both.scores, self.scores.shape[1])
         return _Ends(*(_gather(values, best) for values in both))
 
     def beside(self, others: "_Ends") -> "_Ends":
-        """First these, then the others."""
+        """Concatenate these and the others."""
         return _Ends(*(np.concatenate(pair, axis=1) for pair in zip(self, others, strict=True)))
 
     def select(self, sentences: Bool[np.ndarray, " sentences"]) -> "_Ends":
+        """Keep these sentences."""
         return _Ends(*(values[sentences] for values in self))
 
 
 def _best(values: Reals, n: int) -> Int[np.ndarray, "sentences best"]:
-    """The places of the n largest values of each sentence, in order."""
+    """Return the places of the n largest values of each sentence, largest first."""
     return np.argsort(-values, axis=1, kind="stable")[:, :n]
 
 
 def _gather(values: np.ndarray, places: Int[np.ndarray, "sentences m"]) -> np.ndarray:
-    """What stands at these places of each sentence."""
+    """Return the values at these places of each sentence."""
     return values[np.arange(len(values))[:, None], places]
 
 
-def _listed(best: MaskedTopK, n: int) -> list[list[int]]:
-    """The first n tokens of each row, without those that may not come."""
+def _unmasked(best: MaskedTopK, n: int) -> list[list[int]]:
+    """List the first n tokens of each row, without masked ones."""
     pairs = zip(best.values.tolist(), best.places.tolist(), strict=True)
     return [[token for value, token in zip(*row, strict=True) if value > NEVER][:n] for row in pairs]
 
 
 class _Continuations(NamedTuple):
-    """How the beams of each sentence go on, best first."""
+    """The continuations of the beams of each sentence, best first."""
 
     log_probs: Reals
     merits: Reals
@@ -81,7 +82,7 @@ class _Continuations(NamedTuple):
 
     @classmethod
     def of(cls, step: BeamStep) -> "_Continuations":
-        """Those of the only sentence."""
+        """Convert a step of the only sentence."""
         log_probs = step.log_probs[None]
         return cls(log_probs, log_probs.copy(), step.parents[None], step.tokens[None])
 
@@ -98,15 +99,16 @@ def beam_search(
     watch: Watch | None = None,
     wanted: Wanted | None = None,
 ) -> list[list[Hypothesis]]:
-    """The n best hypotheses of each row of the model, best first; `limits` are their longest lengths, end included.
+    """Return the n best hypotheses of each row of the model, best first.
 
-    Each step keeps the beam_size best continuations of a sentence; those with the end token are finished, the others go
-    on. A sentence is finished when nothing that goes on can still come among the n best, as far as settings.outlook
-    goes. A hypothesis that was cut at its limit ranks below all that ended. With beam_size 1 this is greedy search.
+    Each step keeps the beam_size best continuations of a sentence. Those with the end token are finished; the others
+    are extended. A sentence is done when no open beam can still reach the n best, as far as `settings.outlook` waits
+    for it. A hypothesis that was cut off at its limit ranks below all that ended. With beam_size 1 this is greedy
+    search.
 
-    A row with a guide is led through its terms, and its hypotheses are ranked by merit; other rows do not notice.
-    `watch` sees every step of every row, and ends the search by raising. A sentence that is not `wanted` any more ends
-    at the next step, with what there is of it.
+    `limits` are the maximum lengths, end token included. A row with a guide must meet its constraints, and its
+    hypotheses are ranked by merit; other rows are not affected. `watch` is called with every step of every row, and
+    may raise to end the search. A sentence for which `wanted` returns False ends at the next step with what it has.
     """
     results: list[list[Hypothesis]] = [[] for _ in limits]
     logits = model.first().repeat_interleave(settings.beam_size, 0)
@@ -114,9 +116,9 @@ def beam_search(
     choosing = choosing or Choosing(Utf8Rules.free(logits.shape[1], settings.banned))
     search = _Search.start(limits, settings, guides, *choosing)
     model.branch(settings.beam_size)
-    coming: list[_Continuations] = []  # which the model has taken already
+    pending: list[_Continuations] = []  # steps that the model has already taken
     while True:
-        parents = search.extend(coming.pop(0) if coming else search.best_continuations(logits, end_id), end_id)
+        parents = search.extend(pending.pop(0) if pending else search.best_continuations(logits, end_id), end_id)
         if watch is not None:
             search.tell(watch, parents)
         done = search.done() if wanted is None else search.done() | search.given_up(wanted)
@@ -129,34 +131,34 @@ def beam_search(
                 return results
             search = search.select(~done)
             model.select(torch.from_numpy(parents[~done].ravel()).to(device))
-        elif coming:
+        elif pending:
             continue
         elif settings.beam_size > 1:
             model.reorder(torch.from_numpy(parents.ravel()).to(device))
         tokens = torch.from_numpy(search.history[-1].tokens[~done].ravel()).to(device)
         rule = search.rule(end_id)
-        coming = [_Continuations.of(step) for step in model.beams(tokens, rule)] if rule else []
-        logits = logits if coming else model.step(tokens)
+        pending = [_Continuations.of(step) for step in model.beams(tokens, rule)] if rule else []
+        logits = logits if pending else model.step(tokens)
 
 
 @dataclass
 class _Search:
     """The sentences that are still searched: their beams, and the best finished hypotheses of each.
 
-    In NumPy, which begins sooner than torch to do what is small and changes at every step.
+    The state is in NumPy, whose calls have less overhead than torch's. It is small and changes at every step.
     """
 
     settings: BeamSettings
     numbers: Int[np.ndarray, " sentences"]
     limits: Int[np.ndarray, " sentences"]
-    log_probs: Reals  # of the beams, -inf where there is none
-    merits: Reals  # log-probabilities, with what a guide adds
-    states: States  # of the beams, as they are spelled
+    log_probs: Reals  # of the beams; -inf: no such beam
+    merits: Reals  # log-probabilities plus the credits of a guide
+    states: States  # UTF-8 states of the beams
     finished: _Ends
     spelling: Utf8Rules
     choose: Choose
     history: list[_Step] = field(default_factory=list)
-    guided: dict[int, ConstrainedBeams] = field(default_factory=dict)  # by the places of their sentences in the arrays
+    guided: dict[int, ConstrainedBeams] = field(default_factory=dict)  # by the index of the sentence in the arrays
 
     @classmethod
     def start(
@@ -167,9 +169,10 @@ class _Search:
         spelling: Utf8Rules,
         choose: Choose,
     ) -> "_Search":
+        """Return the search before its first step."""
         n_sentences, beam_size = len(limits), settings.beam_size
         log_probs = np.full((n_sentences, beam_size), NEVER)
-        log_probs[:, 0] = 0.0  # all begin alike, so that only the first beam may go on
+        log_probs[:, 0] = 0.0  # all beams begin alike, so only the first may continue
         none, never = np.zeros((n_sentences, settings.n_best), np.int64), np.full((n_sentences, settings.n_best), NEVER)
         guided = {
             place: ConstrainedBeams.start(guide, limits[place], beam_size)
@@ -184,11 +187,11 @@ class _Search:
 
     @property
     def length(self) -> int:
-        """Of the beams."""
+        """The length of the beams."""
         return len(self.history)
 
     def extend(self, found: _Continuations, end_id: int) -> Whole:
-        """Give each beam its next token; returns the rows that the new beams go on from."""
+        """Append the next token of each beam; return the rows that the new beams extend."""
         self.log_probs, self.merits, parents, tokens = found
         self.history.append(_Step(self.numbers, parents, tokens, self.log_probs))
         self.states = self.spelling.after[_gather(self.states, parents), tokens]
@@ -199,19 +202,19 @@ class _Search:
         return parents + np.arange(len(parents))[:, None] * self.settings.beam_size
 
     def _ends(self, which: Bool[np.ndarray, "sentences n"]) -> _Ends:
-        """The hypotheses that would be finished if these beams ended now."""
+        """Return the hypotheses that would be finished if these beams ended now."""
         lengths = np.full_like(self.history[-1].tokens, self.length)
         log_probs, merits = (np.where(which, x, NEVER) for x in (self.log_probs, self.merits))
         places = np.broadcast_to(np.arange(self.settings.beam_size), lengths.shape)
         return _Ends(lengths, places, log_probs, merits / self.length**self.settings.length_penalty)
 
     def best_continuations(self, logits: Float[Tensor, "rows vocab_size"], end_id: int) -> _Continuations:
-        """How the beams go on by the logits of their next tokens."""
+        """Return the best continuations of the beams, given the logits of their next tokens."""
         n_sentences, beam_size = self.log_probs.shape
-        logits, n_best = logits.float(), min(beam_size, logits.shape[1])  # no sentence takes more from one beam
+        logits, n_best = logits.float(), min(beam_size, logits.shape[1])  # a sentence never takes more from one beam
         situations = self._situations()
         if self.guided:
-            best = self._led(logits, situations, n_best, end_id)
+            best = self._allowed_top_k(logits, situations, n_best, end_id)
         else:
             best = self.choose(logits, self.spelling, situations, n_best)
         offsets = self.log_probs.ravel() - best.normalisers.cpu().numpy()
@@ -221,48 +224,48 @@ class _Search:
         tokens = _gather(best.places.cpu().numpy().reshape(n_sentences, -1), places)
         found = _Continuations(log_probs, log_probs.copy(), places // best.values.shape[1], tokens)
         if self.guided:
-            self._put_led(found, logits, best)
+            self._apply_guides(found, logits, best)
         return found
 
     def rule(self, end_id: int) -> BeamRule | None:
-        """How the beams go on if the model itself takes the next steps: those of one sentence that nothing leads."""
+        """Return the rule for several steps in one call; None for several sentences, guides or a single beam."""
         if self.guided or len(self.numbers) > 1 or self.settings.beam_size == 1:
             return None
         n_left = int(self.limits[0]) - self.length - 1
         return BeamRule(self.spelling, self.states[0], n_left, self.log_probs[0], end_id)
 
-    def _put_led(self, found: _Continuations, logits: Tensor, best: MaskedTopK) -> None:
-        """Continuations as their guides choose them, of the sentences that have one."""
-        beam_size, likely, places = self.settings.beam_size, _listed(best, self.settings.beam_size), list(self.guided)
-        asked = [
+    def _apply_guides(self, found: _Continuations, logits: Tensor, best: MaskedTopK) -> None:
+        """Replace the continuations of constrained sentences by those that their guides choose."""
+        beam_size, likely, places = self.settings.beam_size, _unmasked(best, self.settings.beam_size), list(self.guided)
+        options = [
             guided.candidates(likely[place * beam_size : (place + 1) * beam_size], self.length)
             for place, guided in self.guided.items()
         ]
-        rows = [place * beam_size + n for place, beams in zip(places, asked, strict=True) for n in range(len(beams))]
-        counts = [len(tokens) for beams in asked for tokens in beams]
+        rows = [place * beam_size + n for place, beams in zip(places, options, strict=True) for n in range(len(beams))]
+        counts = [len(tokens) for beams in options for tokens in beams]
         which = torch.from_numpy(np.repeat(rows, counts)).to(logits.device)
-        asked_tokens = [token for beams in asked for each in beams for token in each]
-        tokens = torch.tensor(asked_tokens, device=logits.device, dtype=torch.long)  # none where no score is a number
-        gains = iter((logits[which, tokens] - best.normalisers[which]).tolist())  # of all at once
+        option_tokens = [token for beams in options for each in beams for token in each]
+        tokens = torch.tensor(option_tokens, device=logits.device, dtype=torch.long)  # empty if all are NaN
+        gains = iter((logits[which, tokens] - best.normalisers[which]).tolist())  # for all sentences at once
         before = np.stack([self.log_probs[places], self.merits[places]], axis=2).tolist()
-        led = [
+        chosen = [
             guided.choose(beams, gains, each, self.length)
-            for guided, beams, each in zip(self.guided.values(), asked, before, strict=True)
+            for guided, beams, each in zip(self.guided.values(), options, before, strict=True)
         ]
-        for values, column in zip(found, columns(led, beam_size), strict=True):
+        for values, column in zip(found, columns(chosen, beam_size), strict=True):
             values[places] = column
 
     def _situations(self) -> Int64[np.ndarray, " rows"]:
-        """Of each beam, as it is spelled; one that must go on with what its guide says may break a character off."""
+        """Return the UTF-8 situation of each beam; beams forced by a guide may split a character."""
         situations = self.spelling.situations(self.states, (self.limits - self.length - 1)[:, None])
         for place, guided in self.guided.items():
             situations[place, guided.must_follow(self.length)] = FREE
         return situations.ravel()
 
-    def _led(self, logits: Tensor, situations: Situations, n_best: int, end_id: int) -> MaskedTopK:
-        """The likeliest tokens of each row that its guide, where it has one, lets come."""
+    def _allowed_top_k(self, logits: Tensor, situations: Situations, n_best: int, end_id: int) -> MaskedTopK:
+        """Return the likeliest tokens of each row that its guide, if any, allows."""
         best = self.choose(logits, self.spelling, situations, max(n_best, min(MOST, logits.shape[1])))
-        self.spelling.forbid(logits, situations)  # what a guide wants may not be among the best
+        self.spelling.forbid(logits, situations)  # all logits: tokens that a guide wants may not be among the best
         rows, tokens = list[int](), list[int]()
         for place, guided in self.guided.items():
             for beam, banned in guided.banned(self.length, end_id):
@@ -279,21 +282,21 @@ class _Search:
         if len(short):  # too many of the best are banned
             others = self.choose(logits[short], self.spelling, situations[short.cpu().numpy()], values.shape[1])
             values[short], found[short] = others.values, others.places
-        return MaskedTopK(values, found, best.normalisers)  # the model's own: before any ban
+        return MaskedTopK(values, found, best.normalisers)  # normalisers: before any ban
 
     def tell(self, watch: Watch, parents: Whole) -> None:
-        """Report the step that extend() took; `parents` are the rows that it gave."""
+        """Report the step that extend() took to `watch`; `parents` are the rows that it returned."""
         last = self.history[-1]
         columns = (last.numbers, parents % self.settings.beam_size, last.tokens, last.sums)
         for number, *each in zip(*(column.tolist() for column in columns), strict=True):
             watch(number, Extension(self.length, *each))
 
     def done(self) -> Bool[np.ndarray, " sentences"]:
-        """Where the limit is reached or no beam can still get a score among the n best, soon.
+        """Return which sentences are at their limit, or have no beam that can soon score among the n best.
 
-        Merits only fall, but for what soft terms add, so a beam's best possible score is the one it has now at the
-        length that helps most: the next one, or the longest that it is waited for. Without that bound the hopes of
-        beams that ramble on, up to several times the length of what is found, take a third of the time.
+        Merits only fall, apart from what soft terms add. So the best score that a beam can reach is its present
+        merit at the next length, or at the longest that the search waits for. Without that bound, a third of the time
+        goes to beams that ramble on to several times the length of the finished hypotheses.
         """
         penalty = self.settings.length_penalty
         best = self.merits.max(axis=1)
@@ -304,14 +307,14 @@ class _Search:
         return (self.limits <= self.length) | (self.finished.scores[:, -1] >= reach)
 
     def given_up(self, wanted: Wanted) -> Bool[np.ndarray, " sentences"]:
-        """Where nobody waits for what is found."""
+        """Return which sentences are no longer needed."""
         return np.array([not wanted(number) for number in self.numbers.tolist()])
 
     def finish(self, done: Bool[np.ndarray, " sentences"]) -> list[tuple[int, list[Hypothesis]]]:
-        """The numbers and results of the sentences that are done."""
+        """Return the indices and hypotheses of the sentences that are done."""
         settings, numbers = self.settings, self.numbers[done]
         ends = self.finished.beside(self._ends(np.isfinite(self.log_probs))).select(done)
-        columns = (*self._written(numbers, ends), ends.lengths, ends.log_probs)
+        columns = (*self._trace_back(numbers, ends), ends.lengths, ends.log_probs)
         found = []
         for number, *each in zip(numbers.tolist(), *(column.tolist() for column in columns), strict=True):
             hypotheses = (
@@ -322,8 +325,8 @@ class _Search:
             found.append((number, list(islice(hypotheses, settings.n_best))))
         return found
 
-    def _written(self, numbers: Int[np.ndarray, " sentences"], ends: _Ends) -> tuple[np.ndarray, np.ndarray]:
-        """The tokens of the hypotheses of these sentences, and the sums of log-probabilities with each token."""
+    def _trace_back(self, numbers: Int[np.ndarray, " sentences"], ends: _Ends) -> tuple[np.ndarray, np.ndarray]:
+        """Trace back the hypotheses of these sentences; return their tokens and cumulative log-probabilities."""
         tokens = np.zeros((*ends.places.shape, self.length), np.int64)
         sums, places = np.zeros(tokens.shape), ends.places
         for place, step in reversed(list(enumerate(self.history))):
@@ -333,6 +336,7 @@ class _Search:
         return tokens, sums
 
     def select(self, kept: Bool[np.ndarray, " sentences"]) -> "_Search":
+        """Return the search of these sentences alone."""
         return replace(
             self,
             numbers=self.numbers[kept],

@@ -1,4 +1,4 @@
-"""A completion while it is written, and how it is to be written."""
+"""A completion that is being generated, and the plan for generating it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from penwright.tokenizers import TextStream, Tokenizer
 
 
 class StopFilter:
-    """Passes text on until a stop string is complete; holds back what may be the beginning of one."""
+    """A filter that passes text on until a stop string is complete, and holds back what may begin one."""
 
     def __init__(self, stops: Sequence[str]):
         self._stops = [stop for stop in stops if stop]
@@ -27,10 +27,10 @@ class StopFilter:
         self.stopped = False
 
     def push(self, text: str) -> str:
-        """The text that can be shown; nothing more once a stop string has come.
+        """Return the text that can be shown; after a stop string, nothing more.
 
-        Of several stop strings that one counts which is complete first, and of those the longest, so that it makes no
-        difference in what portions the text comes.
+        Of several stop strings, the one that is complete first counts; of those, the longest. So the result does not
+        depend on how the text is divided into pieces.
         """
         if self.stopped:
             return ""
@@ -44,33 +44,33 @@ class StopFilter:
         return text[: len(text) - n_held]
 
     def finish(self) -> str:
-        """What was held back in vain."""
+        """Return the text still held back, which no stop string has completed."""
         held, self._held = self._held, ""
         return held
 
 
 def _overlap(text: str, stop: str) -> int:
-    """The length of the longest end of the text that a stop string begins with."""
+    """Return the length of the longest suffix of the text that a stop string begins with."""
     lengths = range(min(len(text), len(stop) - 1), 0, -1)
     return next((n for n in lengths if text.endswith(stop[:n])), 0)
 
 
-MAX_NEW_TOKENS = 400  # where the settings name no number
+MAX_NEW_TOKENS = 400  # the default if the settings give none
+# Settings that do not affect how a token is drawn: rows that differ only in these are sampled together.
 APART = {"seed", "stop", "max_new_tokens", "min_new_tokens", "pattern", "banned_words", "required_words"}
-# ... settings that say nothing about how a token is drawn, so that rows need not share them to be sampled together
 
 
 class DecodingPlan(NamedTuple):
-    """How all completions of one call are written."""
+    """The plan for generating all completions of one call."""
 
     sampling: Sampling
     n_new: int
     guide: CompletionConstraint | None
     spelling: Utf8Rules
-    key: str  # completions with the same one are sampled alike
+    key: str  # completions with the same key are sampled together
 
     def constraint(self, prompts: Sequence[str], choose: Choose = likeliest) -> TokenConstraint:
-        """What binds the completions of these prompts: their characters stay whole in any case."""
+        """Return the constraint on completions of these prompts. In any case, it keeps their characters whole."""
         if self.guide:
             return GuidedRows(self.guide, prompts)
         return SpelledRows(self.spelling, [self.n_new] * len(prompts), choose)
@@ -83,17 +83,17 @@ def manner_of(
     biases: Mapping[int, float] | None = None,
     check: Callable[[], None] = never_end,
 ) -> DecodingPlan:
-    """Return what the settings say, for these prompts; `biases` are for single tokens.
+    """Return the plan that the settings give for these prompts; `biases` are for single tokens.
 
-    `check` is called often while constraints are built; what it raises ends that. Raises UsageError for settings that
+    `check` is called often while constraints are built, and may raise to end that. Raises UsageError for settings that
     no completion of one of the prompts can meet.
     """
     n_new = settings.max_new_tokens or MAX_NEW_TOKENS
-    of_texts = [_bias(tokenizer, text, value) for text, value in settings.logit_bias.items()]
-    of_tokens = [Bias([[token]], value) for token, value in (biases or {}).items()]
-    breakers = _holding(tokenizer, settings.dry_breakers) if settings.dry_multiplier else ()
+    text_biases = [_bias(tokenizer, text, value) for text, value in settings.logit_bias.items()]
+    token_biases = [Bias([[token]], value) for token, value in (biases or {}).items()]
+    breakers = _tokens_containing(tokenizer, settings.dry_breakers) if settings.dry_multiplier else ()
     banned = never_written(tokenizer)
-    sampling = Sampling(banned, settings, (*of_texts, *of_tokens), breakers)
+    sampling = Sampling(banned, settings, (*text_biases, *token_biases), breakers)
     guide = (
         CompletionConstraint(settings, tokenizer, prompts, n_new, check)
         if prompts and is_constrained(settings)
@@ -105,31 +105,32 @@ def manner_of(
 
 @dataclass
 class CompletionDraft:
-    """A completion while it is written."""
+    """A completion that is being generated."""
 
     prompt: str
-    number: int  # how often the same prompt came before
+    number: int  # how many completions of the same prompt came before
     prompt_tokens: list[int]
     stream: TextStream
     stop_filter: StopFilter
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
-    pieces: list[str] = field(default_factory=list)  # of the text that can be shown
+    pieces: list[str] = field(default_factory=list)  # of text that can be shown
     finish: Finish = "length"
 
     @classmethod
     def begin(
         cls, tokenizer: Tokenizer, prompt: str, prompt_tokens: list[int], number: int, stop: Sequence[str]
     ) -> "CompletionDraft":
-        """Nothing is written yet."""
+        """Return an empty draft."""
         return cls(prompt, number, prompt_tokens, TextStream(tokenizer), StopFilter(stop))
 
     def push(self, token: int) -> bool:
-        """Add the text of a token; says whether a stop string is complete."""
+        """Add the text of a token; return whether a stop string is complete."""
         self._show(self.stop_filter.push(self.stream.push(token)))
         return self.stop_filter.stopped
 
     def close(self, finish: Finish) -> None:
+        """End the completion, and show text that is still held back unless a stop string ended it."""
         self.finish = finish
         if finish != "stop":
             self._show(self.stop_filter.push(self.stream.finish()) + self.stop_filter.finish())
@@ -140,18 +141,18 @@ class CompletionDraft:
 
 
 def _bias(tokenizer: Tokenizer, text: str, value: float) -> Bias:
-    """The text alone and after a space, where the space is not a token of its own."""
+    """Build the bias of a text: alone, and also after a space if the tokens differ then."""
     unknown = tokenizer.unknown_characters(text)
     if not text or unknown:
         what = f"characters the model does not know ({' '.join(unknown)})" if unknown else "no characters"
-        raise UsageError(f"the bias for '{text}' cannot be given: the text has {what}")
+        raise UsageError(f"the bias for '{text}' cannot be applied, because the text has {what}: choose another text")
     alone, spaced = tokenizer.encode(text), tokenizer.encode(f" {text}")
     same = spaced[-len(alone) :] == alone
     return Bias([alone] if same else [alone, spaced], value)
 
 
-def _holding(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[int, ...]:
-    """The tokens that have one of these texts in them."""
+def _tokens_containing(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[int, ...]:
+    """Return the tokens that contain one of these texts."""
     wanted = [text.encode("utf-8", errors="replace") for text in texts if text]
-    every = ((token, tokenizer.token_bytes(token)) for token in range(tokenizer.vocab_size))
-    return tuple(token for token, spelled in every if any(text in spelled for text in wanted))
+    all_tokens = ((token, tokenizer.token_bytes(token)) for token in range(tokenizer.vocab_size))
+    return tuple(token for token, spelled in all_tokens if any(text in spelled for text in wanted))

@@ -1,8 +1,8 @@
-"""Completions that are written together though they come and go at any time (continuous batching).
+"""Continuous batching: completions that are generated together, though they come and go at any time.
 
-After Yu et al. (2022, "Orca", section 3): what is scheduled is not a batch from its beginning to its end but one token
-of each row. A request draws from chances of its own and is masked by nothing but its own past, so that it is written as
-it would be alone, up to ties within the rounding of its precision.
+After Yu et al. (2022, "Orca", section 3): the unit of scheduling is one token of each row, not a whole batch. Each
+request has its own random numbers and sees only its own past. So its text is the same as if it were alone, up to ties
+within rounding error.
 """
 
 from collections import deque
@@ -30,7 +30,7 @@ from penwright.model.decoder_only import DecoderOnly
 from penwright.tokenizers import Tokenizer
 
 Tokens = Int64[np.ndarray, "_"]
-WORTH = 32  # tokens in common that are worth the trouble
+WORTH = 32  # common tokens from which reusing a prefix pays off
 
 
 class Prefix(NamedTuple):
@@ -40,23 +40,24 @@ class Prefix(NamedTuple):
     layers: Sequence[KeysValues]
 
     def cut(self, n_tokens: int) -> list[KeysValues]:
-        """Those of the first tokens."""
+        """Return the keys and values of the first `n_tokens` tokens."""
         return [KeysValues(*(x[:, :, :n_tokens] for x in layer)) for layer in self.layers]
 
     @property
     def n_bytes(self) -> int:
+        """The size of the keys and values."""
         return sum(x.numel() * x.element_size() for layer in self.layers for x in layer)
 
 
 @dataclass
 class Prefixes:
-    """Texts that were read or written lately, as many as fit."""
+    """A cache of texts that were read or generated recently, up to `max_bytes`."""
 
     max_bytes: int = 128 * 2**20
-    kept: list[Prefix] = field(default_factory=list)  # the latest last
+    kept: list[Prefix] = field(default_factory=list)  # the most recent last
 
     def keep(self, tokens: Tokens, layers: Sequence[KeysValues]) -> None:
-        """Copy what there is of this text; what it begins with need not be kept any longer."""
+        """Keep a copy of this text, and drop kept texts that it begins with."""
         if len(tokens) < WORTH or any(n_common(each.tokens, tokens) == len(tokens) for each in self.kept):
             return
         self.kept = [each for each in self.kept if n_common(each.tokens, tokens) < len(each.tokens)]
@@ -66,23 +67,23 @@ class Prefixes:
 
 
 def n_common(one: Tokens, other: Tokens) -> int:
-    """How many tokens both begin with."""
+    """Return the length of the common prefix."""
     n = min(len(one), len(other))
     different = np.flatnonzero(one[:n] != other[:n])
     return int(different[0]) if len(different) else n
 
 
-Known = Callable[[int], list[KeysValues]]  # those of so many tokens
-READ_TOKENS = 1024  # of prompts at a time, with padding, so that those who are written need not wait for long
+Known = Callable[[int], list[KeysValues]]  # returns the keys and values of the first N tokens of a text
+READ_TOKENS = 1024  # of prompts at a time, padding included, so that running rows do not wait long
 
 
 class Pool:
-    """The rows of a model that writes. All but `join` is for one thread."""
+    """A continuous batch of completions. Only `join` may be called from other threads."""
 
     def __init__(self, model: DecoderOnly, tokenizer: Tokenizer, stepper: DecodeEngine, max_rows: int = 64):
         self._model, self._tokenizer, self._stepper = model, tokenizer, stepper
         self._max_rows, self._context = max_rows, model.settings.context_length
-        self._coming = LiveBatch(model, stepper)
+        self._batch = LiveBatch(model, stepper)
         self._rows: list[Row] = []
         self._waiting: deque[Request] = deque()
         self._prefixes = Prefixes()
@@ -90,59 +91,60 @@ class Pool:
 
     @property
     def n_rows(self) -> int:
-        """How many are written now."""
+        """The number of completions that are being generated."""
         return len(self._rows)
 
     @property
     def n_waiting(self) -> int:
+        """The number of requests that wait for a place."""
         return len(self._waiting)
 
     @property
     def busy(self) -> bool:
-        """Whether there is anything to do."""
+        """Whether any request is running or waiting."""
         return bool(self._rows or self._waiting)
 
     def join(self, request: Request) -> None:
-        """Wait for a place."""
+        """Queue a request."""
         self._waiting.append(request)
 
     def clear(self) -> list[Request]:
-        """Give up all requests, after an error."""
+        """Drop all requests after an error, and return them."""
         given_up = [row.request for row in self._rows] + list(self._waiting)
-        self._coming, self._rows = LiveBatch(self._model, self._stepper), []
+        self._batch, self._rows = LiveBatch(self._model, self._stepper), []
         self._waiting.clear()
         return given_up
 
     @torch.inference_mode()
     def step(self) -> list[tuple[Request, News]]:
-        """A token for each row: those that have left are let go first, and those that wait come in where they fit.
+        """Generate a token for each row. Canceled rows leave first, and waiting requests join if they fit.
 
-        A row that is alone may be given several.
+        A row that is alone may get several tokens.
         """
         with evaluating(self._model) as device:
             self._keep([not row.request.left for row in self._rows])
             last = torch.tensor([row.draft.tokens[-1] for row in self._rows], dtype=torch.long, device=device)
             if several := self._several(last):
                 return several
-            logits = [self._coming.step(last)] if self._rows else []
-            logits += self._read(self._newcomers())
+            logits = [self._batch.step(last)] if self._rows else []
+            logits += self._read(self._admit())
             news = self._write(torch.cat(logits)) if logits else []
             self._keep([each.finish is None for _, each in news])
         return news
 
     def _several(self, last: Int[Tensor, " rows"]) -> list[tuple[Request, News]]:
-        """Tokens of the only row, where nobody waits and nothing but its spelling says which may come."""
+        """Generate several tokens of the only row, if no request waits and a simple rule suffices."""
         if len(self._rows) != 1 or self._waiting or not (rule := self._rows[0].rule()):
             return []
         row, news = self._rows[0], list[tuple[Request, News]]()
-        for token, log_prob in self._coming.several(last, rule):
+        for token, log_prob in self._batch.several(last, rule):
             news.append((row.request, row.push(token, not_nan(log_prob), None)))
             if news[-1][1].finish is not None:
                 self._keep([False])
                 break
         return news
 
-    def _newcomers(self) -> list[Request]:
+    def _admit(self) -> list[Request]:
         found: list[Request] = []
         longest = 0
         while self._waiting and len(self._rows) + len(found) < self._max_rows:
@@ -155,14 +157,14 @@ class Pool:
         return found
 
     def _read(self, requests: Sequence[Request]) -> Iterator[Logits]:
-        """Read the prompts of new rows, each distinct one once, and after what is known of their beginnings."""
+        """Read the prompts of new rows: each distinct prompt once, and only what follows its known prefix."""
         if not requests:
             return
         groups: dict[tuple[int, int], list[Request]] = {}
         known = self._known()
         for request in requests:
             tokens = np.array(in_view(request.prompt_tokens, self._context))
-            groups.setdefault(_longest(tokens, [seen for seen, _ in known]), []).append(request)
+            groups.setdefault(_longest_prefix(tokens, [seen for seen, _ in known]), []).append(request)
         for (place, n_tokens), group in groups.items():
             numbers = {tokens: n for n, tokens in enumerate(dict.fromkeys(tuple(r.prompt_tokens) for r in group))}
             begun = known[place][1](n_tokens) if n_tokens else ()
@@ -172,13 +174,13 @@ class Pool:
                 rows = torch.tensor([numbers[tuple(r.prompt_tokens)] for r in group], device=logits.device)
                 read.select(rows)
                 logits = logits[rows]
-            self._coming.take_in(read)
+            self._batch.take_in(read)
             self._rows += [Row(request, self._tokenizer, logits) for request in group]
             yield logits
 
     def _known(self) -> "list[tuple[Tokens, Known]]":
-        """Texts whose keys and values are at hand: those that are written now, and lately."""
-        running = [(self._coming.seen(row), partial(self._coming.known, row)) for row in range(len(self._rows))]
+        """Return the texts whose keys and values are available: running and recent ones."""
+        running = [(self._batch.seen(row), partial(self._batch.known, row)) for row in range(len(self._rows))]
         return running + [(prefix.tokens, prefix.cut) for prefix in self._prefixes.kept]
 
     def _write(self, logits: Logits) -> list[tuple[Request, News]]:
@@ -191,7 +193,7 @@ class Pool:
         return news
 
     def _possible(self, logits: Logits) -> Logits:
-        """The scores without the tokens that must not come next."""
+        """Mask the tokens that must not come next."""
         logits = logits.clone()
         self._spelling.forbid(logits, self._situations())
         if not any(row.is_bound for row in self._rows):
@@ -200,13 +202,13 @@ class Pool:
         return torch.cat([row.possible(scores) if row.is_bound else scores for row, scores in rows])
 
     def _situations(self) -> Situations:
-        """Of the rows, as they are spelled; a guide knows of characters itself."""
+        """Return the UTF-8 situation of each row. Rows with a guide are free: it keeps characters whole."""
         states = np.array([row.state for row in self._rows], dtype=np.uint8)
         found = self._spelling.situations(states, np.array([row.n_left - 1 for row in self._rows]))
         return np.where([row.guided is None for row in self._rows], found, FREE)
 
     def _choose(self, possible: Logits) -> tuple[Int[Tensor, " rows"], dict[int, Float[Tensor, " vocab_size"]]]:
-        """The next tokens, and the distributions that they were drawn from where there is to be a look at them.
+        """Choose the next token of each row; also return the logits of the distributions that they were drawn from.
 
         Rows with the same settings are sampled together.
         """
@@ -225,24 +227,24 @@ class Pool:
         return tokens, drawn_from
 
     def _keep(self, stays: Sequence[bool]) -> None:
-        """Let go of the other rows; the last ones take their places, so that few are copied."""
+        """Drop the other rows. The last rows take their places, so that few are copied."""
         if all(stays):
             return
         for row, here in enumerate(stays):
             if not here:
-                seen = self._coming.seen(row)
-                self._prefixes.keep(seen, self._coming.known(row, len(seen)))
+                seen = self._batch.seen(row)
+                self._prefixes.keep(seen, self._batch.known(row, len(seen)))
         n = sum(stays)
         movers = [row for row in range(n, len(stays)) if stays[row]]
         order = [row if stays[row] else movers.pop() for row in range(n)]
-        self._coming.select(torch.tensor(order, dtype=torch.long))
+        self._batch.select(torch.tensor(order, dtype=torch.long))
         self._rows = [self._rows[row] for row in order]
 
 
-def _longest(tokens: Tokens, known: Sequence[Tokens]) -> tuple[int, int]:
-    """Which of the known texts has most in common with these tokens, and how many; 0 where that is not worth while.
+def _longest_prefix(tokens: Tokens, known: Sequence[Tokens]) -> tuple[int, int]:
+    """Find the known text with the longest common prefix; return its index and the prefix length, 0 if too short.
 
-    The last token is to be read in any case, since what comes after it is asked for.
+    The last token is read in any case, since its logits are needed.
     """
     n, place = max(((n_common(tokens[:-1], seen), place) for place, seen in enumerate(known)), default=(0, 0))
     return (place, n) if n >= WORTH else (0, 0)

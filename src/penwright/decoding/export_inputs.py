@@ -1,4 +1,4 @@
-"""What the parts of decoding are compiled by: inputs of the shapes they take, and what may differ in other calls."""
+"""Example inputs from which the parts of decoding are exported, and the dimensions that may vary between calls."""
 
 from typing import Literal, NamedTuple
 
@@ -14,79 +14,80 @@ from penwright.model.decoder_only import DecoderOnly
 from penwright.model.embedding import Embedding
 from penwright.model.encoder_decoder import EncoderDecoder
 
+# "one": a step of one row. "many": a step of many rows. "several": several steps of one row. "beams": several steps of
+# the beams of one source. "prompt": the prompt of one row. "sources": the encoder. "best": the likeliest tokens.
 Part = Literal["one", "many", "several", "beams", "prompt", "sources", "best"]
-# ... a step of one row, of more, several steps of one row or of the beams of a source, prompts, sources, the choice
-Inputs = tuple[Tensor, Tensor, list[Tensor], Tensor | None, list[Tensor], Tensor | None]  # of Step.forward
+Inputs = tuple[Tensor, Tensor, list[Tensor], Tensor | None, list[Tensor], Tensor | None]  # of DecodeStep.forward
 N_SOURCES, N_BEAMS, N_TOKENS = 3, 2, 8
-MOST_TARGETS = 64  # tokens of one row that are read at once
+MOST_TARGETS = 64  # prompt tokens that are read at once
 
 
 class Example(NamedTuple):
-    """Inputs to compile by, and for each its dimensions that may have other lengths."""
+    """Inputs for export, and the dimensions of each that may have other lengths."""
 
-    inputs: tuple[Input, ...]  # each another tensor: one given twice would be taken for one for ever
+    inputs: tuple[Input, ...]  # no tensor twice: export would always take the two for one
     shapes: tuple[object, ...]
 
     def drawn(self) -> tuple[Input, ...]:
-        """The inputs with every number drawn that may be any."""
+        """Fill the inputs with random numbers, where any number is valid; return the inputs."""
         generator = torch.Generator().manual_seed(0)
         for each in self.inputs:
             for tensor in [each] if isinstance(each, Tensor) else each or []:
-                if tensor.is_floating_point() and tensor.dim() > 1:  # no temperature, no chances
+                if tensor.is_floating_point() and tensor.dim() > 1:  # leaves out temperatures and random numbers
                     tensor.normal_(generator=generator)
         return self.inputs
 
 
 def n_several(model: DecoderOnly | EncoderDecoder) -> int:
-    """How many tokens of a single row are written at once: a sentence soon ends, and what is beyond was for nothing."""
+    """Return how many tokens of a single row to generate in one call: few for sentences, which end soon."""
     return 8 if isinstance(model, DecoderOnly) else 4
 
 
 def example_of(model: DecoderOnly | EncoderDecoder, part: Part) -> Example:
-    """Of any number of rows (unless there is one), tokens kept and tokens of sources."""
+    """Return example inputs of a part. Numbers of rows (except one), cached tokens and source tokens may vary."""
     if part == "sources":
-        return _of_sources(model)
+        return _sources_example(model)
     if part == "best":
-        return _of_choosing(model)
+        return _best_example(model)
     if part == "prompt":
-        return _of_prompt(model)
+        return _prompt_example(model)
     if part == "beams":
-        return _of_beams(model)
+        return _beams_example(model)
     many = part == "many"
     if isinstance(model, DecoderOnly):
-        step = _of_writing(model, many=many)
+        step = _generation_example(model, many=many)
     else:
-        step = _of_translating(model, *((N_SOURCES, N_BEAMS) if many else (1, 1)))
-    return _of_several(model, step) if part == "several" else step
+        step = _translation_example(model, *((N_SOURCES, N_BEAMS) if many else (1, 1)))
+    return _several_example(model, step) if part == "several" else step
 
 
 def _dimension(name: str, longest: int = 2**20) -> object:
     return torch.export.Dim(name, min=2, max=longest)
 
 
-def _of_sources(model: DecoderOnly | EncoderDecoder) -> Example:
+def _sources_example(model: DecoderOnly | EncoderDecoder) -> Example:
     tokens = torch.ones(N_SOURCES, N_TOKENS, dtype=torch.long)
     shape = {0: _dimension("sources"), 1: _dimension("length", model.settings.context_length)}
     return Example((tokens, tokens > 0), (shape, shape))
 
 
-def _of_choosing(model: DecoderOnly | EncoderDecoder) -> Example:
+def _best_example(model: DecoderOnly | EncoderDecoder) -> Example:
     vocab_size = _embedding(model).tokens.num_embeddings
     inputs = (torch.zeros(N_SOURCES, vocab_size), Utf8Rules.free(vocab_size).bits, torch.zeros(N_SOURCES).long())
     rows = {0: _dimension("rows")}
     return Example(inputs, (rows, None, rows))
 
 
-def _of_writing(model: DecoderOnly, *, many: bool) -> Example:
+def _generation_example(model: DecoderOnly, *, many: bool) -> Example:
     rows = {0: _dimension("rows")} if many else {}
     tokens = torch.zeros(N_SOURCES if many else 1, dtype=torch.long)
-    kept = _kept(model, len(tokens))
+    kept = _cache_tensors(model, len(tokens))
     kept_shape = {**rows, 2: _dimension("room", model.settings.context_length)}
     inputs: Inputs = (tokens, tokens.clone(), kept, None, [], None)
     return Example(inputs, (rows, rows, [kept_shape] * len(kept), None, [], None))
 
 
-def _of_several(model: DecoderOnly | EncoderDecoder, step: Example) -> Example:
+def _several_example(model: DecoderOnly | EncoderDecoder, step: Example) -> Example:
     spelling, one = Utf8Rules.free(_embedding(model).tokens.num_embeddings), torch.zeros(1, dtype=torch.long)
     chances = torch.zeros(n_several(model), dtype=torch.double)
     rule = [spelling.bits, spelling.states_after, one, one.clone(), torch.zeros(1), chances]
@@ -94,30 +95,30 @@ def _of_several(model: DecoderOnly | EncoderDecoder, step: Example) -> Example:
     return Example((tokens, lengths, kept, *others, rule), (*shapes, source, padding, [None] * len(rule)))
 
 
-def _of_beams(model: DecoderOnly | EncoderDecoder) -> Example:
+def _beams_example(model: DecoderOnly | EncoderDecoder) -> Example:
     assert isinstance(model, EncoderDecoder)
-    step, spelling = _of_translating(model, 1, N_BEAMS), Utf8Rules.free(_embedding(model).tokens.num_embeddings)
+    step, spelling = _translation_example(model, 1, N_BEAMS), Utf8Rules.free(_embedding(model).tokens.num_embeddings)
     rule = BeamRule(spelling, np.zeros(N_BEAMS, np.uint8), 0, np.zeros(N_BEAMS), 0).tensors(n_several(model))
-    beams = {0: _beams()}
+    beams = {0: _beams_dimension()}
     return Example((*step.inputs, rule), (*step.shapes, [None, None, beams, None, beams, None]))
 
 
-def _of_prompt(model: DecoderOnly | EncoderDecoder) -> Example:
-    tokens, kept = torch.zeros(N_SOURCES, dtype=torch.long), _kept(model, 1)
+def _prompt_example(model: DecoderOnly | EncoderDecoder) -> Example:
+    tokens, kept = torch.zeros(N_SOURCES, dtype=torch.long), _cache_tensors(model, 1)
     room = {2: _dimension("room", model.settings.context_length)}
     inputs = (tokens, torch.zeros(1, dtype=torch.long), kept)
     return Example(inputs, ({0: _dimension("targets", MOST_TARGETS)}, None, [room] * len(kept)))
 
 
-def _of_translating(model: EncoderDecoder, n_sources: int, n_beams: int) -> Example:
+def _translation_example(model: EncoderDecoder, n_sources: int, n_beams: int) -> Example:
     many = n_beams > 1
     tokens = torch.zeros(n_sources, n_beams, dtype=torch.long)
-    kept = _kept(model, tokens.numel() + many)  # there may be more rows than are searched still
+    kept = _cache_tensors(model, tokens.numel() + many)  # the cache may have more rows than are still searched
     source = _keys_values(_embedding(model).tokens.weight, model, n_sources, N_TOKENS)
     padding = torch.ones(n_sources, N_TOKENS, dtype=torch.bool)
     length, room = {2: _dimension("length")}, {2: _dimension("room", model.settings.context_length)}
     sources = {0: _dimension("sources")} if n_sources > 1 else {}
-    rows = {**sources, 1: _beams()} if many else {}
+    rows = {**sources, 1: _beams_dimension()} if many else {}
     kept_shapes = [{0: _dimension("kept_rows"), **room} if many else room] * len(kept)
     origins = torch.zeros(n_sources, n_beams, kept[0].shape[2], dtype=torch.long) if many else None
     return Example(
@@ -133,11 +134,11 @@ def _of_translating(model: EncoderDecoder, n_sources: int, n_beams: int) -> Exam
     )
 
 
-def _beams() -> object:
+def _beams_dimension() -> object:
     return _dimension("beams")
 
 
-def _kept(model: DecoderOnly | EncoderDecoder, n_rows: int) -> list[Tensor]:
+def _cache_tensors(model: DecoderOnly | EncoderDecoder, n_rows: int) -> list[Tensor]:
     return _keys_values(model.decoder.kept_like, model, n_rows, min(ROOM, model.settings.context_length))
 
 

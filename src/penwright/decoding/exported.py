@@ -1,4 +1,4 @@
-"""What decoding computes of a model: functions of tensors alone, so that each can be compiled ahead of time."""
+"""The computations of decoding as modules that take and return only tensors, so each can be compiled ahead of time."""
 
 import torch
 from jaxtyping import Bool, Float, Int, Int64
@@ -19,7 +19,7 @@ from penwright.model.encoder_decoder import EncoderDecoder
 
 
 class DecodeStep(ModelPart):
-    """One more token for each row, as a function of tensors alone."""
+    """One decoding step: it reads a token of each row and gives the logits of the next one."""
 
     def forward(
         self,
@@ -30,16 +30,17 @@ class DecodeStep(ModelPart):
         source: list[Float[Tensor, "sources n_kv_heads length d_head"]],
         padding: Bool[Tensor, "sources length"] | None,
     ) -> Float[Tensor, "all_rows vocab_size"]:
-        """The logits of the next token, not in bfloat16, which is too coarse to tell the best ones apart.
+        """Append the tokens and return the logits of the next ones.
 
-        What is kept, keys and values in turn, takes this token in, where it is. Where there are sources, *rows are
-        the sources and the beams of each.
+        `kept` holds the keys and values of each layer in turn; the new ones are written there, in place. With sources,
+        `*rows` are the sources and the beams of each. The logits are never bfloat16, which is too coarse to rank the
+        best tokens.
         """
         tokens, lengths = tokens.flatten()[:, None], lengths.flatten()
         origins = None if origins is None else origins.flatten(0, 1)
         encoded = None if padding is None else Encoded(as_layers(source), padding)
         if torch.compiler.is_exporting():
-            with swap_kernels(self.model.decoder, lambda name, _: _kernel(name, origins)):
+            with swap_kernels(self.model.decoder, lambda name, _: _kernel_of(name, origins)):
                 return self._logits(tokens, Cache.over(as_layers(kept), lengths, kind=WholeLayerCache), encoded)
         return self._logits(tokens, Cache.over(as_layers(kept), lengths, origins), encoded)
 
@@ -50,11 +51,11 @@ class DecodeStep(ModelPart):
         else:
             assert encoded is not None
             hidden = model.hidden(tokens, encoded, cache)
-        return _not_too_coarse(model.output(hidden[:, -1]))
+        return _not_bfloat16(model.output(hidden[:, -1]))
 
 
 class MultiTokenStep(ModelPart):
-    """Several tokens more of a single row, each chosen here and read, as a function of tensors alone."""
+    """Several decoding steps of a single row, which also choose the tokens."""
 
     def __init__(self, model: DecoderOnly | EncoderDecoder):
         super().__init__(model)
@@ -69,11 +70,11 @@ class MultiTokenStep(ModelPart):
         padding: Bool[Tensor, "1 length"] | None,
         rule: list[Tensor],
     ) -> tuple[Float[Tensor, " tokens"], Int64[Tensor, " tokens"]]:
-        """The log-probabilities of the tokens that come after this one in nats, under the model itself, and they.
+        """Choose the next tokens; return their log-probabilities in nats, under the model itself, and the tokens.
 
-        What is kept takes this token in and all but the last of those that are chosen. The `rule` is a Spelling's bits
-        and states_after, the state of the text, how many tokens may come after the next one, the temperature, and a
-        chance for each token.
+        `kept` takes in this token and all chosen ones but the last. `rule` is the result of `Rule.tensors()`. It holds
+        the `bits` and `states_after` of Utf8Rules, the state of the text, and how many tokens may come after the next
+        one. The temperature and a random number for each token follow.
         """
         allowed, states_after, state, n_left, temperature, chances = rule
         found = []
@@ -88,7 +89,7 @@ class MultiTokenStep(ModelPart):
 
 
 class MultiBeamStep(ModelPart):
-    """Several steps of the beams of a single source, as a function of tensors alone."""
+    """Several steps of beam search for a single source."""
 
     def __init__(self, model: DecoderOnly | EncoderDecoder):
         super().__init__(model)
@@ -104,18 +105,18 @@ class MultiBeamStep(ModelPart):
         padding: Bool[Tensor, "1 length"],
         rule: list[Tensor],
     ) -> tuple[Float[Tensor, "steps beams"], Int64[Tensor, "steps beams"], Int64[Tensor, "steps beams"], Tensor]:
-        """How the beams go on at each step: their log-probabilities, tokens and parents; then the origins at the last.
+        """Return the log-probabilities, tokens and parents of the beams at each step, and the origins at the last one.
 
-        What is kept takes in these tokens, and those of all steps but the last. The `rule` is what BeamRule.tensors()
-        gives: a Spelling's bits and states_after, the states of the beams, how many tokens may come after that of each
-        step, the log-probabilities of the beams, and the end token.
+        `kept` takes in these tokens, and the tokens of all steps but the last. `rule` is the result of
+        `BeamRule.tensors()`. It holds the `bits` and `states_after` of Utf8Rules, the states of the beams, and how many
+        tokens may come after each step. The log-probabilities of the beams and the end token follow.
         """
         allowed, states_after, states, n_left, log_probs, end_id = rule
         own = torch.arange(tokens.shape[1], device=tokens.device)[:, None]
         places, parents = torch.arange(origins.shape[2], device=tokens.device), own[:, 0]
         found = list[tuple[Tensor, Tensor, Tensor]]()
         for left in n_left.split(1):
-            if found:  # beams that change places are followed, as Cache.reorder() does
+            if found:  # follow beams that changed places, as Cache.reorder() does
                 origins = torch.where(places < lengths[0, :1], origins[0, parents], own)[None]
             logits = self.step(tokens, lengths, kept, origins, source, padding)
             situations = states + N_STATES * left.clamp(0, MOST_LEFT)
@@ -130,7 +131,7 @@ class MultiBeamStep(ModelPart):
 
 
 class PromptStep(ModelPart):
-    """Several tokens that a single row of a writer goes on from, read at once, as a function of tensors alone."""
+    """Prefill: several tokens of a single row of a decoder-only model, read at once."""
 
     def forward(
         self,
@@ -138,7 +139,7 @@ class PromptStep(ModelPart):
         length: Int[Tensor, "1"],
         kept: list[Float[Tensor, "1 n_kv_heads room d_head"]],
     ) -> Float[Tensor, "1 vocab_size"]:
-        """The logits after the last; what is kept takes them all in."""
+        """Append all tokens to `kept`; return the logits after the last one."""
         n_new = tokens.shape[0]
         if torch.compiler.is_exporting():
             with swap_kernels(self.model.decoder, lambda *_: stepping_attention()):
@@ -148,32 +149,32 @@ class PromptStep(ModelPart):
 
     def _logits(self, tokens: Int[Tensor, " targets"], cache: Cache) -> Tensor:
         assert isinstance(self.model, DecoderOnly)
-        return _not_too_coarse(self.model.output(self.model.hidden(tokens[None], cache=cache)[:, -1]))
+        return _not_bfloat16(self.model.output(self.model.hidden(tokens[None], cache=cache)[:, -1]))
 
 
-def _not_too_coarse(logits: Tensor) -> Tensor:
+def _not_bfloat16(logits: Tensor) -> Tensor:
     return logits.float() if logits.dtype == torch.bfloat16 else logits
 
 
-def _kernel(name: str, origins: Int[Tensor, "rows room"] | None) -> Kernel:
-    """Of an attention by its name: what is read of sources is kept as it is."""
+def _kernel_of(name: str, origins: Int[Tensor, "rows room"] | None) -> Kernel:
+    """Return the kernel for the attention with this name; cross-attention needs no `origins`."""
     return stepping_attention(None if name.endswith("cross_attention") else origins)
 
 
 class EncodeStep(ModelPart):
-    """Sources read, as a function of tensors alone."""
+    """The encoder of a translator, up to the keys and values that its decoder attends to."""
 
     def forward(
         self, sources: Int[Tensor, "sources length"], padding: Bool[Tensor, "sources length"]
     ) -> list[Float[Tensor, "sources n_kv_heads length d_head"]]:
-        """The keys and values of each layer in turn, laid out in memory as a compiled step expects them."""
+        """Return the keys and values of each layer in turn, contiguous as compiled steps expect them."""
         assert isinstance(self.model, EncoderDecoder)
         encoded = self.model.encode(sources, padding)
         return [x.contiguous() for layer in encoded.layers for x in layer]
 
 
 class TopKStep(ModelPart):
-    """The likeliest next tokens, as a function of tensors alone."""
+    """The likeliest next tokens of each row."""
 
     def forward(
         self,
@@ -181,11 +182,11 @@ class TopKStep(ModelPart):
         allowed: Int64[Tensor, "all_situations words"],
         situations: Int64[Tensor, " rows"],
     ) -> tuple[Float[Tensor, "rows n"], Int[Tensor, "rows n"], Float[Tensor, " rows"]]:
-        """A Likeliest, of the tokens whose bits are set for a row's situation."""
+        """Return the fields of a MaskedTopK over the tokens whose bits are set for the situation of each row."""
         found: tuple[Tensor, Tensor, Tensor] = torch.ops.penwright.likeliest(logits, allowed, situations, MOST)
         return found
 
 
 def as_layers(tensors: list[Tensor]) -> tuple[KeysValues, ...]:
-    """Keys and values that come in turn, by layer."""
+    """Group alternating keys and values by layer."""
     return tuple(map(KeysValues, tensors[::2], tensors[1::2]))

@@ -1,4 +1,4 @@
-"""A completion that is written among others: what is asked for, where it stands, and what is told of each token."""
+"""A completion in a continuous batch: its request, its state, and the report on each new token."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,48 +20,48 @@ from penwright.tokenizers import Tokenizer
 
 
 class Likely(NamedTuple):
-    """A token that could have come."""
+    """A candidate for the next token."""
 
     token: int
     log_prob: float  # in nats, under the model itself
-    chance: float  # of being drawn, as the settings have it (but for XTC, which is up to chance)
+    chance: float  # probability of being drawn under the settings, without XTC (which is random)
 
 
 class Look(NamedTuple):
-    """What stood to choose from."""
+    """The candidates among which a token was chosen."""
 
-    rank: int  # of the token that came, under the model itself; 1 is the likeliest
+    rank: int  # of the chosen token, under the model itself; 1 is the likeliest
     entropy: float  # of the model's distribution, in nats
     likely: tuple[Likely, ...]  # likeliest first
 
 
 class News(NamedTuple):
-    """A token of a completion."""
+    """A new token of a completion, and the text that it adds."""
 
     token: int
     log_prob: float  # in nats, under the model itself
-    text: str  # that can be shown now: whole characters, and nothing of a stop string
+    text: str  # that can be shown now: whole characters, no part of a stop string
     finish: Finish | None = None  # why the completion ends with this token
     look: Look | None = None
 
 
 @dataclass(eq=False)
 class Request:
-    """A completion that is asked for, and whether it still is."""
+    """A requested completion, which can be canceled at any time."""
 
     prompt: str
     prompt_tokens: Sequence[int]  # with the start token
     manner: DecodingPlan
-    number: int = 0  # of the completions of this prompt with this seed, each of which is another
-    n_likely: int = 0  # of the tokens to look at; 0: no look
-    left: bool = False  # set by whoever no longer wants it, in any thread
+    number: int = 0  # among the completions of this prompt with this seed; each number gives another text
+    n_likely: int = 0  # candidates to report for each token; 0: no report
+    left: bool = False  # set to cancel the request; any thread may set it
 
 
 class Row:
-    """A completion while it is written."""
+    """A completion that is being generated."""
 
     def __init__(self, request: Request, tokenizer: Tokenizer, logits: Logits):
-        """`logits` gives the shape and the device."""
+        """Start the completion; `logits` gives the shape and the device."""
         manner, settings = request.manner, request.manner.sampling.settings
         prompt = list(request.prompt_tokens)
         self.request, self.sampling, self._end_id = request, manner.sampling, tokenizer.end_id
@@ -74,11 +74,11 @@ class Row:
 
     @property
     def is_bound(self) -> bool:
-        """Whether more than its spelling says which tokens may come next."""
+        """Whether more than UTF-8 validity limits the next token."""
         return self.guided is not None or not self._may_end
 
     def rule(self) -> Rule | None:
-        """By which it goes on, if that is so simple that nobody need look at each token."""
+        """Return the rule by which one call may generate several tokens; None if each must be chosen on its own."""
         if self.is_bound or self.request.n_likely or not self.sampling.is_simple:
             return None
         temperature = self.sampling.settings.temperature
@@ -89,11 +89,11 @@ class Row:
         return len(self.draft.tokens) >= self.sampling.settings.min_new_tokens
 
     def possible(self, logits: Float[Tensor, "1 vocab_size"]) -> Float[Tensor, "1 vocab_size"]:
-        """The scores without the tokens that must not come next."""
+        """Return the logits with forbidden next tokens masked."""
         return possible(logits, self.guided, self.n_left - 1, None if self._may_end else self._end_id)
 
     def push(self, token: int, log_prob: float, look: Look | None) -> News:
-        """Write a token."""
+        """Append a token; return what is new in the completion."""
         draft, n_shown = self.draft, len(self.draft.pieces)
         draft.tokens.append(token)
         self.n_left -= 1
@@ -105,11 +105,11 @@ class Row:
         if finish is not None:
             draft.close(finish)
         else:
-            self._remember(token)
+            self._advance(token)
         return News(token, log_prob, "".join(draft.pieces[n_shown:]), finish, look)
 
     def look(self, logits: Float[Tensor, " vocab_size"], reshaped: Float[Tensor, " vocab_size"], token: int) -> Look:
-        """At what stood to choose from when this token came."""
+        """Describe the candidates among which this token was chosen."""
         log_probs = logits.log_softmax(-1)
         best = log_probs.topk(min(self.request.n_likely, len(log_probs)))
         if self.sampling.greedy:
@@ -120,7 +120,7 @@ class Row:
         entropy = torch.special.entr(log_probs.exp()).sum()
         return Look(int((log_probs > log_probs[token]).sum()) + 1, float(entropy), tuple(Likely(*x) for x in likely))
 
-    def _remember(self, token: int) -> None:
+    def _advance(self, token: int) -> None:
         self.state = self._spelling.after[self.state, token]
         for part in (self.history, self.guided):
             if part is not None:

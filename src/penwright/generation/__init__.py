@@ -1,1 +1,1 @@
-"""Prompt in, completion out."""
+"""Text generation: prompt in, completion out."""

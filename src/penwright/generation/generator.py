@@ -1,4 +1,4 @@
-"""Prompt in, completion out: a decoder-only model with its tokenizer."""
+"""Text generation with a decoder-only model and its tokenizer."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,16 +28,16 @@ from penwright.model.decoder_only import DecoderOnly
 from penwright.tokenizers import Tokenizer
 
 BATCH_ROWS = 32
-WINDOW = 8 * BATCH_ROWS  # completions of which those with prompts of one length go together
+WINDOW = 8 * BATCH_ROWS  # completions that are sorted by prompt length into batches
 
 
 @dataclass(frozen=True)
 class Completion:
-    """What a model wrote after a prompt, and why it stopped."""
+    """The text that a model wrote after a prompt, and why it stopped."""
 
     prompt: str
     text: str  # without the stop string
-    tokens: tuple[int, ...]  # all that were written, with the end token
+    tokens: tuple[int, ...]  # everything that was written, with the end token
     log_probs: tuple[float, ...]  # of each token, in nats, under the model itself
     finish: Finish
     warnings: tuple[str, ...] = ()
@@ -48,12 +48,15 @@ class Completion:
 
     @property
     def mean_log_prob(self) -> float:
-        """Of a token, in nats."""
+        """The mean log-probability of a token, in nats."""
         return sum(self.log_probs) / len(self.log_probs)
 
 
 class Generator:
-    """Continues prompts; the same prompt, settings and seed give the same text, alone or among others."""
+    """A writer that continues prompts.
+
+    The same prompt, settings and seed give the same text, whether a prompt is alone or in a batch.
+    """
 
     kind: Literal["writer"] = "writer"
 
@@ -68,21 +71,21 @@ class Generator:
     def generate(
         self, prompts: str | Sequence[str], settings: GivenSettings = None, *, n: int = 1, **options: Any
     ) -> list[Completion]:
-        """Write n completions of each prompt: `generate("It was", temperature=0.7, max_new_tokens=50)`.
+        """Write `n` completions of each prompt: `generate("It was", temperature=0.7, max_new_tokens=50)`.
 
-        Options are the settings of [decoding], by the same names; what is not given is as in the run's recipe.
-        `settings` are all of them together, as an object or a table. A prompt that is given again continues
-        differently from the first time, unless the temperature is 0.
+        Options are the [decoding] settings, by name; the defaults come from the run's recipe. `settings` gives all of
+        them at once, as an object or a table. A repeated prompt gets different completions, unless the temperature is
+        0. Raises UsageError unless n is at least 1.
         """
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise UsageError(f"n is {n!r}; it must be a whole number of 1 or more")
+            raise UsageError(f"n is {n!r}; it must be a whole number of at least 1")
         prompts = [prompts] if isinstance(prompts, str) else prompts
         return list(self.each([prompt for prompt in prompts for _ in range(n)], settings, **options))
 
     def each(self, prompts: Sequence[str], settings: GivenSettings = None, **options: Any) -> Iterator[Completion]:
-        """Yield a completion of each prompt, in their order, as soon as it is written; options as in `generate`.
+        """Yield the completion of each prompt, in order, as soon as it is written; options as in `generate`.
 
-        Raises UsageError for settings that no completion of one of the prompts can meet, before anything is written.
+        Raises UsageError before anything is written if no completion of a prompt can meet the settings.
         """
         settings = decoding_settings(self.defaults, settings, options)
         drafts, manner = self._drafts(prompts, settings), manner_of(self.tokenizer, settings, prompts)
@@ -117,10 +120,11 @@ class Generator:
         biases: Mapping[int, float] | None = None,
         check: Callable[[], None] = never_end,
     ) -> list[Request]:
-        """Return what a `pool` takes to write n completions: those of generate() for a prompt that comes n times.
+        """Return the requests with which a `pool` writes n completions of a prompt.
 
-        A prompt can be given as tokens; `biases` are scores for single tokens. `check` may end the building of
-        constraints by raising. Raises UsageError as `each` does.
+        The completions equal those of `generate` for the prompt repeated n times. The prompt may be given in tokens.
+        `biases` are added to the logits of single tokens. `check` may raise to end the building of constraints. Raises
+        UsageError as `each` does.
         """
         text = prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
         tokens = self._encode(prompt) if isinstance(prompt, str) else [self.tokenizer.start_id, *prompt]
@@ -128,30 +132,33 @@ class Generator:
         return [Request(text, tokens, manner, number, n_likely) for number in range(n)]
 
     def pool(self, max_rows: int = 64) -> Pool:
-        """Where completions of different prompts and settings are written together, and come and go at any time."""
+        """Return a pool for continuous batching: completions of any prompts and settings join and leave at any time."""
         return Pool(self.model, self.tokenizer, self._stepper, max_rows)
 
     @torch.inference_mode()
     def next_logits(self, tokens: Sequence[int]) -> Float[Tensor, " vocab_size"]:
-        """Of the token after these, of which the first is the start token."""
+        """Return the logits of the token after `tokens`, which begin with the start token."""
         with evaluating(self.model):
             return PromptBatch(self.model, [tokens], 1, self._stepper).first()[0]
 
     def bits_per_byte(self, completion: Completion) -> float | None:
-        """Of all that was written, stop strings too, under the model itself; None where that is no text."""
+        """Return the bits per byte of everything that was written, stop strings included, under the model itself.
+
+        None if no text was written.
+        """
         pairs = zip(completion.tokens, completion.log_probs, strict=True)
         nats = -sum(log_prob for token, log_prob in pairs if token != self.tokenizer.end_id)
         n_bytes = sum(len(self.tokenizer.token_bytes(token)) for token in completion.tokens)
         return nats / log(2) / n_bytes if n_bytes else None
 
     def warnings(self, prompt: str) -> tuple[str, ...]:
-        """What the model does not read of a prompt."""
+        """Return warnings about what the model does not read of a prompt."""
         warnings = unknown_warnings(self.tokenizer, prompt)
         n_prompt, context_length = len(self._encode(prompt)), self.model.settings.context_length
         if n_prompt > context_length:
             warnings.append(
-                f"the prompt has {n_prompt} tokens and the model reads {context_length}: "
-                f"only the last {newest_half(context_length)} are read"
+                f"the prompt has {n_prompt} tokens, but the model reads {context_length}: "
+                f"only the last {newest_half(context_length)} are used"
             )
         return tuple(warnings)
 
@@ -168,7 +175,7 @@ class Generator:
         return drafts
 
     def _write(self, drafts: list[CompletionDraft], manner: DecodingPlan) -> Iterator[GeneratedTokens]:
-        """Write all drafts to their end, in one batch; each distinct prompt is read once."""
+        """Write all drafts to the end in one batch; each distinct prompt is read once."""
         distinct = list({draft.prompt: draft.prompt_tokens for draft in drafts}.values())
         places = {prompt: place for place, prompt in enumerate(dict.fromkeys(draft.prompt for draft in drafts))}
         with evaluating(self.model):
@@ -199,14 +206,14 @@ class Generator:
 
 
 class Shared:
-    """Rows of which several go on from the same prompt, which is read once."""
+    """Rows that share prompts: each distinct prompt is read once."""
 
     def __init__(self, model: Decodable, prompts: Sequence[int]):
-        """`prompts` says which of the model's rows each row goes on from."""
+        """Wrap a model's rows; `prompts` maps each row here to the model's row with its prompt."""
         self._model, self._prompts = model, torch.tensor(prompts)
 
     def first(self) -> Float[Tensor, "rows vocab_size"]:
-        """The logits of each row's first token."""
+        """Return the logits of each row's first token."""
         logits = self._model.first()
         if len(self._prompts) > len(logits):
             rows = self._prompts.to(logits.device)
@@ -215,11 +222,11 @@ class Shared:
         return logits
 
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
-        """Append a token to each row; the logits of the one after it."""
+        """Append a token to each row; return the logits of the next one."""
         return self._model.step(tokens)
 
     def several(self, token: Int[Tensor, "1"], rule: Rule) -> Sequence[Written]:
-        """Tokens that come after this one of the only row."""
+        """Return several tokens that follow this one of the only row, chosen by `rule`."""
         return self._model.several(token, rule)
 
     def select(self, rows: Int[Tensor, " selected"]) -> None:

@@ -1,7 +1,7 @@
-"""What each head looks at: attention weights of every layer, of self- and of cross-attention.
+"""Attention maps: the weights of every head, in self-attention and cross-attention.
 
-softmax(Q K^T / sqrt(d_head)) (Vaswani et al. 2017, section 3.2.1), kept while the model computes with them. They say
-where a head looks, not what follows from it (Jain and Wallace 2019): that is for `ablation.py` to ask.
+softmax(Q K^T / sqrt(d_head)) (Vaswani et al. 2017, section 3.2.1) is recorded while the model computes with it. The
+weights show where a head attends, not what effect this has (Jain and Wallace 2019). `ablation.py` measures effects.
 """
 
 from collections import defaultdict
@@ -27,18 +27,18 @@ LEVELS = 255
 
 @dataclass(frozen=True)
 class AttentionPart:
-    """The weights of all heads of one kind: row by row how much a target takes from each source; rows sum to 1."""
+    """The weights of all heads of one part: how much each target takes from each source. Rows sum to 1."""
 
     name: PartName
-    layers: tuple[int, ...]  # those that the first axis counts
+    layers: tuple[int, ...]  # along the first axis
     weights: Float32[np.ndarray, "n_layers n_heads targets sources"]
-    target_tokens: tuple[Token, ...]  # those that are read at a position; a decoder predicts the next one there
+    target_tokens: tuple[Token, ...]  # read at each position, where a decoder predicts the next one
     source_tokens: tuple[Token, ...]
 
 
 @dataclass(frozen=True)
 class PackedPart:
-    """The same in a quarter of the memory: `unpack` gives weights that are wrong by at most 0.004."""
+    """The same weights in a quarter of the memory; `unpack` restores them with an error of at most 0.004."""
 
     name: PartName
     layers: tuple[int, ...]
@@ -49,7 +49,7 @@ class PackedPart:
 
 @dataclass(frozen=True)
 class Alignment:
-    """Which source tokens a translator looks at while it chooses each token of the translation; rows sum to 1."""
+    """A translator's attention to each source token while it chooses each target token. Rows sum to 1."""
 
     weights: Float32[np.ndarray, "answers sources"]
     tokens: tuple[Token, ...]  # of the translation, with the end token
@@ -58,13 +58,16 @@ class Alignment:
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """The attention of a whole model: of a writer `decoder`, of a classifier `encoder`, of a translator all parts."""
+    """The attention of a whole model.
+
+    A writer has the part `decoder`, a classifier `encoder`, and a translator all three.
+    """
 
     parts: tuple[AttentionPart, ...]
-    answers: tuple[Token, ...]  # the token that each decoder position goes on to predict, as far as the text goes
+    answers: tuple[Token, ...]  # the next token at each decoder position, as far as the text goes
 
     def part(self, name: PartName) -> AttentionPart:
-        """The part of this name; raises UsageError where the model has none."""
+        """Return the part of this name; raises UsageError if the model does not have it."""
         for part in self.parts:
             if part.name == name:
                 return part
@@ -73,35 +76,36 @@ class AttentionMaps:
 
 
 def attention_maps(model: Model, reading: ForwardPass, layers: Sequence[int] | None = None) -> AttentionMaps:
-    """Of all layers, or of those named: 96 heads over 512 tokens are 100 MB."""
+    """Return the attention of all layers, or of these. 96 heads over 512 tokens take 100 MB."""
     kept = _recorded(model, reading, layers, lambda weights: weights[0].float().cpu())
     parts = [AttentionPart(name, tuple(maps), _stacked(maps), *reading.sides(name)) for name, maps in kept.items()]
     return AttentionMaps(tuple(parts), reading.answers)
 
 
 def packed_maps(model: Model, reading: ForwardPass, layers: Sequence[int] | None = None) -> tuple[PackedPart, ...]:
-    """The same for long texts, packed layer by layer, so that never more than one layer is held in full."""
+    """Return packed attention for long texts; at most one layer at a time is held unpacked."""
     kept = _recorded(model, reading, layers, lambda weights: _packed(weights[0]).cpu())
     return tuple(PackedPart(name, tuple(maps), _stacked(maps), *reading.sides(name)) for name, maps in kept.items())
 
 
 def alignment(maps: AttentionMaps) -> Alignment:
-    """The mean of all cross-attention heads, at the positions where each token is chosen (that of the token before it).
+    """Return the mean of all cross-attention heads at the positions where each token is chosen.
 
-    Which layers align best differs from model to model, so all count here; raises UsageError but for a translator.
+    A token is chosen at the position of the token before it. All layers count, since the layers that align best differ
+    from model to model. Raises UsageError unless the model is a translator.
     """
     cross = maps.part("cross")
     return Alignment(cross.weights.mean((0, 1))[: len(maps.answers)], maps.answers, cross.source_tokens)
 
 
 def pack(weights: Float[np.ndarray, "*shape"]) -> UInt8[np.ndarray, "*shape"]:
-    """255 sqrt(p), rounded: the root spends the levels on small weights, which are most."""
+    """Pack weights as round(255 sqrt(p)). The root gives small weights, the most frequent ones, more levels."""
     packed: UInt8[np.ndarray, "*shape"] = _packed(torch.from_numpy(weights)).numpy()
     return packed
 
 
 def unpack(packed: UInt8[np.ndarray, "*shape"]) -> Float32[np.ndarray, "*shape"]:
-    """(q / 255)^2."""
+    """Restore packed weights: (q / 255)^2."""
     return np.square(packed.astype(np.float32) / LEVELS)
 
 
@@ -113,11 +117,11 @@ def _packed(weights: Float[Tensor, "*shape"]) -> Tensor:
 def _recorded(
     model: Model, reading: ForwardPass, layers: Sequence[int] | None, keep: Callable[[Tensor], Tensor]
 ) -> dict[PartName, dict[int, Tensor]]:
-    """What is kept of one pass, by part and layer; layers that were not asked for are not computed with weights."""
+    """Record one pass, by part and layer; other layers run without explicit weights."""
     wanted = {place: name for place, name in attentions(model).items() if layers is None or place[1] in layers}
     if not wanted:
         deepest = max(layer for _, layer in attentions(model))
-        raise UsageError(f"there is no layer {', '.join(map(str, layers or []))}: layers are called 0 to {deepest}")
+        raise UsageError(f"there is no layer {', '.join(map(str, layers or []))}: layers are numbered 0 to {deepest}")
     with ExitStack() as stack:
         stack.enter_context(evaluating(model))
         maps = {
@@ -137,18 +141,20 @@ def _stacked(maps: dict[int, Tensor]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Rollout:
-    """How much of each target's content comes from each source; of a translator's `decoder` and `cross`, rows sum to 1
-    together, else alone."""
+    """The share of each target's content that comes from each source.
+
+    For a translator, the rows of `decoder` and `cross` sum to 1 together. Otherwise, each row sums to 1.
+    """
 
     name: PartName
     weights: Float64[np.ndarray, "targets sources"]
     target_tokens: tuple[Token, ...]
     source_tokens: tuple[Token, ...]
-    answers: tuple[Token, ...]  # the token that each decoder position goes on to predict, as far as the text goes
+    answers: tuple[Token, ...]  # the next token at each decoder position, as far as the text goes
 
 
 def rollouts(maps: AttentionMaps) -> tuple[Rollout, ...]:
-    """The rollout of each part of a model; the maps must be those of all layers."""
+    """Compute the rollout of each part of a model; `maps` must have all layers."""
     parts = {part.name: part for part in maps.parts}
     if "cross" not in parts:
         return tuple(_named(part, rollout(part.weights), maps) for part in maps.parts)
@@ -159,9 +165,9 @@ def rollouts(maps: AttentionMaps) -> tuple[Rollout, ...]:
 
 
 def rollout(weights: Float[np.ndarray, "n_layers n_heads length length"]) -> Float64[np.ndarray, "length length"]:
-    """A_L ... A_1."""
+    """Return A_L ... A_1, where A_l is half the mean attention of layer l and half the identity (the residual)."""
     total = np.eye(weights.shape[-1])
-    for layer in _mixed(weights):
+    for layer in _mean_over_heads(weights):
         total = (layer + np.eye(len(layer))) / 2 @ total
     return total
 
@@ -171,19 +177,19 @@ def crossed_rollout(
     cross: Float[np.ndarray, "n_layers n_heads targets sources"],
     encoder: Float[np.ndarray, "sources sources"],
 ) -> tuple[Float64[np.ndarray, "targets targets"], Float64[np.ndarray, "targets sources"]]:
-    """The same for a decoder with cross-attention: what comes from target tokens, and what from source tokens.
+    """Return a decoder's rollout with cross-attention: the shares of target tokens and of source tokens.
 
-    Each cross-attention C adds like a further attention to a residual: half is kept, half is C times what the encoder's
-    rollout says of the sources.
+    Each cross-attention C counts as a further attention with a residual connection. Half of the content is kept, and
+    half is C times the encoder's rollout.
     """
     own, foreign = np.eye(decoder.shape[-1]), np.zeros(cross.shape[-2:])
-    for looking_back, looking_over in zip(_mixed(decoder), _mixed(cross), strict=True):
-        step = (looking_back + np.eye(len(looking_back))) / 2
-        own, foreign = step @ own / 2, (step @ foreign + looking_over @ encoder) / 2
+    for to_targets, to_sources in zip(_mean_over_heads(decoder), _mean_over_heads(cross), strict=True):
+        step = (to_targets + np.eye(len(to_targets))) / 2
+        own, foreign = step @ own / 2, (step @ foreign + to_sources @ encoder) / 2
     return own, foreign
 
 
-def _mixed(
+def _mean_over_heads(
     weights: Float[np.ndarray, "n_layers n_heads targets sources"],
 ) -> Float64[np.ndarray, "n_layers targets sources"]:
     return weights.astype(np.float64).mean(1)

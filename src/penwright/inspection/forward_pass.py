@@ -1,4 +1,4 @@
-"""What a model reads in one pass, and the pass itself, whichever of the three shapes the model has."""
+"""The tokens that a model reads in one forward pass, and the pass itself, for every architecture."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,44 +19,45 @@ from penwright.model.embedding import Embedding
 from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.model.encoder_only import EncoderOnly
 
-Side = Literal["source", "target"]  # of an encoder-decoder, whose two sides may have embeddings of their own
-PartName = Literal["encoder", "decoder", "cross"]  # where attention is; cross: from the decoder to the encoder
+Side = Literal["source", "target"]  # of an encoder-decoder, where each side may have its own embedding
+PartName = Literal["encoder", "decoder", "cross"]  # parts with attention; cross: from the decoder to the encoder
 
 
 @dataclass(frozen=True)
 class ForwardPass:
-    """The tokens that an encoder reads and those that a decoder does; a side that the model lacks is empty."""
+    """The tokens that an encoder reads and the tokens that a decoder reads; empty for a side the model lacks."""
 
     source: tuple[Token, ...]
     target: tuple[Token, ...]
-    answers: tuple[Token, ...]  # what follows each target token, as far as the text goes
+    answers: tuple[Token, ...]  # the next token at each target position, as far as the text goes
 
     @property
     def answer_ids(self) -> Int[np.ndarray, " answers"]:
+        """The token ids of the answers."""
         return np.array([token.id for token in self.answers], dtype=np.int64)
 
     def sides(self, part: PartName) -> tuple[tuple[Token, ...], tuple[Token, ...]]:
-        """Who looks in a part, and what is looked at."""
+        """Return the tokens that attend in a part, and the tokens that they attend to."""
         return self.source if part == "encoder" else self.target, self.target if part == "decoder" else self.source
 
     def cut(self, longest: int) -> "ForwardPass":
-        """The first tokens of each side: a pass over them gives what a pass over all of a text's beginning gives."""
+        """Return a pass with only the first `longest` tokens of each side."""
         return ForwardPass(self.source[:longest], self.target[:longest], self.answers[:longest])
 
 
 @dataclass(frozen=True)
 class TopPredictions:
-    """The k likeliest outcomes at each place, likeliest first."""
+    """The k most likely outcomes at each place, most likely first."""
 
     ids: Int[np.ndarray, "*places k"]
     probabilities: Float[np.ndarray, "*places k"]
-    texts: list[object]  # nested as the places are
+    texts: list[object]  # nested as `ids` are
 
 
 def scores(model: Model, reading: ForwardPass, rows: int = 1) -> Float[Tensor, "rows positions outcomes"]:
-    """The logits of what comes after each target token, or, at one position, of a text's labels; in float64.
+    """Return the float64 logits after each target token, or those of a text's labels as a single position.
 
-    All rows read the same; they differ where somebody changes what an embedding gives.
+    All rows read the same tokens. They differ only if the caller changes what an embedding returns.
     """
     with_source = _ids(model, reading.source, rows)
     if isinstance(model, DecoderOnly):
@@ -71,7 +72,7 @@ def scores(model: Model, reading: ForwardPass, rows: int = 1) -> Float[Tensor, "
 
 
 def _all_real(tokens: Int[Tensor, "rows length"]) -> Bool[Tensor, "rows length"]:
-    """The padding of tokens none of which is padding."""
+    """Return a padding mask for tokens without padding."""
     return torch.ones_like(tokens, dtype=torch.bool)
 
 
@@ -81,7 +82,7 @@ def _ids(model: Model, tokens: Sequence[Token], rows: int) -> Int[Tensor, "rows 
 
 
 def embeddings(model: Model) -> dict[Side, Embedding]:
-    """Of each side that the model reads."""
+    """Return the embedding of each side that the model reads."""
     match model:
         case EncoderDecoder():
             return {"source": model.source_embedding, "target": model.target_embedding}
@@ -92,20 +93,20 @@ def embeddings(model: Model) -> dict[Side, Embedding]:
 
 
 def embedding_of(model: Model, side: Side | None = None) -> Embedding:
-    """That of a side, or the first; raises UsageError for a side that the model has not."""
+    """Return the embedding of a side, by default the first; raises UsageError if the model lacks that side."""
     sides = embeddings(model)
     if side is not None and side not in sides:
-        raise UsageError(f"only a translator has a {side} beside its {next(iter(sides))}")
+        raise UsageError(f"only a translator has a {side} in addition to its {next(iter(sides))}")
     return sides[next(iter(sides)) if side is None else side]
 
 
 def last_stack(model: Model) -> Stack:
-    """The stack whose output is read out as scores."""
+    """Return the stack whose output becomes the logits."""
     return model.encoder if isinstance(model, EncoderOnly) else model.decoder
 
 
 def residual_stream(model: Model, run: Callable[[], object]) -> list[Float[Tensor, "rows positions d_model"]]:
-    """What goes into the first block of the last stack while `run` runs, then what comes out of each."""
+    """Call `run`; return the last stack's residual stream: the first block's input and each block's output."""
     kept: list[Tensor] = []
     blocks = last_stack(model).blocks
     hooks = [blocks[0].register_forward_pre_hook(lambda block, given: kept.append(given[0]))]
@@ -119,21 +120,21 @@ def residual_stream(model: Model, run: Callable[[], object]) -> list[Float[Tenso
 
 
 def need_answers(model: Model) -> None:
-    """Raises UsageError for a model that predicts no tokens."""
+    """Raise UsageError for a model that does not predict tokens."""
     if isinstance(model, EncoderOnly):
-        raise UsageError("a classifier predicts a label and no tokens, so tokens have no probabilities in it")
+        raise UsageError("a classifier predicts a label, not tokens, so it gives tokens no probabilities")
 
 
 def likeliest(probabilities: Float[Tensor, "*places outcomes"], names: Sequence[str], k: int) -> TopPredictions:
-    """Ties go to the lower id; `names` are those of all outcomes."""
+    """Return the k most likely outcomes; ties go to the lower id. `names` has the names of all outcomes."""
     order = probabilities.argsort(dim=-1, descending=True, stable=True)[..., : max(1, k)]
     ids = order.cpu().numpy()
-    texts = np.array(names, dtype=object)[ids].tolist()  # objects: NumPy's own strings lose a NUL at the end
+    texts = np.array(names, dtype=object)[ids].tolist()  # objects, since NumPy strings lose a trailing NUL
     return TopPredictions(ids, probabilities.gather(-1, order).cpu().numpy(), texts)
 
 
 def ranks(log_probs: Float[Tensor, "*places outcomes"], answers: Int[Tensor, "*places"]) -> Int[np.ndarray, "*places"]:
-    """How many outcomes are as likely as the answer or likelier, itself included, of equals only those before it."""
+    """Return the rank of each answer, counted from 1; among equals, the lower id comes first."""
     own = log_probs.gather(-1, answers[..., None])
     earlier = torch.arange(log_probs.shape[-1], device=log_probs.device) < answers[..., None]
     ahead = (log_probs > own) | ((log_probs == own) & earlier)

@@ -1,4 +1,4 @@
-"""How likely a model finds each token of a text, what else it would have said, and how both go with the position."""
+"""Token scores: how likely each token of a text is, what is likely in its place, and the loss by position."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,35 +17,35 @@ from penwright.model.decoder_only import DecoderOnly
 
 @dataclass(frozen=True)
 class TokenScores:
-    """Each token of a text as the model saw it come, given all before it (and, in translation, the source)."""
+    """The prediction of each token of a text from all tokens before it (and, in translation, from the source)."""
 
     tokens: tuple[Token, ...]
-    log_probs: Float64[np.ndarray, " positions"]  # log p(token | before), in nats: 0 is certain, -surprise
-    ranks: Int[np.ndarray, " positions"]  # 1: the model's own first choice
-    entropies: Float64[np.ndarray, " positions"]  # -sum p log p over the vocabulary, in nats: how open the choice was
-    alternatives: TopPredictions  # in the place of each: of positions, k
-    next: TopPredictions  # after the last token, without places
+    log_probs: Float64[np.ndarray, " positions"]  # log p(token | before), in nats; 0 is certain
+    ranks: Int[np.ndarray, " positions"]  # 1: the model's first choice
+    entropies: Float64[np.ndarray, " positions"]  # -sum p log p over the vocabulary, in nats
+    alternatives: TopPredictions  # the most likely tokens at each position: positions, k
+    next: TopPredictions  # after the last token, without positions
 
     @property
     def loss(self) -> float:
-        """The mean surprise, in nats a token; NaN of no tokens."""
+        """The mean negative log-probability, in nats per token; NaN without tokens."""
         return float(-self.log_probs.mean()) if len(self.tokens) else float("nan")
 
 
 @dataclass(frozen=True)
 class LossByPosition:
-    """The mean surprise at each place of the context, in nats, and how many tokens it is the mean of."""
+    """The mean loss at each position of the context in nats, and the number of tokens in each mean."""
 
-    nats: Float64[np.ndarray, " positions"]  # NaN where there was no token
+    nats: Float64[np.ndarray, " positions"]  # NaN without tokens
     counts: Int64[np.ndarray, " positions"]
 
 
 @torch.inference_mode()
 def token_scores(model: Model, reading: ForwardPass, names: Sequence[str], k: int = 5) -> TokenScores:
-    """Raises UsageError for a classifier.
+    """Score each token of a text; raises UsageError for a classifier.
 
-    A writer reads a text of any length, and what it sees of a long one is what it sees while it writes: when the
-    context is full, it goes on from the newest half (see `decoding.Continuing`).
+    A writer's text may have any length. A long one is read as the model reads while it writes: when the context is
+    full, it continues from the newest half (see `decoding.batches.PromptBatch`).
     """
     need_answers(model)
     answers = torch.tensor(reading.answer_ids)
@@ -80,7 +80,7 @@ def token_scores(model: Model, reading: ForwardPass, names: Sequence[str], k: in
 
 @torch.inference_mode()
 def loss_by_position(model: Model, readings: Iterable[ForwardPass]) -> LossByPosition:
-    """Over many readings, each of which fits the context; raises UsageError for a classifier."""
+    """Compute the loss by position over many readings that fit the context; raises UsageError for a classifier."""
     need_answers(model)
     context = model.settings.context_length
     nats, counts = np.zeros(context), np.zeros(context, dtype=np.int64)
@@ -94,7 +94,7 @@ def loss_by_position(model: Model, readings: Iterable[ForwardPass]) -> LossByPos
 
 
 def _windows(model: Model, reading: ForwardPass) -> Iterator[tuple[int, int, ForwardPass]]:
-    """Where each window begins, how many of its positions an earlier one has answered, and what is read."""
+    """Yield the start of each window, the number of positions that an earlier one answered, and its tokens."""
     context = model.settings.context_length
     if not isinstance(model, DecoderOnly) or len(reading.target) <= context:
         yield 0, 0, reading

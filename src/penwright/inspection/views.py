@@ -1,6 +1,6 @@
-"""What inspection finds, as views: in the shapes that `views/modules/*.js` know, weights in a byte each.
+"""Inspection results as views: in the formats that `views/modules/*.js` read, with weights in one byte each.
 
-A row of cross-attention bears the token that is chosen there, since that is the token to be compared with the source.
+A row of cross-attention is labeled with the token that is chosen there, since that token is compared with the source.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,18 +27,18 @@ from penwright.inspection.tokens import Token
 from penwright.views import View
 from penwright.views.packing import table
 
-WEAKEST = 0.1  # weight of an alignment that is drawn, beside the strongest of each token
-WITHOUT_TOKENS = ("(label)",)  # the one place of a classifier
+WEAKEST = 0.1  # minimum weight of a link that is drawn; the strongest of each token always is
+WITHOUT_TOKENS = ("(label)",)  # a classifier's only place
 
 
 @singledispatch
 def view(found: object) -> View:
-    """The picture of a result: a notebook shows it, and `save` writes it as .html, .svg or .png.
+    """Return the view of a result: a notebook shows it, and `save` writes it as .html, .svg or .png.
 
-    Of results that come as several, such as rollouts, each has its own. Raises UsageError for what has none.
+    Results that come in tuples, such as rollouts, are viewed one by one. Raises UsageError for a result without a view.
     """
     if isinstance(found, tuple):
-        raise UsageError("these are several results: view each of them")
+        raise UsageError("these are several results: view each of them by itself")
     raise UsageError(f"there is no view of {type(found).__name__}")
 
 
@@ -53,7 +53,7 @@ def every_head(
     answers: Sequence[Token],
     sort: str = "layer",
 ) -> View:
-    """All heads side by side, in the order of a statistic; a translator's cross-attention comes first."""
+    """Show all heads side by side, sorted by a statistic; a translator's cross-attention comes first."""
     pairs = sorted(zip(parts, statistics, strict=True), key=lambda pair: pair[0].name != "cross")
     data = {
         "parts": [_with_answers(_packed(part), answers) for part, _ in pairs],
@@ -63,11 +63,11 @@ def every_head(
 
 
 def one_head(maps: AttentionMaps, head: Head) -> View:
-    """A head as a matrix; the maps must have its layer."""
+    """Show a head as a matrix; `maps` must include its layer."""
     part = _with_answers(_packed(maps.part(head.part)), maps.answers)
     return View(
         "head",
-        {**_sides(part), "layer": head.layer, "head": head.number, "weights": _of(part, head)},
+        {**_sides(part), "layer": head.layer, "head": head.number, "weights": _head_weights(part, head)},
         heading=f"Where head {head} looks",
     )
 
@@ -81,12 +81,12 @@ def _alignment(found: Alignment) -> View:
         if weight >= WEAKEST or source == strongest[target]
     ]
     data = {"source": found.source_tokens, "target": found.tokens, "links": links}
-    return View("alignment", data, {"threshold": 0}, "Where it looks in the source while it chooses each token")
+    return View("alignment", data, {"threshold": 0}, "Where the model looks in the source for each token")
 
 
 @view.register
 def _beams(found: Beams) -> View:
-    return View("beam", {"nodes": [node._asdict() for node in found.nodes]}, heading="What the search tried")
+    return View("beam", {"nodes": [node._asdict() for node in found.nodes]}, heading="What beam search tried")
 
 
 @view.register
@@ -105,7 +105,7 @@ def _rollout(found: Rollout) -> View:
 @view.register
 def _lens(found: Lens) -> View:
     data = {**table(found), "tokens": found.tokens or WITHOUT_TOKENS}
-    return View("lens", data, heading="What it would say after each layer")
+    return View("lens", data, heading="What the model would predict after each layer")
 
 
 @view.register
@@ -113,17 +113,17 @@ def _text(found: TokenScores) -> View:
     others = found.alternatives
     places = map(_choices, others.texts, others.ids, others.probabilities)
     data = {**table(found), "alternatives": list(places)}
-    del data["next"]  # is a view of its own
+    del data["next"]  # has a view of its own
     return View("text", data, heading="How likely each token was")
 
 
 def compared(found: Comparison, names: tuple[str, str]) -> View:
-    """Two surprises side by side, which go by these names."""
-    return View("comparison", {**table(found), "names": names}, heading="What surprises whom")
+    """Show two lists of surprises side by side, under these names."""
+    return View("comparison", {**table(found), "names": names}, heading="Surprise, side by side")
 
 
 def compared_heads(found: Sequence[HeadComparison], names: tuple[str, str], sort: str = "entropy") -> View:
-    """The statistics of all heads side by side."""
+    """Show the statistics of all heads side by side."""
     parts = [table(part) for part in found]
     return View("statistics", {"parts": parts, "names": names}, {"sort": sort}, "Which heads differ")
 
@@ -131,12 +131,12 @@ def compared_heads(found: Sequence[HeadComparison], names: tuple[str, str], sort
 @view.register
 def _candidates(found: TopPredictions) -> View:
     data = {"before": _choices(found.texts, found.ids, found.probabilities)}
-    return View("candidates", data, heading="What would come next")
+    return View("candidates", data, heading="Most likely next tokens")
 
 
 @view.register
 def _attribution(found: Attribution) -> View:
-    n_seen = found.n_source + found.position + 1  # what comes later has no say
+    n_seen = found.n_source + found.position + 1  # later tokens have no effect
     data = {
         "method": found.method.replace("_", " "),
         "target": found.target,
@@ -144,13 +144,13 @@ def _attribution(found: Attribution) -> View:
         "values": found.values[:n_seen],
         "gap": found.gap,
     }
-    return View("attribution", data, heading="Which tokens speak for it, and which against")
+    return View("attribution", data, heading="Which tokens speak for the prediction, and which against it")
 
 
 @view.register
 def _leaving_out(found: LeavingOut) -> View:
     data = {"method": "leaving out", "target": found.target, "tokens": found.tokens, "values": found.values}
-    return View("attribution", data, heading="What each token adds: with it less without it")
+    return View("attribution", data, heading="What each token adds: with it minus without it")
 
 
 @view.register
@@ -184,33 +184,33 @@ def _neighbours(found: Neighbours) -> View:
 def _embeddings(found: EmbeddingMap) -> View:
     note = f"Two principal components, which show {found.explained.sum():.0%} of the variance."
     data = {"xy": found.xy, "ids": found.ids.tolist(), "labels": found.texts, "note": note}
-    return View("embeddings", data, heading="Tokens by their vectors")
+    return View("embeddings", data, heading="Map of token vectors")
 
 
 @view.register
 def _positions(found: PositionalSimilarity) -> View:
-    return View("positions", found, heading="How alike positions are")
+    return View("positions", found, heading="How similar positions are")
 
 
 @view.register
 def _losses(found: LossByPosition) -> View:
     known = np.flatnonzero(found.counts)
     run = {"name": "loss", "x": known, "y": found.nats[known]}
-    data = {"runs": [run], "x_label": "position", "y_label": "nats a token"}
+    data = {"runs": [run], "x_label": "position", "y_label": "nats per token"}
     return View("curves", data, heading="Loss by position")
 
 
 def importance(found: Sequence[HeadImportance]) -> View:
-    """What every head is good for, part by part."""
+    """Show how much the loss grows without each head, part by part."""
     parts = [{**table(part), "n_heads": part.changes.shape[1]} for part in found]
-    return View("importance", {"parts": parts}, heading="By how much the loss grows without each head")
+    return View("importance", {"parts": parts}, heading="How much the loss grows without each head")
 
 
 def labels(found: Lens) -> View:
-    """What a classifier says, which is the last row of its lens; the lens must have all labels."""
+    """Show a classifier's prediction, the last row of its lens; the lens must have all labels."""
     (texts,) = np.array(found.top_tokens[-1], dtype=object)
     data = {"labels": list(texts), "probabilities": found.top_probabilities[-1, 0]}
-    return View("labels", data, heading="What it takes the text for")
+    return View("labels", data, heading="What the model takes the text for")
 
 
 def _packed(part: AttentionPart | PackedPart) -> PackedPart:
@@ -227,13 +227,13 @@ def _sides(part: PackedPart) -> dict[str, Any]:
     return {"name": part.name, "target_tokens": part.target_tokens, "source_tokens": part.source_tokens}
 
 
-def _of(part: PackedPart, head: Head) -> np.ndarray:
+def _head_weights(part: PackedPart, head: Head) -> np.ndarray:
     weights: np.ndarray = part.weights[part.layers.index(head.layer), head.number]
     return weights
 
 
 def _known(statistics: HeadStatistics) -> dict[str, np.ndarray]:
-    """Without those that this text or part does not have."""
+    """Return the statistics that this text and part have."""
     every = {name: getattr(statistics, name) for name in STATISTICS}
     return {name: values for name, values in every.items() if not np.isnan(values).all()}
 

@@ -1,4 +1,4 @@
-"""The three shapes of a Transformer: decoder-only, encoder-decoder, encoder-only."""
+"""The three Transformer architectures: decoder-only, encoder-decoder, encoder-only."""
 
 from penwright.config import ModelSettings, Task
 from penwright.model.block import Encoded
@@ -12,7 +12,7 @@ __all__ = ["DecoderOnly", "Encoded", "EncoderDecoder", "EncoderOnly", "Model", "
 
 
 def make_model(task: Task, vocab_size: int, settings: ModelSettings, n_labels: int = 0) -> Model:
-    """A new model of the shape that this task needs."""
+    """Make a new model of the architecture that this task needs."""
     match task:
         case "generate":
             return DecoderOnly(vocab_size, settings)

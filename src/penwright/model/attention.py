@@ -1,4 +1,4 @@
-"""Attention, which receives its keys and values: from its own input, from a cache, or from an encoder."""
+"""Multi-head attention, with keys and values from its own input, a cache or an encoder."""
 
 from collections.abc import Callable
 from math import inf
@@ -17,24 +17,24 @@ from penwright.model.positions import Rotation
 
 
 class KeysValues(NamedTuple):
-    """What a layer attends to: made from its own input, kept in a cache, or made from the encoder."""
+    """The keys and values that a layer attends to."""
 
     keys: Float[Tensor, "batch n_kv_heads sources d_head"]
     values: Float[Tensor, "batch n_kv_heads sources d_head"]
 
     def select(self, rows: Int[Tensor, " selected"]) -> "KeysValues":
-        """These rows of the batch, in this order, repeated where a row is named twice."""
+        """Return these rows of the batch, in this order; a row may occur more than once."""
         return KeysValues(self.keys.index_select(0, rows), self.values.index_select(0, rows))
 
 
 Kernel = Callable[[Tensor, Tensor, Tensor, KernelMask, float], Tensor]
-CAUSAL_BLOCK = 128  # targets that are computed together: the first ones need not look at what only later ones see
-PLAIN_UP_TO = 512  # sources: beyond, the matrix of weights takes more time and memory than it saves
-CAUSAL_UP_TO = 1024  # the same where it is made in blocks
+CAUSAL_BLOCK = 128  # targets per block in plain causal attention; a block skips the sources after it
+PLAIN_UP_TO = 512  # sources; beyond, the matrix of attention weights costs more time and memory than it saves
+CAUSAL_UP_TO = 1024  # the same limit for causal attention in blocks
 
 
 def avoid_planned_attention() -> None:
-    """Have no GPU use cuDNN's attention: it plans anew for each shape, of which batches have hundreds."""
+    """Disable cuDNN's attention: it plans anew for each shape, and batches have hundreds of shapes."""
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 
@@ -45,9 +45,9 @@ def fused_attention(
     mask: KernelMask,
     dropout: float,
 ) -> Float[Tensor, "batch n_heads targets d_head"]:
-    """softmax(Q K^T / sqrt(d_head)) V without ever holding the whole matrix of weights."""
+    """Compute softmax(Q K^T / sqrt(d_head)) V without holding the whole matrix of attention weights."""
     grouped = queries.shape[1] != keys.shape[1]
-    if grouped and mask.allowed is not None and queries.is_cuda:  # no quick kernel there takes both
+    if grouped and mask.allowed is not None and queries.is_cuda:  # no fast GPU kernel supports both
         keys, values = for_each_query_head(keys, queries), for_each_query_head(values, queries)
         grouped = False
     return F.scaled_dot_product_attention(
@@ -62,7 +62,10 @@ def plain_attention(
     mask: KernelMask,
     dropout: float,
 ) -> Float[Tensor, "batch n_heads targets d_head"]:
-    """The same, step by step, with the whole matrix of weights; what causality rules out in blocks is left out."""
+    """Compute attention step by step, with the matrix of attention weights.
+
+    Causal attention to many targets is computed in blocks, which skip the sources after the block.
+    """
     values = for_each_query_head(values, queries)
     if not _in_blocks(queries, mask):
         return F.dropout(attention_weights(queries, keys, mask), dropout) @ values
@@ -73,7 +76,10 @@ def plain_attention(
 
 
 def _in_blocks(queries: Float[Tensor, "batch n_heads targets d_head"], mask: KernelMask) -> bool:
-    """Whether it pays: but lengths that vary in what is compiled would be compiled anew for each number of blocks."""
+    """Return whether to compute causal attention in blocks.
+
+    Not with dynamic lengths in compiled code: each number of blocks would be compiled anew.
+    """
     return mask.is_causal and statically_known_true(queries.shape[2] > CAUSAL_BLOCK)
 
 
@@ -82,9 +88,9 @@ def attention_weights(
     keys: Float[Tensor, "batch n_kv_heads sources d_head"],
     mask: KernelMask,
 ) -> Float[Tensor, "batch n_heads targets sources"]:
-    """softmax(Q K^T / sqrt(d_head)): how much each target takes from each source; rows sum to 1.
+    """Return softmax(Q K^T / sqrt(d_head)), the weight of each source for each target; rows sum to 1.
 
-    Where it is causal, the targets are the last ones of the sources.
+    With a causal mask, the targets are the last of the sources.
     """
     scores = (queries * queries.shape[-1] ** -0.5) @ for_each_query_head(keys, queries).mT
     targets, sources = scores.shape[-2:]
@@ -97,7 +103,7 @@ def attention_weights(
 def for_each_query_head(
     shared: Float[Tensor, "batch n_kv_heads sources d_head"], queries: Float[Tensor, "batch n_heads targets d_head"]
 ) -> Float[Tensor, "batch n_heads sources d_head"]:
-    """Keys or values of heads that share them, once for each that does."""
+    """Repeat shared keys or values for each query head (grouped-query attention)."""
     groups = queries.shape[1] // shared.shape[1]
     return shared if groups == 1 else shared.repeat_interleave(groups, 1)
 
@@ -109,7 +115,10 @@ def quickest_attention(
     mask: KernelMask,
     dropout: float,
 ) -> Float[Tensor, "batch n_heads targets d_head"]:
-    """The fused kernel, but for training in bfloat16 on a CPU, where its backward pass is up to ten times slower."""
+    """Compute attention with the fastest kernel.
+
+    This is the fused one, except when training in bfloat16 on a CPU: its backward pass is up to ten times slower there.
+    """
     slow_backward = queries.device.type == "cpu" and queries.dtype == torch.bfloat16 and queries.requires_grad
     if slow_backward and keys.shape[2] <= (CAUSAL_UP_TO if _in_blocks(queries, mask) else PLAIN_UP_TO):
         return plain_attention(queries, keys, values, mask, dropout)
@@ -130,10 +139,10 @@ class Attention(nn.Module):
         self.output = nn.Linear(settings.n_heads * d_head, width, bias=bias)
         self.query_norm = make_norm(d_head, settings.norm, bias=bias) if qk_norm else nn.Identity()
         self.key_norm = make_norm(d_head, settings.norm, bias=bias) if qk_norm else nn.Identity()
-        self.kernel: Kernel = quickest_attention  # inspection swaps in one that keeps its weights
+        self.kernel: Kernel = quickest_attention  # inspection swaps in a kernel that records its weights
 
     def keys_values(self, x: Float[Tensor, "batch sources d_model"], rotation: Rotation | None = None) -> KeysValues:
-        """What others, or this layer itself, may attend to in x."""
+        """Return the keys and values of `x`."""
         keys = self.key_norm(self._split_heads(self.key(x)))
         return KeysValues(rotation.apply(keys) if rotation else keys, self._split_heads(self.value(x)))
 
@@ -144,10 +153,11 @@ class Attention(nn.Module):
         mask: KernelMask,
         rotation: Rotation | None = None,
     ) -> Float[Tensor, "batch targets d_model"]:
+        """Attend from each target in `x` to the keys and values of `source`."""
         queries = self.query_norm(self._split_heads(self.query(x)))
         queries = rotation.apply(queries) if rotation else queries
         heads = self.kernel(queries, *source, mask, self.dropout if self.training else 0.0)
-        return self.output(heads.transpose(1, 2).flatten(2))  # put the heads side by side again
+        return self.output(heads.transpose(1, 2).flatten(2))  # concatenate the heads
 
     def _split_heads(self, x: Float[Tensor, "batch length width"]) -> Float[Tensor, "batch heads length d_head"]:
         return x.unflatten(-1, (-1, self.d_head)).transpose(1, 2)

@@ -1,4 +1,4 @@
-"""Seeing attention: for a while, the kernel of some layers is another one, which keeps its weights or changes them."""
+"""Temporary replacement of attention kernels, to record or change attention weights."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from penwright.model.mask import KernelMask
 
 @contextmanager
 def swap_kernels(module: nn.Module, swap: Callable[[str, Kernel], Kernel]) -> Iterator[None]:
-    """Inside, each attention of the module uses the kernel that `swap` makes of its name and the kernel it had."""
+    """Inside the block, replace the kernel of each attention layer with `swap(name, kernel)`."""
     attentions = {name: part for name, part in module.named_modules() if isinstance(part, Attention)}
     kernels = {name: attention.kernel for name, attention in attentions.items()}
     try:
@@ -28,10 +28,10 @@ def swap_kernels(module: nn.Module, swap: Callable[[str, Kernel], Kernel]) -> It
 def record_attention(
     module: nn.Module, keep: Callable[[Tensor], Tensor] = Tensor.detach
 ) -> Iterator[Mapping[str, list[Float[Tensor, "batch n_heads targets sources"]]]]:
-    """The weights of every attention in the module, by its name there: a matrix for each pass, oldest first.
+    """Record the attention weights of every layer inside the block: by layer name, a matrix per pass, oldest first.
 
-    Inside, attention is computed step by step instead of by the fused kernel; outputs are equal up to rounding.
-    `keep` says what is kept of a matrix, such as fewer bits of it.
+    Attention is computed step by step instead of by the fused kernel; outputs are equal up to rounding. `keep`
+    converts each matrix before it is stored, for example to a smaller dtype.
     """
     maps: dict[str, list[Tensor]] = {}
 

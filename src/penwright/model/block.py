@@ -1,4 +1,4 @@
-"""The block of a Transformer (attention, perhaps cross-attention, feed-forward) and a stack of them."""
+"""The Transformer block (self-attention, optional cross-attention, feed-forward), and a stack of blocks."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -18,18 +18,21 @@ from penwright.model.quantised import outputs_kept_like
 
 
 class Pass(NamedTuple):
-    """What all layers share in one pass over the tokens at these positions."""
+    """The data that all layers share in one forward pass."""
 
     positions: Int[Tensor, "rows targets"]
-    end: int  # the sources are those before this position
+    end: int  # sources are the tokens before this position
     mask: KernelMask
     rotation: Rotation | None
     source_mask: KernelMask = KernelMask()  # for cross-attention
-    origins: Int[Tensor, "rows room"] | None = None  # of the tokens that the cache holds
+    origins: Int[Tensor, "rows room"] | None = None  # the row that holds each cached token
 
 
 class Residual(nn.Module):
-    """x + sublayer(norm(x)), or with post-norm norm(x + sublayer(x)); dropout on what the sublayer adds."""
+    """A residual connection: x + sublayer(norm(x)), or norm(x + sublayer(x)) with post-norm.
+
+    Dropout is applied to the output of the sublayer.
+    """
 
     def __init__(self, settings: ModelSettings):
         super().__init__()
@@ -40,13 +43,14 @@ class Residual(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch length d_model"], sublayer: Callable[[Tensor], Tensor]
     ) -> Float[Tensor, "batch length d_model"]:
+        """Add the sublayer's output to `x`."""
         if self.norm_first:
             return x + self.dropout(sublayer(self.norm(x)))
         return self.norm(x + self.dropout(sublayer(x)))
 
 
 class Block(nn.Module):
-    """Self-attention, cross-attention where there is an encoder, and feed-forward, each in a residual."""
+    """A Transformer block: self-attention, optional cross-attention, and feed-forward, each in a residual."""
 
     def __init__(self, settings: ModelSettings, *, cross_attention: bool = False):
         super().__init__()
@@ -64,6 +68,8 @@ class Block(nn.Module):
         cache: LayerCache | None = None,
         encoded: KeysValues | None = None,
     ) -> Float[Tensor, "batch targets d_model"]:
+        """Run the block; with a cache, store the new keys and values in it and attend to all of its tokens."""
+
         def attend(x: Tensor) -> Tensor:
             source = self.attention.keys_values(x, here.rotation)
             source = source if cache is None else cache.append(source, here.positions, here.end, here.origins)
@@ -74,7 +80,7 @@ class Block(nn.Module):
             cross_attention = self.cross_attention
 
             def look(x: Tensor) -> Tensor:
-                by_source = x.reshape(encoded.keys.shape[0], -1, x.shape[-1])  # rows of one source are its targets
+                by_source = x.reshape(encoded.keys.shape[0], -1, x.shape[-1])  # put all rows of a source side by side
                 return cross_attention(by_source, encoded, here.source_mask).reshape(x.shape)
 
             x = self.cross_residual(x, look)
@@ -82,25 +88,25 @@ class Block(nn.Module):
 
 
 class Encoded(NamedTuple):
-    """Sources, read once: what the cross-attention of each decoder layer attends to.
+    """Encoded sources: the keys and values for the cross-attention of each decoder layer.
 
-    Each has as many rows of targets as the others, side by side: one, or its beams.
+    All sources have the same number of adjacent target rows: one, or the number of beams.
     """
 
     layers: tuple[KeysValues, ...]
     padding: Bool[Tensor, "batch sources"]  # True at real tokens
 
     def select(self, rows: Int[Tensor, " selected"]) -> "Encoded":
-        """These rows of the batch, in this order, repeated where a row is named twice."""
+        """Return these rows of the batch, in this order; a row may occur more than once."""
         return Encoded(tuple(layer.select(rows) for layer in self.layers), self.padding[rows])
 
     def contiguous(self) -> "Encoded":
-        """The same, laid out in memory as a compiled step expects it."""
+        """Return the same with contiguous keys and values, as compiled steps require."""
         return Encoded(tuple(KeysValues(*(x.contiguous() for x in layer)) for layer in self.layers), self.padding)
 
 
 class Stack(nn.Module):
-    """Blocks one above the other; with pre-norm, a last norm on what they have added up."""
+    """A stack of blocks, with a final norm in the pre-norm variant."""
 
     def __init__(self, settings: ModelSettings, n_layers: int, *, cross_attention: bool = False):
         super().__init__()
@@ -111,7 +117,7 @@ class Stack(nn.Module):
 
     @property
     def kept_like(self) -> Tensor:
-        """A tensor on the device and in the precision that keys and values are kept in."""
+        """A tensor with the device and dtype of cached keys and values."""
         return outputs_kept_like(self.blocks[0].get_submodule("attention.key"))
 
     def forward(
@@ -122,6 +128,7 @@ class Stack(nn.Module):
         cache: Cache | None = None,
         encoded: Encoded | None = None,
     ) -> Float[Tensor, "batch targets d_model"]:
+        """Run all blocks; with a cache, the tokens of `x` follow those that it holds."""
         end = x.shape[1] + (cache.longest if cache else 0)
         if cache:
             cache.make_room(x.shape[1])
@@ -139,6 +146,6 @@ class Stack(nn.Module):
         return self.norm(x)
 
     def encode(self, x: Float[Tensor, "batch sources d_model"], padding: Bool[Tensor, "batch sources"]) -> Encoded:
-        """The keys and values that every layer's cross-attention makes of an encoder's output, made once."""
+        """Compute the keys and values of every layer's cross-attention from the encoder's output."""
         attentions = [module for name, module in self.named_modules() if name.endswith(".cross_attention")]
         return Encoded(tuple(a.keys_values(x) for a in attentions if isinstance(a, Attention)), padding)

@@ -1,4 +1,4 @@
-"""Attention of few targets to what a cache holds: what a compiled step has in the place of the usual kernel."""
+"""The attention kernel of compiled decoding steps: few targets attend to a cache."""
 
 from math import inf
 
@@ -11,11 +11,11 @@ from penwright.model.mask import KernelMask
 from penwright.native.toolchain import SOURCES
 
 SOURCE = SOURCES / "stepping_attention.cpp"
-COMPILES = torch.cpu._is_avx512_supported()  # else it is of no use
+COMPILES = torch.cpu._is_avx512_supported()  # the operator needs AVX-512
 
 
 def stepping_attention(origins: Int[Tensor, "batch sources"] | None = None) -> Kernel:
-    """The kernel for rows of which `origins` say where each source is kept; without, each row keeps its own."""
+    """Return the kernel for a cache in which `origins` names the row that holds each source (None: its own row)."""
 
     def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: KernelMask, dropout: float) -> Tensor:
         allowed = None if mask.allowed is None else mask.allowed.contiguous()
@@ -32,7 +32,7 @@ def _attend(
     allowed: torch.Tensor | None,
     origins: torch.Tensor | None,
 ) -> Float[Tensor, "batch n_heads targets d_head"]:
-    """As sums that a compiler makes two loops of; they are in float32."""
+    """Compute attention in float32 with sums that the compiler fuses into two loops."""
     if origins is not None:
         places = torch.arange(origins.shape[1], device=origins.device)
         keys, values = (x[origins, :, places].transpose(1, 2) for x in (keys, values))
@@ -41,7 +41,7 @@ def _attend(
     scores = scores if allowed is None else scores.masked_fill(~allowed, -inf)
     weights = (scores - scores.amax(-1, keepdim=True)).exp()
     sums = (weights[..., None] * values).sum(3)
-    return sums / weights.sum(-1, keepdim=True)  # once, and not for each source
+    return sums / weights.sum(-1, keepdim=True)  # one division per number, not one per source
 
 
 @torch.library.custom_op("penwright::stepping_attention", mutates_args=())
@@ -52,7 +52,7 @@ def _stepping_attention(
     allowed: torch.Tensor | None,
     origins: torch.Tensor | None,
 ) -> torch.Tensor:
-    """What stepping_attention.cpp does, as torch does it."""
+    """Do in PyTorch what stepping_attention.cpp does."""
     return _attend(queries, keys, values, allowed, origins)
 
 

@@ -1,4 +1,4 @@
-"""Decoder-only: reads tokens from left to right and scores, at each of them, what comes next."""
+"""The decoder-only Transformer: reads tokens from left to right and predicts the next token at each position."""
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from penwright.model.mask import Mask
 
 
 class DecoderOnly(nn.Module):
-    """With the modern block this is Llama (Touvron et al. 2023) or Qwen3; with the classic one, GPT-2."""
+    """A causal language model: Llama (Touvron et al. 2023) or Qwen3 with the modern block, GPT-2 with the classic."""
 
     def __init__(self, vocab_size: int, settings: ModelSettings):
         super().__init__()
@@ -28,7 +28,7 @@ class DecoderOnly(nn.Module):
         segments: Int[Tensor, "batch length"] | None = None,
         cache: Cache | None = None,
     ) -> Float[Tensor, "batch length vocab_size"]:
-        """The logits of the token after each."""
+        """Return the logits of the next token at each position."""
         return self.output(self.hidden(tokens, segments, cache))
 
     def hidden(
@@ -37,11 +37,14 @@ class DecoderOnly(nn.Module):
         segments: Int[Tensor, "batch length"] | None = None,
         cache: Cache | None = None,
     ) -> Float[Tensor, "batch length d_model"]:
-        """What the output layer reads. Tokens see only their own segment; with a cache, they follow what it holds."""
+        """Return the hidden states that the output layer reads.
+
+        Tokens attend only within their own segment. With a cache, they follow the tokens that it holds.
+        """
         positions = positions_of(tokens, cache, self.settings)
         mask = Mask(causal=True, window=self.settings.window, segments=segments)
         return self.decoder(self.embedding(tokens, positions), positions, mask, cache)
 
     def new_cache(self, batch: int, capacity: int) -> Cache:
-        """An empty cache for this many rows and tokens a row."""
+        """Return an empty cache for `batch` rows of at most `capacity` tokens."""
         return Cache(self.settings, self.settings.n_layers, batch, capacity, like=self.decoder.kept_like)

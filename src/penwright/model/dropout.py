@@ -1,4 +1,4 @@
-"""Dropout (Srivastava et al. 2014), as quick on a CPU as elsewhere."""
+"""Dropout (Srivastava et al. 2014) that is fast on CPUs."""
 
 import torch
 from jaxtyping import Float
@@ -10,8 +10,8 @@ LEVELS = 2**16
 
 @torch.library.custom_op("penwright::random_levels", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
 def random_levels(like: torch.Tensor) -> torch.Tensor:
-    """One of LEVELS numbers, centred on 0, for each of these; opaque to the compiler, whose own draws are slow."""
-    draws = torch.empty(-(-like.numel() // 4), dtype=torch.int64).random_(-(2**63), None)  # each is four of 16 bits
+    """Draw a random int16 for each element of `like`; a custom operator, since compiled random numbers are slow."""
+    draws = torch.empty(-(-like.numel() // 4), dtype=torch.int64).random_(-(2**63), None)  # each holds four int16
     return draws.view(torch.int16)[: like.numel()].view(like.shape)
 
 
@@ -21,9 +21,10 @@ def _(like: torch.Tensor) -> torch.Tensor:
 
 
 class Dropout(nn.Dropout):
-    """nn.Dropout, for which a CPU draws 16 random bits a number instead of 64: p is met to 1/65536."""
+    """Dropout that draws 16 instead of 64 random bits per number on a CPU; p is rounded to 1/65536."""
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """Zero elements with probability p and scale up the others; in evaluation mode, return `x`."""
         if not self.training or self.p == 0:
             return x
         if x.device.type != "cpu":

@@ -1,4 +1,4 @@
-"""The two ends of a Transformer: from tokens to vectors, and from vectors to a score for each token."""
+"""The embedding and the output layer of a Transformer."""
 
 from math import sqrt
 
@@ -12,10 +12,10 @@ from penwright.model.positions import added_positions
 
 
 class Embedding(nn.Module):
-    """Token vectors, scaled where the paper does, plus their positions, with dropout on the sum."""
+    """The sum of token embeddings and positions, with optional scale and norm, and dropout."""
 
     def __init__(self, vocab_size: int, settings: ModelSettings, tokens: nn.Embedding | None = None):
-        """`tokens` is another embedding's table, to share it."""
+        """Make an embedding; `tokens` is the table of another embedding to share."""
         super().__init__()
         self.tokens = tokens if tokens is not None else nn.Embedding(vocab_size, settings.d_model)
         self.scale = sqrt(settings.d_model) if settings.scale_embeddings else 1.0
@@ -27,13 +27,14 @@ class Embedding(nn.Module):
     def forward(
         self, tokens: Int[Tensor, "batch length"], positions: Int[Tensor, "rows length"]
     ) -> Float[Tensor, "batch length d_model"]:
+        """Return the vectors of these tokens at these positions."""
         x = self.tokens(tokens) * self.scale
         x = x if self.positions is None else x + self.positions(positions).to(x.dtype)
         return self.dropout(self.norm(x))
 
 
 def output_layer(vocab_size: int, settings: ModelSettings, tied: nn.Embedding) -> nn.Linear:
-    """From vectors to logits, with the matrix of this embedding unless the settings want one of its own."""
+    """Make the layer from hidden states to logits; it shares the matrix of `tied` unless the settings forbid it."""
     layer = nn.Linear(settings.d_model, vocab_size, bias=settings.output_bias)
     if settings.tie_embeddings != "none":
         layer.weight = tied.weight

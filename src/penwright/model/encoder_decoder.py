@@ -1,4 +1,4 @@
-"""Encoder-decoder: reads a source as a whole, and scores a target token by token while looking at it."""
+"""The encoder-decoder Transformer: encodes a source and predicts a target token by token."""
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from penwright.model.mask import Mask
 
 
 class EncoderDecoder(nn.Module):
-    """The shape of "Attention Is All You Need"; Marian and M2M100 are values of its settings."""
+    """The Transformer of "Attention Is All You Need"; with other settings, Marian and M2M100."""
 
     def __init__(self, vocab_size: int, settings: ModelSettings):
         super().__init__()
@@ -32,11 +32,11 @@ class EncoderDecoder(nn.Module):
         source_padding: Bool[Tensor, "batch sources"],
         target: Int[Tensor, "batch targets"],
     ) -> Float[Tensor, "batch targets vocab_size"]:
-        """The logits of the token after each target token."""
+        """Return the logits of the next token at each target position."""
         return self.output(self.hidden(target, self.encode(source, source_padding)))
 
     def encode(self, source: Int[Tensor, "batch sources"], padding: Bool[Tensor, "batch sources"]) -> Encoded:
-        """Read the sources (padding: True at real tokens) and make the keys and values of every decoder layer."""
+        """Encode the sources into keys and values for every decoder layer; `padding` is True at real tokens."""
         positions = positions_of(source, None, self.settings)
         mask = Mask(window=self.settings.window, padding=padding)
         return self.decoder.encode(self.encoder(self.source_embedding(source, positions), positions, mask), padding)
@@ -44,11 +44,11 @@ class EncoderDecoder(nn.Module):
     def hidden(
         self, target: Int[Tensor, "batch targets"], encoded: Encoded, cache: Cache | None = None
     ) -> Float[Tensor, "batch targets d_model"]:
-        """What the output layer reads at each target token; with a cache, the tokens follow what it holds."""
+        """Return the hidden states that the output layer reads; with a cache, the tokens follow those that it holds."""
         positions = positions_of(target, cache, self.settings)
         mask = Mask(causal=True, window=self.settings.window)
         return self.decoder(self.target_embedding(target, positions), positions, mask, cache, encoded)
 
     def new_cache(self, batch: int, capacity: int) -> Cache:
-        """An empty cache for this many rows and target tokens a row."""
+        """Return an empty cache for `batch` rows of at most `capacity` target tokens."""
         return Cache(self.settings, self.n_decoder_layers, batch, capacity, like=self.decoder.kept_like)

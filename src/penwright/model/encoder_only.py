@@ -1,4 +1,4 @@
-"""Encoder-only: reads a text as a whole and scores each label for it."""
+"""The encoder-only Transformer: reads a whole text and scores each label."""
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from penwright.model.mask import Mask
 
 
 class EncoderOnly(nn.Module):
-    """A Transformer encoder, pooled and put into classes; with the classic block this is BERT (Devlin et al. 2019)."""
+    """A Transformer encoder with a classification head; with the classic block, BERT (Devlin et al. 2019)."""
 
     def __init__(self, vocab_size: int, settings: ModelSettings, n_labels: int):
         super().__init__()
@@ -31,7 +31,10 @@ class EncoderOnly(nn.Module):
         padding: Bool[Tensor, "batch length"],
         positions: Int[Tensor, "batch length"] | None = None,
     ) -> Float[Tensor, "batch n_labels"]:
-        """The logits of each text's labels; padding is True at real tokens, positions tell where some are left out."""
+        """Return the label logits of each text. `padding` is True at real tokens.
+
+        `positions` are needed only if tokens were left out of the texts.
+        """
         return self.label_logits(self.hidden(tokens, padding, positions), padding)
 
     def hidden(
@@ -40,7 +43,7 @@ class EncoderOnly(nn.Module):
         padding: Bool[Tensor, "batch length"],
         positions: Int[Tensor, "batch length"] | None = None,
     ) -> Float[Tensor, "batch length d_model"]:
-        """Each token in the light of all others."""
+        """Return the hidden state of each token."""
         positions = positions_of(tokens, None, self.settings) if positions is None else positions
         mask = Mask(window=self.settings.window, padding=padding)
         return self.encoder(self.embedding(tokens, positions), positions, mask)
@@ -48,7 +51,7 @@ class EncoderOnly(nn.Module):
     def label_logits(
         self, hidden: Float[Tensor, "batch length d_model"], padding: Bool[Tensor, "batch length"]
     ) -> Float[Tensor, "batch n_labels"]:
-        """What the last layers make of the tokens of each text."""
+        """Return the label logits of each text from its hidden states."""
         pooled = self.pool(hidden, padding)
         if self.pooler is not None:
             pooled = self.pooler(pooled).tanh()
@@ -57,7 +60,7 @@ class EncoderOnly(nn.Module):
     def pool(
         self, hidden: Float[Tensor, "batch length d_model"], padding: Bool[Tensor, "batch length"]
     ) -> Float[Tensor, "batch d_model"]:
-        """One vector a text: the mean over its real tokens, or its first token."""
+        """Return one vector per text: the mean over its real tokens, or its first token."""
         if self.settings.pooling == "first":
             return hidden[:, 0]
         weights = padding[..., None].to(hidden.dtype)

@@ -1,4 +1,4 @@
-"""The position-wise feed-forward network: two layers with an activation between, or with a gate (Shazeer 2020)."""
+"""The position-wise feed-forward network: two layers and an activation, optionally with a gate (Shazeer 2020)."""
 
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +12,7 @@ from penwright.model.dropout import Dropout
 
 
 def relu_squared(x: Tensor) -> Tensor:
-    """ReLU(x)^2 (So et al. 2021, Primer)."""
+    """Return ReLU(x)^2 (So et al. 2021, Primer)."""
     return F.relu(x).square()
 
 
@@ -29,7 +29,10 @@ GATED = ("swiglu", "geglu")
 
 
 class FeedForward(nn.Module):
-    """down(activation(up(x))), or with a gate down(activation(gate(x)) * up(x)); dropout on the hidden layer."""
+    """A feed-forward network with dropout on its hidden layer.
+
+    Computes down(activation(up(x))), or with a gate down(activation(gate(x)) * up(x)).
+    """
 
     def __init__(self, settings: ModelSettings):
         super().__init__()
@@ -41,5 +44,6 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(settings.feed_forward_dropout)
 
     def forward(self, x: Float[Tensor, "batch length d_model"]) -> Float[Tensor, "batch length d_model"]:
+        """Apply the network to each position."""
         hidden = self.activation(self.up(x)) if self.gate is None else self.activation(self.gate(x)) * self.up(x)
         return self.down(self.dropout(hidden))

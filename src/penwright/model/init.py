@@ -1,4 +1,4 @@
-"""How parameters begin: scaled so that no layer drowns another, and so that each sublayer starts by adding nothing."""
+"""Initialization of parameters: balanced scales, and sublayers that start with an output of zero."""
 
 from math import sqrt
 
@@ -12,13 +12,16 @@ from penwright.model.feed_forward import FeedForward
 
 @torch.no_grad()
 def initialise(model: nn.Module, settings: ModelSettings) -> None:
-    """Normal weights of variance 1/width; biases zero; what a sublayer adds is zero, or scaled down by depth."""
+    """Initialize weights from N(0, 1/width) and biases to zero.
+
+    The output weights of each sublayer are zero, or scaled down by depth.
+    """
     for module in model.modules():
         if isinstance(module, nn.Linear):
             nn.init.normal_(module.weight, std=module.in_features**-0.5)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
-    for module in model.modules():  # after the linear layers, because an output layer may share an embedding's matrix
+    for module in model.modules():  # after the linear layers: an output layer may share an embedding's matrix
         if isinstance(module, nn.Embedding):
             nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
         if isinstance(module, Attention | FeedForward):

@@ -1,4 +1,4 @@
-"""Which source each target may attend to: rules first, a tensor only when a kernel needs one."""
+"""Attention masks: rules, which become a tensor only when a kernel needs one."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,23 +12,23 @@ class KernelMask(NamedTuple):
     """A mask in the cheapest form that the attention kernel accepts."""
 
     allowed: Bool[Tensor, "rows 1 targets sources"] | None = None
-    is_causal: bool = False  # a tensor rules out the fastest kernels, so plain causality is only a flag
+    is_causal: bool = False  # a flag, because a tensor would rule out the fastest kernels
 
 
 @dataclass(frozen=True)
 class Mask:
-    """Rules that must all hold; Mask() allows everything. True means allowed."""
+    """The rules that decide which sources a target sees; all must hold. Mask() allows everything."""
 
-    causal: bool = False  # a target sees itself and what comes before it
-    window: int | None = None  # and no further back than this many tokens, itself included
+    causal: bool = False  # a target sees itself and the tokens before it
+    window: int | None = None  # how many tokens back (and ahead, unless causal) a target sees, itself included
     padding: Bool[Tensor, "batch sources"] | None = None  # True at real tokens
-    segments: Int[Tensor, "batch sources"] | None = None  # packed documents do not see each other
+    segments: Int[Tensor, "batch sources"] | None = None  # number of the packed document; others are not seen
 
     def resolve(self, positions: Int[Tensor, "rows targets"], sources: int, *, whole: bool = True) -> KernelMask:
-        """The form for the kernel; called once a pass, not once a layer.
+        """Return the mask for the attention kernel; call this once per forward pass, not once per layer.
 
-        `positions` are those of the targets among the sources; `whole` says that targets and sources are the same.
-        A target that may see nothing sees everything instead: such rows are padding, and NaN would spread from them.
+        `positions` are the positions of the targets among the sources. `whole` means that targets and sources are the
+        same tokens. A target that may see nothing sees everything instead: it is padding, and NaN would spread from it.
         """
         unmasked = self.padding is None and self.segments is None
         if unmasked and (whole or not self.causal) and (self.window is None or self.window >= sources):

@@ -1,4 +1,4 @@
-"""How a Transformer knows the order of its tokens: vectors added to embeddings, or rotated queries and keys."""
+"""Position encodings: vectors added to the embeddings, or rotations of queries and keys."""
 
 from typing import Literal, NamedTuple
 
@@ -12,10 +12,10 @@ SinusoidLayout = Literal["interleaved", "halves", "tensor2tensor"]
 
 
 class Sinusoidal(nn.Module):
-    """sin(p / 10000^(2i/d)) and cos of the same (Vaswani et al. 2017, section 3.5), for any position p.
+    """Sinusoidal positions: sin and cos of p / 10000^(2i/d) for any position p (Vaswani et al. 2017, section 3.5).
 
-    "interleaved" puts each sine beside its cosine, as the paper does; "halves" (Marian) puts all sines first;
-    "tensor2tensor" (M2M100) does so too, and lets the frequencies fall to 1/10000 itself.
+    The layout "interleaved" alternates sines and cosines, as in the paper; "halves" (Marian) puts all sines first.
+    "tensor2tensor" (M2M100) also puts all sines first, and its lowest frequency is exactly 1/10000.
     """
 
     frequencies: Float[Tensor, " half_width"]
@@ -28,6 +28,7 @@ class Sinusoidal(nn.Module):
         self.register_buffer("frequencies", 10_000.0**-exponents, persistent=False)
 
     def forward(self, positions: Int[Tensor, "rows length"]) -> Float[Tensor, "rows length d_model"]:
+        """Return the vectors of these positions."""
         angles = (positions + self.offset)[..., None] * self.frequencies
         if self.layout == "interleaved":
             return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
@@ -35,24 +36,24 @@ class Sinusoidal(nn.Module):
 
 
 class Learned(nn.Embedding):
-    """One learned vector for each position up to context_length, beyond which there is none to look up."""
+    """Learned positions: one vector for each position below context_length."""
 
 
 class Rotation(NamedTuple):
-    """The angles of one pass, as cosines and sines, ready to turn queries and keys."""
+    """The rotations of one forward pass, as cosines and sines."""
 
     cosines: Float[Tensor, "rows 1 length half_head"]
     sines: Float[Tensor, "rows 1 length half_head"]
 
     def apply(self, x: Float[Tensor, "batch heads length d_head"]) -> Float[Tensor, "batch heads length d_head"]:
-        """Turn the pair (x_i, x_(i + d_head/2)) by its angle, as Llama does; d_head = 2 half_head."""
+        """Rotate each pair (x_i, x_(i + d_head/2)) by its angle, as Llama does; d_head = 2 half_head."""
         first, second = x.chunk(2, dim=-1)
         cosines, sines = self.cosines.to(x.dtype), self.sines.to(x.dtype)
         return torch.cat([first * cosines - second * sines, second * cosines + first * sines], dim=-1)
 
 
 class Rotary(nn.Module):
-    """Rotary positions (Su et al. 2021): a score depends on how far apart query and key are, at any position."""
+    """Rotary positions (RoPE, Su et al. 2021): a score depends only on the distance between query and key."""
 
     frequencies: Float[Tensor, " half_head"]
 
@@ -61,12 +62,13 @@ class Rotary(nn.Module):
         self.register_buffer("frequencies", base ** -(torch.arange(0, d_head, 2) / d_head), persistent=False)
 
     def forward(self, positions: Int[Tensor, "rows length"]) -> Rotation:
+        """Return the rotations at these positions."""
         angles = positions[:, None, :, None] * self.frequencies
         return Rotation(angles.cos(), angles.sin())
 
 
 def added_positions(settings: ModelSettings) -> Sinusoidal | Learned | None:
-    """What is added to the embeddings to tell positions; None for rotary and for no positions."""
+    """Make the positions that are added to the embeddings; None for rotary and for no positions."""
     match settings.positions.type:
         case "sinusoidal":
             return Sinusoidal(settings.d_model, settings.positions.layout, settings.positions.offset)
@@ -77,5 +79,5 @@ def added_positions(settings: ModelSettings) -> Sinusoidal | Learned | None:
 
 
 def rotary_positions(settings: ModelSettings) -> Rotary | None:
-    """What turns queries and keys; None unless positions are rotary."""
+    """Make the rotary positions; None for all other types."""
     return Rotary(settings.d_head, settings.positions.base) if settings.positions.type == "rotary" else None

@@ -1,4 +1,4 @@
-"""Linear layers with weights of 8 bits: a quarter of the memory to read, which writing token by token waits for."""
+"""Linear layers with int8 weights: a quarter of the memory traffic, which limits the speed of generation."""
 
 from typing import NamedTuple
 
@@ -10,34 +10,34 @@ from torch.nn import functional as F
 from penwright.config import Precision
 from penwright.native.toolchain import SOURCES
 
-LARGEST = 127  # of int8, symmetric
-TINY = 1e-8
-WHOLE_VECTORS = 32  # widths that torch's product of one row handles: of others it reads past the end
-BLOCK = 64  # columns of the product, and numbers of a row, that int8_product.cpp takes together
-ZERO = 128  # what stands for it there in rows, which are without sign
+LARGEST = 127  # largest value of symmetric int8
+TINY = 1e-8  # lower limit of a scale
+WHOLE_VECTORS = 32  # torch's one-row product needs a multiple of this width; otherwise it reads past the end
+BLOCK = 64  # int8_product.cpp needs multiples of this many columns and this width
+ZERO = 128  # zero point of the rows in int8_product.cpp, which are unsigned
 SOURCE = SOURCES / "int8_product.cpp"
-COMPILES = torch.cpu._is_vnni_supported()  # else it is of no use
+COMPILES = torch.cpu._is_vnni_supported()  # the operator needs AVX-512 VNNI
 
 
 class Packed(NamedTuple):
-    """Weights as int8_product.cpp reads them."""
+    """Weights in the memory layout of int8_product.cpp."""
 
     packed: Int8[Tensor, "blocks quarters 64 4"]
-    offsets: Int32[Tensor, " columns"]  # what ZERO adds to each sum
+    offsets: Int32[Tensor, " columns"]  # the contribution of the zero point to each sum
     scales: Float[Tensor, " columns"]
 
 
 class Int8Linear(nn.Module):
-    """A linear layer whose rows of weights are whole numbers times one scale each (Dettmers et al. 2022, section 2.1).
+    """A linear layer with int8 weights and one scale per output (Dettmers et al. 2022, section 2.1).
 
-    What is multiplied is rounded to int8 as well, each row by its own largest number, since products of int8 are the
-    quickest that a CPU has; but for a single row where nothing is compiled: then that is quicker as it is.
+    The input is also rounded to int8, with one scale per row, since int8 products are the fastest on a CPU. The
+    exception is a single row without compiled operators, which is faster in bfloat16.
     """
 
     whole: Int8[Tensor, "out_features in_features"]
     scale: Float[Tensor, " out_features"]
     bias: Float[Tensor, " out_features"] | None
-    packed: Tensor  # and what follows: a Packed, where it is of use
+    packed: Tensor  # this and the next two: the fields of a Packed, if COMPILES
     offsets: Tensor
     scales: Tensor
 
@@ -45,7 +45,7 @@ class Int8Linear(nn.Module):
         super().__init__()
         weight = layer.weight.detach().float()
         exact = weight.abs().amax(1).clamp(min=TINY) / LARGEST
-        scale = exact.to(torch.bfloat16)  # as the kernel wants it; before rounding, so that nothing is lost by it
+        scale = exact.to(torch.bfloat16)  # the dtype of torch's kernel; cast before rounding, to lose no precision
         whole = (weight / scale.float()[:, None]).round().clamp(-LARGEST, LARGEST)
         self.register_buffer("whole", whole.to(torch.int8))
         self.register_buffer("scale", scale)
@@ -56,10 +56,11 @@ class Int8Linear(nn.Module):
 
     @property
     def weight(self) -> Float[Tensor, "out_features in_features"]:
-        """The weights that this layer stands for."""
+        """The dequantized weights."""
         return self.whole * self.scale.float()[:, None]
 
     def forward(self, x: Float[Tensor, "*rows in_features"]) -> Float[Tensor, "*rows out_features"]:
+        """Apply the layer, with the compiled operator during export and torch's operators otherwise."""
         compiled = COMPILES and torch.compiler.is_exporting()
         product = (compiled_product if compiled else torch_product)(self, x.flatten(0, -2))
         product = product if self.bias is None else product + self.bias
@@ -67,7 +68,10 @@ class Int8Linear(nn.Module):
 
 
 def torch_product(layer: Int8Linear, rows: Float[Tensor, "rows in_features"]) -> Float[Tensor, "rows out_features"]:
-    """By what torch has: one row by whole weights alone, many both ways; a GPU has neither for few rows."""
+    """Multiply with torch's operators.
+
+    One row stays in bfloat16; several are rounded to int8. A GPU lacks int8 operators for few rows and uses float32.
+    """
     if rows.is_cuda:
         return F.linear(rows.float(), layer.weight)
     if rows.shape[0] == 1 and rows.shape[1] % WHOLE_VECTORS == 0:
@@ -80,13 +84,14 @@ def both_ways(
     whole: Int8[Tensor, "out_features in_features"],
     scale: Float[Tensor, " out_features"],
 ) -> Float[Tensor, "rows out_features"]:
+    """Multiply with both sides in int8: round each row with its own scale."""
     wide = rows.float()
     largest = wide.abs().amax(-1, keepdim=True).clamp(min=TINY) / LARGEST
     return torch._int_mm((wide * (1 / largest)).round().to(torch.int8), whole.T).float() * (largest * scale)
 
 
 def compiled_product(layer: Int8Linear, rows: Float[Tensor, "rows in_features"]) -> Float[Tensor, "rows out_features"]:
-    """By int8_product.cpp, once it is compiled: the same numbers whichever rows are multiplied together."""
+    """Multiply with int8_product.cpp once it is compiled; the result of a row does not depend on the other rows."""
     packed, offsets, scales = layer.packed, layer.offsets, layer.scales
     return torch.ops.penwright.int8_product(rows.float().contiguous(), packed, offsets, scales, len(layer.whole))
 
@@ -95,7 +100,7 @@ def compiled_product(layer: Int8Linear, rows: Float[Tensor, "rows in_features"])
 def _int8_product(
     rows: torch.Tensor, packed: torch.Tensor, offsets: torch.Tensor, scales: torch.Tensor, n_columns: int
 ) -> torch.Tensor:
-    """What int8_product.cpp does, as torch does it."""
+    """Do in PyTorch what int8_product.cpp does."""
     return both_ways(rows, _unpacked(packed)[:n_columns, : rows.shape[1]], scales[:n_columns])
 
 
@@ -107,7 +112,7 @@ def _(
 
 
 def packed_weights(whole: Int8[Tensor, "out_features in_features"], scale: Float[Tensor, " out_features"]) -> Packed:
-    """In blocks of columns of the product, four numbers of each beside each other, filled up with zeros."""
+    """Pack weights into blocks of 64 outputs, four adjacent numbers of each at a time, padded with zeros."""
     rows, width = whole.shape
     filled = F.pad(whole, (0, -width % BLOCK, 0, -rows % BLOCK))
     packed = filled.unflatten(0, (-1, BLOCK)).unflatten(2, (-1, 4)).transpose(1, 2).contiguous()
@@ -120,7 +125,7 @@ def _unpacked(packed: Int8[Tensor, "blocks quarters 64 4"]) -> Int8[Tensor, "all
 
 
 def quantise(module: nn.Module) -> None:
-    """Put Int8Linear in the place of every linear layer in the module."""
+    """Replace every linear layer in the module with an Int8Linear."""
     for name, part in list(module.named_children()):
         if isinstance(part, nn.Linear):
             setattr(module, name, Int8Linear(part))
@@ -129,16 +134,16 @@ def quantise(module: nn.Module) -> None:
 
 
 def outputs_kept_like(layer: nn.Module) -> Tensor:
-    """A tensor on the device and in the precision that outputs are kept in: with weights of 8 bits, 16 are enough."""
+    """Return a tensor with the device and dtype for storing a layer's outputs: bfloat16 if its weights are int8."""
     like = layer.scale if isinstance(layer, Int8Linear) else layer.weight
     assert isinstance(like, Tensor)
     return like
 
 
 def to_precision(module: nn.Module, precision: Precision) -> None:
-    """Keep the weights so from now on; with int8, what is no linear layer (embeddings, norms) stays in float32.
+    """Convert the weights in place; with int8, embeddings and norms stay in float32.
 
-    Angles of positions, which bfloat16 would blur, stay as they are.
+    The frequencies of positions are not converted: bfloat16 would be too coarse for them.
     """
     if precision == "int8":
         quantise(module)

@@ -1,4 +1,4 @@
-"""How large a model is, what a token costs, and how much memory training takes: before anything is built."""
+"""Estimates of parameters, FLOPs and training memory, without building the model."""
 
 from functools import lru_cache
 from typing import NamedTuple
@@ -9,21 +9,21 @@ from torch import nn
 from penwright.config import ModelSettings, Task
 from penwright.model import make_model
 
-ADAMW_BYTES = 16  # a parameter in float32: weight, gradient and two moments; Muon keeps one moment less
-ACTIVATIONS_PER_LAYER = 20  # vectors of d_model kept for the backward pass, roughly, with fused attention
+ADAMW_BYTES = 16  # per float32 parameter: weight, gradient and two moments; Muon needs one moment less
+ACTIVATIONS_PER_LAYER = 20  # rough number of d_model vectors kept for the backward pass, with fused attention
 
 
 class Size(NamedTuple):
-    """Parameters are exact; FLOPs count a multiplication and an addition as two; memory is an estimate."""
+    """The size of a model. Parameters are exact; a multiply-add counts as two FLOPs; memory is an estimate."""
 
     parameters: int
-    matrix_parameters: int  # those that every token is multiplied with: no embedding table, but the output layer
+    matrix_parameters: int  # those that every token is multiplied with: the output layer, but no embedding tables
     flops_per_token: int  # of one forward pass at full context; training costs three times as much
     training_bytes: int
 
 
 def size_of(task: Task, vocab_size: int, settings: ModelSettings, batch_tokens: int = 0, n_labels: int = 2) -> Size:
-    """The size of a model that is not built: its parameters are only shapes."""
+    """Return the size of a model, computed from the shapes of its parameters."""
     parameters, tables = _counted(task, vocab_size, settings, n_labels)
     output = vocab_size * settings.d_model if task != "classify" and settings.tie_embeddings != "none" else 0
     matrices = parameters - tables + output
@@ -33,9 +33,9 @@ def size_of(task: Task, vocab_size: int, settings: ModelSettings, batch_tokens: 
     return Size(parameters, matrices, 2 * matrices + attention, ADAMW_BYTES * parameters + activations)
 
 
-@lru_cache(maxsize=256)  # a plan asks again and again, and every answer takes modules to be made
+@lru_cache(maxsize=256)  # planning asks repeatedly, and each answer builds modules
 def _counted(task: Task, vocab_size: int, settings: ModelSettings, n_labels: int) -> tuple[int, int]:
-    """The parameters of a model, and those of its embedding tables."""
+    """Count the parameters of a model, and those of its embedding tables."""
     with torch.device("meta"):
         model = make_model(task, vocab_size, settings, n_labels)
     tables = {id(m.weight): m.weight.numel() for m in model.modules() if isinstance(m, nn.Embedding)}

@@ -1,1 +1,1 @@
-"""Compiled code: operators in C++ beside the PyTorch code that defines each, and steps compiled ahead of time."""
+"""Operators in C++, and the toolchain that compiles them. PyTorch code elsewhere defines what each one computes."""

@@ -1,5 +1,5 @@
-// Rows of numbers times a matrix of int8, in AVX-512 VNNI, and in AMX where it is and there are rows enough.
-// It becomes part of each compiled step (decoding/ahead.py), whose compiler puts "extern" before this declaration:
+// Product of float rows and an int8 matrix, in AVX-512 VNNI, or in AMX if the CPU has it and there are enough rows.
+// Inductor compiles it into each decoding step (decoding/ahead_of_time.py). It puts "extern" before this declaration:
 AOTITorchError aoti_torch_cpu_int8_product(
     AtenTensorHandle rows, AtenTensorHandle packed, AtenTensorHandle offsets, AtenTensorHandle scales,
     int64_t n_columns, AtenTensorHandle* product);
@@ -17,18 +17,18 @@ extern "C++" {
 namespace int8_product {
 
 using vectors::LANES, vectors::first_lanes;
-constexpr int64_t REGISTERS = 4;          // that columns of a block take
-constexpr int64_t COLUMNS = REGISTERS * LANES;  // of a block, as they are packed
-constexpr int64_t DEPTH = 64;             // what the width of rows is filled up to a multiple of
-constexpr int64_t ROWS = 6;               // at a time, in registers
-constexpr int64_t TILE = 16;              // rows at a time, in AMX
-constexpr int64_t WORTH_TILES = 8;        // rows
-constexpr int64_t STRIP = 32;             // rows whose products stay near until all columns are done
-constexpr int64_t AHEAD = 2048;           // bytes of weights, to fetch before they are needed
-constexpr int64_t WORTH_THREADS = 1 << 19;  // multiplications
+constexpr int64_t REGISTERS = 4;          // registers for the columns of a block
+constexpr int64_t COLUMNS = REGISTERS * LANES;  // columns per packed block
+constexpr int64_t DEPTH = 64;             // row widths are padded to a multiple of this
+constexpr int64_t ROWS = 6;               // rows at a time, in registers
+constexpr int64_t TILE = 16;              // rows at a time with AMX
+constexpr int64_t WORTH_TILES = 8;        // fewest rows for which AMX is faster
+constexpr int64_t STRIP = 32;             // rows per strip; their products stay in the cache until all columns are done
+constexpr int64_t AHEAD = 2048;           // prefetch distance in the weights, in bytes
+constexpr int64_t WORTH_THREADS = 1 << 19;  // fewest multiplications for which threads pay
 
 struct Rows {
-    uint8_t* whole;  // [n, depth], 128 standing for zero
+    uint8_t* whole;  // [n, depth], with zero point 128
     float* scales;
     float* product;
     int64_t n, depth, n_columns;
@@ -40,18 +40,18 @@ struct Rows {
 
 struct Columns {
     const int8_t* packed;  // [depth / 4, COLUMNS, 4]
-    const int32_t* offsets;  // what the 128s of the rows add
+    const int32_t* offsets;  // contribution of the zero point to each sum
     const float* scales;
     int64_t first, n;
 };
 
-// Rounds a row by its largest number, as Int8Linear does; returns its scale.
+// Quantizes a row with the scale of its largest absolute value, as Int8Linear does; returns the scale.
 inline float round_row(const float* row, int64_t width, int64_t depth, uint8_t* whole) {
     __m512 largest = _mm512_setzero_ps();
     for (int64_t i = 0; i < width; i += LANES)
         largest = _mm512_max_ps(largest, _mm512_abs_ps(_mm512_maskz_loadu_ps(first_lanes(width - i), row + i)));
     const float scale = std::max(_mm512_reduce_max_ps(largest), 1e-8f) / 127;
-    const __m512 steps = _mm512_set1_ps(1 / scale);  // a division takes as long as all else here
+    const __m512 steps = _mm512_set1_ps(1 / scale);  // one division takes as long as the rest of the loop body
     for (int64_t i = 0; i < depth; i += LANES) {
         const __m512 x = _mm512_maskz_loadu_ps(first_lanes(width - i), row + i);
         const __m512i rounded = _mm512_cvtps_epi32(_mm512_mul_ps(x, steps));
@@ -73,13 +73,13 @@ inline void write_row(const __m512i* sums, const Rows& rows, int64_t row, const 
     }
 }
 
-// Adds the products of 64 pairs of numbers to 16 sums, in their register: by its own name for this instruction, gcc 12
-// keeps most of the 24 registers of multiply() in memory, and takes two to three times as long.
+// Adds the products of 64 pairs of numbers to 16 sums. It is inline assembly because, with the intrinsic, gcc 12 spills
+// most of the 24 registers of multiply() to memory, which takes two to three times as long.
 [[gnu::always_inline]] inline void add_products(__m512i& sums, __m512i x, __m512i weights) {
     asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(x), "v"(weights));
 }
 
-// The first N rows, or as many as there are.
+// Multiplies the first N rows, or all if there are fewer.
 template <int N>
 void multiply(const Rows& rows, const Columns& columns) {
     if constexpr (N > 1)
@@ -110,12 +110,12 @@ struct alignas(64) TileShapes {
 };
 
 inline bool has_tiles() {
-    constexpr int ask = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM: a program may use AMX once it has asked Linux
+    constexpr int ask = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM: Linux requires a request before AMX is used
     static const bool allowed = syscall(SYS_arch_prctl, ask, tile_data) == 0;
     return allowed;
 }
 
-// The first rows that meet these columns have the weights that come after them fetched.
+// Multiplies a tile of rows; the first tile of each block of columns also prefetches the weights.
 inline void multiply_tile(const Rows& rows, const Columns& columns, bool are_first) {
     alignas(64) int32_t sums[TILE][COLUMNS];
     constexpr int64_t stride = 4 * COLUMNS;
@@ -138,7 +138,7 @@ inline void multiply_tile(const Rows& rows, const Columns& columns, bool are_fir
 inline bool has_tiles() { return false; }
 #endif
 
-// Rounds rows of this width, and multiplies what they have become.
+// Quantizes rows of this width, and multiplies them.
 inline void multiply_all(const float* exact, int64_t width, const Rows& rows, const Columns& all) {
     const bool tiles = rows.n >= WORTH_TILES && has_tiles();
     const auto work = [&] {
@@ -183,7 +183,7 @@ AOTITorchError aoti_torch_cpu_int8_product(
     float* found = vectors::made<float>(product, {n, n_columns}, aoti_torch_dtype_float32());
     thread_local std::vector<uint8_t> whole;
     thread_local std::vector<float> of_rows;
-    whole.resize((n + TILE - 1) * depth);  // a tile takes in all its rows, though there be fewer
+    whole.resize((n + TILE - 1) * depth);  // AMX reads whole tiles, even if fewer rows are left
     of_rows.resize(n);
     multiply_all(data<float>(rows), width,
                  {whole.data(), of_rows.data(), found, n, depth, n_columns},

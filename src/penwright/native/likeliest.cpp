@@ -1,5 +1,5 @@
-// The log of the sum of the exponentials of each row, and the largest of those that may come in its situation: in AVX-512.
-// It becomes part of what is compiled (decoding/ahead.py), whose compiler puts "extern" before this declaration:
+// The log-sum-exp of each row, and its largest logits among the tokens allowed in its situation, in AVX-512.
+// Inductor compiles it into decoding steps (decoding/ahead_of_time.py). It puts "extern" before this declaration:
 AOTITorchError aoti_torch_cpu_likeliest(
     AtenTensorHandle logits, AtenTensorHandle allowed, AtenTensorHandle situations, int64_t n_best,
     AtenTensorHandle* values, AtenTensorHandle* places, AtenTensorHandle* normalisers);
@@ -17,8 +17,8 @@ namespace likeliest {
 
 using vectors::ALL, vectors::BLOCK, vectors::NEVER, vectors::first_in_block, vectors::largest_of_block;
 
-// Finds the n largest of those that are left, in order: each is the first largest one of the block with the largest.
-// `largest` are those of the blocks, and -inf up to a whole number of blocks of themselves.
+// Finds the n largest remaining numbers, in order; of equal ones, the first. `left` has a bit per remaining number.
+// `largest` has the maximum of each block, padded with -inf to a multiple of BLOCK.
 inline void find_best(const float* row, int64_t n_best, std::vector<uint64_t>& left, std::vector<float>& largest,
                       float* values, int64_t* places) {
     for (int64_t i = 0; i < n_best; i++) {
@@ -39,7 +39,7 @@ inline void find_best(const float* row, int64_t n_best, std::vector<uint64_t>& l
     }
 }
 
-// Returns the normaliser.
+// Finds the n largest allowed logits of a row; returns the log-sum-exp of all.
 inline float look_at(const float* row, int64_t n, const uint64_t* allowed, int64_t n_best, float* values, int64_t* places) {
     thread_local std::vector<uint64_t> left;
     thread_local std::vector<float> largest;

@@ -1,5 +1,5 @@
-// The next token of each row, the likeliest or a drawn one of those that may come in its situation: in AVX-512.
-// It becomes part of what is compiled (decoding/ahead.py), whose compiler puts "extern" before this declaration:
+// The next token of each row: the most likely or a sampled one among those allowed in its situation, in AVX-512.
+// Inductor compiles it into decoding steps (decoding/ahead_of_time.py). It puts "extern" before this declaration:
 AOTITorchError aoti_torch_cpu_next_token(
     AtenTensorHandle logits, AtenTensorHandle allowed, AtenTensorHandle situations, AtenTensorHandle temperatures,
     AtenTensorHandle chances, AtenTensorHandle* tokens, AtenTensorHandle* log_probs);
@@ -20,12 +20,12 @@ using vectors::BLOCK, vectors::LANES, vectors::NEVER;
 struct Row {
     const float* logits;
     int64_t n;
-    const uint64_t* allowed;  // a bit for each token, set if it may come
+    const uint64_t* allowed;  // a bit for each token, set if it is allowed
 
     int64_t n_blocks() const { return (n + BLOCK - 1) / BLOCK; }
 };
 
-// Writes what the tokens of a block weigh, those that may not come nothing.
+// Writes the unnormalized probabilities of the tokens of a block; 0 for tokens that are not allowed.
 inline void weigh(const Row& row, int64_t block, float largest, float temperature, float* weights) {
     for (int64_t i = 0; i < BLOCK; i += LANES) {
         const auto wanted = static_cast<__mmask16>(row.allowed[block] >> i);
@@ -35,9 +35,9 @@ inline void weigh(const Row& row, int64_t block, float largest, float temperatur
     }
 }
 
-// The token at which the weights, added up in order, first exceed this share of them all.
+// Samples by inversion: returns the first token at which the cumulative weight exceeds `chance` times the total.
 inline int64_t draw(const Row& row, float largest, float temperature, double chance) {
-    thread_local std::vector<double> up_to;  // each block, its own weights with it
+    thread_local std::vector<double> up_to;  // cumulative weight at the end of each block
     alignas(64) float weights[BLOCK];
     up_to.assign(row.n_blocks(), 0);
     double sum = 0;
@@ -61,7 +61,7 @@ inline int64_t first_largest(const Row& row, float largest) {
         if (vectors::largest_of_block(numbers, row.allowed[block]) == largest)
             return block * BLOCK + vectors::first_in_block(numbers, row.allowed[block], largest);
     }
-    return 0;  // the logits are no numbers
+    return 0;  // all logits are NaN
 }
 
 inline void choose(const Row& row, float temperature, double chance, int64_t* token, float* log_prob) {

@@ -1,5 +1,5 @@
-// Attention of few targets, in AVX-512: each number of the cache is read once, where it is, and nothing is copied.
-// It becomes part of each compiled step (decoding/ahead.py), whose compiler puts "extern" before this declaration:
+// Attention of few targets, in AVX-512. It reads each number of the cache once, in place, and copies nothing.
+// Inductor compiles it into each decoding step (decoding/ahead_of_time.py). It puts "extern" before this declaration:
 AOTITorchError aoti_torch_cpu_stepping_attention(
     AtenTensorHandle queries, AtenTensorHandle keys, AtenTensorHandle values, AtenTensorHandle* allowed,
     AtenTensorHandle* origins, AtenTensorHandle* heads);
@@ -16,9 +16,9 @@ extern "C++" {
 namespace stepping_attention {
 
 using vectors::LANES, vectors::NEVER, vectors::first_lanes;
-constexpr int64_t WORTH_THREADS = 1 << 17;  // numbers of keys
-constexpr int64_t LINE = 64;
-constexpr int64_t TARGETS = 4;  // of a row and head, that are looked at together
+constexpr int64_t WORTH_THREADS = 1 << 17;  // fewest numbers in the keys for which threads pay
+constexpr int64_t LINE = 64;  // bytes of a cache line
+constexpr int64_t TARGETS = 4;  // targets of a row and head that are computed together
 
 inline __m512 load(const float* x, __mmask16 lanes) { return _mm512_maskz_loadu_ps(lanes, x); }
 
@@ -30,18 +30,18 @@ template <typename T>
 struct Attention {
     const float* queries;  // [batch, n_heads, n_targets, width]
     const T *keys, *values;  // [rows, n_kv_heads, n_sources, width]
-    const bool* allowed;  // [batch or 1, n_targets or 1, n_sources], or null: all are
-    const int64_t* origins;  // [batch, n_sources]: the row that keeps each source, or null: the row itself
-    float* heads;  // as queries
+    const bool* allowed;  // [batch or 1, n_targets or 1, n_sources]; null: all are allowed
+    const int64_t* origins;  // [batch, n_sources]: the row that holds each source; null: the row itself
+    float* heads;  // result, shaped like queries
     int64_t batch, n_heads, n_targets, width, n_kv_heads, n_sources;
-    int64_t allowed_by_row, allowed_by_target;  // how far apart they stand
+    int64_t allowed_by_row, allowed_by_target;  // strides of `allowed`
 };
 
-// What a row and head has of each source.
+// The keys and values of the sources of one row and head.
 template <typename T>
 struct Kept {
     const T *keys, *values;
-    const int64_t* places;  // in both; behind the last source they go on with that, for two whole registers at least
+    const int64_t* places;  // offset of each source in both, padded by two registers with the last offset
     int64_t width;
 };
 
@@ -58,7 +58,7 @@ inline Kept<T> kept(const Attention<T>& all, int64_t row, int64_t head, std::vec
     return {all.keys + kv_head * head_size, all.values + kv_head * head_size, places.data(), all.width};
 }
 
-// The sum of each of 16 registers: pairs of them are woven together and added, four times.
+// The sums of 16 registers, as one register: pairs are interleaved and added, four times.
 inline __m512 sums(const __m512 (&x)[LANES]) {
     __m512 pairs[8], fours[4];
 #pragma GCC unroll 8
@@ -81,11 +81,11 @@ inline __mmask16 allowed_lanes(const bool* allowed, int64_t first, int64_t n) {
     return _mm_mask_test_epi8_mask(there, _mm_maskz_loadu_epi8(there, allowed + first), _mm_set1_epi8(-1));
 }
 
-// The scores of 16 sources for N targets, whose queries stand side by side; a key is read once for all of them. The keys
-// after them and their values are on the way then.
+// Computes the scores of 16 sources for N targets with adjacent queries. Each key is read once for all targets. The
+// next keys, and the values of these sources, are prefetched.
 template <int N, typename T>
 void score(const float* queries, const Kept<T>& kept, int64_t first, float* const* scores) {
-    constexpr int64_t TOGETHER = LANES / (N > 1 ? TARGETS : 1);  // keys for which there are registers
+    constexpr int64_t TOGETHER = LANES / (N > 1 ? TARGETS : 1);  // keys that fit in the registers
     const int64_t width = kept.width, n_bytes = width * sizeof(T);
     const __m512 scale = _mm512_set1_ps(1 / std::sqrt(static_cast<float>(width)));
     for (int64_t begin = first; begin < first + LANES; begin += TOGETHER) {
@@ -116,7 +116,7 @@ void score(const float* queries, const Kept<T>& kept, int64_t first, float* cons
     }
 }
 
-// Makes the scores of n sources their shares, but for the sum of all, which is returned.
+// Replaces the scores of n sources with exp(score - largest); returns their sum, by which mix() divides.
 inline float soften(float* scores, int64_t n, float largest) {
     __m512 sum = _mm512_setzero_ps();
     for (int64_t i = 0; i < n; i += LANES) {
@@ -154,7 +154,7 @@ void mix(float* const* shares, const float* sum, const Kept<T>& kept, int64_t n,
     }
 }
 
-// N targets from this one on, or as many as there are.
+// Computes N targets from this one on, or all if there are fewer.
 template <int N, typename T>
 void attend(const Attention<T>& all, int64_t row, int64_t head, int64_t target) {
     if constexpr (N > 1)
@@ -174,7 +174,7 @@ void attend(const Attention<T>& all, int64_t row, int64_t head, int64_t target) 
     }
     const int64_t place = ((row * all.n_heads + head) * all.n_targets + target) * all.width;
     const Kept<T> here = kept(all, row, head, places);
-    int64_t n = 0;  // the sources up to the last that is allowed
+    int64_t n = 0;  // number of sources up to the last allowed one
     for (int64_t first = 0; first < all.n_sources; first += LANES) {
         __mmask16 lanes[N], any = 0;
         for (int64_t i = 0; i < N; i++) any |= lanes[i] = allowed_lanes(allowed[i], first, all.n_sources);

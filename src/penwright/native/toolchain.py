@@ -1,6 +1,6 @@
-"""What compiling needs of a machine, and where its results are kept.
+"""The requirements of compilation, and the folder for compiled code.
 
-What is kept is machine code, which a later process runs. So a folder that others can write to is not used.
+Later processes run the machine code in this folder. So a folder that other users can write to is not used.
 """
 
 import atexit
@@ -17,77 +17,77 @@ from penwright.config import cache_folder
 from penwright.errors import PenwrightError, PenwrightWarning
 
 KEPT_AT = "TORCHINDUCTOR_CACHE_DIR"
-SOURCES = Path(__file__).parent  # of the operators in C++
+SOURCES = Path(__file__).parent  # folder of the C++ operators
 
 
 def keep_what_is_compiled() -> None:
-    """Have torch's compiler keep its results where ours are: /tmp may be emptied at any time.
+    """Set the cache folder of torch's compiler to Penwright's cache, since /tmp may be emptied at any time.
 
-    torch writes its own choice, /tmp/torchinductor_USER, into the variable as soon as any of its parts is asked for it;
-    only a choice of the user's stays. If others can write to the folder, this process compiles anew in one of its own.
+    A folder that the user chose stays; torch's default, /tmp/torchinductor_USER, does not. If other users can write to
+    the folder, this process compiles again in a temporary one.
     """
     chosen = os.environ.get(KEPT_AT)
     if chosen is None or Path(chosen).name.startswith("torchinductor_"):
         os.environ[KEPT_AT] = str(cache_folder("compiled"))
     danger = why_not_trusted(Path(os.environ[KEPT_AT]))
     if danger:
-        warn(f"what was compiled before is not used: {danger}", PenwrightWarning, stacklevel=3)
+        warn(f"earlier compiled code is not used: {danger}", PenwrightWarning, stacklevel=3)
         os.environ[KEPT_AT] = mkdtemp(prefix="penwright-compiled-")
         atexit.register(shutil.rmtree, os.environ[KEPT_AT], ignore_errors=True)
 
 
 def trusted_folder() -> Path:
-    """The folder for compiled code, made if it is missing; raises PenwrightError if others can write to it."""
+    """Return the folder for compiled code, and create it if needed; raise PenwrightError if others can write to it."""
     folder = cache_folder("compiled")
     danger = why_not_trusted(folder)
     if danger:
-        raise PenwrightError(f"nothing can be kept that is compiled: {danger}")
+        raise PenwrightError(f"compiled code cannot be stored: {danger}")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise PenwrightError(
-            f"{folder} cannot be made: {error.strerror}. Set PENWRIGHT_CACHE to a folder that you can write to"
+            f"{folder} cannot be created: {error.strerror}. Set PENWRIGHT_CACHE to a folder that you can write to"
         ) from None
     return folder
 
 
 def why_not_trusted(path: Path) -> str:
-    """Why code in this file or folder is not run: another user could have put it there; "" if none could.
+    """Return why this file or folder is not trusted, and what to do; "" if no other user could have written to it.
 
-    The file and all folders above it must belong to this user or root. Nobody else may write to them, as ssh demands.
-    A folder above it may be writable if it is sticky, as /tmp is. What is missing is looked for further up.
+    As in ssh, the file and all its parent folders must belong to this user or root, and nobody else may write to them.
+    A parent folder may be writable if it is sticky, like /tmp. Missing files and folders are skipped.
     """
-    if not hasattr(os, "getuid"):  # Windows, where nothing is kept
+    if not hasattr(os, "getuid"):  # Windows, where nothing is compiled
         return ""
     try:
-        named, whole = path.absolute(), path.resolve()
+        unresolved, resolved = path.absolute(), path.resolve()
     except (OSError, RuntimeError):
-        return f"{path} cannot be followed"
-    places = dict.fromkeys((named, whole, *named.parents, *whole.parents))
-    dangers = (_danger_of(place, is_above=place not in (named, whole)) for place in places)
+        return f"{path} cannot be resolved"
+    places = dict.fromkeys((unresolved, resolved, *unresolved.parents, *resolved.parents))
+    dangers = (_danger_of(place, is_above=place not in (unresolved, resolved)) for place in places)
     return next(filter(None, dangers), "")
 
 
 def _danger_of(place: Path, *, is_above: bool) -> str:
-    """What others could do with this file or folder alone, and what to do about it."""
+    """Return how other users could change this file or folder itself, and what to do; "" if they cannot."""
     try:
-        found, itself = place.stat(), place.lstat()  # of what a link points to, and of the link
+        target, link = place.stat(), place.lstat()  # equal unless the path is a link
     except FileNotFoundError:
         return ""
     except OSError as error:
-        return f"{place} cannot be looked at: {error.strerror}"
+        return f"{place} cannot be checked: {error.strerror}"
     remedy = "or set PENWRIGHT_CACHE to a folder that only you can write to"
-    if not {found.st_uid, itself.st_uid} <= {0, os.getuid()}:
+    if not {target.st_uid, link.st_uid} <= {0, os.getuid()}:
         return f"{place} belongs to another user. Delete it if you can, {remedy}"
-    is_sticky = is_above and found.st_mode & stat.S_ISVTX
-    is_open = found.st_mode & stat.S_IWOTH or (found.st_mode & stat.S_IWGRP and not _is_own_group(found.st_gid))
+    is_sticky = is_above and target.st_mode & stat.S_ISVTX
+    is_open = target.st_mode & stat.S_IWOTH or (target.st_mode & stat.S_IWGRP and not _is_own_group(target.st_gid))
     if is_open and not is_sticky:
         return f"other users can write to {place}. Run `chmod go-w {place}` and delete what you did not make, {remedy}"
     return ""
 
 
 def _is_own_group(gid: int) -> bool:
-    """Whether a group is that of this user alone, as many systems make one for each."""
+    """Return whether this is the user's private group, which has no other members."""
     import grp  # noqa: PLC0415 - Windows has none
     import pwd  # noqa: PLC0415
 
@@ -99,18 +99,18 @@ def _is_own_group(gid: int) -> bool:
 
 
 def require() -> None:
-    """Raise PenwrightError, naming what is missing, where nothing can be compiled."""
+    """Raise PenwrightError, naming what is missing, if this machine cannot compile."""
     missing = what_is_missing()
     if missing:
-        raise PenwrightError(f"nothing can be compiled here: {missing}")
+        raise PenwrightError(f"this machine cannot compile: {missing}")
 
 
 def what_is_missing() -> str:
-    """What torch.compile would need and does not find."""
+    """Return what torch.compile lacks on this machine; "" if nothing."""
     if sys.platform != "linux":
-        return "that was tried on Linux only"
+        return "compilation is supported on Linux only"
     if not shutil.which(os.environ.get("CXX", "g++")):
-        return "there is no C++ compiler (g++, or what CXX names)"
+        return "there is no C++ compiler (g++, or the one in CXX)"
     if not (Path(sysconfig.get_paths()["include"]) / "Python.h").exists():
         return "Python's headers are not installed"
     return ""

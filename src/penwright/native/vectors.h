@@ -1,4 +1,4 @@
-// What our operators in C++ share: registers of 16 numbers, and tensors as torch's compiled code hands them over.
+// Helpers of the C++ operators: vectors of 16 floats, and access to the tensors of torch's compiled code.
 #pragma once
 #include <immintrin.h>
 #include <cmath>
@@ -7,19 +7,19 @@
 
 namespace vectors {
 
-constexpr int64_t LANES = 16;  // numbers of a register
-constexpr int64_t BLOCK = 64;  // scores that are looked at together: those of a bit each in a word
-constexpr uint64_t ALL = ~uint64_t{0};  // numbers of a block
+constexpr int64_t LANES = 16;  // floats per register
+constexpr int64_t BLOCK = 64;  // scores that are processed together: one per bit of a word
+constexpr uint64_t ALL = ~uint64_t{0};  // all numbers of a block
 constexpr float NEVER = -std::numeric_limits<float>::infinity();
 
-// Torch compiles what is around our operators with -O1, which leaves a function that branches a call of its own, before
-// which all registers are put away; so one that is called for every few numbers says that it is part of its caller.
+// Torch compiles the code around the operators with -O1, which does not inline functions with branches, and a call
+// spills all registers. So functions that are called for every few numbers must be inlined explicitly.
 [[gnu::always_inline]] inline __mmask16 first_lanes(int64_t n) {
     return n >= LANES ? 0xffff : n > 0 ? (1u << n) - 1 : 0;
 }
 
-// Does the work by several threads where they are worth it. A team of one would wait for itself at every barrier, and
-// asks Linux to wake the others each time: that took a tenth of a small step.
+// Runs the work in several threads if they pay, and otherwise without OpenMP: even a team of one thread stops at every
+// barrier and asks Linux to wake others, which took a tenth of a small step.
 template <typename Work>
 void in_parallel(bool worth_threads, const Work& work) {
     if (!worth_threads) return work();
@@ -27,7 +27,7 @@ void in_parallel(bool worth_threads, const Work& work) {
     work();
 }
 
-// Ask for so many bytes that are needed soon: memory is slow, and reads ahead by itself only in plain sequences.
+// Prefetches n bytes that are needed soon: the hardware prefetches only plain sequences.
 [[gnu::always_inline]] inline void fetch(const void* address, int64_t n_bytes) {
     for (int64_t i = 0; i < n_bytes; i += 64) _mm_prefetch(static_cast<const char*>(address) + i, _MM_HINT_T0);
 }
@@ -36,20 +36,20 @@ void in_parallel(bool worth_threads, const Work& work) {
     _mm_prefetch(static_cast<const char*>(address) + byte, _MM_HINT_T0);
 }
 
-// exp(x) for x <= 0, as exact as float32 can be but for its last bit or two.
+// exp(x) for x <= 0, accurate to the last bit or two of float32.
 inline __m512 exponential(__m512 x) {
-    x = _mm512_max_ps(_mm512_set1_ps(-87.0f), x);  // of something that is no number, that
-    const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 0);  // powers of two
-    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);  // log 2 in two parts
+    x = _mm512_max_ps(_mm512_set1_ps(-87.0f), x);  // a NaN becomes -87
+    const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 0);  // powers of 2
+    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);  // ln 2 in two parts, for accuracy
     r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
-    __m512 p = _mm512_set1_ps(1.9875691500e-4f);  // Cephes
+    __m512 p = _mm512_set1_ps(1.9875691500e-4f);  // coefficients of Cephes
     for (float c : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f})
         p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(c));
     p = _mm512_fmadd_ps(_mm512_mul_ps(p, r), r, _mm512_add_ps(r, _mm512_set1_ps(1)));
     return _mm512_scalef_ps(p, n);
 }
 
-// Those of `wanted` (a bit each) among the 16 numbers from here; -inf for the others.
+// Loads the 16 numbers from here; -inf for those whose bit in `wanted` is 0.
 inline __m512 some(const float* numbers, uint64_t wanted) {
     return _mm512_mask_loadu_ps(_mm512_set1_ps(NEVER), static_cast<__mmask16>(wanted), numbers);
 }
@@ -61,7 +61,7 @@ inline float largest_of_block(const float* block, uint64_t wanted) {
     return _mm512_reduce_max_ps(largest);
 }
 
-// The place in a block of the first of those `wanted` that equals this number: there is one.
+// Returns the position in a block of the first `wanted` number that equals `number`; one must exist.
 inline int64_t first_in_block(const float* block, uint64_t wanted, float number) {
     uint64_t equal = 0;
     for (int64_t i = 0; i < BLOCK; i += LANES)
@@ -69,12 +69,12 @@ inline int64_t first_in_block(const float* block, uint64_t wanted, float number)
     return __builtin_ctzll(equal);
 }
 
-// Bits of those of a block that are there, where so many numbers are left.
+// The bits of the first n numbers of a block.
 [[gnu::always_inline]] inline uint64_t first_bits(int64_t n) {
     return n >= BLOCK ? ALL : ALL >> (BLOCK - n);
 }
 
-// The log of the sum of the exponentials of n numbers, of which this is the largest.
+// The log-sum-exp of n numbers, given the largest.
 inline float log_sum_exp(const float* numbers, int64_t n, float largest) {
     __m512 sums[4] = {};
     const __m512 shift = _mm512_set1_ps(largest);
@@ -102,7 +102,7 @@ inline int64_t size(AtenTensorHandle tensor, int64_t dimension) {
     return found;
 }
 
-// A new tensor of this shape, rows of numbers side by side.
+// Makes a new contiguous tensor of this shape; returns its data.
 template <typename T>
 T* made(AtenTensorHandle* tensor, std::initializer_list<int64_t> shape, int32_t type) {
     std::vector<int64_t> strides(shape.size(), 1);

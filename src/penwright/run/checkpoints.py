@@ -1,4 +1,4 @@
-"""Checkpoints of a run: written whole, verified when they are read, never unpickled.
+"""Checkpoints of a run: written atomically, verified when they are read, never unpickled.
 
 checkpoints/step-00001200/{model.safetensors, training.safetensors, state.json, manifest.json}
 """
@@ -30,10 +30,10 @@ from penwright.storage import (
 
 Tensors = dict[str, Tensor]
 Shapes = dict[str, tuple[int, ...]]
-Record = dict[str, Any]  # one JSON object
+Record = dict[str, Any]  # a JSON object
 WEIGHTS, TRAINING, STATE, MANIFEST = "model.safetensors", "training.safetensors", "state.json", "manifest.json"
 SAVED = (WEIGHTS, TRAINING, STATE)
-FIRST = "first"  # the folder of the first checkpoint, which has weights only
+FIRST = "first"  # folder of the first checkpoint, which has weights only
 NAME = re.compile(r"step-(\d{8,15})", re.ASCII)
 MOST_IN_HEADER = 100_000_000  # bytes, as in safetensors itself
 
@@ -42,11 +42,11 @@ Step = Annotated[int, Field(ge=0, lt=10**15)]
 
 
 class DamagedCheckpoint(PenwrightError):
-    """A checkpoint whose files are not those that were saved."""
+    """An error for a checkpoint that is incomplete or was changed after it was saved."""
 
 
 class SavedFile(BaseModel):
-    """What a manifest says of a file."""
+    """The entry of a file in a manifest."""
 
     model_config = ConfigDict(strict=True)
 
@@ -55,7 +55,7 @@ class SavedFile(BaseModel):
 
 
 class Manifest(BaseModel):
-    """What manifest.json says of a checkpoint."""
+    """The content of manifest.json."""
 
     model_config = ConfigDict(strict=True)
 
@@ -64,7 +64,7 @@ class Manifest(BaseModel):
 
 
 class Counters(BaseModel):
-    """How far training was when a checkpoint was saved."""
+    """The counters of training that a checkpoint saves."""
 
     model_config = ConfigDict(strict=True)
 
@@ -75,7 +75,7 @@ class Counters(BaseModel):
 
 
 class Held(BaseModel):
-    """What the header of a safetensors file says of a tensor."""
+    """The entry of a tensor in the header of a safetensors file."""
 
     model_config = ConfigDict(strict=True)
 
@@ -84,13 +84,13 @@ class Held(BaseModel):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One saved moment of training."""
+    """A checkpoint on disk: its folder and its training step."""
 
     folder: Path
     step: int
 
     def verify(self, *names: str) -> None:
-        """Raise DamagedCheckpoint, naming the file, unless these files, or all, are as they were saved."""
+        """Raise DamagedCheckpoint, naming the file, unless these files (default: all) are as they were saved."""
         manifest = self._manifest()
         for name in names or self._saved:
             path, expected = self.folder / name, manifest.files[name]
@@ -126,15 +126,15 @@ class Checkpoint:
         return manifest
 
     def weights(self) -> Tensors:
-        """The weights to use the model with."""
+        """Load the weights for inference."""
         return _load(self.folder / WEIGHTS)
 
     def training(self) -> Tensors:
-        """What only training needs: raw weights, the optimizer's moments, random states."""
+        """Load what only training needs: raw weights, optimizer state, RNG states."""
         return _load(self.folder / TRAINING)
 
     def state(self) -> Record:
-        """Counters and scores of the training run; raises DamagedCheckpoint unless they are what was saved."""
+        """Load the counters and scores of training; raise DamagedCheckpoint unless they are as they were saved."""
         self.verify(STATE)
         try:
             return read_json(self.folder / STATE, MOST_IN_SMALL)
@@ -142,14 +142,14 @@ class Checkpoint:
             raise DamagedCheckpoint(f"{self.folder / STATE} cannot be read: {error}") from None
 
     def counters(self) -> Counters:
-        """What other commands than training need of the state."""
+        """Load the part of the state that is needed outside training."""
         try:
             return Counters.model_validate(self.state())
         except ValidationError as error:
             raise DamagedCheckpoint(f"{self.folder / STATE} is damaged: {first_problem(error)}") from None
 
     def shapes(self) -> Shapes:
-        """The shapes of the weights, from the header of their file alone."""
+        """Read the shapes of the weights from the header of their file, without loading them."""
         path = self.folder / WEIGHTS
         try:
             return _shapes_in(path)
@@ -158,7 +158,7 @@ class Checkpoint:
 
 
 def require_plain_part(path: Path) -> None:
-    """Raise DamagedCheckpoint where require_plain() raises UnsafeFile."""
+    """Call require_plain(), but raise DamagedCheckpoint instead of UnsafeFile."""
     try:
         require_plain(path)
     except UnsafeFile as error:
@@ -166,9 +166,9 @@ def require_plain_part(path: Path) -> None:
 
 
 def save_checkpoint(checkpoint: Checkpoint, weights: Tensors, training: Tensors | None, state: Record) -> None:
-    """Save beside, flush to the disk, rename: a reader finds a whole checkpoint or none.
+    """Save a checkpoint atomically: write a temporary folder, flush it to disk, rename it.
 
-    Raises PenwrightError if that fails; what was saved before is intact.
+    Readers see a complete checkpoint or none. Raises PenwrightError on failure; earlier checkpoints stay intact.
     """
     try:
         with saving(checkpoint.folder) as folder:
@@ -188,28 +188,28 @@ def save_checkpoint(checkpoint: Checkpoint, weights: Tensors, training: Tensors 
 
 
 def step_of(name: str) -> int | None:
-    """The step in the name of a checkpoint's folder; None if Penwright gives no folder this name."""
-    found = NAME.fullmatch(name)
-    return int(found[1]) if found and folder_name(int(found[1])) == name else None
+    """Return the step in the name of a checkpoint folder; None for any other name."""
+    match = NAME.fullmatch(name)
+    return int(match[1]) if match and folder_name(int(match[1])) == name else None
 
 
 def folder_name(step: int) -> str:
-    """The name of a checkpoint's folder."""
+    """Return the name of a checkpoint's folder."""
     return f"step-{step:08d}"
 
 
 def first_problem(error: ValidationError) -> str:
-    """What pydantic found wrong first, without its internals."""
+    """Return pydantic's first complaint in short form: `field: message`."""
     problem = error.errors()[0]
     return f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
 
 
 def _shapes_in(path: Path) -> Shapes:
-    """The shapes in the header of a safetensors file: its length in 8 bytes, then JSON."""
+    """Read the shapes in the header of a safetensors file: its length in 8 bytes, then JSON."""
     with open(open_plain(path, os.O_RDONLY), "rb") as file:
         (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))
         if length > min(MOST_IN_HEADER, os.fstat(file.fileno()).st_size):
-            raise ValueError(f"its header cannot have {length:,} bytes")
+            raise ValueError(f"its header claims a length of {length:,} bytes")
         header = parse_json(file.read(length))
     header.pop("__metadata__", None)
     return {name: tuple(Held.model_validate(held).shape) for name, held in header.items()}

@@ -1,9 +1,9 @@
-"""A run folder: the recipe, the tokenizer, checkpoints that are whole or not there, metrics and samples.
+"""The run folder: recipe, tokenizer, checkpoints, metrics and samples.
 
 recipe.toml  tokenizer.json  corpus.json  steps.jsonl  metrics.jsonl  samples.jsonl
-stop (a request to end training)  stopped (training ended before its time, all saved)  lock (held while it is trained)
+stop (asks training to stop)  stopped (training stopped early, everything saved)  lock (held during training)
 checkpoints/step-00001200/ (see run/checkpoints.py)
-checkpoints/first/ (the weights of the first evaluation; they stay, to compare later ones with)
+checkpoints/first/ (the weights at the first evaluation, kept for comparison)
 quickened.json  alignment.json  calibration.json (findings about the best model)  tensorboard/
 """
 
@@ -78,38 +78,38 @@ T = TypeVar("T")
 RECIPE, CHECKPOINTS, TENSORBOARD = "recipe.toml", "checkpoints", "tensorboard"
 STEPS, METRICS, SAMPLES = "steps.jsonl", "metrics.jsonl", "samples.jsonl"
 STOP, STOPPED, LOCK = "stop", "stopped", "lock"
-BEFORE_TRAINING = {RECIPE, "tokenizer.json", CHECKPOINTS, STOP, LOCK}  # written before there is anything to resume
-OURS = {*BEFORE_TRAINING, STEPS, METRICS, SAMPLES, STOPPED, TENSORBOARD}  # beside .json files
-ATTEMPTS = 100  # to read a checkpoint of a run that is being trained, while older ones are deleted
+BEFORE_TRAINING = {RECIPE, "tokenizer.json", CHECKPOINTS, STOP, LOCK}  # written before the first checkpoint
+OURS = {*BEFORE_TRAINING, STEPS, METRICS, SAMPLES, STOPPED, TENSORBOARD}  # in addition to .json files
+ATTEMPTS = 100  # to read a checkpoint while training deletes older ones
 CHECKSUM = "# Checksum of the lines below: sha256 {}. If you change them by hand, delete this line.\n"
 
 
 class Run:
-    """A run folder, opened."""
+    """An open run folder."""
 
     def __init__(self, folder: Path):
         self.folder = folder
         self.tokenizer_path = folder / "tokenizer.json"
-        self.made_with: Record = {}  # what is kept in each checkpoint of the files that its weights depend on
+        self.made_with: Record = {}  # description of the files the weights depend on, saved in each checkpoint
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r})"
 
     @classmethod
     def create(cls, folder: Path) -> "Run":
-        """Make a new, empty run; refuse a folder that already holds one that can be resumed, or anything else."""
+        """Create a new, empty run; raise PenwrightError if the folder is in use or cannot be created."""
         require_unused(folder)
         try:
             (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise PenwrightError(
-                f"{folder} cannot be made: {error.strerror}. Choose another place with --run"
+                f"{folder} cannot be created: {error.strerror}. Choose another folder with --run"
             ) from None
         return cls(folder)
 
     @classmethod
     def open(cls, folder: Path) -> "Run":
-        """Open an existing run; where there is none, the error names runs nearby."""
+        """Open an existing run; if there is none, raise PenwrightError, which lists runs nearby."""
         if os.path.lexists(folder / RECIPE):
             return cls(folder)
         place = folder.parent if folder.parent.is_dir() else Path()
@@ -119,24 +119,24 @@ class Run:
 
     @property
     def real_folder(self) -> Path:
-        """The folder without links on the way to it, from which relative paths can be followed upwards."""
+        """The folder with links resolved, so that relative paths such as `../` work."""
         real = self.folder.resolve()
         return self.folder if real == self.folder.absolute() else real
 
     @property
     def recipe(self) -> Recipe:
-        """The settings that training goes by."""
+        """The settings of the run."""
         path = self.folder / RECIPE
         return validate(Recipe, parse_toml(self._recipe_bytes(), path), str(path))
 
     def warn_of_edits(self) -> None:
-        """Warn if recipe.toml is not what Penwright wrote, so that damage to a harmless setting is noticed, too."""
+        """Warn if recipe.toml is not what Penwright wrote: damage can leave it valid."""
         first, _, rest = self._recipe_bytes().partition(b"\n")
-        found = re.fullmatch(re.escape(CHECKSUM.strip()).replace(r"\{\}", "([0-9a-f]{64})"), first.decode("latin-1"))
-        if found and found[1] != hashlib.sha256(rest).hexdigest():
+        match = re.fullmatch(re.escape(CHECKSUM.strip()).replace(r"\{\}", "([0-9a-f]{64})"), first.decode("latin-1"))
+        if match and match[1] != hashlib.sha256(rest).hexdigest():
             warn(
                 f"{self.folder / RECIPE} is not as Penwright wrote it: it was changed by hand, or is damaged. "
-                "If you changed it, delete its first line; otherwise put the old content back",
+                "If you changed it, delete its first line; otherwise restore the old content",
                 PenwrightWarning,
                 stacklevel=2,
             )
@@ -150,7 +150,7 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        """Whether its budget is spent, or was not worth spending further."""
+        """Whether the training budget is spent, or training stopped early."""
         if not self.checkpoints():
             return False
         newest, _ = self._read_first(_newest_first, Checkpoint.counters)
@@ -158,31 +158,31 @@ class Run:
         return spent or newest.stopped_early
 
     def save_recipe(self, recipe: Recipe) -> None:
-        """Keep the settings that training goes by."""
+        """Save the settings of the run, with a checksum."""
         content = write_toml(recipe)
         digest = hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()
         write_atomically(self.folder / RECIPE, CHECKSUM.format(digest) + content)
 
     def write_json(self, name: str, record: Record) -> None:
-        """Keep a JSON object beside the recipe."""
+        """Save a JSON object in the run folder."""
         write_atomically(self.folder / name, _as_json(record, indent=1) + "\n")
 
     def read_json(self, name: str) -> Record:
-        """Return that JSON object; raises PenwrightError if it is missing or damaged."""
+        """Load a JSON object from the run folder; raise PenwrightError if it is missing or damaged."""
         try:
             return read_json(self.folder / name)
         except (OSError, ValueError) as error:
             raise PenwrightError(f"{self.folder / name} cannot be read: {error}") from None
 
     def keep_finding(self, name: str, record: Record) -> None:
-        """Keep what was found out about the best model."""
+        """Save a finding about the best model, such as its calibration."""
         kept = {**record, "best_step": self.best_step()}
         self.write_json(name, {**kept, "sha256": _digest(kept)})
 
     def finding(self, name: str, kind: type[BaseModel] | None = None) -> Record | None:
-        """Return that record; None if there is none, or if another model is the best one by now.
+        """Load a finding about the best model; None if there is none, or if the best model has changed since.
 
-        A damaged record, or one that is not of this `kind`, is left out with a warning.
+        A record that is damaged or not of this `kind` is ignored with a warning.
         """
         path = self.folder / name
         if not os.path.lexists(path):
@@ -202,7 +202,7 @@ class Run:
         return record if record.pop("best_step", best) == best else None
 
     def append(self, name: str, record: Record) -> None:
-        """Add a line to steps.jsonl, metrics.jsonl or samples.jsonl."""
+        """Append a line to steps.jsonl, metrics.jsonl or samples.jsonl."""
         path = self.folder / name
         try:
             with open(open_plain(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "a", encoding="utf-8") as file:
@@ -212,9 +212,9 @@ class Run:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Inside, no other process trains this run; raises PenwrightError if one does already.
+        """Hold the lock of the run, so that no other process trains it.
 
-        So it does for a run with parts that leave its folder, since training writes and deletes them.
+        Raises PenwrightError if another process holds the lock, and UnsafeFile if a part of the run is a link.
         """
         require_contained(self.folder)
         path = self.folder / LOCK
@@ -223,7 +223,7 @@ class Run:
         except OSError as error:
             raise PenwrightError(f"{path} could not be written: {error}") from None
         with file:
-            if fcntl is not None:  # the system lets go of it when the process ends, however that happens
+            if fcntl is not None:  # the system releases the lock when the process ends, however it ends
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
@@ -233,7 +233,7 @@ class Run:
             yield
 
     def records(self, name: str) -> list[Record]:
-        """The lines of such a file; damaged lines, such as a last one that a kill cut short, are left out."""
+        """Read a .jsonl file, without damaged lines such as a last one that a kill cut short."""
         return [record for _, record in self._lines(name)]
 
     def _lines(self, name: str) -> Iterator[tuple[bytes, Record]]:
@@ -250,7 +250,7 @@ class Run:
                     yield line, record
 
     def forget_after(self, step: int) -> None:
-        """Drop what a run resumed there will make again: records, and checkpoints too damaged or cut off by a kill."""
+        """Delete the records and checkpoints after this step, and unfinished checkpoints, before training resumes."""
         for checkpoint in self.checkpoints():
             if checkpoint.step > step:
                 remove_folder(checkpoint.folder)
@@ -265,14 +265,14 @@ class Run:
                 raise PenwrightError(f"{self.folder / name} could not be written: {error}") from None
 
     def checkpoints(self) -> list[Checkpoint]:
-        """Those that were saved whole, oldest first; folders with other names are not ours."""
+        """List the complete checkpoints, oldest first; folders with other names are ignored."""
         place = self.folder / CHECKPOINTS
         require_plain(place)
         steps = [(step_of(path.name), path) for path in place.glob("step-*")]
         return [Checkpoint(path, step) for step, path in sorted((s, p) for s, p in steps if s is not None)]
 
     def first(self) -> Checkpoint | None:
-        """Return the first checkpoint, which has weights only; None in older runs and before there is one."""
+        """Return the first checkpoint, which has weights only; None if there is none, as in older runs."""
         folder = self.folder / CHECKPOINTS / FIRST
         try:
             return Checkpoint(folder, int(read_json(folder / "manifest.json", MOST_IN_SMALL)["step"]))
@@ -280,34 +280,34 @@ class Run:
             return None
 
     def last_step(self) -> int:
-        """Where it stands: the newest saved step, 0 before the first."""
+        """Return the step of the newest checkpoint, or 0 without one."""
         return max((checkpoint.step for checkpoint in self.checkpoints()), default=0)
 
     def best_step(self) -> int | None:
-        """The step with the best score on held-out examples, by the newest sound record; None without a score."""
+        """Return the step with the best held-out score, from the newest undamaged record; None without a score."""
         with suppress(PenwrightError):
             return self._read_first(_newest_first, Checkpoint.counters, STATE)[0].best_step
         return None
 
     def newest(self) -> tuple[Checkpoint, list[str]]:
-        """The newest undamaged checkpoint, and a warning for every damaged one passed over."""
-        return self._read_first(_newest_first, _itself)
+        """Return the newest undamaged checkpoint, and a warning for each damaged one that was skipped."""
+        return self._read_first(_newest_first, _identity)
 
     def best(self) -> tuple[Checkpoint, list[str]]:
-        """The best undamaged checkpoint, or the newest when there is no best yet; with warnings as in newest()."""
-        return self.read_best(_itself)
+        """Return the best undamaged checkpoint (the newest if none is scored), with warnings as in newest()."""
+        return self.read_best(_identity)
 
     def read_best(self, read: Callable[[Checkpoint], T]) -> tuple[T, list[str]]:
-        """What `read` gives for best(), though training deletes checkpoints at the same time; and the warnings."""
+        """Return `read(best checkpoint)` and the warnings, even while training deletes checkpoints."""
         return self._read_first(self._best_first, read)
 
     def _best_first(self, listed: Sequence[Checkpoint]) -> list[Checkpoint]:
         newest_first = _newest_first(listed)
-        bests = map(self._best_known_to, newest_first)  # the older ones know which was the best before a damaged one
+        bests = map(self._best_known_to, newest_first)  # older ones name the best before a damaged one
         return list(dict.fromkeys([*bests, *newest_first]))
 
     def _best_known_to(self, checkpoint: Checkpoint) -> Checkpoint:
-        """The best one by its record; itself when nothing was scored yet or when its record is damaged."""
+        """Return the best checkpoint by this one's record; itself without a score or if the record is damaged."""
         with suppress(DamagedCheckpoint):
             step = checkpoint.counters().best_step
             return checkpoint if step is None else self._checkpoint(step)
@@ -322,9 +322,9 @@ class Run:
         read: Callable[[Checkpoint], T],
         *names: str,
     ) -> tuple[T, list[str]]:
-        """What `read` gives for the first undamaged checkpoint, of which these files, or all, are verified.
+        """Return `read(checkpoint)` for the first undamaged checkpoint in this order, and the warnings.
 
-        If checkpoints came or went while they were read, it begins again.
+        These files of it (default: all) are verified. If checkpoints appear or disappear meanwhile, start over.
         """
         for attempt in range(ATTEMPTS):
             listed = self.checkpoints()
@@ -336,21 +336,21 @@ class Run:
                 except DamagedCheckpoint as damage:
                     if attempt + 1 < ATTEMPTS and self.checkpoints() != listed:
                         break
-                    warnings.append(f"{damage}; passed over {checkpoint.folder.name}")
+                    warnings.append(f"{damage}; skipped {checkpoint.folder.name}")
             else:
                 break
         detail = "; ".join(warnings) or "none was saved yet"
         raise PenwrightError(f"{self.folder} has no checkpoint to load: {detail}")
 
     def save_checkpoint(self, step: int, weights: Tensors, training: Tensors, state: Record) -> None:
-        """Save a checkpoint, whole or not at all.
+        """Save a checkpoint atomically.
 
-        `state` names the best step so far as "best_step"; in a file of its own, a kill could leave it behind.
+        `state["best_step"]` is the best step so far. In a file of its own, it could be out of date after a kill.
         """
         save_checkpoint(self._checkpoint(step), weights, training, self._with_origin(state))
 
     def save_first(self, step: int, weights: Tensors, state: Record) -> None:
-        """Keep these weights as the first checkpoint, unless there is one."""
+        """Save these weights as the first checkpoint, unless there is one."""
         if self.first() is None:
             first = Checkpoint(self.folder / CHECKPOINTS / FIRST, step)
             save_checkpoint(first, weights, None, self._with_origin(state))
@@ -359,7 +359,7 @@ class Run:
         return {**state, "made_with": self.made_with} if self.made_with else state
 
     def prune(self, keep: int) -> None:
-        """Delete all checkpoints but the last `keep` and the best."""
+        """Delete all checkpoints except the newest `keep` and the best."""
         best = self.best_step()
         for checkpoint in self.checkpoints()[:-keep]:
             if checkpoint.step != best:
@@ -367,7 +367,7 @@ class Run:
 
 
 def require_unused(folder: Path) -> None:
-    """Raise PenwrightError if a new run cannot be kept there."""
+    """Raise PenwrightError if the folder is in use and cannot become a new run."""
     if os.path.lexists(folder) and not folder.is_dir():
         raise PenwrightError(f"{folder} is a file: choose another --run")
     if folder.exists() and not _is_as_good_as_empty(folder):
@@ -375,7 +375,7 @@ def require_unused(folder: Path) -> None:
 
 
 def _is_as_good_as_empty(folder: Path) -> bool:
-    """Whether it is empty, or left by a run that was stopped while its text was still being read."""
+    """Return whether the folder is empty, or left by a run that was stopped before its first checkpoint."""
     if {path.name for path in folder.iterdir()} - BEFORE_TRAINING:
         return False
     kept = folder / CHECKPOINTS
@@ -383,9 +383,9 @@ def _is_as_good_as_empty(folder: Path) -> bool:
 
 
 def require_contained(folder: Path) -> None:
-    """Raise UnsafeFile if a part of the run that training writes or deletes is a link, or not a plain file or folder.
+    """Raise UnsafeFile if a part of the run that training writes or deletes is a link, a pipe or a device.
 
-    The run folder itself may be reached by a link.
+    The run folder itself may be a link.
     """
     for path in folder.glob("*"):
         if path.name in OURS or path.suffix == ".json":
@@ -404,7 +404,7 @@ def _newest_first(listed: Sequence[Checkpoint]) -> Sequence[Checkpoint]:
     return listed[::-1]
 
 
-def _itself(checkpoint: Checkpoint) -> Checkpoint:
+def _identity(checkpoint: Checkpoint) -> Checkpoint:
     return checkpoint
 
 
@@ -413,7 +413,7 @@ def _digest(record: Record) -> str:
 
 
 def _as_json(record: Record, indent: int | None = None) -> str:
-    """Letters as they are, unless a file has a name that is not UTF-8."""
+    """Return JSON with non-ASCII characters unescaped, except when a file name in it is not valid UTF-8."""
     text = json.dumps(record, ensure_ascii=False, indent=indent)
     try:
         text.encode()

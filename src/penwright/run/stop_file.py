@@ -1,4 +1,4 @@
-"""A request to end training, left as a file in the run folder by another process; no signal is sent to any process."""
+"""The stop file: another process asks training to stop by creating it in the run folder; no signals are sent."""
 
 import os
 from contextlib import suppress
@@ -9,9 +9,12 @@ from penwright.storage import open_plain
 
 
 def wish_stop(run: Run) -> None:
-    """Ask whoever trains this run to save and stop after its step. Raises PenwrightError where that cannot be kept."""
+    """Ask the process that trains this run to save and stop after its current step.
+
+    Raises PenwrightError if the request cannot be written.
+    """
     try:
-        (run.folder / STOP).open("x").close()  # "x" follows no link
+        (run.folder / STOP).open("x").close()  # "x" does not follow links
     except FileExistsError:
         return
     except OSError as error:
@@ -19,24 +22,24 @@ def wish_stop(run: Run) -> None:
 
 
 def is_to_stop(run: Run) -> bool:
-    """Whether somebody asked the training to stop. A folder that cannot be read asks for nothing."""
+    """Return whether training was asked to stop; False if the folder cannot be read."""
     return os.path.exists(run.folder / STOP)  # unlike Path.exists, it never raises
 
 
 def was_stopped(run: Run) -> bool:
-    """Whether training ended before its time, all saved, and has not gone on since."""
+    """Return whether training was interrupted with everything saved, and has not been resumed since."""
     return (run.folder / STOPPED).exists()
 
 
 def note_stopped(run: Run) -> None:
-    """Note that training has saved and stopped as asked. A full disk costs nothing but the note."""
+    """Record that training was interrupted with everything saved; on a full disk, only this record is lost."""
     with suppress(OSError):
         os.close(open_plain(run.folder / STOPPED, os.O_WRONLY | os.O_CREAT))
         _delete(run, STOP)
 
 
 def forget_wishes(run: Run) -> None:
-    """Delete all requests: training begins, is resumed, or has come to its end."""
+    """Delete the stop files, when training starts, resumes or is complete."""
     _delete(run, STOP, STOPPED)
 
 

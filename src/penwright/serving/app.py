@@ -1,4 +1,4 @@
-"""All routes together."""
+"""The FastAPI application: the routes, the middleware and the page."""
 
 from importlib.metadata import version
 from pathlib import Path
@@ -58,7 +58,7 @@ def create_app(shelf: ModelRegistry, settings: ServingSettings) -> FastAPI:
     page = StaticFiles(directory=PAGE, html=True)
 
     async def elsewhere(scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer where no route is: with a file of the page, or 404 also where a mount would say 405."""
+        """Serve a file of the page for a path without a route. Raise 404 even if a mount would answer 405."""
         if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD"):
             raise HTTPException(404)
         await page(scope, receive, send)

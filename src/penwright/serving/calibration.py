@@ -1,4 +1,4 @@
-"""What the page needs to classify, beside labels: how often the model is right that is so sure."""
+"""The route of a classifier's calibration: how often it is right at each level of confidence."""
 
 from fastapi import APIRouter
 from pydantic import BaseModel
@@ -13,7 +13,7 @@ router = APIRouter(prefix="/classifying", responses=REFUSALS)
 
 
 class BinFacts(BaseModel):
-    """Held-out texts whose label had a probability from `low` to `high`."""
+    """The held-out texts whose predicted label had a probability from `low` to `high`."""
 
     low: float
     high: float
@@ -23,7 +23,7 @@ class BinFacts(BaseModel):
 
 
 class CalibrationFacts(BaseModel):
-    """Of all held-out texts; without bins where they are gone, and `note` says why."""
+    """The calibration on all held-out texts. If they are gone, `bins` is empty and `note` says why."""
 
     bins: list[BinFacts]
     n: int
@@ -33,9 +33,9 @@ class CalibrationFacts(BaseModel):
 
 @router.get("/calibration")
 async def calibration(shelf: TheShelf, model: Name | None = None) -> CalibrationFacts:
-    """Measure how sure the model may be believed, when that is first asked for; keep it in the run folder."""
+    """Return the calibration of a classifier. The first request measures it and caches it in the run folder."""
     served = shelf.get(model, "classifier")
-    _ = served.classifier  # raises where it is something else
+    _ = served.classifier  # raises UsageError for another kind of model
 
     def measured() -> Calibration | str:
         try:

@@ -1,4 +1,4 @@
-"""Labels for texts."""
+"""The route that classifies texts."""
 
 from typing import Annotated
 
@@ -12,22 +12,22 @@ router = APIRouter(responses=REFUSALS)
 
 
 class ToClassify(ModelRequest):
-    """One text, or several."""
+    """A request to classify one or more texts."""
 
     texts: Text | Annotated[list[Text], Field(min_length=1, max_length=MOST_ENTRIES)]
     model: Name | None = None
 
 
 class LabelResult(BaseModel):
-    """The label of a text; null for a blank text."""
+    """The label of a text, or null for a blank text."""
 
     label: str | None
-    scores: dict[str, float]  # the probability of each label, likeliest first
+    scores: dict[str, float]  # the probability of each label, highest first
     warnings: list[str]
 
 
 class Labels(BaseModel):
-    """In the order of the texts."""
+    """The results, in the order of the texts."""
 
     model: str
     results: list[LabelResult]
@@ -35,7 +35,7 @@ class Labels(BaseModel):
 
 @router.post("/classify")
 async def classify(asked: ToClassify, shelf: TheShelf, limits: TheSettings) -> Labels:
-    """The likeliest label of each text, with the probability of every one."""
+    """Return the most likely label of each text and the probability of every label."""
     texts = [asked.texts] if isinstance(asked.texts, str) else asked.texts
     check_texts(texts, limits)
     served = shelf.get(asked.model, "classifier")

@@ -1,4 +1,4 @@
-"""What the page shows of two texts, or of two models over one, side by side."""
+"""The route that compares two texts on one model, or two models on one text."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class QuestionOfTwo(ModelRequest):
-    """A text beside another one, or, where another model is named, before both models."""
+    """A request to compare two texts or, if `other_model` is given, two models on the first text."""
 
     model: Name | None = None
     text: Text = ""
@@ -37,11 +37,11 @@ class _Side(NamedTuple):
     target: str | None
 
     async def find(self, asked: Callable[[Inspector, str, str | None], T]) -> tuple[T, tuple[str, ...]]:
-        """What is found, and what the model does not know or not read."""
+        """Return the result of `asked`, and warnings about parts of the text that the model cannot use."""
 
         def answer() -> tuple[T, tuple[str, ...]]:
-            look = self.served.inspector
-            return asked(look, self.text, self.target), look.warnings(self.text, self.target)
+            insp = self.served.inspector
+            return asked(insp, self.text, self.target), insp.warnings(self.text, self.target)
 
         return await self.served.run(answer)
 
@@ -60,7 +60,7 @@ async def compare_two(
     limits: TheSettings,
     format: Format = "bytes",
 ) -> Response:
-    """The surprise of each token (or label), or the statistics of each head."""
+    """Return the surprisal of each token (or label), or the statistics of each head, for both sides."""
     check_lengths([asked.text, asked.target, asked.other_text, asked.other_target], limits)
     two = _two(asked, shelf)
     found, warnings = await (_tokens(two) if what == "tokens" else _heads(two))
@@ -75,7 +75,8 @@ def _two(asked: QuestionOfTwo, shelf: ModelRegistry) -> _Two:
     other = shelf.get(asked.other_model)
     if other.kind != served.kind:
         raise UsageError(
-            f"{served.name} is a {served.kind} and {other.name} is a {other.kind}: they cannot be compared"
+            f"{served.name} is a {served.kind} and {other.name} is a {other.kind}: they cannot be compared. "
+            "Choose another model"
         )
     return _Two(first, _Side(other, asked.text, asked.target), (served.name, other.name))
 
@@ -83,7 +84,7 @@ def _two(asked: QuestionOfTwo, shelf: ModelRegistry) -> _Two:
 async def _tokens(two: _Two) -> tuple[View, tuple[str, ...]]:
     one, warnings = await two.first.find(Inspector.surprises)
     other, more = await two.second.find(Inspector.surprises)
-    found = await asyncio.to_thread(compare, one, other)  # takes seconds for texts that differ much
+    found = await asyncio.to_thread(compare, one, other)  # takes seconds for very different texts
     return compared(found, two.names), warnings + more
 
 

@@ -1,4 +1,4 @@
-"""The fields of a request for completions in OpenAI's terms, and those of its answer."""
+"""The request and response fields of OpenAI's completions API."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -9,31 +9,31 @@ from penwright.serving.fields import LARGEST, MOST_ENTRIES, Name, Text, TokenId
 
 Ids = Annotated[list[TokenId], Field(max_length=1_000_000, fail_fast=True)]
 Stop = Annotated[Text, Field(max_length=1000)]
-MOST_LIKELY = 20  # alternatives that can be asked for with `logprobs`
+MOST_LIKELY = 20  # maximum of `logprobs`
 Finish = Literal["stop", "length"] | None
 
 
 MOST_BIASES = 300
 
 
-def _few(given: Any) -> Any:
-    """Refuse a large object before each of its values is looked at."""
+def _limit_entries(given: Any) -> Any:
+    """Refuse a large object before its values are validated."""
     if isinstance(given, dict) and len(given) > MOST_BIASES:
         raise ValueError(f"may have at most {MOST_BIASES} entries")
     return given
 
 
-Few = BeforeValidator(_few)
+Few = BeforeValidator(_limit_entries)
 
 
 class StreamOptions(BaseModel):
-    """What a stream tells beside the text."""
+    """What a stream contains in addition to the text."""
 
     include_usage: bool = False
 
 
 class CompletionRequest(BaseModel):
-    """What is to be completed and how. Fields that are not named here, such as `user`, change nothing."""
+    """A request for completions. Other fields, such as `user`, are ignored."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
@@ -59,13 +59,13 @@ class CompletionRequest(BaseModel):
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
     logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Few] | None = None
     suffix: Text | None = None
-    top_k: Annotated[int, Field(ge=-1, le=LARGEST)] | None = None  # ours, as in other open servers; 0 or -1: all tokens
+    top_k: Annotated[int, Field(ge=-1, le=LARGEST)] | None = None  # an extension to OpenAI's API; 0 or -1: all tokens
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
 
 
 class LogProbs(BaseModel):
-    """What each token was worth; places are in characters of the choice's text."""
+    """The log-probabilities of tokens. Offsets count characters of the choice's text."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -74,7 +74,7 @@ class LogProbs(BaseModel):
 
     @classmethod
     def joined(cls, parts: Sequence["LogProbs"], with_top: bool) -> "LogProbs":
-        """One after the other."""
+        """Concatenate parts."""
         return cls(
             tokens=[token for part in parts for token in part.tokens],
             token_logprobs=[value for part in parts for value in part.token_logprobs],
@@ -83,7 +83,7 @@ class LogProbs(BaseModel):
         )
 
     def before(self, place: int) -> "LogProbs":
-        """Those of the tokens that begin before this character."""
+        """Return the log-probabilities of the tokens that begin before the character `place`."""
         n = sum(offset < place for offset in self.text_offset)
         top = None if self.top_logprobs is None else self.top_logprobs[:n]
         return LogProbs(
@@ -95,7 +95,7 @@ class LogProbs(BaseModel):
 
 
 class CompletionChoice(BaseModel):
-    """A completion, or a piece of one."""
+    """A completion, or a piece of one in a stream."""
 
     index: int
     text: str
@@ -104,7 +104,7 @@ class CompletionChoice(BaseModel):
 
 
 class Usage(BaseModel):
-    """How many tokens were read and written."""
+    """The number of tokens read and written."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -112,7 +112,7 @@ class Usage(BaseModel):
 
 
 class CompletionAnswer(BaseModel):
-    """Completions, in the order of the prompts; or an event of a stream."""
+    """The completions in the order of the prompts, or one event of a stream."""
 
     id: str
     object: Literal["text_completion"] = "text_completion"

@@ -1,4 +1,4 @@
-"""A pool of completions that is stepped in a model's thread, for readers in the thread of the server."""
+"""A worker that runs continuous batching on a model's thread, for readers on the server's thread."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -12,20 +12,20 @@ Mail = asyncio.Queue[tuple[Request, News | Exception]]
 
 
 class CompletionWorker:
-    """Steps a pool for as long as there is anything to write; between two steps, other work has its turn."""
+    """A worker that steps a pool while any completion is unfinished. Other work may run between two steps."""
 
     def __init__(self, pool: Pool, worker: Executor):
         self.pool, self._worker = pool, worker
-        self._going = False  # of the worker's thread
-        self._readers: dict[Request, Mail] = {}  # of the server's thread, as all that follows
-        self.n_tokens = 0  # that were written so far
-        self.n_left = 0  # completions that were given up before their end
+        self._is_stepping = False  # used on the worker's thread only
+        self._readers: dict[Request, Mail] = {}  # used on the server's thread only, like all below
+        self.n_tokens = 0  # written so far
+        self.n_left = 0  # completions abandoned before their end
 
     async def write(self, requests: Sequence[Request], until: float) -> AsyncGenerator[tuple[int, News], None]:
-        """The news of each request, by its number, until all have come to their end.
+        """Yield the index of a request and its next token, until all requests have finished.
 
-        Closing it, or cancelling who waits for it, ends the work at the next step. Raises TimeoutError when the loop's
-        time is past `until`, and what the pool raises.
+        Closing the generator, or cancelling its consumer, stops the work at the next step. Raises TimeoutError when the
+        loop's time passes `until`, and whatever the pool raises.
         """
         loop, mail = asyncio.get_running_loop(), Mail()
         numbers = {request: number for number, request in enumerate(requests)}
@@ -48,27 +48,27 @@ class CompletionWorker:
                 del self._readers[request]
 
     def cut(self, error: Exception) -> None:
-        """End all that is written with this error."""
+        """End all running completions with this error."""
         for request, mail in self._readers.items():
             mail.put_nowait((request, error))
 
     def _join(self, requests: Sequence[Request], loop: asyncio.AbstractEventLoop) -> None:
         for request in requests:
             self.pool.join(request)
-        if not self._going:
-            self._going = True
+        if not self._is_stepping:
+            self._is_stepping = True
             self._worker.submit(self._step, loop)
 
     def _step(self, loop: asyncio.AbstractEventLoop) -> None:
         news: list[tuple[Request, News]] | list[tuple[Request, Exception]]
         try:
             news = self.pool.step()
-        except Exception as error:  # whoever waits is to hear of it, whatever it is
+        except Exception as error:  # every waiting client must get the error
             news = [(request, error) for request in self.pool.clear()]
-        self._going = self.pool.busy
-        with suppress(RuntimeError):  # the server has ended, and nobody reads on
+        self._is_stepping = self.pool.busy
+        with suppress(RuntimeError):  # the event loop is closed: nobody reads any more
             loop.call_soon_threadsafe(self._deliver, news)
-            if self._going:
+            if self._is_stepping:
                 self._worker.submit(self._step, loop)
 
     def _deliver(self, news: Sequence[tuple[Request, News | Exception]]) -> None:

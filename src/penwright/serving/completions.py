@@ -1,4 +1,4 @@
-"""A request for completions while it is answered: prompts to tokens, news to choices."""
+"""A completion request in progress: prompts become tokens, and new tokens become choices."""
 
 import asyncio
 import secrets
@@ -31,26 +31,26 @@ from penwright.serving.model_worker import ModelWorker
 from penwright.serving.settings import ServingSettings
 from penwright.tokenizers import TextStream, Tokenizer
 
-MOST_NUMBERS = 1_000_000  # tokens and alternatives of an answer
-SMALLEST_SHARE = 1e-6  # what a top_p of 0 means: the likeliest token
+MOST_NUMBERS = 1_000_000  # tokens and alternatives in an answer
+SMALLEST_SHARE = 1e-6  # replaces a top_p of 0: only the most likely token remains
 
 
 class Completing:
-    """A request while it is answered."""
+    """A completion request in progress."""
 
     def __init__(self, asked: CompletionRequest, served: ModelWorker, limits: ServingSettings):
-        """Take a request; `prepare` looks at it."""
+        """Store the request; `prepare` checks it."""
         self.asked, self._served, self._limits = asked, served, limits
         self.id, self.created = f"cmpl-{secrets.token_hex(12)}", int(time.time())
         self._settings = _settings(asked)
         self._requests, self._echoes, self._n_read = list[Request](), list[str](), 0
         self.choices: list[_ChoiceBuilder] = []
-        _ = served.generator  # raises where it is something else
+        _ = served.generator  # raises UsageError for another kind of model
 
     async def prepare(self) -> None:
-        """Check the request and read its prompts, on a thread: that takes long for long ones.
+        """Check the request and tokenize its prompts, on a thread because long prompts take long.
 
-        Raises UsageError for what cannot be done, TooMuch for more than the server allows.
+        Raises UsageError for what the model cannot do, and TooMuch for more than the server allows.
         """
         await asyncio.to_thread(self._prepare)
 
@@ -63,24 +63,24 @@ class Completing:
         biases = _biases(asked.logit_bias or {}, generator.tokenizer)
         n, times = asked.n or 1, Counter[tuple[int, ...]]()
         for text, tokens in prompts:
-            asked_for = generator.requests(tokens, self._settings, n, n_likely=asked.logprobs or 0, biases=biases)
-            for request in asked_for:
-                request.number += times[tuple(tokens)] * n  # a prompt that comes again is another completion
+            new_requests = generator.requests(tokens, self._settings, n, n_likely=asked.logprobs or 0, biases=biases)
+            for request in new_requests:
+                request.number += times[tuple(tokens)] * n  # a repeated prompt gets different completions
             times[tuple(tokens)] += 1
-            self._requests += asked_for
+            self._requests += new_requests
             self._echoes += [text] * n
         self._n_read = sum(len(tokens) for _, tokens in prompts)
         tokenizer, k, keeps = generator.tokenizer, asked.logprobs, not asked.stream
         self.choices = [_ChoiceBuilder(place, tokenizer, k, keeps=keeps) for place in range(len(self._requests))]
 
     async def stream(self) -> AsyncGenerator[CompletionChoice, None]:
-        """Pieces of the choices as they come; together they are `choices`."""
+        """Yield pieces of the choices as they arrive. `choices` collects them."""
         if self.asked.echo:
-            for growing, request, text in zip(self.choices, self._requests, self._echoes, strict=True):
-                yield growing.piece(text, None, await self._scores(growing, request.prompt_tokens[1:]))
+            for builder, request, text in zip(self.choices, self._requests, self._echoes, strict=True):
+                yield builder.piece(text, None, await self._scores(builder, request.prompt_tokens[1:]))
         if self.asked.max_tokens == 0:
-            for growing in self.choices:
-                yield growing.piece("", "length")
+            for builder in self.choices:
+                yield builder.piece("", "length")
             return
         async with aclosing(self._served.write(self._requests)) as news:
             async for number, each in news:
@@ -89,7 +89,7 @@ class Completing:
                     yield piece
 
     def answer(self, choices: Sequence[CompletionChoice], *, with_usage: bool) -> CompletionAnswer:
-        """These choices, as clients know them."""
+        """Return these choices in OpenAI's format."""
         n_written = sum(choice.n_tokens for choice in self.choices)
         usage = Usage(prompt_tokens=self._n_read, completion_tokens=n_written, total_tokens=self._n_read + n_written)
         return CompletionAnswer(
@@ -100,27 +100,27 @@ class Completing:
             usage=usage if with_usage else None,
         )
 
-    async def _scores(self, growing: "_ChoiceBuilder", tokens: Sequence[int]) -> LogProbs | None:
-        """Of the tokens of a prompt, where they are asked for."""
+    async def _scores(self, builder: "_ChoiceBuilder", tokens: Sequence[int]) -> LogProbs | None:
+        """Return the log-probabilities of a prompt's tokens, or None if the request does not want them."""
         if self.asked.logprobs is None or not tokens:
             return None
-        return await self._served.run(lambda: _scored(self._served.inspector, tokens, growing))
+        return await self._served.run(lambda: _scored(self._served.inspector, tokens, builder))
 
 
 class _ChoiceBuilder:
-    """A choice, piece by piece; `keeps` the pieces for `whole`."""
+    """A choice that grows piece by piece. With `keeps`, it stores the pieces for `whole`."""
 
     def __init__(self, index: int, tokenizer: Tokenizer, n_likely: int | None, *, keeps: bool):
         self._index, self._tokenizer, self.n_likely, self._keeps = index, tokenizer, n_likely, keeps
         self._stream = TextStream(tokenizer)
-        self._n_shown = 0  # characters
-        self._n_characters = 0  # of all tokens, whether shown or not
+        self._n_shown = 0  # characters shown
+        self._n_characters = 0  # characters of all tokens, shown or not
         self.n_tokens = 0
-        self._is_cut = False  # by a stop string, whose tokens are not part of it
+        self._is_cut = False  # a stop string ended it; that string's tokens are not part of it
         self._pieces: list[CompletionChoice] = []
 
     def take(self, news: News) -> CompletionChoice:
-        """The piece that a token adds."""
+        """Return the piece that a new token adds."""
         self.n_tokens += 1
         likely = {each.token: each.log_prob for each in news.look.likely} if news.look else {}
         finish: Finish = {"end": "stop", "stop": "stop", "length": "length", None: None}[news.finish]
@@ -137,7 +137,7 @@ class _ChoiceBuilder:
         return choice
 
     def log_probs(self, scored: Sequence[tuple[int, float, Mapping[int, float]]]) -> LogProbs | None:
-        """Of tokens one after the other: what each was worth, and which others were likely."""
+        """Return the log-probabilities of consecutive tokens and of their most likely alternatives."""
         if self.n_likely is None:
             return None
         offsets = []
@@ -154,7 +154,7 @@ class _ChoiceBuilder:
         )
 
     def whole(self) -> CompletionChoice:
-        """All pieces as one."""
+        """Return all pieces as one choice."""
         found = [piece.logprobs for piece in self._pieces if piece.logprobs]
         log_probs = None if self.n_likely is None else LogProbs.joined(found, bool(self.n_likely))
         if log_probs and self._is_cut:
@@ -163,26 +163,26 @@ class _ChoiceBuilder:
         return CompletionChoice(index=self._index, text=text, logprobs=log_probs, finish_reason=finish)
 
 
-def _scored(inspector: Inspector, ids: Sequence[int], growing: _ChoiceBuilder) -> LogProbs | None:
-    """The tokens of a prompt as the model sees them come."""
+def _scored(inspector: Inspector, ids: Sequence[int], builder: _ChoiceBuilder) -> LogProbs | None:
+    """Return the log-probabilities of a prompt's tokens, each given the tokens before it."""
     model, words = inspector.model, inspector.words
     start = special_token(inspector.tokenizer, inspector.tokenizer.start_id, 0)
     tokens = tuple(Token(words[token], token, at, at + 1) for at, token in enumerate(ids))
-    found = token_scores(model, ForwardPass((), (start, *tokens[:-1]), tokens), words, k=growing.n_likely or 1)
+    found = token_scores(model, ForwardPass((), (start, *tokens[:-1]), tokens), words, k=builder.n_likely or 1)
     likely = [
-        dict(zip(row.tolist(), np.log(shares).tolist(), strict=True)) if growing.n_likely else {}
+        dict(zip(row.tolist(), np.log(shares).tolist(), strict=True)) if builder.n_likely else {}
         for row, shares in zip(found.alternatives.ids, found.alternatives.probabilities, strict=True)
     ]
-    return growing.log_probs(list(zip(ids, found.log_probs.tolist(), likely, strict=True)))
+    return builder.log_probs(list(zip(ids, found.log_probs.tolist(), likely, strict=True)))
 
 
 def _prompts(asked: CompletionRequest, tokenizer: Tokenizer) -> list[tuple[str, list[int]]]:
-    """Each prompt as text and as tokens."""
+    """Return each prompt as text and as tokens."""
     given = asked.prompt
     if isinstance(given, str):
         return [(given, tokenizer.encode(given))]
     if not given:
-        raise UsageError("the prompt is an empty list: give a text, or tokens")
+        raise UsageError("the prompt is an empty list. Send a text, or tokens")
     several = [given] if isinstance(given[0], int) else given
     return [_prompt(each, tokenizer) for each in several]
 
@@ -193,15 +193,18 @@ def _prompt(given: object, tokenizer: Tokenizer) -> tuple[str, list[int]]:
     assert isinstance(given, list)
     unknown = [token for token in given if token >= tokenizer.vocab_size]
     if unknown:
-        raise UsageError(f"there is no token {unknown[0]}: this model has {tokenizer.vocab_size}")
+        raise UsageError(f"there is no token {unknown[0]}. This model has {tokenizer.vocab_size} tokens")
     return tokenizer.decode(given), given
 
 
 def _check_prompts(prompts: Sequence[tuple[str, list[int]]], limits: ServingSettings) -> None:
     check_texts([text for text, _ in prompts], limits)
-    longest = max((len(tokens) for _, tokens in prompts), default=0)  # of which some may be no text
+    longest = max((len(tokens) for _, tokens in prompts), default=0)  # some tokens may have no text
     if longest > limits.max_characters:
-        raise TooMuch(f"a prompt of {longest:,} tokens: this server takes {limits.max_characters:,} (max_characters)")
+        raise TooMuch(
+            f"a prompt has {longest:,} tokens: this server accepts {limits.max_characters:,} (max_characters). "
+            "Shorten it"
+        )
 
 
 def _check_answer(asked: CompletionRequest, prompts: Sequence[tuple[str, list[int]]]) -> None:
@@ -209,18 +212,23 @@ def _check_answer(asked: CompletionRequest, prompts: Sequence[tuple[str, list[in
     n_tokens = sum(n_written + len(tokens) * bool(asked.echo) for _, tokens in prompts) * (asked.n or 1)
     n_numbers = n_tokens * (1 + (asked.logprobs or 0))
     if n_numbers > MOST_NUMBERS:
-        raise TooMuch(f"an answer of up to {n_numbers:,} tokens and alternatives: at most {MOST_NUMBERS:,} at once")
+        raise TooMuch(
+            f"the answer may have {n_numbers:,} tokens and alternatives, but the limit is {MOST_NUMBERS:,}. "
+            "Ask for less"
+        )
 
 
 def _check(asked: CompletionRequest, limits: ServingSettings) -> None:
     if (asked.n or 1) > limits.max_n:
-        raise UsageError(f"n is {asked.n}: this server gives at most {limits.max_n} (max_n)")
+        raise UsageError(f"n is {asked.n}: this server allows at most {limits.max_n} (max_n)")
     if (asked.max_tokens or 0) > limits.max_new_tokens:
-        raise UsageError(f"max_tokens is {asked.max_tokens}: at most {limits.max_new_tokens} here (max_new_tokens)")
+        raise UsageError(
+            f"max_tokens is {asked.max_tokens}: this server allows {limits.max_new_tokens} (max_new_tokens)"
+        )
     if asked.max_tokens == 0 and not asked.echo:
-        raise UsageError("max_tokens is 0: that is of use with echo only")
+        raise UsageError("max_tokens is 0, which is useful with echo only. Set echo, or ask for tokens")
     if asked.best_of not in {None, asked.n or 1}:
-        raise UsageError("best_of is not supported, but for the value of n")
+        raise UsageError("best_of is not supported, unless it equals n. Leave it out")
     if asked.suffix:
         raise UsageError("suffix is not supported: the model writes from left to right")
 
@@ -245,5 +253,5 @@ def _biases(given: Mapping[str, float], tokenizer: Tokenizer) -> dict[int, float
     known = {str(token): token for token in range(tokenizer.vocab_size)} if given else {}
     for text in given:
         if text not in known:
-            raise UsageError(f"logit_bias names a token '{text[:20]}': this model has 0 to {tokenizer.vocab_size - 1}")
+            raise UsageError(f"logit_bias has no token '{text[:20]}': this model has 0 to {tokenizer.vocab_size - 1}")
     return {known[text]: value for text, value in given.items()}

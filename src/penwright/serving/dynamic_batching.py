@@ -1,4 +1,4 @@
-"""Texts of different requests that are worked on together, a batch at a time."""
+"""Dynamic batching: texts of concurrent requests are processed together."""
 
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
@@ -10,32 +10,32 @@ from penwright.errors import PenwrightError
 
 Manner = TypeVar("Manner", bound=Hashable)
 Result = TypeVar("Result")
-BATCH = 32  # texts
+BATCH = 32  # texts per batch
 
 
 class Unwanted(PenwrightError):
-    """Whoever asked has gone."""
+    """All clients that waited for a result have disconnected."""
 
 
 class Waiting:
-    """Who still waits for the texts of a batch; it may be asked in any thread."""
+    """The pending answers of a batch. Any thread may query them."""
 
     def __init__(self, answers: Sequence[asyncio.Future[Any]]):
-        """Of each text the answer that it is for."""
+        """Store, for each text of the batch, the answer to which it belongs."""
         self._answers, self._all = answers, set(answers)
 
     def wants(self, number: int) -> bool:
-        """Whether the text of this number is waited for."""
+        """Return whether the result of text `number` is still wanted."""
         return not self._answers[number].done()
 
     def check(self) -> None:
-        """Raises Unwanted when nobody waits for any of them."""
+        """Raise Unwanted if no result is wanted any more."""
         if all(answer.done() for answer in self._all):
-            raise Unwanted("nobody waits for this")
+            raise Unwanted("all clients have disconnected")
 
 
 @dataclass(eq=False)
-class _Question(Generic[Manner, Result]):
+class _Request(Generic[Manner, Result]):
     manner: Manner
     texts: Sequence[str]
     answer: asyncio.Future[list[Result]]
@@ -56,7 +56,10 @@ class _Question(Generic[Manner, Result]):
 
 
 class DynamicBatcher(Generic[Manner, Result]):
-    """Gathers texts for some milliseconds, then works on as many as make a batch; of each request one in turn."""
+    """A batcher that collects texts for some milliseconds, then processes them in batches.
+
+    A batch takes one text of each request in turn, so that a large request does not hold up small ones.
+    """
 
     def __init__(
         self,
@@ -64,66 +67,66 @@ class DynamicBatcher(Generic[Manner, Result]):
         worker: Executor,
         wait_seconds: float = 0.004,
     ):
-        """`work` is called in the worker's thread; its last argument says whose result is still waited for."""
+        """Store `work`, which runs on the worker's thread. Its last argument tells which results are still wanted."""
         self._work, self._worker, self._wait = work, worker, wait_seconds
-        self._questions: list[_Question[Manner, Result]] = []
+        self._requests: list[_Request[Manner, Result]] = []
         self._task: asyncio.Task[None] | None = None
-        self.n_texts = 0  # that were worked on so far
-        self.n_left = 0  # that were given up
+        self.n_texts = 0  # processed so far
+        self.n_left = 0  # abandoned by their clients
 
     async def ask(self, manner: Manner, texts: Sequence[str]) -> list[Result]:
-        """What is made of each text. Texts of equal manner go together. To cancel it gives its texts up."""
+        """Return the result of each text. Only texts of equal `manner` share a batch. Cancelling abandons the texts."""
         if not texts:
             return []
-        question: _Question[Manner, Result] = _Question(manner, texts, asyncio.get_running_loop().create_future())
-        self._questions.append(question)
+        request: _Request[Manner, Result] = _Request(manner, texts, asyncio.get_running_loop().create_future())
+        self._requests.append(request)
         if self._task is None:
-            self._task = asyncio.create_task(self._go_on())
+            self._task = asyncio.create_task(self._process_batches())
         try:
-            return await question.answer
+            return await request.answer
         except asyncio.CancelledError:
-            self.n_left += len(texts) - len(question.results)
+            self.n_left += len(texts) - len(request.results)
             raise
 
     def cut(self, error: Exception) -> None:
-        """End everything with this error."""
-        for question in self._questions:
-            question.fail(error)
+        """End all pending requests with this error."""
+        for request in self._requests:
+            request.fail(error)
 
-    async def _go_on(self) -> None:
+    async def _process_batches(self) -> None:
         await asyncio.sleep(self._wait)
-        while self._questions:
+        while self._requests:
             await self._answer(self._batch())
-            self._questions = [each for each in self._questions if each.is_open]
+            self._requests = [each for each in self._requests if each.is_open]
         self._task = None
 
-    def _batch(self) -> list[_Question[Manner, Result]]:
-        """Whose texts are next, as often as they have one in the batch."""
-        alike = [each for each in self._questions if each.is_open and each.manner == self._questions[0].manner]
-        batch: list[_Question[Manner, Result]] = []
+    def _batch(self) -> list[_Request[Manner, Result]]:
+        """Return the request of each text in the next batch. A request occurs once for each of its texts."""
+        alike = [each for each in self._requests if each.is_open and each.manner == self._requests[0].manner]
+        batch: list[_Request[Manner, Result]] = []
         for turn in range(BATCH):
             waiting = [each for each in alike if len(each.texts) - len(each.results) > turn]
             batch += waiting[: BATCH - len(batch)]
             if not waiting or len(batch) == BATCH:
                 break
-        return sorted(batch, key=self._questions.index)
+        return sorted(batch, key=self._requests.index)
 
-    async def _answer(self, batch: Sequence[_Question[Manner, Result]]) -> None:
+    async def _answer(self, batch: Sequence[_Request[Manner, Result]]) -> None:
         asked = list(dict.fromkeys(batch))
         try:
             results = await asyncio.wrap_future(self._worker.submit(self._results, asked, batch))
-        except Exception as error:  # whoever waits is to hear of it, whatever it is
-            for question in asked:
-                question.fail(error)
+        except Exception as error:  # every waiting client must get the error
+            for request in asked:
+                request.fail(error)
             return
         self.n_texts += len(batch)
-        for question, result in zip(batch, results, strict=True):
-            question.take(result)
+        for request, result in zip(batch, results, strict=True):
+            request.take(result)
 
     def _results(
-        self, asked: Sequence[_Question[Manner, Result]], batch: Sequence[_Question[Manner, Result]]
+        self, asked: Sequence[_Request[Manner, Result]], batch: Sequence[_Request[Manner, Result]]
     ) -> Sequence[Result]:
-        """In the worker's thread."""
+        """Process a batch. This runs on the worker's thread."""
         parts = (each.texts[len(each.results) :][: batch.count(each)] for each in asked)
         texts = [text for part in parts for text in part]
         return self._work(asked[0].manner, texts, Waiting([each.answer for each in batch])) if asked else []

@@ -1,4 +1,4 @@
-"""Refusals: what a client is told that gets no answer, in the shape that clients of the route know."""
+"""Error responses, in the format that clients of each route expect."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,51 +24,51 @@ TYPES = {
     503: "unavailable_error",
     504: "timeout_error",
 }
-AGAIN_SECONDS = {429: "1", 503: "5"}  # when to try again
+AGAIN_SECONDS = {429: "1", 503: "5"}  # values of the Retry-After header
 
 
 class TooMuch(PenwrightError):
-    """A request is larger than allowed."""
+    """A request exceeds a limit of the server."""
 
 
 class NotTraining(PenwrightError):
-    """A run that is to be stopped is not being trained."""
+    """The run to stop is not being trained."""
 
 
 class Explanation(BaseModel):
-    """What is wrong."""
+    """The description of an error."""
 
     message: str
     type: str
-    param: str | None = None  # the field that it is about
+    param: str | None = None  # the invalid field
     code: str | None = None
 
 
 class Refusal(BaseModel):
-    """The answer of all routes but LibreTranslate's to what they cannot do."""
+    """The error response of all routes except LibreTranslate's."""
 
     error: Explanation
 
 
 class PlainRefusal(BaseModel):
-    """LibreTranslate's answer."""
+    """The error response of LibreTranslate's routes."""
 
     error: str
 
 
 REASONS = {
-    400: "The request cannot be met",
+    400: "The request cannot be fulfilled",
     401: "The key is missing or wrong",
-    403: "The request comes from another place",
-    404: "There is no such model, run or route",
+    403: "The request comes from another site",
+    404: "The model, run or route does not exist",
     408: "The request did not arrive in time",
     409: "The run is not being trained",
     413: "The request is too large",
-    422: "The request is not of the right shape",
-    429: "Too many requests wait",
-    500: "The server failed",
+    422: "A field is missing, unknown or invalid",
+    429: "Too many requests are waiting",
+    500: "Internal server error",
     503: "The server is shutting down",
-    504: "It took too long",
+    504: "The request took too long",
 }
 Answers = dict[int | str, dict[str, Any]]
 REFUSALS: Answers = {status: {"model": Refusal, "description": reason} for status, reason in REASONS.items()}
@@ -85,7 +85,7 @@ STATUS: Mapping[type[Exception], int] = {
 
 
 def refusal(path: str, status: int, message: str, param: str | None = None) -> JSONResponse:
-    """In the shape that clients of this path know."""
+    """Return an error response in the format that clients of this path expect."""
     message = message.encode("utf-8", "backslashreplace").decode()
     kind = TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     if path in LIBRETRANSLATE:
@@ -94,34 +94,34 @@ def refusal(path: str, status: int, message: str, param: str | None = None) -> J
         content = Refusal(error=Explanation(message=message, type=kind, param=param)).model_dump()
     headers = {"Retry-After": AGAIN_SECONDS[status]} if status in AGAIN_SECONDS else {}
     if status == 401:
-        headers["WWW-Authenticate"] = 'Basic realm="penwright", charset="UTF-8"'  # so that a browser asks for the key
+        headers["WWW-Authenticate"] = 'Basic realm="penwright", charset="UTF-8"'  # makes browsers ask for the key
     return JSONResponse(content, status, headers)
 
 
 def told(error: Exception) -> tuple[int, str]:
-    """The status and the words for an error."""
+    """Return the HTTP status and the message for an error."""
     status = next((status for kind, status in STATUS.items() if isinstance(error, kind)), None)
     if isinstance(error, TimeoutError):
-        return 504, "this took longer than the server allows (deadline_seconds): ask for less"
+        return 504, "the request took longer than the server allows (deadline_seconds). Ask for less"
     if isinstance(error, PenwrightError):
         return status or 400, str(error)
-    return 500, "the server failed; its log says more"
+    return 500, "internal server error. See the server's log"
 
 
 def explain_errors(app: FastAPI) -> None:
-    """Have this app answer with refusals."""
-    app.add_exception_handler(PenwrightError, _refused)
-    app.add_exception_handler(TimeoutError, _refused)
-    app.add_exception_handler(RequestValidationError, _misshapen)
-    app.add_exception_handler(HTTPException, _not_served)
-    app.add_exception_handler(Exception, _refused)
+    """Register the handlers that turn errors into error responses."""
+    app.add_exception_handler(PenwrightError, _error_response)
+    app.add_exception_handler(TimeoutError, _error_response)
+    app.add_exception_handler(RequestValidationError, _invalid_fields)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _error_response)
 
 
-async def _refused(request: Request, error: Exception) -> JSONResponse:
+async def _error_response(request: Request, error: Exception) -> JSONResponse:
     return refusal(request.url.path, *told(error))
 
 
-async def _misshapen(request: Request, error: Exception) -> JSONResponse:
+async def _invalid_fields(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     path, problems = request.url.path, error.errors()
     source = str(problems[0]["loc"][0])  # body, query or path
@@ -131,28 +131,28 @@ async def _misshapen(request: Request, error: Exception) -> JSONResponse:
         inside = [{**inside[0], "loc": ()}]
     place, reason = first_problem(inside, given)
     if not place and problems[0]["type"] == "missing":
-        reason = "the request has no body: send JSON"
+        reason = "the request has no body. Send JSON"
     clients_know_400 = path in LIBRETRANSLATE or path.startswith("/v1/")
     message = f"{place}: {reason}" if place else reason
     return refusal(path, 400 if clients_know_400 else 422, message[:500], place[:200] or None)
 
 
-async def _not_served(request: Request, error: Exception) -> JSONResponse:
+async def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     path, method = request.url.path, request.method
     message = {
-        404: f"there is nothing at {method} {path[:200]}. {_instead(path)}All routes are listed in /openapi.json",
-        405: f"{path[:200]} does not take {method}. All routes are listed in /openapi.json",
-        400: "the body cannot be read: send JSON",
+        404: f"no route matches {method} {path[:200]}. {_alternative(path)}All routes are listed in /openapi.json",
+        405: f"{path[:200]} does not accept {method}. All routes are listed in /openapi.json",
+        400: "the body cannot be read. Send JSON",
     }.get(error.status_code, str(error.detail))
     answer = refusal(path, error.status_code, message)
     answer.headers.update(error.headers or {})
     return answer
 
 
-def _instead(path: str) -> str:
-    """Return what to use in place of a route that OpenAI's servers have and this one has not."""
+def _alternative(path: str) -> str:
+    """Return what to use instead of a route that OpenAI's servers have and this one lacks."""
     if not path.startswith("/v1/"):
         return ""
     chat = "This server has no chat models. " if path.startswith("/v1/chat") else ""
-    return f"{chat}To have text written, use POST /v1/completions. "
+    return f"{chat}To generate text, use POST /v1/completions. "

@@ -1,11 +1,11 @@
-"""What is wrong with a field, in plain words instead of pydantic's."""
+"""Messages about invalid fields, in plain words instead of pydantic's."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-Problem = Mapping[str, Any]  # one of the errors of a pydantic ValidationError
+Problem = Mapping[str, Any]  # one error of a pydantic ValidationError
 KINDS = {
-    "string": "a text",
+    "string": "a string",
     "int": "a whole number",
     "float": "a number",
     "bool": "true or false",
@@ -17,10 +17,10 @@ KINDS = {
 }
 REASONS = {
     "missing": "is missing",
-    "extra_forbidden": "there is no such field",
+    "extra_forbidden": "is not a known field",
     "json_invalid": "the body is not valid JSON: {error}",
     "int_from_float": "must be a whole number",
-    "int_parsing_size": "is too large a number",
+    "int_parsing_size": "is too large",
     "finite_number": "must be a finite number",
     "greater_than": "must be more than {gt}",
     "greater_than_equal": "must be at least {ge}",
@@ -32,15 +32,15 @@ REASONS = {
     "string_too_short": "must have at least {min_length} characters",
     "literal_error": "must be {expected}",
     "enum": "must be {expected}",
-    "string_unicode": "must be a text in Unicode",
+    "string_unicode": "must be a Unicode string",
 }
 
 
 def first_problem(problems: Sequence[Problem], given: object) -> tuple[str, str]:
-    """Return the place of the problem that a person should hear of, as `field.1`, and what is wrong there.
+    """Return the location of the most relevant problem, as `field.1`, and what is wrong there.
 
-    Where a field may have several forms, pydantic reports each form that it is not; the place that lies deepest tells
-    which form was meant.
+    If a field allows several types, pydantic reports a problem for each of them. The deepest location shows which type
+    was meant.
     """
     places = [_place(problem, given) for problem in problems]
     first = places[0][:1]
@@ -53,7 +53,7 @@ def first_problem(problems: Sequence[Problem], given: object) -> tuple[str, str]
 
 
 def _place(problem: Problem, given: object) -> tuple[int | str, ...]:
-    """Return the keys and numbers that lead to a value; pydantic puts the names of its types among them."""
+    """Return the keys and indices that lead to a value, without the type names that pydantic inserts."""
     location: Sequence[int | str] = problem["loc"]
     kept: list[int | str] = []
     for number, step in enumerate(location):
@@ -66,7 +66,7 @@ def _place(problem: Problem, given: object) -> tuple[int | str, ...]:
 
 
 def _kind(problem: Problem) -> str | None:
-    """Return what a value should be, where that is what the problem is about."""
+    """Return the expected type of a value, or None if the problem is not about its type."""
     name = str(problem["type"])
     for ending in ("_type", "_parsing"):
         if name.endswith(ending):
@@ -80,11 +80,11 @@ def _reason(problem: Problem) -> str:
         return f"must be {kind}"
     if name == "value_error":
         return str(problem["msg"]).removeprefix("Value error, ")
-    return REASONS.get(name, "has a value that cannot be used").format_map(_Known(details))
+    return REASONS.get(name, "has an invalid value").format_map(_Known(details))
 
 
 class _Known(dict[str, Any]):
-    """The details of a problem; one that is not there is left open."""
+    """The details of a problem. Missing ones are formatted as an ellipsis."""
 
     def __missing__(self, key: str) -> str:
         return "…"

@@ -1,49 +1,50 @@
-"""HTML cut into tags, which stay as they are, and texts, which are translated."""
+"""HTML split into markup, which stays as it is, and texts, which are translated."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape, unescape
 from typing import NamedTuple
 
-UNPARSED = {"script": False, "style": False, "textarea": True, "title": True}  # elements without tags: is it text?
-KEPT = ("script", "style", "code", "kbd", "samp", "var", "math", "svg")  # elements that are not translated
+# Elements whose content has no tags, and whether that content is text.
+UNPARSED = {"script": False, "style": False, "textarea": True, "title": True}
+KEPT = ("script", "style", "code", "kbd", "samp", "var", "math", "svg")  # elements whose text is not translated
 VOID = ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr")
 _BEGIN = re.compile(r"</?[a-zA-Z]|<[!?]")
 _NAME = re.compile(r"</?([a-zA-Z][^\s/>]*)")
 _UNTRANSLATED = re.compile(r"""\s(?:translate\s*=\s*["']?no\b|class\s*=\s*["'][^"']*\bnotranslate\b)""", re.IGNORECASE)
-_STOP = re.compile("[>\"']")  # what ends a tag, or begins a value in which > is a letter
+_STOP = re.compile("[>\"']")  # ends a tag, or begins a quoted value, in which > is an ordinary character
 _LETTER = re.compile(r"[^\W\d_]")
-_SPACES = re.compile(r"[ \t\r\n\f]+")  # which HTML shows as one
+_SPACES = re.compile(r"[ \t\r\n\f]+")  # which HTML shows as one space
 _SPACE = ("&nbsp;", "&#160;", "&#xa0;", "&#xA0;")
 
 
 class Piece(NamedTuple):
-    """A part of a page: markup, or text with the white space around it."""
+    """A piece of a page: markup, or text with the white space around it."""
 
     before: str
-    text: str = ""  # without character references; "" where there is nothing to translate
+    text: str = ""  # without character references; "" if there is nothing to translate
     after: str = ""
 
 
 def pieces(html: str) -> list[Piece]:
-    """Return the parts of a page; `with_texts` puts them together again. The time grows with the length of the page."""
+    """Split a page into pieces, in linear time. `with_texts` joins them again."""
     found: list[Piece] = []
-    kept: list[str] = []  # open elements, from the outermost that is not translated
+    kept: list[str] = []  # open elements, from the outermost untranslated one
     for part, is_text in _parts(html):
         found.append(_piece(part) if is_text and not kept else Piece(part))
         name = None if is_text else _NAME.match(part)
         if name is not None:
-            _follow(kept, name[1].lower(), part)
+            _track(kept, name[1].lower(), part)
     return found
 
 
 def texts_of(parts: Sequence[Piece]) -> list[str]:
-    """Return the texts to translate, each once."""
+    """Return the texts to translate, without duplicates."""
     return list(dict.fromkeys(part.text for part in parts if part.text))
 
 
 def with_texts(parts: Sequence[Piece], translations: Mapping[str, str]) -> str:
-    """Return the page with these translations in place of its texts."""
+    """Return the page with its texts replaced by these translations."""
     return "".join(
         part.before + escape(translations.get(part.text, part.text), quote=False) + part.after for part in parts
     )
@@ -62,21 +63,21 @@ def _piece(part: str) -> Piece:
 
 
 def _space(part: str, place: int) -> int:
-    """Return the length of the white space here, 0 where there is none."""
+    """Return the length of the white space that begins here, or 0."""
     if part[place].isspace():
         return 1
     return next((len(each) for each in _SPACE if part.startswith(each, place)), 0)
 
 
 def _space_before(part: str, place: int) -> int:
-    """Return the length of the white space that ends here, 0 where there is none."""
+    """Return the length of the white space that ends here, or 0."""
     if part[place - 1].isspace():
         return 1
     return next((len(each) for each in _SPACE if part.endswith(each, 0, place)), 0)
 
 
-def _follow(kept: list[str], name: str, tag: str) -> None:
-    """Note that an element begins or ends."""
+def _track(kept: list[str], name: str, tag: str) -> None:
+    """Update the open untranslated elements for a start or end tag."""
     if tag.startswith("</"):
         if name in kept:
             del kept[len(kept) - 1 - kept[::-1].index(name) :]
@@ -85,7 +86,7 @@ def _follow(kept: list[str], name: str, tag: str) -> None:
 
 
 def _parts(html: str) -> Iterator[tuple[str, bool]]:
-    """Yield the markup and the texts between it, and whether each is text."""
+    """Yield the markup and the texts between it, each with whether it is text."""
     scanner, place, text_from = _Scanner(html), 0, 0
     while (place := html.find("<", place)) >= 0:
         end = scanner.markup_end(place)
@@ -107,21 +108,21 @@ def _parts(html: str) -> Iterator[tuple[str, bool]]:
 
 
 class _Scanner:
-    """Finds where markup ends; what was sought in vain once is not sought again."""
+    """A scanner for the ends of markup. It does not repeat a search that has failed once."""
 
     def __init__(self, html: str):
         self._html, self._lower = html, html.lower() if len(html.lower()) == len(html) else html
         self._missing: set[str] = set()
-        self._is_broken = False  # whether a quotation mark was never closed: from then on, every > ends a tag
+        self._is_broken = False  # a quotation mark was never closed: from then on, every > ends a tag
 
     def markup_end(self, place: int) -> int | None:
-        """Return the place after the markup that begins here; None where there is text."""
+        """Return the position after the markup that begins here, or None if this is text."""
         if self._html.startswith("<!--", place):
             return self._after("-->", place + 4)
         return self._tag_end(place) if _BEGIN.match(self._html, place) else None
 
     def closing(self, name: str, place: int) -> int:
-        """Return the place of the end tag, or the end of the page."""
+        """Return the position of the end tag, or the end of the page."""
         after = self._after(f"</{name}", place)
         return len(self._html) if after is None else after - len(name) - 2
 

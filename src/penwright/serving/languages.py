@@ -1,4 +1,4 @@
-"""Which languages a translator is for, as far as a run tells, and which one a text seems to be in."""
+"""The languages of a translator, and language detection."""
 
 from collections.abc import Sequence
 from math import exp
@@ -30,19 +30,19 @@ UNKNOWN = Languages("source", "target")
 
 
 class Guess(NamedTuple):
-    """How sure the translator from a language is of what it makes of a text: the probability of a token, on average."""
+    """A possible language of a text, and the mean probability per token that its translator reaches."""
 
     language: str
     share: float
 
 
 def languages_of(name: str, it: Opened) -> Languages:
-    """Told by the name under which a run is served (de-en), or by what it was trained on."""
+    """Return the languages of a run, from its served name (de-en) or from its training data."""
     return languages_in(name) or known_languages(it.recipe, it.card) or UNKNOWN
 
 
 async def detect(text: str, translators: Sequence[ModelWorker]) -> list[Guess]:
-    """The languages that are translated from, the likeliest first."""
+    """Rank the source languages of the translators by how likely the text is in them, best first."""
     guesses = []
     for served in translators:
         (found,) = await served.translate([text], Wording(beam_size=1))
@@ -54,5 +54,5 @@ async def detect(text: str, translators: Sequence[ModelWorker]) -> list[Guess]:
 
 
 def name_of(code: str) -> str:
-    """For people."""
+    """Return the English name of a language, or its code if the name is not known."""
     return NAMES.get(code, code)

@@ -1,4 +1,4 @@
-"""A run as a server has it: whatever computes with its model does so in one thread of its own."""
+"""A served run: everything that computes with its model runs on one thread of its own."""
 
 import asyncio
 import time
@@ -29,25 +29,27 @@ from penwright.workflows.optimize import kept_alignment
 
 Kind = Literal["writer", "translator", "classifier"]
 T = TypeVar("T")
-Check = Callable[[], None]  # raises when work is to end
-WORK_SECONDS, REST_SECONDS = 0.001, 0.003  # of a build, which leaves most of Python's lock to the model's thread
-DAMAGE = (PenwrightError, OSError, ValueError, KeyError, IndexError, TypeError, AttributeError)  # of a run's files
+Check = Callable[[], None]  # raises if the work should stop
+# A build works and rests in turn, so that the model's thread gets most of the GIL.
+WORK_SECONDS, REST_SECONDS = 0.001, 0.003
+# The errors that the files of a damaged run may raise.
+DAMAGE = (PenwrightError, OSError, ValueError, KeyError, IndexError, TypeError, AttributeError)
 
 
 class UnknownModel(PenwrightError):
-    """No model of this name is served."""
+    """No served model has this name or kind."""
 
 
 class Busy(PenwrightError):
-    """More is asked for than can wait."""
+    """The queue of a model is full."""
 
 
 class Stopping(PenwrightError):
-    """The server is about to end."""
+    """The server is shutting down."""
 
 
 class Wording(NamedTuple):
-    """How texts are to be translated; what is None comes from the run."""
+    """The options of a translation; None stands for the run's own setting."""
 
     beam_size: int | None = None
     n_best: int = 1
@@ -57,18 +59,18 @@ class Wording(NamedTuple):
 
 
 class ModelWorker:
-    """A run that is served. Texts that wait or are worked on are counted; more than `max_waiting` raise Busy."""
+    """A served run. It counts the queued and running texts and raises Busy beyond `max_waiting`."""
 
     def __init__(self, name: str, it: Opened, application: Application, limits: ServingSettings | None = None):
         self.name, self.opened, self.application, self.limits = name, it, application, limits or ServingSettings()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"penwright-{name}")
         self._builder = ThreadPoolExecutor(1, thread_name_prefix=f"penwright-build-{name}")
-        self._note_folder()
-        self.n_inside = 0  # texts that wait or are worked on
+        self._read_folder()
+        self.n_inside = 0  # queued and running texts
         self.is_stopping = False
 
-    def _note_folder(self) -> None:
-        """Note what the run folder tells of the model: it may be changed, or deleted, while the model is served."""
+    def _read_folder(self) -> None:
+        """Read the facts about the model now: the run folder may be changed or deleted while the model is served."""
         run = self.opened.run
         self.created = int(time.time())
         self.best_step: int | None = None
@@ -79,125 +81,128 @@ class ModelWorker:
         self.alignment()
 
     def alignment(self) -> AlignmentHead | None:
-        """Return the head that aligns a translation's words best, or None where it was never looked for."""
+        """Return the attention head that aligns words best, or None if no search has been saved."""
         with suppress(*DAMAGE):
             self._head = kept_alignment(self.opened.run.folder)
         return self._head
 
     @classmethod
     def load(cls, folder: Path, name: str | None = None, limits: ServingSettings | None = None) -> "ModelWorker":
-        """Load a run folder, under its own name or another."""
+        """Load a run folder under its own name or another one."""
         device = limits.device if limits else "cpu"
         served = cls(name or folder.resolve().name, opened(folder), load(folder, device), limits)
         if served.kind == "writer":
-            _ = served.pooling  # takes a second, in which the first client would keep all others waiting
+            _ = served.pooling  # takes a second, which would block all clients at the first request
         return served
 
     @property
     def kind(self) -> Kind:
+        """The kind of the model."""
         return self.application.kind
 
     @property
     def generator(self) -> Generator:
-        """Raises UsageError for a model that does something else; so do the next two."""
+        """The writer. Raises UsageError for another kind of model."""
         if not isinstance(self.application, Generator):
             raise self._wrong_kind("writer")
         return self.application
 
     @property
     def translator(self) -> Translator:
+        """The translator. Raises UsageError for another kind of model."""
         if not isinstance(self.application, Translator):
             raise self._wrong_kind("translator")
         return self.application
 
     @property
     def classifier(self) -> Classifier:
+        """The classifier. Raises UsageError for another kind of model."""
         if not isinstance(self.application, Classifier):
             raise self._wrong_kind("classifier")
         return self.application
 
     @cached_property
     def inspector(self) -> Inspector:
-        """To be used inside `run` only, as everything that computes."""
+        """The inspector of the model. Use it inside `run` only, like everything that computes."""
         return Inspector(self.application)
 
     @cached_property
     def pooling(self) -> CompletionWorker:
-        """Where a writer's completions are written together."""
+        """The worker that generates a writer's completions together."""
         return CompletionWorker(self.generator.pool(self.limits.max_rows), self._worker)
 
     @cached_property
     def gathering(self) -> DynamicBatcher[Wording | None, Translation] | DynamicBatcher[Wording | None, Classification]:
-        """Where texts that come at the same time are translated, or classified, together."""
+        """The batcher that translates or classifies concurrent texts together."""
         if self.kind == "translator":
             return DynamicBatcher(self._translate, self._worker)
         return DynamicBatcher(self._classify, self._worker)
 
     async def run(self, function: Callable[[], T]) -> T:
-        """What a function returns that has the model for itself; between two tokens of what is being written."""
-        with self._place(1):
+        """Run a function on the model's thread, between two steps of running completions, and return its result."""
+        with self._slots(1):
             async with asyncio.timeout(self.limits.deadline_seconds):
                 return await asyncio.wrap_future(self._worker.submit(function))
 
     async def build(self, function: Callable[[Check], T]) -> T:
-        """Return what a function makes that may take long and needs no model, such as the automaton of a pattern.
+        """Run a slow function that needs no model, such as compiling a pattern, and return its result.
 
-        It runs on a thread of its own and calls its argument often. That ends it when nobody waits any more, and lets
-        the model's thread, which shares Python's lock with it, go first.
+        The function runs on a thread of its own and must call its argument often. The call stops the function when no
+        client waits any more or `build_seconds` are over. It also yields the GIL to the model's thread.
         """
         left, seconds = Event(), self.limits.build_seconds
-        with self._place(1):
+        with self._slots(1):
             try:
                 async with asyncio.timeout(self.limits.deadline_seconds):
-                    work = self._builder.submit(lambda: function(_pace(left, monotonic() + seconds)))
+                    work = self._builder.submit(lambda: function(_build_check(left, monotonic() + seconds)))
                     return await asyncio.wrap_future(work)
             finally:
                 left.set()
 
     async def write(self, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, News], None]:
-        """The tokens of completions (made by `generator.requests`) as they come, each with the number of its request.
+        """Yield the tokens of completions (made by `generator.requests`), each with the index of its request.
 
-        Wrap it in `contextlib.aclosing`: closed before its end, it stops the work within a token.
+        Wrap it in `contextlib.aclosing`: when closed early, it stops the work within a token.
         """
         until = asyncio.get_running_loop().time() + self.limits.deadline_seconds
-        with self._place(len(requests)):
+        with self._slots(len(requests)):
             async with aclosing(self.pooling.write(requests, until)) as news:
                 async for each in news:
                     yield each
 
     async def translate(self, texts: Sequence[str], wording: Wording | None = None) -> list[Translation]:
-        """Together with what others want translated in the same way."""
+        """Translate texts, batched with concurrent requests that have the same options."""
         _ = self.translator
-        found = await self._gathered(texts, wording or Wording())
+        found = await self._batched(texts, wording or Wording())
         return [each for each in found if isinstance(each, Translation)]
 
     async def classify(self, texts: Sequence[str]) -> list[Classification]:
-        """Together with what others want classified."""
+        """Classify texts, batched with concurrent requests."""
         _ = self.classifier
-        found = await self._gathered(texts, None)
+        found = await self._batched(texts, None)
         return [each for each in found if isinstance(each, Classification)]
 
     def stop(self) -> None:
-        """Refuse what comes from now on, with Stopping."""
+        """Refuse new requests with Stopping."""
         self.is_stopping = True
 
     def cut(self) -> None:
-        """End what is under way, with Stopping."""
-        error = Stopping("the server was stopped before this came to its end")
+        """End running requests with Stopping."""
+        error = Stopping("the server was stopped before the request was finished")
         if self.kind == "writer":
             self.pooling.cut(error)
         else:
             self.gathering.cut(error)
 
     def close(self) -> None:
-        """Let the threads end."""
+        """Shut down the threads without waiting for them."""
         for each in (self._worker, self._builder):
             each.shutdown(wait=False, cancel_futures=True)
 
-    async def _gathered(
+    async def _batched(
         self, texts: Sequence[str], wording: Wording | None
     ) -> Sequence[Translation] | Sequence[Classification]:
-        with self._place(len(texts)):
+        with self._slots(len(texts)):
             async with asyncio.timeout(self.limits.deadline_seconds):
                 return await self.gathering.ask(wording, texts)
 
@@ -218,14 +223,14 @@ class ModelWorker:
         return self.classifier.classify(texts)
 
     @contextmanager
-    def _place(self, n: int) -> Iterator[None]:
+    def _slots(self, n: int) -> Iterator[None]:
         most = self.limits.max_waiting
         if self.is_stopping:
-            raise Stopping("the server is about to end: try again later")
+            raise Stopping("the server is shutting down. Try again later")
         if n > most:
-            raise UsageError(f"{n} texts at once are more than the {most} that may wait here: send fewer")
+            raise UsageError(f"{n} texts at once: at most {most} may wait (max_waiting). Send fewer")
         if self.n_inside + n > most:
-            raise Busy(f"{self.n_inside} texts wait for {self.name} already, of at most {most}: try again later")
+            raise Busy(f"{self.n_inside} of at most {most} texts are already waiting for {self.name}. Try again later")
         self.n_inside += n
         try:
             yield
@@ -233,21 +238,21 @@ class ModelWorker:
             self.n_inside -= n
 
     def _wrong_kind(self, wanted: Kind) -> UsageError:
-        return UsageError(f"{self.name} is a {self.kind}, and this is for a {wanted}")
+        return UsageError(f"{self.name} is a {self.kind}, but this needs a {wanted}. Choose another model")
 
 
-def _pace(left: Event, until: float) -> Check:
-    """Return a check that raises Unwanted once `left` is set, and UsageError after a time; it rests now and then."""
+def _build_check(left: Event, until: float) -> Check:
+    """Return a check that raises Unwanted once `left` is set and UsageError after `until`. It sleeps now and then."""
     began = monotonic()
 
     def check() -> None:
         nonlocal began
         if left.is_set():
-            raise Unwanted("nobody waits for this")
+            raise Unwanted("all clients have disconnected")
         now = monotonic()
         if now > until:
             raise UsageError(
-                "the pattern and the words take too long to prepare: use a simpler pattern, or fewer words"
+                "the pattern and the words take too long to prepare. Use a simpler pattern, or fewer words"
             )
         if now - began > WORK_SECONDS:
             sleep(REST_SECONDS)
@@ -257,34 +262,35 @@ def _pace(left: Event, until: float) -> Check:
 
 
 class ModelRegistry:
-    """Several of them by name; the first is the one that is meant where none is named."""
+    """The served models by name. The first is the default."""
 
     def __init__(self, served: Sequence[ModelWorker]):
         if not served:
-            raise UsageError("there is nothing to serve: name a run")
+            raise UsageError("there is nothing to serve. Name a run folder")
         self._served: Mapping[str, ModelWorker] = {each.name: each for each in served}
         if len(self._served) < len(served):
-            raise UsageError("two runs have the same name: give one as NAME=FOLDER")
+            raise UsageError("two runs have the same name. Give one as NAME=FOLDER")
 
     def __iter__(self) -> Iterator[ModelWorker]:
         return iter(self._served.values())
 
     def get(self, name: str | None = None, kind: Kind | None = None) -> ModelWorker:
-        """The one of this name, or else the first of this kind; raises UnknownModel, saying which there are."""
+        """Return the model of this name or, without a name, the first of this kind. Raises UnknownModel."""
         if name is not None:
             if name not in self._served:
-                raise UnknownModel(f"there is no model '{name[:80]}': there are {', '.join(self._served)}")
+                raise UnknownModel(f"there is no model '{name[:80]}'. The models are {', '.join(self._served)}")
             return self._served[name]
         found = next((each for each in self if kind is None or each.kind == kind), None)
         if found is None:
-            raise UnknownModel(f"no {kind} is served: there are {', '.join(self._served)}")
+            raise UnknownModel(f"no {kind} is served. The models are {', '.join(self._served)}")
         return found
 
     @property
     def is_stopping(self) -> bool:
+        """True once any of the models refuses new requests."""
         return any(each.is_stopping for each in self)
 
     def close(self) -> None:
-        """Let all threads end."""
+        """Shut down the threads of all models."""
         for each in self:
             each.close()

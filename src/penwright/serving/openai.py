@@ -1,4 +1,4 @@
-"""OpenAI's interface for completions, as its clients know it."""
+"""The routes of OpenAI's completions API, for its existing clients."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
@@ -28,7 +28,7 @@ class ModelCard(BaseModel):
 
 
 class ModelList(BaseModel):
-    """All of them."""
+    """All served models."""
 
     object: Literal["list"] = "list"
     data: list[ModelCard]
@@ -36,24 +36,24 @@ class ModelList(BaseModel):
 
 @router.get("/models")
 async def models(shelf: TheShelf) -> ModelList:
-    """Those that are served, the default first."""
+    """List the served models, the default first."""
     return ModelList(data=[_card(served) for served in shelf])
 
 
 @router.get("/models/{name}")
 async def model(name: str, shelf: TheShelf) -> ModelCard:
-    """One of them."""
+    """Return one served model."""
     return _card(shelf.get(name))
 
 
 @router.post("/completions", response_model=CompletionAnswer)
 async def completions(asked: CompletionRequest, shelf: TheShelf, limits: TheSettings) -> Response:
-    """Go on with one or several prompts, each n times; with `stream`, as events that end with [DONE]."""
+    """Complete one or more prompts, n times each. With `stream`, send events that end with [DONE]."""
     work = Completing(asked, shelf.get(asked.model, "writer"), limits)
     await work.prepare()
     pieces = work.stream()
     if asked.stream:
-        first = await anext(pieces)  # what cannot begin is refused as anything else is
+        first = await anext(pieces)  # an error before the first piece becomes an ordinary error response
         return StreamingResponse(_events(work, first, pieces), media_type="text/event-stream")
     async with aclosing(pieces):
         async for _ in pieces:

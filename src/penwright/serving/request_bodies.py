@@ -1,4 +1,4 @@
-"""The body of a request: JSON that is text, or a form."""
+"""Parsers of request bodies: JSON and HTML forms."""
 
 import json
 import re
@@ -11,14 +11,14 @@ from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 FORM, PARTS = "application/x-www-form-urlencoded", "multipart/form-data"
-MOST_FIELDS = 1000  # of a form
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # half of a pair, or a pair: a whole character
+MOST_FIELDS = 1000  # fields of a form
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # half of a pair, or part of a whole pair, which is one character
 
 
 def kind_of(content_type: str, body: bytes) -> str:
-    """Return the media type of a body: a form, or else JSON, whatever the header says.
+    """Return the media type of a form, or JSON for any other body, whatever the header says.
 
-    `curl -d '{"text": ""}'` sends JSON under the name of a form.
+    `curl -d '{"text": ""}'` sends JSON with the content type of a form.
     """
     kind = content_type.partition(";")[0].strip().lower()
     is_object = kind == FORM and body.lstrip()[:1] == b"{"
@@ -26,24 +26,24 @@ def kind_of(content_type: str, body: bytes) -> str:
 
 
 def problem_of_json(body: bytes) -> str | None:
-    """Return why a body is not JSON that can be sent on as text, or None. Wrong syntax is found later."""
+    """Return why a JSON body is not valid Unicode, or None. Syntax errors are found later."""
     try:
         body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        return f"the body is not UTF-8: see byte {error.start}"
+        return f"the body is not UTF-8: byte {error.start} is invalid"
     if _SURROGATE.search(body) is None:
         return None
     try:
         json.dumps(json.loads(body), ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        return "the body holds half of a surrogate pair (\\ud800 to \\udfff alone), which is no text"
+        return "the body contains half of a surrogate pair (\\ud800 to \\udfff alone), which is not valid Unicode"
     except (ValueError, RecursionError):
         return None
     return None
 
 
 async def read_fields(content_type: str, body: bytes) -> Mapping[str, Any]:
-    """Return the fields of JSON or of a form; of a form, a field that comes several times is a list.
+    """Return the fields of a JSON object or a form. A form field that occurs several times becomes a list.
 
     Raises ValueError, or RecursionError, for a body that is neither.
     """
@@ -51,7 +51,7 @@ async def read_fields(content_type: str, body: bytes) -> Mapping[str, Any]:
     if kind == "application/json":
         found = json.loads(body)
         if not isinstance(found, dict):
-            raise ValueError("the body is not an object")
+            raise ValueError("the body is not a JSON object")
         return found
     fields: Mapping[str, list[Any]]
     if kind == FORM:

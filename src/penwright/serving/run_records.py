@@ -1,4 +1,4 @@
-"""The lines that training wrote, read so that damage costs a line and not the page."""
+"""Readers of the logs of training. A damaged line costs only that line."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 Record = dict[str, Any]
-MOST_BYTES = 64_000_000  # of a file, from its end
-KEYS: Mapping[str, Mapping[str, type]] = {  # that a line must have, with the types of their values
+MOST_BYTES = 64_000_000  # bytes read from the end of a file
+KEYS: Mapping[str, Mapping[str, type]] = {  # required keys of a line, with the types of their values
     "steps.jsonl": {"step": int, "seconds": float, "targets": int},
     "metrics.jsonl": {"step": int},
     "samples.jsonl": {"step": int, "prompt": str, "completion": str},
@@ -16,18 +16,18 @@ KEYS: Mapping[str, Mapping[str, type]] = {  # that a line must have, with the ty
 
 
 class Records(NamedTuple):
-    """The sound lines of a file, and what is wrong with the others."""
+    """The valid records of a file, and a description of the damaged lines."""
 
     lines: Sequence[Record]
-    problem: str  # "" where nothing is
+    problem: str  # "" if there is none
 
 
 def read_records(path: Path) -> Records:
-    """Return the records of steps.jsonl, metrics.jsonl or samples.jsonl; none where there is no such file.
+    """Return the records of steps.jsonl, metrics.jsonl or samples.jsonl; none if the file is missing.
 
-    A last line that a kill cut short is no problem.
+    An incomplete last line, which a killed process leaves, is not reported.
     """
-    if not path.is_file():  # but perhaps a pipe, which would never end
+    if not path.is_file():  # missing, or a pipe, which would never end
         return Records((), "")
     try:
         with path.open("rb") as file:
@@ -47,7 +47,7 @@ def read_records(path: Path) -> Records:
 
 
 def finite(value: object) -> float | None:
-    """Return a number that JSON can hold, or None."""
+    """Return the value as a float that JSON can hold, or None."""
     try:
         return float(value) if isinstance(value, int | float) and isfinite(value) else None
     except OverflowError:
@@ -80,4 +80,4 @@ def _problem(name: str, bad: Sequence[int]) -> str:
         return ""
     lines = "line" if len(bad) == 1 else "lines"
     shown = ", ".join(map(str, bad[:3])) + (", ..." if len(bad) > 3 else "")
-    return f"{name}: {lines} {shown} cannot be read and {'is' if len(bad) == 1 else 'are'} left out"
+    return f"{name}: {lines} {shown} cannot be read and {'is' if len(bad) == 1 else 'are'} skipped"

@@ -1,7 +1,7 @@
-"""What the page needs to translate: sentences with what is known of each word, and other ways to put them.
+"""The routes of the translation screen: sentences with word probabilities, alternatives, alignments and beam trees.
 
-Texts are cut into words as `translation/words.py` says. A word comes as a text with what stands before it, not as a
-place: browsers count characters otherwise than Python.
+Texts are split into words as in `translation/words.py`. A word is sent with the text before it, not with an offset:
+browsers and Python count characters differently.
 """
 
 import asyncio
@@ -55,14 +55,14 @@ from penwright.translation.words import WordSpan, numbers_of, pieces_of_words, w
 
 router = APIRouter(prefix="/translating", responses=REFUSALS)
 T = TypeVar("T")
-MOST_WORDS, MOST_CHARACTERS = 300, 3000  # of a sentence: search and attention grow with the square of its length
-LONGER = 4  # times the length of a sentence that its translation may have
-WEAKEST = 0.01  # weight of attention that is sent
+MOST_WORDS, MOST_CHARACTERS = 300, 3000  # per sentence: the cost of search and attention is quadratic in its length
+LONGER = 4  # a translation may have this many times MOST_CHARACTERS
+WEAKEST = 0.01  # smallest attention weight that is sent
 
 
 @router.post("/cut", response_model=TranslatedDocument)
 async def cut(asked: AskedDocument, shelf: TheShelf, limits: TheSettings) -> Response:
-    """Return the paragraphs and sentences of a text. Sentences too long to be translated at once are cut as well."""
+    """Split a text into paragraphs and sentences. Sentences too long to translate at once are split as well."""
     check_texts([asked.text], limits)
     translator = shelf.get(asked.model, "translator").translator
     text = asked.text.replace("\r\n", "\n")
@@ -75,7 +75,7 @@ async def cut(asked: AskedDocument, shelf: TheShelf, limits: TheSettings) -> Res
 
 @router.post("/sentences", response_model=Sentences)
 async def translate(asked: AskedSentences, shelf: TheShelf, limits: TheSettings) -> Response:
-    """Return translations with the probability of each word, and what became of terms."""
+    """Translate sentences. Return the probability of each word and the result of each glossary term."""
     served = shelf.get(asked.model, "translator")
     translator = served.translator
     check_texts([each.text + each.prefix for each in asked.sentences], limits)
@@ -84,8 +84,8 @@ async def translate(asked: AskedSentences, shelf: TheShelf, limits: TheSettings)
     total = sum(len(each.text) for each in asked.sentences)
     if total > limits.max_characters:
         most = f"{limits.max_characters:,} (max_characters)"
-        raise TooMuch(f"sentences of {total:,} characters in all: this server takes {most}")
-    demands = await _demands(asked, limits)
+        raise TooMuch(f"the sentences have {total:,} characters in total: this server accepts {most}. Send fewer")
+    demands = await _constraints(asked, limits)
 
     def find() -> list[Translation]:
         beam_size = asked.beam_size or translator.defaults.beam_size
@@ -98,19 +98,22 @@ async def translate(asked: AskedSentences, shelf: TheShelf, limits: TheSettings)
             prefixes=[each.prefix for each in asked.sentences],
         )
 
-    found = await _while_wanted(served, find)
+    found = await _run_while_connected(served, find)
     return await as_json(lambda: Sentences(sentences=[_sentence(each, translator.tokenizer) for each in found]))
 
 
 @router.post("/links", response_model=Links)
 async def links(asked: AskedLinks, shelf: TheShelf, limits: TheSettings) -> Response:
-    """Return how much each word of a translation looks at each word of its sentence."""
+    """Return how much each word of a translation attends to each word of its sentence."""
     served = shelf.get(asked.model, "translator")
     translator = served.translator
     check_texts([asked.text, asked.target], limits)
     check_sentence(asked.text, "", "the sentence")
     if len(asked.target) > LONGER * MOST_CHARACTERS:
-        raise TooMuch(f"a translation of {len(asked.target):,} characters: at most {LONGER * MOST_CHARACTERS:,}")
+        raise TooMuch(
+            f"the translation has {len(asked.target):,} characters, but the limit is {LONGER * MOST_CHARACTERS:,}. "
+            "Shorten it"
+        )
     head, tokenizer = await asyncio.to_thread(served.alignment), translator.tokenizer
 
     def look() -> Weights:
@@ -130,30 +133,32 @@ async def links(asked: AskedLinks, shelf: TheShelf, limits: TheSettings) -> Resp
 
 @router.post("/words")
 async def other_words(asked: AskedSentence, shelf: TheShelf, limits: TheSettings) -> OtherWords:
-    """Return the likeliest next words after the prefix, each with the rest translated anew."""
+    """Return the most likely next words after the prefix, each with a new translation of the rest."""
     served = shelf.get(asked.model, "translator")
     translator = served.translator
     check_texts([asked.text + asked.prefix], limits)
     check_sentence(asked.text, asked.prefix, "the sentence")
-    demands = await _demands(asked, limits)
-    found = await _while_wanted(served, lambda: translator.alternatives(asked.text, asked.prefix, asked.n, demands))
+    demands = await _constraints(asked, limits)
+    found = await _run_while_connected(
+        served, lambda: translator.alternatives(asked.text, asked.prefix, asked.n, demands)
+    )
     return OtherWords(words=[_other_word(each, asked.prefix) for each in found])
 
 
 @router.post("/tree", response_model=Tree)
 async def tree(asked: AskedSentence, shelf: TheShelf, limits: TheSettings) -> Response:
-    """Return the tree of the search that leads to the translation of a sentence."""
+    """Return the tree of the beam search that translates a sentence."""
     served = shelf.get(asked.model, "translator")
     translator = served.translator
     check_texts([asked.text + asked.prefix], limits)
     check_sentence(asked.text, asked.prefix, "the sentence")
-    demands = await _demands(asked, limits)
+    demands = await _constraints(asked, limits)
     grown = BeamTree()
 
     def answer() -> None:
         def watch(source: int, extension: Extension) -> None:
             if source != 0:
-                raise UsageError("a tree is drawn of one sentence: give a single line that is not too long")
+                raise UsageError("the tree shows one sentence only. Send a single line that is not too long")
             grown(source, extension)
 
         beam_size = asked.beam_size or translator.defaults.beam_size
@@ -167,29 +172,32 @@ async def tree(asked: AskedSentence, shelf: TheShelf, limits: TheSettings) -> Re
             watch=watch,
         )
 
-    await _while_wanted(served, answer)
+    await _run_while_connected(served, answer)
     return await as_json(lambda: Tree(nodes=[TreeNode(**node._asdict()) for node in grown.nodes(translator.tokenizer)]))
 
 
 def check_sentence(text: str, prefix: str, name: str) -> None:
-    """Refuse a sentence whose search, or whose answer, would be out of proportion; raises TooMuch."""
+    """Raise TooMuch for a sentence whose search or answer would be too large."""
     longest = max(len(text), len(prefix))
     if longest > MOST_CHARACTERS:
         raise TooMuch(
-            f"{name} has {longest:,} characters: at most {MOST_CHARACTERS:,}. Cut it first (/translating/cut)"
+            f"{name} has {longest:,} characters, but the limit is {MOST_CHARACTERS:,}. "
+            "Split it first (/translating/cut)"
         )
     n_words = max(len(word_spans(each)) for each in (text, prefix))
     if n_words > MOST_WORDS:
-        raise TooMuch(f"{name} has {n_words:,} words: at most {MOST_WORDS:,}. Cut it first (/translating/cut)")
+        raise TooMuch(
+            f"{name} has {n_words:,} words, but the limit is {MOST_WORDS:,}. Split it first (/translating/cut)"
+        )
 
 
-async def _while_wanted(served: ModelWorker, function: Callable[[], T]) -> T:
-    """Return what `function` finds by searching; when its client goes away, the search ends within a step."""
-    gone = Event()
+async def _run_while_connected(served: ModelWorker, function: Callable[[], T]) -> T:
+    """Run a search and return its result. If the client disconnects, the search ends within a step."""
+    disconnected = Event()
 
     def check() -> None:
-        if gone.is_set():
-            raise Unwanted("whoever asked has gone")
+        if disconnected.is_set():
+            raise Unwanted("the client has disconnected")
 
     def work() -> T:
         with served.translator.watched(check):
@@ -198,10 +206,10 @@ async def _while_wanted(served: ModelWorker, function: Callable[[], T]) -> T:
     try:
         return await served.run(work)
     finally:
-        gone.set()
+        disconnected.set()
 
 
-async def _demands(asked: TranslationOptions, limits: ServingSettings) -> Constraints:
+async def _constraints(asked: TranslationOptions, limits: ServingSettings) -> Constraints:
     check_texts([asked.glossary], limits)
     return Constraints(await asyncio.to_thread(Glossary.parse, asked.glossary.encode(), "the glossary,"))
 
@@ -224,7 +232,7 @@ def _paragraph(block: TextBlock, translator: Translator) -> Paragraph:
 
 
 def short_parts(text: str) -> list[str]:
-    """Return the text in parts that `check_sentence` accepts, cut before words where that is possible."""
+    """Split a text into parts that `check_sentence` accepts, before a word if possible."""
     cuts, start, n_words = [0], 0, 0
     for span in word_spans(text):
         if n_words == MOST_WORDS or (span.end - start > MOST_CHARACTERS and span.start > start):
@@ -257,12 +265,12 @@ def _sentence(found: Translation, tokenizer: Tokenizer) -> Sentence:
     places = pieces_of_words(found.source, tokenizer)
     return Sentence(
         source=_words(found.source, places),
-        ways=[_way(places, candidate, tokenizer) for candidate in found.candidates],
+        ways=[_translation(places, candidate, tokenizer) for candidate in found.candidates],
         warnings=list(found.warnings),
     )
 
 
-def _way(source: Sequence[WordSpan], candidate: Candidate, tokenizer: Tokenizer) -> Way:
+def _translation(source: Sequence[WordSpan], candidate: Candidate, tokenizer: Tokenizer) -> Way:
     sides = source, pieces_of_words(candidate.text, tokenizer)
     return Way(
         text=candidate.text,
@@ -274,7 +282,7 @@ def _way(source: Sequence[WordSpan], candidate: Candidate, tokenizer: Tokenizer)
 
 
 def _probabilities(candidate: Candidate, places: Sequence[WordSpan], tokenizer: Tokenizer) -> list[float | None]:
-    """That of each word, of its tokens together; none where the text is not what its tokens spell."""
+    """Return the joint probability of each word's tokens, or None if the tokens do not spell the text."""
     spelled = [tokenizer.token_bytes(piece.token) for piece in candidate.pieces if piece.token != tokenizer.end_id]
     if not places or b"".join(spelled) != candidate.text.encode():
         return [None] * len(places)
@@ -291,11 +299,11 @@ def _term(outcome: ConstraintResult, sources: Sequence[WordSpan], targets: Seque
         target=outcome.target,
         state=outcome.state,
         protected=outcome.protected,
-        source_words=list(_among(sources, outcome.start, outcome.end)),
-        target_words=list(_among(targets, outcome.target_start, outcome.target_end)),
+        source_words=list(_overlapping(sources, outcome.start, outcome.end)),
+        target_words=list(_overlapping(targets, outcome.target_start, outcome.target_end)),
     )
 
 
-def _among(places: Sequence[WordSpan], start: int, end: int) -> Iterator[int]:
-    """The words that a span touches."""
+def _overlapping(places: Sequence[WordSpan], start: int, end: int) -> Iterator[int]:
+    """Yield the indices of the words that a span overlaps."""
     return (number for number, place in enumerate(places) if place.start < end and start < place.end)

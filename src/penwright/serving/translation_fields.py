@@ -1,4 +1,4 @@
-"""What is asked of translating.py, and what it answers."""
+"""The request and response fields of the translation screen's routes."""
 
 from typing import Annotated, Literal, NamedTuple
 
@@ -10,26 +10,26 @@ MOST_BEAMS = 16
 
 
 class SentenceWord(BaseModel):
-    """A word of a text, and what stands between it and the word before."""
+    """A word of a text, with the text between it and the previous word."""
 
     before: str
     text: str
-    probability: float | None = None  # of all its tokens, given what stands before; None where they are not known
+    probability: float | None = None  # joint probability of its tokens; None if unknown
 
 
 class TermResult(BaseModel):
-    """What became of a wished word, or of a span that stays as it is."""
+    """The result of a glossary term, or of a protected span."""
 
     source: str
     target: str
     state: Literal["found", "forced", "inserted", "missed"]
     protected: bool
-    source_words: list[int]  # places among the words
+    source_words: list[int]  # indices of words
     target_words: list[int]
 
 
 class Way(BaseModel):
-    """One way to put a sentence."""
+    """One translation of a sentence."""
 
     text: str
     log_prob: float  # in nats
@@ -47,7 +47,7 @@ class Sentence(BaseModel):
 
 
 class TranslationOptions(ModelRequest):
-    """How to translate."""
+    """The options of a translation request."""
 
     model: Name | None = None  # None: the first translator
     glossary: Text = ""  # the lines of a glossary file
@@ -56,32 +56,32 @@ class TranslationOptions(ModelRequest):
 
 
 class Wanted(ModelRequest):
-    """A sentence, and how its translation begins; a beginning that ends in white space ends a word."""
+    """A sentence and the prefix of its translation. White space at the end of the prefix ends its last word."""
 
     text: Text
     prefix: Text = ""
 
 
 class AskedSentences(TranslationOptions):
-    """Several sentences."""
+    """A request to translate several sentences."""
 
     sentences: Annotated[list[Wanted], Field(max_length=MOST_ENTRIES, fail_fast=True)]
 
 
 class AskedSentence(TranslationOptions, Wanted):
-    """One sentence."""
+    """A request for the alternatives or the beam tree of one sentence."""
 
     n: Annotated[int, Field(ge=1, le=20)] = 6
 
 
 class Sentences(BaseModel):
-    """In the order of what was asked."""
+    """The translated sentences, in the order of the request."""
 
     sentences: list[Sentence]
 
 
 class AskedLinks(ModelRequest):
-    """A sentence and one of its translations."""
+    """A request for the word alignment of a sentence and a translation."""
 
     model: Name | None = None
     text: Text
@@ -89,18 +89,18 @@ class AskedLinks(ModelRequest):
 
 
 class Link(NamedTuple):
-    """How much a word looks at a source word."""
+    """The attention of a target word to a source word."""
 
-    target: int  # its place among the words
+    target: int  # index of the word
     source: int
     weight: float
 
 
 class Links(BaseModel):
-    """Where the words of a translation look; weights below 0.01 are left out."""
+    """The word alignment of a translation, without weights below 0.01."""
 
     links: list[Link]
-    aligned_by: str  # whose attention the weights are
+    aligned_by: str  # which heads the weights come from
 
 
 class SourceSentence(BaseModel):
@@ -109,48 +109,48 @@ class SourceSentence(BaseModel):
     before: str
     text: str
     after: str
-    words: list[str]  # of the text
+    words: list[str]  # the words of the text
 
 
 class Paragraph(BaseModel):
-    """Lines that belong together; see translation/documents.py."""
+    """The lines of a paragraph; see translation/documents.py."""
 
     first: str  # white space and bullet before the first line
-    rest: str  # white space before the others
-    width: int  # of the longest line; 0 where there is one line only
+    rest: str  # white space before the other lines
+    width: int  # width of the longest line; 0 for a single line
     sentences: list[SourceSentence]
 
 
 class TranslatedDocument(BaseModel):
-    """A text in paragraphs."""
+    """A text split into paragraphs and sentences."""
 
     paragraphs: list[Paragraph]
 
 
 class AskedDocument(ModelRequest):
-    """A text to be cut."""
+    """A request to split a text into sentences."""
 
     model: Name | None = None
     text: Text
 
 
 class OtherWord(BaseModel):
-    """A word that could come next, with the best way to go on."""
+    """A possible next word, with the best translation that contains it."""
 
     word: str
-    probability: float  # of its first token
+    probability: float  # probability of its first token
     text: str
-    prefix: str  # how a translation begins that is to have it here
+    prefix: str  # the prefix of a translation that has this word here
 
 
 class OtherWords(BaseModel):
-    """Likeliest first."""
+    """The possible next words, most likely first."""
 
     words: list[OtherWord]
 
 
 class TreeNode(BaseModel):
-    """A node of the tree of a search, as views/modules/beam.js draws it."""
+    """A node of a beam search tree, as views/modules/beam.js draws it."""
 
     id: int
     parent: int | None
@@ -162,6 +162,6 @@ class TreeNode(BaseModel):
 
 
 class Tree(BaseModel):
-    """What search tried."""
+    """The tree of all hypotheses that a beam search tried."""
 
     nodes: list[TreeNode]

@@ -1,4 +1,4 @@
-"""What the page needs to write: tokens as they come, each with what else might have come, and why."""
+"""The routes of the writing screen: generated tokens with their alternatives, and scores of texts."""
 
 import asyncio
 import json
@@ -35,35 +35,35 @@ from penwright.tokenizers import TextStream, Tokenizer
 
 router = APIRouter(responses={**REFUSALS})
 N_LIKELY = 10
-MOST_LIKELY = 50_000  # alternatives of all tokens of a text
+MOST_LIKELY = 50_000  # alternatives in total, over all tokens of a text
 Tokens = tuple[int, ...]
 
 
 class TokenChoice(BaseModel):
-    """A token that might come."""
+    """A candidate for the next token."""
 
     id: int
-    text: str  # as it reads by itself
-    shown: str | None = None  # what it adds to a text, where that is something else: "" for a part of a character
-    probability: float  # under the model itself
-    chance: float | None = None  # of being drawn under the settings; None where there were none
+    text: str  # the token alone
+    shown: str | None = None  # what it adds to a text, if that differs: "" for part of a character
+    probability: float  # the model's, before the settings
+    chance: float | None = None  # probability with the settings; None if none apply
 
 
 class Foresight(BaseModel):
-    """The next token, before it is drawn."""
+    """The distribution of the next token before it is sampled."""
 
     likeliest: list[TokenChoice]
-    entropy: float  # of the model's distribution, in nats
-    n_kept: int  # how many tokens can be drawn
+    entropy: float  # entropy of the model's distribution, in nats
+    n_kept: int  # how many tokens can be sampled
 
 
 class WrittenToken(BaseModel):
-    """A token as it was drawn."""
+    """A generated token."""
 
     id: int
     text: str
-    shown: str  # the text that has become complete with it
-    log_prob: float  # under the model itself, in nats
+    shown: str  # the text that this token completes
+    log_prob: float  # the model's, before the settings, in nats
     rank: int
     entropy: float
     likeliest: list[TokenChoice]
@@ -71,7 +71,7 @@ class WrittenToken(BaseModel):
 
 
 class ScoredToken(BaseModel):
-    """A token of a text, as the model saw it come."""
+    """A token of a given text, scored by the model."""
 
     id: int
     text: str
@@ -84,36 +84,34 @@ class ScoredToken(BaseModel):
 
 
 class Scores(BaseModel):
-    """All tokens of a text."""
+    """The scores of all tokens of a text."""
 
     tokens: list[ScoredToken]
-    warnings: list[str]  # of what the model does not know
+    warnings: list[str]  # warnings about unknown characters
 
 
 class PromptRequest(ModelRequest):
-    """A text, and the tokens after it: what was written before is continued token by token."""
+    """A text and the token ids after it. Ids make sure that a generated text is continued from the same tokens."""
 
     model: Name | None = None
     text: Text = ""
     tokens: Annotated[list[TokenId], Field(max_length=100_000, fail_fast=True, default_factory=list)]
-    settings: Annotated[
-        dict[str, Any], Field(default_factory=dict)
-    ]  # what differs from the model's own; a null takes a rule away
+    settings: Annotated[dict[str, Any], Field(default_factory=dict)]  # changes to the model's own; null disables a rule
 
 
 @router.post("/next")
 async def next_token(asked: PromptRequest, shelf: TheShelf, limits: TheSettings) -> Foresight:
-    """Return what may come next, before and after the settings. For a text that was just asked about, no model runs."""
+    """Return the next token's probabilities before and after the settings. Logits of recent texts are cached."""
     served = shelf.get(asked.model, "writer")
     check_texts([asked.text], limits)
     settings = decoding_settings(served.generator.defaults, asked.settings, "settings")
     tokens = await asyncio.to_thread(_tokens, served, asked)
-    return await served.run(lambda: _foresight(served, tokens, settings))
+    return await served.run(lambda: _next_distribution(served, tokens, settings))
 
 
 @router.post("/score", response_model=Scores)
 async def score(asked: PromptRequest, shelf: TheShelf, limits: TheSettings) -> Response:
-    """Return how likely each token of a text is, given those before it. Of a long text, fewer alternatives are told."""
+    """Return the probability of each token given the tokens before it. Long texts get fewer alternatives."""
     served = shelf.get(asked.model, "writer")
     check_texts([asked.text], limits)
     tokenizer = served.generator.tokenizer
@@ -129,14 +127,17 @@ async def score(asked: PromptRequest, shelf: TheShelf, limits: TheSettings) -> R
 
 @router.post("/write", response_class=StreamingResponse)
 async def write(asked: PromptRequest, shelf: TheShelf, limits: TheSettings) -> StreamingResponse:
-    """Continue a text: events `token` (a WrittenToken), then `done` or `error`."""
+    """Continue a text. The events are `token` (a WrittenToken), then `done` or `error`."""
     served = shelf.get(asked.model, "writer")
     check_texts([asked.text], limits)
     settings = decoding_settings(served.generator.defaults, asked.settings, "settings")
     if settings.max_new_tokens is None:
         settings = settings.model_copy(update={"max_new_tokens": min(MAX_NEW_TOKENS, limits.max_new_tokens)})
     elif settings.max_new_tokens > limits.max_new_tokens:
-        raise TooMuch(f"{settings.max_new_tokens} new tokens: this server writes {limits.max_new_tokens} at a time")
+        raise TooMuch(
+            f"{settings.max_new_tokens} new tokens: this server allows {limits.max_new_tokens} (max_new_tokens). "
+            "Ask for fewer"
+        )
 
     def prepare(check: Callable[[], None]) -> list[Request]:
         _, *tokens = _tokens(served, asked)
@@ -144,7 +145,7 @@ async def write(asked: PromptRequest, shelf: TheShelf, limits: TheSettings) -> S
 
     is_quick = not is_constrained(settings)
     news = served.write(await (asyncio.to_thread(prepare, never_end) if is_quick else served.build(prepare)))
-    first = await anext(news, None)  # what cannot begin is refused as anything else is
+    first = await anext(news, None)  # an error before the first token becomes an ordinary error response
     return StreamingResponse(_events(served, first, news), media_type="text/event-stream")
 
 
@@ -198,23 +199,23 @@ def _scored(tokenizer: Tokenizer, found: TokenScores, place: int) -> ScoredToken
 
 
 def _tokens(served: ModelWorker, asked: PromptRequest) -> Tokens:
-    """Return the tokens with the start token; raises UsageError for those that the model does not have."""
+    """Return the start token and all tokens of the prompt. Raises UsageError for unknown token ids."""
     tokenizer = served.generator.tokenizer
-    strange = next((token for token in asked.tokens if token >= tokenizer.vocab_size), None)
-    if strange is not None:
-        raise UsageError(f"there is no token {strange}: tokens are 0 to {tokenizer.vocab_size - 1}")
+    unknown = next((token for token in asked.tokens if token >= tokenizer.vocab_size), None)
+    if unknown is not None:
+        raise UsageError(f"there is no token {unknown}. The tokens are 0 to {tokenizer.vocab_size - 1}")
     return (tokenizer.start_id, *tokenizer.encode(asked.text), *asked.tokens)
 
 
 @lru_cache(maxsize=32)
 def _logits(served: ModelWorker, tokens: Tokens) -> Float[Tensor, " vocab_size"]:
-    """Return the scores of the token after these; kept, so that settings can be tried out."""
+    """Return the logits of the token after these. They are cached, so that settings can be tried quickly."""
     return served.generator.next_logits(tokens).double()
 
 
-def _foresight(served: ModelWorker, tokens: Tokens, settings: DecodingSettings) -> Foresight:
+def _next_distribution(served: ModelWorker, tokens: Tokens, settings: DecodingSettings) -> Foresight:
     tokenizer, context = served.generator.tokenizer, served.generator.model.settings.context_length
-    logits = _logits(served, tuple(in_view(tokens, context)))  # the model reads no more, so no more is kept
+    logits = _logits(served, tuple(in_view(tokens, context)))  # the model reads no more, so the cache key needs no more
     sampling = manner_of(tokenizer, settings, []).sampling
     reshaped = sampling.reshape(logits[None], History([tokens], logits[None]) if sampling.looks_back else None)[0]
     chances = (

@@ -1,8 +1,8 @@
-"""START HERE: the table of tasks. One row says which corpus, batches, scores and samples make up a task.
+"""START HERE: the table of tasks. Each entry names the corpus, batches, scores and samples of one task.
 
-In any run, `workflows/plan.py` opens the corpus and plans the recipe. `workflows/train.py` trains
-the tokenizer, stores the tokens, and lets a `Session` step a `Trainer` through the batches, evaluate and save. Each
-task has a module of its own: `generation.py`, `translation.py`, `classification.py`.
+In every run, `workflows/plan.py` opens the corpus and plans the recipe. Then `workflows/train.py` trains the tokenizer
+and stores the tokens. A `Session` steps a `Trainer` through the batches, evaluates and saves. Each task has a module of
+its own: `generation.py`, `translation.py`, `classification.py`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -51,27 +51,27 @@ __all__ = [
 
 @dataclass(frozen=True)
 class TaskParts:
-    """What makes up a task."""
+    """The functions and columns that make up a task."""
 
     purpose: str
     open_corpus: Callable[[Sequence[str], Reading], AnyCorpus]
-    open_measured: Callable[[Sequence[str], Reading], AnyCorpus]  # all of it, to measure a model on
-    columns: tuple[str, ...]  # of texts, in the token store
-    labels: tuple[str, ...]  # columns of labels there
-    rows: Callable[[AnyPart, Sequence[str]], Iterator[Sequence[Cell]]]  # what goes into them, given all labels
-    texts: Callable[[AnyCorpus], Iterator[str]]  # what the tokenizer learns from
+    open_measured: Callable[[Sequence[str], Reading], AnyCorpus]  # opens files to evaluate on, all of them held out
+    columns: tuple[str, ...]  # text columns of the token store
+    labels: tuple[str, ...]  # label columns of the token store
+    rows: Callable[[AnyPart, Sequence[str]], Iterator[Sequence[Cell]]]  # values of these columns, given all labels
+    texts: Callable[[AnyCorpus], Iterator[str]]  # training texts for the tokenizer
     batches: Callable[[RunContext, TokenStore], AnyBatches]
-    look: Callable[[RunContext], Sequence[Score]]  # while it learns, so a quick one; the first score ranks
-    evaluate: Callable[[RunContext], Sequence[Score]]  # the same scores of the whole held-out part
+    look: Callable[[RunContext], Sequence[Score]]  # quick evaluation while training; the first score ranks
+    evaluate: Callable[[RunContext], Sequence[Score]]  # the same scores on the whole held-out part
     baselines: Callable[
         [RunContext, bool], Sequence[Score]
-    ]  # what a model must beat, under the name of the score it beats
+    ]  # what a model must beat, under the names of the scores of `evaluate`
     sample: Callable[[RunContext], Sequence[Sample]]
 
 
 TASKS: dict[Task, TaskParts] = {
     "generate": TaskParts(
-        purpose="writes on in the manner of a text",
+        purpose="continues a text in its style",
         open_corpus=open_text,
         open_measured=measured_text,
         columns=("text",),
@@ -99,7 +99,7 @@ TASKS: dict[Task, TaskParts] = {
         sample=translation.sample,
     ),
     "classify": TaskParts(
-        purpose="puts texts into classes",
+        purpose="assigns labels to texts",
         open_corpus=open_labelled,
         open_measured=measured_labelled,
         columns=("text",),

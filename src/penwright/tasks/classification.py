@@ -1,4 +1,4 @@
-"""To classify: an encoder-only model of labelled texts."""
+"""Classification: an encoder-only model of labelled texts."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -23,33 +23,40 @@ from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
 
 Rows = NDArray[np.int64]
 N_SAMPLES = 3
-SHOWN = 10  # labels in a message
-MOST_LOOKED_AT = 10_000  # texts at a look
+SHOWN = 10  # labels in an error message
+MOST_LOOKED_AT = 10_000  # texts in a quick evaluation
 
 
 def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
-    """Yield text and number of the label; labels that are written a little differently (1 and 1.0) are found too."""
-    number = {label: place for place, label in enumerate(labels)}
+    """Yield each text with the index of its label.
+
+    Labels that differ only in notation (1 and 1.0) match. Raises PenwrightError for an unknown label.
+    """
+    number = {label: index for index, label in enumerate(labels)}
     keys = Counter(map(label_key, labels))
-    alike = {key: place for place, key in enumerate(map(label_key, labels)) if keys[key] == 1}
+    alike = {key: index for index, key in enumerate(map(label_key, labels)) if keys[key] == 1}
     for example in part:
         assert isinstance(example, Labelled)
-        place = number.get(example.label)
-        if place is None:
-            place = alike.get(label_key(example.label))
-        if place is None:
+        index = number.get(example.label)
+        if index is None:
+            index = alike.get(label_key(example.label))
+        if index is None:
             known = f"{', '.join(labels[:SHOWN])}{', ...' if len(labels) > SHOWN else ''}"
-            raise PenwrightError(f"no text of training has the label '{example.label[:50]}'; it had {known}")
-        yield example.text, place
+            raise PenwrightError(
+                f"the label '{example.label[:50]}' does not occur in the training texts. Their labels: {known}"
+            )
+        yield example.text, index
 
 
 def texts(corpus: AnyCorpus) -> Iterator[str]:
+    """Yield the training texts."""
     for example in corpus.training:
         assert isinstance(example, Labelled)
         yield example.text
 
 
 def batches(bench: RunContext, store: TokenStore) -> LabelledBatches:
+    """Return the batches of a token store."""
     recipe, model = bench.recipe, bench.recipe.model
     return LabelledBatches(
         store.column("text"),
@@ -63,33 +70,34 @@ def batches(bench: RunContext, store: TokenStore) -> LabelledBatches:
 
 
 def evaluate(bench: RunContext) -> Sequence[Score]:
+    """Score all held-out texts."""
     return _scores(bench, np.arange(len(bench.held_out)))
 
 
 def look(bench: RunContext) -> Sequence[Score]:
-    """Of the same ones each time, drawn by chance, where there are many."""
+    """Score a fixed random sample of at most MOST_LOOKED_AT held-out texts."""
     return _scores(bench, np.random.default_rng(0).permutation(len(bench.held_out))[:MOST_LOOKED_AT])
 
 
 def _scores(bench: RunContext, rows: Rows) -> Sequence[Score]:
-    """Of these held-out texts, each read whole, as by whoever uses the model."""
+    """Score these held-out texts. Each is read whole, as when the model is used."""
     classifier, column, labels = bench.application, bench.held_out.column("text"), bench.held_out.labels["label"]
     assert isinstance(classifier, Classifier)
-    parts = np.array_split(rows, max(1, -(-len(rows) // MOST_LOOKED_AT)))  # all at once would not fit
-    found = [
+    parts = np.array_split(rows, max(1, -(-len(rows) // MOST_LOOKED_AT)))  # all at once would not fit in memory
+    results = [
         classified(
             classifier.log_probabilities([column[row] for row in part.tolist()]),
             torch.from_numpy(labels[part].astype(np.int64)),
         )
         for part in parts
     ]
-    counts = np.sum([counts for counts, _ in found], axis=0)
-    nats = sum(surprise.nats for _, surprise in found) / max(1, len(rows))
+    counts = np.sum([counts for counts, _ in results], axis=0)
+    nats = sum(surprise.nats for _, surprise in results) / max(1, len(rows))
     return [*classification_scores(counts), Score("nats per text", nats)]
 
 
 def beaten(bench: RunContext, whole: bool = False) -> Sequence[Score]:
-    """Score the most frequent label, and equal probabilities, on the held-out part, which is always read whole."""
+    """Score the most frequent label, and equal probabilities, always on the whole held-out part."""
     counts = np.bincount(bench.held_out.labels["label"])
     frequent = 100 * float(counts.max() / counts.sum())
     return [
@@ -99,6 +107,7 @@ def beaten(bench: RunContext, whole: bool = False) -> Sequence[Score]:
 
 
 def sample(bench: RunContext) -> Sequence[Sample]:
+    """Classify a few held-out texts."""
     examples = [example for example in islice(bench.corpus.held_out, N_SAMPLES) if isinstance(example, Labelled)]
     classifier = bench.application
     assert isinstance(classifier, Classifier)

@@ -1,4 +1,4 @@
-"""What all tasks share: a run's parts laid out side by side, and the model as a person uses it."""
+"""The context of a run, which all tasks share, and the application that a trained model becomes."""
 
 from dataclasses import dataclass
 
@@ -25,12 +25,12 @@ AnyPart = Part[Document] | Part[Pair] | Part[Labelled]
 
 @dataclass
 class RunContext:
-    """All parts of one run, laid out."""
+    """The parts of a run that tasks work with."""
 
     recipe: Recipe
     corpus: AnyCorpus
     tokenizer: Tokenizer
-    training: TokenStore | None  # None where a model is only measured
+    training: TokenStore | None  # None if the model is only evaluated
     held_out: TokenStore
     model: Model
     device: torch.device
@@ -38,37 +38,38 @@ class RunContext:
 
     @property
     def markers(self) -> Markers:
+        """Ids of the padding, start and end tokens."""
         return Markers(self.tokenizer.pad_id, self.tokenizer.start_id, self.tokenizer.end_id)
 
     @property
     def application(self) -> Application:
-        """The model with its tokenizer, as a person uses it."""
+        """The model with its tokenizer, ready to use."""
         return make_application(self.model, self.tokenizer, self.recipe, self.card)
 
 
 @dataclass(frozen=True)
 class Card:
-    """What a person's use of a model needs to know of its training."""
+    """Facts from training that a model needs when it is used."""
 
     labels: tuple[str, ...] = ()
-    max_source_tokens: int | None = None  # of the longest source seen, with its end token
-    languages: Languages | None = None  # of the pairs; None: not known
+    max_source_tokens: int | None = None  # length of the longest training source, end token included
+    languages: Languages | None = None  # source and target language, if known
 
 
 def make_card(corpus: AnyCorpus, training: TokenStore) -> Card:
-    """What is known after the corpus was read."""
+    """Collect the facts from the corpus and its token store."""
     sources = training.columns.get("source")
     longest = None if sources is None else int(sources.lengths.max()) + 1
     return Card(corpus.labels, longest, languages_between(corpus.names))
 
 
 def languages_of(recipe: Recipe, card: Card) -> Languages | None:
-    """Those of a translator: as its corpus called them, or as its recipe tells."""
+    """Return the languages of a translator, from its corpus or else from its recipe, or None if unknown."""
     return card.languages or languages_told(recipe.data)
 
 
 def make_application(model: Model, tokenizer: Tokenizer, recipe: Recipe, card: Card) -> Application:
-    """The model with its tokenizer: text in, text or labels out."""
+    """Combine the model with its tokenizer into an application: text in, text or labels out."""
     match model:
         case DecoderOnly():
             return Generator(model, tokenizer, recipe.decoding)
@@ -86,7 +87,7 @@ def make_application(model: Model, tokenizer: Tokenizer, recipe: Recipe, card: C
 
 
 def reading_of(recipe: Recipe, roles: Roles | None = None) -> Reading:
-    """Return how files are read: in which columns (those of the recipe, else these `roles`), and what is left out."""
+    """Return how files are read: which columns (from the recipe, else from `roles`), and what is left out."""
     data = recipe.data
     return Reading(
         columns=Columns(data.source, data.target, data.text, data.label, data.label_names, roles or {}),

@@ -1,4 +1,4 @@
-"""To write: a decoder-only model of running text."""
+"""Generation: a decoder-only model of running text."""
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -13,35 +13,38 @@ from penwright.generation.generator import Generator
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
 from penwright.text import first_words
 
-N_PROMPTS, WORDS = 2, 3  # of the samples, unless the settings have prompts
+N_PROMPTS, WORDS = 2, 3  # sample prompts and words in each, unless the settings have prompts
 SAMPLE_TOKENS = 150
-MOST_LOOKED_AT = 500_000  # tokens at a look
-COUNTED = 20_000_000  # tokens for the baselines: enough to count pairs of them well, and they fit into memory
+MOST_LOOKED_AT = 500_000  # tokens in a quick evaluation
+COUNTED = 20_000_000  # training tokens for the baselines: enough to count bigrams well, few enough for memory
 
 
 def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
+    """Yield the text of each document, in chunks."""
     for document in part:
         assert isinstance(document, Document)
         yield (document.chunks,)
 
 
 def texts(corpus: AnyCorpus) -> Iterator[str]:
+    """Yield the chunks of the training documents."""
     for document in corpus.training:
         assert isinstance(document, Document)
         yield from document.chunks
 
 
 def evaluate(bench: RunContext) -> Sequence[Score]:
+    """Score the whole held-out part."""
     return _scores(bench, 1)
 
 
 def look(bench: RunContext) -> Sequence[Score]:
-    """Of windows from all over the held-out part, as if they were all."""
-    return _scores(bench, _one_in(bench))
+    """Score windows from all over the held-out part, scaled up to all of it."""
+    return _scores(bench, _window_stride(bench))
 
 
-def _one_in(bench: RunContext) -> int:
-    """Of so many batches one is looked at."""
+def _window_stride(bench: RunContext) -> int:
+    """Return n such that a quick evaluation reads one in n windows."""
     return -(-len(bench.held_out.column("text").tokens) // MOST_LOOKED_AT)
 
 
@@ -56,22 +59,28 @@ def _scores(bench: RunContext, one_in: int) -> Sequence[Score]:
 
 
 def beaten(bench: RunContext, whole: bool = False) -> Sequence[Score]:
-    """Score predicting by token frequency (unigram), and by the token before (bigram), on the held-out part."""
+    """Score predictions by token frequency (unigram) and by the previous token (bigram), on the held-out part."""
     assert bench.training is not None
     training = bench.training.column("text").tokens[:COUNTED]
     nats = baselines(training, bench.held_out.column("text").tokens, bench.tokenizer.vocab_size)
-    looks = f"; looks take one in {_one_in(bench)} windows" if _one_in(bench) > 1 and not whole else ""
-    return [Score("nats per token", value, note=f"{name}{looks}") for name, value in nats.items()]
+    coverage = (
+        f"; quick evaluations read one in {_window_stride(bench)} windows"
+        if _window_stride(bench) > 1 and not whole
+        else ""
+    )
+    return [Score("nats per token", value, note=f"{name}{coverage}") for name, value in nats.items()]
 
 
 def batches(bench: RunContext, store: TokenStore) -> TextBatches:
+    """Return the batches of a token store."""
     recipe = bench.recipe
     context, tokens = recipe.model.context_length, recipe.training.batch_tokens
     return TextBatches(store.column("text"), context, tokens, bench.markers, recipe.seed)
 
 
 def sample(bench: RunContext) -> Sequence[Sample]:
-    prompts = bench.recipe.training.prompts or _openings(bench.corpus.held_out)
+    """Complete the prompts of the settings, or else the beginnings of held-out lines."""
+    prompts = bench.recipe.training.prompts or _default_prompts(bench.corpus.held_out)
     generator = bench.application
     assert isinstance(generator, Generator)
     length = bench.recipe.decoding.max_new_tokens or SAMPLE_TOKENS
@@ -80,8 +89,8 @@ def sample(bench: RunContext) -> Sequence[Sample]:
 
 
 @lru_cache(maxsize=1)
-def _openings(part: AnyPart) -> list[str]:
-    """The first words of the first lines of the held-out text, before which all of a file may have to be read."""
+def _default_prompts(part: AnyPart) -> list[str]:
+    """Return the first words of the first held-out lines. They are cached, since a whole file may be read for them."""
     chunks = (chunk for document in part if isinstance(document, Document) for chunk in document.chunks)
     lines = [line[:200] for line in next(chunks, "").split("\n") if any(map(str.isalpha, line[:200]))]
     return [first_words(line, WORDS) for line in lines[:N_PROMPTS]] or ["\n"]

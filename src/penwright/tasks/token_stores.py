@@ -1,4 +1,4 @@
-"""The tokens of a corpus on disk: made once, and found again by all they were made of."""
+"""The tokens of a corpus on disk: made once, and found again by a key of everything that they depend on."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from penwright.tokenizers import Tokenizer
 def token_store(
     task: Task, corpus: AnyCorpus, tokenizer: Tokenizer, labels: Sequence[str], *, held_out: bool
 ) -> TokenStore:
-    """The tokens of one part of the corpus, from the cache where they were made before."""
+    """Return the tokens of one part of the corpus, from the cache if they were made before."""
     parts, part = TASKS[task], corpus.held_out if held_out else corpus.training
     key = _key(corpus.fingerprint, tokenizer, labels, held_out=held_out)
 
@@ -25,7 +25,7 @@ def token_store(
 
 
 def kept_training_tokens(fingerprint: str, tokenizer: Tokenizer, labels: Sequence[str]) -> TokenStore | None:
-    """Return the training tokens of the corpus with this fingerprint if the cache has them; the corpus is not read."""
+    """Return the cached training tokens of the corpus with this fingerprint, or None. The corpus is not read."""
     try:
         return open_store(cache_folder("tokens") / _key(fingerprint, tokenizer, labels, held_out=False))
     except PenwrightError:

@@ -1,4 +1,4 @@
-"""To translate: an encoder-decoder of sentence pairs."""
+"""Translation: an encoder-decoder model of sentence pairs."""
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -17,26 +17,29 @@ from penwright.translation.constraints.requirements import NO_CONSTRAINTS
 from penwright.translation.translator import Translator
 
 N_SAMPLES = 3
-MOST_LOOKED_AT = 2000  # pairs that are translated at a look
+MOST_LOOKED_AT = 2000  # pairs that a quick evaluation translates
 
 
 def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
+    """Yield the source and target of each pair."""
     yield from _pairs(part)
 
 
 def texts(corpus: AnyCorpus) -> Iterator[str]:
+    """Yield the training sentences of both languages."""
     for pair in _pairs(corpus.training):
         yield from pair
 
 
 def batches(bench: RunContext, store: TokenStore) -> PairBatches:
+    """Return the batches of a token store."""
     model, tokens, seed = bench.recipe.model, bench.recipe.training.batch_tokens, bench.recipe.seed
-    longest = model.context_length if model.positions.type == "learned" else None  # others reach as far as wanted
+    longest = model.context_length if model.positions.type == "learned" else None  # other positions have no limit
     return PairBatches(store.column("source"), store.column("target"), tokens, bench.markers, seed, longest)
 
 
 def evaluate(bench: RunContext, beam_size: int | None = None, output: Path | None = None) -> Sequence[Score]:
-    """BLEU, chrF and nats a token on the whole held-out part; the translations go into `output`, a line each."""
+    """Score the whole held-out part: BLEU, chrF, nats per token. Translations are written to `output`, one per line."""
     pairs = list(_pairs(bench.corpus.held_out))
     translations = _translate(bench, pairs, beam_size or bench.recipe.decoding.beam_size)
     if output is not None:
@@ -45,38 +48,43 @@ def evaluate(bench: RunContext, beam_size: int | None = None, output: Path | Non
 
 
 def look(bench: RunContext) -> Sequence[Score]:
-    """Greedy translations rank a model's states as well as a beam's do, and few as well as many, in far less time."""
-    pairs = _looked_at(bench.corpus.held_out)
+    """Score greedy translations of some pairs. They rank checkpoints as well as beam search on all, but much faster."""
+    pairs = _evaluated_pairs(bench.corpus.held_out)
     return _scores(bench, pairs, _translate(bench, pairs, beam_size=1))
 
 
 @lru_cache(maxsize=1)
-def _looked_at(part: AnyPart) -> Sequence[Pair]:
-    """From all over the part, kept, since all pairs of a file are read to find those that are held out."""
+def _evaluated_pairs(part: AnyPart) -> Sequence[Pair]:
+    """Return pairs from all over the part. They are cached, because finding them takes reading all pairs of a file."""
     n = min(len(part), MOST_LOOKED_AT)
     chosen = {number * len(part) // n for number in range(n)}
     return [pair for number, pair in enumerate(_pairs(part)) if number in chosen]
 
 
 def _scores(bench: RunContext, pairs: Sequence[Pair], translations: Sequence[str]) -> Sequence[Score]:
-    """Nats are of the whole held-out part, which takes seconds."""
+    """Score the translations, and the nats of the whole held-out part, which takes only seconds."""
     total = surprise(bench.model, batches(bench, bench.held_out).in_order(), bench.device)
     scores = translation_scores(translations, [pair.target for pair in pairs])
     return [*scores, Score("nats per token", total.mean)]
 
 
 def beaten(bench: RunContext, whole: bool = False) -> Sequence[Score]:
-    """Score the untranslated sources: of the pairs of a look, or of the `whole` held-out part."""
-    some = list(_pairs(bench.corpus.held_out)) if whole else _looked_at(bench.corpus.held_out)
+    """Score the untranslated sources of the pairs of a quick evaluation, or of the `whole` held-out part."""
+    evaluated_pairs = list(_pairs(bench.corpus.held_out)) if whole else _evaluated_pairs(bench.corpus.held_out)
     n_pairs = len(bench.corpus.held_out)
-    scores = translation_scores([pair.source for pair in some], [pair.target for pair in some])
-    looks = f"; {len(some):,} of the {n_pairs:,} held-out pairs are looked at" if len(some) < n_pairs else ""
-    return [Score("BLEU", scores[0].value, True, note=f"the source, untranslated{looks}")]
+    scores = translation_scores([pair.source for pair in evaluated_pairs], [pair.target for pair in evaluated_pairs])
+    coverage = (
+        f"; evaluated on {len(evaluated_pairs):,} of the {n_pairs:,} held-out pairs"
+        if len(evaluated_pairs) < n_pairs
+        else ""
+    )
+    return [Score("BLEU", scores[0].value, True, note=f"the source, untranslated{coverage}")]
 
 
 def sample(bench: RunContext) -> Sequence[Sample]:
+    """Translate the prompts of the settings, or else a few held-out sources."""
     asked = [Pair(prompt, "") for prompt in bench.recipe.training.prompts]
-    pairs = asked or _looked_at(bench.corpus.held_out)[:N_SAMPLES]
+    pairs = asked or _evaluated_pairs(bench.corpus.held_out)[:N_SAMPLES]
     translations = _translate(bench, pairs, beam_size=1)
     return [Sample(pair.source, each, pair.target) for pair, each in zip(pairs, translations, strict=True)]
 

@@ -1,4 +1,4 @@
-"""From text to token ids and back: characters, bytes, BPE and unigram, each trained on the user's own text."""
+"""Tokenizers of four kinds, trained on the user's own text: characters, bytes, BPE and unigram."""
 
 from penwright.tokenizers.tokenizer import TextStream, Tokenizer
 from penwright.tokenizers.training import train_tokenizer

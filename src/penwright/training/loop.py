@@ -1,4 +1,4 @@
-"""A training session: steps, looks at held-out examples, samples, checkpoints, and an orderly end."""
+"""The training session: steps, evaluations on held-out examples, samples, checkpoints, and an orderly end."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext, suppress
@@ -14,32 +14,34 @@ from penwright.training.signals import stop_requests
 from penwright.training.trainer import StepReport, Trainer
 
 SAVE_AT_LEAST_EVERY = 300.0  # seconds
-EVALUATIONS = 10  # of a run, unless the settings say otherwise
-OVER_FITTED = 0.01  # nats so much above the least, relatively: more than chance where it is seen ...
-COOL_AFTER, STOP_AFTER = 2, 3  # ... so many times in a row
-FRESH, GROWTH = 2.0, 1.5  # epochs after which a look is due, and again after so many times as many
-FEWEST_STEPS = 20  # of minutes before a look: a model that knows nothing yet writes on to the limit, which takes long
-STOP_BELOW = 0.5  # of the peak of the learning rate: until then the cooldown may still mend what a high one does
+EVALUATIONS = 10  # per run, unless the settings say otherwise
+OVER_FITTED = 0.01  # relative rise of the held-out nats above their minimum that counts as overfitting, not as noise
+COOL_AFTER, STOP_AFTER = 2, 3  # overfitted evaluations in a row before the run cools down, and before it stops
+FRESH, GROWTH = 2.0, 1.5  # An evaluation is due after this many epochs, then whenever their number grew by this factor.
+# No evaluation before this step of a budget in minutes: an untrained model generates up to the length limit, slowly.
+FEWEST_STEPS = 20
+# No early stop above this fraction of the peak learning rate: the cooldown may still repair what a high rate does.
+STOP_BELOW = 0.5
 
 
 class Observer:
-    """Whoever wants to see a run as it goes; every method may be left as it is."""
+    """An observer of a run. Subclasses override the events that they need."""
 
     def said(self, text: str) -> None:
-        """Something a person should know: a choice with its reason, a warning."""
+        """Show a message for a person: a choice with its reason, or a warning."""
 
     def stepped(self, trainer: Trainer, report: StepReport) -> None:
-        """A step was taken."""
+        """Handle the report of a step."""
 
     def evaluated(self, trainer: Trainer, scores: Sequence[Score], samples: Sequence[Sample], best: bool) -> None:
-        """The held-out part was looked at; `best` says that no earlier look was better."""
+        """Handle an evaluation on the held-out part; `best` means that no earlier one was better."""
 
     def finished(self, trainer: Trainer) -> None:
-        """The session ended, well or not."""
+        """Handle the end of the session, successful or not."""
 
 
 class Session:
-    """One run on its way from the first step to the last."""
+    """A training session: one run from its first step to its last."""
 
     def __init__(
         self,
@@ -49,34 +51,34 @@ class Session:
         sample: Callable[[], Sequence[Sample]],
         observers: Sequence[Observer],
     ):
-        """`evaluate` gives scores of which the first one ranks; both functions read the trainer's model."""
+        """Prepare the session. The first score of `evaluate` ranks; it and `sample` use the trainer's model."""
         self.run, self.trainer, self.evaluate, self.sample, self.observers = run, trainer, evaluate, sample, observers
         self.last_evaluated_step, self.last_evaluated_at = trainer.state.step, trainer.state.seconds
         self.saved_step, self.saved_at = trainer.state.step, monotonic()
 
     def fit(self) -> None:
-        """Train to the end of the budget or of patience.
+        """Train until the budget is spent, or until the run stops early.
 
-        Save and raise Interrupted after SIGINT, SIGTERM, SIGHUP or a stop file in the run folder (wishes.py).
+        Save and raise Interrupted after SIGINT, SIGTERM, SIGHUP or a stop file in the run folder (run/stop_file.py).
         """
         try:
             with stop_requests() as received:
                 for report in self.trainer.steps():
-                    self._show("stepped", self.trainer, report)
+                    self._notify("stepped", self.trainer, report)
                     if self._evaluation_is_due():
-                        self._look_up()
+                        self._evaluate()
                     elif monotonic() - self.saved_at > SAVE_AT_LEAST_EVERY:
                         self._save()
                     if self.trainer.state.stopped_early:
                         break
                     unfinished = self.trainer.state.step != self.trainer.state.total_steps
                     if unfinished and (received or is_to_stop(self.run)):
-                        self._interrupted()
+                        self._save_and_raise()
                 if self.last_evaluated_step != self.trainer.state.step:
-                    self._look_up()
+                    self._evaluate()
                 forget_wishes(self.run)
         finally:
-            with ExitStack() as stack:  # each is told, whatever befalls another
+            with ExitStack() as stack:  # notifies every observer, even if another one fails
                 for observer in reversed(self.observers):
                     stack.callback(shown, observer.finished, self.trainer)
 
@@ -88,28 +90,31 @@ class Session:
             return state.step % settings.evaluate_every == 0
         if settings.minutes is None and state.total_steps is not None:
             every = max(1, (state.total_steps - state.first_step) // EVALUATIONS)
-            return (state.step - state.first_step) % every == 0 or self._passes_a_mark()
+            return (state.step - state.first_step) % every == 0 or self._passes_epoch_mark()
         if state.step - state.first_step < FEWEST_STEPS:
             return False
-        cost = state.reserved_seconds  # no more than a twentieth of the time goes into looking
+        cost = state.reserved_seconds  # at most a twentieth of the time goes into evaluation
         since = state.seconds - self.last_evaluated_at
-        return since >= 20 * cost and (since >= 60 * (settings.minutes or 1) / EVALUATIONS or self._has_read_on())
+        return since >= 20 * cost and (since >= 60 * (settings.minutes or 1) / EVALUATIONS or self._epochs_have_grown())
 
-    def _passes_a_mark(self) -> bool:
-        """Whether 2, 3, 4.5 ... epochs end with this step: where many are counted, the best moment comes early."""
+    def _passes_epoch_mark(self) -> bool:
+        """Return whether 2, 3, 4.5 ... epochs end with this step. In a run of many epochs, the best moment is early."""
         before, now = map(self.trainer.epochs_until, (self.trainer.state.step - 1, self.trainer.state.step))
         mark = FRESH
         while mark <= before:
             mark *= GROWTH
         return mark <= now
 
-    def _has_read_on(self) -> bool:
-        """Whether a small text was read often since the last look: its best moment must not pass by unseen."""
+    def _epochs_have_grown(self) -> bool:
+        """Return whether enough epochs have passed since the last evaluation.
+
+        On a small text, which is read often, the best moment could otherwise pass between two evaluations.
+        """
         state, epochs = self.trainer.state, self.trainer.epochs_until
         return epochs(state.step) >= max(FRESH, GROWTH * epochs(self.last_evaluated_step))
 
-    def _look_up(self) -> None:
-        """Score the held-out part, write samples, remember which is best, save."""
+    def _evaluate(self) -> None:
+        """Evaluate on the held-out part, write samples, record whether this step is the best, and save."""
         trainer, begin = self.trainer, monotonic()
         with uncompiled(), trainer.average.applied() if trainer.average else nullcontext():
             scores, samples = self.evaluate(), self.sample()
@@ -123,18 +128,21 @@ class Session:
         self.run.append(METRICS, {**counters, "targets": state.targets, "skipped": state.skipped, **record})
         for sample in samples:
             self.run.append(SAMPLES, {"step": state.step, **sample._asdict()})
-        self._show("evaluated", trainer, scores, samples, best)
+        self._notify("evaluated", trainer, scores, samples, best)
         self.last_evaluated_step = state.step
-        self._mind_over_fitting(scores)
+        self._handle_over_fitting(scores)
         before = state.seconds
         state.reserved_seconds = monotonic() - begin
-        state.seconds = before + state.reserved_seconds  # so that a run resumed from here has not got them anew
+        state.seconds = before + state.reserved_seconds  # so that a resumed run does not get these seconds again
         self._save()
         state.reserved_seconds = monotonic() - begin
         self.last_evaluated_at = before + state.reserved_seconds
 
     def _is_best(self, scores: Sequence[Score]) -> bool:
-        """By the first score; of those that only chance may tell apart, or are equal, the one with fewest nats."""
+        """Return whether these scores are the best so far.
+
+        The first score decides. If it differs by no more than its standard error, the fewest nats decide.
+        """
         state, score, nats = self.trainer.state, scores[0], _nats(scores)
         if state.best is None or nats is None or state.nats_of_best is None:
             return score.beats(state.best)
@@ -150,7 +158,7 @@ class Session:
         self.run.prune(self.trainer.settings.keep)
         self.saved_step, self.saved_at = step, monotonic()
 
-    def _interrupted(self) -> None:
+    def _save_and_raise(self) -> None:
         if self.saved_step != self.trainer.state.step:
             self._save()
         note_stopped(self.run)
@@ -160,10 +168,10 @@ class Session:
             f"Resume with: penwright train --resume {quote(str(self.run.folder))}{f' --processes {n}' if n > 1 else ''}"
         )
 
-    def _mind_over_fitting(self, scores: Sequence[Score]) -> None:
-        """Stop when patience is over; where over-fitting is to be minded, cool down as it begins, stop if it goes on.
+    def _handle_over_fitting(self, scores: Sequence[Score]) -> None:
+        """Stop when patience is exhausted; with `mind_over_fitting`, first cool down and then stop on overfitting.
 
-        It is seen by the nats, which move smoothly where a score such as accuracy jumps by chance.
+        Overfitting is judged by the held-out nats, which change smoothly. Scores such as accuracy jump by chance.
         """
         settings, state = self.trainer.settings, self.trainer.state
         nats = _nats(scores)
@@ -177,30 +185,28 @@ class Session:
             self._stop_early(f"no better score in {settings.patience} evaluations")
         elif settings.mind_over_fitting and state.evaluations_over_fitted >= COOL_AFTER and self.trainer.cool_down():
             state.evaluations_over_fitted = 0
-            self._say(
-                f"it begins to over-fit: the learning rate cools down from here, until step {state.total_steps:,}"
-            )
+            self._say(f"overfitting begins: the learning rate cools down from here, until step {state.total_steps:,}")
         elif (
             settings.mind_over_fitting
             and min(state.evaluations_over_fitted, state.evaluations_since_best) >= STOP_AFTER
             and not self.trainer.rate_falls_below(STOP_BELOW)
         ):
-            self._stop_early("it over-fits ever more")
+            self._stop_early("overfitting continues")
 
     def _stop_early(self, reason: str) -> None:
         self.trainer.state.stopped_early = True
-        self._say(f"stopped early at step {self.trainer.state.step:,}: {reason}; the best is kept")
+        self._say(f"stopped early at step {self.trainer.state.step:,}: {reason}; the best checkpoint is kept")
 
     def _say(self, text: str) -> None:
-        self._show("said", text)
+        self._notify("said", text)
 
-    def _show(self, event: str, *details: object) -> None:
+    def _notify(self, event: str, *details: object) -> None:
         for observer in self.observers:
             shown(getattr(observer, event), *details)
 
 
 def shown(show: Callable[..., None], *details: object) -> None:
-    """Call a method of an observer. A terminal that has gone, or a full log, must not end the training."""
+    """Call a method of an observer. A closed terminal or a full log must not end the training."""
     with suppress(OSError):
         show(*details)
 

@@ -1,4 +1,4 @@
-"""The optimizers of a run: AdamW, and Muon for matrices. Their state is kept by parameter names."""
+"""The optimizers of a run: AdamW, and Muon for matrices. Their state is kept by parameter name."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -13,16 +13,16 @@ from penwright.config import AdamW, Muon, Optimizer
 from penwright.model.block import Block
 from penwright.training.distributed import ALONE, Ranks
 
-COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic that drives singular values towards 1 in five rounds
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic that brings singular values close to 1 in five rounds
 
 
 def orthogonalise(
     matrices: Float[Tensor, "n rows columns"], precision: torch.dtype, rounds: int = 5
 ) -> Float[Tensor, "n rows columns"]:
-    """The nearest semi-orthogonal matrix to each, roughly: singular values end between 0.7 and 1.2."""
+    """Return roughly the nearest semi-orthogonal matrix to each, with singular values between 0.7 and 1.2."""
     x = matrices.to(precision)
     tall = x.shape[-2] > x.shape[-1]
-    x = x.mT if tall else x  # the smaller product is the cheaper
+    x = x.mT if tall else x  # the smaller product is cheaper
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
     a, b, c = COEFFICIENTS
     for _ in range(rounds):
@@ -32,9 +32,10 @@ def orthogonalise(
 
 
 class MuonOptimizer(torch.optim.Optimizer):
-    """Nesterov momentum, orthogonalised; matrices of one shape are done together, since many small products are slow.
+    """Muon: Nesterov momentum whose updates are orthogonalised.
 
-    torch.optim.Muon computes the same, matrix by matrix and always in bfloat16, which few CPUs have.
+    Matrices of the same shape are processed together, since many small products are slow. torch.optim.Muon computes the
+    same, but one matrix at a time and always in bfloat16, which few CPUs support.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class MuonOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]  # no loss is computed
+        """Update all parameters that have a gradient."""
         for group in self.param_groups:
             by_shape = defaultdict(list)
             for parameter in group["params"]:
@@ -78,12 +80,12 @@ Named = dict[str, nn.Parameter]
 
 
 class Optimizers:
-    """What changes the weights of a model at each step."""
+    """The optimizers of a model: AdamW alone, or Muon for the matrices of the blocks and AdamW for the rest."""
 
     def __init__(
         self, model: nn.Module, settings: Optimizer, precision: torch.dtype = torch.float32, ranks: Ranks = ALONE
     ):
-        """`precision` is that of Muon's matrix products, which `ranks` share."""
+        """Set up the optimizers. Muon computes its matrix products in `precision` and divides them among `ranks`."""
         parameters = dict(model.named_parameters())
         inner = _matrices_of_blocks(model) if settings.type == "muon" else {}
         rest = {name: parameter for name, parameter in parameters.items() if name not in inner}
@@ -102,7 +104,7 @@ class Optimizers:
         self.peaks = [[group["lr"] for group in part.param_groups] for part, _ in self.parts]
 
     def step(self, factor: float) -> None:
-        """One step at `factor` times the peak learning rates; gradients are forgotten afterwards."""
+        """Take one step at `factor` times the peak learning rates, then clear the gradients."""
         for (part, _), peaks in zip(self.parts, self.peaks, strict=True):
             for group, peak in zip(part.param_groups, peaks, strict=True):
                 group["lr"] = peak * factor
@@ -110,12 +112,12 @@ class Optimizers:
         self.zero_grad()
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Clear the gradients."""
         for part, _ in self.parts:
             part.zero_grad(set_to_none=True)
 
     def state(self) -> dict[str, Tensor]:
-        """Moments and counters, by the name of their parameter."""
+        """Return moments and counters, each under "parameter name/key"."""
         return {
             f"{name}/{key}": value
             for part, named in self.parts
@@ -124,18 +126,18 @@ class Optimizers:
         }
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Put back what state() gave; raises ValueError for a tensor of another shape."""
+        """Restore what `state()` returned. Raise ValueError for a tensor whose shape differs from its parameter's."""
         for part, named in self.parts:
             for name, parameter in named.items():
                 keys = [key for key in state if key.rpartition("/")[0] == name]
                 if wrong := [key for key in keys if state[key].numel() > 1 and state[key].shape != parameter.shape]:
-                    raise ValueError(f"{wrong[0]} has another shape than its parameter")
-                device = parameter.device  # checkpoints are read into the memory of the CPU
+                    raise ValueError(f"{wrong[0]} has a different shape than its parameter")
+                device = parameter.device  # checkpoints are read into CPU memory
                 part.state[parameter] = {key.rpartition("/")[2]: state[key].to(device, copy=True) for key in keys}
 
 
 def blocks_of(model: nn.Module) -> list[Block]:
-    """All blocks of all stacks."""
+    """Return all blocks of all stacks."""
     return [module for module in model.modules() if isinstance(module, Block)]
 
 
@@ -145,7 +147,7 @@ def _matrices_of_blocks(model: nn.Module) -> Named:
 
 
 def _adamw(model: nn.Module, parameters: Named, settings: AdamW) -> torch.optim.Optimizer:
-    """Weight decay pulls on matrices only: to shrink norms, biases and embeddings has no use."""
+    """Make AdamW with weight decay for matrices only: decaying norms, biases and embeddings does not help."""
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     decayed = [p for p in parameters.values() if p.ndim >= 2 and id(p) not in tables]
     others = [p for p in parameters.values() if p.ndim < 2 or id(p) in tables]

@@ -1,4 +1,4 @@
-"""The batches of each step on their device; for a GPU they are made while the step before is computed."""
+"""Prefetching of batches: on a GPU, the next step's batches are made while the current step is computed."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -9,28 +9,31 @@ from penwright.data.batching import AnyBatches
 
 
 class Prefetcher:
-    """Gives the batches of a step when it begins."""
+    """A source of each step's batches, already on the training device."""
 
     def __init__(self, batches: AnyBatches, accumulate: int, device: torch.device, *, ahead: bool | None = None):
-        """`ahead`: make those of the next step meanwhile; None: where the device is not the CPU, which is busy then."""
+        """Set up the source. With `ahead`, a thread makes the next step's batches; None means: unless on the CPU.
+
+        On a CPU, training keeps all cores busy already.
+        """
         self._batches, self._accumulate, self._device = batches, accumulate, device
         makes_ahead = device.type != "cpu" if ahead is None else ahead
         self._thread = ThreadPoolExecutor(1, "batches") if makes_ahead else None
         self._next: tuple[int, Future[list[Batch]]] | None = None
 
     def __call__(self, step: int) -> list[Batch]:
-        """The batches of this step, counted from 0, in any order of steps."""
+        """Return the batches of this step, counted from 0. Steps may be asked for in any order."""
         if self._thread is None:
-            made = self._made(step)
+            made = self._make(step)
         else:
-            expected, coming = self._next or (step, self._thread.submit(self._made, step))
-            future = coming if expected == step else self._thread.submit(self._made, step)
-            self._next = (step + 1, self._thread.submit(self._made, step + 1))
+            expected, pending = self._next or (step, self._thread.submit(self._make, step))
+            future = pending if expected == step else self._thread.submit(self._make, step)
+            self._next = (step + 1, self._thread.submit(self._make, step + 1))
             made = future.result()
         return [batch.to(self._device) for batch in made]
 
-    def _made(self, step: int) -> list[Batch]:
+    def _make(self, step: int) -> list[Batch]:
         batches: list[Batch] = [*self._batches.for_step(step, self._accumulate)]
-        if self._device.type == "cuda":  # from where a copy need not be waited for
+        if self._device.type == "cuda":  # copies from pinned memory run in the background
             batches = [batch.pinned() for batch in batches]
         return batches

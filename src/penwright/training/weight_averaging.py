@@ -1,4 +1,4 @@
-"""A running average of the weights, which often scores better than the last weights do (Polyak and Juditsky 1992)."""
+"""An average of the weights, which often scores better than the last weights do (Polyak and Juditsky 1992)."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from penwright.model.weights import weights_of
 
 
 class WeightAverage:
-    """An exponential average that begins as a plain mean, so that the first weights are soon forgotten."""
+    """An exponential moving average that begins as a plain mean, so that the first weights are soon forgotten."""
 
     def __init__(self, model: nn.Module, decay: float):
         self.decay = decay
@@ -19,26 +19,26 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Take in the weights after this step, counted from 1."""
+        """Update the average with the weights after this step, counted from 1."""
         weight = 1 - min(self.decay, step / (step + 10))
         torch._foreach_lerp_(list(self.average.values()), list(self.current.values()), weight)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """The model has the averaged weights within this block."""
-        self._exchange()
+        """Give the model the averaged weights within the block."""
+        self._swap()
         try:
             yield
         finally:
-            self._exchange()
+            self._swap()
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Go on from this average."""
+        """Set the average to these weights."""
         for name, tensor in self.average.items():
             tensor.copy_(weights[name])
 
     @torch.no_grad()
-    def _exchange(self) -> None:
+    def _swap(self) -> None:
         for name, current in self.current.items():
             kept = current.clone()
             current.copy_(self.average[name])

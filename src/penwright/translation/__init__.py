@@ -1,1 +1,1 @@
-"""Source text in, translation out."""
+"""Translation: source text in, translation out."""

@@ -1,9 +1,10 @@
-"""Which words of a translation stand for which words of its source: from one head of attention, chosen on data.
+"""Word alignment from the cross-attention of a translator.
 
-No head is the right one in every model, and least of all the last layer's by habit. So each is asked, at the step that
-writes a word and at the step that reads it (Chen et al. 2020, "Accurate Word Alignment Induction from Neural Machine
-Translation"), and the one is taken that agrees best with what the corpus itself tells: links that a lexical model finds
-in both directions (IBM model 1 with a preference for the diagonal, after Dyer et al. 2013).
+The head that aligns best differs from model to model, and is often not in the last layer. So it is chosen on data. Each
+head is read at the step that writes a word and at the step that reads it (Chen et al. 2020, "Accurate Word Alignment
+Induction from Neural Machine Translation"). The head whose links agree best with a lexical model of the corpus is
+chosen. The lexical model keeps the links that it finds in both directions (IBM model 1 with a preference for the
+diagonal, after Dyer et al. 2013).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,62 +21,63 @@ from penwright.tokenizers.tokenizer import well_formed
 from penwright.translation.cross_attention import Maps, TokenPair, cross_attention
 from penwright.translation.words import WordSpan, numbers_of, token_sizes, word_spans
 
-ITERATIONS = 8  # of expectation and maximisation
-TENSION = 4.0  # how much less likely a link is that is one whole sentence off the diagonal, in nats
-Links = frozenset[tuple[int, int]]  # numbers of a source word and a target word, as words() parts them
-Cut = Callable[[str], Sequence[WordSpan]]  # a text into words
-Weights = Float[np.ndarray, "target_words source_words"]  # of each target word on each source word
+ITERATIONS = 8  # of EM
+TENSION = 4.0  # nats that a link loses if it is a whole sentence length off the diagonal
+Links = frozenset[tuple[int, int]]  # indices of a source word and a target word, as words() splits them
+Cut = Callable[[str], Sequence[WordSpan]]  # splits a text into words
+Weights = Float[np.ndarray, "target_words source_words"]  # attention of target words to source words
 
 
 class AlignmentHead(NamedTuple):
-    """A head of a decoder's cross-attention."""
+    """A cross-attention head, and the step at which its weights are read."""
 
     layer: int
     head: int
-    shift: int  # 0: when a token is written; 1: when it has been written, and is read
+    shift: int  # 0: the step that writes a token; 1: the next step, which reads it
 
 
 class Agreement(NamedTuple):
-    """How well a head's links agree with those of a lexical model."""
+    """A head, and how well its links agree with the links of a lexical model."""
 
     head: AlignmentHead
     f1: float
 
 
 class Aligner:
-    """Aligns pairs of sentences by one head of the model that could have translated them; None: by all at once.
+    """A word aligner for sentence pairs that reads one cross-attention head (None: the mean of all heads).
 
-    Words are what white space parts, and single characters in scripts that have none, unless `cut` says otherwise.
+    Words are split at white space, and into single characters in scripts without spaces, unless `cut` splits them.
     """
 
     def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, head: AlignmentHead | None, cut: Cut = word_spans):
         self._model, self._tokenizer, self.head, self._cut = model, tokenizer, head, cut
 
     def align(self, pairs: Sequence[tuple[str, str]]) -> list[Links]:
-        """The links of each pair: every target word has the source word that it looks at most, if any.
+        """Link each target word of each pair to the source word it attends to most.
 
-        Pairs longer than the model's context have none.
+        Target words without attention have no link. Pairs longer than the model's context have no links at all.
         """
         return [links_of(weights) for weights in self.weights(pairs)]
 
     def weights(self, pairs: Sequence[tuple[str, str]]) -> list[Weights]:
-        """How much each target word of each pair looks at each source word; less than 1 in all.
+        """Return how much each target word of each pair attends to each source word.
 
-        The sum over the source word's tokens, and the mean over the target word's. 0 for pairs longer than the context.
+        Weights are summed over the tokens of a source word and averaged over the tokens of a target word. Rows sum to
+        less than 1, since the source's end token is left out. Pairs longer than the context have weights of 0.
         """
         longest = self._model.settings.context_length - 1
-        short = [
+        fitting = [
             n for n, pair in enumerate(pairs) if max(len(self._tokenizer.encode(side)) for side in pair) <= longest
         ]
-        maps = _maps(self._model, self._tokenizer, [pairs[number] for number in short])
+        maps = _maps(self._model, self._tokenizer, [pairs[number] for number in fitting])
         weights = [np.zeros((len(self._cut(target)), len(self._cut(source)))) for source, target in pairs]
-        for number, each in zip(short, maps, strict=True):
-            weights[number] = word_weights(each, pairs[number], self.head, self._tokenizer, self._cut)
+        for number, attention in zip(fitting, maps, strict=True):
+            weights[number] = word_weights(attention, pairs[number], self.head, self._tokenizer, self._cut)
         return weights
 
 
 def choose_head(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> list[Agreement]:
-    """All heads, the one that agrees best with the lexical links of the pairs first."""
+    """Rank all heads by their agreement with the lexical links of the pairs, best first."""
     heads = [
         AlignmentHead(layer, head, shift)
         for layer in range(model.n_decoder_layers)
@@ -83,26 +85,26 @@ def choose_head(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence[tup
         for shift in (0, 1)
     ]
     links: dict[AlignmentHead, list[Links]] = {head: [] for head in heads}
-    for each, pair in zip(_maps(model, tokenizer, pairs), pairs, strict=True):
+    for attention, pair in zip(_maps(model, tokenizer, pairs), pairs, strict=True):
         for head in heads:
-            links[head].append(links_of(word_weights(each, pair, head, tokenizer)))
+            links[head].append(links_of(word_weights(attention, pair, head, tokenizer)))
     silver = lexical_links(pairs)
     agreements = [Agreement(head, f1(links[head], silver)) for head in heads]
     return sorted(agreements, key=lambda agreement: -agreement.f1)
 
 
 def pharaoh(links: Iterable[tuple[int, int]]) -> str:
-    """Links as i-j, in order."""
+    """Format links as sorted `i-j` pairs (the Pharaoh format)."""
     return " ".join(f"{source}-{target}" for source, target in sorted(links))
 
 
 def error_rate(found: Sequence[Links], expected: Sequence[Links]) -> float:
-    """Alignment error rate (Och and Ney 2003) against links that are all sure, 0 to 1."""
+    """Return the alignment error rate (Och and Ney 2003), 0 to 1, if all expected links are sure."""
     return 1 - f1(found, expected)
 
 
 def f1(found: Sequence[Links], expected: Sequence[Links]) -> float:
-    """The harmonic mean of precision and recall, 0 to 1."""
+    """Return the harmonic mean of precision and recall, 0 to 1."""
     common = sum(len(one & other) for one, other in zip(found, expected, strict=True))
     return 2 * common / max(1, sum(map(len, found)) + sum(map(len, expected)))
 
@@ -114,7 +116,7 @@ def _maps(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence[tuple[str
 def word_weights(
     maps: Maps, pair: tuple[str, str], head: AlignmentHead | None, tokenizer: Tokenizer, cut: Cut = word_spans
 ) -> Weights:
-    """Those of one head, or of the mean of all heads at the steps that write a word."""
+    """Return the word attention of one head, or (None) of the mean of all heads at the steps that write a word."""
     sources, targets = (np.array(word_numbers(side, tokenizer, cut), dtype=np.int64) for side in pair)
     if head is None:
         by_token = maps.mean((0, 1))[: len(targets)]
@@ -124,40 +126,40 @@ def word_weights(
     targets = targets[: len(by_token)]
     for word in range(len(found)):
         of_word = np.flatnonzero(targets == word)
-        if not of_word.size:  # one of several characters of a token
+        if not of_word.size:  # the word shares its token with a later word
             of_word = np.flatnonzero(targets > word)[:1]
-        mine = by_token[of_word]
-        if mine.size and found.size:
-            np.add.at(found[word], sources, mine.mean(0))
+        token_rows = by_token[of_word]
+        if token_rows.size and found.size:
+            np.add.at(found[word], sources, token_rows.mean(0))
     return found
 
 
 def links_of(weights: Weights) -> Links:
-    """Each target word with the source word that it looks at most, if any."""
+    """Link each target word to the source word it attends to most; words without attention have no link."""
     return frozenset((int(row.argmax()), word) for word, row in enumerate(weights) if row.size and row.max() > 0)
 
 
 def word_numbers(text: str, tokenizer: Tokenizer, cut: Cut = word_spans) -> list[int]:
-    """For each token of the text, the number of the word that it ends in, or that stands before it."""
+    """Return for each token the index of the word that it ends in, or else of the last word before it."""
     text = well_formed(text)
     return numbers_of(text, cut(text), token_sizes(text, tokenizer))
 
 
 def lexical_links(pairs: Sequence[tuple[str, str]]) -> list[Links]:
-    """The links that a lexical model of these pairs finds in both directions."""
+    """Return the links that a lexical model of these pairs finds in both directions."""
     forwards = _best_partners(pairs)
     backwards = _best_partners([(target, source) for source, target in pairs])
     return [one & frozenset((i, j) for j, i in other) for one, other in zip(forwards, backwards, strict=True)]
 
 
 def _best_partners(pairs: Sequence[tuple[str, str]]) -> list[Links]:
-    """For each target word the likeliest source word, by expectation and maximisation over all pairs."""
+    """Link each target word to its most probable source word, by EM over all pairs."""
     source_ids, target_ids, place, sizes = _co_occurrences(pairs)
     keys, which = np.unique(source_ids * (target_ids.max(initial=0) + 1) + target_ids, return_inverse=True)
     source_of_key = keys // (target_ids.max(initial=0) + 1)
     table = np.ones(len(keys))
     for iteration in range(ITERATIONS):
-        weights = table[which] * (place.prior if 2 * iteration >= ITERATIONS else 1.0)  # words first, then places
+        weights = table[which] * (place.prior if 2 * iteration >= ITERATIONS else 1.0)  # no diagonal at first
         shares = weights / np.maximum(np.bincount(place.target, weights=weights), 1e-300)[place.target]
         counts = np.bincount(which, weights=shares, minlength=len(keys))
         table = counts / np.maximum(np.bincount(source_of_key, weights=counts), 1e-300)[source_of_key]
@@ -171,7 +173,7 @@ def _best_partners(pairs: Sequence[tuple[str, str]]) -> list[Links]:
 
 
 class _Places(NamedTuple):
-    """Of each co-occurrence: the running number of its target word, and how likely its place is."""
+    """The running index of each co-occurrence's target word, and the prior of its distance from the diagonal."""
 
     target: NDArray[np.int64]
     prior: NDArray[np.float64]
@@ -180,7 +182,7 @@ class _Places(NamedTuple):
 def _co_occurrences(
     pairs: Sequence[tuple[str, str]],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], _Places, list[tuple[int, int]]]:
-    """Every target word with every source word of its pair, target by target."""
+    """Pair every target word with every source word of its sentence pair, target word by target word."""
     known: tuple[dict[str, int], dict[str, int]] = ({}, {})
     sources, targets, places, priors, sizes = [], [], [], [], []
     n_targets = 0
@@ -192,8 +194,8 @@ def _co_occurrences(
         sources.append(np.tile(source, len(target)))
         targets.append(np.repeat(target, len(source)))
         places.append(np.repeat(np.arange(n_targets, n_targets + len(target)), len(source)))
-        across = np.arange(len(source)) / max(1, len(source)) - (np.arange(len(target)) / max(1, len(target)))[:, None]
-        priors.append(np.exp(-TENSION * np.abs(across)).ravel())
+        offsets = np.arange(len(source)) / max(1, len(source)) - (np.arange(len(target)) / max(1, len(target)))[:, None]
+        priors.append(np.exp(-TENSION * np.abs(offsets)).ravel())
         sizes.append((len(source), len(target)))
         n_targets += len(target)
     return (

@@ -1,4 +1,4 @@
-"""Other translations than the best: with other next words, unlike each other, or as chance draws them."""
+"""Translations other than the best one: with other next words, diverse, or sampled."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,7 +23,7 @@ from penwright.translation.constraints.segments import ConstrainedSegment, Segme
 
 
 class Variety:
-    """Finds what is not the best."""
+    """A search for translations other than the best one."""
 
     def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, stepper: DecodeEngine | None = None):
         self._model, self._tokenizer = model, tokenizer
@@ -31,7 +31,7 @@ class Variety:
 
     @torch.inference_mode()
     def go_on(self, job: Segment, n: int, settings: BeamSettings) -> list[SegmentResult]:
-        """The best translation with each of the n likeliest tokens after the prefix, likeliest first."""
+        """Return the best translation for each of the `n` most likely tokens after the prefix, most likely first."""
         asked = self._searcher.freely(job)
         guide = asked.guide or self._searcher.no_guide
         source = source_tokens(self._tokenizer, job)
@@ -52,15 +52,16 @@ class Variety:
     def diverse(
         self, jobs: Sequence[Segment], n: int, strength: float, settings: BeamSettings
     ) -> dict[Segment, list[SegmentResult]]:
-        """For each job up to n translations, each of which pays for what those before it have at the same step.
+        """Return up to `n` different translations of each segment.
 
-        After Vijayakumar et al. (2018): a token costs `strength` nats for each of them that has it there.
+        They are searched one after another. A token costs `strength` nats for each earlier translation that has it at
+        the same step (after Vijayakumar et al. 2018).
         """
         asked = [self._searcher.freely(job) for job in jobs]
         written: list[list[SegmentResult]] = [[] for _ in jobs]
         for _ in range(n):
-            led = [self._discouraged(each, before, strength) for each, before in zip(asked, written, strict=True)]
-            for found, before in zip(self._searcher.search(led, settings, None), written, strict=True):
+            penalized = [self._discouraged(each, before, strength) for each, before in zip(asked, written, strict=True)]
+            for found, before in zip(self._searcher.search(penalized, settings, None), written, strict=True):
                 before.append(found[0])
         distinct = [list({found.text: found for found in texts}.values()) for texts in written]
         return dict(zip(jobs, distinct, strict=True))
@@ -68,6 +69,7 @@ class Variety:
     def _discouraged(
         self, asked: ConstrainedSegment, before: Sequence[SegmentResult], strength: float
     ) -> ConstrainedSegment:
+        """Penalize the tokens of earlier translations at their steps."""
         end = self._tokenizer.end_id
         steps = zip_longest(*((*found.hypothesis.tokens, end) for found in before), fillvalue=end)
         costs = [{token: strength * step.count(token) for token in step} for step in steps]
@@ -77,7 +79,10 @@ class Variety:
     def sample(
         self, jobs: Sequence[Segment], sampling: Sampling, seed: int, n: int
     ) -> dict[Segment, list[SegmentResult]]:
-        """For each job n translations as chance draws them: the same for the same seed, alone or among others."""
+        """Sample `n` translations of each segment.
+
+        The same seed gives the same translations, whether a segment is alone or in a batch.
+        """
         tokens = [source_tokens(self._tokenizer, job) for job in jobs]
         found: dict[Segment, list[SegmentResult]] = {}
         with evaluating(self._model):

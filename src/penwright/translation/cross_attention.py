@@ -1,4 +1,4 @@
-"""Where a decoder looks in its source while it writes: the cross-attention of all its heads."""
+"""The cross-attention of all decoder heads, recorded for given translations."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,7 +18,7 @@ Maps = Float[np.ndarray, "layers heads steps sources"]
 
 
 class TokenPair(NamedTuple):
-    """A source and a target, both without start and end token."""
+    """A source and a target, both without start and end tokens."""
 
     source: Sequence[int]
     target: Sequence[int]
@@ -26,7 +26,10 @@ class TokenPair(NamedTuple):
 
 @torch.inference_mode()
 def cross_attention(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence[TokenPair]) -> list[Maps]:
-    """For each pair a row for the start token and for each target token; the source's end token is left out."""
+    """Return the cross-attention of each pair: a row for the start token and for each target token.
+
+    The source's end token is left out.
+    """
     found: dict[int, Maps] = {}
     names = [f"blocks.{layer}.cross_attention" for layer in range(model.n_decoder_layers)]
     with evaluating(model) as device:
@@ -43,10 +46,10 @@ def cross_attention(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence
 
 
 def coverage(maps: Maps) -> float:
-    """How much of the source was not looked at, in nats: 0 when each token got a whole token's attention.
+    """Return how well the source was attended to, in nats: 0 if each token received the attention of a whole token.
 
-    The sum over source tokens of log(min(1, attention that it got)); Wu et al. (2016), equation 14. The attention is
-    the mean of all heads.
+    This is the sum over source tokens of log(min(1, attention received)); Wu et al. (2016), equation 14. The attention
+    is the mean of all heads.
     """
-    got = maps.mean((0, 1)).sum(0)
-    return float(np.log(np.clip(got, 1e-6, 1.0)).sum())
+    received = maps.mean((0, 1)).sum(0)
+    return float(np.log(np.clip(received, 1e-6, 1.0)).sum())

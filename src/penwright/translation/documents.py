@@ -1,4 +1,4 @@
-"""Whole documents: paragraphs that were wrapped are read as one, split into sentences, and wrapped again."""
+"""Document translation: unwrap paragraphs, translate them sentence by sentence, and wrap the result again."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -9,22 +9,22 @@ from penwright.text import columns, gaps_between, wrapped
 from penwright.translation.segments import sentences
 
 _BULLET = re.compile(r"(?:[-*+•–—>#|]+|\(?(?:\d{1,3}|[A-Za-z])[.)])\s+")
-_SPACES = re.compile(r"[ \t\r\n\v\f]+")  # others are meant: that of "5 km" may not be broken
+_SPACES = re.compile(r"[ \t\r\n\v\f]+")  # other spaces stay: a line must not break at the no-break space of "5 km"
 _END = tuple('.!?:;…"”»“。！？：；」』）؟؛۔।॥׃')
-SHORT, FULL = 40, 60  # columns of a line that may have been wrapped; of one that ends a sentence as well
+SHORT, FULL = 40, 60  # columns from which a line counts as wrapped: in mid-sentence, and at the end of one
 
 
 @dataclass(frozen=True)
 class TextBlock:
-    """Lines that belong together: a paragraph, an item of a list, a blank line."""
+    """Lines that belong together: a paragraph, a list item or a blank line."""
 
-    first: str  # the white space and bullet before the first line
-    rest: str  # the white space before the others
-    text: str  # without them, on one line
-    width: int  # of the longest line, in columns; 0 where there is one line only
+    first: str  # indentation and bullet of the first line
+    rest: str  # indentation of the other lines
+    text: str  # the content, on one line
+    width: int  # of the longest line, in columns; 0 for a single line
 
     def lines(self, text: str) -> str:
-        """This text with its bullet and indentation, wrapped as the block was."""
+        """Return `text` with the block's bullet and indentation, wrapped as the block was."""
         if not self.width:
             return self.first + text
         room = max(1, self.width - max(columns(self.first), columns(self.rest)))
@@ -34,18 +34,18 @@ class TextBlock:
 
 
 def blocks(document: str) -> list[TextBlock]:
-    """In order; their lines, joined by line breaks, are the document."""
+    """Split a document into blocks, whose lines, joined by line breaks, are the document."""
     groups: list[list[str]] = []
     for line in document.split("\n"):
-        if groups and _goes_on(groups[-1], line):
+        if groups and _continues(groups[-1], line):
             groups[-1].append(line)
         else:
             groups.append([line])
     return [_block(group) for group in groups]
 
 
-def _goes_on(group: Sequence[str], line: str) -> bool:
-    """Whether a line is the next one of a wrapped paragraph: as far in, after a line that was full."""
+def _continues(group: Sequence[str], line: str) -> bool:
+    """Return whether a line continues a wrapped paragraph: indented alike, after a line that was full."""
     before, text = group[-1].rstrip(), line.strip()
     if not text or not before or _BULLET.match(text):
         return False
@@ -74,16 +74,16 @@ def _block(group: Sequence[str]) -> TextBlock:
 
 
 def translated(document: str, language: str | None, translate: Callable[[Sequence[str]], Sequence[str]]) -> str:
-    """The document, sentence by sentence; `language` as in sentences()."""
+    """Translate a document sentence by sentence; `language` is as in `sentences`."""
     parts = blocks(document.replace("\r\n", "\n"))
     cut = [sentences(part.text, language) if part.text.strip() else [] for part in parts]
     new = iter(translate([sentence.strip() for group in cut for sentence in group]))
-    texts = [_put_together(group, [next(new) for _ in group]) for group in cut]
+    texts = [_reassemble(group, [next(new) for _ in group]) for group in cut]
     return "\n".join(part.lines(text) for part, text in zip(parts, texts, strict=True))
 
 
-def _put_together(sentences: Sequence[str], new: Sequence[str]) -> str:
-    """The translations, with the white space that was around the sentences."""
+def _reassemble(sentences: Sequence[str], new: Sequence[str]) -> str:
+    """Join the translations with the white space that surrounded the source sentences."""
     first, cores = "".join(sentences[:1]), [sentence.strip() for sentence in sentences]
     gaps = gaps_between(new, [sentence[len(sentence.rstrip()) :] for sentence in sentences], cores)
     return _indent(first) + "".join(text + gap for text, gap in zip(new, gaps, strict=True))

@@ -1,4 +1,4 @@
-"""What a translation is, and how that of a whole text is put together from what was found for its parts."""
+"""Translations, assembled from the results of a text's segments."""
 
 import re
 from collections import Counter
@@ -18,14 +18,14 @@ from penwright.translation.constraints.search import WantedJob
 from penwright.translation.constraints.segments import Segment, SegmentResult
 
 LONGEST_LOOP = 6  # words
-TOO_OFTEN = 4  # times that a word or phrase comes one after another; of more than one word: 3
-STUTTER = re.compile(r"([^\W\d_]{1,6}?)\1{5,}")  # letters that come six times or more within a word
-FEW_TOKENS = 8  # of a source that is too short to judge a length by
-SHORTEST, LONGEST = 0.3, 3.0  # target tokens for each source token
+TOO_OFTEN = 4  # occurrences in a row that make a word a loop; 3 for a phrase of several words
+STUTTER = re.compile(r"([^\W\d_]{1,6}?)\1{5,}")  # one to six letters that occur six times or more in a row
+FEW_TOKENS = 8  # a source with fewer is too short to judge the length
+SHORTEST, LONGEST = 0.3, 3.0  # usual target tokens per source token
 
 
 def symptoms(source: str, target: str, n_source: int, n_target: int) -> list[str]:
-    """Warnings about a target that repeats itself, copies its source, or is oddly short or long; lengths in tokens."""
+    """Return warnings about a target that repeats itself, copies its source, or has an odd length (in tokens)."""
     found = []
     loop = _loop(target)
     if loop and not _loop(source):
@@ -40,13 +40,13 @@ def symptoms(source: str, target: str, n_source: int, n_target: int) -> list[str
 
 
 def _loop(text: str) -> str:
-    """The first words, or else letters, that come again and again."""
+    """Return the first repeated words, or else the first repeated letters."""
     stutter = STUTTER.search(text)
     return repeated(words(text)) or (stutter[1] if stutter else "")
 
 
 def repeated(said: Sequence[str]) -> str:
-    """The first words that come again and again, one after another; nothing where there are none."""
+    """Return the first words that repeat several times in a row, or an empty string."""
     for n in range(1, LONGEST_LOOP + 1):
         often = TOO_OFTEN if n == 1 else TOO_OFTEN - 1
         same = [before == after for before, after in zip(said, said[n:], strict=False)]
@@ -61,7 +61,7 @@ def repeated(said: Sequence[str]) -> str:
 
 
 def _copied(source: Sequence[str], target: Sequence[str]) -> bool:
-    """Four words or more, and nearly all of them the source's."""
+    """Return whether the target has at least four words, nearly all of them from the source."""
     shared = Counter(map(str.casefold, source)) & Counter(map(str.casefold, target))
     return len(target) >= 4 and shared.total() >= 0.8 * len(target)
 
@@ -76,14 +76,14 @@ class TranslatedToken(NamedTuple):
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to translate a whole text; of a text in parts, log-probabilities and scores are sums over the parts."""
+    """One translation of a whole text; its log-probability and score are sums over the parts of the text."""
 
     text: str
     log_prob: float  # in nats
-    score: float  # what candidates are ranked by: log-probability / length ** length_penalty
-    finish: Literal["end", "length"]  # "length": a part was cut because it did not come to an end
-    pieces: tuple[TranslatedToken, ...] = ()  # with the end token of each part, whose text is empty
-    outcomes: tuple[ConstraintResult, ...] = ()  # of the demands on this text
+    score: float  # candidates are ranked by log-probability / length ** length_penalty
+    finish: Literal["end", "length"]  # "length": a part reached the length limit
+    pieces: tuple[TranslatedToken, ...] = ()  # including the end token of each part, with empty text
+    outcomes: tuple[ConstraintResult, ...] = ()  # of the constraints on this text
 
     def __repr__(self) -> str:
         return f"<Candidate {brief(self.text)} (score {self.score:.3f}, finish={self.finish!r})>"
@@ -109,7 +109,7 @@ class Translation:
 
 
 class Alternative(NamedTuple):
-    """A word that a translation could go on with."""
+    """A possible next word of a translation."""
 
     word: str
     log_prob: float  # of its first token, in nats
@@ -118,7 +118,7 @@ class Alternative(NamedTuple):
 
 
 class TextPart(NamedTuple):
-    """A job, where it stands in the whole text, and the white space after it."""
+    """A segment, its start in the whole text, and the white space after it."""
 
     job: Segment
     start: int
@@ -126,19 +126,19 @@ class TextPart(NamedTuple):
 
 
 class SplitText(NamedTuple):
-    """A text, and the parts of each of its lines."""
+    """A text and the parts of each of its lines."""
 
     text: str
     lines: list[list[TextPart]]
 
 
 def jobs_of(texts: Sequence[SplitText]) -> list[Segment]:
-    """Each once, however often it occurs."""
+    """Return the distinct segments of the texts."""
     return list(dict.fromkeys(part.job for _, lines in texts for line in lines for part in line))
 
 
 def wanted_job(texts: Sequence[SplitText], wanted: Wanted | None) -> WantedJob | None:
-    """A job is wanted as long as any text that it is part of."""
+    """Return a function that tells whether any text that contains a segment is still wanted."""
     if wanted is None:
         return None
     texts_of: dict[Segment, set[int]] = {}
@@ -152,16 +152,16 @@ def wanted_job(texts: Sequence[SplitText], wanted: Wanted | None) -> WantedJob |
 def put_together(
     tokenizer: Tokenizer, prepared: SplitText, found: Mapping[Segment, Sequence[SegmentResult]], reach: int
 ) -> Translation:
-    """The translation of a text from what was found for its parts, which have less than `reach` tokens each."""
+    """Assemble the translation of a text from the results of its parts, which have fewer than `reach` tokens each."""
     text, lines = prepared
     n_found = max((len(found[part.job]) for line in lines for part in line), default=1)
     candidates = tuple(_candidate(tokenizer, lines, found, rank) for rank in range(n_found))
     parts = [part for line in lines for part in line]
     warnings = unknown_warnings(tokenizer, "".join(part.job.source for part in parts))
     if any(len(line) > 1 for line in lines):
-        warnings.append(f"translated in parts of less than {reach} tokens, as the model has learned to read")
+        warnings.append(f"translated in parts: the text is longer than the {reach} tokens the model reads at once")
     if candidates[0].finish == "length":
-        warnings.append("the translation did not come to an end and was cut")
+        warnings.append("the translation reached the length limit and was cut off")
     for part in parts:
         best = found[part.job][0]
         n_source, n_target = len(tokenizer.encode(part.job.source)), len(best.hypothesis.tokens)
@@ -176,7 +176,7 @@ def _candidate(
     found: Mapping[Segment, Sequence[SegmentResult]],
     rank: int,
 ) -> Candidate:
-    """The translations of all parts that have this rank, or the last of a part that has fewer."""
+    """Join the translations of this rank; a part with fewer translations contributes its last one."""
     text, used, results = "", [], []
     for number, line in enumerate(lines):
         text += "\n" if number else ""

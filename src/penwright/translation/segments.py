@@ -1,4 +1,4 @@
-"""Cuts a text that is too long for a model where it hurts least: between sentences, clauses, words, characters."""
+"""Splitting of texts too long for a model: between sentences, else clauses, else words, else characters."""
 
 import re
 from bisect import bisect_left, bisect_right
@@ -12,9 +12,9 @@ _WORD = re.compile(r"\s+")
 
 
 def segments(text: str, fits: Callable[[str], bool], language: str | None) -> list[str]:
-    """Parts that fit and together give the text again; the white space between two parts ends the first.
+    """Split a text into parts that fit; joined, they are the text again.
 
-    A single character is never cut, even when it does not fit.
+    White space between two parts belongs to the first. A single character is never split, even if it does not fit.
     """
     if fits(text):
         return [text]
@@ -22,10 +22,9 @@ def segments(text: str, fits: Callable[[str], bool], language: str | None) -> li
 
 
 def sentences(text: str, language: str | None) -> list[str]:
-    """Parts that together give the text again, each a sentence with the white space around it.
+    """Split a text into sentences with the white space around them; joined, they are the text again.
 
-    `language` is a code such as "de-CH", for what is known about its sentences; of an unknown one, they end as in
-    English.
+    `language` is a code such as "de-CH" and selects the rules. None and unknown languages use the rules of English.
     """
     code = (language or "en").lower().replace("_", "-").split("-")[0]
     found: list[str] = list(sentencex.segment(code, text))
@@ -33,9 +32,9 @@ def sentences(text: str, language: str | None) -> list[str]:
 
 
 def around(spans: Sequence[tuple[int, int]], parts: Sequence[str]) -> list[str]:
-    """Return the same text in parts where no span is cut: those that were are parts by themselves.
+    """Move the cuts between parts so that no span is cut; each span that was cut becomes a part of its own.
 
-    The spans do not overlap.
+    The spans must not overlap.
     """
     cuts = [0, *accumulate(map(len, parts))]
     dropped, added = set[int](), set[int]()
@@ -56,7 +55,7 @@ def _cut(text: str, fits: Callable[[str], bool]) -> list[str]:
 
 
 def _border(text: str) -> int:
-    """The best border nearest to the middle."""
+    """Return the best split point nearest to the middle: between clauses, else between words, else the middle."""
     for pattern in (_CLAUSE, _WORD):
         places = [match.end() for match in pattern.finditer(text) if match.end() < len(text)]
         if places:

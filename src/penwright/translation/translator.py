@@ -1,4 +1,4 @@
-"""Text in, translation out: an encoder-decoder with its tokenizer. One line in is one line out."""
+"""Translation with an encoder-decoder and its tokenizer: each line of input gives one line of output."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -37,27 +37,27 @@ from penwright.translation.results import (
 from penwright.translation.segments import around, segments
 from penwright.translation.worker_processes import Team
 
-SHORTEST_REACH = 5  # a character can be four bytes, and there is the end token
-USED_BY_BEAMS = ("beam_size", "length_penalty", "coverage_penalty", "outlook", "max_new_tokens")  # of the settings
-WORTH_SHARING = 4  # texts for each process
+SHORTEST_REACH = 5  # up to four bytes for a character, and the end token
+USED_BY_BEAMS = ("beam_size", "length_penalty", "coverage_penalty", "outlook", "max_new_tokens")  # settings
+WORTH_SHARING = 4  # segments per process, at least
 
 
 class Task(NamedTuple):
-    """What one of several processes searches for."""
+    """The segments that one of several processes translates, and the settings."""
 
     jobs: Sequence[Segment]
     settings: BeamSettings
     limit: int | None
 
 
-def _done(searcher: Searcher, task: Task) -> list[list[SegmentResult]]:
-    """What is found for each job of the task."""
+def _run_task(searcher: Searcher, task: Task) -> list[list[SegmentResult]]:
+    """Return the results of each segment of the task."""
     found = searcher.find(*task)
     return [found[job] for job in task.jobs]
 
 
 class Translator:
-    """Translates texts of any length, in batches of similar ones."""
+    """A translator of texts of any length, which it batches by length."""
 
     kind: Literal["translator"] = "translator"
 
@@ -70,10 +70,11 @@ class Translator:
         source_language: str | None = None,
         max_source_tokens: int | None = None,
     ):
-        """Sources longer than max_source_tokens (end token included; None: the context) are translated in parts.
+        """Create a translator.
 
-        What a model makes of sources longer than any in its training is poor, so give the longest one there.
-        source_language is a code such as "de", for what is known of its sentences; None: they end as in English.
+        `max_source_tokens` is the longest source that is translated whole, end token included (None: the context).
+        Longer sources are translated in parts. Set it to the longest source in training: longer ones translate poorly.
+        `source_language` is a code such as "de", for splitting sentences; None splits as in English.
         """
         self.model, self.tokenizer, self.source_language = model, tokenizer, source_language
         self.defaults = defaults or DecodingSettings()
@@ -89,10 +90,10 @@ class Translator:
 
     @contextmanager
     def watched(self, watch: Callable[[], None], wanted: Wanted | None = None) -> Iterator[None]:
-        """Have `watch` called before each step of search inside; what it raises ends the search.
+        """Call `watch` before each search step inside the block; an exception that it raises ends the search.
 
-        A text of translate() that is not `wanted` any more, by its number, is searched no further, and what comes of it
-        is of no use; the others do not notice.
+        `wanted` tells whether a text of translate(), by its number, is still needed. The search drops the other texts,
+        and their results are useless. The texts still needed are not affected.
         """
         self._wanted = wanted
         try:
@@ -102,15 +103,15 @@ class Translator:
             self._wanted = None
 
     def share_out(self, n_processes: int | None = None) -> None:
-        """From now on, several texts are translated by so many processes, or one for each thread of torch.
+        """Translate several texts in `n_processes` processes from now on (None: one per thread of torch).
 
-        That is for models that are quickest on one thread; others use several threads as it is. The processes begin
-        when they are first needed: weights that change from then on change here alone.
+        This is for models that are fastest on one thread; other models use several threads anyway. The processes start
+        when they are first needed. Later changes of the weights affect only this process.
         """
         wanted = torch.get_num_threads() if n_processes is None else n_processes
         on_cpu = next(self.model.parameters()).device.type == "cpu"
         size = wanted if on_cpu and self._stepper.n_threads == 1 else 1
-        self._team = Team(partial(_done, self._searcher), size) if size > 1 else None  # not of self: it ends with self
+        self._team = Team(partial(_run_task, self._searcher), size) if size > 1 else None  # holds no reference to self
 
     def translate(
         self,
@@ -123,14 +124,15 @@ class Translator:
         watch: Watch | None = None,
         **options: Any,
     ) -> list[Translation]:
-        """Translate each text, in their order: `translate(["Ein Hund."], beam_size=4, n_best=2)`.
+        """Translate each text and return the translations in order: `translate(["Ein Hund."], beam_size=4, n_best=2)`.
 
-        Options are the settings of [decoding] that beam search uses: beam_size, length_penalty, coverage_penalty,
-        outlook and max_new_tokens. What is not given is as in the run's recipe.
+        Options are the [decoding] settings of beam search: beam_size, length_penalty, coverage_penalty, outlook and
+        max_new_tokens. The defaults come from the run's recipe.
 
-        Line breaks stay where they are, and a blank line gives an empty one. Demands and prefixes are for
-        all texts, or one for each. A translation begins with its prefix; one that ends in white space ends a word.
-        `watch` sees the steps of search, and ends it by raising.
+        Line breaks stay, and a blank line gives a blank line. `demands` and `prefixes` are for all texts, or one for
+        each text. A translation begins with its prefix; white space at the end of the prefix completes its last word.
+        `watch` sees the steps of the search, and may raise to end it. Raises UsageError unless n_best is between 1 and
+        beam_size.
         """
         chosen = decoding_settings(self.defaults, settings, options, USED_BY_BEAMS)
         search = replace(self._search(chosen), n_best=n_best)
@@ -148,7 +150,7 @@ class Translator:
         demands: Constraints = USUAL_DEMANDS,
         **options: Any,
     ) -> list[Translation]:
-        """Sample n translations of each text; options are settings of [decoding], such as temperature and seed."""
+        """Sample `n` translations of each text; options are [decoding] settings such as temperature and seed."""
         settings = decoding_settings(self.defaults, settings, options)
         sampling = Sampling(self._banned, settings)
         parts = self._prepared(texts, demands, "")
@@ -163,9 +165,9 @@ class Translator:
         demands: Constraints = USUAL_DEMANDS,
         **options: Any,
     ) -> list[Translation]:
-        """Find up to n translations of each text that differ; options as in `translate`.
+        """Return up to `n` different translations of each text; options as in `translate`.
 
-        Each token of one translation costs the next `strength` nats in the same place.
+        A token costs `strength` nats for each earlier translation that has it in the same place.
         """
         parts = self._prepared(texts, demands, "")
         search = self._search(decoding_settings(self.defaults, None, options, USED_BY_BEAMS))
@@ -175,14 +177,14 @@ class Translator:
     def alternatives(
         self, source: str, prefix: str, n: int = 5, demands: Constraints = USUAL_DEMANDS
     ) -> list[Alternative]:
-        """The n likeliest next words after the beginning of a translation, each with the best way to go on.
+        """Return the `n` most likely next words after a prefix, each with the best translation that continues it.
 
-        A prefix that ends in white space ends a word; else its last word may go on. Raises UsageError for a source of
-        several lines, or longer than the model reads at once.
+        White space at the end of the prefix completes its last word; otherwise, the word may continue. Raises
+        UsageError for a source of several lines, or one longer than the model reads at once.
         """
         parts = [part for _, lines in self._prepared([source], demands, prefix) for line in lines for part in line]
         if len(parts) != 1:
-            raise UsageError("alternatives are for one sentence: give a single line that is not too long")
+            raise UsageError("alternatives need a single sentence: give one line that fits the model")
         found = self._variety.go_on(parts[0].job, 2 * n, self._search(self.defaults))
         alternatives: dict[str, Alternative] = {}
         for each in found:
@@ -194,7 +196,10 @@ class Translator:
         return [alternative for word, alternative in alternatives.items() if word][:n]
 
     def translate_document(self, document: str, demands: Constraints = USUAL_DEMANDS) -> str:
-        """Sentence by sentence; blank lines, indentation and bullets stay, and wrapped paragraphs are wrapped again."""
+        """Translate a document sentence by sentence.
+
+        Blank lines, indentation and bullets stay. Wrapped paragraphs are wrapped again.
+        """
 
         def translate(sentences: Sequence[str]) -> list[str]:
             return [translation.text for translation in self.translate(sentences, demands=demands)]
@@ -209,11 +214,11 @@ class Translator:
         watch: Watch | None,
         wanted: WantedJob | None,
     ) -> dict[Segment, list[SegmentResult]]:
-        """What is found for each, by the processes that share the work, where nobody looks on."""
+        """Return the results of each segment, from worker processes if there are any and nobody watches."""
         if self._team is None or watch or wanted or len(jobs) < WORTH_SHARING * self._team.size:
             return self._searcher.find(jobs, settings, limit, watch, wanted)
-        self._stepper.load()  # before there are copies
-        jobs = sorted(jobs, key=lambda job: len(job.source))  # so that all have as much to do
+        self._stepper.load()  # before the workers are forked
+        jobs = sorted(jobs, key=lambda job: len(job.source))  # so that all processes have a similar load
         tasks = [Task(jobs[first :: self._team.size], settings, limit) for first in range(self._team.size)]
         shares = zip(tasks, self._team(tasks), strict=True)
         return {job: found for task, share in shares for job, found in zip(task.jobs, share, strict=True)}
@@ -237,18 +242,18 @@ class Translator:
     def _prepared(
         self, texts: str | Sequence[str], demands: Constraints | Sequence[Constraints], prefixes: str | Sequence[str]
     ) -> list[SplitText]:
-        """Each text with the parts of its lines."""
+        """Split each text into the parts of its lines, with its prefix and constraints."""
         texts = [texts] if isinstance(texts, str) else texts
         prefixes = [prefixes] * len(texts) if isinstance(prefixes, str) else prefixes
         demands = [demands] * len(texts) if isinstance(demands, Constraints) else demands
         longest = max((len(self.tokenizer.encode(prefix.strip())) for prefix in {*prefixes} - {""}), default=0)
         if longest >= self.context_length:
-            raise UsageError(f"a prefix of {longest:,} tokens: this model writes {self.context_length:,} at most")
+            raise UsageError(f"the prefix has {longest:,} tokens, but the model writes at most {self.context_length:,}")
         each = zip(texts, prefixes, demands, strict=True)
         return [SplitText(text, self._lines(text, prefix, demanded)) for text, prefix, demanded in each]
 
     def _lines(self, text: str, prefix: str, demands: Constraints) -> list[list[TextPart]]:
-        """The parts of each line; the first part of all has the prefix."""
+        """Split a text into the parts of each line; the very first part gets the prefix."""
         lines, start = [], 0
         for line in well_formed(text).split("\n"):
             lines.append(self._parts(line, start, demands))
@@ -272,4 +277,4 @@ class Translator:
         ]
 
     def _fits(self, text: str) -> bool:
-        return len(self.tokenizer.encode(text.strip())) < self.reach  # one is left for the end token
+        return len(self.tokenizer.encode(text.strip())) < self.reach  # leaves room for the end token

@@ -1,7 +1,7 @@
-"""Where the words of a text stand, and which of its tokens belong to them.
+"""Word spans of a text, and the tokens that belong to each word.
 
-Nobody's dictionary decides where a Chinese, Japanese, Thai, Lao, Khmer or Burmese word ends: a model's own tokens do,
-where there are any (`pieces_of_words`); else each character is one (`text.py`).
+Chinese, Japanese, Thai, Lao, Khmer and Burmese do not separate words. There the tokens of a model tell where words end
+(`pieces_of_words`). Without tokens, each character is a word (`text.py`).
 """
 
 from bisect import bisect_left
@@ -15,29 +15,29 @@ from penwright.tokenizers.tokenizer import well_formed
 
 
 class WordSpan(NamedTuple):
-    """From a character to before another."""
+    """A word's characters: from `start` up to, but not including, `end`."""
 
     start: int
     end: int
 
 
 def word_spans(text: str) -> list[WordSpan]:
-    """Those of data.scripts.words()."""
+    """Return the spans of the words that `text.words` returns."""
     return [WordSpan(*match.span()) for match in WORD.finditer(text)]
 
 
 def whole(text: str) -> str:
-    """The text so that its last word cannot go on: with a space, unless the script has none."""
+    """Complete the last word of a text: append a space, unless the script has none."""
     return text if not text or text[-1].isspace() or ENDS_ALONE.search(text) else f"{text} "
 
 
 def pieces_of_words(text: str, tokenizer: Tokenizer) -> list[WordSpan]:
-    """Words, but what one token holds stays together."""
+    """Return the spans of words, without splitting any token."""
     return joined(text, word_spans(text), token_sizes(text, tokenizer))
 
 
 def joined(text: str, spans: Sequence[WordSpan], sizes: Iterable[int]) -> list[WordSpan]:
-    """Join spans that touch where no piece of the text ends; `sizes` are those of the pieces in bytes."""
+    """Join adjacent spans unless a token ends between them; `sizes` are the tokens' sizes in bytes."""
     ends, starts = set(accumulate(sizes)), byte_places(text)
     found: list[WordSpan] = []
     for span in spans:
@@ -50,20 +50,20 @@ def joined(text: str, spans: Sequence[WordSpan], sizes: Iterable[int]) -> list[W
 
 
 def token_sizes(text: str, tokenizer: Tokenizer) -> list[int]:
-    """The bytes of each token of a text."""
+    """Return the size of each token of a text, in bytes."""
     text = well_formed(text)
-    if tokenizer.kind == "characters":  # of which some may be unknown
+    if tokenizer.kind == "characters":  # the token of an unknown character does not have its bytes
         return [len(character.encode()) for character in text]
     return [len(tokenizer.token_bytes(token)) for token in tokenizer.encode(text)]
 
 
 def numbers_of(text: str, spans: Sequence[WordSpan], sizes: Iterable[int]) -> list[int]:
-    """Return for each piece of a text, of so many bytes, the number of the span that it ends in or comes after."""
+    """Return for each token the index of the span it ends in or follows; `sizes` are the tokens' sizes in bytes."""
     places = byte_places(text)
     starts = [places[span.start] for span in spans]
     return [max(0, bisect_left(starts, end) - 1) for end in accumulate(sizes)]
 
 
 def byte_places(text: str) -> list[int]:
-    """Return how many bytes of UTF-8 stand before each character, and before the end."""
+    """Return the UTF-8 byte offset of each character, and of the end."""
     return [*accumulate((len(character.encode()) for character in text), initial=0)]

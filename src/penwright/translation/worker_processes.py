@@ -1,6 +1,6 @@
-"""Work shared out among processes, for models so small that more threads than one do not help.
+"""Worker processes that share requests, for models too small to gain from a second thread.
 
-Threads of Python would not do: a compiled step holds its lock from beginning to end (benchmarks/LOG.md).
+Python threads would not help: a compiled step holds its lock from beginning to end (benchmarks/LOG.md).
 """
 
 import multiprocessing
@@ -23,63 +23,65 @@ Request = TypeVar("Request")
 Result = TypeVar("Result")
 
 
-class _Copy(NamedTuple):
-    """A process that waits for requests."""
+class _Worker(NamedTuple):
+    """A forked process that waits for requests."""
 
     process: ForkProcess
     connection: Connection
 
 
 class Team(Generic[Request, Result]):
-    """This process and copies of it, which do the same work on other requests, each on one thread.
+    """This process and forked copies of it, which share requests, each on one thread.
 
-    Copies begin when they are first needed, so they have all that `work` needs as it is then; only requests and
-    results travel. They end with this object or this process, or when something goes wrong. Where copies are not
-    safe, everything is done here.
+    Workers start when they are first needed, with the state that `work` has then. Only requests and results are sent.
+    Workers end with this object, with this process, or after an error. Where forking is not safe, this process does all
+    the work.
     """
 
     def __init__(self, work: Callable[[Request], Result], size: int):
         self._work, self.size = work, size
-        self._copies: list[_Copy] = []
-        weakref.finalize(self, _end, self._copies)
+        self._workers: list[_Worker] = []
+        weakref.finalize(self, _stop, self._workers)
 
     def __call__(self, requests: Sequence[Request]) -> list[Result]:
-        """work(request) for each of at most `size` requests, in this order; what one raises is raised here."""
-        if len(requests) < 2 or not _may_copy():
+        """Return work(request) for each of at most `size` requests, in order; raise what a worker raises."""
+        if len(requests) < 2 or not _can_fork():
             return [self._work(request) for request in requests]
-        self._begin()
+        self._start()
         try:
-            for copy, request in zip(self._copies, requests[1:], strict=False):
-                _send(copy.connection, request)
+            for worker, request in zip(self._workers, requests[1:], strict=False):
+                _send(worker.connection, request)
             with with_threads(1):
                 results = [self._work(requests[0])]
-            return results + [cast(Result, _received(copy.connection)) for copy in self._copies[: len(requests) - 1]]
-        except BaseException:  # what others still answer would be taken for answers to the next requests
-            _end(self._copies)
+            return results + [
+                cast(Result, _received(worker.connection)) for worker in self._workers[: len(requests) - 1]
+            ]
+        except BaseException:  # late answers would be taken for answers to the next requests
+            _stop(self._workers)
             raise
 
-    def _begin(self) -> None:
-        if not all(copy.process.is_alive() for copy in self._copies):
-            _end(self._copies)
+    def _start(self) -> None:
+        if not all(worker.process.is_alive() for worker in self._workers):
+            _stop(self._workers)
         context = multiprocessing.get_context("fork")
-        while len(self._copies) < self.size - 1:
+        while len(self._workers) < self.size - 1:
             here, there = context.Pipe()
-            others = [here, *(copy.connection for copy in self._copies)]
+            others = [here, *(worker.connection for worker in self._workers)]
             process = context.Process(target=_serve, args=(self._work, there, others), daemon=True)
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which wait for work without locks
+                warnings.simplefilter("ignore", DeprecationWarning)  # idle threads hold no locks
                 process.start()
             there.close()
-            self._copies.append(_Copy(process, here))
+            self._workers.append(_Worker(process, here))
 
 
-def _may_copy() -> bool:
-    """A copy has only the thread that makes it: locks of others would stay locked in it for ever."""
+def _can_fork() -> bool:
+    """Return whether forking is safe: a lock held by another thread would stay locked in the child forever."""
     alone = threading.active_count() == 1 and threading.current_thread() is threading.main_thread()
     return sys.platform == "linux" and alone and not torch.cuda.is_initialized()
 
 
-def _end(copies: list[_Copy]) -> None:
+def _stop(copies: list[_Worker]) -> None:
     while copies:
         process, connection = copies.pop()
         connection.close()
@@ -88,11 +90,11 @@ def _end(copies: list[_Copy]) -> None:
 
 
 def _serve(work: Callable[[Request], Result], connection: Connection, others: Sequence[Connection]) -> None:
-    """Answer requests until the first process is no more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is for the first process, which ends the others
+    """Answer requests until the parent process ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is for the parent, which ends the workers
     torch.set_num_threads(1)
     for other in others:
-        other.close()  # while any copy of the other end is open, nobody notices that the first process has gone
+        other.close()  # an open copy of the parent's end would hide that the parent has ended
     while True:
         try:
             request = connection.recv()
@@ -109,21 +111,21 @@ def _send(connection: Connection, request: object) -> None:
     try:
         connection.send(request)
     except OSError:
-        raise _gone() from None
+        raise _worker_killed() from None
 
 
 def _received(connection: Connection) -> object:
     try:
         error, result = connection.recv()
     except (EOFError, OSError):
-        raise _gone() from None
+        raise _worker_killed() from None
     if error is not None:
         raise error
     return result
 
 
-def _gone() -> PenwrightError:
+def _worker_killed() -> PenwrightError:
     return PenwrightError(
-        "a process that shared the work was ended from outside, perhaps for want of memory; "
-        "OMP_NUM_THREADS=1 does without it"
+        "a worker process was killed, perhaps because memory ran out. "
+        "Set OMP_NUM_THREADS=1 to translate in a single process."
     )

@@ -1,1 +1,1 @@
-"""What a person does with Penwright: plan, train, load, evaluate, optimize, export."""
+"""Workflows: plan, train, load, evaluate, optimize and export a model."""

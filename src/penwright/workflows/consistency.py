@@ -1,8 +1,7 @@
-"""Whether the files of a run belong together: its recipe, tokenizer and corpus record, and the weights of a checkpoint.
+"""Checks that the files of a run belong together: recipe, tokenizer, corpus record, and the weights of a checkpoint.
 
-Weights say nothing of themselves: with two ids of the tokenizer swapped, or another base of the rotary positions, they
-still load, and the model writes nonsense. So each checkpoint keeps what it was made with, and it is compared before a
-model is built.
+Mismatched weights load without an error: with two swapped token ids, or another rotary base, the model writes nonsense.
+So each checkpoint records what it was made with, and this is compared before a model is built.
 """
 
 import torch
@@ -16,7 +15,7 @@ from penwright.run.folder import RECIPE, Run
 from penwright.storage import sha256_of
 
 FILES = ("tokenizer.json", "corpus.json")
-MAY_CHANGE = {  # settings of [model] that a run may be resumed with other values of
+MAY_CHANGE = {  # [model] settings that may change when a run is resumed
     "size",
     "context_length",
     "dropout",
@@ -28,21 +27,21 @@ MAY_CHANGE = {  # settings of [model] that a run may be resumed with other value
 
 
 def made_with(run: Run, recipe: Recipe) -> Record:
-    """What the weights of this run depend on: the hashes of files, and settings."""
+    """Return what the weights of this run depend on: hashes of files, and settings."""
     files = {name: sha256_of(run.folder / name) for name in FILES}
     return {"files": files, "settings": _settings(recipe)}
 
 
 def _settings(recipe: Recipe) -> Record:
-    """All settings that decide what the weights mean, by their whole names."""
+    """Return all settings that decide what the weights mean, by their full names."""
     model = recipe.model.model_dump(mode="json", exclude=MAY_CHANGE)
     return {"task": recipe.task, **flatten({"tokenizer": recipe.tokenizer.model_dump(mode="json"), "model": model})}
 
 
 def require_made_with(checkpoint: Checkpoint, run: Run, recipe: Recipe) -> None:
-    """Raise PenwrightError, naming the file, unless the weights of this checkpoint were made with what is there now.
+    """Raise PenwrightError, naming the file, unless this checkpoint was made with the present files and settings.
 
-    Checkpoints of older versions do not say what they were made with.
+    Checkpoints of older versions do not record what they were made with, and are accepted.
     """
     kept = checkpoint.state().get("made_with")
     if not isinstance(kept, dict):
@@ -52,14 +51,14 @@ def require_made_with(checkpoint: Checkpoint, run: Run, recipe: Recipe) -> None:
         if name in FILES and _digest(run, name) != digest:
             raise PenwrightError(
                 f"{run.folder / name} is not the one that {checkpoint.folder.name} was trained with: it was changed, "
-                "replaced or damaged. Put back a copy of the old file"
+                "replaced or damaged. Restore the original file"
             )
     now = _settings(recipe)
     for name, value in settings.items() if isinstance(settings, dict) else ():
         if name in now and now[name] != value:
             raise PenwrightError(
                 f"{run.folder / RECIPE}: {name} is {now[name]}, but {checkpoint.folder.name} was trained with {value}. "
-                "Put the old value back, or train a new run with the new one"
+                "Restore the old value, or train a new run with the new one"
             )
 
 
@@ -71,19 +70,19 @@ def _digest(run: Run, name: str) -> str:
 
 
 def require_shapes(checkpoint: Checkpoint, recipe: Recipe, vocab_size: int, n_labels: int) -> None:
-    """Raise PenwrightError unless the weights have the shapes of the model, before memory is taken for it."""
+    """Raise PenwrightError unless the weights have the shapes of the model. No memory is taken for the model yet."""
     saved, path = checkpoint.shapes(), checkpoint.folder
     model = recipe.model
     layers = model.n_layers + (model.n_decoder_layers or 0)
-    if layers > len(saved):  # a model of so many layers would take long even to describe
+    if layers > len(saved):  # even to describe a model with that many layers would take long
         raise PenwrightError(
-            f"{RECIPE} asks for {layers:,} layers, but {path} has only {len(saved)} tensors: they do not fit together"
+            f"{RECIPE} asks for {layers:,} layers, but {path} has only {len(saved)} tensors. They do not match"
         )
     try:
         with torch.device("meta"):  # shapes without memory
             built = weights_of(make_model(recipe.task, vocab_size, model, n_labels))
-    except (RuntimeError, OverflowError, TypeError, ValueError) as error:  # numbers that no tensor can have
-        raise PenwrightError(f"{RECIPE} describes no model that can be built: {error}") from None
+    except (RuntimeError, OverflowError, TypeError, ValueError) as error:  # sizes that no tensor can have
+        raise PenwrightError(f"{RECIPE} describes a model that cannot be built: {error}") from None
     _compare({name: tuple(tensor.shape) for name, tensor in built.items()}, saved, checkpoint)
 
 
@@ -92,9 +91,10 @@ def _compare(expected: Shapes, saved: Shapes, checkpoint: Checkpoint) -> None:
         if name in saved and saved[name] != shape:
             raise PenwrightError(
                 f"{checkpoint.folder}: {name} was saved with the shape {saved[name]}, but {RECIPE} and tokenizer.json "
-                f"make it {shape}. They do not belong together: put the old files back"
+                f"make it {shape}. They do not belong together: restore the original files"
             )
     if different := sorted(expected.keys() ^ saved.keys()):
         raise PenwrightError(
-            f"{checkpoint.folder} was saved from another model than {RECIPE} describes: {', '.join(different[:5])}"
+            f"{checkpoint.folder} was saved from another model than {RECIPE} describes. Only one of them has "
+            f"{', '.join(different[:5])}"
         )

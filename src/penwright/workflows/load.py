@@ -1,4 +1,4 @@
-"""What a run is good for: load its model, measure it, take it elsewhere."""
+"""Trained runs: load their models, evaluate them, export them."""
 
 import os
 from collections.abc import Sequence
@@ -47,26 +47,26 @@ from penwright.translation.translator import Translator
 from penwright.workflows.consistency import require_made_with, require_shapes
 
 CORPUS = "corpus.json"  # in a run folder: what it was trained on
-QUICKENED = "quickened.json"  # in a run folder: the precision to use it in
+QUICKENED = "quickened.json"  # in a run folder: the precision that `optimize` chose
 
 
 class Quickened(BaseModel):
-    """What quickened.json keeps."""
+    """The content of quickened.json."""
 
     precision: Precision
 
 
 class Opened(NamedTuple):
-    """A run folder with what every use of it needs."""
+    """An opened run folder, with everything that its uses need."""
 
     run: Run
     recipe: Recipe
     tokenizer: Tokenizer
     card: Card
-    checkpoint: Checkpoint | None = None  # the one that was asked for
+    checkpoint: Checkpoint | None = None  # the requested one; None: the best
 
     def model(self, precision: Precision = "float32") -> Model:
-        """Its best model, or that of its checkpoint; warns of damaged checkpoints that were passed over."""
+        """Load its best model, or the model of its checkpoint. Warn of damaged checkpoints that are skipped."""
         keep_freed_memory()
         avoid_planned_attention()
         if self.checkpoint is not None:
@@ -82,32 +82,32 @@ class Opened(NamedTuple):
         return model
 
     def _weights(self, checkpoint: Checkpoint) -> Tensors:
-        """Those of this checkpoint; raises PenwrightError if the other files of the run do not belong to it."""
+        """Return the weights of this checkpoint. Raise PenwrightError if other files of the run do not match it."""
         require_made_with(checkpoint, self.run, self.recipe)
         require_shapes(checkpoint, self.recipe, self.tokenizer.vocab_size, len(self.card.labels))
         return checkpoint.weights()
 
     def corpus(self, paths: Sequence[str] = ()) -> AnyCorpus:
-        """Its own, or all of these files to measure on.
+        """Open the corpus of the run, or all of these files to evaluate on.
 
-        Raises PenwrightError where its own has changed since: what is held out of it now may have been trained on.
+        Raises PenwrightError if the run's own data has changed: what is held out now may have been trained on.
         """
         parts, reading = TASKS[self.recipe.task], reading_of(self.recipe, columns_of_training(self.run))
         if paths:
             return parts.open_measured(paths, reading)
         corpus = parts.open_corpus(self.recipe.data.train, reading)
-        require_unchanged(self.run, corpus, "Put the old content back, or name other files to measure on.")
+        require_unchanged(self.run, corpus, "Restore the original data, or name other files to evaluate on.")
         return corpus
 
     def bench(self, corpus: AnyCorpus, model: Model, device: torch.device = CPU) -> RunContext:
-        """All parts laid out, to measure this model on the held-out part of this corpus."""
+        """Return the context for evaluating this model on the held-out part of this corpus."""
         recipe, tokenizer, card = self.recipe, self.tokenizer, self.card
         held_out = token_store(recipe.task, corpus, tokenizer, card.labels, held_out=True)
         return RunContext(recipe, corpus, tokenizer, None, held_out, model.to(device), device, card)
 
 
 class LearnedFrom(BaseModel):
-    """A file that a run was trained on."""
+    """A file that a run was trained on, as corpus.json keeps it."""
 
     path: str
     sha256: str
@@ -118,34 +118,32 @@ class KeptCard(BaseModel):
 
     labels: list[str] = []
     max_source_tokens: PositiveInt | None = None
-    languages: tuple[str, str] | None = None  # older runs do not say
+    languages: tuple[str, str] | None = None  # missing in older runs
 
 
 class CorpusRecord(BaseModel):
-    """What corpus.json says that a run was trained on."""
+    """The content of corpus.json: what a run was trained on."""
 
     fingerprint: str
     files: list[LearnedFrom]
     card: KeptCard
-    trained_from: str | None = None  # older runs do not say
-    columns: dict[str, tuple[tuple[str, PositiveInt], ...]] = {}  # by role; older runs do not say
+    trained_from: str | None = None  # missing in older runs
+    columns: dict[str, tuple[tuple[str, PositiveInt], ...]] = {}  # by role; missing in older runs
 
 
 def corpus_record(run: Run) -> CorpusRecord:
-    """What a run was trained on; raises PenwrightError if it was stopped before that was known, or if it is damaged."""
+    """Return what a run was trained on. Raise PenwrightError if the run stopped too early to know, or is damaged."""
     path = run.folder / CORPUS
     if not os.path.lexists(path):
-        raise PenwrightError(
-            f"{run.folder} was stopped before its training began: give the command that began it once more"
-        )
+        raise PenwrightError(f"{run.folder} was stopped before its training began. Run the command that began it again")
     try:
         return CorpusRecord.model_validate(run.read_json(CORPUS))
     except ValidationError as error:
-        raise PenwrightError(f"{path} is damaged: {first_problem(error)}. Put back a copy of the old file") from None
+        raise PenwrightError(f"{path} is damaged: {first_problem(error)}. Restore the original file") from None
 
 
 def columns_of_training(run: Run) -> Roles:
-    """Return the columns that a run was trained on, by role; nothing for runs that did not record them."""
+    """Return the columns that a run was trained on, by role; none for runs that did not record them."""
     return corpus_record(run).columns
 
 
@@ -160,13 +158,13 @@ def require_unchanged(run: Run, corpus: AnyCorpus, advice: str) -> None:
     names = {Path(file.path).name for file in before.files}
     if changed and not names & {Path(path).name for path in changed}:
         named = ", ".join(file.path for file in before.files)
-        raise PenwrightError(f"{run.folder} was trained on other data than {', '.join(changed)}: on {named}. {advice}")
+        raise PenwrightError(f"{run.folder} was trained on {named}, not on {', '.join(changed)}. {advice}")
     what = ", ".join(changed) if changed else "how the data is read (a [data] setting, or a newer Penwright)"
-    raise PenwrightError(f"{run.folder} was trained on other data: {what} changed since. {advice}")
+    raise PenwrightError(f"{run.folder} was trained on other data: {what} changed since then. {advice}")
 
 
 def opened(folder: str | Path) -> Opened:
-    """A run, or one checkpoint (a folder of its checkpoints/); raises PenwrightError where there is none."""
+    """Open a run, or one checkpoint (a folder in its checkpoints/). Raise PenwrightError if there is none."""
     folder = Path(folder)
     home = folder.parent.parent
     is_inside = folder.parent.name == "checkpoints" and (home / "recipe.toml").is_file()
@@ -174,7 +172,7 @@ def opened(folder: str | Path) -> Opened:
     checkpoint = next((each for each in kept if each.folder == folder), None)
     if is_inside and not checkpoint:
         there = ", ".join(each.folder.name for each in kept) or "none yet"
-        raise PenwrightError(f"{home} has no checkpoint {folder.name}; there are: {there}")
+        raise PenwrightError(f"{home} has no checkpoint {folder.name}. Available: {there}")
     run = Run.open(home if checkpoint else folder)
     run.warn_of_edits()
     card = corpus_record(run).card
@@ -183,9 +181,9 @@ def opened(folder: str | Path) -> Opened:
 
 
 def recipe_here(run: Run) -> Recipe:
-    """Its recipe as it can be followed from any folder: files are those that it found where it was trained."""
+    """Return the recipe of a run with the paths of its files resolved from the folder that it was trained in."""
     recipe, origin = run.recipe, corpus_record(run).trained_from
-    if origin is None:  # older runs do not say
+    if origin is None:  # not recorded by older runs
         return recipe
 
     def here(paths: Sequence[str]) -> tuple[str, ...]:
@@ -199,21 +197,21 @@ def recipe_here(run: Run) -> Recipe:
 
 
 def load(folder: str | Path, device: str = "cpu", precision: Precision | None = None) -> Application:
-    """The best model of a run, or that of a checkpoint, ready to use: a Generator, a Translator or a Classifier.
+    """Load the best model of a run, or the model of a checkpoint: a Generator, a Translator or a Classifier.
 
-    Weights are in float32, unless `optimize` has found another precision to be as good, or one is asked for.
+    Weights are in float32, unless `precision` is given, or `optimize` found another one to be as good.
     """
-    here, it = usable_device(device), opened(folder)
-    kept = _kept_precision(it.run, here)
-    model = it.model(precision or kept or "float32")
-    if precision is None and (why := _why_slow(it.run, kept, model, here)):
-        slow = f"{folder} is slower than it could be until `penwright optimize {quote(str(folder))}`: {why}"
+    here, opened_run = usable_device(device), opened(folder)
+    kept = _kept_precision(opened_run.run, here)
+    model = opened_run.model(precision or kept or "float32")
+    if precision is None and (why := _why_slow(opened_run.run, kept, model, here)):
+        slow = f"{folder} is slower than it could be: {why}. Run: penwright optimize {quote(str(folder))}"
         warn(slow, PenwrightWarning, stacklevel=2)
-    return make_application(model.to(here), it.tokenizer, it.recipe, it.card)
+    return make_application(model.to(here), opened_run.tokenizer, opened_run.recipe, opened_run.card)
 
 
 def load_generator(folder: Path, device: str = "cpu", precision: Precision | None = None) -> Generator:
-    """A run that writes; raises UsageError for one that does something else."""
+    """Load a run that generates text. Raise UsageError for any other run."""
     application = load(folder, device, precision)
     if not isinstance(application, Generator):
         raise _wrong_kind(folder, application, "generate", "needs a writer")
@@ -223,7 +221,7 @@ def load_generator(folder: Path, device: str = "cpu", precision: Precision | Non
 def load_translator(
     folder: Path, device: str = "cpu", precision: Precision | None = None, verb: str = "translate"
 ) -> Translator:
-    """A run that translates; raises UsageError, which calls the wish `verb`, for one that does something else."""
+    """Load a run that translates. Raise UsageError, which names the command `verb`, for any other run."""
     application = load(folder, device, precision)
     if not isinstance(application, Translator):
         raise _wrong_kind(folder, application, verb, "needs a translator")
@@ -231,7 +229,7 @@ def load_translator(
 
 
 def load_classifier(folder: Path, device: str = "cpu") -> Classifier:
-    """A run that classifies; raises UsageError for one that does something else."""
+    """Load a run that classifies. Raise UsageError for any other run."""
     application = load(folder, device)
     if not isinstance(application, Classifier):
         raise _wrong_kind(folder, application, "classify", "needs a classifier")
@@ -256,34 +254,36 @@ def evaluate(
     precision: Precision | None = None,
     say: Say = say_nothing,
 ) -> Sequence[Score]:
-    """Score a run's best model, beside baselines, on its held-out part or on all of these files.
+    """Score a run's best model, with baselines, on its held-out part or on all of these files.
 
-    `changes` of [data] say how the files are read. The model is measured as load() uses it: in the precision that
-    `optimize` has found, unless one is asked for. A translator is scored with its beam, unlike while it trains; its
-    translations can be kept in `output`.
+    `changes` to [data] say how the files are read. The model is evaluated as load() uses it: in the precision that
+    `optimize` chose, unless one is given. Unlike while training, a translator is scored with beam search. Its
+    translations can be written to `output`.
     """
     here, own = usable_device(device), opened(folder)
     recipe = validate(Recipe, merge(own.recipe.model_dump(exclude_none=True), changes or {}), str(folder))
-    it = own._replace(recipe=recipe)
-    corpus = it.corpus(paths)
+    opened_run = own._replace(recipe=recipe)
+    corpus = opened_run.corpus(paths)
     if paths:
-        it, corpus = _facing_as_trained(it, corpus, paths)
+        opened_run, corpus = _in_trained_direction(opened_run, corpus, paths)
         for note in corpus.report.notes:
             say(note)
-    bench = it.bench(corpus, it.model(precision or _kept_precision(it.run, here) or "float32"), here)
+    bench = opened_run.bench(
+        corpus, opened_run.model(precision or _kept_precision(opened_run.run, here) or "float32"), here
+    )
     n_examples = len(bench.corpus.held_out)
     if recipe.task == "translate":
         beam_size = beam_size or recipe.decoding.beam_size
         say(f"translating {n_examples:,} sources with {beam_size} {'beam' if beam_size == 1 else 'beams'}")
         scores = translation.evaluate(bench, beam_size, output)
     else:
-        say(f"measuring on {count(n_examples, bench.corpus.report.unit)}")
+        say(f"evaluating on {count(n_examples, bench.corpus.report.unit)}")
         scores = TASKS[recipe.task].evaluate(bench)
-    return _beside(_baselines(own, bench, say), scores)
+    return _with_baselines(_baselines(own, bench, say), scores)
 
 
 def _baselines(own: Opened, bench: RunContext, say: Say) -> Sequence[Score]:
-    """Compute the baselines of what is measured; a writer's need the tokens of its training text."""
+    """Compute the baselines of the scores. A writer's baselines need the tokens of its training text."""
     recipe = own.recipe
     if recipe.task == "generate":
         given = corpus_record(own.run).fingerprint, own.tokenizer, own.card.labels
@@ -292,80 +292,80 @@ def _baselines(own: Opened, bench: RunContext, say: Say) -> Sequence[Score]:
         try:
             corpus = own.corpus()
         except PenwrightError as error:
-            say(f"no baselines, which need the training text: {error}")
+            say(f"no baselines, since they need the training text: {error}")
             return ()
         say("reading the training text for the baselines")
         bench.training = token_store(recipe.task, corpus, own.tokenizer, own.card.labels, held_out=False)
     return TASKS[recipe.task].baselines(bench, True)
 
 
-def _beside(baselines: Sequence[Score], scores: Sequence[Score]) -> list[Score]:
-    """Give each score the baselines that have its name."""
+def _with_baselines(baselines: Sequence[Score], scores: Sequence[Score]) -> list[Score]:
+    """Attach to each score the baselines of the same name."""
     return [
         score._replace(baselines=tuple(Baseline(b.note, b.value) for b in baselines if b.name == score.name))
         for score in scores
     ]
 
 
-def _facing_as_trained(it: Opened, corpus: AnyCorpus, paths: Sequence[str]) -> tuple[Opened, AnyCorpus]:
-    """Read pairs the other way round where their names say so; warn of that, and of other languages."""
-    trained, found = languages_of(it.recipe, it.card), languages_between(corpus.names)
-    if it.recipe.task != "translate" or trained is None or found is None or _same_languages(trained, found):
-        return it, corpus
-    direction = f"{it.run.folder} translates from {trained.source} to {trained.target}"
-    data = it.recipe.data
+def _in_trained_direction(opened_run: Opened, corpus: AnyCorpus, paths: Sequence[str]) -> tuple[Opened, AnyCorpus]:
+    """Swap source and target, with a warning, if the names of the pairs say so. Warn of other languages."""
+    trained, found = languages_of(opened_run.recipe, opened_run.card), languages_between(corpus.names)
+    if opened_run.recipe.task != "translate" or trained is None or found is None or _same_languages(trained, found):
+        return opened_run, corpus
+    direction = f"{opened_run.run.folder} translates from {trained.source} to {trained.target}"
+    data = opened_run.recipe.data
     if not _same_languages(trained, Languages(found.target, found.source)) or data.source or data.target:
         other = f"{direction}, but {', '.join(paths)} are read as {found.source} to {found.target}"
         warn(other, PenwrightWarning, stacklevel=3)
-        return it, corpus
+        return opened_run, corpus
     warn(
-        f"{direction}, and {', '.join(paths)} are the other way round ({found.source}, {found.target}): "
-        f"read with {found.target} as the source",
+        f"{direction}, but {', '.join(paths)} are the other way round ({found.source}, {found.target}): "
+        f"reading {found.target} as the source",
         PenwrightWarning,
         stacklevel=3,
     )
     data = data.model_copy(update={"source": corpus.names[1], "target": corpus.names[0]})
-    it = it._replace(recipe=it.recipe.model_copy(update={"data": data}))
-    return it, it.corpus(paths)
+    opened_run = opened_run._replace(recipe=opened_run.recipe.model_copy(update={"data": data}))
+    return opened_run, opened_run.corpus(paths)
 
 
 def _same_languages(first: Languages, second: Languages) -> bool:
-    """Whether both are the same, whatever their regions."""
+    """Return whether both are the same, regardless of region."""
     return [code.split("-")[0] for code in first] == [code.split("-")[0] for code in second]
 
 
 def kept_precision(folder: str | Path, device: str = "cpu") -> Precision:
-    """The precision that a run is used in where none is asked for: what `optimize` has found, or float32."""
+    """Return the precision that a run is used in by default: what `optimize` chose, or float32."""
     return _kept_precision(opened(folder).run, usable_device(device)) or "float32"
 
 
 def _kept_precision(run: Run, device: torch.device) -> Precision | None:
-    """Return the precision that `optimize` chose for the best model on a CPU."""
+    """Return the precision that `optimize` chose for the best model on a CPU, or None."""
     finding = run.finding(QUICKENED, Quickened) if device.type == "cpu" else None
     return finding["precision"] if finding else None
 
 
 def _why_slow(run: Run, kept: Precision | None, model: Model, device: torch.device) -> str:
-    """Return why an optimized run is slower than it could be; "" where it is not, or never was optimized."""
+    """Return why an optimized run is slower than it could be; "" if it is not, or was never optimized."""
     if device.type != "cpu" or not (run.folder / QUICKENED).is_file():
         return ""
     if kept is None:
-        return "it has learned more since the last time"
-    return "" if are_steps_kept(model) else "its compiled steps are missing"
+        return "it was trained further since it was optimized"
+    return "" if are_steps_kept(model) else "its compiled code is missing"
 
 
 def export(folder: Path, to: Format, output: Path, precision: Precision = "float32") -> None:
-    """Write a run's best model to a new folder, as another engine reads it; see the modules of `formats`."""
-    it = opened(folder)
-    save_as(to, it.model(), it.tokenizer, output, precision)
+    """Write a run's best model to a new folder in the format of another engine. See the modules of `formats`."""
+    opened_run = opened(folder)
+    save_as(to, opened_run.model(), opened_run.tokenizer, output, precision)
 
 
 def novelty(folder: Path, texts: Sequence[str]) -> NoveltyReport:
-    """How much of these texts stands in the text that a writer learned from, beside passages that were held out."""
-    it = opened(folder)
-    if it.recipe.task != "generate":
-        raise UsageError(f"{folder} does not write texts of its own, so that there is no novelty to measure")
-    corpus = it.corpus()
+    """Measure how much of these texts also occurs in a writer's training text, compared with held-out passages."""
+    opened_run = opened(folder)
+    if opened_run.recipe.task != "generate":
+        raise UsageError(f"{folder} does not generate text, so there is no novelty to measure")
+    corpus = opened_run.corpus()
     training, held_out = (
         [document for document in part if isinstance(document, Document)] for part in (corpus.training, corpus.held_out)
     )

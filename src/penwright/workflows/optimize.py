@@ -1,4 +1,4 @@
-"""What makes a trained run better to use, kept in its folder: precision, penalties, a head of attention that aligns."""
+"""Optimization of a trained run: precision, penalties, alignment head and calibration, kept in its folder."""
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -24,14 +24,14 @@ from penwright.tasks import TASKS, AnyCorpus, classification
 from penwright.translation.alignment import Aligner, AlignmentHead, choose_head
 from penwright.workflows.load import QUICKENED, Opened, load_translator, opened
 
-AS_GOOD = 0.005  # nats a token
+AS_GOOD = 0.005  # nats per token that a precision may lose against float32
 MEASURED_BATCHES = 100
-ALIGNMENT = "alignment.json"  # of a run: the head of attention that aligns best
-CALIBRATION = "calibration.json"  # of a run: how often a classifier is right that is so sure
+ALIGNMENT = "alignment.json"  # in a run folder: the attention head that aligns best
+CALIBRATION = "calibration.json"  # in a run folder: how often a classifier is right at each level of confidence
 
 
 class KeptHead(BaseModel):
-    """What alignment.json keeps."""
+    """The content of alignment.json."""
 
     layer: NonNegativeInt
     head: NonNegativeInt
@@ -39,7 +39,7 @@ class KeptHead(BaseModel):
 
 
 class KeptCalibration(BaseModel):
-    """What calibration.json keeps: the bins of a Calibration, each as a list."""
+    """The content of calibration.json: the bins of a Calibration, each as a list."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
@@ -49,46 +49,48 @@ class KeptCalibration(BaseModel):
 
 
 def optimize(folder: Path, precision: Precision | None = None, say: Say = say_nothing) -> Mapping[Precision, float]:
-    """Find the fastest precision that is as good as float32, and compile the steps of decoding; load() uses both.
+    """Find the fastest precision that is as good as float32, and compile the decoding steps; load() uses both.
 
-    As good means that the nats per token rise by at most AS_GOOD. Returns the nats per token of each precision on at
-    most MEASURED_BATCHES of the held-out text. A `precision` that is given is taken whatever its nats are.
+    "As good" means that the nats per token rise by at most AS_GOOD. Return the nats per token of each precision on at
+    most MEASURED_BATCHES of held-out text. A given `precision` is used whatever its nats are.
     """
-    it = opened(folder)
-    if it.recipe.task == "classify":
-        raise UsageError(f"{folder} holds a classifier: it reads each text at once, and has no steps to compile")
+    opened_run = opened(folder)
+    if opened_run.recipe.task == "classify":
+        raise UsageError(
+            f"{folder} holds a classifier: it reads a text in one pass, and has no decoding steps to compile"
+        )
     toolchain.require()
     require_writable_cache()
-    corpus = it.corpus()
+    corpus = opened_run.corpus()
     nats = {}
     for each in quickest_first():
-        say(f"measuring held-out text in {each}")
-        nats[each] = _held_out_nats(it, corpus, each)
+        say(f"evaluating held-out text in {each}")
+        nats[each] = _held_out_nats(opened_run, corpus, each)
     good = [each for each, value in nats.items() if value <= nats["float32"] + AS_GOOD]
     chosen = precision or good[0]
-    model = it.model(chosen)
+    model = opened_run.model(chosen)
     if not isinstance(model, EncoderOnly):
         compile_steps(model, say)
-    it.run.keep_finding(QUICKENED, {"precision": chosen, "nats": nats})
+    opened_run.run.keep_finding(QUICKENED, {"precision": chosen, "nats": nats})
     return nats
 
 
 def quicken(folder: Path, precision: Precision | None = None, say: Say = say_nothing) -> Mapping[Precision, float]:
-    """Do what `optimize` does, under its old name."""
-    warn("`quicken` is now `optimize`; the old name will go", PenwrightWarning, stacklevel=2)
+    """Call `optimize` by its old name."""
+    warn("`quicken` is now `optimize`; the old name will be removed", PenwrightWarning, stacklevel=2)
     return optimize(folder, precision, say)
 
 
 def quickest_first() -> list[Precision]:
-    """The precisions that this processor has instructions for; others it would imitate slowly."""
+    """Return the precisions that this processor has instructions for, fastest first. It would emulate others slowly."""
     has_int8, has_bfloat16 = torch.cpu._is_vnni_supported(), torch.cpu._is_avx512_bf16_supported()
     possible: list[tuple[Precision, bool]] = [("int8", has_int8), ("bfloat16", has_bfloat16), ("float32", True)]
     return [precision for precision, has in possible if has]
 
 
-def _held_out_nats(it: Opened, corpus: AnyCorpus, precision: Precision) -> float:
-    bench = it.bench(corpus, it.model(precision))
-    batches = TASKS[it.recipe.task].batches(bench, bench.held_out).in_order()
+def _held_out_nats(opened_run: Opened, corpus: AnyCorpus, precision: Precision) -> float:
+    bench = opened_run.bench(corpus, opened_run.model(precision))
+    batches = TASKS[opened_run.recipe.task].batches(bench, bench.held_out).in_order()
     return surprise(bench.model, islice(batches, MEASURED_BATCHES), bench.device).mean
 
 
@@ -102,35 +104,36 @@ def tune_decoding(
 ) -> Tuning:
     """Try length and coverage penalties on the run's held-out pairs, or on all of these files.
 
-    Where the best are better than those in use by more than chance, the run's recipe has them afterwards.
+    If the best ones beat the current ones by more than chance, they are saved in the run's recipe.
     """
-    it, translator = opened(folder), load_translator(folder, device, verb="tune")
+    opened_run, translator = opened(folder), load_translator(folder, device, verb="tune")
     if beam_size is not None:
         translator.defaults = translator.defaults.model_copy(update={"beam_size": beam_size})
-    pairs = _pairs(it, paths)
+    pairs = _pairs(opened_run, paths)
     tuning = tune(translator, [pair.source for pair in pairs], [pair.target for pair in pairs], say)
     if tuning.is_better:
-        decoding = tuned(it.recipe.decoding, tuning.trials[0])
-        it.run.save_recipe(it.run.recipe.model_copy(update={"decoding": decoding}))  # with its files as they were named
+        decoding = tuned(opened_run.recipe.decoding, tuning.trials[0])
+        # from the run's own recipe, which names its files as they were given
+        opened_run.run.save_recipe(opened_run.run.recipe.model_copy(update={"decoding": decoding}))
     return tuning
 
 
 def load_aligner(folder: Path, device: str = "cpu", paths: Sequence[str] = (), say: Say = say_nothing) -> Aligner:
-    """A run that translates, as one that aligns.
+    """Load a run that translates, for word alignment.
 
-    Its head is chosen once, on the run's held-out pairs or on those of these files, and kept in alignment.json.
+    Its attention head is chosen once, on the run's held-out pairs or on these files, and kept in alignment.json.
     """
-    it, translator = opened(folder), load_translator(folder, device, "float32", "align")
-    if _kept_head(it.run) is None:
-        pairs = [(pair.source, pair.target) for pair in _pairs(it, paths)]
-        say(f"choosing the head of attention that aligns best, on {len(pairs):,} pairs: once for this model")
+    opened_run, translator = opened(folder), load_translator(folder, device, "float32", "align")
+    if _kept_head(opened_run.run) is None:
+        pairs = [(pair.source, pair.target) for pair in _pairs(opened_run, paths)]
+        say(f"choosing the attention head that aligns best on {len(pairs):,} pairs (once for this model)")
         best = choose_head(translator.model, translator.tokenizer, pairs)[0]
-        it.run.keep_finding(ALIGNMENT, {**best.head._asdict(), "f1": best.f1, "n_pairs": len(pairs)})
+        opened_run.run.keep_finding(ALIGNMENT, {**best.head._asdict(), "f1": best.f1, "n_pairs": len(pairs)})
     return Aligner(translator.model, translator.tokenizer, kept_alignment(folder))
 
 
 def kept_alignment(folder: Path) -> AlignmentHead | None:
-    """The head that load_aligner() has chosen for the model as it is, if it was asked."""
+    """Return the attention head that load_aligner() chose for the current model, or None."""
     return _kept_head(Run.open(folder))
 
 
@@ -146,20 +149,20 @@ def _kept_head(run: Run) -> AlignmentHead | None:
 
 
 def calibrate(folder: Path, device: str = "cpu") -> Calibration:
-    """How often a classifier is right, by how sure it is; measured once, on the run's held-out texts, and kept."""
-    here, it = usable_device(device), opened(folder)
-    if it.recipe.task != "classify":
-        raise UsageError(f"{folder} does not classify, so that there is no label it could be sure of")
-    kept = it.run.finding(CALIBRATION, KeptCalibration)
+    """Return how often a classifier is right at each level of confidence, measured once on its held-out texts."""
+    here, opened_run = usable_device(device), opened(folder)
+    if opened_run.recipe.task != "classify":
+        raise UsageError(f"{folder} is not a classifier, so there is no confidence to calibrate")
+    kept = opened_run.run.finding(CALIBRATION, KeptCalibration)
     if kept is None:
-        bench = it.bench(it.corpus(), it.model(), here)
+        bench = opened_run.bench(opened_run.corpus(), opened_run.model(), here)
         assert isinstance(bench.model, EncoderOnly)
         batches = classification.batches(bench, bench.held_out).in_order()
-        found = calibration(bench.model, batches, bench.device)
-        it.run.keep_finding(CALIBRATION, found._asdict())
-        return found
+        measured = calibration(bench.model, batches, bench.device)
+        opened_run.run.keep_finding(CALIBRATION, measured._asdict())
+        return measured
     return Calibration(tuple(Bin(*each) for each in kept["bins"]), kept["n"], kept["error"])
 
 
-def _pairs(it: Opened, paths: Sequence[str]) -> list[Pair]:
-    return [pair for pair in it.corpus(paths).held_out if isinstance(pair, Pair)]
+def _pairs(opened_run: Opened, paths: Sequence[str]) -> list[Pair]:
+    return [pair for pair in opened_run.corpus(paths).held_out if isinstance(pair, Pair)]

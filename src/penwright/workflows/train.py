@@ -1,4 +1,4 @@
-"""How a run is made: trained from what was prepared, or resumed."""
+"""Training of a run: from a plan, or resumed."""
 
 import os
 import signal
@@ -35,11 +35,11 @@ from penwright.workflows.consistency import made_with, require_made_with, requir
 from penwright.workflows.load import CORPUS, columns_of_training, corpus_record, load, recipe_here, require_unchanged
 from penwright.workflows.plan import Prepared, changed
 
-CHANGEABLE = {"training", "data", "decoding"}  # tables of a recipe, when a run is resumed
+CHANGEABLE = {"training", "data", "decoding"}  # tables of a recipe that may change when a run is resumed
 
 
 def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) -> Application:
-    """Train what was prepared, in a new run folder; returns the best model of the run, ready to use."""
+    """Train what was prepared in a new run folder; return the best model of the run, ready to use."""
     run = Run.create(folder)
     with run.alone():
         return _train(prepared, run, observers)
@@ -53,31 +53,31 @@ def _train(prepared: Prepared, run: Run, observers: Sequence[Observer]) -> Appli
     tokenizer = _tokenizer(recipe, corpus, observers)
     tokenizer.save(run.tokenizer_path)
     run.save_recipe(recipe)
-    bench = _lay_out(recipe, corpus, tokenizer, machine.device)
-    _keep_corpus(run, bench)
+    bench = _make_context(recipe, corpus, tokenizer, machine.device)
+    _save_corpus_record(run, bench)
     trainer = _trainer(bench, machine)
     if trainer.batches.n_left_out:
-        _say(observers, _too_long(trainer.batches.n_left_out, recipe))
+        _say(observers, _left_out_message(trainer.batches.n_left_out, recipe))
     if trainer.batches.n_cut:
-        _say(observers, _cut(trainer.batches.n_cut, recipe))
+        _say(observers, _cut_message(trainer.batches.n_cut, recipe))
     baselines = parts.baselines(bench, False)
     for score in baselines:
         _say(observers, f"to beat: {score.name} {score.value:.3f} ({score.note})")
     return _fit(run, bench, trainer, observers, baselines)
 
 
-def _too_long(n: int, recipe: Recipe) -> str:
+def _left_out_message(n: int, recipe: Recipe) -> str:
     reach = recipe.model.context_length
-    return f"left out: {n:,} pairs of more than {reach} tokens, which is as far as the model's learned positions reach"
+    return f"left out: {n:,} pairs of more than {reach} tokens, the limit of the model's learned positions"
 
 
-def _cut(n: int, recipe: Recipe) -> str:
+def _cut_message(n: int, recipe: Recipe) -> str:
     reach = recipe.model.context_length
-    return f"{count(n, 'text')} longer than the context of {reach} tokens: another part is learned from in each epoch"
+    return f"{count(n, 'text')} longer than the context of {reach} tokens: each epoch learns from another part of it"
 
 
 def _tokenizer(recipe: Recipe, corpus: AnyCorpus, observers: Sequence[Observer]) -> Tokenizer:
-    """That of the teachers, if there are any, since what they expect is told in their pieces; else a new one."""
+    """Load the tokenizer of the teachers, if there are any, since a student must use their tokens; else train one."""
     if recipe.distillation:
         return Tokenizer.load(Run.open(Path(recipe.distillation.teachers[0])).tokenizer_path)
     _say(observers, f"training a tokenizer ({recipe.tokenizer.type}) on the text")
@@ -89,7 +89,7 @@ def _tokenizer(recipe: Recipe, corpus: AnyCorpus, observers: Sequence[Observer])
 
 
 def resume(folder: Path, changes: Table, observers: Sequence[Observer] = ()) -> Application:
-    """Go on where a run stopped, bit for bit; or with `changes`: a further budget, another place of the same data."""
+    """Resume a run bit for bit where it stopped, or with `changes`: more budget, or a new place of the same data."""
     run = Run.open(folder)
     with run.alone():
         return _resume(run, changes, observers)
@@ -98,18 +98,18 @@ def resume(folder: Path, changes: Table, observers: Sequence[Observer] = ()) -> 
 def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Application:
     folder = run.folder
     if set(changes) - CHANGEABLE:
-        raise UsageError("resuming goes on with the same model: only [training], [data] and [decoding] can change")
+        raise UsageError("a resumed run keeps its model: only [training], [data] and [decoding] can change")
     require_writable_cache()  # before the text is read
-    forget_wishes(run)  # of an earlier day; one that comes while the text is read is obeyed at the first step
+    forget_wishes(run)  # old requests; one that comes while the text is read is obeyed at the first step
     more = {name: value for name, value in changes.get("training", {}).items() if name in BUDGETS}
-    recipe, here = changed(run.recipe, _kept(changes, run), folder), changed(recipe_here(run), changes, folder)
+    recipe, here = changed(run.recipe, _as_stored(changes, run), folder), changed(recipe_here(run), changes, folder)
     run.warn_of_edits()
     machine = choose_machine(recipe.training)
-    found = run.newest() if run.checkpoints() else None  # none: the seed gives the same beginning again
-    bench = _reopened(run, here, machine, found[0] if found else None)
+    newest_found = run.newest() if run.checkpoints() else None  # None: the seed gives the same beginning again
+    bench = _reopened(run, here, machine, newest_found[0] if newest_found else None)
     trainer = _trainer(bench, machine)
-    if found:
-        checkpoint, warnings = found
+    if newest_found:
+        checkpoint, warnings = newest_found
         for warning in warnings:
             _say(observers, warning)
         trainer.load(checkpoint)
@@ -119,7 +119,7 @@ def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Applicat
     if more and trainer.state.step:
         best = run.best_step() or trainer.state.step
         if _is_over_fitted(run, best):
-            _say(observers, f"it over-fits since step {best:,}: more text, or more model.dropout, would do more for it")
+            _say(observers, f"overfitting since step {best:,}: more text or a higher model.dropout would help more")
         trainer.extend()
     if changes:
         run.save_recipe(recipe)
@@ -128,41 +128,41 @@ def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Applicat
         where = "stopped early, at" if state.stopped_early else "is already at"
         raise PenwrightError(
             f"{folder} {where} step {state.step:,} of {state.total_steps or state.step:,}. "
-            f"To train further, give a further budget: penwright train --resume {quote(str(folder))} --minutes 5"
+            f"To train longer, add a budget: penwright train --resume {quote(str(folder))} --minutes 5"
         )
-    _say(observers, f"going on from step {state.step:,}")
+    _say(observers, f"resuming from step {state.step:,}")
     if more and "compile" not in changes.get("training", {}):
         _suggest_compiling(recipe, machine, observers)
     return _fit(run, bench, trainer, observers)
 
 
 def _other_processes(before: int | None, now: int) -> Iterator[str]:
-    """Say what changes if another number of processes goes on with a run."""
+    """Yield a notice if a run is resumed with another number of processes."""
     if before not in (None, now):
         processes = "1 process" if before == 1 else f"{before} processes"
         yield (
             f"this run was trained with {processes}; with {now}, dropout draws other numbers. Results are equivalent, "
-            f"but not bit for bit those of --processes {before}"
+            f"but not bit for bit the same as with --processes {before}"
         )
 
 
 def _reopened(run: Run, recipe: Recipe, machine: Machine, checkpoint: Checkpoint | None) -> RunContext:
-    """What the run began with; raises PenwrightError if its text is another one now, or its files do not fit."""
+    """Open what the run began with. Raise PenwrightError if its text has changed or its files do not match."""
     torch.manual_seed(recipe.seed)
     if checkpoint:
         require_made_with(checkpoint, run, recipe)
     corpus = TASKS[recipe.task].open_corpus(recipe.data.train, reading_of(recipe, columns_of_training(run)))
-    require_unchanged(run, corpus, "Put the old content back to resume, or train anew with another --run.")
+    require_unchanged(run, corpus, "Restore the original data to resume, or train a new run with another --run.")
     tokenizer = Tokenizer.load(run.tokenizer_path)
     if checkpoint:
         require_shapes(checkpoint, recipe, tokenizer.vocab_size, len(corpus.labels))
-    return _lay_out(recipe, corpus, tokenizer, machine.device)
+    return _make_context(recipe, corpus, tokenizer, machine.device)
 
 
 def follow() -> bool:
     """Train along with rank 0 until it has finished, and return True; in rank 0 itself, return False at once.
 
-    Stop signals are for rank 0, which saves and then tells the others that it is over.
+    Only rank 0 obeys stop signals: it saves, and then tells the other ranks that the work is over.
     """
     ranks = join()
     if ranks.leads:
@@ -170,11 +170,12 @@ def follow() -> bool:
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     while (work := ranks.hear()) is not None:
-        _take_part(Run.open(Path(work["run"])), validate(Recipe, work["recipe"], "the settings"), work["step"])
+        _follow_run(Run.open(Path(work["run"])), validate(Recipe, work["recipe"], "the settings"), work["step"])
     return True
 
 
-def _take_part(run: Run, recipe: Recipe, step: int) -> None:
+def _follow_run(run: Run, recipe: Recipe, step: int) -> None:
+    """Train one run as a rank that follows rank 0."""
     machine = choose_machine(recipe.training)
     checkpoint = run.newest()[0] if step else None
     trainer = _trainer(_reopened(run, recipe, machine, checkpoint), machine)
@@ -186,14 +187,14 @@ def _take_part(run: Run, recipe: Recipe, step: int) -> None:
 
 
 def _suggest_compiling(recipe: Recipe, machine: Machine, observers: Sequence[Observer]) -> None:
-    """Where a short run goes on for long: what did not pay then may pay now."""
+    """Suggest compilation if a short run is resumed for long: it may pay now."""
     seconds = 60 * (recipe.training.minutes or 0.0)
     if recipe.training.compile == "off" and choose_compilation(machine.device, recipe.task, seconds)[0]:
-        _say(observers, "its steps are not compiled; --set training.compile=on would save a third of so long a time")
+        _say(observers, "steps are not compiled; --set training.compile=on would save about a third of the time")
 
 
-def _kept(changes: Table, run: Run) -> Table:
-    """The changes as the recipe keeps them: files as they were found from where the run was trained."""
+def _as_stored(changes: Table, run: Run) -> Table:
+    """Return the changes as the recipe keeps them, with paths relative to the folder that the run was trained in."""
     place = run.real_folder
     origin = place / (corpus_record(run).trained_from or os.path.relpath(Path.cwd(), place))
     data = changes.get("data", {})
@@ -203,12 +204,12 @@ def _kept(changes: Table, run: Run) -> Table:
 
 
 def _resolve(recipe: Recipe, machine: Machine) -> Recipe:
-    """What was left to this machine is written down, so that resuming does the same."""
+    """Record what was chosen for this machine, so that a resumed run does the same."""
     training = recipe.training.model_copy(update={"precision": str(machine.precision).removeprefix("torch.")})
     return recipe.model_copy(update={"training": training})
 
 
-def _lay_out(recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer, device: torch.device) -> RunContext:
+def _make_context(recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer, device: torch.device) -> RunContext:
     training = token_store(recipe.task, corpus, tokenizer, corpus.labels, held_out=False)
     held_out = token_store(recipe.task, corpus, tokenizer, corpus.labels, held_out=True)
     model = make_model(recipe.task, tokenizer.vocab_size, recipe.model, len(corpus.labels))
@@ -216,11 +217,11 @@ def _lay_out(recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer, device: to
     return RunContext(recipe, corpus, tokenizer, training, held_out, model.to(device), device, card)
 
 
-def _keep_corpus(run: Run, bench: RunContext) -> None:
+def _save_corpus_record(run: Run, bench: RunContext) -> None:
     corpus = bench.corpus
     files = [{"path": str(file.path), "bytes": file.n_bytes, "sha256": file.sha256} for file in corpus.files]
     record = {"fingerprint": corpus.fingerprint, "files": files, "report": corpus.report.as_dict()}
-    here = os.path.relpath(Path.cwd(), run.real_folder)  # so that a run and its text can be moved together
+    here = os.path.relpath(Path.cwd(), run.real_folder)  # relative, so that a run and its text can be moved together
     places = {"trained_from": Path(here).as_posix(), "card": asdict(bench.card)}
     run.write_json(CORPUS, {**record, **places, "columns": corpus.roles})
 
@@ -232,23 +233,23 @@ def _trainer(bench: RunContext, machine: Machine) -> Trainer:
 
 
 def _teachers(bench: RunContext) -> list[Model]:
-    """The best models of the runs that teach this one; raises PenwrightError where one cannot."""
+    """Load the best models of the runs that teach this one. Raise PenwrightError if one cannot."""
     teachers = []
     for folder in bench.recipe.distillation.teachers if bench.recipe.distillation else ():
         teacher = load(folder, str(bench.device))
         if teacher.tokenizer.fingerprint != bench.tokenizer.fingerprint:
-            raise PenwrightError(f"{folder} cannot teach this model: its tokenizer is another one")
+            raise PenwrightError(f"{folder} cannot teach this model: it has another tokenizer")
         if type(teacher.model) is not type(bench.model) or getattr(teacher, "labels", ()) != bench.card.labels:
-            raise PenwrightError(f"{folder} cannot teach this model: it was made for another task, or other labels")
+            raise PenwrightError(f"{folder} cannot teach this model: it has another task or other labels")
         if corpus_record(Run.open(Path(folder))).fingerprint != bench.corpus.fingerprint:
             raise PenwrightError(
-                f"{folder} cannot teach this model: it learned from other data, or from what is held out here. "
+                f"{folder} cannot teach this model: it was trained on other data, or on texts that are held out here. "
                 "Train it on the same data with the same data.seed"
             )
         if teacher.model.settings.context_length < bench.recipe.model.context_length:
             raise PenwrightError(
-                f"{folder} cannot teach this model: it sees {teacher.model.settings.context_length} tokens at a time. "
-                f"Give --set model.context_length={teacher.model.settings.context_length}"
+                f"{folder} cannot teach this model: its context is {teacher.model.settings.context_length} tokens. "
+                f"Add --set model.context_length={teacher.model.settings.context_length}"
             )
         teachers.append(teacher.model)
     return teachers
@@ -272,12 +273,12 @@ def _fit(
         advice = "It needs more text" if _is_over_fitted(run, best.step) else "It needs more minutes, or more text"
         _say(observers, f"not beaten: {baseline.name} {baseline.value:.3f} ({baseline.note}). {advice}")
     with catch_warnings():
-        simplefilter("ignore")  # of the same
-        return load(run.folder, str(bench.device))  # afresh, since a model compiled for training decodes slowly
+        simplefilter("ignore")  # the warnings above, once more
+        return load(run.folder, str(bench.device))  # loaded again, because a model compiled for training decodes slowly
 
 
 def _unbeaten(run: Run, step: int, baselines: Sequence[Score]) -> Iterator[Score]:
-    """Those that the model of this step does not beat."""
+    """Yield the baselines that the model of this step does not beat."""
     scores = next((record for record in run.records(METRICS) if record["step"] == step), {})
     for baseline in baselines:
         if baseline.name in scores and not baseline._replace(value=scores[baseline.name]).beats(baseline.value):
@@ -285,7 +286,7 @@ def _unbeaten(run: Run, step: int, baselines: Sequence[Score]) -> Iterator[Score
 
 
 def _is_over_fitted(run: Run, best_step: int) -> bool:
-    """Whether held-out examples surprised the last model clearly more than the best one."""
+    """Return whether the held-out nats of the last model are clearly higher than the nats of the best."""
     records = run.records(METRICS)
     nats = {record["step"]: value for record in records for name, value in record.items() if name.startswith("nats")}
     return bool(nats.get(run.last_step(), 0.0) > nats.get(best_step, inf) * (1 + OVER_FITTED))

@@ -84,7 +84,7 @@ def test_a_bias_is_not_an_order(translator: Translator) -> None:
     demands = Constraints(Glossary((Entry("dog", ("xylophone",)),)), bias=0.01)
     (weak,) = translator.translate(["the dog"], demands=demands)
     assert [outcome.state for outcome in weak.candidates[0].outcomes] == ["missed"]
-    assert "the glossary's words for this are missing: dog" in weak.warnings
+    assert "the glossary's translation is missing: dog" in weak.warnings
 
 
 SPANS = [
@@ -133,7 +133,7 @@ def test_characters_that_a_model_cannot_write_are_put_in_afterwards(
     (outcome,) = translation.candidates[0].outcomes
     assert translation.text.count("`Ω`") == 1 and outcome.state == "inserted"
     assert translation.text[outcome.target_start : outcome.target_end] == "`Ω`"
-    assert any("put in after translating" in warning for warning in translation.warnings)
+    assert any("inserted after translation" in warning for warning in translation.warnings)
 
 
 def test_a_line_that_is_a_span_stays_as_it_is(translator: Translator) -> None:

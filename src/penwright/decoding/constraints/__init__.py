@@ -1,1 +1,1 @@
-"""Constraints on a completion (patterns, banned and required words) as one regular language."""
+"""Constraints: on completions, as one regular language, and on translations, as terms in beam search."""

@@ -1,4 +1,4 @@
-"""An expression as a table: which state follows which on a character of each class."""
+"""The automaton of an expression: a table of the next state for each state and class of characters."""
 
 from collections.abc import Sequence
 
@@ -9,16 +9,19 @@ from numpy.typing import NDArray
 from penwright.decoding.constraints.expressions import Classes, Expression, Expressions, TooLarge
 from penwright.errors import UsageError
 
-MOST_STATES, MOST_CELLS = 10_000, 4_000_000  # of the table, which has a cell for each state and class
-TOO_MUCH = "the pattern and the words are too much together: use smaller numbers in braces, or fewer words"
-DEAD = 0  # the state from which no text is accepted any more
+MOST_STATES, MOST_CELLS = 10_000, 4_000_000  # limits of the table, which has a cell for each state and class
+TOO_MUCH = "the pattern and the words together are too complex: use smaller numbers in braces, or fewer words"
+DEAD = 0  # the state from which no text is accepted
 
 
 class Automaton:
-    """Reads texts character by character; its states are expressions, those of the starts first."""
+    """An automaton that reads texts character by character.
+
+    Its states are expressions: first the one that matches nothing, then the starts.
+    """
 
     def __init__(self, expressions: Expressions, starts: Sequence[Expression]):
-        """Find the states; raises UsageError where they are more than 10,000, or take long to find."""
+        """Find the states; raise UsageError if there are more than 10,000, or finding them takes too much work."""
         self.classes: Classes = expressions.classes()
         self._most = min(MOST_STATES, MOST_CELLS // self.classes.count)
         self._numbers: dict[Expression, int] = {}
@@ -27,7 +30,7 @@ class Automaton:
         rows: list[list[int]] = []
         try:
             self.starts = [self._number(start) for start in starts]
-            for state in self._states:  # which grow meanwhile
+            for state in self._states:  # the list grows meanwhile
                 expressions.work(self.classes.count // 4)
                 rows.append([self._number(expressions.derive(state, c)) for c in range(self.classes.count)])
         except (TooLarge, RecursionError):
@@ -44,17 +47,17 @@ class Automaton:
         return number
 
     def distances(self, costs: NDArray[np.float64]) -> Float64[np.ndarray, " states"]:
-        """The least cost of the characters from each state to an accepted text, inf where there is none.
+        """Return the least cost of the characters from each state to an accepted text; inf if there is none.
 
-        `costs` is that of a character of each class.
+        `costs` gives the cost of a character of each class.
         """
         n_states, n_classes = self.table.shape
-        edges = np.argsort(self.table, axis=None, kind="stable")  # by the state that they lead to
+        edges = np.argsort(self.table, axis=None, kind="stable")  # sorted by the state that they lead to
         first = np.searchsorted(self.table.ravel()[edges], np.arange(n_states + 1))
         found = np.where(self.accepts, 0.0, np.inf)
         settled = np.zeros(n_states, dtype=np.bool_)
         coming = {0.0} if self.accepts.any() else set()
-        while coming:  # nearest first, all states of one distance at once (Dijkstra 1959)
+        while coming:  # nearest first, all states at the same distance together (Dijkstra 1959)
             distance = min(coming)
             coming.remove(distance)
             nearest = np.flatnonzero((found == distance) & ~settled)

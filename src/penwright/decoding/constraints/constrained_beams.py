@@ -1,7 +1,8 @@
-"""How the beams of a guided sentence are chosen: hypotheses compete with those that have as many of their terms.
+"""Beam search under constraints: hypotheses compete with others that contain as many of the required terms.
 
-After Post and Vilar (2018), with terms in place of their tokens as the banks: the best of each bank, then the second
-best of each, until the beam is full. So the work is in the size of the beam, however many terms there are.
+After Post and Vilar (2018), but with a bank for each number of terms instead of term tokens. The beam takes the best of
+each bank, then the second best of each, until it is full. So the work depends on the beam size, not on the number of
+terms.
 """
 
 from collections import defaultdict
@@ -23,29 +24,29 @@ MERIT = attrgetter("merit")
 
 
 class Standing(NamedTuple):
-    """Where a beam stands."""
+    """The state of a beam: its stage in the terms, and its open credit."""
 
     stage: Stage
-    lent: float = 0.0  # nats that its merit owes to a term it has only begun
+    lent: float = 0.0  # nats that its merit has gained from a term it has only begun; given back if the term breaks off
 
     @property
     def bank(self) -> int:
-        """Beams compete with those of the same one."""
+        """The number of hard terms present or begun: beams compete within the same bank."""
         return self.stage.prospects.progress
 
 
 class BeamTransition(NamedTuple):
-    """What a token makes of a beam."""
+    """The effect of a token on a beam."""
 
     standing: Standing
-    credit: float  # nats that its merit gets beside the log-probability of the token
+    credit: float  # nats that its merit gains, in addition to the log-probability of the token
 
 
 class Continuation(NamedTuple):
-    """A beam and the token after it."""
+    """A beam extended by a token."""
 
     log_prob: float
-    merit: float  # what it is ranked by: the log-probability, with what the guide adds
+    merit: float  # by which it is ranked: the log-probability plus the credits of the guide
     parent: int
     token: int
     turn: BeamTransition
@@ -55,8 +56,8 @@ class Continuation(NamedTuple):
 class ConstrainedBeams:
     """The beams of one sentence with a guide.
 
-    The tokens of a hard term cost only its first one in merit, since all hypotheses must write it somewhere: otherwise
-    one that has just begun an unlikely term would always look better than one that is nearly through.
+    In merit, a hard term costs only its first token, since every hypothesis must contain the term. Otherwise one that
+    has just begun an unlikely term would always outrank one that is nearly through it.
     """
 
     guide: ConstraintAutomaton
@@ -65,16 +66,17 @@ class ConstrainedBeams:
 
     @classmethod
     def start(cls, guide: ConstraintAutomaton, limit: int, beam_size: int) -> "ConstrainedBeams":
+        """Return beams that have not begun."""
         return cls(guide, limit, [Standing(guide.start())] * beam_size)
 
     def must_follow(self, length: int) -> list[bool]:
-        """Of each beam, whether it has to go on with what the guide says, whatever it has begun."""
+        """Return, for each beam, whether the guide forces its next token, even if that splits a character."""
         if length < len(self.guide.prefix):
             return [True] * len(self.standings)
-        return [self._is_pressed(standing.stage.prospects, length) for standing in self.standings]
+        return [self._is_forced(standing.stage.prospects, length) for standing in self.standings]
 
     def banned(self, length: int, end_id: int) -> Iterator[tuple[int, Sequence[int] | Bool[Tensor, " vocab_size"]]]:
-        """Beams, and tokens that must not follow them here: a few, or those that a mask has."""
+        """Yield beams with tokens that must not follow them: a few ids, or a mask over the vocabulary."""
         prefix, ends = self.guide.prefix, self.guide.borders.ends
         for beam, (stage, _) in enumerate(self.standings):
             prospects = stage.prospects
@@ -85,7 +87,7 @@ class ConstrainedBeams:
                 continue
             if not prospects.may_end:
                 yield beam, (end_id,)
-            if self._is_pressed(prospects, length):
+            if self._is_forced(prospects, length):
                 continue
             if prospects.barred:
                 yield beam, prospects.barred
@@ -93,13 +95,13 @@ class ConstrainedBeams:
                 yield beam, ends
             if stage.state.closed or (self.guide.whole_prefix and length == len(prefix)):
                 yield beam, self.guide.borders.goes_on
-            elif prospects.needed < prospects.needed_anew and not self._is_time_for(prospects.needed_anew, length + 1):
-                broken = self.guide.borders.goes_on.clone()  # a term that has just come would be part of another word
+            elif prospects.needed < prospects.needed_anew and not self._fits(prospects.needed_anew, length + 1):
+                broken = self.guide.borders.goes_on.clone()  # would make the term just completed part of a longer word
                 broken[list(prospects.wanted)] = False
                 yield beam, broken
 
     def candidates(self, best: Sequence[Sequence[int]], length: int) -> list[Sequence[int]]:
-        """Tokens that may follow each beam, given the best ones."""
+        """Return the tokens to consider after each beam, given the likeliest ones."""
         return [self._candidates(beam, likely, length) for beam, likely in enumerate(best)]
 
     def choose(
@@ -109,58 +111,58 @@ class ConstrainedBeams:
         before: Sequence[Sequence[float]],
         length: int,
     ) -> list[Continuation]:
-        """The beams to go on with, of these tokens after each beam.
+        """Choose the beams to continue with, from these tokens after each beam.
 
-        `gains` are the log-probabilities of all of them in turn; `before` are the log-probability and the merit that
-        each beam has now.
+        `gains` are the log-probabilities of all these tokens in order. `before` holds the present log-probability and
+        merit of each beam.
         """
         found = []
         discouraged = self.guide.discouraged[length] if length < len(self.guide.discouraged) else {}
         is_opening, idle = self.guide.borders.is_opening, defaultdict[int, dict[bool, BeamTransition]](dict)
         for beam, (likely, (log_prob, merit), standing) in enumerate(zip(tokens, before, self.standings, strict=True)):
             busy = self.guide.busy(standing.stage.state)
-            turns = idle[self.standings.index(standing)]  # what most tokens make of all beams that stand there
+            turns = idle[self.standings.index(standing)]  # shared by all beams in this state
             for token, gain in zip(likely, list(islice(gains, len(likely))), strict=True):
-                if not (gain > NEVER and log_prob > NEVER):  # NaN is none of both
+                if not (gain > NEVER and log_prob > NEVER):  # false for NaN
                     continue
                 if busy is None or token in busy:
-                    turn = self._turn(standing, token, gain, length)
+                    turn = self._transition(standing, token, gain, length)
                 elif is_opening[token] in turns:
                     turn = turns[is_opening[token]]
                 else:
-                    turn = turns[is_opening[token]] = self._turn(standing, token, gain, length)
+                    turn = turns[is_opening[token]] = self._transition(standing, token, gain, length)
                 gained = merit + gain + turn.credit - discouraged.get(token, 0.0)
                 found.append(Continuation(log_prob + gain, gained, beam, token, turn))
-        return self._by_banks(found, len(before))
+        return self._select_by_bank(found, len(before))
 
     def _candidates(self, beam: int, likely: Sequence[int], length: int) -> Sequence[int]:
         stage = self.standings[beam].stage
         prospects = stage.prospects
         if length < len(self.guide.prefix):
             return [self.guide.prefix[length]]
-        if self._is_pressed(prospects, length):
+        if self._is_forced(prospects, length):
             nearer = [t for t in prospects.wanted if self._needed_after(stage, t) < prospects.needed]
             return nearer or prospects.wanted
         tokens = [*likely, *(token for token in prospects.wanted if token not in likely)]
         if not prospects.needed_anew:
             return tokens
-        if self._is_time_for(prospects.needed_anew, length + 1):
-            return tokens  # whatever comes
-        in_time = [t for t in tokens if self._is_time_for(self._needed_after(stage, t), length + 1)]
-        return in_time or tokens  # a term that breaks off must begin anew
+        if self._fits(prospects.needed_anew, length + 1):
+            return tokens  # the terms still fit after any token
+        in_time = [t for t in tokens if self._fits(self._needed_after(stage, t), length + 1)]
+        return in_time or tokens  # if none fits, a term that breaks off must begin again
 
-    def _is_time_for(self, needed: int, length: int) -> bool:
-        """Whether so many more tokens and the end fit after the first `length`."""
+    def _fits(self, needed: int, length: int) -> bool:
+        """Return whether `needed` more tokens and the end token fit after the first `length`."""
         return length + needed + 1 <= self.limit
 
-    def _is_pressed(self, prospects: Prospects, length: int) -> bool:
-        """Whether what is needed takes all the tokens that are left."""
+    def _is_forced(self, prospects: Prospects, length: int) -> bool:
+        """Return whether the needed tokens take all the tokens that are left."""
         return prospects.needed > 0 and length + prospects.needed + 1 >= self.limit
 
     def _needed_after(self, stage: Stage, token: int) -> int:
         return self.guide.after(stage, token).prospects.needed
 
-    def _turn(self, standing: Standing, token: int, gain: float, length: int) -> BeamTransition:
+    def _transition(self, standing: Standing, token: int, gain: float, length: int) -> BeamTransition:
         guide, (stage, lent) = self.guide, standing
         new = guide.after(stage, token)
         prospects = new.prospects
@@ -175,7 +177,7 @@ class ConstrainedBeams:
             lent -= guide.terms[hard.term].too_early(length + 1 - hard.length)
         return BeamTransition(Standing(new, lent), lent - given_back - overdue(prospects.waiting, length))
 
-    def _by_banks(self, found: list[Continuation], beam_size: int) -> list[Continuation]:
+    def _select_by_bank(self, found: list[Continuation], beam_size: int) -> list[Continuation]:
         found.sort(key=MERIT, reverse=True)
         banks: dict[int, list[Continuation]] = {}
         for continuation in found:
@@ -192,7 +194,7 @@ class ConstrainedBeams:
 
 
 def columns(chosen: Sequence[Sequence[Continuation]], beam_size: int) -> Iterator[Num[np.ndarray, "sentences beams"]]:
-    """Log-probabilities, merits, parents and tokens of several sentences; where beams are missing, impossible ones."""
+    """Yield the log-probabilities, merits, parents and tokens of several sentences; missing beams have merit -inf."""
     nothing = (NEVER, NEVER, 0, 0)
     rows = [[*(each[:4] for each in beams), *[nothing] * (beam_size - len(beams))] for beams in chosen]
     for column, kind in zip(np.moveaxis(np.array(rows), 2, 0), (float, float, int, int), strict=True):

@@ -1,4 +1,4 @@
-"""What a completion must and must not hold, as one expression, and the tokens after which it can still be met."""
+"""Constraints on completions: all settings as one expression, and the tokens after which it can still be met."""
 
 import codecs
 from collections.abc import Callable, Sequence
@@ -20,11 +20,11 @@ from penwright.decoding.unknown_tokens import never_written
 from penwright.errors import UsageError
 from penwright.tokenizers import Tokenizer
 
-REMEMBERED = 256  # states, of which it is known what each token leads to
+REMEMBERED = 256  # entries of each cache of what the tokens lead to
 
 
 class ConstrainedWord(NamedTuple):
-    """A banned or required word, and whether other letters may stand beside it."""
+    """A banned or required word, and whether letters may adjoin it."""
 
     text: str
     open_before: bool
@@ -32,64 +32,69 @@ class ConstrainedWord(NamedTuple):
 
     @classmethod
     def read(cls, written: str) -> "ConstrainedWord":
-        """`art` is a word, `art*` also the beginning of one; what begins with no letter may follow one anyway."""
+        """Parse a word: `art` is a whole word, `art*` may also begin a longer one.
+
+        Letters may always adjoin a side of the text that is not a letter itself.
+        """
         text = written.strip("*")
         if not text:
-            raise UsageError(f"'{written}' is no word to ban or require: write some letters, as in dragon or drag*")
-        return cls(text, written[0] == "*" or not _in_word(text[0]), written[-1] == "*" or not _in_word(text[-1]))
+            raise UsageError(
+                f"'{written}' is not a word that can be banned or required: write some letters, as in dragon or drag*"
+            )
+        return cls(text, written[0] == "*" or not _joins_word(text[0]), written[-1] == "*" or not _joins_word(text[-1]))
 
 
 class Rules:
-    """The settings as an expression: the pattern, and the words, and that the text ends at a stop string."""
+    """The settings as one expression: the pattern, the words, and the stop strings that end a text."""
 
     def __init__(self, settings: DecodingSettings, check: Callable[[], None] = never_end):
-        """Raises UsageError for a pattern that cannot be followed, and what `check` raises."""
+        """Read the settings. Raises UsageError for an unsupported pattern; what `check` raises ends the work."""
         self.expressions = make = Expressions(check=check)
         self._stops = [stop for stop in settings.stop if stop]
         self._banned = [ConstrainedWord.read(word) for word in settings.banned_words]
         self._required = [ConstrainedWord.read(word) for word in settings.required_words]
         self._pattern = make.anything if settings.pattern is None else parse_pattern(make, settings.pattern)
         self._joining = make.one_of(characters(r"\w"))
-        self._parting = make.one_of(characters(r"\W"))
+        self._separator = make.one_of(characters(r"\W"))
 
     def after(self, prompt: str) -> Expression:
-        """The completions of this prompt that are allowed, each with the stop string that ends it, if any does."""
-        make, inside = self.expressions, bool(prompt) and _in_word(prompt[-1])
-        required = [self._holding([word], inside) for word in self._required]
-        begun = [rest for word in self._banned for rest in self._rests(word, prompt)]
-        banned = make.either(self._holding(self._banned, inside), *begun)
-        return self._stopping(make.both(self._pattern, *required, make.unlike(banned)))
+        """Match the allowed completions of this prompt, each with the stop string that ends it, if any does."""
+        make, inside = self.expressions, bool(prompt) and _joins_word(prompt[-1])
+        required = [self._containing([word], inside) for word in self._required]
+        begun = [rest for word in self._banned for rest in self._remainders(word, prompt)]
+        banned = make.either(self._containing(self._banned, inside), *begun)
+        return self._with_stops(make.both(self._pattern, *required, make.unlike(banned)))
 
-    def _holding(self, words: Sequence[ConstrainedWord], inside: bool) -> Expression:
-        """Texts with one of these words in them; `inside`: the text begins in the middle of another one."""
+    def _containing(self, words: Sequence[ConstrainedWord], inside: bool) -> Expression:
+        """Match texts that contain one of these words; `inside` means that the text begins within another word."""
         make = self.expressions
-        apart = make.then(make.anything, self._parting)
+        apart = make.then(make.anything, self._separator)
         before = apart if inside else make.either(make.empty, apart)
-        joined = make.either(*(self._ending(word, 0) for word in words if word.open_before))
-        alone = make.either(*(self._ending(word, 0) for word in words if not word.open_before))
+        joined = make.either(*(self._word_from(word, 0) for word in words if word.open_before))
+        alone = make.either(*(self._word_from(word, 0) for word in words if not word.open_before))
         return make.either(make.then(make.anything, joined), make.then(before, alone))
 
-    def _ending(self, word: ConstrainedWord, place: int) -> Expression:
-        """The word from this character on, and whatever may come after it."""
+    def _word_from(self, word: ConstrainedWord, place: int) -> Expression:
+        """Match the word from this character on, and whatever may follow it."""
         make = self.expressions
-        apart = make.either(make.empty, make.then(self._parting, make.anything))
-        return make.then(self._text(word.text[place:]), make.anything if word.open_after else apart)
+        apart = make.either(make.empty, make.then(self._separator, make.anything))
+        return make.then(self._any_case(word.text[place:]), make.anything if word.open_after else apart)
 
-    def _rests(self, word: ConstrainedWord, prompt: str) -> list[Expression]:
-        """What would complete the word that the prompt begins at its end."""
+    def _remainders(self, word: ConstrainedWord, prompt: str) -> list[Expression]:
+        """Return what would complete the word, for each beginning of it that ends the prompt."""
         found, folded = [], prompt.casefold()
         for place in range(1, len(word.text)):
             before = prompt[:-place][-1:]
-            if folded.endswith(word.text[:place].casefold()) and (word.open_before or not _in_word(before)):
-                found.append(self._ending(word, place))
+            if folded.endswith(word.text[:place].casefold()) and (word.open_before or not _joins_word(before)):
+                found.append(self._word_from(word, place))
         return found
 
-    def _text(self, text: str) -> Expression:
-        """In capitals or not."""
-        return self.expressions.then(*(self.expressions.one_of(_cases(character)) for character in text))
+    def _any_case(self, text: str) -> Expression:
+        """Match the text in upper or lower case."""
+        return self.expressions.then(*(self.expressions.one_of(_case_variants(character)) for character in text))
 
-    def _stopping(self, allowed: Expression) -> Expression:
-        """Allowed texts, whole or with a stop string after them, and no stop string before that."""
+    def _with_stops(self, allowed: Expression) -> Expression:
+        """Match allowed texts, alone or followed by a stop string, with no stop string before that."""
         make = self.expressions
         if not self._stops:
             return allowed
@@ -107,16 +112,16 @@ class Rules:
 
 
 class TokenText(NamedTuple):
-    """What tokens add to a text that ends with given bytes of an unfinished character."""
+    """The text that each token adds after given bytes of an unfinished character."""
 
-    tokens: Int64[np.ndarray, " tokens"]  # those that leave the text well-formed, the longest first
-    classes: Int64[np.ndarray, "tokens longest"]
-    n_longer: list[int]  # than each number of characters
-    tails: Int64[np.ndarray, " tokens"]  # the unfinished character after it, by number
+    tokens: Int64[np.ndarray, " tokens"]  # that keep the text well-formed, those with the longest text first
+    classes: Int64[np.ndarray, "tokens longest"]  # of the added characters
+    n_longer: list[int]  # how many tokens add more than 0, 1, 2, ... characters
+    tails: Int64[np.ndarray, " tokens"]  # the number of the unfinished character after each token
 
 
 class CompletionConstraint:
-    """Knows what every token leads to from every state of the automaton."""
+    """The constraint on completions of some prompts: where every token leads from every state of its automaton."""
 
     def __init__(
         self,
@@ -126,9 +131,9 @@ class CompletionConstraint:
         max_new_tokens: int,
         check: Callable[[], None] = never_end,
     ):
-        """Build the automaton, and call `check` meanwhile, which may end that by raising.
+        """Build the automaton, calling `check` meanwhile, which may raise to end the work.
 
-        Raises UsageError where no completion of one of the prompts meets the settings.
+        Raises UsageError if no completion of one of the prompts can meet the settings.
         """
         try:
             rules = Rules(settings, check)
@@ -142,17 +147,17 @@ class CompletionConstraint:
         self.bytes = [b"" if token in never else tokenizer.token_bytes(token) for token in range(self.vocab_size)]
         self._tails: list[bytes] = [b""]
         self._bytewise = {bytes([byte]) for byte in range(256)} <= set(self.bytes)
-        self.distances = self.automaton.distances(self._costs())
+        self.distances = self.automaton.distances(self._class_costs())
         self._check(max_new_tokens)
-        self._spelling = lru_cache(REMEMBERED)(self._spell)
-        self._distances_with = lru_cache(REMEMBERED)(self._find_distances_with)
+        self._token_texts = lru_cache(REMEMBERED)(self._find_token_texts)
+        self._distances_after_tail = lru_cache(REMEMBERED)(self._find_distances_after_tail)
         self.reach = lru_cache(REMEMBERED)(self._reach)
-        for start in self.starts.values():  # so that the first step of writing need not wait for it
+        for start in self.starts.values():  # so that the first decoding step does not wait for it
             check()
             self.reach(start, b"")
 
-    def _costs(self) -> Float64[np.ndarray, " classes"]:
-        """Tokens that a character of each class takes: one, or its bytes, or inf where it cannot be written."""
+    def _class_costs(self) -> Float64[np.ndarray, " classes"]:
+        """Return the tokens that a character of each class takes: one, or one a byte; inf if it is not writable."""
         costs = np.array(self.automaton.classes.cheapest() if self._bytewise else [inf] * self.automaton.classes.count)
         costs = costs.astype(np.float64)
         for spelled in self.bytes:
@@ -167,7 +172,7 @@ class CompletionConstraint:
             if distance == inf:
                 raise UsageError(
                     f"nothing that this model can write{after} meets the pattern and the words: they contradict each "
-                    "other, or ask for characters that the model does not know"
+                    "other, or need characters that the model does not know. Change one of them"
                 )
             if distance > max_new_tokens:
                 raise UsageError(
@@ -176,35 +181,35 @@ class CompletionConstraint:
                 )
 
     def follow(self, state: int, tail: bytes, token: int) -> tuple[int, bytes]:
-        """The state and the unfinished character after a token."""
+        """Return the state and the unfinished character after a token."""
         text, rest = _decode(tail + self.bytes[token])
         for of_class in self.automaton.classes.of(text or ""):
             state = int(self.automaton.table[state, of_class])
         return state, rest
 
     def _reach(self, state: int, tail: bytes) -> Float32[np.ndarray, " vocab_size"]:
-        """For each token, how many more are needed at most after it; inf where it must not come."""
-        spelling = self._spelling(tail)
-        states = np.full(len(spelling.tokens), state, dtype=np.int32)
-        for place, n_longer in enumerate(spelling.n_longer):
-            states[:n_longer] = self.automaton.table[states[:n_longer], spelling.classes[:n_longer, place]]
+        """Return, for each token, how many more are needed after it at most; inf if it must not come."""
+        texts = self._token_texts(tail)
+        states = np.full(len(texts.tokens), state, dtype=np.int32)
+        for place, n_longer in enumerate(texts.n_longer):
+            states[:n_longer] = self.automaton.table[states[:n_longer], texts.classes[:n_longer, place]]
         found = np.full(self.vocab_size, inf, dtype=np.float32)
-        for number in np.unique(spelling.tails).tolist():
-            here = spelling.tails == number
-            found[spelling.tokens[here]] = self._distances_with(self._tails[number])[states[here]]
+        for number in np.unique(texts.tails).tolist():
+            here = texts.tails == number
+            found[texts.tokens[here]] = self._distances_after_tail(self._tails[number])[states[here]]
         if self.automaton.accepts[state] and not tail:
             found[self.end_id] = 0
         return found
 
-    def _find_distances_with(self, tail: bytes) -> Float64[np.ndarray, " states"]:
-        """From each state when the first bytes of a character are written."""
+    def _find_distances_after_tail(self, tail: bytes) -> Float64[np.ndarray, " states"]:
+        """Return the distance from each state once these first bytes of a character are written."""
         if not tail:
             return self.distances
         first, last, n_missing = _completions(tail)
         classes = self.automaton.classes.between(first, last) if self._bytewise else []
         return n_missing + self.distances[self.automaton.table[:, classes]].min(1, initial=inf)
 
-    def _spell(self, tail: bytes) -> TokenText:
+    def _find_token_texts(self, tail: bytes) -> TokenText:
         found = []
         for token, spelled in enumerate(self.bytes):
             if spelled and (not tail or 0x80 <= spelled[0] < 0xC0):
@@ -217,33 +222,33 @@ class CompletionConstraint:
         every = self.automaton.classes.of("".join(text for _, _, text, _ in found))
         classes[np.arange(classes.shape[1]) < lengths[:, None]] = every
         n_longer = [int((lengths > place).sum()) for place in range(classes.shape[1])]
-        tails = [self._number_of(rest) for *_, rest in found]
+        tails = [self._tail_number(rest) for *_, rest in found]
         tokens = np.array([token for _, token, *_ in found], dtype=np.int64)
         return TokenText(tokens, classes, n_longer, np.array(tails, dtype=np.int64))
 
-    def _number_of(self, tail: bytes) -> int:
+    def _tail_number(self, tail: bytes) -> int:
         if tail not in self._tails:
             self._tails.append(tail)
         return self._tails.index(tail)
 
 
 class GuidedRows:
-    """Where the rows of a batch stand."""
+    """The constrained rows of a batch, each with its state in the automaton."""
 
     def __init__(self, guide: CompletionConstraint, prompts: Sequence[str]):
         self._guide = guide
         self._places: list[tuple[int, bytes]] = [(guide.starts[prompt], b"") for prompt in prompts]
 
     def possible(self, logits: Logits, n_left: int) -> Logits:
-        """The scores, of those tokens alone after which n_left more suffice; there always is one."""
+        """Mask tokens after which n_left more would not meet the constraint. At least one token always remains."""
         return logits.masked_fill(~self.allowed(n_left).to(logits.device), NEVER)
 
     def allowed(self, n_left: int) -> Bool[Tensor, "rows vocab_size"]:
-        """The tokens of each row after which n_left more suffice."""
+        """Return which tokens of each row leave a text that n_left more tokens can complete."""
         return torch.from_numpy(np.stack([self._guide.reach(*place) for place in self._places]) <= n_left)
 
     def push(self, tokens: Int[Tensor, " rows"]) -> None:
-        """The next token of each row; none is the end."""
+        """Append the next token of each row; none of them is the end token."""
         pairs = zip(self._places, tokens.tolist(), strict=True)
         self._places = [self._guide.follow(*place, token) for place, token in pairs]
 
@@ -253,21 +258,21 @@ class GuidedRows:
 
 
 def is_constrained(settings: DecodingSettings) -> bool:
-    """Whether there is anything that a completion must or must not hold."""
+    """Return whether the settings have a pattern, or banned or required words."""
     return settings.pattern is not None or bool(settings.banned_words or settings.required_words)
 
 
-def _in_word(text: str) -> bool:
+def _joins_word(text: str) -> bool:
     return text.isalnum() or text == "_"
 
 
-def _cases(character: str) -> list[Span]:
+def _case_variants(character: str) -> list[Span]:
     forms = {character, character.lower(), character.upper()}
     return [(ord(form), ord(form) + 1) for form in forms if len(form) == 1]
 
 
 def _decode(spelled: bytes) -> tuple[str | None, bytes]:
-    """The whole characters and the bytes of an unfinished one; None where it cannot become well-formed."""
+    """Return the whole characters and the bytes of an unfinished one; None if it cannot become valid UTF-8."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         text, rest = decoder.decode(spelled), decoder.getstate()[0]
@@ -275,18 +280,18 @@ def _decode(spelled: bytes) -> tuple[str | None, bytes]:
         return None, b""
     if rest:
         first, last, _ = _completions(rest)
-        if first > last:  # the decoder only notices at the next byte
+        if first > last:  # the decoder notices this only at the next byte
             return None, b""
     return text, rest
 
 
 def _completions(tail: bytes) -> tuple[int, int, int]:
-    """The first and the last code point that begin with these bytes, and how many more they take."""
+    """Return the first and last code point that begin with these bytes, and how many bytes are missing."""
     length = 2 + (tail[0] >= 0xE0) + (tail[0] >= 0xF0)
     n_missing = length - len(tail)
     known = tail[0] & (0x7F >> length)
     for byte in tail[1:]:
         known = known << 6 | byte & 0x3F
     first, last = known << 6 * n_missing, (known + 1 << 6 * n_missing) - 1
-    most = 0xD7FF if tail[0] == 0xED else 0x10FFFF  # surrogates are no characters
+    most = 0xD7FF if tail[0] == 0xED else 0x10FFFF  # surrogates are not characters
     return max(first, {2: 0x80, 3: 0x800, 4: 0x10000}[length]), min(last, most), n_missing

@@ -1,7 +1,7 @@
-"""Regular expressions with "and" and "not", and what is left of one after a character (Brzozowski 1964).
+"""Regular expressions with "and" and "not", and their derivatives by a character (Brzozowski 1964).
 
-The method is that of Owens, Reppy and Turon (2009, "Regular-expression derivatives re-examined"). No text is ever
-matched by trying: the derivatives of an expression are the states of an automaton, which reads a character in one step.
+The method follows Owens, Reppy and Turon (2009, "Regular-expression derivatives re-examined"). Matching never
+backtracks: the derivatives of an expression are the states of an automaton, which reads each character in one step.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -10,24 +10,24 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64
 
-Span = tuple[int, int]  # code points from the first up to, but not with, the second
+Span = tuple[int, int]  # code points from the first up to the second, exclusive
 Expression = int  # a number in the Expressions that made it; equal expressions have equal numbers
 N_CODE_POINTS = 0x110000
-OFTEN = 200  # parts looked at between two calls of a check
+OFTEN = 200  # parts visited between two calls of a check
 
 
 class TooLarge(Exception):
-    """An expression would take more work than is reasonable."""
+    """The error for an expression that takes too much work."""
 
 
 def never_end() -> None:
-    """Let the work go on."""
+    """Do nothing: the default `check`, which never ends the work."""
 
 
 class Expressions:
-    """Makes expressions and derives them; `limit` bounds the work, counted in parts looked at.
+    """A factory of expressions and their derivatives; `limit` bounds the work, counted in parts visited.
 
-    `check` is called after every few hundred parts; what it raises ends the work.
+    `check` is called every few hundred parts, and may raise to end the work.
     """
 
     def __init__(self, limit: int = 3_000_000, check: Callable[[], None] = never_end):
@@ -42,16 +42,16 @@ class Expressions:
         self.anything = self._make("unlike", self.nothing, nullable=True)  # matches every text
 
     def nullable(self, number: Expression) -> bool:
-        """Whether it matches the empty text."""
+        """Return whether the expression matches the empty text."""
         return self._nullable[number]
 
     def one_of(self, spans: Iterable[Span]) -> Expression:
-        """A single character."""
+        """Match one character of these spans."""
         found = tuple(sorted(set(spans)))
         return self._make("one", found, nullable=False) if found else self.nothing
 
     def then(self, *parts: Expression) -> Expression:
-        """One after another."""
+        """Match the parts one after another."""
         whole = self.empty
         for part in reversed(parts):
             self.work()
@@ -59,7 +59,7 @@ class Expressions:
         return whole
 
     def work(self, n_parts: int = 1) -> None:
-        """Count work; raises TooLarge where it becomes too much, and whatever `check` raises."""
+        """Count work; raise TooLarge if it becomes too much, and whatever `check` raises."""
         self._work_left -= n_parts
         self._until_check -= n_parts
         if self._work_left < 0:
@@ -69,8 +69,8 @@ class Expressions:
             self._check()
 
     def either(self, *parts: Expression) -> Expression:
-        """Any of these; of none, nothing."""
-        found = self._flat("either", parts) - {self.nothing}
+        """Match any of the parts; without parts, nothing."""
+        found = self._flatten("either", parts) - {self.nothing}
         if self.anything in found:
             return self.anything
         if len(found) == 1:
@@ -78,8 +78,8 @@ class Expressions:
         return self._make("either", found, nullable=any(map(self.nullable, found)))
 
     def both(self, *parts: Expression) -> Expression:
-        """All of these; of none, anything."""
-        found = self._flat("both", parts) - {self.anything}
+        """Match all of the parts at once; without parts, anything."""
+        found = self._flatten("both", parts) - {self.anything}
         if self.nothing in found:
             return self.nothing
         if len(found) <= 1:
@@ -87,12 +87,12 @@ class Expressions:
         return self._make("both", found, nullable=all(map(self.nullable, found)))
 
     def unlike(self, part: Expression) -> Expression:
-        """Every text that this does not match."""
+        """Match every text that the part does not match."""
         kind, *inner = self._nodes[part]
         return inner[0] if kind == "unlike" else self._make("unlike", part, nullable=not self.nullable(part))
 
     def repeat(self, part: Expression, least: int, most: int | None = None) -> Expression:
-        """So many times; at most None: as often as one likes."""
+        """Match the part `least` to `most` times; without `most`, any number from `least` up."""
         if most == 0 or part == self.empty:
             return self.empty
         if part == self.nothing:
@@ -105,14 +105,14 @@ class Expressions:
         return self._make("repeat", part, least, most, nullable=least == 0)
 
     def classes(self) -> "Classes":
-        """Characters that no expression made so far tells apart; to be called once, when all are made."""
+        """Return the classes of characters that no expression tells apart. Call it once, after making them all."""
         ones = {number: node[1] for number, node in enumerate(self._nodes) if node[0] == "one"}
         classes = Classes(list(ones.values()))
         self._members = {number: classes.within(spans) for number, spans in ones.items()}
         return classes
 
     def derive(self, number: Expression, of_class: int) -> Expression:
-        """What may follow after a character of this class; raises TooLarge where it takes too much work."""
+        """Return what may follow a character of this class; raise TooLarge if that takes too much work."""
         key = number, of_class
         known = self._derived.get(key)
         if known is None:
@@ -121,7 +121,7 @@ class Expressions:
         return known
 
     def _derive(self, number: Expression, of_class: int) -> Expression:
-        derived = self.nothing  # of the empty text
+        derived = self.nothing  # the derivative of the empty text
         match self._nodes[number]:
             case ("one", _) if of_class in self._members[number]:
                 derived = self.empty
@@ -150,7 +150,7 @@ class Expressions:
             return self._then(inner[0], self._then(inner[1], rest))
         return self._make("then", first, rest, nullable=self.nullable(first) and self.nullable(rest))
 
-    def _flat(self, kind: str, parts: Iterable[Expression]) -> frozenset[Expression]:
+    def _flatten(self, kind: str, parts: Iterable[Expression]) -> frozenset[Expression]:
         found: set[Expression] = set()
         for part in parts:
             node = self._nodes[part]
@@ -167,17 +167,17 @@ class Expressions:
         return number
 
 
-SURROGATES = 0xD800, 0xE000  # code points that no text has
+SURROGATES = 0xD800, 0xE000  # code points that no text contains
 
 
 class Classes:
-    """The code points, cut where any of the given sets begins or ends; pieces in the same sets are one class."""
+    """Classes of code points: those that are in the same of the given sets belong to one class."""
 
     def __init__(self, sets: Sequence[Sequence[Span]]):
         edges = {0, N_CODE_POINTS, *(edge for spans in sets for span in spans for edge in span)}
         self._borders = np.array(sorted(edges), dtype=np.int64)
         numbers = np.zeros(len(edges) - 1, dtype=np.int64)
-        for spans in sets:  # each may part the classes that there are
+        for spans in sets:  # each set may split the classes so far
             _, numbers = np.unique(2 * numbers + self._inside(spans), return_inverse=True)
         self._numbers: Int64[np.ndarray, " pieces"] = numbers.reshape(-1).astype(np.int64)
         self.count = int(self._numbers.max()) + 1
@@ -190,21 +190,21 @@ class Classes:
         return change.cumsum()[:-1] > 0
 
     def within(self, spans: Sequence[Span]) -> frozenset[int]:
-        """The classes of one of the sets."""
+        """Return the classes that make up one of the sets."""
         return frozenset(self._numbers[self._inside(spans)].tolist())
 
     def of(self, text: str) -> list[int]:
-        """The class of each character."""
+        """Return the class of each character."""
         points = np.fromiter(map(ord, text), dtype=np.int64, count=len(text))
         return self._numbers[np.searchsorted(self._borders, points, side="right") - 1].tolist()
 
     def between(self, first: int, last: int) -> list[int]:
-        """The classes that have a code point from first to last."""
+        """Return the classes that have a code point from `first` to `last`."""
         begin, end = np.searchsorted(self._borders, [first, last], side="right")
         return sorted(set(self._numbers[begin - 1 : end].tolist()))
 
     def cheapest(self) -> list[float]:
-        """How many bytes of UTF-8 each class takes at least; inf for surrogates, which have none."""
+        """Return the fewest UTF-8 bytes that a character of each class takes; inf for surrogates, which have none."""
         begins, ends = self._borders[:-1], self._borders[1:]
         begins = np.where((begins >= SURROGATES[0]) & (begins < SURROGATES[1]), SURROGATES[1], begins)
         sizes = 1.0 + (begins >= 0x80) + (begins >= 0x800) + (begins >= 0x10000)

@@ -1,4 +1,4 @@
-"""What a target must and must not contain, followed token by token: a small automaton for each sentence."""
+"""Terms that a target must or must not contain, tracked token by token by a small automaton for each sentence."""
 
 import unicodedata
 from collections.abc import Mapping, Sequence, Set
@@ -13,24 +13,24 @@ from penwright.text import WITHOUT_SPACES
 from penwright.tokenizers import Tokenizer
 
 Tokens = tuple[int, ...]
-After = Literal["nothing", "opening", "anything"]  # what the next token comes after
-SLACK, SLOPE = 1, 5.0  # tokens beside its place that cost a term nothing, and nats for each more
+After = Literal["nothing", "opening", "anything"]  # the kind of the last token
+SLACK, SLOPE = 1, 5.0  # tokens off its place that cost a term nothing, and nats for each one more
 
 
 class Borders:
-    """Where words begin and end, by the tokens of a tokenizer."""
+    """Word boundaries, by the tokens of a tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer):
         texts = [tokenizer.token_bytes(token).decode("utf-8", "replace") for token in range(tokenizer.vocab_size)]
-        self.ends = torch.tensor([_ends_word(text) for text in texts])  # a word before such a token is whole
+        self.ends = torch.tensor([_ends_word(text) for text in texts])  # a word before such a token is complete
         self.ends[tokenizer.end_id] = True
-        self.opens = torch.tensor([_opens_word(text) for text in texts])  # a word after it comes without a space
+        self.opens = torch.tensor([_opens_word(text) for text in texts])  # the next word comes without a space
         self.is_end: list[bool] = self.ends.tolist()
         self.is_opening: list[bool] = self.opens.tolist()
 
     @cached_property
     def goes_on(self) -> torch.Tensor:
-        """Whether a word before such a token is longer."""
+        """The tokens that continue the word before them, as a mask."""
         return ~self.ends
 
 
@@ -52,35 +52,37 @@ def _opens_word(text: str) -> bool:
 
 @dataclass(frozen=True)
 class RequiredTerm:
-    """Words that must come so many times, as whole words, in any of their forms, and not more often."""
+    """A term that must come exactly `times` times (0: never), as whole words, in any of its forms."""
 
-    forms: tuple[Tokens, ...]  # as they are written after a space
-    bare: tuple[Tokens, ...]  # as they are written after an opening bracket
-    first: tuple[Tokens, ...]  # as they are written at the beginning of a text
+    forms: tuple[Tokens, ...]  # as tokenized after a space
+    bare: tuple[Tokens, ...]  # as tokenized after an opening bracket
+    first: tuple[Tokens, ...]  # as tokenized at the beginning of a text
     times: int = 1
-    bias: float = inf  # inf: they must come. Else they may, and so many nats are added for each of their tokens
-    place: int | None = None  # how many tokens are expected before them
-    verbatim: bool = False  # they count as soon as they stand there, and a new word must follow
+    bias: float = inf  # inf: it is required. Otherwise it is optional, and each of its tokens adds this many nats
+    place: int | None = None  # how many tokens are expected before it
+    verbatim: bool = False  # it counts as soon as it is complete, and a new word must follow
 
     @property
     def is_hard(self) -> bool:
+        """Whether the term is required."""
         return self.bias == inf
 
     @cached_property
     def shortest(self) -> int:
+        """The length of the shortest form in tokens."""
         return min(map(len, self.forms))
 
     def too_early(self, start: int) -> float:
-        """What it costs in nats to begin so far before the expected place."""
+        """Return the cost in nats of beginning at `start`, if that is before the expected place."""
         return 0.0 if self.place is None else SLOPE * max(0, self.place - SLACK - start)
 
     def is_late(self, length: int) -> bool:
-        """Whether it should have begun before there are so many tokens."""
+        """Return whether the term should have begun before the target has `length` tokens."""
         return self.place is not None and length > self.place + SLACK
 
 
 class Match(NamedTuple):
-    """The beginning of a term that the target ends with."""
+    """The beginning of a term, matched at the end of the target."""
 
     term: int
     form: Tokens
@@ -88,36 +90,37 @@ class Match(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
+        """Whether the whole form is matched."""
         return self.length == len(self.form)
 
 
 class State(NamedTuple):
-    """How far a target has come."""
+    """How much of the terms a target contains."""
 
-    left: tuple[int, ...]  # how many times each term must still come
+    left: tuple[int, ...]  # how many times each term must still come, or may if it is soft
     matches: tuple[Match, ...] = ()
-    after: After = "nothing"  # what the last token is
-    closed: bool = False  # whether a verbatim term has just come
+    after: After = "nothing"  # the kind of the last token of the target
+    closed: bool = False  # whether a verbatim term has just been completed
 
 
 class Prospects(NamedTuple):
-    """What a state means for the search."""
+    """The consequences of a state for the search."""
 
-    wanted: Tokens  # that terms which are still to come go on or begin with
-    barred: list[int]  # tokens that would be a word which must not come, or not again
-    may_end: bool  # whether all that must come has come, if the last word ends here
-    may_end_word: bool  # not where that would be a hard term once too often
-    progress: int  # how many hard terms have come or have begun: hypotheses compete with those that have come as far
-    needed: int  # the least number of tokens until all hard terms have come, without the end token
-    needed_anew: int  # the same if none of them has begun, or the word that ends one goes on
+    wanted: Tokens  # tokens that continue or begin terms still to come
+    barred: list[int]  # tokens that alone form a term which must not come, or not again
+    may_end: bool  # whether all required terms have come, if the last word ends here
+    may_end_word: bool  # False if that would complete a hard term once too often
+    progress: int  # hard terms that have come or begun: hypotheses with the same number compete
+    needed: int  # the fewest tokens until all hard terms have come, without the end token
+    needed_anew: int  # the same if the term that has begun breaks off, or its last word continues
     hard: Match | None  # the longest match of a hard term that must still come
-    soft: Match | None  # of a soft term that may still come
+    soft: Match | None  # the longest match of a soft term that may still come
     waiting: list[RequiredTerm]  # hard terms that have not begun
 
 
 @dataclass(eq=False, slots=True)
 class Stage:
-    """A state with what is known of it; a guide has one for each state."""
+    """A state, its prospects and its known successors; an automaton has one stage for each state."""
 
     state: State
     prospects: Prospects
@@ -126,44 +129,44 @@ class Stage:
 
 @dataclass
 class ConstraintAutomaton:
-    """Follows targets of one sentence through its terms; begins with the tokens of `prefix`, if there are any."""
+    """An automaton that tracks the terms in targets of one sentence; targets begin with `prefix`, if it is given."""
 
     terms: Sequence[RequiredTerm]
     borders: Borders
     prefix: Tokens = ()
-    whole_prefix: bool = False  # whether its last word goes no further
-    discouraged: Sequence[Mapping[int, float]] = ()  # at each step, nats to take from tokens
+    whole_prefix: bool = False  # whether its last word is complete
+    discouraged: Sequence[Mapping[int, float]] = ()  # at each step, nats to subtract from tokens
     _stages: dict[State, Stage] = field(default_factory=dict)
 
     def start(self) -> Stage:
-        """Nothing is written yet."""
-        return self._stage(State(tuple(term.times for term in self.terms)))
+        """Return the stage of an empty target."""
+        return self._stage_of(State(tuple(term.times for term in self.terms)))
 
     def after(self, stage: Stage, token: int) -> Stage:
-        """The stage once this token is written. A term counts when what follows shows that its last word is whole."""
+        """Return the stage after this token. A term counts once the next token shows that its last word is complete."""
         if token not in stage.next:
-            stage.next[token] = self._stage(self._after(stage.state, token))
+            stage.next[token] = self._stage_of(self._next_state(stage.state, token))
         return stage.next[token]
 
-    def _stage(self, state: State) -> Stage:
+    def _stage_of(self, state: State) -> Stage:
         if state not in self._stages:
-            self._stages[state] = Stage(state, self._look(state))
+            self._stages[state] = Stage(state, self._find_prospects(state))
         return self._stages[state]
 
-    def _after(self, state: State, token: int) -> State:
+    def _next_state(self, state: State, token: int) -> State:
         kind: After = "opening" if self.borders.is_opening[token] else "anything"
-        left = self._settled(state) if self.borders.is_end[token] else state.left
+        left = self._left_after_word(state) if self.borders.is_end[token] else state.left
         going_on = [m for m in state.matches if not m.is_whole and m.form[m.length] == token]
         longer = [match._replace(length=match.length + 1) for match in going_on]
         begun = [Match(term, form, 1) for term, form in self._beginnings[state.after] if form[0] == token]
-        return self._closed(State(left, tuple(longer + begun), kind))
+        return self._count_verbatim(State(left, tuple(longer + begun), kind))
 
     def busy(self, state: State) -> Set[int] | None:
-        """The tokens that begin terms there; None where one is begun, which all tokens end or go on with."""
+        """Return the tokens that begin terms; None within a term, since every token continues or ends it."""
         return None if state.matches else self._first_tokens[state.after]
 
-    def _closed(self, state: State) -> State:
-        """With the verbatim term that is now complete, if there is one, counted."""
+    def _count_verbatim(self, state: State) -> State:
+        """Count the verbatim term that is now complete, if there is one."""
         done = {m.term for m in state.matches if m.is_whole and self.terms[m.term].verbatim and state.left[m.term]}
         if not done:
             return state
@@ -172,13 +175,13 @@ class ConstraintAutomaton:
 
     @property
     def most_bias(self) -> float:
-        """The most that soft terms can add, in nats."""
+        """The most nats that soft terms can add."""
         soft = [term for term in self.terms if not term.is_hard]
         return fsum(term.bias * term.times * max(map(len, term.forms + term.first)) for term in soft)
 
-    def _look(self, state: State) -> Prospects:
-        """What the state means for the search."""
-        settled, beginnings = self._settled(state), self._beginnings[state.after]
+    def _find_prospects(self, state: State) -> Prospects:
+        """Return the consequences of a state for the search."""
+        settled, beginnings = self._left_after_word(state), self._beginnings[state.after]
         whole = [match.term for match in state.matches if match.is_whole]
         alive = [match for match in state.matches if state.left[match.term] > 0]
         hard = [match for match in alive if self.terms[match.term].is_hard]
@@ -205,8 +208,8 @@ class ConstraintAutomaton:
             waiting=[term for n, term in missing if n and all(self.terms[m.term] is not term for m in hard)],
         )
 
-    def _settled(self, state: State) -> tuple[int, ...]:
-        """What is left if the last word is whole: the longest term that ends with it has come."""
+    def _left_after_word(self, state: State) -> tuple[int, ...]:
+        """Return what is left if the last word is complete: the longest term that ends with it has come."""
         whole = [match for match in state.matches if match.is_whole and state.left[match.term] > 0]
         if not whole:
             return state.left
@@ -215,7 +218,7 @@ class ConstraintAutomaton:
 
     @cached_property
     def _beginnings(self) -> dict[After, list[tuple[int, Tokens]]]:
-        """The terms that can begin after each kind of token, by their numbers, in each of their forms."""
+        """The terms that can begin after each kind of token: their numbers, with each of their forms."""
         found: dict[After, list[tuple[int, Tokens]]] = {"nothing": [], "opening": [], "anything": []}
         for number, term in enumerate(self.terms):
             found["nothing"] += [(number, form) for form in dict.fromkeys(term.first + term.forms)]
@@ -225,12 +228,12 @@ class ConstraintAutomaton:
 
     @cached_property
     def _first_tokens(self) -> dict[After, set[int]]:
-        """What those terms begin with."""
+        """The first tokens of those terms."""
         return {after: {form[0] for _, form in beginnings} for after, beginnings in self._beginnings.items()}
 
 
 def overdue(waiting: Sequence[RequiredTerm], length: int) -> float:
-    """What the terms cost in nats that should have begun by now."""
+    """Return the cost in nats of terms that should have begun by now."""
     return SLOPE * sum(term.is_late(length) for term in waiting)
 
 

@@ -1,1 +1,1 @@
-"""Choosing the next token: filters, penalties and the draw."""
+"""Sampling of the next token: penalties, filters and the draw."""

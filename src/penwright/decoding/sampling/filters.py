@@ -1,4 +1,4 @@
-"""Which tokens may be drawn: rules that keep a part of the distribution, in the order in which they are applied."""
+"""Filters that limit which tokens may be drawn, in the order in which they are applied."""
 
 from collections.abc import Callable
 from math import log, sqrt
@@ -13,7 +13,7 @@ NEVER = float("-inf")
 
 
 def keep_top_n_sigma(logits: Logits, n: float) -> Logits:
-    """Only tokens within n standard deviations of the best score (Tang et al. 2024); no temperature changes which."""
+    """Keep tokens within n standard deviations of the best logit, at any temperature (Tang et al. 2024)."""
     possible = logits > NEVER
     n_possible = possible.sum(-1, keepdim=True)
     mean = logits.where(possible, 0).sum(-1, keepdim=True) / n_possible
@@ -22,49 +22,50 @@ def keep_top_n_sigma(logits: Logits, n: float) -> Logits:
 
 
 def keep_top_k(logits: Logits, k: int) -> Logits:
-    """Only the k best tokens, of equal ones as many as fit."""
+    """Keep the k best tokens, exactly k even if there are ties."""
     best = logits.topk(min(k, logits.shape[-1]), dim=-1)
     return torch.full_like(logits, NEVER).scatter(-1, best.indices, best.values)
 
 
 def keep_top_p(logits: Logits, p: float) -> Logits:
-    """Only the fewest best tokens that have probability p together (Holtzman et al. 2020, nucleus sampling)."""
+    """Keep the fewest best tokens whose probabilities add up to p (Holtzman et al. 2020, nucleus sampling)."""
     ordered = logits.sort(dim=-1, descending=True, stable=True)
-    return _until(ordered.values, ordered.indices, logits, p)
+    return _keep_until(ordered.values, ordered.indices, logits, p)
 
 
 def keep_min_p(logits: Logits, share: float) -> Logits:
-    """Only tokens with at least this share of the best one's probability (Nguyen et al. 2024, min-p)."""
+    """Keep tokens with at least this share of the best token's probability (Nguyen et al. 2024, min-p)."""
     if share == 0:
         return logits
     return logits.masked_fill(logits < logits.amax(-1, keepdim=True) + log(share), NEVER)
 
 
 def keep_typical_p(logits: Logits, p: float) -> Logits:
-    """Only tokens about as surprising as is to be expected here, p together (Meister et al. 2023, typical sampling).
+    """Keep the tokens whose surprise is closest to the entropy, p together (Meister et al. 2023, typical sampling).
 
-    The likeliest token goes with the others where it tells too little.
+    Even the likeliest token is dropped if it carries too little information.
     """
-    log_probs, entropy = _surprise(logits)
+    log_probs, entropy = _log_probs_and_entropy(logits)
     order = (-log_probs - entropy).abs().sort(dim=-1, stable=True).indices
-    return _until(logits.gather(-1, order), order, logits, p)
+    return _keep_until(logits.gather(-1, order), order, logits, p)
 
 
 def keep_epsilon(logits: Logits, epsilon: float) -> Logits:
-    """Only tokens of at least this probability, and the best (Hewitt et al. 2022, epsilon sampling)."""
+    """Keep tokens of at least this probability, and the best one (Hewitt et al. 2022, epsilon sampling)."""
     return _keep_above(logits, torch.full_like(logits[:, :1], epsilon, dtype=torch.float64))
 
 
 def keep_eta(logits: Logits, epsilon: float) -> Logits:
-    """The same with a threshold that falls where much is possible (Hewitt et al. 2022, eta sampling, equation 5)."""
-    _, entropy = _surprise(logits)
+    """Keep tokens by a threshold that falls as the entropy rises (Hewitt et al. 2022, eta sampling, equation 5)."""
+    _, entropy = _log_probs_and_entropy(logits)
     return _keep_above(logits, torch.clamp(sqrt(epsilon) * torch.exp(-entropy), max=epsilon))
 
 
 def exclude_top_choices(logits: Logits, threshold: float, rows: Bool[Tensor, " rows"]) -> Logits:
-    """In these rows, of all tokens with at least this probability only the least likely stays ("XTC", Weidmann 2024).
+    """Drop, in these rows, all likely tokens but the least likely of them ("XTC", Weidmann 2024).
 
-    The unlikely ones stay as well, so that the text leaves the beaten track where there is more than one good way.
+    Tokens with at least `threshold` probability are likely. The others stay. So the text leaves the beaten track where
+    several continuations are good.
     """
     probabilities = logits.double().softmax(-1)
     ordered = probabilities.sort(dim=-1, descending=True, stable=True)
@@ -75,7 +76,7 @@ def exclude_top_choices(logits: Logits, threshold: float, rows: Bool[Tensor, " r
     return logits.masked_fill((rank < n_likely - 1) & rows[:, None], NEVER)
 
 
-# The names are those of the settings, each with the value that its function takes; None leaves a filter out.
+# By the name of the setting, whose value is the argument of the function; None leaves a filter out.
 FILTERS: dict[str, Callable[[Logits, Any], Logits]] = {
     "top_n_sigma": keep_top_n_sigma,
     "top_k": keep_top_k,
@@ -87,18 +88,18 @@ FILTERS: dict[str, Callable[[Logits, Any], Logits]] = {
 }
 
 
-def _surprise(logits: Logits) -> tuple[Float[Tensor, "rows vocab_size"], Float[Tensor, "rows 1"]]:
-    """The log-probability of each token in nats, and the entropy of each row: what is to be expected of it."""
+def _log_probs_and_entropy(logits: Logits) -> tuple[Float[Tensor, "rows vocab_size"], Float[Tensor, "rows 1"]]:
+    """Return the log-probability of each token and the entropy of each row, in nats."""
     log_probs = logits.double().log_softmax(-1)
     return log_probs, -(log_probs.exp() * log_probs).nan_to_num(0.0).sum(-1, keepdim=True)
 
 
-def _until(ordered: Logits, places: Tensor, logits: Logits, p: float) -> Logits:
-    """The first tokens of this order that have probability p together; `places` are their numbers in `logits`."""
+def _keep_until(ordered: Logits, places: Tensor, logits: Logits, p: float) -> Logits:
+    """Keep the first tokens of this order whose probabilities add up to p; `places` are their ids in `logits`."""
     if p >= 1:
         return logits
     probabilities = ordered.double().softmax(-1)
-    before = probabilities.cumsum(-1) - probabilities  # what the tokens before each have together
+    before = probabilities.cumsum(-1) - probabilities  # the total of the tokens before each
     kept = ordered.masked_fill(before >= p, NEVER)
     return torch.empty_like(logits).scatter(-1, places, kept)
 

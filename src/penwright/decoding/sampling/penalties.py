@@ -1,4 +1,4 @@
-"""What a text already holds speaks against saying it again: changes of the scores by the history of each row."""
+"""Penalties and biases: changes to the logits that depend on the text so far of each row."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,11 +10,11 @@ from torch import Tensor
 
 from penwright.decoding.sampling.filters import NEVER, Logits
 
-MOST_LOST = 1e4  # by a repetition, however long it is
+MOST_LOST = 1e4  # by which a repetition can lower a logit, however long it is
 
 
 class Past:
-    """The tokens of one row, and where its end has stood before."""
+    """The tokens of one row, and where its ending occurred before."""
 
     def __init__(self, prompt: Sequence[int]):
         self._tokens = np.zeros(max(64, 2 * len(prompt)), dtype=np.int64)
@@ -25,38 +25,40 @@ class Past:
 
     @property
     def tokens(self) -> Int64[np.ndarray, " length"]:
+        """The tokens so far."""
         return self._tokens[: self.length]
 
     def push(self, token: int) -> None:
-        """Append a token: a place agrees with the new end where it holds this token and the one before agreed."""
+        """Append a token. A place matches the new ending if it holds this token and its predecessor matched the old."""
         n = self.length
         if n == len(self._tokens):
             self._tokens = np.concatenate([self._tokens, np.zeros_like(self._tokens)])
             self._overlaps = np.concatenate([self._overlaps, np.zeros_like(self._overlaps)])
         before = np.concatenate([[0], self._overlaps[: max(0, n - 1)]])[:n]
         self._overlaps[:n] = np.where(self._tokens[:n] == token, before + 1, 0)
-        self._overlaps[n] = 0  # the end itself is no earlier place
+        self._overlaps[n] = 0  # the end is not an earlier place
         self._tokens[n] = token
         self.length += 1
 
     def repetitions(self) -> tuple[Int64[np.ndarray, " places"], Int64[np.ndarray, " places"]]:
-        """Tokens that have followed something, and how many tokens before each are also the last ones of the text."""
+        """Return all tokens but the first, and how many tokens before each match the ending of the text."""
         n = max(0, self.length - 1)
         return self._tokens[1 : n + 1], self._overlaps[:n]
 
     def since(self, breakers: NDArray[np.int64]) -> int:
-        """How many tokens there are after the last of these."""
+        """Return how many tokens come after the last breaker."""
         found = np.flatnonzero(np.isin(self.tokens, breakers))
         return self.length - 1 - int(found[-1]) if len(found) else self.length
 
     def ends_with(self, tokens: Sequence[int]) -> bool:
+        """Return whether the text ends with these tokens."""
         return len(tokens) <= self.length and self.tokens[self.length - len(tokens) :].tolist() == list(tokens)
 
 
 def _overlaps(tokens: Sequence[int]) -> list[int]:
-    """How many tokens up to each place are also the last ones of all; 0 at the end itself.
+    """Return, for each place, how many tokens up to it match the ending of the sequence; 0 at the end itself.
 
-    The Z-function of the tokens from the last to the first (Gusfield 1997, section 1.3), in linear time.
+    This is the Z-function of the reversed tokens (Gusfield 1997, section 1.3), in linear time.
     """
     backwards, n = tokens[::-1], len(tokens)
     found, begin, end = [0] * n, 0, 0
@@ -71,10 +73,10 @@ def _overlaps(tokens: Sequence[int]) -> list[int]:
 
 
 class History:
-    """What each row of a batch holds: prompt and completion together, and how often each token was written."""
+    """The text so far of each row of a batch, prompt and completion, and how often each token was generated."""
 
     def __init__(self, prompts: Sequence[Sequence[int]], logits: Logits):
-        """`logits` gives the shape and the device."""
+        """Start with the prompts; `logits` gives the shape and the device."""
         self.pasts = [Past(prompt) for prompt in prompts]
         self.seen = torch.zeros_like(logits, dtype=torch.bool)  # in prompt or completion
         self.written = torch.zeros_like(logits, dtype=torch.float32)  # how often, in the completion alone
@@ -83,7 +85,7 @@ class History:
 
     @classmethod
     def joined(cls, histories: Sequence["History"]) -> "History":
-        """Those of several batches side by side, to look at; each goes on by itself."""
+        """Join the histories of several batches, for reading only: new tokens go to each history itself."""
         one = cls.__new__(cls)
         one.pasts = [past for history in histories for past in history.pasts]
         one.seen = torch.cat([history.seen for history in histories])
@@ -91,7 +93,7 @@ class History:
         return one
 
     def push(self, tokens: Int[Tensor, " rows"]) -> None:
-        """The next token of each row."""
+        """Append the next token of each row."""
         tokens = tokens.to(self.seen.device)
         self.seen.scatter_(1, tokens[:, None], True)
         self.written.scatter_add_(1, tokens[:, None], torch.ones_like(self.written[:, :1]))
@@ -106,26 +108,26 @@ class History:
 
 
 def penalise_repetition(logits: Logits, history: History, penalty: float) -> Logits:
-    """Tokens seen before lose score when the penalty is above 1 (Keskar et al. 2019, CTRL, section 4.1)."""
+    """Lower the logits of tokens seen before, if the penalty is above 1 (Keskar et al. 2019, CTRL, section 4.1)."""
     return torch.where(history.seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
 def penalise_presence(logits: Logits, history: History, penalty: float) -> Logits:
-    """Tokens written before, once or often, lose this much score (as in OpenAI's interface)."""
+    """Lower the logits of generated tokens by the penalty, however often they occurred (as in OpenAI's API)."""
     return logits - penalty * (history.written > 0)
 
 
 def penalise_frequency(logits: Logits, history: History, penalty: float) -> Logits:
-    """Tokens lose this much score for each time they were written (as in OpenAI's interface)."""
+    """Lower the logits of generated tokens by the penalty for each occurrence (as in OpenAI's API)."""
     return logits - penalty * history.written
 
 
 def dont_repeat_yourself(
     logits: Logits, history: History, strength: float, base: float, allowed: int, breakers: Sequence[int]
 ) -> Logits:
-    """A token that would make a repetition of n tokens longer loses strength * base ** (n - allowed) ("DRY").
+    """Lower by strength * base ** (n - allowed) each token that would prolong a repetition of n tokens ("DRY").
 
-    Weidmann 2024, github.com/oobabooga/text-generation-webui/pull/5677. Repetitions do not reach across breakers.
+    Weidmann 2024, github.com/oobabooga/text-generation-webui/pull/5677. Repetitions end at breakers.
     """
     lost = np.zeros(tuple(logits.shape), dtype=np.float32)
     ends = np.array(breakers, dtype=np.int64)
@@ -140,7 +142,7 @@ def dont_repeat_yourself(
 
 
 def forbid_repeated(logits: Logits, history: History, n: int) -> Logits:
-    """No n tokens in a row come twice (Paulus et al. 2018, section 2.5), unless nothing else could be written."""
+    """Forbid repeated n-grams, unless a row has no other token left (Paulus et al. 2018, section 2.5)."""
     forbidden = torch.zeros_like(logits, dtype=torch.bool)
     for row, past in enumerate(history.pasts):
         following, overlaps = past.repetitions()
@@ -150,22 +152,22 @@ def forbid_repeated(logits: Logits, history: History, n: int) -> Logits:
 
 
 def forbid(logits: Logits, forbidden: Tensor) -> Logits:
-    """No probability for these tokens, but in rows where nothing else has any."""
+    """Mask these tokens, except in rows that have no other token left."""
     left = (logits.masked_fill(forbidden, NEVER) > NEVER).any(-1, keepdim=True)
     return logits.masked_fill(forbidden & left, NEVER)
 
 
 class Bias:
-    """Scores that a text gets when it is written, alone or after a space, in equal parts on each of its tokens.
+    """A bias for a text, alone or after a space, split equally among the logits of its tokens.
 
-    So the whole text becomes exp(bias) times as likely, wherever its tokens come in its usual spelling.
+    So the whole text becomes exp(bias) times as likely, wherever it comes in its usual tokenization.
     """
 
     def __init__(self, spellings: Sequence[Sequence[int]], bias: float):
         self._spellings, self._bias = [list(spelling) for spelling in spellings if spelling], bias
 
     def tokens(self, past: Past) -> Iterator[tuple[int, float]]:
-        """The tokens that begin the text or go on with it, and what each gets."""
+        """Yield the tokens that begin or continue the text, with the bias of each."""
         for spelling in self._spellings:
             for place, token in enumerate(spelling):
                 if past.ends_with(spelling[:place]):
@@ -173,7 +175,7 @@ class Bias:
 
 
 def add_biases(logits: Logits, history: History, biases: Sequence[Bias]) -> Logits:
-    """The scores with what each row's text so far calls for."""
+    """Add the biases that apply after the text so far of each row."""
     added = np.zeros(tuple(logits.shape), dtype=np.float32)
     for row, past in enumerate(history.pasts):
         for bias in biases:

@@ -1,7 +1,7 @@
-"""Choosing the next token: rules that reshape the scores, then a draw that no other row of a batch can change.
+"""Sampling of the next token: rules that reshape the logits, then a draw that other rows of a batch cannot influence.
 
-The order, whatever is asked for together: tokens that are never written, what was said before (bias, repetition,
-presence, frequency, DRY, repeated n-grams), temperature, the filters in the order of FILTERS, XTC, the draw.
+The order is always the same: banned tokens, penalties, temperature, the filters in the order of FILTERS, XTC, the draw.
+Penalties, too, have an order: bias, repetition, presence, frequency, DRY, repeated n-grams.
 """
 
 from collections.abc import Sequence
@@ -33,55 +33,55 @@ TINY = torch.finfo(torch.float32).tiny
 
 
 def ban(logits: Logits, tokens: Sequence[int]) -> Logits:
-    """These tokens get no probability."""
+    """Mask these tokens."""
     return logits.index_fill(1, _index(tuple(tokens), logits.device), NEVER)
 
 
 @lru_cache(16)
 def _index(tokens: tuple[int, ...], device: torch.device) -> Int[Tensor, " tokens"]:
-    with torch.inference_mode(mode=False):  # it is used outside of it as well
+    with torch.inference_mode(mode=False):  # the tensor is also used outside inference mode
         return torch.tensor(tokens, dtype=torch.long, device=device)
 
 
 def with_temperature(logits: Logits, temperature: float | Float[Tensor, "rows 1"]) -> Logits:
-    """Below 1 the likely tokens become likelier; close to 0 only the best remains."""
+    """Divide the logits by the temperature. Below 1, likely tokens become likelier; near 0, only the best remains."""
     least = temperature.clamp(min=TINY) if isinstance(temperature, Tensor) else max(temperature, TINY)
-    return (logits - logits.amax(-1, keepdim=True)) / least  # the best is 0, so nothing overflows
+    return (logits - logits.amax(-1, keepdim=True)) / least  # the best logit is 0, so nothing overflows
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """What is done with the model's scores; at temperature 0 the best token is taken."""
+    """The rules by which tokens are chosen from logits; at temperature 0, the best token is taken."""
 
-    banned: tuple[int, ...] = ()  # tokens that are never written
+    banned: tuple[int, ...] = ()  # tokens that are never generated
     settings: DecodingSettings = GREEDY
     biases: tuple[Bias, ...] = ()
-    breakers: tuple[int, ...] = ()  # tokens that no repetition reaches across, for DRY
+    breakers: tuple[int, ...] = ()  # tokens at which repetitions end, for DRY
 
     @property
     def greedy(self) -> bool:
-        """Whether nothing is left to chance."""
+        """Whether the choice is deterministic."""
         return self.settings.temperature == 0
 
     @property
     def is_simple(self) -> bool:
-        """Whether nothing but the temperature comes between the model's scores and the choice."""
+        """Whether nothing but banned tokens and the temperature comes between the logits and the choice."""
         filters = any(getattr(self.settings, name) is not None for name in FILTERS)
         return not self.looks_back and (self.greedy or not (filters or self.settings.xtc_probability))
 
     @property
     def looks_back(self) -> bool:
-        """Whether it must know what was said before."""
+        """Whether the rules depend on the text so far."""
         given = self.settings
         penalties = (given.presence_penalty, given.frequency_penalty, given.dry_multiplier, given.no_repeat_ngram)
         return bool(self.biases or given.repetition_penalty != 1 or any(penalties))
 
     def reshape(self, logits: Logits, history: History | None = None) -> Logits:
-        """The logits of the distribution that is drawn from, but for XTC, which needs a chance."""
+        """Return the logits of the distribution to draw from, without XTC, which needs a random number."""
         if self.banned:
             logits = ban(logits, self.banned)
         if history is not None:
-            logits = self._look_back(logits, history)
+            logits = self._apply_penalties(logits, history)
         if self.greedy:
             return logits
         logits = with_temperature(logits, self.settings.temperature)
@@ -91,7 +91,7 @@ class Sampling:
                 logits = keep(logits, value)
         return logits
 
-    def _look_back(self, logits: Logits, history: History) -> Logits:
+    def _apply_penalties(self, logits: Logits, history: History) -> Logits:
         given = self.settings
         if self.biases:
             logits = add_biases(logits, history, self.biases)
@@ -107,16 +107,16 @@ class Sampling:
         return forbid_repeated(logits, history, given.no_repeat_ngram) if given.no_repeat_ngram else logits
 
     def choose(self, logits: Logits, history: History | None, chances: "Draws | None") -> Int[Tensor, " rows"]:
-        """The next token of each row; where nothing is left to chance, none is needed."""
+        """Choose the next token of each row; `chances` are not needed if the choice is deterministic."""
         return self.pick(self.reshape(logits, history), chances)
 
     def pick(self, reshaped: Logits, chances: "Draws | None") -> Int[Tensor, " rows"]:
-        """The token that chance takes, of what `reshape` gives."""
+        """Draw the next token of each row from the logits that reshape() returns."""
         if self.greedy:
             return best(reshaped)
         assert chances is not None
         device = reshaped.device
-        reshaped = reshaped.cpu() if device.type == "mps" else reshaped  # which has no numbers of 64 bits
+        reshaped = reshaped.cpu() if device.type == "mps" else reshaped  # MPS has no 64-bit floats
         if self.settings.xtc_probability:
             rows = chances.next().to(reshaped.device) < self.settings.xtc_probability
             reshaped = exclude_top_choices(reshaped, self.settings.xtc_threshold, rows)
@@ -124,14 +124,14 @@ class Sampling:
 
 
 def best(logits: Logits) -> Int[Tensor, " rows"]:
-    """The first of the largest of each row; NumPy finds it twenty times sooner on a CPU than torch does."""
+    """Return the first of the largest logits of each row. On a CPU, NumPy does so twenty times faster than torch."""
     if logits.device.type != "cpu" or logits.dtype == torch.bfloat16:
         return logits.argmax(-1)
     return torch.from_numpy(logits.detach().numpy().argmax(-1))
 
 
 def draw(logits: Logits, chances: Float[Tensor, " rows"]) -> Int[Tensor, " rows"]:
-    """The token at which the probabilities, added up in order, first exceed the row's number from [0, 1)."""
+    """Return the token at which the cumulative probability first exceeds the row's number from [0, 1)."""
     cumulative = logits.double().softmax(-1).cumsum(-1)
     total = cumulative[:, -1:]
     threshold = torch.minimum(chances[:, None] * total, total.nextafter(torch.zeros_like(total)))
@@ -140,26 +140,26 @@ def draw(logits: Logits, chances: Float[Tensor, " rows"]) -> Int[Tensor, " rows"
 
 @runtime_checkable
 class Draws(Protocol):
-    """Where numbers from [0, 1) come from."""
+    """A source of random numbers from [0, 1)."""
 
     def next(self) -> Float[Tensor, " rows"]:
-        """The next number of each row."""
+        """Return the next number of each row."""
 
 
 class RowRng:
-    """Numbers from [0, 1), for each row from a generator of its own, so that it draws the same in any batch."""
+    """Random numbers from [0, 1), with a generator for each row, so that a row draws the same in any batch."""
 
-    block = 64  # numbers drawn at once; another value gives other texts
+    block = 64  # numbers drawn at once; changing it changes the generated texts
 
     def __init__(self, seed: int, rows: Sequence[int]):
-        """`rows` are numbers that the caller gives: a row with the same seed and number draws the same."""
+        """Seed the generators. `rows` are numbers of the caller's choice: the same seed and number draw the same."""
         keys = [int(np.random.SeedSequence((seed, row)).generate_state(1, np.uint64)[0]) for row in rows]
-        self._generators = [torch.Generator().manual_seed(key >> 1) for key in keys]  # 63 bits: the sign is not for us
+        self._generators = [torch.Generator().manual_seed(key >> 1) for key in keys]  # 63 bits: seeds are signed
         self._drawn = torch.empty(len(keys), 0, dtype=torch.float64)
         self._used = 0
 
     def next(self) -> Float[Tensor, " rows"]:
-        """The next number of each row."""
+        """Return the next number of each row."""
         if self._used == self._drawn.shape[1]:
             drawn = [torch.rand(self.block, generator=g, dtype=torch.float64) for g in self._generators]
             self._drawn, self._used = torch.stack(drawn), 0
@@ -173,11 +173,11 @@ class RowRng:
 
 
 class Together:
-    """The chances of several rows, each of which has drawn as many numbers as it has."""
+    """The random numbers of several rows, each at its own position."""
 
     def __init__(self, rows: Sequence[RowRng]):
         self._rows = rows
 
     def next(self) -> Float[Tensor, " rows"]:
-        """The next number of each row."""
+        """Return the next number of each row."""
         return torch.cat([row.next() for row in self._rows])

@@ -1,4 +1,4 @@
-"""Which tokens may come after a text so that its characters stay whole, by the bytes that it ends with."""
+"""UTF-8 validity: which tokens may follow a text so that its characters stay whole, by the bytes that it ends with."""
 
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
@@ -12,30 +12,30 @@ from penwright.decoding.sampling.filters import NEVER
 from penwright.tokenizers import Tokenizer
 
 WORD = 64  # bits
-# The states of a text: whole, one to three bytes missing, and after the first bytes that not every byte may follow.
-# As in table 3-7 of the Unicode standard: from a state, by bytes from one to another, to a state.
+# The states of a text: whole (0), one to three bytes missing (1 to 3), and after bytes that limit the next (4 to 7).
+# As in table 3-7 of the Unicode standard. Each step: a state, the first and last byte that leave it, the next state.
 STEPS = (
     (0, 0x00, 0x7F, 0), (0, 0xC2, 0xDF, 1), (0, 0xE0, 0xE0, 4), (0, 0xE1, 0xEC, 2), (0, 0xED, 0xED, 5),
     (0, 0xEE, 0xEF, 2), (0, 0xF0, 0xF0, 6), (0, 0xF1, 0xF3, 3), (0, 0xF4, 0xF4, 7),
     (1, 0x80, 0xBF, 0), (2, 0x80, 0xBF, 1), (3, 0x80, 0xBF, 2),
     (4, 0xA0, 0xBF, 1), (5, 0x80, 0x9F, 1), (6, 0x90, 0xBF, 2), (7, 0x80, 0x8F, 2),
 )  # fmt: skip
-MISSING = np.array([0, 1, 2, 3, 2, 2, 3, 3, 255])  # bytes, in each state
-BROKEN = N_STATES = 8  # the state of what is no text any more
-MOST_LEFT = 3  # tokens: with more, any character can be ended
-FREE = N_STATES * (MOST_LEFT + 1)  # the situation of a text that is led, and may be broken
+MISSING = np.array([0, 1, 2, 3, 2, 2, 3, 3, 255])  # bytes missing in each state
+BROKEN = N_STATES = 8  # the state of invalid UTF-8
+MOST_LEFT = 3  # tokens: with this many left, any character can be completed
+FREE = N_STATES * (MOST_LEFT + 1)  # the situation of a text under a constraint, which may break characters
 
 States = UInt8[np.ndarray, "*texts"]
-Situations = Int64[np.ndarray, "*texts"]  # a state, and how many tokens may come after the next one
+Situations = Int64[np.ndarray, "*texts"]  # a state, with how many tokens may come after the next one
 
 
 class Utf8Rules:
-    """What the tokens of a vocabulary do to texts."""
+    """The UTF-8 rules of a vocabulary: the state after each token, and the tokens allowed in each situation."""
 
     def __init__(self, tokens: Sequence[bytes], banned: Sequence[int] = (), end_id: int | None = None):
-        """`tokens` are what each adds to a text; those that are banned never come, the end only after whole texts."""
+        """Take the bytes that each token adds. Banned tokens never come, the end token only after whole characters."""
         after = _states_after(tokens)[:N_STATES]
-        self.after = np.where(after == BROKEN, 0, after)  # a token, from each state; what is broken begins anew
+        self.after = np.where(after == BROKEN, 0, after)  # the next state; broken texts start afresh
         missing = MISSING[after]
         if end_id is not None:
             missing[1:, end_id] = MISSING[BROKEN]
@@ -43,24 +43,24 @@ class Utf8Rules:
         may_come = np.concatenate([may_come, np.ones_like(may_come[:1])])
         may_come[:, list(banned)] = False
         self.may_come: Bool[np.ndarray, "situations vocab_size"] = may_come
-        self._known: dict[tuple[int, torch.device], Int64[Tensor, " tokens"]] = {}  # what may not come, by situations
+        self._masked: dict[tuple[int, torch.device], Int64[Tensor, " tokens"]] = {}  # forbidden tokens, by situation
 
     @classmethod
     @lru_cache(16)
     def free(cls, vocab_size: int, banned: tuple[int, ...] = ()) -> "Utf8Rules":
-        """Of tokens of which nothing is known."""
+        """Return rules that allow all tokens but the banned ones."""
         return cls([b""] * vocab_size, banned)
 
     @classmethod
     @lru_cache(16)
     def of(cls, tokenizer: Tokenizer, banned: tuple[int, ...]) -> "Utf8Rules":
-        """Of the tokens of a tokenizer."""
+        """Return the rules of a tokenizer's vocabulary."""
         tokens = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
         return cls(tokens, banned, tokenizer.end_id)
 
     @cached_property
     def bits(self) -> Int64[Tensor, "situations words"]:
-        """A bit for each token, set if it may come."""
+        """A bit for each token and situation, set if the token may come."""
         n_situations, vocab_size = self.may_come.shape
         bits = np.zeros((n_situations, -(-vocab_size // WORD) * WORD), dtype=np.uint8)
         bits[:, :vocab_size] = self.may_come
@@ -68,33 +68,33 @@ class Utf8Rules:
 
     @cached_property
     def states_after(self) -> UInt8[Tensor, "states vocab_size"]:
-        """`after`, for what is compiled."""
+        """The table `after` as a tensor, for compiled code."""
         return torch.from_numpy(self.after)
 
     def situations(self, states: States, n_left: Int[np.ndarray, "*#texts"]) -> Situations:
-        """Of texts in these states, after whose next token so many may come."""
-        return states + N_STATES * np.minimum(np.maximum(n_left, 0), MOST_LEFT)  # sooner than np.clip
+        """Return the situations of texts in these states, with `n_left` more tokens after the next one."""
+        return states + N_STATES * np.minimum(np.maximum(n_left, 0), MOST_LEFT)  # faster than np.clip
 
     def forbid(self, logits: Float[Tensor, "rows vocab_size"], situations: Int64[np.ndarray, " rows"]) -> None:
-        """Take away, in place, what must not come."""
+        """Mask, in place, the tokens that must not come."""
         first = int(situations[0])
-        if (situations == first).all():  # as nearly always
-            logits.index_fill_(1, self._forbidden(first, logits.device), NEVER)
+        if (situations == first).all():  # nearly always
+            logits.index_fill_(1, self._forbidden_in(first, logits.device), NEVER)
             return
         for situation in np.unique(situations).tolist():
             rows = torch.from_numpy(np.flatnonzero(situations == situation))
-            logits[rows[:, None], self._forbidden(situation, logits.device)] = NEVER
+            logits[rows[:, None], self._forbidden_in(situation, logits.device)] = NEVER
 
-    def _forbidden(self, situation: int, device: torch.device) -> Int64[Tensor, " tokens"]:
-        if (situation, device) not in self._known:
-            with torch.inference_mode(mode=False):  # it is used outside of it as well
+    def _forbidden_in(self, situation: int, device: torch.device) -> Int64[Tensor, " tokens"]:
+        if (situation, device) not in self._masked:
+            with torch.inference_mode(mode=False):  # the tensor is also used outside inference mode
                 tokens = torch.from_numpy(np.flatnonzero(~self.may_come[situation]))
-                self._known[situation, device] = tokens.to(device)
-        return self._known[situation, device]
+                self._masked[situation, device] = tokens.to(device)
+        return self._masked[situation, device]
 
 
 def _states_after(tokens: Sequence[bytes]) -> UInt8[np.ndarray, "all_states vocab_size"]:
-    """From each state, the one after each token: byte by byte, those of all tokens at once."""
+    """Return the state after each token, from each state. All tokens are read together, byte by byte."""
     steps = np.full((N_STATES + 1, 256), BROKEN, dtype=np.uint8)
     for state, first, last, then in STEPS:
         steps[state, first : last + 1] = then

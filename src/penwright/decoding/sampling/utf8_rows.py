@@ -1,4 +1,4 @@
-"""Rows that are written with nothing but the spelling of characters in the way of their model."""
+"""Rows of a batch that are limited by UTF-8 validity alone."""
 
 from collections.abc import Sequence
 
@@ -14,30 +14,30 @@ from penwright.decoding.sampling.utf8 import Situations, Utf8Rules
 
 
 class SpelledRows:
-    """Where the rows of a batch stand that only their spelling binds."""
+    """The constraint that keeps the characters of each row whole, with the UTF-8 state of each row."""
 
     def __init__(self, spelling: Utf8Rules, limits: Sequence[int], choose: Choose = likeliest):
-        """`limits` are the most tokens that each row may have; `choose` finds the best ones."""
+        """Start the rows. `limits` are their maximum numbers of tokens; `choose` finds the likeliest tokens."""
         self._spelling, self._states = spelling, np.zeros(len(limits), dtype=np.uint8)
-        self._shorter = max(limits) - np.array(limits)  # than the longest
+        self._shorter = max(limits) - np.array(limits)  # than the longest row, in tokens
         self._choose = choose
 
     def possible(self, logits: Logits, n_left: int) -> Logits:
-        """The scores, of those tokens alone after which a row's last character can be ended; the longest has n_left."""
+        """Mask tokens after which a row's last character could not be completed; the longest row has n_left more."""
         logits = logits.clone()
         self._spelling.forbid(logits, self._situations(n_left))
         return logits
 
     def likeliest(self, logits: Logits, n_left: int) -> MaskedTopK:
-        """The best of those tokens in each row; the logits are of no use then."""
+        """Return the likeliest of the allowed tokens in each row. This may overwrite the logits."""
         return self._choose(logits.float(), self._spelling, self._situations(n_left), 1)
 
     def rule(self, n_left: int, temperature: float, chances: Draws | None) -> Rule:
-        """How the only row goes on when so many tokens may come after the next one."""
+        """Return the rule for continuing the only row, with `n_left` tokens after the next one."""
         return Rule(self._spelling, int(self._states[0]), n_left - int(self._shorter[0]), temperature, chances)
 
     def push(self, tokens: Int[Tensor, " rows"]) -> None:
-        """The next token of each row."""
+        """Append the next token of each row."""
         self._states = self._spelling.after[self._states, tokens.cpu().numpy()]
 
     def select(self, rows: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""What architectures of transformers are in our settings and our names: tables, which can be read both ways."""
+"""Tables that translate architectures of transformers into our settings and names; import and export use them."""
 
 from penwright.formats.architectures.architecture import WORDS, Architecture, Config, Tensors
 from penwright.formats.architectures.classifiers import BERT

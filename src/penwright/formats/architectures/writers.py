@@ -1,11 +1,14 @@
-"""GPT-2, Llama and Qwen3: models that write."""
+"""The tables for writers: GPT-2, Llama and Qwen3."""
 
 from penwright.config import Table
 from penwright.formats.architectures.architecture import Architecture, Config, Tensors, rename, under
 
 
 def _add_prefix(tensors: Tensors) -> Tensors:
-    """The first GPT-2 was saved without the name of its base model, which later ones have."""
+    """Add the prefix "transformer." if it is missing.
+
+    The original GPT-2 was saved without it.
+    """
     named = any(name.startswith("transformer.") for name in tensors)
     return tensors if named else {f"transformer.{name}": tensor for name, tensor in tensors.items()}
 

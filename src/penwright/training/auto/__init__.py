@@ -1,1 +1,1 @@
-"""Automatic choices: sizes, budget and schedule from the text and the machine."""
+"""Automatic settings: sizes, budget and schedule, chosen for the text and the machine."""

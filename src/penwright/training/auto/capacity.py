@@ -1,4 +1,4 @@
-"""What a corpus, a budget and a machine allow for: how many tokens a model sees, and how large it may be for them."""
+"""Capacity planning: how many tokens a model sees within the budget, and how large it may be for them."""
 
 from functools import cached_property, lru_cache
 from math import inf, log2
@@ -14,32 +14,33 @@ from penwright.training.auto.choices import Choices, in_words, rounded
 from penwright.training.auto.throughput import Pace
 from penwright.training.compilation import GAIN, choose_compilation
 
-MANY_CHARACTERS = 400  # different ones, in no alphabet
-LETTERS_A_PIECE = (2.4, 0.4)  # of an alphabet, in a vocabulary of 1,024 and for each doubling of it (measured)
-OF_MANY = (1.05, 0.22)  # the same where there are thousands of characters
+MANY_CHARACTERS = 400  # distinct characters, more than any alphabet has
+LETTERS_A_PIECE = (2.4, 0.4)  # characters per token: for a vocabulary of 1,024, and for each doubling of it (measured)
+OF_MANY = (1.05, 0.22)  # the same for scripts with thousands of characters
 
 
 class Facts(NamedTuple):
-    """Of the training part."""
+    """Facts about the training part that the plan depends on."""
 
     task: Task
     n_examples: int  # documents, pairs or labelled texts
-    n_bytes: int  # of their text (of pairs: of the target side)
-    n_characters: int  # distinct ones
+    n_bytes: int  # of their text in UTF-8 (for pairs: of the target side)
+    n_characters: int  # distinct characters
     n_labels: int = 0
-    n_letters: int = 0  # characters of their text; 0: as many as bytes
+    n_letters: int = 0  # length of their text in characters; 0: the same as in bytes
 
     @property
     def letters(self) -> int:
+        """Length of the text in characters."""
         return self.n_letters or self.n_bytes
 
     @property
     def has_many_characters(self) -> bool:
-        """Whether it is written in no alphabet, as Chinese and Japanese are."""
+        """Whether the script has thousands of characters, as Chinese and Japanese do."""
         return self.n_characters > MANY_CHARACTERS and self.n_bytes > 2 * self.letters
 
     def tokens_in(self, kind: str, vocab_size: int) -> float:
-        """How many tokens of a kind of tokenizer the text has, roughly."""
+        """Estimate the number of tokens that a kind of tokenizer makes of the text."""
         if kind == "bytes":
             return float(max(1, self.n_bytes))
         if kind == "characters":
@@ -51,23 +52,23 @@ class Facts(NamedTuple):
 DEFAULT_MINUTES = 10.0
 SHORT = 2.0  # minutes
 LADDER = ("nano", "tiny", "mini", "small", "medium", "base", "large")
+# Training tokens that a model should see per parameter. With fewer, a smaller model gets further in the time.
 TOKENS_PER_PARAMETER: dict[Task, float] = {"generate": 1.0, "translate": 0.53, "classify": 0.7}
-# ... that training should see: with fewer, a smaller model gets further in the time
-SHORT_SHARE = 0.4  # of them, that is enough for a writer of less than two minutes
+SHORT_SHARE = 0.4  # fraction of them that is enough for a writer with less than two minutes
+# Most parameters per token of the corpus. Larger models overfit, soonest where a whole text has only one label.
 PARAMETERS_PER_TOKEN: dict[Task, float] = {"generate": 12.0, "translate": 12.0, "classify": 0.6}
-# ... of the corpus: more only learns it by heart, and soonest where a whole text teaches no more than a label
-FEWEST_STEPS = 100  # half of which warm up: of Multi30k 50 gave BLEU 1.8, 100 gave 9.6 (measured)
+FEWEST_STEPS = 100  # half of them warm-up: on Multi30k, 50 steps gave BLEU 1.8 and 100 gave 9.6 (measured)
+# Fraction of the fastest step's throughput that a whole run reaches. Padding, dropout, compiling and evaluation take
+# the rest. Measured on a CPU with AVX-512; on a slow one, compiling takes more of a short run.
 REACHED: dict[Task, float] = {"generate": 0.6, "translate": 0.6, "classify": 0.8}
-# ... of what the quickest step would allow for: padding, dropout, compiling and looks take the rest (measured on a CPU
-# with AVX-512; on a slow one compiling takes more of few minutes)
-FLOPS = 2e11  # a second, that two cores train at: to tell roughly how long so many tokens take
-HOPE = 1.5  # a larger model may do so many times more FLOP a second than a smaller one, and seldom does; on a CPU
+FLOPS = 2e11  # FLOP per second of training on two cores, for a rough estimate of durations
+HOPE = 1.5  # On a CPU, a larger model reaches at most this many times the FLOP/s of a smaller one, and rarely that.
 
 
 class CapacityPlanner:
-    """Answers from the choices made so far, so that it can be asked while a recipe is in the making.
+    """An estimate of what the budget allows. It uses the choices made so far and can be asked while planning.
 
-    A model is told by the name of its size, or None for the one that the settings make.
+    Methods take the name of a model size, or None for the model that the settings describe.
     """
 
     def __init__(self, facts: Facts, choices: Choices, pace: Pace, device: torch.device):
@@ -76,12 +77,12 @@ class CapacityPlanner:
 
     @property
     def is_short(self) -> bool:
-        """Whether a writer has so little time that what it reads should be few kinds of large pieces (measured)."""
+        """Whether a writer has less than SHORT minutes, so that a small vocabulary of subwords is best (measured)."""
         return self._facts.task == "generate" and self._choices.number("training.minutes", DEFAULT_MINUTES) < SHORT
 
     @property
     def vocab_size(self) -> int:
-        """As far as it can be known before the tokenizer is trained."""
+        """Size of the vocabulary, as far as it is known before the tokenizer is trained."""
         kind, asked = self._choices.section("tokenizer")["type"], int(self._choices.number("tokenizer.vocab_size"))
         if kind == "characters":
             every = self._facts.n_characters + 4
@@ -90,7 +91,7 @@ class CapacityPlanner:
 
     @property
     def corpus_tokens(self) -> float:
-        """Of the training part, roughly; of a labelled text, as many as are read of it in an epoch."""
+        """Estimated number of tokens in the training part; for a classifier, of those read in one epoch."""
         tokens = self._facts.tokens_in(self._choices.section("tokenizer")["type"], self.vocab_size)
         if self._facts.task != "classify":
             return tokens
@@ -98,7 +99,7 @@ class CapacityPlanner:
 
     @property
     def counted_tokens(self) -> float | None:
-        """Those that a budget of steps, epochs or tokens says; None for minutes."""
+        """Target tokens of a budget in steps, epochs or tokens; None for minutes."""
         training, number = self._choices.section("training"), self._choices.number
         if "tokens" in training:
             return number("training.tokens")
@@ -111,7 +112,7 @@ class CapacityPlanner:
 
     @cached_property
     def epochs(self) -> float:
-        """Passes over the training part that the budget allows for, once the model is chosen."""
+        """Passes over the training part that the budget allows with the chosen model."""
         tokens = self.tokens(self._chosen_size)
         if not tokens:
             raise PenwrightError(TOO_LITTLE_MEMORY)
@@ -119,20 +120,21 @@ class CapacityPlanner:
 
     @property
     def epochs_by_characters(self) -> float:
-        """Passes that a small model could make over a text if it read characters; without end unless minutes count.
+        """Passes that a small model could make over the text as characters; infinite unless the budget is in minutes.
 
-        To be asked before a tokenizer is chosen.
+        It can be asked before a tokenizer is chosen.
         """
         if "minutes" not in self._choices.section("training"):
             return inf
-        sizes = [name for name in ("tiny", *LADDER) if self._is_possible(name)] or [LADDER[0]]  # which says why none is
+        # If no size is possible, the smallest one raises the error that says why.
+        sizes = [name for name in ("tiny", *LADDER) if self._is_possible(name)] or [LADDER[0]]
         tokens = self._tokens_in_minutes(self._chosen_size or sizes[0], self._facts.n_characters + 4)
         return tokens / self._facts.letters
 
     @property
     def steps(self) -> float:
-        """Steps that the budget allows for, once the model is chosen."""
-        batch_tokens = min(self._choices.number("training.batch_tokens"), self.corpus_tokens)  # there are no more
+        """Optimizer steps that the budget allows with the chosen model."""
+        batch_tokens = min(self._choices.number("training.batch_tokens"), self.corpus_tokens)  # the corpus has no more
         return self.epochs * self.corpus_tokens / (batch_tokens * self._choices.number("training.accumulate", 1.0))
 
     @property
@@ -141,7 +143,7 @@ class CapacityPlanner:
         return name
 
     def tokens(self, name: str | None) -> float:
-        """Target tokens that the budget allows for."""
+        """Return the number of target tokens that the budget allows."""
         counted = self.counted_tokens
         return self._tokens_in_minutes(name, self.vocab_size) if counted is None else counted
 
@@ -150,27 +152,27 @@ class CapacityPlanner:
         pace = self._tokens_a_second(name, vocab_size)
         gain = GAIN if self._device.type == "cpu" and self._compilation(seconds)[0] else 1.0
         n_teachers = len(self._choices.section("distillation").get("teachers", ()))
-        return seconds * REACHED[self._facts.task] * pace * gain / (1 + n_teachers / 3)  # a teacher only goes forward
+        return seconds * REACHED[self._facts.task] * pace * gain / (1 + n_teachers / 3)  # teachers only run forward
 
     def _tokens_a_second(self, name: str | None, vocab_size: int) -> float:
-        """Measured, not compiled."""
+        """Return the measured throughput without compilation."""
         return self._pace(self._settings(name), vocab_size, int(self._choices.number("training.batch_tokens")))
 
     def tokens_needed(self, name: str) -> float:
-        """Those that a model should see to be worth its size."""
+        """Return the number of tokens that a model of this size should see to be worth it."""
         share = SHORT_SHARE if self.is_short else 1.0
         return share * TOKENS_PER_PARAMETER[self._facts.task] * self._measure(name).matrix_parameters
 
     def minutes_wanted(self) -> float | None:
-        """Those that would do for the chosen model, where the budget has far too few; None where it has not."""
+        """Return the minutes that the chosen model needs if the budget is far too small, else None."""
         if self.counted_tokens is not None:
             return None
         n_steps = self.steps
         return None if n_steps >= FEWEST_STEPS else self._choices.number("training.minutes") * FEWEST_STEPS / n_steps
 
     def largest_size(self) -> tuple[str, str]:
-        """The largest size that sees enough tokens in the budget and does not dwarf the corpus; and why."""
-        sizes = [name for name in LADDER if self._is_possible(name)] or [LADDER[0]]  # which says why none is
+        """Return the largest size that sees enough tokens and does not dwarf the corpus, and the reason."""
+        sizes = [name for name in LADDER if self._is_possible(name)] or [LADDER[0]]  # it raises the error if none is
         chosen, tokens = sizes[0], self.tokens(sizes[0])
         for name in sizes[1:]:
             cost, needed = self._flops(name) / self._flops(chosen), self.tokens_needed(name)
@@ -182,17 +184,17 @@ class CapacityPlanner:
                 break
             chosen, tokens = name, affordable
         epochs = rounded(tokens / self.corpus_tokens)
-        return chosen, f"sees about {in_words(tokens)} tokens in the budget, {epochs} epochs"
+        return chosen, f"about {in_words(tokens)} training tokens fit in the budget: {epochs} epochs"
 
     def compilation(self) -> tuple[bool, str]:
-        """Whether to compile, and why; for a budget that is not in minutes its length depends on the model."""
+        """Return whether to compile, and why. Unless the budget is in minutes, the answer depends on the model."""
         counted = self.counted_tokens
         if counted is None:
             return self._compilation(60 * self._choices.number("training.minutes"))
         return self._compilation(self._seconds_for(counted))
 
     def _seconds_for(self, tokens: float) -> float:
-        """Roughly, for the chosen model: by a rule of thumb on a CPU; timed on a GPU, as no such rule is known."""
+        """Estimate the seconds that the chosen model takes: by a rule of thumb on a CPU, by timing on a GPU."""
         name = self._chosen_size
         if self._device.type == "cpu":
             return 3 * self._flops(name) * tokens / FLOPS
@@ -201,13 +203,13 @@ class CapacityPlanner:
 
     @property
     def _hope(self) -> float:
-        """Times more FLOP a second, at most, for a larger model; small ones hardly keep a GPU busy."""
+        """How many times more FLOP/s a larger model can reach; unlimited on a GPU, which small models leave idle."""
         return HOPE if self._device.type == "cpu" else inf
 
     def _compilation(self, seconds: float) -> tuple[bool, str]:
         asked = self._choices.section("training").get("compile", "auto")
         if asked != "auto":
-            return asked == "on", "as asked"
+            return asked == "on", "as requested"
         return choose_compilation(self._device, self._facts.task, seconds)
 
     def _settings(self, name: str | None) -> ModelSettings:
@@ -215,7 +217,7 @@ class CapacityPlanner:
         return validate(ModelSettings, table, "the settings")
 
     def _is_possible(self, name: str) -> bool:
-        """Whether this size suits what is given beside it, such as a number of heads."""
+        """Return whether this size fits the other model settings, such as a number of heads."""
         try:
             self._settings(name)
         except UsageError:

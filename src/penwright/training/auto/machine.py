@@ -1,4 +1,4 @@
-"""What this machine can do for training: device and precision, each chosen with a reason."""
+"""The machine that training runs on: its device and precision, each chosen with a reason."""
 
 import os
 from math import ceil
@@ -16,11 +16,11 @@ from penwright.model.attention import avoid_planned_attention
 from penwright.training.distributed import ALONE, Ranks, joined
 from penwright.training.launcher import n_here
 
-QUOTA = Path("/sys/fs/cgroup/cpu.max")  # microseconds of processors in so many, which a container may have
+QUOTA = Path("/sys/fs/cgroup/cpu.max")  # CPU limit of a container: microseconds of CPU time per period
 
 
 class Machine(NamedTuple):
-    """What training runs on, and why."""
+    """What training runs on, with the reasons."""
 
     device: torch.device
     precision: torch.dtype  # of matrix products; weights stay in float32
@@ -29,7 +29,7 @@ class Machine(NamedTuple):
 
 
 def choose_machine(settings: TrainingSettings) -> Machine:
-    """The fastest that is safe, unless the settings say otherwise."""
+    """Choose the fastest safe device and precision, unless the settings name others, and set the number of threads."""
     ranks = joined()
     torch.set_num_threads(settings.threads or max(1, _n_processors() // (n_here() if ranks.size > 1 else 1)))
     device, device_reason = _device(settings.device)
@@ -44,18 +44,18 @@ def choose_machine(settings: TrainingSettings) -> Machine:
 
 
 def _n_processors() -> int:
-    """Those that this process may use, which can be fewer than there are."""
+    """Return the number of processors that this process may use. The machine may have more."""
     n = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota, period = QUOTA.read_text(encoding="ascii").split()
         return min(n, ceil(int(quota) / int(period)))
-    except (OSError, ValueError):  # no Linux, no such limit
+    except (OSError, ValueError):  # not on Linux, or no limit
         return n
 
 
 def _device(wanted: str) -> tuple[torch.device, str]:
     if wanted != "auto":
-        return usable_device(wanted, "[training] device"), f"{wanted}, as asked"
+        return usable_device(wanted, "[training] device"), f"{wanted}, as requested"
     if torch.cuda.is_available():
         n_gpus = torch.cuda.device_count()
         alone = n_gpus > 1 and joined().size == 1
@@ -67,20 +67,20 @@ def _device(wanted: str) -> tuple[torch.device, str]:
 
 
 def _require_one_each(device: torch.device) -> None:
-    """Raises UsageError where several processes would share a device that is for one."""
+    """Raise UsageError if several processes would share a device that only one can use."""
     if device.type == "mps" or device.index is not None:
-        raise UsageError(f"[training] device: '{device}' is for a single process; say 'cuda' or 'cpu'")
+        raise UsageError(f"[training] device: '{device}' is for a single process. Use 'cuda' or 'cpu'")
     if device.type == "cuda" and torch.cuda.device_count() < n_here():
         has = count(torch.cuda.device_count(), "GPU")
         raise UsageError(
-            f"--processes: each wants a GPU of its own, and this machine has {has}: ask for no more, "
+            f"--processes: each process needs its own GPU, but this machine has {has}. Use fewer processes, "
             "or add --set training.device=cpu"
         )
 
 
 def _precision(wanted: str, device: torch.device) -> tuple[torch.dtype, str]:
     if wanted != "auto":
-        return getattr(torch, wanted), f"{wanted}, as asked"
+        return getattr(torch, wanted), f"{wanted}, as requested"
     if device.type == "cuda":
         supported = torch.cuda.is_bf16_supported(including_emulation=False)
         return (torch.bfloat16, "bfloat16: this GPU has it") if supported else (torch.float32, "float32: no bfloat16")
@@ -92,13 +92,13 @@ def _precision(wanted: str, device: torch.device) -> tuple[torch.dtype, str]:
 
 
 def _cpu_multiplies_bfloat16() -> bool:
-    """Asked of the processor, not measured: on a busy machine a short measurement can mislead by a factor of ten."""
+    """Ask the processor instead of measuring: on a busy machine, short measurements can be wrong by a factor of ten."""
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 def measure_speed(device: torch.device, precision: torch.dtype = torch.float32) -> float:
-    """FLOP a second of a product of two matrices of a size that training has."""
-    size = 512 if device.type == "cpu" else 4096  # so that a GPU computes for longer than it is waited for
+    """Return the FLOP per second of a matrix product of a size that is typical of training."""
+    size = 512 if device.type == "cpu" else 4096  # large enough that a GPU computes longer than it takes to synchronise
     matrix = torch.ones(size, size, device=device, dtype=precision)
     best = 0.0
     for _ in range(20):

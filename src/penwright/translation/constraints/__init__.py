@@ -1,1 +1,1 @@
-"""Constraints on a translation: a glossary, protected spans, a given beginning."""
+"""Constraints on a translation: glossary terms, protected spans and a prefix."""

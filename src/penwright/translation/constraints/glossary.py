@@ -1,12 +1,14 @@
-"""A glossary: how a person wants terms translated. A file of it has a term a line, its columns parted by tabs.
+"""Glossaries of the translations that a person requires.
+
+A glossary file has one term per line, in columns separated by tabs:
 
     dog	Hund|Hunde|Hunden
     US	Vereinigte Staaten	exact
 
-The columns are the term, the wished words (forms that may stand for each other are parted by |), and perhaps a case
-rule. `any` (if nothing is said): the term is found in any case, and the wished words are written as they are here, but
-with a capital at the beginning. `exact`: found only as it is written here. `follow`: the wished words become capital or
-ALL CAPS where the term is. Blank lines, and lines that begin with #, are for people.
+The columns are the term, its translation (alternative forms separated by |), and optionally a case rule. With `any`,
+the default, the term is found in any case. Its translation is written as in the file, but capitalized at the beginning
+of a text. With `exact`, the term is found only as written in the file. With `follow`, the translation is capitalized or
+in ALL CAPS where the term is. Blank lines and lines that begin with # are ignored.
 """
 
 import re
@@ -21,7 +23,7 @@ from penwright.errors import PenwrightError
 from penwright.text import WITHOUT_SPACES
 
 Case = Literal["any", "exact", "follow"]
-_LETTERS = rf"(?:(?!{WITHOUT_SPACES.pattern})\w)+"  # of a word, where words are parted by spaces
+_LETTERS = rf"(?:(?!{WITHOUT_SPACES.pattern})\w)+"  # of a word, in scripts that separate words by spaces
 _WORD = re.compile(rf"{_LETTERS}(?:-{_LETTERS})*|[^\s]")
 
 
@@ -33,7 +35,7 @@ class Entry(NamedTuple):
     case: Case = "any"
 
     def wished(self, found: str) -> tuple[str, ...]:
-        """The wished words for the term as it was found."""
+        """Return the required forms of the translation, for the term as it was found in a text."""
         if self.case != "follow":
             return self.targets
         if found.isupper() and len(found) > 1:
@@ -42,7 +44,7 @@ class Entry(NamedTuple):
 
 
 class TermOccurrence(NamedTuple):
-    """Where a term stands in a text."""
+    """An occurrence of a term in a text."""
 
     start: int
     end: int
@@ -51,13 +53,17 @@ class TermOccurrence(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Glossary:
-    """Terms and the words that are wished for them."""
+    """A set of terms and their required translations."""
 
     entries: tuple[Entry, ...] = ()
 
     @classmethod
     def read(cls, path: Path) -> "Glossary":
-        """Raises PenwrightError that names the line for a missing tab, an empty side, or a term with two wishes."""
+        """Read a glossary file.
+
+        Raises PenwrightError, with the line number, for a line that is malformed or not UTF-8, or for a term with two
+        translations.
+        """
         try:
             content = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
         except OSError as error:
@@ -66,7 +72,7 @@ class Glossary:
 
     @classmethod
     def parse(cls, content: bytes, name: str) -> "Glossary":
-        """The lines of a file, or of what a person typed; errors are those of `read`, and name it so."""
+        """Parse the content of a glossary, as `read` does; errors call it `name`."""
         entries: dict[tuple[str, bool], tuple[int, Entry]] = {}
         for number, line in _lines(content, name):
             entry = _entry(line, f"{name} line {number}")
@@ -74,13 +80,13 @@ class Glossary:
             before, same = entries.setdefault(key, (number, entry))
             if same.targets != entry.targets:
                 raise PenwrightError(
-                    f'{name} line {number}: "{entry.source}" already stands in line {before} with other words; '
-                    "keep one of them, or join the forms with |"
+                    f'{name} line {number}: "{entry.source}" is already in line {before} with another translation. '
+                    "Keep one of the lines, or join the forms with |"
                 )
         return cls(tuple(entry for _, entry in entries.values()))
 
     def find(self, text: str) -> list[TermOccurrence]:
-        """Return the terms in the text, in order: whole words, and where two overlap the longer one."""
+        """Return the terms in the text, in order: whole words only, and the longer of two that overlap."""
         words = list(_WORD.finditer(text))
         folded = [word[0].casefold() for word in words]
         places = [
@@ -103,11 +109,12 @@ class Glossary:
 
 
 def capitalised(text: str) -> str:
+    """Return the text with its first character in upper case."""
     return text[:1].upper() + text[1:]
 
 
 def without_overlaps(places: Iterable[TermOccurrence]) -> list[TermOccurrence]:
-    """Keep the longer of two places that overlap, or else the first."""
+    """Keep the longer of two occurrences that overlap, or the first of two equally long ones."""
     kept: list[TermOccurrence] = []
     for place in sorted(places, key=lambda place: place.start - place.end):
         at = bisect(kept, place.start, key=lambda other: other.start)
@@ -129,13 +136,13 @@ def _lines(content: bytes, name: str) -> Iterator[tuple[int, str]]:
 def _entry(line: str, place: str) -> Entry:
     columns = [column.strip() for column in line.split("\t")]
     if len(columns) == 1:
-        raise PenwrightError(f'{place} has no tab between a term and its wished words: "{line.strip()[:60]}"')
+        raise PenwrightError(f'{place} has no tab between the term and its translation: "{line.strip()[:60]}"')
     source, targets = columns[0], tuple(form.strip() for form in columns[1].split("|"))
     if not _WORD.search(source) or not all(targets):
-        side = "term" if not _WORD.search(source) else "wished word"
+        side = "term" if not _WORD.search(source) else "translation"
         raise PenwrightError(f'{place} has an empty {side}: "{line.strip()[:60]}"')
     cases: dict[str, Case] = {"": "any", **{case: case for case in get_args(Case)}}
     case = cases.get(" ".join(columns[2:]).strip())
     if case is None:
-        raise PenwrightError(f"{place}: after the wished words comes a case rule, one of {', '.join(get_args(Case))}")
+        raise PenwrightError(f"{place}: the third column must be a case rule, one of {', '.join(get_args(Case))}")
     return Entry(source, targets, case)

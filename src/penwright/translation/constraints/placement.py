@@ -1,7 +1,7 @@
-"""Where a wished word belongs that a model would not write by itself: in place of the word that it writes instead.
+"""Where a required word belongs that a model would not write by itself: which word of its draft it replaces.
 
-Hide the term from the model, and the word of its own draft that it then least expects is the one that stood for it
-(after Li et al. 2019, "On the Word Alignment from Neural Machine Translation").
+When a term is hidden from the model, one word of the draft loses the most probability. That word is the term's
+translation (after Li et al. 2019, "On the Word Alignment from Neural Machine Translation").
 """
 
 from collections.abc import Sequence
@@ -18,15 +18,15 @@ from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.text import WITHOUT_SPACES
 from penwright.tokenizers import Tokenizer
 
-BATCH_TOKENS = 2048  # of targets, with padding: each has the scores of a whole vocabulary
-CLEAR = 1.0  # nats that a word must lose to count as the translation of what was hidden
+BATCH_TOKENS = 2048  # of targets, with padding: each token has logits over the whole vocabulary
+CLEAR = 1.0  # nats that a word must lose to count as the translation of the hidden tokens
 
 
 class Hiding(NamedTuple):
-    """A source and a target, with some of the source's tokens out of sight."""
+    """A source and a target, with some of the source's tokens hidden from the model."""
 
     source: Sequence[int]  # with the end token
-    target: Sequence[int]  # without start and end token
+    target: Sequence[int]  # without the start token
     hidden: range
 
 
@@ -34,19 +34,19 @@ class TargetWord(NamedTuple):
     """A word of a target."""
 
     text: str
-    first: int  # of its tokens
+    first: int  # index of its first token
     length: int
 
 
 class Scorer:
-    """Tells how likely targets are, step by step as search writes them: so with all that makes its steps quick."""
+    """A scorer of given targets, which takes the same optimized decoding steps as search."""
 
     def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, stepper: DecodeEngine | None = None):
         self._model, self.tokenizer, self._stepper = model, tokenizer, stepper or DecodeEngine(model)
 
     @torch.inference_mode()
     def log_probs(self, pairs: Sequence[Hiding]) -> list[list[float]]:
-        """Of each target token, in nats."""
+        """Return the log-probability of each target token, in nats."""
         found: list[list[float]] = [[] for _ in pairs]
         with evaluating(self._model) as device:
             for batch in batches_by_length([max(len(p.source), len(p.target)) for p in pairs], BATCH_TOKENS):
@@ -65,7 +65,7 @@ class Scorer:
         return found
 
     def _along(self, rows: TargetBatch, targets: Int[Tensor, "rows length"]) -> Float[Tensor, "rows length"]:
-        """Of all tokens, those that fill up included."""
+        """Return the log-probability of each token, padding included."""
         found = torch.empty(targets.shape, device=targets.device)
         for n, tokens in enumerate(targets.T):
             logits = (rows.step(targets[:, n - 1]) if n else rows.first()).float()
@@ -74,7 +74,7 @@ class Scorer:
 
 
 def words_of(tokens: Sequence[int], tokenizer: Tokenizer) -> list[TargetWord]:
-    """The words of a target, without punctuation."""
+    """Return the words of a target, without punctuation."""
     text, words, start = "", [], 0
     for number, token in enumerate(tokens):
         piece = tokenizer.token_bytes(token).decode("utf-8", "ignore")
@@ -87,7 +87,7 @@ def words_of(tokens: Sequence[int], tokenizer: Tokenizer) -> list[TargetWord]:
 
 
 def replaced_words(scorer: Scorer, pairs: Sequence[Hiding], seen: Sequence[Sequence[float]]) -> list[TargetWord | None]:
-    """The word that stands for what is hidden in each pair, where one clearly does.
+    """Return for each pair the target word that translates the hidden tokens, or None if no word clearly does.
 
     `seen` are the log-probabilities of the target's tokens with nothing hidden, in nats.
     """

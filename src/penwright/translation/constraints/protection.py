@@ -1,4 +1,4 @@
-"""What must come through a translation letter by letter."""
+"""Protected spans: parts of a source that a translation must copy exactly."""
 
 import re
 from bisect import bisect
@@ -11,8 +11,8 @@ _UNITS = (
     r"%|‰|°\s?[CFK]?|[kcmµnd]?m[²³23]?|[kmµ]?g|[cmd]?l|[kKMGT]i?[bB]|[kMGT]?bit/s|[kMG]?Hz|[kMG]?Wh?|[km]?V|[km]A|"
     r"km/h|m/s|mph|h|min|s|ms|ft|lb|oz|px|pt|dpi|bar|h?Pa|kcal|[kM]J|[kM]?N|ppm|€|\$|£|¥|EUR|USD|GBP|CHF|JPY"
 )
-_UNITS_THAT_ARE_WORDS = "A|B|J|in"  # so they count only where no space parts them from the number
-# What begins in the middle of what was tried already is not tried again: a text of digits alone would take for ever.
+_UNITS_THAT_ARE_WORDS = "A|B|J|in"  # units only directly after the number, without a space
+# No match is tried again from the middle of a number: a text of nothing but digits would take forever.
 _NUMBER = r"[-+]?(?<!\d[.,\u00a0\u202f])\d++(?:[.,\u00a0\u202f]\d++)*+"
 PATTERNS = {
     "code": r"`[^`\n]+`",
@@ -25,21 +25,21 @@ PATTERNS = {
 
 
 class ProtectedSpan(NamedTuple):
-    """A part of a text."""
+    """A protected part of a text: from `start` up to, but not including, `end`."""
 
     start: int
     end: int
 
 
 class Protection:
-    """The spans that are kept: those of PATTERNS, and of a person's own patterns."""
+    """A finder of protected spans: matches of PATTERNS and of a person's own patterns."""
 
     def __init__(self, own: Iterable[str] = (), patterns: Iterable[str] = tuple(PATTERNS.values())):
-        """Raises UsageError for a pattern that is no regular expression."""
+        """Compile the patterns; raises UsageError for an invalid regular expression."""
         self._patterns = [_compiled(pattern) for pattern in (*own, *patterns)]
 
     def spans(self, text: str) -> list[ProtectedSpan]:
-        """In order, without overlaps: own patterns first, then in the order of PATTERNS."""
+        """Return the spans in order, without overlaps: own patterns first, then in the order of PATTERNS."""
         kept: list[ProtectedSpan] = []
         for pattern in self._patterns:
             for match in pattern.finditer(text):

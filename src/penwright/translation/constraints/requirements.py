@@ -1,4 +1,4 @@
-"""What a person asks of translations: terms of a glossary, spans that stay as they are. From a source to its guide."""
+"""Constraints on translations (glossary terms, protected spans), and the automata that enforce them in search."""
 
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -16,43 +16,44 @@ from penwright.translation.constraints.placement import TargetWord
 from penwright.translation.constraints.protection import Protection
 
 NO_TERMS, USUAL = Glossary(), Protection()
-UNLIKELY = log(0.01)  # less than this, and the model would not have written it there by itself
+UNLIKELY = log(0.01)  # below this log-probability, the model would not have written it by itself
 
 
 @dataclass(frozen=True, eq=False)
 class Constraints:
-    """What is asked of a translation."""
+    """The requirements for a translation: glossary words and protected spans."""
 
     glossary: Glossary = NO_TERMS
-    bias: float = inf  # inf: the words of the glossary must come. Else they become likelier, by so many nats a token
+    bias: float = inf  # nats added to each token of a glossary word; inf: the words must appear
     protection: Protection = USUAL
 
     @property
     def is_hard(self) -> bool:
+        """Whether glossary words must appear, instead of only becoming more likely."""
         return self.bias == inf
 
 
-USUAL_DEMANDS = Constraints()  # no glossary; what Protection names stays as it is
-NO_CONSTRAINTS = Constraints(protection=Protection(patterns=()))  # what the model writes by itself
-Range = tuple[int, int]  # of characters, from the first up to, but not with, the second
+USUAL_DEMANDS = Constraints()  # no glossary; the default protected spans
+NO_CONSTRAINTS = Constraints(protection=Protection(patterns=()))  # unconstrained
+Range = tuple[int, int]  # of characters, end excluded
 
 
 class Constraint(NamedTuple):
-    """Words that a translation is to have, and where in the source that is asked for."""
+    """Words that a translation must contain, and the source span that requires them."""
 
     start: int
     end: int
     forms: tuple[str, ...]
-    protected: bool  # letter by letter
-    follows_case: bool = False  # whether a capital is right at the beginning of a text
+    protected: bool  # copied exactly
+    follows_case: bool = False  # whether the words are capitalized at the beginning of a text
 
 
 class DraftReport(NamedTuple):
-    """What a translation that is not led tells of the glossary's words."""
+    """A report on an unconstrained draft: which glossary words it misses, and what stands in their place."""
 
-    spots: Sequence[tuple[Constraint, TargetWord]]  # what stands in place of wished words
-    unwanted: Sequence[str]  # words that are to be replaced, wherever they might come
-    missed: frozenset[tuple[str, ...]]  # the forms of the wished words that it has not
+    spots: Sequence[tuple[Constraint, TargetWord]]  # the draft's words in place of required ones
+    unwanted: Sequence[str]  # words to avoid everywhere, since required words replace them
+    missed: frozenset[tuple[str, ...]]  # the forms of the required words that are missing
     n_tokens: int | None = None  # its length, with the end token
 
 
@@ -60,19 +61,19 @@ NO_DRAFT: DraftReport = DraftReport((), (), frozenset())
 
 
 class ConstraintResult(NamedTuple):
-    """What became of a wish."""
+    """The outcome of a constraint."""
 
     source: str
-    start: int  # of it in the source
+    start: int  # of the span in the source
     end: int
-    protected: bool  # a span that stays as it is, not a term of the glossary
-    state: Literal["found", "forced", "inserted", "missed"]  # by the model itself; by search; afterwards; not at all
+    protected: bool  # a protected span, not a glossary term
+    state: Literal["found", "forced", "inserted", "missed"]  # by the model, by search, afterward, not at all
     target: str = ""
-    target_start: int = -1  # of it in the translation
+    target_start: int = -1  # in the translation; -1: missed
     target_end: int = -1
 
     def moved(self, in_source: int, in_target: int) -> "ConstraintResult":
-        """The same, in texts that have so many characters more before it."""
+        """Return the result for texts in which this many characters are added before it."""
         there = in_target if self.target_start >= 0 else 0
         return self._replace(
             start=self.start + in_source,
@@ -82,14 +83,14 @@ class ConstraintResult(NamedTuple):
         )
 
     def warnings(self) -> list[str]:
-        """What a person should look at."""
+        """Return warnings about results that a person should check."""
         if self.state == "inserted":
-            return [f"put in after translating, perhaps at the wrong place: {self.source}"]
-        return [f"the glossary's words for this are missing: {self.source}"] if self.state == "missed" else []
+            return [f"inserted after translation, perhaps in the wrong place: {self.source}"]
+        return [f"the glossary's translation is missing: {self.source}"] if self.state == "missed" else []
 
 
 def wishes_of(text: str, demands: Constraints) -> list[Constraint]:
-    """In their order in the source; a protected span goes before a term that overlaps it."""
+    """Return the constraints of a source, in order; a protected span outranks a term that overlaps it."""
     spans = demands.protection.spans(text)
     wishes = [Constraint(*span, (text[span.start : span.end],), True) for span in spans]
     for start, end, entry in demands.glossary.find(text):
@@ -99,7 +100,7 @@ def wishes_of(text: str, demands: Constraints) -> list[Constraint]:
 
 
 class GuideMaker:
-    """Makes guides in the tokens of a tokenizer."""
+    """A builder of constraint automata for a tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer, self._borders = tokenizer, Borders(tokenizer)
@@ -107,7 +108,10 @@ class GuideMaker:
     def guide(
         self, source: str, wishes: Sequence[Constraint], bias: float, draft: DraftReport = NO_DRAFT
     ) -> ConstraintAutomaton | None:
-        """None where there is nothing to ask for. Protected spans come as far in the target as in the source."""
+        """Build the automaton of these constraints, or return None if there are none.
+
+        A protected span is expected after as many target tokens as there are source tokens before it.
+        """
         terms, places = [], {wish.forms: word.first for wish, word in draft.spots}
         for wish, times in counted(wishes):
             place = tokens_before(self._tokenizer, source, wish.start) if wish.protected else places.get(wish.forms)
@@ -118,11 +122,11 @@ class GuideMaker:
         return ConstraintAutomaton(known, self._borders) if known else None
 
     def nothing(self) -> ConstraintAutomaton:
-        """A guide without terms."""
+        """Return an automaton without terms."""
         return ConstraintAutomaton((), self._borders)
 
     def beginning(self, prefix: str, guide: ConstraintAutomaton | None) -> ConstraintAutomaton | None:
-        """The guide, after the tokens of a prefix."""
+        """Return the automaton with a prefix that every target begins with."""
         if not prefix.strip():
             return guide
         tokens = tuple(self._tokenizer.encode(prefix.strip()))
@@ -130,7 +134,7 @@ class GuideMaker:
         return replace(guide or self.nothing(), prefix=tokens, whole_prefix=whole)
 
     def _term(self, wish: Constraint, times: int, bias: float, place: int | None) -> RequiredTerm:
-        """Without forms where the tokenizer has no tokens for a character of each."""
+        """Convert a constraint to a term, leaving out forms with characters unknown to the tokenizer."""
         first = tuple(map(capitalised, wish.forms)) if wish.follows_case else wish.forms
         spaced = self._tokens(f" {form}" for form in wish.forms)
         return RequiredTerm(
@@ -143,12 +147,12 @@ class GuideMaker:
 
 
 def tokens_before(tokenizer: Tokenizer, text: str, place: int) -> int:
-    """How many tokens stand before a character."""
+    """Return the number of tokens before a character offset."""
     return len(tokenizer.encode(text[:place].rstrip()))
 
 
 def counted(wishes: Iterable[Constraint]) -> list[tuple[Constraint, int]]:
-    """Those that ask for the same words together, with how many they are."""
+    """Group constraints that require the same words; return the first of each group and the group's size."""
     same: dict[tuple[str, ...], list[Constraint]] = {}
     for wish in wishes:
         same.setdefault(wish.forms, []).append(wish)
@@ -158,7 +162,7 @@ def counted(wishes: Iterable[Constraint]) -> list[tuple[Constraint, int]]:
 def outcomes(
     source: str, wishes: Sequence[Constraint], hypothesis: Hypothesis, tokenizer: Tokenizer, draft: DraftReport
 ) -> tuple[str, list[ConstraintResult]]:
-    """The translation, with protected spans put in where they are missing, and what became of each wish."""
+    """Return the translation, with missing protected spans inserted, and the result of each constraint."""
     text = tokenizer.decode(hypothesis.tokens)
     places = places_of(text, wishes)
     results = []
@@ -172,20 +176,23 @@ def outcomes(
     return _with_insertions(source, text, wishes, results)
 
 
-def _beside(letter: str, space: str) -> str:
-    """The space that parts what is put in from this letter."""
+def _separator(letter: str, space: str) -> str:
+    """Return the space that separates an insertion from this letter, if one is needed."""
     return space if letter and not CHINESE_OR_JAPANESE.match(letter) else ""
 
 
 def _is_unlikely(hypothesis: Hypothesis, tokenizer: Tokenizer, place: tuple[int, int]) -> bool:
-    """Whether the model would hardly have written by itself what stands there."""
+    """Return whether the model would hardly have written this text by itself."""
     ends = [len(tokenizer.decode(hypothesis.tokens[:n])) for n in range(len(hypothesis.tokens) + 1)]
     inside = [n for n, (start, end) in enumerate(pairwise(ends)) if place[0] < end and start < place[1]]
     return fsum(hypothesis.log_probs[n] for n in inside) < UNLIKELY
 
 
 def places_of(text: str, wishes: Sequence[Constraint]) -> list[Range | None]:
-    """Where each wish stands in a translation: no two at one place, and the longest first, which hold shorter ones."""
+    """Return where each constraint is met in a translation, without overlaps.
+
+    The longest are placed first, since they may contain shorter ones.
+    """
     found: dict[int, Range | None] = {}
     taken: list[Range] = []
     for number in sorted(range(len(wishes)), key=lambda n: -max(map(len, wishes[n].forms), default=0)):
@@ -195,7 +202,7 @@ def places_of(text: str, wishes: Sequence[Constraint]) -> list[Range | None]:
 
 
 def first_place(text: str, wish: Constraint, taken: Collection[Range]) -> Range | None:
-    """Where the first wished word that is not taken stands in a translation, as a whole word."""
+    """Return the first whole-word occurrence of required words that does not overlap a taken range."""
     forms = {*wish.forms, *(map(capitalised, wish.forms) if wish.follows_case else ())}
     pattern = "|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True))
     places = [match.span() for match in re.finditer(pattern, text)] if pattern else []
@@ -204,16 +211,19 @@ def first_place(text: str, wish: Constraint, taken: Collection[Range]) -> Range 
 
 
 def _is_whole(text: str, start: int, end: int, *, spans: bool) -> bool:
-    """Whether no letter or digit goes on there; at that end of a span which is one itself, as 1 kg in 11 kg."""
+    """Return whether no letter or digit continues the word at either end.
+
+    For protected spans, only ends that are letters or digits themselves count: "1 kg" is not whole in "11 kg".
+    """
     sides = (text[start - 1 : start] if start else "", text[start]), (text[end : end + 1], text[end - 1])
-    beside = [outside for outside, inside in sides if inside.isalnum() or not spans]
-    return not any(letter.isalnum() and not WITHOUT_SPACES.match(letter) for letter in beside)
+    neighbors = [outside for outside, inside in sides if inside.isalnum() or not spans]
+    return not any(letter.isalnum() and not WITHOUT_SPACES.match(letter) for letter in neighbors)
 
 
 def _with_insertions(
     source: str, text: str, wishes: Sequence[Constraint], results: list[ConstraintResult]
 ) -> tuple[str, list[ConstraintResult]]:
-    """Missing protected spans go where a word ends, as far in the translation as they stand in the source."""
+    """Insert missing protected spans at word boundaries, at their relative positions in the source."""
     for number, wish in enumerate(wishes):
         if results[number].state != "missed" or not wish.protected:
             continue
@@ -222,7 +232,7 @@ def _with_insertions(
         inside = [(r.target_start, r.target_end) for r in results if r.target_start >= 0]
         free = [b for b in borders if all(not start < b < end for start, end in inside)]
         border = min(free, key=lambda place: abs(place - ideal))
-        added = _beside(text[:border][-1:], " ") + span + ("" if border else _beside(text[:1].strip(), " "))
+        added = _separator(text[:border][-1:], " ") + span + ("" if border else _separator(text[:1].strip(), " "))
         text = text[:border] + added + text[border:]
         results = [r if r.target_start < border else r.moved(0, len(added)) for r in results]
         start = border + added.index(span)

@@ -1,4 +1,4 @@
-"""From a draft without the glossary's words to what leads search to their places; and the draft with words swapped."""
+"""Revision of drafts that miss glossary words: where the words belong, and the draft with the words swapped in."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,13 +15,13 @@ from penwright.translation.constraints.segments import ConstrainedSegment, Segme
 
 
 class Revision:
-    """Looks at drafts with the model that wrote them."""
+    """A reviser of drafts that uses the scores of the model that wrote them."""
 
     def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, stepper: DecodeEngine | None = None):
         self._model, self._tokenizer, self._scorer = model, tokenizer, Scorer(model, tokenizer, stepper)
 
     def drafts(self, jobs: Sequence[Segment], found: Sequence[SegmentResult]) -> list[DraftReport]:
-        """Which words of the glossary are missing in each, and what stands in their place."""
+        """Report which glossary words each draft misses, and which words stand in their place."""
         targets = [each.hypothesis.tokens for each in found]
         missed = [each.missed for each in found]
         pairs = [
@@ -43,9 +43,9 @@ class Revision:
         length_penalty: float,
         limit: int | None,
     ) -> list[Hypothesis | None]:
-        """The drafts with the wished words in place of those that stood for them, where all of those are known.
+        """Swap in the required words for the words that stand in their place; None unless all places are known.
 
-        `limit` is the most tokens that are asked for, with the end.
+        `limit` is the maximum length in tokens, end token included.
         """
         longest = min(limit or self._model.settings.context_length, self._model.settings.context_length)
         end = self._tokenizer.end_id
@@ -60,7 +60,7 @@ class Revision:
         return [scored_hypothesis(target, next(scored), length_penalty) if target else None for target in targets]
 
     def _swap(self, asked: ConstrainedSegment, tokens: Sequence[int]) -> list[int]:
-        """Nothing where it is not known what a wished word stands for, or where it would change the prefix."""
+        """Return the swapped tokens; an empty list if a place is unknown, used twice, or inside the prefix."""
         spots = asked.draft.spots
         n_given = len(asked.guide.prefix) if asked.guide else 0
         if (
@@ -86,7 +86,10 @@ class Revision:
 def _draft(
     standing_for: Mapping[Constraint, TargetWord | None], words: Sequence[TargetWord], written: SegmentResult
 ) -> DraftReport:
-    """A word that the draft has twice may come once more, and no wished word is one that others replace."""
+    """Report on one draft.
+
+    A word that occurs twice in the draft may appear again, and so may a word that is itself required.
+    """
     found = {wish: word for wish, word in standing_for.items() if word is not None}
     wished = {form.casefold() for wish in written.wishes for form in wish.forms}
     times = Counter(word.text.casefold() for word in words)
@@ -100,12 +103,16 @@ def _draft(
 
 
 def with_swapped(led: Sequence[SegmentResult], swapped: Sequence[SegmentResult]) -> list[SegmentResult]:
-    """The draft with swapped words goes first where it is likelier: by its sum, since misled search likes to ramble."""
+    """Put the draft with swapped words first if it is more likely than the best constrained hypothesis.
+
+    Log-probabilities are compared without a length penalty, since misled search tends to ramble.
+    """
     sure = [one for one in swapped if not one.missed]
     first = [one for one in sure if led[0].missed or one.hypothesis.log_prob > led[0].hypothesis.log_prob]
     return [*first, *(one for one in led if one.text not in {other.text for other in first})]
 
 
 def scored_hypothesis(tokens: Sequence[int], log_probs: Sequence[float], length_penalty: float) -> Hypothesis:
+    """Build a finished hypothesis from its tokens and their log-probabilities."""
     total = fsum(log_probs)
     return Hypothesis(tuple(tokens), total, total / len(log_probs) ** length_penalty, "end", tuple(log_probs))

@@ -1,4 +1,4 @@
-"""Search for the translations of single parts: in batches of like length, led by what is asked of each."""
+"""Search for the translations of segments, in batches of similar length, under the constraints of each."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -31,13 +31,13 @@ from penwright.translation.constraints.revision import Revision, with_swapped
 from penwright.translation.constraints.segments import ConstrainedSegment, Segment, SegmentResult, source_tokens
 from penwright.translation.cross_attention import TokenPair, coverage, cross_attention
 
-HARDLY = 2.0  # nats that a draft with words swapped may lose
-BATCH_TOKENS = 4096  # of the sources of one batch, with padding, times beam_size
-WantedJob = Callable[[Segment], bool]  # whether it is still waited for
+HARDLY = 2.0  # nats that a draft may lose when words are swapped in
+BATCH_TOKENS = 4096  # source tokens of a batch, with padding, times beam_size
+WantedJob = Callable[[Segment], bool]  # whether a segment is still needed
 
 
 class Searcher:
-    """Finds the n best translations of sources that fit the model."""
+    """A search for the n best translations of sources that fit the model."""
 
     def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, stepper: DecodeEngine | None = None):
         self._model, self._tokenizer, self._stepper = model, tokenizer, stepper
@@ -51,14 +51,16 @@ class Searcher:
         watch: Watch | None = None,
         wanted: WantedJob | None = None,
     ) -> dict[Segment, list[SegmentResult]]:
-        """What is found for each job, best first, each text once.
+        """Return the distinct results of each segment, best first.
 
-        First the model writes as it will, but for spans that are kept. Where it missed the glossary's words, this draft
-        shows where they belong. If it is hardly less likely with them in place of what stands there, and only one
-        translation is asked for, that is it; else search goes once more, with them. `watch` sees both, in each by other
-        numbers. Of a job that is not `wanted` any more comes what was found by then.
+        The first search leaves out the required glossary words. If its draft misses some, it shows where they belong.
+        The words are then swapped into the draft. If this makes the draft hardly less likely, and n_best is 1, it is
+        the result. Otherwise, search runs again with all constraints.
+
+        `watch` sees both searches, each with its own numbering. Segments that are no longer `wanted` keep what was
+        found so far.
         """
-        kept = {job: _as_it_is(job) for job in jobs if _is_protected(job)}
+        kept = {job: _untranslated(job) for job in jobs if _is_protected(job)}
         others = [job for job in jobs if job not in kept]
         freely = self.search(list(map(self.freely, others)), settings, limit, watch, wanted)
         found = kept | dict(zip(others, freely, strict=True))
@@ -82,7 +84,7 @@ class Searcher:
 
     @property
     def no_guide(self) -> ConstraintAutomaton:
-        """One that leads nowhere yet."""
+        """An automaton without terms."""
         return self._guides.nothing()
 
     @cached_property
@@ -90,13 +92,13 @@ class Searcher:
         return GuideMaker(self._tokenizer)
 
     def freely(self, job: Segment) -> ConstrainedSegment:
-        """As the model will, but for protected spans, the prefix, and a glossary that only makes words likelier."""
+        """Constrain a segment only by its protected spans, its prefix, and glossary words that are optional."""
         wishes = wishes_of(job.source, job.demands)
         asked = [wish for wish in wishes if wish.protected or not job.demands.is_hard]
         return self._asked(job, wishes, asked, NO_DRAFT)
 
     def _led(self, job: Segment, draft: DraftReport) -> ConstrainedSegment:
-        """With all that must come."""
+        """Constrain a segment by everything that is required."""
         wishes = wishes_of(job.source, job.demands)
         return self._asked(job, wishes, wishes, draft)
 
@@ -116,8 +118,8 @@ class Searcher:
         watch: Watch | None = None,
         wanted: WantedJob | None = None,
     ) -> list[list[SegmentResult]]:
-        """What is found for each in one go, best first, each text once."""
-        several = settings.n_best > 1 or settings.coverage_penalty > 0  # of several, some texts may be equal
+        """Run a single search for all segments; return the distinct results of each, best first."""
+        several = settings.n_best > 1 or settings.coverage_penalty > 0  # some hypotheses may have the same text
         wider = replace(settings, n_best=settings.beam_size) if several else settings
         tokens = [source_tokens(self._tokenizer, each.job) for each in asked]
         found: list[list[SegmentResult]] = [[] for _ in asked]
@@ -125,7 +127,9 @@ class Searcher:
         with evaluating(self._model), torch.inference_mode():
             for batch in batches:
                 sources, here = [tokens[number] for number in batch], [asked[number] for number in batch]
-                results = self._hypotheses(sources, here, wider, limit, _among(batch, watch), _by_number(here, wanted))
+                results = self._hypotheses(
+                    sources, here, wider, limit, _in_batch(batch, watch), _by_number(here, wanted)
+                )
                 for number, result in zip(batch, results, strict=True):
                     ranked = self._by_coverage(tokens[number], result, settings.coverage_penalty)
                     found[number] = self._distinct(asked[number], ranked)[: settings.n_best]
@@ -140,7 +144,7 @@ class Searcher:
         watch: Watch | None,
         wanted: Wanted | None,
     ) -> list[list[Hypothesis]]:
-        """Of one batch."""
+        """Search one batch."""
         limits = [self._limit(len(source), each, limit) for source, each in zip(sources, asked, strict=True)]
         rows, end_id = self.rows(sources, max(limits)), self._tokenizer.end_id
         spelling = Utf8Rules.of(self._tokenizer, settings.banned)
@@ -166,18 +170,25 @@ class Searcher:
         return sorted(scored, key=lambda hypothesis: (hypothesis.finish != "end", -hypothesis.score))
 
     def rows(self, sources: Sequence[Sequence[int]], max_new_tokens: int) -> TargetBatch:
+        """Return the target rows of a batch of sources."""
         start_id = self._tokenizer.start_id
         return TargetBatch(
             self._model, sources, start_id=start_id, max_new_tokens=max_new_tokens, stepper=self._stepper
         )
 
     def limit(self, n_source: int, guide: ConstraintAutomaton | None = None, asked_for: int | None = None) -> int:
-        """The longest target: twice the source is more than any language pair needs, and short ones vary most."""
+        """Return the maximum length of a target, in tokens.
+
+        Twice the source is more than any language pair needs; 20 more are for short sources, which vary the most.
+        """
         asked = len(guide.prefix) + guide.start().prospects.needed if guide else 0
         return min(asked_for or 2 * n_source + 20 + asked, self._model.settings.context_length)
 
     def _limit(self, n_source: int, asked: ConstrainedSegment, asked_for: int | None) -> int:
-        """The same for one that may have a draft: what is led longs to be long, since a wish costs the same then."""
+        """Return the maximum length of a target, close to the length of its draft if there is one.
+
+        Constrained hypotheses drift to greater lengths, because a longer hypothesis dilutes the cost of a constraint.
+        """
         longest = self.limit(n_source, asked.guide, asked_for)
         if asked.draft.n_tokens is None or asked.guide is None:
             return longest
@@ -192,20 +203,20 @@ class Searcher:
         return list(texts.values())
 
     def found(self, asked: ConstrainedSegment, hypothesis: Hypothesis) -> SegmentResult:
-        """A hypothesis as text, with what became of the wishes."""
+        """Return a hypothesis as text, with the results of its constraints."""
         text, results = outcomes(asked.job.source, asked.wishes, hypothesis, self._tokenizer, asked.draft)
         return SegmentResult(text, hypothesis, asked.wishes, results)
 
 
-def _among(batch: Sequence[int], watch: Watch | None) -> Watch | None:
-    """Who watches a batch of what is numbered otherwise."""
+def _in_batch(batch: Sequence[int], watch: Watch | None) -> Watch | None:
+    """Adapt `watch` to one batch, so that it still gets the numbers of the whole."""
     if watch is None:
         return None
 
-    def told(place: int, extension: Extension) -> None:
+    def _notify(place: int, extension: Extension) -> None:
         watch(batch[place], extension)
 
-    return told
+    return _notify
 
 
 def _by_number(asked: Sequence[ConstrainedSegment], wanted: WantedJob | None) -> Wanted | None:
@@ -213,16 +224,20 @@ def _by_number(asked: Sequence[ConstrainedSegment], wanted: WantedJob | None) ->
 
 
 def _is_as_good(swapped: SegmentResult, draft: SegmentResult) -> bool:
-    """Whether it has what was missed and is nearly as likely: search finds nothing that is much better then."""
+    """Return whether the swapped draft has all required words and is nearly as likely as the draft.
+
+    In that case, another search finds nothing much better.
+    """
     return not swapped.missed and swapped.hypothesis.log_prob > draft.hypothesis.log_prob - HARDLY
 
 
 def _is_protected(job: Segment) -> bool:
-    """Whether all of it stays as it is."""
+    """Return whether the whole segment is one protected span."""
     return not job.prefix and job.demands.protection.spans(job.source) == [ProtectedSpan(0, len(job.source))]
 
 
-def _as_it_is(job: Segment) -> list[SegmentResult]:
+def _untranslated(job: Segment) -> list[SegmentResult]:
+    """Return the source itself as the only result."""
     wish = Constraint(0, len(job.source), (job.source,), True)
     kept = ConstraintResult(job.source, 0, len(job.source), True, "found", job.source, 0, len(job.source))
     return [SegmentResult(job.source, Hypothesis((), 0.0, 0.0, "end"), [wish], [kept])]

@@ -1,4 +1,4 @@
-"""What search is asked to translate, and what it finds."""
+"""Segments: the texts that search translates, their constraints and their results."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,15 +16,15 @@ from penwright.translation.constraints.requirements import (
 
 
 class Segment(NamedTuple):
-    """What is translated in one go."""
+    """A text that is translated in one pass."""
 
     source: str
     demands: Constraints
-    prefix: str = ""  # that the translation begins with; white space at its end ends a word
+    prefix: str = ""  # the beginning of the translation; white space at its end completes its last word
 
 
 class SegmentResult(NamedTuple):
-    """A translation of a part."""
+    """One translation of a segment."""
 
     text: str
     hypothesis: Hypothesis
@@ -33,13 +33,13 @@ class SegmentResult(NamedTuple):
 
     @property
     def missed(self) -> list[Constraint]:
-        """The words of a glossary that are not there."""
+        """The glossary constraints that are not met."""
         pairs = zip(self.wishes, self.outcomes, strict=True)
         return [wish for wish, outcome in pairs if outcome.state == "missed" and not wish.protected]
 
 
 class ConstrainedSegment(NamedTuple):
-    """A job with what is asked of it, and a guide to some of it."""
+    """A segment, its constraints, and an automaton that enforces some of them."""
 
     job: Segment
     wishes: Sequence[Constraint]
@@ -48,5 +48,5 @@ class ConstrainedSegment(NamedTuple):
 
 
 def source_tokens(tokenizer: Tokenizer, job: Segment) -> list[int]:
-    """As the model reads them, with the end token."""
+    """Return the tokens of a segment's source, with the end token."""
     return [*tokenizer.encode(job.source), tokenizer.end_id]
