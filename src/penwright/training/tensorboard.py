@@ -3,20 +3,19 @@
 from collections.abc import Sequence
 from functools import cached_property
 from importlib.util import find_spec
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penwright.evaluation.scores import Sample, Score
+from penwright.run.folder import STEPS, Run
 from penwright.training.loop import Observer
 from penwright.training.trainer import StepReport, Trainer
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
-from math import isfinite
 
-from penwright.run.folder import STEPS, Run
-
-EVERY, AT_FIRST = 10, 100  # steps between two lines of the log; the first steps get a line each
+LOG_EVERY, FIRST_STEPS = 10, 100  # steps between two lines of the log; the first steps get a line each
 
 
 class StepLog(Observer):
@@ -29,7 +28,7 @@ class StepLog(Observer):
     def stepped(self, trainer: Trainer, report: StepReport) -> None:
         """Collect the report, and write a line when one is due."""
         self.reports.append(report)
-        if report.step <= AT_FIRST or report.step % EVERY == 0:
+        if report.step <= FIRST_STEPS or report.step % LOG_EVERY == 0:
             self._write(trainer)
 
     def finished(self, trainer: Trainer) -> None:
@@ -60,7 +59,7 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(finite) / len(finite) if finite else None
 
 
-EVERY = 20  # steps
+TENSORBOARD_EVERY = 20  # steps
 
 
 def tensorboard_observer(folder: Path) -> Observer | None:
@@ -81,7 +80,7 @@ class _TensorBoard(Observer):
         return SummaryWriter(str(self.folder))
 
     def stepped(self, trainer: Trainer, report: StepReport) -> None:
-        if report.step % EVERY == 0:
+        if report.step % TENSORBOARD_EVERY == 0:
             figures = {"loss": report.loss, "gradient norm": report.grad_norm, "learning rate factor": report.factor}
             for name, value in figures.items():
                 self._writer.add_scalar(f"training/{name}", value, report.step)
