@@ -57,7 +57,7 @@ class Ours:
         from penwright.model.quantised import to_precision
         from penwright.model.weights import load_weights
         from penwright.tokenizers import Tokenizer
-        from penwright.translation.worker_processes import Team
+        from penwright.translation.worker_processes import WorkerPool
 
         torch.set_num_threads(engine.threads)
         keep_freed_memory()
@@ -69,7 +69,7 @@ class Ours:
         load_weights(self.model, load_file(folder / "model.safetensors"), str(folder))
         to_precision(self.model, engine.precision)
         self.stepper = DecodeEngine(self.model)
-        self.team = Team(self._search, engine.workers)
+        self.team = WorkerPool(self._search, engine.workers)
 
     def write(self, job: Job) -> list[str]:
         from penwright.model.decoder_only import DecoderOnly
@@ -83,7 +83,7 @@ class Ours:
         from penwright.decoding.generation_loop import generate
         from penwright.decoding.sampling.sampler import RowRng, Sampling
         from penwright.decoding.sampling.utf8 import Utf8Rules
-        from penwright.decoding.sampling.utf8_rows import SpelledRows
+        from penwright.decoding.sampling.utf8_rows import Utf8Rows
 
         banned = (self.tokenizer.end_id,)
         spelling = Utf8Rules.free(self.tokenizer.vocab_size, banned)
@@ -93,7 +93,7 @@ class Ours:
             RowRng(0, [0] * len(job.texts)),
             end_id=self.tokenizer.end_id,
             max_new_tokens=job.n_new,
-            constraint=SpelledRows(spelling, [job.n_new] * len(job.texts), self.stepper.likeliest),
+            constraint=Utf8Rows(spelling, [job.n_new] * len(job.texts), self.stepper.likeliest),
         )
         return list(zip(*(step.tokens for step in steps), strict=True))
 
@@ -109,7 +109,7 @@ class Ours:
         from penwright.decoding.beam_search import beam_search
         from penwright.decoding.greedy import greedy_search
         from penwright.decoding.hypotheses import BeamSettings
-        from penwright.decoding.sampling.topk import Choosing
+        from penwright.decoding.sampling.topk import TokenSelector
         from penwright.decoding.sampling.utf8 import Utf8Rules
 
         end_id, settings = self.tokenizer.end_id, BeamSettings(job.beam_size, banned=(self.tokenizer.end_id,))
@@ -122,7 +122,7 @@ class Ours:
                 max_new_tokens=job.n_new,
                 stepper=self.stepper,
             )
-            choosing = Choosing(Utf8Rules.free(self.tokenizer.vocab_size, (end_id,)), self.stepper.likeliest)
+            choosing = TokenSelector(Utf8Rules.free(self.tokenizer.vocab_size, (end_id,)), self.stepper.likeliest)
             search = greedy_search if job.beam_size == 1 else beam_search
             found = search(writing, [job.n_new] * len(sources), settings, end_id=end_id, choosing=choosing)
         return [hypotheses[0].tokens for hypotheses in found]

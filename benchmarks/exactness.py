@@ -22,8 +22,8 @@ from penwright.decoding.greedy import greedy_search
 from penwright.decoding.hypotheses import BeamSettings
 from penwright.decoding.padding import batches_by_length, right_padded
 from penwright.decoding.sampling.beam_rules import BeamRule, BeamStep
-from penwright.decoding.sampling.next_token import Rule, Written
-from penwright.decoding.sampling.topk import Choosing
+from penwright.decoding.sampling.next_token import GeneratedToken, TokenRule
+from penwright.decoding.sampling.topk import TokenSelector
 from penwright.decoding.sampling.utf8 import Utf8Rules
 from penwright.evaluation.translation import translation_scores
 from penwright.model.encoder_decoder import EncoderDecoder
@@ -54,7 +54,7 @@ class Uncached:
         self._targets = torch.cat([self._targets, tokens[:, None]], dim=1)
         return self.first()
 
-    def several(self, token: Tensor, rule: Rule) -> tuple[Written, ...]:
+    def several(self, token: Tensor, rule: TokenRule) -> tuple[GeneratedToken, ...]:
         """One by one."""
         return ()
 
@@ -91,7 +91,7 @@ class Translations:
             limits = [min(2 * len(source) + 20, self.model.settings.context_length) for source in sources]
             rows = self._rows(sources, max(limits)) if cached else self._uncached(sources)
             search = greedy_search if self.settings.beam_size == 1 else beam_search
-            choosing = Choosing(Utf8Rules.free(self.tokenizer.vocab_size))
+            choosing = TokenSelector(Utf8Rules.free(self.tokenizer.vocab_size))
             results = search(rows, limits, self.settings, end_id=self.tokenizer.end_id, choosing=choosing)
             found |= {number: best.tokens for number, (best, *_) in zip(batch, results, strict=True)}
         return [found[number] for number in range(len(self.sources))]

@@ -19,8 +19,8 @@ from penwright.decoding.batches import PromptBatch
 from penwright.decoding.engine import DecodeEngine, are_steps_kept
 from penwright.model.decoder_only import DecoderOnly
 from penwright.model.quantised import to_precision
-from penwright.workflows.load import opened
-from penwright.workflows.optimize import quickest_first
+from penwright.workflows.load import open_run
+from penwright.workflows.optimize import fastest_first
 
 NAME = "precision"
 ROWS = 32  # windows at a time
@@ -28,7 +28,7 @@ ROWS = 32  # windows at a time
 
 def main(run: Path, n_windows: int = 256) -> None:
     """Every precision that this machine has instructions for."""
-    it = opened(run)
+    it = open_run(run)
     model = it.model("float32")
     assert isinstance(model, DecoderOnly), "a writer is wanted"
     bench = it.bench(it.corpus(), model)
@@ -36,7 +36,7 @@ def main(run: Path, n_windows: int = 256) -> None:
     tokens = torch.from_numpy(bench.held_out.column("text").tokens.astype("int64"))
     windows = torch.stack(list(islice(tokens.split(length), min(n_windows, len(tokens) // length))))
     exact, results = at_once(model, windows), []
-    for precision in reversed(quickest_first()):
+    for precision in reversed(fastest_first()):
         rounded = deepcopy(model)
         to_precision(rounded, precision)
         kept = "compiled" if are_steps_kept(rounded) else "not compiled"

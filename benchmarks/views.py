@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.report import Result, write_result
 from penwright.views import View, html
 from penwright.views.notebook import thumbnails
-from penwright.views.packing import roots
+from penwright.views.packing import to_root_bytes
 
 NAME = "views"
 N_LAYERS, N_HEADS, N_TOKENS = 12, 8, 512
@@ -144,7 +144,7 @@ def _views() -> dict[str, View]:
 def _head(chance: np.random.Generator) -> np.ndarray:
     """Causal attention over noise, as bytes."""
     scores = np.exp(chance.normal(0, 2, (N_TOKENS, N_TOKENS))) * np.tri(N_TOKENS)
-    return roots(scores / scores.sum(-1, keepdims=True))
+    return to_root_bytes(scores / scores.sum(-1, keepdims=True))
 
 
 if __name__ == "__main__":

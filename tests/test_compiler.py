@@ -64,9 +64,9 @@ def test_nothing_is_compiled_into_a_folder_of_others_and_training_uses_one_of_it
     place.chmod(0o777)
     with pytest.raises(PenwrightError, match=r"other users can write to .*chmod go-w .*PENWRIGHT_CACHE"):
         toolchain.trusted_folder()
-    monkeypatch.setenv(toolchain.KEPT_AT, "")  # so that it is put back in the end
-    monkeypatch.delenv(toolchain.KEPT_AT)
+    monkeypatch.setenv(toolchain.INDUCTOR_CACHE_VARIABLE, "")  # so that it is put back in the end
+    monkeypatch.delenv(toolchain.INDUCTOR_CACHE_VARIABLE)
     with pytest.warns(PenwrightWarning, match="other users can write to"):
-        toolchain.keep_what_is_compiled()
-    own = Path(os.environ[toolchain.KEPT_AT])
+        toolchain.set_inductor_cache()
+    own = Path(os.environ[toolchain.INDUCTOR_CACHE_VARIABLE])
     assert own != place and own.stat().st_mode & 0o777 == 0o700

@@ -10,7 +10,7 @@ import pytest
 from penwright.errors import PenwrightError, PenwrightWarning
 from penwright.run.checkpoints import step_of
 from penwright.run.folder import Run
-from penwright.run.stop_file import note_stopped
+from penwright.run.stop_file import mark_stopped
 from penwright.workflows import api, load
 from penwright.workflows.plan import prepare
 from penwright.workflows.train import resume, train
@@ -154,7 +154,7 @@ def test_a_note_is_not_written_through_a_link(place: Path) -> None:
     run = Run(place / "here" / "run")
     (run.folder / "stopped").symlink_to(place / "made")
     with pytest.raises(PenwrightError, match="stopped is a symbolic link"):
-        note_stopped(run)
+        mark_stopped(run)
     assert not (place / "made").exists()
 
 

@@ -161,7 +161,7 @@ def test_a_run_that_was_killed_while_its_text_was_read_says_what_to_do(trained: 
 
 def test_a_checkpoint_that_is_gone_names_those_that_are_there(trained: Path) -> None:
     with pytest.raises(PenwrightError, match=r"no checkpoint step-00000009\..*step-00000002"):
-        load.opened(trained / "checkpoints" / "step-00000009")
+        load.open_run(trained / "checkpoints" / "step-00000009")
 
 
 def test_a_model_that_does_not_beat_its_baselines_ends_with_a_word_about_it(trained: Path) -> None:

@@ -192,7 +192,7 @@ def _paths(data: Paths) -> list[str]:
 
 
 def _say(quiet: bool) -> "Say":
-    from penwright.cli.progress import err
+    from penwright.cli.progress import print_message
     from penwright.errors import say_nothing
 
-    return say_nothing if quiet else err
+    return say_nothing if quiet else print_message

@@ -28,7 +28,7 @@ def usable_device(wanted: str, setting: str = "device") -> torch.device:
 
 
 @contextmanager
-def within_memory() -> Iterator[None]:
+def advise_on_out_of_memory() -> Iterator[None]:
     """Turn an out-of-memory error of a GPU inside the block into a PenwrightError with advice."""
     try:
         yield

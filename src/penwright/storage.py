@@ -17,7 +17,7 @@ from typing import Any
 
 from penwright.errors import PenwrightError
 
-MOST = 256 << 20  # maximum size of a file that is read into memory, in bytes
+MAX_BYTES = 256 << 20  # maximum size of a file that is read into memory, in bytes
 MOST_IN_SMALL = 16 << 20  # maximum size of a file that is always small, such as a recipe, in bytes
 _SAFELY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
@@ -59,7 +59,7 @@ def open_plain(path: Path, flags: int, mode: int = 0o666) -> int:
     return descriptor
 
 
-def read_bytes(path: Path, most: int = MOST) -> bytes:
+def read_bytes(path: Path, most: int = MAX_BYTES) -> bytes:
     """Return the content of a plain file.
 
     Raises UnsafeFile if it has more than `most` bytes, and OSError if it cannot be read.
@@ -71,7 +71,7 @@ def read_bytes(path: Path, most: int = MOST) -> bytes:
         return file.read(most)
 
 
-def read_json(path: Path, most: int = MOST) -> dict[str, Any]:
+def read_json(path: Path, most: int = MAX_BYTES) -> dict[str, Any]:
     """Read a JSON object; raise ValueError if the file holds anything else, OSError or UnsafeFile as read_bytes()."""
     return parse_json(read_bytes(path, most))
 

@@ -53,17 +53,17 @@ def next_word(text: str, piece: str) -> str:
     return piece if WITHOUT_SPACES.match(first) and text.startswith(piece) and len(piece.split()) == 1 else first
 
 
-def columns(text: str) -> int:
+def display_width(text: str) -> int:
     """Return the width of a text in terminal columns: 2 per Chinese, Japanese or Korean character, 0 per accent."""
     marks = ("Mn", "Me", "Cf")
     return sum(2 if east_asian_width(letter) in "WF" else category(letter) not in marks for letter in text)
 
 
-def wrapped(text: str, width: int) -> Iterator[str]:
+def wrap(text: str, width: int) -> Iterator[str]:
     """Yield lines of at most `width` columns, broken at spaces and between Chinese or Japanese characters."""
     line = ""
     for unit in _UNIT.findall(text):
-        if line and columns(line) + columns(unit.rstrip()) > width:
+        if line and display_width(line) + display_width(unit.rstrip()) > width:
             yield line.rstrip()
             line = ""
         line += unit
@@ -74,10 +74,10 @@ def wrapped(text: str, width: int) -> Iterator[str]:
 def gaps_between(texts: Sequence[str], gaps: Sequence[str], sources: Sequence[str]) -> list[str]:
     """Return the white space after each translation; `gaps` is the white space after each source."""
     sides = zip(pairwise(texts), gaps[:-1], pairwise(sources), strict=True)
-    return [*(joined(before, gap, after, pair) for (before, after), gap, pair in sides), *gaps[-1:]]
+    return [*(gap_between(before, gap, after, pair) for (before, after), gap, pair in sides), *gaps[-1:]]
 
 
-def joined(before: str, gap: str, after: str, in_source: tuple[str, str]) -> str:
+def gap_between(before: str, gap: str, after: str, in_source: tuple[str, str]) -> str:
     """Return the white space between two translations whose sources (`in_source`) are separated by `gap`.
 
     Chinese and Japanese sentences are not separated by a space. Sentences in other scripts are, even if their sources

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 import penwright as door
-from penwright.cli.drawing import ShadedToken, coloured, heat_map, visible
+from penwright.cli.drawing import ShadedToken, heat_map, shaded_text, visible
 from penwright.errors import PenwrightError
 from penwright.inspection import Inspector, as_record
 from penwright.inspection.comparison import compare
@@ -119,10 +119,10 @@ def test_any_text_is_drawn_and_moves_no_cursor(penwright, runs: Path, text: str)
 def test_the_coloured_text_is_the_text_with_a_bar_below_each_cell() -> None:
     lines = [
         line.plain
-        for line in coloured([ShadedToken("ab", 0.0), ShadedToken("日\n", 0.5), ShadedToken("c", 1.0)], width=4)
+        for line in shaded_text([ShadedToken("ab", 0.0), ShadedToken("日\n", 0.5), ShadedToken("c", 1.0)], width=4)
     ]
     assert lines == ["ab日", "▁▁▅▅", "↵", "▅", "c", "█"]
-    assert [line.plain for line in coloured([ShadedToken("abcde", 0.2)], width=3)] == ["abc", "▂▂▂", "de", "▂▂"]
+    assert [line.plain for line in shaded_text([ShadedToken("abcde", 0.2)], width=3)] == ["abc", "▂▂▂", "de", "▂▂"]
 
 
 @pytest.mark.parametrize("colours", [None, "truecolor"])

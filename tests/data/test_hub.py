@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from penwright.data.corpora import Reading, detect_task, open_labelled, open_pairs, open_text
+from penwright.data.corpora import ReadingOptions, detect_task, open_labelled, open_pairs, open_text
 from penwright.data.readers import hub
 from penwright.errors import PenwrightError
 
@@ -38,7 +38,7 @@ def test_class_numbers_become_names_and_splits_can_be_named(tmp_path):
     )
     splits = {name: [{"text": f"{name} text {i}", "label": i % 2} for i in range(20)] for name in ("train", "test")}
     name = saved(tmp_path, splits, features)
-    corpus = open_labelled([name], Reading(validation=[f"{name}@test"]))
+    corpus = open_labelled([name], ReadingOptions(validation=[f"{name}@test"]))
     assert corpus.labels == ("bad", "good")
     assert {example.text[:4] for example in corpus.held_out} == {"test"}
 

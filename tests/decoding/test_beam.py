@@ -13,9 +13,9 @@ from penwright.decoding.generation_loop import generate
 from penwright.decoding.greedy import greedy_search
 from penwright.decoding.hypotheses import BeamSettings, Hypothesis
 from penwright.decoding.sampling.beam_rules import BeamRule, BeamStep
-from penwright.decoding.sampling.next_token import Rule, Written
+from penwright.decoding.sampling.next_token import GeneratedToken, TokenRule
 from penwright.decoding.sampling.sampler import RowRng, Sampling
-from penwright.decoding.sampling.topk import Choosing
+from penwright.decoding.sampling.topk import TokenSelector
 from penwright.decoding.sampling.utf8 import Utf8Rules
 from penwright.errors import PenwrightError
 from penwright.model.encoder_decoder import EncoderDecoder
@@ -67,7 +67,7 @@ def test_one_beam_is_greedy_search(translating_model: Callable[..., EncoderDecod
 @pytest.mark.parametrize("seed", range(3))
 def test_greedy_search_finds_what_one_beam_finds(translating_model: Callable[..., EncoderDecoder], seed: int) -> None:
     model, settings, limits = translating_model(29, seed).double(), BeamSettings(1, length_penalty=0.7), [9, 12, 3, 1]
-    choosing = Choosing(Utf8Rules.free(29, (5,)))
+    choosing = TokenSelector(Utf8Rules.free(29, (5,)))
 
     def rows() -> TargetBatch:
         return TargetBatch(model, SOURCES, start_id=START, max_new_tokens=12)
@@ -111,7 +111,7 @@ class Script:
     def step(self, tokens: Tensor) -> Tensor:
         return self.first()
 
-    def several(self, token: Tensor, rule: Rule) -> tuple[Written, ...]:
+    def several(self, token: Tensor, rule: TokenRule) -> tuple[GeneratedToken, ...]:
         return ()
 
     def beams(self, tokens: Tensor, rule: BeamRule) -> tuple[BeamStep, ...]:

@@ -18,9 +18,9 @@ from penwright.decoding.engine import DecodeEngine, compile_steps
 from penwright.decoding.generation_loop import generate
 from penwright.decoding.hypotheses import BeamSettings, Hypothesis
 from penwright.decoding.sampling.sampler import RowRng, Sampling
-from penwright.decoding.sampling.topk import COMPILES, Choosing
+from penwright.decoding.sampling.topk import COMPILES, TokenSelector
 from penwright.decoding.sampling.utf8 import Utf8Rules
-from penwright.decoding.sampling.utf8_rows import SpelledRows
+from penwright.decoding.sampling.utf8_rows import Utf8Rows
 from penwright.errors import PenwrightError
 from penwright.model import quantised
 from penwright.model.cached_attention import stepping_attention
@@ -32,7 +32,9 @@ from penwright.native import toolchain
 
 VOCABULARY = 29
 SOURCES = [[4, 5, 6, 2], [2], [7, 8, 9, 2]]
-NEEDS_COMPILER = pytest.mark.skipif(bool(toolchain.what_is_missing()), reason=toolchain.what_is_missing() or "compiles")
+NEEDS_COMPILER = pytest.mark.skipif(
+    bool(toolchain.missing_requirement()), reason=toolchain.missing_requirement() or "compiles"
+)
 CHOOSES = pytest.mark.skipif(not COMPILES, reason="the operators that choose tokens need AVX-512")
 
 
@@ -236,7 +238,7 @@ def written(
             end_id=2,
             max_new_tokens=n_tokens,
             should_stop=lambda row, _: row == 1,
-            constraint=SpelledRows(Utf8Rules.free(VOCABULARY, (0,)), [n_tokens] * 2),
+            constraint=Utf8Rows(Utf8Rules.free(VOCABULARY, (0,)), [n_tokens] * 2),
         ):
             tokens.append(each.tokens[0])
             log_probs.append(round(each.log_probs[0], 3))
@@ -280,7 +282,7 @@ def found_with_beams(
             [limit, 1],
             settings,
             end_id=2,
-            choosing=Choosing(spelling),
+            choosing=TokenSelector(spelling),
         )
 
 

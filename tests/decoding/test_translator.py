@@ -16,7 +16,7 @@ from penwright.translation import translator as translating
 from penwright.translation import worker_processes
 from penwright.translation.constraints import search
 from penwright.translation.constraints.glossary import Entry, Glossary
-from penwright.translation.constraints.placement import Hiding, Scorer, TargetWord
+from penwright.translation.constraints.placement import HiddenSource, Scorer, TargetWord
 from penwright.translation.constraints.requirements import Constraint, Constraints, DraftReport
 from penwright.translation.constraints.revision import Revision
 from penwright.translation.constraints.segments import ConstrainedSegment, Segment
@@ -106,7 +106,7 @@ def test_a_swapped_draft_keeps_to_the_limit(translator: Translator, limit: int |
 
 
 def test_a_draft_of_nothing_can_miss_a_word(translator: Translator) -> None:
-    hiding = Hiding([1, 2, translator.tokenizer.end_id], (), range(1))
+    hiding = HiddenSource([1, 2, translator.tokenizer.end_id], (), range(1))
     assert Scorer(translator.model, translator.tokenizer).log_probs([hiding, hiding]) == [[], []]
 
 

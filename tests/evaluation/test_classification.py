@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from penwright.evaluation.classification import classification_scores, classified
+from penwright.evaluation.classification import classification_scores, confusion_and_nll
 
 
 def scores_of(counts: list[list[int]]) -> dict[str, float]:
@@ -37,7 +37,7 @@ def test_a_label_without_examples_does_not_count() -> None:
 def test_confusion_counts_every_example_in_its_row() -> None:
     log_probs = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)).log_softmax(-1)
     labels = torch.tensor([0, 2, 2, 1])
-    counts, total = classified(log_probs, labels)
+    counts, total = confusion_and_nll(log_probs, labels)
     assert counts.sum(1).tolist() == [1, 1, 2]
     assert counts.sum(0).tolist() == torch.bincount(log_probs.argmax(-1), minlength=3).tolist()
     assert total.n_targets == 4 and total.nats == pytest.approx(-float(log_probs[range(4), labels].sum()))

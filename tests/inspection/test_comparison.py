@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from penwright.config import Task
 from penwright.errors import UsageError
 from penwright.inspection import Inspector
-from penwright.inspection.comparison import Comparison, Surprises, compare, compare_heads
+from penwright.inspection.comparison import Comparison, TokenNlls, compare, compare_heads
 from penwright.tokenizers import Tokenizer, train_tokenizer
 
 Make = Callable[..., Inspector]
 
 
-def surprises(texts: Sequence[str]) -> Surprises:
-    return Surprises(list(texts), np.arange(1.0, len(texts) + 1))
+def surprises(texts: Sequence[str]) -> TokenNlls:
+    return TokenNlls(list(texts), np.arange(1.0, len(texts) + 1))
 
 
 def rows(found: Comparison) -> list[tuple[str, str]]:

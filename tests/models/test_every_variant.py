@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from penwright.config import ModelSettings, Table, Task, merge
 from penwright.model import Model, make_model
 from penwright.model.attention import Attention
-from penwright.model.block import Block, Pass
+from penwright.model.block import Block, ForwardContext
 from penwright.model.decoder_only import DecoderOnly
 from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.model.encoder_only import EncoderOnly
@@ -122,7 +122,7 @@ def test_the_gradients_of_a_block_are_those_of_finite_differences(variant: str, 
     positions = torch.arange(4)[None]
     rotary = rotary_positions(settings)
     mask = Mask(causal=True, window=settings.window).resolve(positions, 4)
-    here = Pass(positions, 4, mask, rotary.double()(positions) if rotary else None)
+    here = ForwardContext(positions, 4, mask, rotary.double()(positions) if rotary else None)
     names = [name for name, _ in block.named_parameters()]
 
     def run(x: Tensor, source: Tensor, *parameters: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the server is an extra: pip install 'penwright[serve]'")
 
-from penwright.serving.dynamic_batching import BATCH, DynamicBatcher, Unwanted, Waiting
+from penwright.serving.dynamic_batching import BATCH, ClientsDisconnected, DynamicBatcher, PendingAnswers
 
 Batches = list[tuple[str, list[str]]]
 T = TypeVar("T")
@@ -26,7 +26,7 @@ def gather(
     """The answers, and the batches in which they were made."""
     batches: Batches = []
 
-    def upper(manner: str, texts: Sequence[str], waiting: Waiting) -> list[str]:
+    def upper(manner: str, texts: Sequence[str], waiting: PendingAnswers) -> list[str]:
         batches.append((manner, list(texts)))
         return [manner + text.upper() for text in texts]
 
@@ -59,7 +59,7 @@ def test_who_has_many_texts_does_not_keep_others_waiting() -> None:
 
 
 def test_an_error_reaches_all_who_wait_and_work_goes_on() -> None:
-    def fail_once(manner: str, texts: Sequence[str], waiting: Waiting) -> list[str]:
+    def fail_once(manner: str, texts: Sequence[str], waiting: PendingAnswers) -> list[str]:
         if manner == "bad":
             raise ValueError("no")
         return list(texts)
@@ -72,12 +72,12 @@ def test_an_error_reaches_all_who_wait_and_work_goes_on() -> None:
 def test_work_that_nobody_waits_for_is_stopped() -> None:
     begun, ended, left = threading.Event(), threading.Event(), threading.Event()
 
-    def work(manner: str, texts: Sequence[str], waiting: Waiting) -> list[str]:
+    def work(manner: str, texts: Sequence[str], waiting: PendingAnswers) -> list[str]:
         begun.set()
         left.wait(10)
         try:
             waiting.check()
-        except Unwanted:
+        except ClientsDisconnected:
             ended.set()
             raise
         return list(texts)
@@ -101,7 +101,7 @@ def test_who_leaves_a_batch_is_told_apart_from_those_who_stay() -> None:
     begun, left = threading.Event(), threading.Event()
     seen: list[list[bool]] = []
 
-    def work(manner: str, texts: Sequence[str], waiting: Waiting) -> list[str]:
+    def work(manner: str, texts: Sequence[str], waiting: PendingAnswers) -> list[str]:
         places = {text: number for number, text in enumerate(texts)}
         for event in (begun, left):
             seen.append([waiting.wants(places[text]) for text in ("a", "b", "c")])

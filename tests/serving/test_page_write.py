@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from penwright.decoding.unknown_tokens import never_written
+from penwright.decoding.unknown_tokens import never_generated
 
 PLACE = "#/write?model=writer&text=It%20was&length=12&temperature=0.7&top_k=5&seed=3"
 WRITTEN = "new URLSearchParams(location.hash.split('?')[1]).get('text')"  # as the address has it
@@ -58,7 +58,7 @@ def test_the_numbers_of_a_token_are_those_of_a_plain_pass(visit: Any, server: An
     rows = page.locator(".choices tbody tr").all_inner_texts()
     best = np.argsort(-expected, kind="stable")[:10]
     assert len(rows) == 10
-    may_come = np.where(np.isin(range(len(expected)), never_written(tokenizer)), 0, expected)
+    may_come = np.where(np.isin(range(len(expected)), never_generated(tokenizer)), 0, expected)
     sharp = np.where(may_come >= np.sort(may_come)[-5], may_come, 0) ** (1 / 0.7)
     chances = (sharp / sharp.sum())[best]
     for row, token, chance in zip(rows, best, chances, strict=True):

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 from penwright.config import merge
 from penwright.run.folder import Run
-from penwright.run.stop_file import is_to_stop, note_stopped
+from penwright.run.stop_file import is_stop_requested, mark_stopped
 from penwright.serving.alerts import alerts
 from penwright.serving.model_worker import ModelRegistry, ModelWorker
-from penwright.serving.runs import thinned
+from penwright.serving.runs import downsample
 from penwright.serving.server import Server
 from penwright.serving.settings import ServingSettings
 
@@ -193,10 +193,10 @@ def test_a_run_that_is_being_trained_gets_the_wish_that_it_stops(asked: Any, run
             status, found = asked("runs/stop", {"run": "to-stop"})
             assert (status, found) == (200, {"state": "stopping"})
         assert (
-            is_to_stop(Run(folder))
+            is_stop_requested(Run(folder))
             and {run["name"]: run["state"] for run in get(asked, "")["runs"]}["to-stop"] == "stopping"
         )
-        note_stopped(Run(folder))
+        mark_stopped(Run(folder))
         assert get(asked, "/figures?run=to-stop")["state"] == "stopped"
         assert asked("runs/stop", {"run": "to-stop"})[0] == 409
     finally:
@@ -255,7 +255,7 @@ def test_training_in_another_process_stops_when_the_server_is_asked_and_resumes_
 @given(st.lists(st.floats(0.1, 9), min_size=1, max_size=300), st.integers(2, 40))
 def test_thinned_curves_keep_the_least_and_the_greatest(losses: list[float], most: int) -> None:
     records = [{"step": step, "loss": loss} for step, loss in enumerate(losses)]
-    kept = thinned(records, most)
+    kept = downsample(records, most)
     assert len(kept) <= max(most, len(losses) if len(losses) <= most else 0)
     assert [each["step"] for each in kept] == sorted({each["step"] for each in kept})
     assert {min(losses), max(losses)} <= {each["loss"] for each in kept}

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penwright.tokenizers import Tokenizer, encoders, train_tokenizer
-from penwright.tokenizers.encoders import WORD, cut
+from penwright.tokenizers.encoders import WORD, split_words
 
 PROSE = "The cat sat on the mat, and\tthe dog's  mat was\r\n\r\nsat on.\n" * 20
 NEAR = ["a", "a\0", "a\0\0", "\0", "\0a", "twelve_units", "\ntwelve_un", "thirteen_unit", "👍👍👍👍👍👍"]
@@ -32,14 +32,14 @@ def quick(slow: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> Tokenizer:
 
 @given(texts=TEXTS)
 def test_texts_are_cut_into_their_words(texts: list[str]):
-    found = cut(texts)
+    found = split_words(texts)
     assert found.spelled(np.arange(len(found.starts))) == [word for text in texts for word in WORD.findall(text)]
     assert np.diff(found.bounds).tolist() == [len(WORD.findall(text)) for text in texts]
 
 
 def test_all_white_space_is_known():
     texts = [f"a{chr(code)}b" for code in range(1 << 16) if not 0xD800 <= code < 0xE000]
-    found = cut(texts)
+    found = split_words(texts)
     assert np.diff(found.bounds).tolist() == [len(WORD.findall(text)) for text in texts]
 
 

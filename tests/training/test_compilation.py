@@ -58,13 +58,17 @@ def test_what_is_compiled_is_kept_where_ours_is_unless_somebody_chose_a_place(
     chosen: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PENWRIGHT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv(toolchain.KEPT_AT, "")  # so that it is put back in the end, whatever becomes of it
-    monkeypatch.delenv(toolchain.KEPT_AT)
+    monkeypatch.setenv(
+        toolchain.INDUCTOR_CACHE_VARIABLE, ""
+    )  # so that it is put back in the end, whatever becomes of it
+    monkeypatch.delenv(toolchain.INDUCTOR_CACHE_VARIABLE)
     if chosen == "by torch":
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
         torch._inductor.runtime.cache_dir_utils.cache_dir()
-        assert toolchain.KEPT_AT in os.environ
+        assert toolchain.INDUCTOR_CACHE_VARIABLE in os.environ
     elif chosen == "by the user":
-        monkeypatch.setenv(toolchain.KEPT_AT, str(tmp_path / "mine"))
-    toolchain.keep_what_is_compiled()
-    assert os.environ[toolchain.KEPT_AT] == str(tmp_path / ("mine" if chosen == "by the user" else "cache/compiled"))
+        monkeypatch.setenv(toolchain.INDUCTOR_CACHE_VARIABLE, str(tmp_path / "mine"))
+    toolchain.set_inductor_cache()
+    assert os.environ[toolchain.INDUCTOR_CACHE_VARIABLE] == str(
+        tmp_path / ("mine" if chosen == "by the user" else "cache/compiled")
+    )

@@ -246,7 +246,7 @@ def test_on_a_gpu_larger_models_are_timed_though_they_are_not_likely_to_be_as_fa
     assert plan_on_gpu(n_tokens / (0.6 * 60 * 10), minutes=10).recipe.model.d_model == SIZES["base"]["d_model"]
 
 
-@pytest.mark.skipif(bool(toolchain.what_is_missing()), reason="torch.compile needs a C++ compiler")
+@pytest.mark.skipif(bool(toolchain.missing_requirement()), reason="torch.compile needs a C++ compiler")
 def test_on_a_gpu_steps_are_timed_before_it_is_said_whether_compiling_pays() -> None:
     assert plan_on_gpu(1e6, tokens=1_000_000).recipe.training.compile == "off"
     assert plan_on_gpu(1e3, tokens=1_000_000).recipe.training.compile == "on"

@@ -11,7 +11,7 @@ import pytest
 from penwright.errors import Interrupted
 from penwright.evaluation.scores import Sample, Score
 from penwright.run.folder import Run
-from penwright.run.stop_file import forget_wishes, is_to_stop, was_stopped, wish_stop
+from penwright.run.stop_file import clear_stop_files, is_stop_requested, request_stop, was_stopped
 from penwright.training.loop import Observer, Session
 from penwright.training.signals import STOP_SIGNALS
 from penwright.training.trainer import StepReport, Trainer
@@ -230,7 +230,7 @@ def test_a_wish_that_is_left_in_the_run_ends_it_as_a_signal_does(run: Run, make_
     class Visitor(Recorder):
         def stepped(self, trainer: Trainer, report: StepReport) -> None:
             if report.step == 3:
-                wish_stop(run)
+                request_stop(run)
 
     settings = {"steps": 9, "evaluate_every": 9}
     unbroken = make_trainer(training=settings)
@@ -238,10 +238,10 @@ def test_a_wish_that_is_left_in_the_run_ends_it_as_a_signal_does(run: Run, make_
         pass
     with pytest.raises(Interrupted, match="--resume"):
         session_of(run, make_trainer(training=settings), [], Visitor()).fit()
-    assert run.newest()[0].step == 3 and was_stopped(run) and not is_to_stop(run)
+    assert run.newest()[0].step == 3 and was_stopped(run) and not is_stop_requested(run)
     resumed = make_trainer(training=settings)
     resumed.load(run.newest()[0])
-    forget_wishes(run)
+    clear_stop_files(run)
     session_of(run, resumed, [1.0], Recorder()).fit()
     assert not was_stopped(run)
     for name, tensor in unbroken.weights().items():
@@ -249,10 +249,10 @@ def test_a_wish_that_is_left_in_the_run_ends_it_as_a_signal_does(run: Run, make_
 
 
 def test_a_wish_that_comes_with_the_last_step_leaves_a_finished_run(run: Run, make_trainer: MakeTrainer) -> None:
-    wish_stop(run)
-    wish_stop(run)  # a second one says nothing new
+    request_stop(run)
+    request_stop(run)  # a second one says nothing new
     session_of(run, make_trainer(training={"steps": 1}), [1.0], Recorder()).fit()
-    assert run.is_finished and not was_stopped(run) and not is_to_stop(run)
+    assert run.is_finished and not was_stopped(run) and not is_stop_requested(run)
 
 
 def test_evaluation_sees_the_averaged_weights(run: Run, make_trainer: MakeTrainer) -> None:

@@ -23,7 +23,11 @@ def test_the_first_steps_are_kept_and_of_later_ones_the_means_of_ten(
     log.finished(trainer)
     *first, ten, last = run.records(STEPS)
     assert [record["loss"] for record in first] == [report.loss for report in reports[:FIRST_STEPS]]
-    assert (ten["step"], last["step"], last["total_steps"]) == (FIRST_STEPS + LOG_EVERY, FIRST_STEPS + LOG_EVERY + 3, len(reports))
+    assert (ten["step"], last["step"], last["total_steps"]) == (
+        FIRST_STEPS + LOG_EVERY,
+        FIRST_STEPS + LOG_EVERY + 3,
+        len(reports),
+    )
     later = reports[FIRST_STEPS : FIRST_STEPS + LOG_EVERY]
     assert ten["loss"] == pytest.approx(sum(report.loss for report in later) / LOG_EVERY)
     assert last["gradient norm"] == pytest.approx(sum(report.grad_norm for report in reports[-3:]) / 3)

@@ -22,7 +22,7 @@ def command(
     Prints the links of each pair of lines as i-j: the positions of source and target word, from 0 (Pharaoh format).
     In text without spaces, such as Chinese, each character counts as a word.
     """
-    from penwright.cli.progress import err
+    from penwright.cli.progress import print_message
     from penwright.translation.alignment import pharaoh
     from penwright.workflows.api import load_aligner
 
@@ -31,5 +31,5 @@ def command(
         raise PenwrightError(
             f"{source} has {len(sides[0]):,} lines, but {target} has {len(sides[1]):,}. Give one translation per line"
         )
-    for links in load_aligner(run, device, say=err).align(list(zip(*sides, strict=True))):
+    for links in load_aligner(run, device, say=print_message).align(list(zip(*sides, strict=True))):
         print(pharaoh(links))

@@ -8,7 +8,7 @@ import numpy as np
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from penwright.cli.drawing import ShadedToken, coloured, heat_map, label, numbers, signed_bar, table_of
+from penwright.cli.drawing import ShadedToken, heat_map, label, numbers, shaded_text, signed_bar, table_of
 from penwright.inspection.ablation import Ablation, HeadImportance
 from penwright.inspection.arithmetic import HeadArithmetic
 from penwright.inspection.attention_maps import Alignment, AttentionMaps, Rollout
@@ -22,8 +22,8 @@ from penwright.inspection.lens import Lens
 from penwright.inspection.token_scores import TokenScores
 from penwright.inspection.tokens import Token
 
-MOST_SURPRISING = 8  # nats (a probability of about 1 in 3,000); anything above is drawn the same
-LISTED = 20  # most rows of a list of tokens or heads
+MAX_SURPRISE = 8  # nats (a probability of about 1 in 3,000); anything above is drawn the same
+MAX_ROWS = 20  # most rows of a list of tokens or heads
 
 Drawn = Iterator[RenderableType]
 
@@ -35,17 +35,17 @@ def _texts(tokens: Sequence[Token]) -> list[str]:
 def surprise(found: TokenScores, console: Console) -> Drawn:
     """Draw the text coloured by the surprise of each token, and a legend."""
     pieces = [
-        ShadedToken(token.text, -log_prob / MOST_SURPRISING)
+        ShadedToken(token.text, -log_prob / MAX_SURPRISE)
         for token, log_prob in zip(found.tokens, found.log_probs, strict=True)
     ]
-    yield from coloured(pieces, console.width)
+    yield from shaded_text(pieces, console.width)
     yield Text(
-        f"surprise (-log p): ▁ below 1 nat, one step per nat, █ from {MOST_SURPRISING - 1} nats; "
+        f"surprise (-log p): ▁ below 1 nat, one step per nat, █ from {MAX_SURPRISE - 1} nats; "
         f"mean {found.loss:.3f} nats per token, {len(found.tokens)} tokens"
     )
 
 
-def likeliest(found: TokenScores, console: Console) -> Drawn:
+def top_tokens(found: TokenScores, console: Console) -> Drawn:
     """Draw a row for each token: probability, surprise, rank and the most likely tokens in its place."""
     alternatives = found.alternatives
     rows = [
@@ -61,7 +61,7 @@ def likeliest(found: TokenScores, console: Console) -> Drawn:
     ]
     next_shares = _shares(_nested([found.next.texts])[0], found.next.probabilities)
     rows.append(["(next)", "", "", "", next_shares])
-    yield table_of(["token", "probability", "nats", "rank", "likeliest"], rows, last="left")
+    yield table_of(["token", "probability", "nats", "rank", "top_tokens"], rows, last="left")
 
 
 def heads(found: Sequence[HeadStatistics], statistic: str, shown: int | None) -> Drawn:
@@ -119,10 +119,10 @@ def compared_heads(found: Sequence[HeadComparison], names: tuple[str, str]) -> D
         for head in range(values.shape[1])
     ]
     rows = sorted((row for row in rows if not isnan(row[3] - row[2])), key=lambda row: -abs(row[3] - row[2]))
-    yield Text(f"largest differences in head statistics, top {min(LISTED, len(rows))} of {len(rows)}")
+    yield Text(f"largest differences in head statistics, top {min(MAX_ROWS, len(rows))} of {len(rows)}")
     yield table_of(
         ["head", "statistic", *names, "difference"],
-        [[head, name, f"{one:.2f}", f"{two:.2f}", f"{two - one:+.2f}"] for head, name, one, two in rows[:LISTED]],
+        [[head, name, f"{one:.2f}", f"{two:.2f}", f"{two - one:+.2f}"] for head, name, one, two in rows[:MAX_ROWS]],
     )
 
 
@@ -197,7 +197,7 @@ def attribution(found: Attribution, console: Console) -> Drawn:
     """Draw the tokens that contribute most to a prediction, and how much each contributes."""
     values = found.values[: found.n_source + found.position + 1]  # later tokens cannot contribute
     strongest = max(np.abs(values).max(initial=0), 1e-12)
-    order = np.argsort(-np.abs(values), kind="stable")[:LISTED]
+    order = np.argsort(-np.abs(values), kind="stable")[:MAX_ROWS]
     rows = [
         [label(found.tokens[place].text), f"{values[place]:+.3f}", signed_bar(values[place] / strongest)]
         for place in sorted(order)
@@ -215,7 +215,7 @@ def ablation(found: Ablation, console: Console) -> Drawn:
     yield Text(
         f"without {', '.join(found.heads)}: loss {found.loss_before:.3f} before, {found.loss_after:.3f} after, in nats"
     )
-    order = np.argsort(-np.abs(found.changes), kind="stable")[:LISTED]
+    order = np.argsort(-np.abs(found.changes), kind="stable")[:MAX_ROWS]
     if found.tokens:
         yield table_of(
             ["token", "change"],

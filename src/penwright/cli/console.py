@@ -8,7 +8,7 @@ from rich.segment import Segment
 from penwright.cli.streams import Stream, escaped, without_escaping
 
 # ASCII stand-ins, for encodings without these characters.
-DRAWN = str.maketrans("━▁▂▃▄▅▆▇█░▒▓…→←↵␣⟨⟩", "-_.:-=+*#.:%~><|_<>")
+ASCII_STAND_INS = str.maketrans("━▁▂▃▄▅▆▇█░▒▓…→←↵␣⟨⟩", "-_.:-=+*#.:%~><|_<>")
 
 
 class SafeConsole(Console):
@@ -25,4 +25,4 @@ class SafeConsole(Console):
                 yield segment
             else:
                 text = escaped(segment.text)
-                yield Segment(text if has_drawings else text.translate(DRAWN), segment.style)
+                yield Segment(text if has_drawings else text.translate(ASCII_STAND_INS), segment.style)

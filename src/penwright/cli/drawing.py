@@ -38,7 +38,7 @@ def label(text: str) -> str:
     return visible(text).replace(" ", "␣")
 
 
-def coloured(pieces: Iterable[ShadedToken], width: int) -> Iterator[Text]:
+def shaded_text(pieces: Iterable[ShadedToken], width: int) -> Iterator[Text]:
     """Yield a text in lines that fit the width; below each, a line of bars shows the levels again."""
     line, bars = Text(), Text()
     for text, level in pieces:

@@ -32,7 +32,7 @@ def command(
 
     Evaluates the best checkpoint on the whole held-out part, or on your own files.
     """
-    from penwright.cli.progress import err
+    from penwright.cli.progress import print_message
     from penwright.config import merge, parse_override
     from penwright.workflows import api
 
@@ -40,7 +40,9 @@ def command(
     kept = precision or api.kept_precision(run, device)
     if kept not in (precision, "float32"):
         warn(f"evaluating in {kept}, which `penwright optimize` chose. For the model as trained: --precision float32")
-    scores = api.evaluate(run, data or [], changes, device, beam_size=beam, output=output, precision=kept, say=err)
+    scores = api.evaluate(
+        run, data or [], changes, device, beam_size=beam, output=output, precision=kept, say=print_message
+    )
     if json:
         print_json([{**score._asdict(), "baselines": [item._asdict() for item in score.baselines]} for score in scores])
         return

@@ -59,7 +59,7 @@ app = typer.Typer(
 )
 for module in COMMANDS:
     app.command(module.NAME)(module.command)
-app.command(optimize.OLD_NAME, hidden=True)(optimize.renamed)
+app.command(optimize.OLD_NAME, hidden=True)(optimize.deprecated_command)
 
 
 @app.callback(invoke_without_command=True)

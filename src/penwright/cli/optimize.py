@@ -15,10 +15,10 @@ def command(
     Chooses the fastest precision that is as accurate as float32, and compiles the decoding steps. Takes a few minutes,
     once per run.
     """
-    from penwright.cli.progress import err
+    from penwright.cli.progress import print_message
     from penwright.workflows import api
 
-    nats = api.optimize(run, precision, err)
+    nats = api.optimize(run, precision, print_message)
     if json:
         print_json(nats)
         return
@@ -27,7 +27,7 @@ def command(
     print(f"{run} now uses compiled steps. For its original accuracy, use --precision float32")
 
 
-def renamed(run: RunFolder, precision: InPrecision = None, json: Json = False) -> None:
+def deprecated_command(run: RunFolder, precision: InPrecision = None, json: Json = False) -> None:
     """Run `penwright optimize` under its old name."""
     warn(f"`penwright {OLD_NAME}` is now `penwright {NAME}`; the old name will be removed")
     command(run, precision, json)

@@ -162,13 +162,13 @@ def _in_one_line(example: dict[str, str]) -> str:
 
 def prepare_by_asking(settings: "Table") -> "tuple[Table, Prepared]":
     """Prepare a run, asking on a terminal about each ambiguous choice; also return the settings with the answers."""
-    from penwright.cli.progress import err
+    from penwright.cli.progress import print_message
     from penwright.config import merge, parse_override
     from penwright.workflows import api
 
     while True:
         try:
-            return settings, api.prepare(settings, err)
+            return settings, api.prepare(settings, print_message)
         except Undecided as undecided:
             if not (undecided.options and sys.stdin.isatty() and sys.stderr.isatty()):
                 raise

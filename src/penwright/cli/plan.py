@@ -24,7 +24,7 @@ from penwright.cli.options import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penwright.training.auto.forecast import Outlook
+    from penwright.training.auto.forecast import Forecast
 
 NAME = "plan"
 
@@ -50,7 +50,7 @@ def command(
 
     flags = training_flags(data, validation, task, size, minutes=minutes, steps=steps, epochs=epochs)
     _, prepared = prepare_by_asking(settings_of(recipe, flags, set_ or []))
-    outlook = api.expect(prepared)
+    outlook = api.forecast(prepared)
     if json:
         print_json({**plan_as_record(prepared), "outlook": outlook._asdict()})
         return
@@ -61,7 +61,7 @@ def command(
         print(line)
 
 
-def _outlook_in_words(outlook: "Outlook", minutes: float | None) -> "Iterator[str]":
+def _outlook_in_words(outlook: "Forecast", minutes: float | None) -> "Iterator[str]":
     """Yield the forecast in words: the expected quality, and whether longer training pays."""
     if outlook.low is None:
         yield "expected: no forecast for this task, because labels and translations vary too much between data sets"

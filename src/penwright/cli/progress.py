@@ -21,7 +21,7 @@ LOG_EVERY = 15.0  # seconds between log lines
 SHOWN = 400  # characters shown of a sample
 
 
-def err(text: str) -> None:
+def print_message(text: str) -> None:
     """Print a line on standard error with control characters escaped.
 
     Python callers need this too: only the command line escapes standard error itself.
@@ -73,20 +73,20 @@ class LineProgress(_Progress):
 
     def said(self, text: str) -> None:
         """Print a message."""
-        err(text)
+        print_message(text)
 
     def stepped(self, trainer: Trainer, report: StepReport) -> None:
         """Print a line if the last one is LOG_EVERY seconds old."""
         self.note(trainer, report)
         if monotonic() - self.last > LOG_EVERY:
             self.last = monotonic()
-            err(self.line(trainer))
+            print_message(self.line(trainer))
 
     def evaluated(self, trainer: Trainer, scores: Sequence[Score], samples: Sequence[Sample], best: bool) -> None:
         """Print the scores and the samples of an evaluation."""
-        err(f"{self.line(trainer)}\n  held-out: {scores_in_words(scores)}{' (best so far)' if best else ''}")
+        print_message(f"{self.line(trainer)}\n  held-out: {scores_in_words(scores)}{' (best so far)' if best else ''}")
         for sample in samples:
-            err(sample_in_words(sample))
+            print_message(sample_in_words(sample))
 
 
 class LiveProgress(_Progress):

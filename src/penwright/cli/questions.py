@@ -53,7 +53,7 @@ class Questions:
 
     def likeliest(self, k: int) -> Question:
         """Ask for the k most likely tokens at each position."""
-        return self.scores(k)._replace(draw=answers.likeliest)
+        return self.scores(k)._replace(draw=answers.top_tokens)
 
     def heads(self, statistic: str, shown: int | None = None) -> Question:
         """Ask for the statistics of all heads, sorted by one of them; `shown` limits the rows."""

@@ -8,8 +8,8 @@ from io import TextIOWrapper
 from typing import Any, Protocol, TextIO, cast, runtime_checkable
 
 # C0, DEL, C1, and the bidirectional embeddings and isolates, which reorder text. Line feeds and tabs are not escaped.
-COMMANDS = [*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
-ESCAPES = {code: ascii(chr(code))[1:-1] for code in COMMANDS if chr(code) not in "\n\t"}
+CONTROL_CODES = [*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+ESCAPES = {code: ascii(chr(code))[1:-1] for code in CONTROL_CODES if chr(code) not in "\n\t"}
 
 
 @runtime_checkable
@@ -46,7 +46,7 @@ class _Layer:
             self.write(line)
 
 
-class Escaping(_Layer):
+class EscapingStream(_Layer):
     """A stream that escapes control characters, so that a terminal shows them instead of obeying them."""
 
     @property
@@ -60,7 +60,7 @@ class Escaping(_Layer):
         return len(text)
 
 
-class Forgiving(_Layer):
+class LossyStream(_Layer):
     """A stream for messages that drops them, instead of failing, once its reader has gone."""
 
     def write(self, text: str) -> int:
@@ -85,7 +85,7 @@ class Forgiving(_Layer):
 
 def without_escaping(stream: Stream) -> Any:
     """Return the stream below the escaping, for libraries that write their own escape sequences."""
-    return stream.beneath if isinstance(stream, Escaping) else stream
+    return stream.beneath if isinstance(stream, EscapingStream) else stream
 
 
 def discard(stream: Stream) -> None:
@@ -108,8 +108,8 @@ def standard_streams() -> Iterator[None]:
     for stream in (sys.stdout, sys.stderr):
         _encode_everything(stream)
     if sys.stdout.isatty():
-        sys.stdout = cast(TextIO, Escaping(sys.stdout))
-    sys.stderr = cast(TextIO, Escaping(Forgiving(sys.stderr)))
+        sys.stdout = cast(TextIO, EscapingStream(sys.stdout))
+    sys.stderr = cast(TextIO, EscapingStream(LossyStream(sys.stderr)))
     try:
         yield
     finally:

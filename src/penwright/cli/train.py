@@ -181,28 +181,28 @@ def _observers(folder: Path, json: bool) -> "list[Observer]":
 
 def _show_plan(prepared: "Prepared", folder: Path, json: bool, dry_run: bool) -> None:
     """Print the plan on standard error, and for a dry run the recipe on standard output."""
-    from penwright.cli.progress import err
+    from penwright.cli.progress import print_message
     from penwright.config import write_toml
 
     if json:
         print_json({"run": folder, **plan_as_record(prepared)})
         return
     for line in plan_in_words(prepared):
-        err(line)
-    err(f"run: {folder}")
+        print_message(line)
+    print_message(f"run: {folder}")
     if dry_run:
         print(write_toml(prepared.plan.recipe), end="")
 
 
 def _finish(folder: Path, task: str, json: bool) -> None:
     """Say that training is done, and which commands to try next."""
-    from penwright.cli.progress import err
+    from penwright.cli.progress import print_message
 
     if json:
         print_json({"run": folder, "task": task, "finished": True})
         return
     quoted = shlex.quote(str(folder))
-    err(f"\nDone. Try next:\n  penwright {task} {quoted} {_example(folder)}\n  penwright evaluate {quoted}")
+    print_message(f"\nDone. Try next:\n  penwright {task} {quoted} {_example(folder)}\n  penwright evaluate {quoted}")
 
 
 def _example(folder: Path) -> str:

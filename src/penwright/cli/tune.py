@@ -21,10 +21,10 @@ def command(
 
     Tries them on held-out pairs, and saves the best in the run if they improve BLEU significantly.
     """
-    from penwright.cli.progress import err
+    from penwright.cli.progress import print_message
     from penwright.workflows import api
 
-    tuning = api.tune_decoding(run, data or [], device, beam_size=beam, say=err)
+    tuning = api.tune_decoding(run, data or [], device, beam_size=beam, say=print_message)
     if json:
         trials = [trial._asdict() for trial in tuning.trials]
         record = {"before": tuning.before, "after": tuning.after, "p": tuning.p, "kept": tuning.is_better}

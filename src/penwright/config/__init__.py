@@ -23,7 +23,15 @@ from penwright.config.recipe import (
     decoding_settings,
     one_or_more,
 )
-from penwright.config.schedules import Constant, Cosine, InverseSquareRoot, Linear, Schedule, Turn, WarmupStableDecay
+from penwright.config.schedules import (
+    Constant,
+    Cosine,
+    EndShift,
+    InverseSquareRoot,
+    Linear,
+    Schedule,
+    WarmupStableDecay,
+)
 from penwright.config.settings import (
     Settings,
     Table,
@@ -48,6 +56,7 @@ __all__ = [
     "DataSettings",
     "DecodingSettings",
     "DistillationSettings",
+    "EndShift",
     "GivenSettings",
     "InverseSquareRoot",
     "LearnedPositions",
@@ -68,7 +77,6 @@ __all__ = [
     "Task",
     "TokenizerSettings",
     "TrainingSettings",
-    "Turn",
     "WarmupStableDecay",
     "cache_folder",
     "decoding_settings",

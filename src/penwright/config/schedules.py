@@ -11,14 +11,14 @@ from penwright.config.settings import Settings
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
-class Turn(NamedTuple):
+class EndShift(NamedTuple):
     """The last time that the end of a run was moved. From there, progress is linear to the new end."""
 
     step: int = 0
     progress: float = 0.0  # at that step
 
 
-NEVER = Turn()
+NO_SHIFT = EndShift()
 
 
 class _Warmup(Settings):
@@ -27,13 +27,13 @@ class _Warmup(Settings):
     settles_at: ClassVar[float] = 0.1  # share of a budget in minutes after which the total must be known
     warmup_steps: NonNegativeInt = 0  # steps of linear warm-up
 
-    def factor(self, step: int, total_steps: int | None, turn: Turn = NEVER) -> float:
+    def factor(self, step: int, total_steps: int | None, turn: EndShift = NO_SHIFT) -> float:
         """Return the factor in [0, 1] of a step, counted from 0; `total_steps` is None while it is unknown."""
         if step < self.warmup_steps:
             return (step + 1) / self.warmup_steps
         return self._after_warmup(self.progress(step, total_steps, turn), step)
 
-    def progress(self, step: int, total_steps: int | None, turn: Turn = NEVER) -> float:
+    def progress(self, step: int, total_steps: int | None, turn: EndShift = NO_SHIFT) -> float:
         """Return the progress in [0, 1] from the end of the warm-up to the end of the run."""
         since = max(turn.step, self.warmup_steps)
         length = max(1, total_steps - since) if total_steps is not None else inf

@@ -23,7 +23,7 @@ from penwright.errors import PenwrightError
 KEYS = ("source", "target", "text", "label")
 
 
-class Chosen(NamedTuple):
+class ColumnChoice(NamedTuple):
     """The columns chosen for each role, by index from 0, with a remark on the choice."""
 
     places: dict[str, tuple[int, ...]]
@@ -39,12 +39,12 @@ class Chosen(NamedTuple):
 
 def names_in(columns: Columns) -> list[str]:
     """Return the columns known by name, from settings or from training. A first row with one of them is a header."""
-    told = [name for key in KEYS for name in told_columns(columns, key)]
+    told = [name for key in KEYS for name in requested_columns(columns, key)]
     trained = [name for each in columns.as_trained.values() for name, _ in each]
     return [name for name in (*told, *trained) if isinstance(name, str) and not name.isdecimal()]
 
 
-def told_columns(columns: Columns, key: str) -> tuple[str | int, ...]:
+def requested_columns(columns: Columns, key: str) -> tuple[str | int, ...]:
     """Return the columns that the settings name for a role."""
     told = getattr(columns, key)
     return told if isinstance(told, tuple) else () if told is None else (told,)
@@ -65,7 +65,7 @@ def find_column(table: Table, told: str | int) -> int:
     raise PenwrightError(f"{table.name} has no column '{told}'; {hint}")
 
 
-def pair_columns(table: Table, columns: Columns) -> Chosen:
+def pair_columns(table: Table, columns: Columns) -> ColumnChoice:
     """Choose the source and the target column."""
     if len(table.columns) < 2:
         raise PenwrightError(
@@ -102,7 +102,7 @@ def _possible_sides(profiles: Sequence[Profile], known: int) -> list[Profile]:
     return [each for each in profiles if each.is_text or each.place == known]
 
 
-def labelled_columns(table: Table, columns: Columns) -> Chosen:
+def labelled_columns(table: Table, columns: Columns) -> ColumnChoice:
     """Choose the text columns and the label column."""
     texts, labels = (_known(table, columns, key) for key in ("text", "label"))
     reasons, profiles = [], profiles_of(table)
@@ -117,7 +117,7 @@ def labelled_columns(table: Table, columns: Columns) -> Chosen:
     return _chosen(table, profiles, {"text": texts, "label": labels[:1]}, reasons)
 
 
-def text_columns(table: Table, columns: Columns) -> Chosen:
+def text_columns(table: Table, columns: Columns) -> ColumnChoice:
     """Choose the columns of running text."""
     if not table.columns:
         raise PenwrightError(f"{table.name}: there are no rows")
@@ -131,7 +131,7 @@ def text_columns(table: Table, columns: Columns) -> Chosen:
 
 def _known(table: Table, columns: Columns, key: str) -> tuple[int, ...]:
     """Return the columns that the settings name, else the ones used in training; none if they must be guessed."""
-    told = told_columns(columns, key)
+    told = requested_columns(columns, key)
     if told:
         return tuple(find_column(table, each) for each in told)
     return tuple(_as_trained(table, columns.as_trained, key))
@@ -163,7 +163,7 @@ def _is_clear_by_name(table: Table, key: str) -> bool:
 
 def _chosen(
     table: Table, profiles: Sequence[Profile], places: dict[str, tuple[int, ...]], reasons: Sequence[str]
-) -> Chosen:
+) -> ColumnChoice:
     """Return the choice with its remark."""
     why = "; ".join(filter(None, reasons))
     used = {place for each in places.values() for place in each}
@@ -171,4 +171,4 @@ def _chosen(
     if "text" in places and (advice := advice_for_more_texts(profiles, places["text"], used)):
         rest += f"; {advice}"
     remarks = [f"{table.name}: {why}" if why else "", f"{table.name}: {rest}" if rest else ""]
-    return Chosen(places, "\n".join(filter(None, remarks)), profiles)
+    return ColumnChoice(places, "\n".join(filter(None, remarks)), profiles)

@@ -12,7 +12,7 @@ OLD_MAC = 10  # with this many bare carriage returns per newline, they are the l
 
 
 @dataclass
-class Tally:
+class TextCounts:
     """The counts of one pass over a file."""
 
     characters: int = 0
@@ -43,15 +43,15 @@ class Tally:
         self.ends_in_line = text[-1:] != "\n" if text else self.ends_in_line
 
 
-def survey(blocks: Iterable[bytes], encoding: str, old_mac: bool = False) -> Tally:
+def count_text(blocks: Iterable[bytes], encoding: str, old_mac: bool = False) -> TextCounts:
     """Return the counts of a whole file."""
-    tally = Tally()
+    tally = TextCounts()
     for text in decoded(blocks, encoding, tally, old_mac):
         tally.add(text)
     return tally
 
 
-def decoded(blocks: Iterable[bytes], encoding: str, tally: Tally, old_mac: bool) -> Iterator[str]:
+def decoded(blocks: Iterable[bytes], encoding: str, tally: TextCounts, old_mac: bool) -> Iterator[str]:
     """Yield the decoded text in blocks, and count corrections in `tally`.
 
     Drops a byte-order mark at the start and all NUL characters, and turns CRLF into a newline. With `old_mac`, a bare
@@ -78,7 +78,7 @@ def decoded(blocks: Iterable[bytes], encoding: str, tally: Tally, old_mac: bool)
         yield text + ("\n" if rest and old_mac else rest)
 
 
-def _tidy(text: str, tally: Tally, old_mac: bool) -> tuple[str, str]:
+def _tidy(text: str, tally: TextCounts, old_mac: bool) -> tuple[str, str]:
     """Return the text with plain line ends and without NULs, and a last carriage return held for the next block."""
     if "\0" in text:
         tally.nul += text.count("\0")
@@ -93,14 +93,14 @@ def _tidy(text: str, tally: Tally, old_mac: bool) -> tuple[str, str]:
     return (text.replace("\r", "\n") if old_mac else text), held
 
 
-def _damage_counter(encoding: str) -> Callable[[bytes, str, Tally], None]:
+def _damage_counter(encoding: str) -> Callable[[bytes, str, TextCounts], None]:
     """Return a function that counts invalid byte sequences by their replacement characters.
 
     A U+FFFD that the file itself contains does not count. In UTF-16, UTF-32 and GB18030, nothing is counted.
     """
     genuine, tail = REPLACEMENT.encode(), b""
 
-    def count(block: bytes, text: str, tally: Tally) -> None:
+    def count(block: bytes, text: str, tally: TextCounts) -> None:
         nonlocal tail
         tally.unpacked += len(block)
         if encoding == "utf-8" or encoding.startswith(MIXED):

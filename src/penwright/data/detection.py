@@ -24,14 +24,14 @@ from penwright.data.guesses import (
 )
 from penwright.data.headers import OTHER_NAMES, PROMPT_NAMES
 from penwright.data.languages import side_names
-from penwright.data.paths import TEXT_SUFFIXES, is_collection, is_folder, is_pattern, suffix_of, unzipped
+from penwright.data.paths import TEXT_SUFFIXES, expand_archives, is_collection, is_folder, is_pattern, suffix_of
 from penwright.data.profiles import Profile, profiles_of
 from penwright.data.readers.bilingual import holds_pairs, holds_segments
 from penwright.data.readers.classes import classes_in
 from penwright.data.readers.formats import FORMATS
 from penwright.data.readers.hub import is_hub, open_hub
 from penwright.data.readers.labelled_lines import labelled_lines
-from penwright.data.readers.tables import Table, table_in
+from penwright.data.readers.tables import Table, find_table
 from penwright.errors import Option, PenwrightError, Undecided
 
 LOPSIDED = 4  # with this median ratio of lengths, two columns are hardly translations
@@ -61,7 +61,7 @@ def detect_task(paths: Sequence[str | Path], *, encoding: str | None = None) -> 
 
 def _single_files(paths: list[str]) -> list[str]:
     """Replace archives by the files in them, if these are few enough to be a table or a pair of texts."""
-    files = unzipped(paths)
+    files = expand_archives(paths)
     return files if len(files) <= max(2, len(paths)) else paths
 
 
@@ -92,7 +92,7 @@ def _task_of_file(first: SourceFile, others: Sequence[str], encoding: str | None
     """Return the task that the first file shows, alone or together with the others, and the reason."""
     if holds_pairs(first):
         return "translate", f"{first.path} is {FORMATS[first.format].what}"
-    table = table_in(first)
+    table = find_table(first)
     if table:
         return task_of_table(table)
     labelled = labelled_lines(first)

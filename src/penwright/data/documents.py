@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penwright.data.columns import names_in, text_columns
-from penwright.data.examples import ALL_COLUMNS, Columns, Document, Part
+from penwright.data.examples import ALL_COLUMNS, Columns, CorpusPart, Document
 from penwright.data.files import BLOCK, NotText, SourceFile, examine, examine_text
-from penwright.data.paths import is_collection, is_pattern, kinds_of, left_aside, text_files
+from penwright.data.paths import count_suffixes, describe_skipped, is_collection, is_pattern, text_files
 from penwright.data.readers.archives import data_members, is_archive
 from penwright.data.readers.bilingual import holds_pairs
 from penwright.data.readers.formats import FORMATS
 from penwright.data.readers.hub import is_hub, open_hub
-from penwright.data.readers.tables import Table, is_table_file, names_text, table_in
+from penwright.data.readers.tables import Table, find_table, has_text_column, is_table_file
 from penwright.data.sources import Broken, Source, Sources, number_reason
 from penwright.data.splits import Hashes, Mask
 from penwright.errors import PenwrightError
@@ -36,10 +36,10 @@ class Documents(Sources[Document]):
     hashes: Hashes
     reasons: Mapping[str, int]  # why documents are broken, with the number of each reason
 
-    def part(self, chosen: Mask) -> Part[Document]:
+    def part(self, chosen: Mask) -> CorpusPart[Document]:
         """Return the chosen documents as a part of a corpus."""
         size, n_bytes = int(self.characters[chosen].sum()), int(self.n_bytes[chosen].sum())
-        return Part(partial(self.read, chosen), int(chosen.sum()), size, n_bytes)
+        return CorpusPart(partial(self.read, chosen), int(chosen.sum()), size, n_bytes)
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ def _sources(
     else:
         file = examine_text(path, encoding)
         _refuse_pairs(file)
-        table = table_in(file, names_in(columns))
-        is_read_by_rows = table is not None and (is_table_file(file) or names_text(table) or bool(columns.text))
+        table = find_table(file, names_in(columns))
+        is_read_by_rows = table is not None and (is_table_file(file) or has_text_column(table) or bool(columns.text))
         yield _rows(table, columns, reasons) if table and is_read_by_rows else _whole_files((file,))
 
 
@@ -126,9 +126,9 @@ def _text_among(path: str, encoding: str | None) -> tuple[tuple[SourceFile, ...]
             remarks.append(f"not read: {error}")
             if len(remarks) == len(paths):
                 raise
-    others = "" if is_pattern(path) else left_aside(Path(path))
+    others = "" if is_pattern(path) else describe_skipped(Path(path))
     remarks += [f"not read: {others}"] if others else []
-    kinds = kinds_of([Path(file.path) for file in files])
+    kinds = count_suffixes([Path(file.path) for file in files])
     return tuple(files), "; ".join([f"{path}: read: {kinds}", *remarks]) if remarks or "," in kinds else ""
 
 

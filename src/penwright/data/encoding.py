@@ -86,7 +86,7 @@ def decode(content: bytes) -> tuple[str, str]:
     """
     head = content[:HEAD]
     encoding = first_guess(head)
-    if what := what_else(head, encoding):
+    if what := describe_non_text(head, encoding):
         raise PenwrightError(f"this is not text but looks like {what}")
     text = content.decode(encoding, errors="replace")
     n_invalid = text.count("\ufffd") - content.count("\ufffd".encode()) if encoding == "utf-8" else 0
@@ -112,7 +112,7 @@ def first_guess(head: bytes) -> str:
     return "utf-8"
 
 
-def what_else(head: bytes, encoding: str) -> str | None:
+def describe_non_text(head: bytes, encoding: str) -> str | None:
     """Return what these bytes look like if they are not text in this encoding, else None."""
     for signature, what in SIGNATURES.items():
         if head.startswith(signature):

@@ -62,11 +62,11 @@ class Cleaning:
 
 
 ALL_COLUMNS, STANDARD = Columns(), Cleaning()
-NOTHING_LEFT_OUT = Cleaning(max_characters=10**12, max_ratio=None, deduplicate=False)  # for evaluation
+KEEP_ALL = Cleaning(max_characters=10**12, max_ratio=None, deduplicate=False)  # for evaluation
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadingOptions:
     """Options for reading files as a corpus."""
 
     columns: Columns = ALL_COLUMNS
@@ -77,17 +77,17 @@ class Reading:
     cleaning: Cleaning = STANDARD
 
 
-AS_FOUND = Reading()
+DEFAULT_READING = ReadingOptions()
 
 
-def read_alike(reading: Reading, roles: Roles) -> Reading:
+def with_training_columns(reading: ReadingOptions, roles: Roles) -> ReadingOptions:
     """Return the options for other files: with the columns used in training, unless they already have some."""
     columns = reading.columns
     return reading if columns.as_trained else replace(reading, columns=replace(columns, as_trained=roles))
 
 
 @dataclass(frozen=True)
-class Part(Generic[Example]):
+class CorpusPart(Generic[Example]):
     """Examples that are read from the files again on each iteration."""
 
     read: Callable[[], Iterator[Example]]
@@ -106,8 +106,8 @@ class Part(Generic[Example]):
 class Corpus(Generic[Example]):
     """All examples, a report on reading them, and a fingerprint of the files and of how they were read."""
 
-    training: Part[Example]
-    held_out: Part[Example]
+    training: CorpusPart[Example]
+    held_out: CorpusPart[Example]
     files: tuple[SourceFile, ...]
     fingerprint: str
     report: Report
@@ -147,14 +147,14 @@ class Corpus(Generic[Example]):
 
 
 def only_held_out(
-    part: Part[Example],
+    part: CorpusPart[Example],
     files: tuple[SourceFile, ...],
     unit: str,
     choices: Sequence[str],
     notes: tuple[str, ...] = (),
 ) -> Corpus[Example]:
     """Return a corpus for evaluation, without training examples. `choices` describes the columns of its sources."""
-    nothing: Part[Example] = Part(lambda: iter(()), 0, 0, 0)
+    nothing: CorpusPart[Example] = CorpusPart(lambda: iter(()), 0, 0, 0)
     report = Report(unit, files, len(part), len(part), (), f"held out: everything, {count(len(part), unit)}", notes)
     return Corpus(nothing, part, files, fingerprint_of(files, task=unit, columns=choices), report)
 

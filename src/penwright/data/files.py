@@ -10,22 +10,22 @@ from itertools import chain
 from pathlib import Path
 from zipfile import is_zipfile
 
-from penwright.data.decoded import Tally, decoded, survey
+from penwright.data.decoded import TextCounts, count_text, decoded
 from penwright.data.encoding import (
     MIXED,
     check_encoding,
     decoder_of,
+    describe_non_text,
     first_guess,
     guess_encoding,
     is_damaged_utf8,
     is_mixed,
     sample_lines,
-    what_else,
 )
 from penwright.data.raw import copy_once, open_raw, raw_blocks, state_of, stored_file
 from penwright.data.readers.documents import document_lines
 from penwright.data.readers.formats import HEAD as START
-from penwright.data.readers.formats import Format, format_of
+from penwright.data.readers.formats import Format, detect_format
 from penwright.data.readers.html import declared_encoding
 from penwright.data.readers.spreadsheets import sheets_read
 from penwright.errors import PenwrightError
@@ -74,7 +74,7 @@ class SourceFile:
 
     def blocks(self) -> Iterator[str]:
         """Yield the text in pieces of about 1 MiB, cut anywhere."""
-        return decoded(raw_blocks(self.stored, self.path, BLOCK), self.encoding, Tally(), old_mac=self.n_cr > 0)
+        return decoded(raw_blocks(self.stored, self.path, BLOCK), self.encoding, TextCounts(), old_mac=self.n_cr > 0)
 
     def chunks(self) -> Iterator[str]:
         """Yield the text in pieces of about 1 MiB, cut at the start of a line where possible."""
@@ -151,7 +151,7 @@ def _format(stored: Path, name: str, encoding: str | None) -> Format | None:
     """Return the format of a file, or None for plain text."""
     head = next(raw_blocks(stored, name, START), b"")
     text = decoder_of(encoding or first_guess(head)).decode(head)
-    return format_of(name, head, text, lambda: open_raw(stored))
+    return detect_format(name, head, text, lambda: open_raw(stored))
 
 
 def _extracted(kind: Format, stored: Path, name: str, encoding: str | None) -> Iterator[bytes]:
@@ -172,9 +172,9 @@ def _examine_text(stored: Path, name: str, encoding: str | None) -> SourceFile:
     guess = (chosen or first_guess(head)).removesuffix("-sig")  # a byte-order mark is always dropped
     if guess == "utf-8" and not chosen:
         guess = declared_encoding(head) or guess
-    if what := what_else(head, guess):
+    if what := describe_non_text(head, guess):
         raise NotText(f"{name} is not text but looks like {what}")
-    tally, guessed, first_replaced = survey(blocks(), guess), False, None
+    tally, guessed, first_replaced = count_text(blocks(), guess), False, None
     if tally.replaced and guess == "utf-8":
         multibyte = tally.utf8_bytes - tally.characters - 2 * tally.replaced  # U+FFFD itself takes three bytes
         kinds, foreign = (Counter[str](), b"") if chosen else sample_lines(blocks())
@@ -184,10 +184,10 @@ def _examine_text(stored: Path, name: str, encoding: str | None) -> SourceFile:
             first_replaced = _first_invalid(blocks())
         else:
             guess, guessed = guess_encoding(foreign), True
-        tally = survey(blocks(), guess) if guessed else tally
+        tally = count_text(blocks(), guess) if guessed else tally
     old_mac = tally.is_old_mac
     if old_mac:
-        tally = survey(blocks(), guess, old_mac=True)
+        tally = count_text(blocks(), guess, old_mac=True)
     return SourceFile(
         path=name,
         n_bytes=stored.stat().st_size,

@@ -11,10 +11,10 @@ from shlex import quote
 import numpy as np
 
 from penwright.data.columns import labelled_columns, names_in
-from penwright.data.examples import AS_FOUND, Columns, Corpus, Labelled, Part, Reading
+from penwright.data.examples import DEFAULT_READING, Columns, Corpus, CorpusPart, Labelled, ReadingOptions
 from penwright.data.files import examine_text
-from penwright.data.labels import look_alikes, require_single_labels, single_label, tidied
-from penwright.data.paths import is_folder, unzipped
+from penwright.data.labels import label_cleaning_remark, look_alikes, require_single_labels, single_label
+from penwright.data.paths import expand_archives, is_folder
 from penwright.data.readers.bilingual import holds_pairs
 from penwright.data.readers.classes import class_files, class_rows
 from penwright.data.readers.formats import FORMATS
@@ -22,7 +22,7 @@ from penwright.data.readers.hub import is_hub, open_hub
 from penwright.data.readers.labelled_lines import PREFIX, LabelledLines, labelled_lines
 from penwright.data.readers.tables import Table, delimited_table, has_tabs, is_table_file, open_table, select
 from penwright.data.report import count
-from penwright.data.rows import RowKind, Rows, RowSource, TwoSides, common_rules, measured_rows, open_rows
+from penwright.data.rows import RowKind, Rows, RowSource, TwoSides, common_rules, open_evaluation_rows, open_rows
 from penwright.data.sources import Broken, Rule
 from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_of_classes
 from penwright.errors import PenwrightError
@@ -35,7 +35,7 @@ FEW_NUMBERS = 10  # up to this many different numbers are probably class names
 NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
 
 
-def open_labelled(paths: Sequence[str | Path], reading: Reading = AS_FOUND) -> Corpus[Labelled]:
+def open_labelled(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING) -> Corpus[Labelled]:
     """Open labelled texts for training. No held-out text occurs in the training part."""
     corpus = open_rows(LABELLED, paths, reading)
     held_out = {example.label for example in corpus.held_out}
@@ -45,20 +45,22 @@ def open_labelled(paths: Sequence[str | Path], reading: Reading = AS_FOUND) -> C
     return replace(corpus, report=report, label_counts=counts)
 
 
-def measured_labelled(paths: Sequence[str | Path], reading: Reading = AS_FOUND) -> Corpus[Labelled]:
+def open_evaluation_labelled(
+    paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING
+) -> Corpus[Labelled]:
     """Open labelled texts for evaluation. Only blank and unreadable ones are dropped."""
-    return measured_rows(LABELLED, paths, reading)
+    return open_evaluation_rows(LABELLED, paths, reading)
 
 
-def _sources(paths: Sequence[str], reading: Reading) -> list[RowSource]:
+def _sources(paths: Sequence[str], reading: ReadingOptions) -> list[RowSource]:
     """Return the sources of these paths: tables, or folders with a subfolder for each class."""
     return [
         _from_folder(path, reading) if is_folder(path) else _from_table(_open(path, reading), reading.columns)
-        for path in unzipped(paths)
+        for path in expand_archives(paths)
     ]
 
 
-def _from_folder(folder: str, reading: Reading) -> RowSource:
+def _from_folder(folder: str, reading: ReadingOptions) -> RowSource:
     """Return the files of a folder as texts, labelled with their subfolders."""
     found, remark = class_files(folder, reading.encoding)
     files = [(reading.columns.label_names.get(name, name), file) for name, file in found]
@@ -67,7 +69,7 @@ def _from_folder(folder: str, reading: Reading) -> RowSource:
     return RowSource(every, partial(class_rows, files), lambda number: every[number].path, choice, remark=remark)
 
 
-def _open(path: str, reading: Reading) -> Table:
+def _open(path: str, reading: ReadingOptions) -> Table:
     """Open a file or a hub data set as a table with labels. Raises PenwrightError if it has none."""
     if is_hub(path):
         return open_hub(path)
@@ -99,7 +101,7 @@ def _from_table(table: Table, columns: Columns) -> RowSource:
         require_single_labels(table.name, values)
     read = partial(_with_tidy_labels, table, texts, label, columns.label_names)
     why = f"{table.name}: {table.form}" if isinstance(table, LabelledLines) else chosen.remark
-    remark = "\n".join(filter(None, [why, tidied(table.name, values)]))
+    remark = "\n".join(filter(None, [why, label_cleaning_remark(table.name, values)]))
     return RowSource(table.files, read, table.place, choice, remark=remark, roles=chosen.roles(table))
 
 
@@ -119,7 +121,7 @@ def _with_tidy_labels(
         yield text, tidy[found]
 
 
-def _check_rows(rows: Rows, keep: Mask, reading: Reading) -> list[str]:
+def _check_rows(rows: Rows, keep: Mask, reading: ReadingOptions) -> list[str]:
     """Check the number of labels, and return a note if texts have several."""
     _check_number_of_labels(rows, keep, is_told=reading.columns.label is not None)
     n_texts, n_rows = len(np.unique(rows.first_hashes[keep])), len(np.unique(rows.hashes[keep]))
@@ -152,7 +154,7 @@ def _label_setting(rows: Rows) -> str:
     return quote(f"data.label={chosen[0][0]}") if chosen else "data.label=..."
 
 
-def _hold_out(rows: Rows, keep: Mask, reading: Reading) -> Mask:
+def _hold_out(rows: Rows, keep: Mask, reading: ReadingOptions) -> Mask:
     """Choose the rows to hold out, from each class the same share."""
     kept, fraction = int(keep.sum()), reading.held_out
     wanted = kept * fraction if fraction is not None else min(kept * DEFAULT_FRACTION, MOST_HELD_OUT)
@@ -215,14 +217,14 @@ def _label_warnings(counts: Mapping[str, int], held_out: Set[str]) -> Iterator[s
         yield f"labels such as {next(iter(counts))} are read as class names, not as numbers"
 
 
-def _part(rows: Rows, chosen: Mask) -> Part[Labelled]:
+def _part(rows: Rows, chosen: Mask) -> CorpusPart[Labelled]:
     """Return the chosen rows as a part of a corpus."""
 
     def read() -> Iterator[Labelled]:
         return map(Labelled._make, rows.read(chosen))
 
     n_characters, n_bytes = int(rows.first_sizes[chosen].sum()), int(rows.first_bytes[chosen].sum())
-    return Part(read, int(chosen.sum()), n_characters, n_bytes)
+    return CorpusPart(read, int(chosen.sum()), n_characters, n_bytes)
 
 
 LABELLED = RowKind(

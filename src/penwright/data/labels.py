@@ -48,7 +48,7 @@ def tidy_label(label: str) -> str:
     return " ".join("".join(visible).split())
 
 
-def tidied(table: str, labels: Iterable[str]) -> str:
+def label_cleaning_remark(table: str, labels: Iterable[str]) -> str:
     """Return a remark on labels with invisible characters or decomposed accents; "" if there are none."""
     changed = sorted(label for label in labels if tidy_label(label) != label)
     if not changed:

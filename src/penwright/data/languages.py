@@ -10,8 +10,8 @@ from penwright.data.headers import CODES, LANGUAGE_NAMES
 
 CODE = re.compile(r"[a-z]{2,3}(-[A-Za-z]{2,4})?")
 PAIR = re.compile(r"(?:^|[^A-Za-z])([a-z]{2,3})-([a-z]{2,3})(?:[^A-Za-z]|$)")
-HOW_WRITTEN = {".gz", ".xz", ".bz2", ".zst", ".txt", ".tsv", ".csv", ".json", ".jsonl", ".tmx"}
-HOW_WRITTEN |= {".srt", ".vtt", ".ass", ".sgm", ".sgml"}
+FORMAT_SUFFIXES = {".gz", ".xz", ".bz2", ".zst", ".txt", ".tsv", ".csv", ".json", ".jsonl", ".tmx"}
+FORMAT_SUFFIXES |= {".srt", ".vtt", ".ass", ".sgm", ".sgml"}
 PACKED = re.compile(r"\.(gz|xz|bz2|zst)$")
 PART = re.compile(r"[a-z]{2,3}[-_](?:[A-Z]{2}|[A-Z][a-z]{3}|419)(?![A-Za-z])|[^\W_]+")  # pt_BR is one part of a name
 SOURCES, TARGETS = {"source", "src", "input"}, {"target", "tgt", "trg", "ref", "reference", "output"}
@@ -77,7 +77,7 @@ def languages_in(name: str) -> Languages | None:
     return Languages(*found.groups()) if found else None
 
 
-def languages_told(data: DataSettings) -> Languages | None:
+def requested_languages(data: DataSettings) -> Languages | None:
     """Return the languages shown by the column settings or the file names, or None."""
     if isinstance(data.source, str) and isinstance(data.target, str):
         codes = [column.lower() for column in (data.source, data.target)]
@@ -91,7 +91,7 @@ def languages_told(data: DataSettings) -> Languages | None:
 
 def side_name(path: str) -> str:
     """Return the name of a file's side, such as `de` for train.de.gz and news-de.txt, or "" if it has none."""
-    suffixes = [suffix[1:] for suffix in Path(path).suffixes if suffix not in HOW_WRITTEN]
+    suffixes = [suffix[1:] for suffix in Path(path).suffixes if suffix not in FORMAT_SUFFIXES]
     if suffixes:
         return suffixes[-1]
     last = re.split("[-_]", Path(path).name.partition(".")[0].lower())[-1]

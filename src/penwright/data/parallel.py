@@ -9,10 +9,10 @@ import numpy as np
 
 from penwright.data.alignment import aligned, check_alignment
 from penwright.data.columns import names_in, pair_columns
-from penwright.data.examples import AS_FOUND, Cleaning, Columns, Corpus, Pair, Part, Reading
+from penwright.data.examples import DEFAULT_READING, Cleaning, Columns, Corpus, CorpusPart, Pair, ReadingOptions
 from penwright.data.files import SourceFile, examine_text
 from penwright.data.languages import side_name, side_names
-from penwright.data.paths import suffix_of, unzipped
+from penwright.data.paths import expand_archives, suffix_of
 from penwright.data.readers.bilingual import (
     bilingual_languages,
     bilingual_pairs,
@@ -23,7 +23,7 @@ from penwright.data.readers.bilingual import (
 from penwright.data.readers.hub import is_hub, open_hub
 from penwright.data.readers.tables import Table, delimited_table, has_tabs, is_table_file, open_table, select
 from penwright.data.report import count
-from penwright.data.rows import SHORT, RowKind, Rows, RowSource, common_rules, measured_rows, open_rows
+from penwright.data.rows import SHORT, RowKind, Rows, RowSource, common_rules, open_evaluation_rows, open_rows
 from penwright.data.sources import Rule
 from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_rows
 from penwright.errors import PenwrightError
@@ -31,21 +31,21 @@ from penwright.errors import PenwrightError
 MOST_HELD_OUT = 1000  # pairs, unless the settings give a share
 
 
-def open_pairs(paths: Sequence[str | Path], reading: Reading = AS_FOUND) -> Corpus[Pair]:
+def open_pairs(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING) -> Corpus[Pair]:
     """Open sentence pairs for training. No held-out sentence occurs on the same side of the training part."""
     return open_rows(PAIRS, paths, reading)
 
 
-def measured_pairs(paths: Sequence[str | Path], reading: Reading = AS_FOUND) -> Corpus[Pair]:
+def open_evaluation_pairs(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING) -> Corpus[Pair]:
     """Open sentence pairs for evaluation. Only unreadable pairs and pairs with a blank side are dropped."""
-    return measured_rows(PAIRS, paths, reading)
+    return open_evaluation_rows(PAIRS, paths, reading)
 
 
-def _sources(paths: Sequence[str], reading: Reading) -> list[RowSource]:
+def _sources(paths: Sequence[str], reading: ReadingOptions) -> list[RowSource]:
     """Return the sources of these paths: one for each table, and one for every two other files."""
     columns = reading.columns
     sources, plain = [], []
-    for path in unzipped(paths):
+    for path in expand_archives(paths):
         if is_hub(path):
             sources.append(_from_table(open_hub(path), columns))
             continue
@@ -88,7 +88,7 @@ def _from_bilingual(file: SourceFile, columns: Columns) -> RowSource:
     return RowSource((file,), read, lambda i: f"{file.path} unit {i + 1:,}", choice, names, roles=roles)
 
 
-def _from_two(first: SourceFile, second: SourceFile, reading: Reading) -> RowSource:
+def _from_two(first: SourceFile, second: SourceFile, reading: ReadingOptions) -> RowSource:
     """Return the lines of two files as pairs, or their segments with the same time or number."""
     columns, are_segments = reading.columns, holds_segments(first) and first.format == second.format
     if not are_segments:
@@ -144,7 +144,7 @@ def _rules(rows: Rows, cleaning: Cleaning) -> list[Rule]:
     return [*rules, (f"one side more than {ratio:g} times as long as the other", lopsided)]
 
 
-def _hold_out(rows: Rows, keep: Mask, reading: Reading) -> Mask:
+def _hold_out(rows: Rows, keep: Mask, reading: ReadingOptions) -> Mask:
     """Choose the pairs to hold out, by the hashes of their sources."""
     kept, fraction = int(keep.sum()), reading.held_out
     if len(np.unique(rows.first_hashes[keep])) < 2:
@@ -167,20 +167,20 @@ def _leak_rule(rows: Rows, where: Rows, chosen: Mask) -> Rule:
     return "source or target also held out", leaks
 
 
-def _identical_sides(rows: Rows, keep: Mask, _: Reading) -> list[str]:
+def _identical_sides(rows: Rows, keep: Mask, _: ReadingOptions) -> list[str]:
     """Return a note on pairs with identical sides."""
     same = int((keep & (rows.first_hashes == rows.second_hashes)).sum())
     return [f"{count(same, 'pair')} with identical source and target"] if same else []
 
 
-def _part(rows: Rows, chosen: Mask) -> Part[Pair]:
+def _part(rows: Rows, chosen: Mask) -> CorpusPart[Pair]:
     """Return the chosen rows as a part of a corpus."""
 
     def read() -> Iterator[Pair]:
         return map(Pair._make, rows.read(chosen))
 
     n_characters, n_bytes = int(rows.second_sizes[chosen].sum()), int(rows.second_bytes[chosen].sum())
-    return Part(read, int(chosen.sum()), n_characters, n_bytes)
+    return CorpusPart(read, int(chosen.sum()), n_characters, n_bytes)
 
 
 PAIRS = RowKind(

@@ -57,7 +57,7 @@ def is_pattern(path: str | Path) -> bool:
     return WILDCARD.search(str(path)) is not None and not Path(path).exists()
 
 
-def found_from(folder: Path, path: str) -> str:
+def resolve_from(folder: Path, path: str) -> str:
     """Return the path resolved against this folder, or unchanged if nothing exists there."""
     if path.startswith(HUB) or Path(path).is_absolute():
         return path
@@ -65,7 +65,7 @@ def found_from(folder: Path, path: str) -> str:
     return there if _exists(there) else path
 
 
-def seen_from(folder: Path, path: str) -> str:
+def relative_to_folder(folder: Path, path: str) -> str:
     """Return the path relative to that folder, unless it is absolute. found_from() reverses this."""
     stays = path == STANDARD_INPUT or path.startswith(HUB) or Path(path).is_absolute()
     return path if stays else os.path.relpath(path, folder)
@@ -92,7 +92,7 @@ def is_collection(path: str | Path) -> bool:
     return is_folder(path) or is_archive(path) or is_pattern(path)
 
 
-def unzipped(paths: Sequence[str]) -> list[str]:
+def expand_archives(paths: Sequence[str]) -> list[str]:
     """Replace .zip archives by the files in them, without README and the like."""
     found = [[str(each) for each in data_members(path)] if is_archive(path) else [path] for path in paths]
     return [path for each in found for path in each]
@@ -103,7 +103,7 @@ def is_pipe_name(path: str) -> bool:
     return path == STANDARD_INPUT or PIPE.fullmatch(path) is not None
 
 
-def left_aside(folder: Path) -> str:
+def describe_skipped(folder: Path) -> str:
     """Describe the files of a folder or archive that are not read, and how to read them; "" if there are none."""
     files = _files_in(folder)
     _, doubles = _chosen(files)
@@ -119,7 +119,7 @@ def left_aside(folder: Path) -> str:
     return "; ".join(remarks)
 
 
-def kinds_of(files: Sequence[Path]) -> str:
+def count_suffixes(files: Sequence[Path]) -> str:
     """Return the number of files with each suffix in words: `2 .docx, 10 .txt`."""
     counts = Counter(suffix_of(file) or "without an ending" for file in files)
     return ", ".join(f"{n:,} {suffix}" for suffix, n in sorted(counts.items()))
@@ -175,7 +175,7 @@ def _text_in(folder: Path) -> list[Path]:
     chosen, _ = _chosen(_files_in(folder))
     if not chosen:
         kinds = ", ".join(f"*{suffix}" for suffix in TEXT_SUFFIXES)
-        others = left_aside(folder)
+        others = describe_skipped(folder)
         has = f"it has {others}" if others else "it is empty"
         what = "folder" if is_folder(folder) else "archive"
         raise PenwrightError(f"there is no text ({kinds}, or these as .gz) in the {what} {folder}; {has}")

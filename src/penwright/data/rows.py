@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penwright.data.examples import (
-    NOTHING_LEFT_OUT,
+    KEEP_ALL,
     Cleaning,
     Corpus,
+    CorpusPart,
     Example,
-    Part,
-    Reading,
+    ReadingOptions,
     fingerprint_of,
     only_held_out,
-    read_alike,
+    with_training_columns,
 )
 from penwright.data.report import Dropped, Report, count, reasons
 from penwright.data.sources import Broken, Rule, Source, Sources, broken_rules, leave_out, number_reason
@@ -122,21 +122,23 @@ class RowKind(Generic[Example]):
     name: str  # part of the fingerprint
     unit: str  # the name of a row in reports
     chosen_by: str  # what is hashed to choose the held-out rows
-    sources: Callable[[Sequence[str], Reading], list[RowSource]]
+    sources: Callable[[Sequence[str], ReadingOptions], list[RowSource]]
     rules: Callable[[Rows, Cleaning], list[Rule]]  # which rows to drop
-    look: Callable[[Rows, Mask, Reading], list[str]]  # notes on the kept rows; PenwrightError if they are unusable
-    hold_out: Callable[[Rows, Mask, Reading], Mask]  # which of the kept rows to hold out
+    look: Callable[
+        [Rows, Mask, ReadingOptions], list[str]
+    ]  # notes on the kept rows; PenwrightError if they are unusable
+    hold_out: Callable[[Rows, Mask, ReadingOptions], Mask]  # which of the kept rows to hold out
     leak_rule: Callable[[Rows, Rows, Mask], Rule]  # which training rows reveal held-out ones
-    part: Callable[[Rows, Mask], Part[Example]]
+    part: Callable[[Rows, Mask], CorpusPart[Example]]
 
 
-def open_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: Reading) -> Corpus[Example]:
+def open_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: ReadingOptions) -> Corpus[Example]:
     """Open rows for training. Hold out `reading.validation`, else a part chosen by hashes and seed."""
     rows = _read(kind, paths, reading)
     keep, dropped = clean(rows, kind.rules(rows, reading.cleaning))
     notes = kind.look(rows, keep, reading)
     if reading.validation:
-        where, chosen = _read_all(kind, reading.validation, read_alike(reading, rows.roles))
+        where, chosen = _read_all(kind, reading.validation, with_training_columns(reading, rows.roles))
         rest, files, how = keep, rows.files + where.files, "the validation files"
     else:
         where, chosen = rows, kind.hold_out(rows, keep, reading)
@@ -169,7 +171,9 @@ def open_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: Read
     )
 
 
-def measured_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: Reading) -> Corpus[Example]:
+def open_evaluation_rows(
+    kind: RowKind[Example], paths: Sequence[str | Path], reading: ReadingOptions
+) -> Corpus[Example]:
     """Open rows for evaluation. Only unreadable rows and rows with a blank side are dropped."""
     rows, chosen = _read_all(kind, paths, reading)
     corpus = only_held_out(kind.part(rows, chosen), rows.files, kind.unit, rows.choices, rows.notes)
@@ -177,14 +181,14 @@ def measured_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: 
     return replace(corpus, names=names.pop() if len(names) == 1 else (), roles=rows.roles)
 
 
-def _read(kind: RowKind[Example], paths: Sequence[str | Path], reading: Reading) -> Rows:
+def _read(kind: RowKind[Example], paths: Sequence[str | Path], reading: ReadingOptions) -> Rows:
     """Read and measure the rows of some paths."""
     if not paths:
         raise PenwrightError("no files are given; name at least one file, folder or hub data set")
     return measure(kind.sources(list(dict.fromkeys(map(str, paths))), reading))
 
 
-def _read_all(kind: RowKind[Example], paths: Sequence[str | Path], reading: Reading) -> tuple[Rows, Mask]:
+def _read_all(kind: RowKind[Example], paths: Sequence[str | Path], reading: ReadingOptions) -> tuple[Rows, Mask]:
     """Read and measure the rows of some paths for evaluation; return which ones are usable."""
     rows = _read(kind, paths, reading)
-    return rows, clean(rows, kind.rules(rows, NOTHING_LEFT_OUT))[0]
+    return rows, clean(rows, kind.rules(rows, KEEP_ALL))[0]

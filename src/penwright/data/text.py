@@ -9,16 +9,16 @@ import numpy as np
 
 from penwright.data.documents import Documents, TextSlice, open_documents
 from penwright.data.examples import (
-    AS_FOUND,
-    NOTHING_LEFT_OUT,
+    DEFAULT_READING,
+    KEEP_ALL,
     Cleaning,
     Corpus,
+    CorpusPart,
     Document,
-    Part,
-    Reading,
+    ReadingOptions,
     fingerprint_of,
     only_held_out,
-    read_alike,
+    with_training_columns,
 )
 from penwright.data.report import Dropped, Report, count, reasons
 from penwright.data.sources import Rule, broken_rules, leave_out
@@ -28,18 +28,18 @@ from penwright.errors import PenwrightError
 MANY = 20  # with this many different documents, whole ones are held out; else the end of each
 ENOUGH = 0.5  # share of the wanted characters that whole documents must reach
 MOST_HELD_OUT = 500_000  # characters, unless the settings give a share
-Parts = tuple[Part[Document], Part[Document]]
+Parts = tuple[CorpusPart[Document], CorpusPart[Document]]
 
 
-def open_text(paths: Sequence[str | Path], reading: Reading = AS_FOUND) -> Corpus[Document]:
+def open_text(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING) -> Corpus[Document]:
     """Open documents for training. Hold out `reading.validation`, else a part chosen by size and seed."""
     training = open_documents(paths, reading.encoding, reading.columns)
-    alike = read_alike(reading, training.roles).columns
+    alike = with_training_columns(reading, training.roles).columns
     own = open_documents(reading.validation, reading.encoding, alike) if reading.validation else None
     keep, dropped = _kept_documents(training, own, reading.cleaning)
     whole = _whole_documents(training, keep, reading) if own is None else None
     if own is not None:
-        valid, _ = _kept_documents(own, None, NOTHING_LEFT_OUT)
+        valid, _ = _kept_documents(own, None, KEEP_ALL)
         parts, split = (training.part(keep), own.part(valid)), _describe_validation(own.part(valid))
     else:
         parts, split = whole or _tails(training, keep, reading.held_out)
@@ -67,10 +67,10 @@ def open_text(paths: Sequence[str | Path], reading: Reading = AS_FOUND) -> Corpu
     return Corpus(*parts, files, fingerprint, report, roles=training.roles)
 
 
-def measured_text(paths: Sequence[str | Path], reading: Reading = AS_FOUND) -> Corpus[Document]:
+def open_evaluation_text(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING) -> Corpus[Document]:
     """Open documents for evaluation. Only blank and unreadable ones are dropped."""
     documents = open_documents(paths, reading.encoding, reading.columns)
-    keep, _ = _kept_documents(documents, None, NOTHING_LEFT_OUT)
+    keep, _ = _kept_documents(documents, None, KEEP_ALL)
     corpus = only_held_out(documents.part(keep), documents.files, "document", documents.choices, documents.notes)
     return replace(corpus, roles=documents.roles)
 
@@ -99,7 +99,7 @@ def _are_many(documents: Documents, keep: Mask) -> bool:
     return len(np.unique(documents.hashes[keep])) >= MANY
 
 
-def _whole_documents(documents: Documents, keep: Mask, reading: Reading) -> tuple[Parts, str] | None:
+def _whole_documents(documents: Documents, keep: Mask, reading: ReadingOptions) -> tuple[Parts, str] | None:
     """Hold out whole documents. Return None if there are few, or if they cover under half of the wanted characters."""
     if not _are_many(documents, keep):
         return None
@@ -144,8 +144,8 @@ def _tails(documents: Documents, keep: Mask, fraction: float | None) -> tuple[Pa
             yield Document(name, TextSlice(chunks.__iter__, cut.characters))
 
     in_heads, bytes_in_heads = (sum(column) for column in zip(*cuts, strict=True))
-    training = Part(heads, len(cuts), in_heads, bytes_in_heads)
-    held_out = Part(ends, sum(tails), total - in_heads, int(documents.n_bytes[keep].sum()) - bytes_in_heads)
+    training = CorpusPart(heads, len(cuts), in_heads, bytes_in_heads)
+    held_out = CorpusPart(ends, sum(tails), total - in_heads, int(documents.n_bytes[keep].sum()) - bytes_in_heads)
     which = "the document" if len(sizes) == 1 else f"each of {len(sizes)} documents"
     return (
         training,
@@ -158,12 +158,12 @@ def _wanted(total: int, fraction: float | None) -> int:
     return int(total * fraction) if fraction is not None else min(int(total * DEFAULT_FRACTION), MOST_HELD_OUT)
 
 
-def _describe_validation(part: Part[Document]) -> str:
+def _describe_validation(part: CorpusPart[Document]) -> str:
     """Describe held-out documents from validation files."""
     return f"held out: the validation files, {count(len(part), 'document')} of {part.n_characters:,} characters"
 
 
-def _describe_size(training: Part[Document], held_out: Part[Document]) -> str:
+def _describe_size(training: CorpusPart[Document], held_out: CorpusPart[Document]) -> str:
     """Describe the size of the held-out part, with its share of all characters."""
     share = held_out.n_characters / (training.n_characters + held_out.n_characters)
     return f"{held_out.n_characters:,} characters ({100 * share:.3g} %)"

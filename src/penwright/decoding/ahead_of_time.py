@@ -51,7 +51,7 @@ def compile_ahead(part: ModelPart, name: str, n_threads: int, graph: torch.expor
     The file holds no weights: load() supplies them.
     """
     toolchain.trusted_folder()
-    toolchain.keep_what_is_compiled()
+    toolchain.set_inductor_cache()
     path = _path(part, name, n_threads)
     unfinished = path.with_suffix(f".{os.getpid()}.pt2")
     used = {node.target for node in graph.graph.nodes}

@@ -13,10 +13,10 @@ from penwright.decoding.engine import DecodeEngine
 from penwright.decoding.export_inputs import n_several
 from penwright.decoding.padding import right_padded
 from penwright.decoding.sampling.beam_rules import BeamRule, BeamStep
-from penwright.decoding.sampling.next_token import Rule, Written
+from penwright.decoding.sampling.next_token import GeneratedToken, TokenRule
 from penwright.errors import PenwrightError
 from penwright.model.attention import KeysValues
-from penwright.model.cache import Cache, OpenCache
+from penwright.model.cache import Cache, ContinuousCache
 from penwright.model.decoder_only import DecoderOnly
 from penwright.model.encoder_decoder import EncoderDecoder
 
@@ -33,7 +33,7 @@ class Decodable(Protocol):
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
         """Append a token to each row; return the logits of the next one."""
 
-    def several(self, token: Int[Tensor, "1"], rule: Rule) -> Sequence[Written]:
+    def several(self, token: Int[Tensor, "1"], rule: TokenRule) -> Sequence[GeneratedToken]:
         """Generate several tokens after this one of the only row, by a rule.
 
         This token and all new ones but the last are appended. Returns no tokens, and appends none, if they must be
@@ -120,7 +120,7 @@ class _DecoderRows:
         self._lengths += 1
         return logits
 
-    def several(self, token: Int[Tensor, "1"], rule: Rule) -> Sequence[Written]:
+    def several(self, token: Int[Tensor, "1"], rule: TokenRule) -> Sequence[GeneratedToken]:
         """Generate several tokens after this one of the only row, by a rule."""
         found = self._stepper.several(token, self._cache, None, rule) if len(self._lengths) == 1 else ()
         if found:
@@ -205,7 +205,7 @@ class LiveBatch(_DecoderRows):
     def __init__(self, model: DecoderOnly, stepper: DecodeEngine):
         context, like = model.settings.context_length, model.decoder.kept_like
         tokens = torch.zeros(0, context, dtype=torch.long, device=like.device)
-        self._open = OpenCache(model.settings, model.settings.n_layers, context, like)
+        self._open = ContinuousCache(model.settings, model.settings.n_layers, context, like)
         super().__init__(model, stepper, tokens, np.zeros(0, dtype=np.int64), self._open)
 
     def take_in(self, others: PromptBatch) -> None:
@@ -261,7 +261,7 @@ class TargetBatch:
         """Append a token to each row; return the logits of the next one."""
         return self._stepper(tokens, self._cache, self._encoded)
 
-    def several(self, token: Int[Tensor, "1"], rule: Rule) -> Sequence[Written]:
+    def several(self, token: Int[Tensor, "1"], rule: TokenRule) -> Sequence[GeneratedToken]:
         """Generate several tokens after this one of the only row, by a rule."""
         alone = len(self._cache.lengths) == 1 and self._cache.origins is None
         return self._stepper.several(token, self._cache, self._encoded, rule) if alone else ()

@@ -15,8 +15,8 @@ from penwright.decoding.constraints.constrained_beams import ConstrainedBeams, c
 from penwright.decoding.constraints.term_automaton import ConstraintAutomaton
 from penwright.decoding.hypotheses import BeamSettings, Extension, Hypothesis, Wanted, Watch, hypothesis_of
 from penwright.decoding.sampling.beam_rules import BeamRule, BeamStep
-from penwright.decoding.sampling.filters import NEVER
-from penwright.decoding.sampling.topk import MOST, Choose, Choosing, MaskedTopK
+from penwright.decoding.sampling.filters import NEG_INF
+from penwright.decoding.sampling.topk import MAX_K, Choose, MaskedTopK, TokenSelector
 from penwright.decoding.sampling.utf8 import FREE, Situations, States, Utf8Rules
 
 Reals = Float[np.ndarray, "sentences n"]
@@ -69,7 +69,7 @@ def _gather(values: np.ndarray, places: Int[np.ndarray, "sentences m"]) -> np.nd
 def _unmasked(best: MaskedTopK, n: int) -> list[list[int]]:
     """List the first n tokens of each row, without masked ones."""
     pairs = zip(best.values.tolist(), best.places.tolist(), strict=True)
-    return [[token for value, token in zip(*row, strict=True) if value > NEVER][:n] for row in pairs]
+    return [[token for value, token in zip(*row, strict=True) if value > NEG_INF][:n] for row in pairs]
 
 
 class _Continuations(NamedTuple):
@@ -95,7 +95,7 @@ def beam_search(
     *,
     end_id: int,
     guides: Sequence[ConstraintAutomaton | None] = (),
-    choosing: Choosing | None = None,
+    choosing: TokenSelector | None = None,
     watch: Watch | None = None,
     wanted: Wanted | None = None,
 ) -> list[list[Hypothesis]]:
@@ -113,7 +113,7 @@ def beam_search(
     results: list[list[Hypothesis]] = [[] for _ in limits]
     logits = model.first().repeat_interleave(settings.beam_size, 0)
     device = logits.device
-    choosing = choosing or Choosing(Utf8Rules.free(logits.shape[1], settings.banned))
+    choosing = choosing or TokenSelector(Utf8Rules.free(logits.shape[1], settings.banned))
     search = _Search.start(limits, settings, guides, *choosing)
     model.branch(settings.beam_size)
     pending: list[_Continuations] = []  # steps that the model has already taken
@@ -171,9 +171,12 @@ class _Search:
     ) -> "_Search":
         """Return the search before its first step."""
         n_sentences, beam_size = len(limits), settings.beam_size
-        log_probs = np.full((n_sentences, beam_size), NEVER)
+        log_probs = np.full((n_sentences, beam_size), NEG_INF)
         log_probs[:, 0] = 0.0  # all beams begin alike, so only the first may continue
-        none, never = np.zeros((n_sentences, settings.n_best), np.int64), np.full((n_sentences, settings.n_best), NEVER)
+        none, never = (
+            np.zeros((n_sentences, settings.n_best), np.int64),
+            np.full((n_sentences, settings.n_best), NEG_INF),
+        )
         guided = {
             place: ConstrainedBeams.start(guide, limits[place], beam_size)
             for place, guide in enumerate(guides)
@@ -198,13 +201,13 @@ class _Search:
         ended = tokens == end_id
         if ended.any():
             self.finished = self.finished.best_with(self._ends(ended))
-            self.log_probs, self.merits = (np.where(ended, NEVER, x) for x in (self.log_probs, self.merits))
+            self.log_probs, self.merits = (np.where(ended, NEG_INF, x) for x in (self.log_probs, self.merits))
         return parents + np.arange(len(parents))[:, None] * self.settings.beam_size
 
     def _ends(self, which: Bool[np.ndarray, "sentences n"]) -> _Ends:
         """Return the hypotheses that would be finished if these beams ended now."""
         lengths = np.full_like(self.history[-1].tokens, self.length)
-        log_probs, merits = (np.where(which, x, NEVER) for x in (self.log_probs, self.merits))
+        log_probs, merits = (np.where(which, x, NEG_INF) for x in (self.log_probs, self.merits))
         places = np.broadcast_to(np.arange(self.settings.beam_size), lengths.shape)
         return _Ends(lengths, places, log_probs, merits / self.length**self.settings.length_penalty)
 
@@ -264,21 +267,21 @@ class _Search:
 
     def _allowed_top_k(self, logits: Tensor, situations: Situations, n_best: int, end_id: int) -> MaskedTopK:
         """Return the likeliest tokens of each row that its guide, if any, allows."""
-        best = self.choose(logits, self.spelling, situations, max(n_best, min(MOST, logits.shape[1])))
+        best = self.choose(logits, self.spelling, situations, max(n_best, min(MAX_K, logits.shape[1])))
         self.spelling.forbid(logits, situations)  # all logits: tokens that a guide wants may not be among the best
         rows, tokens = list[int](), list[int]()
         for place, guided in self.guided.items():
             for beam, banned in guided.banned(self.length, end_id):
                 row = place * self.settings.beam_size + beam
                 if isinstance(banned, Tensor):
-                    logits[row].masked_fill_(banned.to(logits.device), NEVER)
+                    logits[row].masked_fill_(banned.to(logits.device), NEG_INF)
                 else:
                     rows += [row] * len(banned)
                     tokens += banned
         if rows:
-            logits[rows, tokens] = NEVER
+            logits[rows, tokens] = NEG_INF
         values, found = logits.gather(1, best.places), best.places
-        short = ((values > NEVER).sum(1) < n_best).nonzero()[:, 0]
+        short = ((values > NEG_INF).sum(1) < n_best).nonzero()[:, 0]
         if len(short):  # too many of the best are banned
             others = self.choose(logits[short], self.spelling, situations[short.cpu().numpy()], values.shape[1])
             values[short], found[short] = others.values, others.places
@@ -320,7 +323,7 @@ class _Search:
             hypotheses = (
                 hypothesis_of(tokens, sums, length, log_prob, place < settings.n_best, settings.length_penalty)
                 for place, (tokens, sums, length, log_prob) in enumerate(zip(*each, strict=True))
-                if log_prob > NEVER
+                if log_prob > NEG_INF
             )
             found.append((number, list(islice(hypotheses, settings.n_best))))
         return found

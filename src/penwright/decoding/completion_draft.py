@@ -5,15 +5,15 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from penwright.config import DecodingSettings
-from penwright.decoding.constraints.constraints import CompletionConstraint, GuidedRows, is_constrained
+from penwright.decoding.constraints.constraints import CompletionConstraint, ConstrainedRows, is_constrained
 from penwright.decoding.constraints.expressions import never_end
 from penwright.decoding.generation_loop import Finish, TokenConstraint
 from penwright.decoding.sampling.penalties import Bias
 from penwright.decoding.sampling.sampler import Sampling
 from penwright.decoding.sampling.topk import Choose, likeliest
 from penwright.decoding.sampling.utf8 import Utf8Rules
-from penwright.decoding.sampling.utf8_rows import SpelledRows
-from penwright.decoding.unknown_tokens import never_written
+from penwright.decoding.sampling.utf8_rows import Utf8Rows
+from penwright.decoding.unknown_tokens import never_generated
 from penwright.errors import UsageError
 from penwright.tokenizers import TextStream, Tokenizer
 
@@ -57,7 +57,7 @@ def _overlap(text: str, stop: str) -> int:
 
 MAX_NEW_TOKENS = 400  # the default if the settings give none
 # Settings that do not affect how a token is drawn: rows that differ only in these are sampled together.
-APART = {"seed", "stop", "max_new_tokens", "min_new_tokens", "pattern", "banned_words", "required_words"}
+PER_ROW_SETTINGS = {"seed", "stop", "max_new_tokens", "min_new_tokens", "pattern", "banned_words", "required_words"}
 
 
 class DecodingPlan(NamedTuple):
@@ -72,11 +72,11 @@ class DecodingPlan(NamedTuple):
     def constraint(self, prompts: Sequence[str], choose: Choose = likeliest) -> TokenConstraint:
         """Return the constraint on completions of these prompts. In any case, it keeps their characters whole."""
         if self.guide:
-            return GuidedRows(self.guide, prompts)
-        return SpelledRows(self.spelling, [self.n_new] * len(prompts), choose)
+            return ConstrainedRows(self.guide, prompts)
+        return Utf8Rows(self.spelling, [self.n_new] * len(prompts), choose)
 
 
-def manner_of(
+def plan_of(
     tokenizer: Tokenizer,
     settings: DecodingSettings,
     prompts: Sequence[str],
@@ -92,14 +92,14 @@ def manner_of(
     text_biases = [_bias(tokenizer, text, value) for text, value in settings.logit_bias.items()]
     token_biases = [Bias([[token]], value) for token, value in (biases or {}).items()]
     breakers = _tokens_containing(tokenizer, settings.dry_breakers) if settings.dry_multiplier else ()
-    banned = never_written(tokenizer)
+    banned = never_generated(tokenizer)
     sampling = Sampling(banned, settings, (*text_biases, *token_biases), breakers)
     guide = (
         CompletionConstraint(settings, tokenizer, prompts, n_new, check)
         if prompts and is_constrained(settings)
         else None
     )
-    key = f"{settings.model_dump_json(exclude=APART)} {biases or ''}"
+    key = f"{settings.model_dump_json(exclude=PER_ROW_SETTINGS)} {biases or ''}"
     return DecodingPlan(sampling, n_new, guide, Utf8Rules.of(tokenizer, banned), key)
 
 

@@ -19,12 +19,12 @@ from torch import Tensor
 from penwright.decoding.batches import LiveBatch, PromptBatch, evaluating, in_view
 from penwright.decoding.engine import DecodeEngine
 from penwright.decoding.generation_loop import log_probs_of, not_nan
-from penwright.decoding.requests import News, Request, Row
+from penwright.decoding.requests import Request, RunningCompletion, TokenUpdate
 from penwright.decoding.sampling.filters import Logits
 from penwright.decoding.sampling.penalties import History
-from penwright.decoding.sampling.sampler import Together
+from penwright.decoding.sampling.sampler import JoinedRng
 from penwright.decoding.sampling.utf8 import FREE, Situations, Utf8Rules
-from penwright.decoding.unknown_tokens import never_written
+from penwright.decoding.unknown_tokens import never_generated
 from penwright.model.attention import KeysValues
 from penwright.model.decoder_only import DecoderOnly
 from penwright.tokenizers import Tokenizer
@@ -77,17 +77,17 @@ Known = Callable[[int], list[KeysValues]]  # returns the keys and values of the 
 READ_TOKENS = 1024  # of prompts at a time, padding included, so that running rows do not wait long
 
 
-class Pool:
+class ContinuousBatch:
     """A continuous batch of completions. Only `join` may be called from other threads."""
 
     def __init__(self, model: DecoderOnly, tokenizer: Tokenizer, stepper: DecodeEngine, max_rows: int = 64):
         self._model, self._tokenizer, self._stepper = model, tokenizer, stepper
         self._max_rows, self._context = max_rows, model.settings.context_length
         self._batch = LiveBatch(model, stepper)
-        self._rows: list[Row] = []
+        self._rows: list[RunningCompletion] = []
         self._waiting: deque[Request] = deque()
         self._prefixes = Prefixes()
-        self._spelling = Utf8Rules.of(tokenizer, never_written(tokenizer))
+        self._spelling = Utf8Rules.of(tokenizer, never_generated(tokenizer))
 
     @property
     def n_rows(self) -> int:
@@ -116,7 +116,7 @@ class Pool:
         return given_up
 
     @torch.inference_mode()
-    def step(self) -> list[tuple[Request, News]]:
+    def step(self) -> list[tuple[Request, TokenUpdate]]:
         """Generate a token for each row. Canceled rows leave first, and waiting requests join if they fit.
 
         A row that is alone may get several tokens.
@@ -132,11 +132,11 @@ class Pool:
             self._keep([each.finish is None for _, each in news])
         return news
 
-    def _several(self, last: Int[Tensor, " rows"]) -> list[tuple[Request, News]]:
+    def _several(self, last: Int[Tensor, " rows"]) -> list[tuple[Request, TokenUpdate]]:
         """Generate several tokens of the only row, if no request waits and a simple rule suffices."""
         if len(self._rows) != 1 or self._waiting or not (rule := self._rows[0].rule()):
             return []
-        row, news = self._rows[0], list[tuple[Request, News]]()
+        row, news = self._rows[0], list[tuple[Request, TokenUpdate]]()
         for token, log_prob in self._batch.several(last, rule):
             news.append((row.request, row.push(token, not_nan(log_prob), None)))
             if news[-1][1].finish is not None:
@@ -175,7 +175,7 @@ class Pool:
                 read.select(rows)
                 logits = logits[rows]
             self._batch.take_in(read)
-            self._rows += [Row(request, self._tokenizer, logits) for request in group]
+            self._rows += [RunningCompletion(request, self._tokenizer, logits) for request in group]
             yield logits
 
     def _known(self) -> "list[tuple[Tokens, Known]]":
@@ -183,7 +183,7 @@ class Pool:
         running = [(self._batch.seen(row), partial(self._batch.known, row)) for row in range(len(self._rows))]
         return running + [(prefix.tokens, prefix.cut) for prefix in self._prefixes.kept]
 
-    def _write(self, logits: Logits) -> list[tuple[Request, News]]:
+    def _write(self, logits: Logits) -> list[tuple[Request, TokenUpdate]]:
         tokens, reshaped = self._choose(self._possible(logits))
         values, chosen = log_probs_of(tokens, logits), tokens.tolist()
         news = []
@@ -222,7 +222,7 @@ class Pool:
             sampling, histories = rows[0].sampling, [row.history for row in rows if row.history is not None]
             history = History.joined(histories) if histories else None
             reshaped = sampling.reshape(possible[places], history)
-            tokens[places] = sampling.pick(reshaped, Together([row.chances for row in rows]))
+            tokens[places] = sampling.pick(reshaped, JoinedRng([row.chances for row in rows]))
             drawn_from.update(zip(places, reshaped, strict=True))
         return tokens, drawn_from
 

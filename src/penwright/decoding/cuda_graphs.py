@@ -23,7 +23,7 @@ STEPS_BEFORE = 2  # of one kind that run before it is captured: capture takes lo
 MOST_GRAPHS = 4  # graphs kept at a time
 
 Replay = Callable[[], None]
-Moving = tuple[Tensor, Tensor, Tensor | None]  # tokens, lengths and origins
+ChangingInputs = tuple[Tensor, Tensor, Tensor | None]  # tokens, lengths and origins
 Key = tuple[object, ...]
 
 
@@ -48,7 +48,7 @@ def _stream(device: torch.device, thread: int) -> "torch.cuda.Stream":
 class _Graph(NamedTuple):
     """A captured step."""
 
-    moving: Moving  # the tensors from which it reads the inputs that change
+    moving: ChangingInputs  # the tensors from which it reads the inputs that change
     replay: Replay
     logits: Tensor  # the tensor that it writes
 
@@ -111,7 +111,7 @@ class StepGraphs:
         return logits
 
 
-def _changing_inputs(inputs: Inputs) -> Moving:
+def _changing_inputs(inputs: Inputs) -> ChangingInputs:
     """Return the inputs that change at each step."""
     tokens, lengths, _, origins, _, _ = inputs
     return tokens, lengths, origins

@@ -23,8 +23,8 @@ from penwright.decoding.exported import (
     as_layers,
 )
 from penwright.decoding.sampling.beam_rules import BeamRule, BeamStep
-from penwright.decoding.sampling.next_token import Rule, Written
-from penwright.decoding.sampling.topk import COMPILES, MOST, MaskedTopK, likeliest
+from penwright.decoding.sampling.next_token import GeneratedToken, TokenRule
+from penwright.decoding.sampling.topk import COMPILES, MAX_K, MaskedTopK, likeliest
 from penwright.decoding.sampling.utf8 import Situations, Utf8Rules
 from penwright.errors import PenwrightError, Say, say_nothing
 from penwright.model.block import Encoded
@@ -34,7 +34,7 @@ from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.native import toolchain
 
 READ_TOGETHER = 2  # sources at least: export would treat one as a special case
-LITTLE = 30_000_000  # parameters: in larger models, the overhead of Python is negligible
+MAX_PARAMETERS_SEVERAL = 30_000_000  # parameters: in larger models, the overhead of Python is negligible
 NEAR = 0.05  # tolerated error of logits, relative to their norm: rounding to int8 in another order
 NEAR_NATS = 0.5  # tolerated error of log-probabilities, which does not average out; real faults are larger
 WORTH_THREADS: dict[Part, float] = {  # parameters: in smaller steps threads wait for each other after every product
@@ -103,8 +103,8 @@ class DecodeEngine:
         return logits
 
     def several(
-        self, token: Int[Tensor, "1"], cache: Cache, encoded: Encoded | None, rule: Rule
-    ) -> tuple[Written, ...]:
+        self, token: Int[Tensor, "1"], cache: Cache, encoded: Encoded | None, rule: TokenRule
+    ) -> tuple[GeneratedToken, ...]:
         """Generate several tokens after this one of the only row.
 
         This token and all new ones but the last are appended to the cache. Returns no tokens if there is no compiled
@@ -119,7 +119,7 @@ class DecodeEngine:
         *row, _, source, padding = _step_inputs(token, cache, encoded, None)
         log_probs, tokens = compiled(*row, source, padding, rule.tensors(n_tokens))
         cache.advance(n_tokens)
-        return tuple(map(Written, tokens.tolist(), log_probs.tolist()))
+        return tuple(map(GeneratedToken, tokens.tolist(), log_probs.tolist()))
 
     def beams(
         self, tokens: Int[Tensor, " beams"], cache: Cache, encoded: Encoded, rule: BeamRule
@@ -131,7 +131,7 @@ class DecodeEngine:
         """
         compiled, n_beams = self._compiled("beams", tokens.device), len(tokens)
         n_steps = n_several(self._model)
-        if compiled is None or n_beams > MOST or cache.longest + n_steps > cache.capacity:
+        if compiled is None or n_beams > MAX_K or cache.longest + n_steps > cache.capacity:
             return ()
         self.watch()
         cache.make_room(n_steps)
@@ -176,7 +176,7 @@ class DecodeEngine:
         self, logits: Float[Tensor, "rows vocab_size"], spelling: Utf8Rules, situations: Situations, n: int
     ) -> MaskedTopK:
         """Return the n likeliest allowed tokens of each row. This may overwrite the logits."""
-        compiled = self._compiled("best", logits.device) if n <= MOST else None
+        compiled = self._compiled("best", logits.device) if n <= MAX_K else None
         if compiled is None:
             return likeliest(logits, spelling, situations, n)
         values, places, normalisers = compiled(logits.contiguous(), spelling.bits, torch.from_numpy(situations))
@@ -219,7 +219,7 @@ def compile_steps(model: DecoderOnly | EncoderDecoder, say: Say = say_nothing) -
     This takes up to a minute for each part, once per machine. Later processes use the result with any weights.
     Raises PenwrightError if the compiled code does not compute what the model does.
     """
-    toolchain.require()
+    toolchain.require_compiler()
     for number, part in enumerate(_parts(model), 1):
         part_module = _module(model, part)
         n_threads = _threads(part_module, part)
@@ -266,7 +266,7 @@ def _parts(model: DecoderOnly | EncoderDecoder) -> tuple[Part, ...]:
     parts: tuple[Part, ...] = ("one", "many", *others)
     if not COMPILES:
         return parts
-    if _n_parameters(model) >= LITTLE:
+    if _n_parameters(model) >= MAX_PARAMETERS_SEVERAL:
         return (*parts, "best")
     return (*parts, "best", "several") if isinstance(model, DecoderOnly) else (*parts, "best", "several", "beams")
 

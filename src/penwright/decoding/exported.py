@@ -6,8 +6,8 @@ from torch import Tensor
 
 from penwright.decoding.ahead_of_time import ModelPart
 from penwright.decoding.sampling.beam_rules import best_continuations
-from penwright.decoding.sampling.filters import NEVER
-from penwright.decoding.sampling.topk import MOST, MaskedTopK
+from penwright.decoding.sampling.filters import NEG_INF
+from penwright.decoding.sampling.topk import MAX_K, MaskedTopK
 from penwright.decoding.sampling.utf8 import MOST_LEFT, N_STATES
 from penwright.model.attention import Kernel, KeysValues
 from penwright.model.attention_recording import swap_kernels
@@ -120,10 +120,10 @@ class MultiBeamStep(ModelPart):
                 origins = torch.where(places < lengths[0, :1], origins[0, parents], own)[None]
             logits = self.step(tokens, lengths, kept, origins, source, padding)
             situations = states + N_STATES * left.clamp(0, MOST_LEFT)
-            best = MaskedTopK(*torch.ops.penwright.likeliest(logits, allowed, situations, MOST))
+            best = MaskedTopK(*torch.ops.penwright.likeliest(logits, allowed, situations, MAX_K))
             sums, written, parents = best_continuations(log_probs, best)
             found.append((sums, written, parents))
-            log_probs = sums.masked_fill(written == end_id, NEVER)
+            log_probs = sums.masked_fill(written == end_id, NEG_INF)
             states = states_after[states[parents], written].long()
             tokens, lengths = written.view_as(tokens), lengths + 1
         log_probs, tokens, parents = (torch.stack(column) for column in zip(*found, strict=True))
@@ -183,7 +183,7 @@ class TopKStep(ModelPart):
         situations: Int64[Tensor, " rows"],
     ) -> tuple[Float[Tensor, "rows n"], Int[Tensor, "rows n"], Float[Tensor, " rows"]]:
         """Return the fields of a MaskedTopK over the tokens whose bits are set for the situation of each row."""
-        found: tuple[Tensor, Tensor, Tensor] = torch.ops.penwright.likeliest(logits, allowed, situations, MOST)
+        found: tuple[Tensor, Tensor, Tensor] = torch.ops.penwright.likeliest(logits, allowed, situations, MAX_K)
         return found
 
 

@@ -11,11 +11,11 @@ from jaxtyping import Int
 from torch import Tensor
 
 from penwright.decoding.batches import Decodable, diverged
-from penwright.decoding.sampling.filters import NEVER, Logits
-from penwright.decoding.sampling.next_token import Written
+from penwright.decoding.sampling.filters import NEG_INF, Logits
+from penwright.decoding.sampling.next_token import GeneratedToken
 from penwright.decoding.sampling.penalties import History
 from penwright.decoding.sampling.sampler import RowRng, Sampling
-from penwright.decoding.sampling.utf8_rows import SpelledRows
+from penwright.decoding.sampling.utf8_rows import Utf8Rows
 
 Finish = Literal["end", "stop", "length"]  # the end token; a stop string; the maximum length
 StopRule = Callable[[int, int], bool]  # called with the number of a row and its new token; True ends the row
@@ -90,7 +90,7 @@ class _Generation:
     history: History | None
     constraint: TokenConstraint | None
     logits: Logits  # after the tokens so far; stale while `chosen` holds tokens
-    chosen: deque[Written] = field(default_factory=deque)  # in advance, for one row; all but the last are cached
+    chosen: deque[GeneratedToken] = field(default_factory=deque)  # in advance, for one row; all but the last are cached
 
     def choose(self, n_left: int, not_yet: int | None) -> tuple[Int[Tensor, " rows"], list[float]]:
         """Choose the next tokens, which n_left more may follow; return them and their log-probabilities in nats."""
@@ -104,9 +104,9 @@ class _Generation:
         tokens = self.sampling.choose(allowed, self.history, self.chances)
         return tokens, log_probs_of(tokens, self.logits)
 
-    def _utf8_rows(self) -> SpelledRows | None:
+    def _utf8_rows(self) -> Utf8Rows | None:
         """Return the UTF-8 rules of the rows, if nothing but these and the logits decides the next tokens."""
-        return self.constraint if self.sampling.is_simple and isinstance(self.constraint, SpelledRows) else None
+        return self.constraint if self.sampling.is_simple and isinstance(self.constraint, Utf8Rows) else None
 
     def keep(self, kept: Sequence[int], tokens: Int[Tensor, " rows"]) -> Int[Tensor, " kept"]:
         """Drop all other rows; return the tokens of the kept ones."""
@@ -150,8 +150,8 @@ def possible(logits: Logits, constraint: TokenConstraint | None, n_left: int, no
     if not_yet is None:
         return logits
     others = logits.clone()
-    others[:, not_yet] = NEVER
-    others[:, not_yet] = torch.where(others.amax(-1) > NEVER, NEVER, logits[:, not_yet])
+    others[:, not_yet] = NEG_INF
+    others[:, not_yet] = torch.where(others.amax(-1) > NEG_INF, NEG_INF, logits[:, not_yet])
     return others
 
 

@@ -7,8 +7,8 @@ from penwright.decoding.batches import Decodable
 from penwright.decoding.generation_loop import generate
 from penwright.decoding.hypotheses import BeamSettings, Hypothesis, Wanted, hypothesis_of
 from penwright.decoding.sampling.sampler import Sampling
-from penwright.decoding.sampling.topk import Choosing
-from penwright.decoding.sampling.utf8_rows import SpelledRows
+from penwright.decoding.sampling.topk import TokenSelector
+from penwright.decoding.sampling.utf8_rows import Utf8Rows
 
 
 def greedy_search(
@@ -17,7 +17,7 @@ def greedy_search(
     settings: BeamSettings,
     *,
     end_id: int,
-    choosing: Choosing,
+    choosing: TokenSelector,
     wanted: Wanted | None = None,
 ) -> list[list[Hypothesis]]:
     """Return one hypothesis for each row of the model, taking the likeliest token at each step.
@@ -39,7 +39,7 @@ def greedy_search(
         end_id=end_id,
         max_new_tokens=max(limits),
         should_stop=is_over,
-        constraint=SpelledRows(choosing.spelling, limits, choosing.choose),
+        constraint=Utf8Rows(choosing.spelling, limits, choosing.choose),
     )
     for step in steps:
         for row, token, log_prob in zip(step.rows, step.tokens, step.log_probs, strict=True):

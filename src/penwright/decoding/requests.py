@@ -10,16 +10,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from penwright.decoding.completion_draft import CompletionDraft, DecodingPlan
-from penwright.decoding.constraints.constraints import GuidedRows
+from penwright.decoding.constraints.constraints import ConstrainedRows
 from penwright.decoding.generation_loop import Finish, possible
 from penwright.decoding.sampling.filters import Logits
-from penwright.decoding.sampling.next_token import Rule
+from penwright.decoding.sampling.next_token import TokenRule
 from penwright.decoding.sampling.penalties import History
 from penwright.decoding.sampling.sampler import RowRng
 from penwright.tokenizers import Tokenizer
 
 
-class Likely(NamedTuple):
+class TokenCandidate(NamedTuple):
     """A candidate for the next token."""
 
     token: int
@@ -27,22 +27,22 @@ class Likely(NamedTuple):
     chance: float  # probability of being drawn under the settings, without XTC (which is random)
 
 
-class Look(NamedTuple):
+class CandidateReport(NamedTuple):
     """The candidates among which a token was chosen."""
 
     rank: int  # of the chosen token, under the model itself; 1 is the likeliest
     entropy: float  # of the model's distribution, in nats
-    likely: tuple[Likely, ...]  # likeliest first
+    likely: tuple[TokenCandidate, ...]  # likeliest first
 
 
-class News(NamedTuple):
+class TokenUpdate(NamedTuple):
     """A new token of a completion, and the text that it adds."""
 
     token: int
     log_prob: float  # in nats, under the model itself
     text: str  # that can be shown now: whole characters, no part of a stop string
     finish: Finish | None = None  # why the completion ends with this token
-    look: Look | None = None
+    look: CandidateReport | None = None
 
 
 @dataclass(eq=False)
@@ -57,7 +57,7 @@ class Request:
     left: bool = False  # set to cancel the request; any thread may set it
 
 
-class Row:
+class RunningCompletion:
     """A completion that is being generated."""
 
     def __init__(self, request: Request, tokenizer: Tokenizer, logits: Logits):
@@ -68,7 +68,7 @@ class Row:
         self.draft = CompletionDraft.begin(tokenizer, request.prompt, prompt, request.number, settings.stop)
         self.chances = RowRng(settings.seed, [request.number])
         self.history = History([prompt], logits[:1]) if manner.sampling.looks_back else None
-        self.guided = GuidedRows(manner.guide, [request.prompt]) if manner.guide else None
+        self.guided = ConstrainedRows(manner.guide, [request.prompt]) if manner.guide else None
         self._spelling, self.state = manner.spelling, np.uint8(0)
         self.n_left = manner.n_new
 
@@ -77,12 +77,12 @@ class Row:
         """Whether more than UTF-8 validity limits the next token."""
         return self.guided is not None or not self._may_end
 
-    def rule(self) -> Rule | None:
+    def rule(self) -> TokenRule | None:
         """Return the rule by which one call may generate several tokens; None if each must be chosen on its own."""
         if self.is_bound or self.request.n_likely or not self.sampling.is_simple:
             return None
         temperature = self.sampling.settings.temperature
-        return Rule(self._spelling, int(self.state), self.n_left - 1, temperature, self.chances)
+        return TokenRule(self._spelling, int(self.state), self.n_left - 1, temperature, self.chances)
 
     @property
     def _may_end(self) -> bool:
@@ -92,7 +92,7 @@ class Row:
         """Return the logits with forbidden next tokens masked."""
         return possible(logits, self.guided, self.n_left - 1, None if self._may_end else self._end_id)
 
-    def push(self, token: int, log_prob: float, look: Look | None) -> News:
+    def push(self, token: int, log_prob: float, look: CandidateReport | None) -> TokenUpdate:
         """Append a token; return what is new in the completion."""
         draft, n_shown = self.draft, len(self.draft.pieces)
         draft.tokens.append(token)
@@ -106,9 +106,11 @@ class Row:
             draft.close(finish)
         else:
             self._advance(token)
-        return News(token, log_prob, "".join(draft.pieces[n_shown:]), finish, look)
+        return TokenUpdate(token, log_prob, "".join(draft.pieces[n_shown:]), finish, look)
 
-    def look(self, logits: Float[Tensor, " vocab_size"], reshaped: Float[Tensor, " vocab_size"], token: int) -> Look:
+    def look(
+        self, logits: Float[Tensor, " vocab_size"], reshaped: Float[Tensor, " vocab_size"], token: int
+    ) -> CandidateReport:
         """Describe the candidates among which this token was chosen."""
         log_probs = logits.log_softmax(-1)
         best = log_probs.topk(min(self.request.n_likely, len(log_probs)))
@@ -118,7 +120,9 @@ class Row:
             chances = reshaped.softmax(-1)
         likely = zip(best.indices.tolist(), best.values.tolist(), chances[best.indices].tolist(), strict=True)
         entropy = torch.special.entr(log_probs.exp()).sum()
-        return Look(int((log_probs > log_probs[token]).sum()) + 1, float(entropy), tuple(Likely(*x) for x in likely))
+        return CandidateReport(
+            int((log_probs > log_probs[token]).sum()) + 1, float(entropy), tuple(TokenCandidate(*x) for x in likely)
+        )
 
     def _advance(self, token: int) -> None:
         self.state = self._spelling.after[self.state, token]

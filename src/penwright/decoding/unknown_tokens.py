@@ -5,7 +5,7 @@ from penwright.tokenizers import Tokenizer
 CONTROLS = {*map(chr, [*range(0x20), *range(0x7F, 0xA0)]), "\u2028", "\u2029"} - {"\t"}
 
 
-def never_written(tokenizer: Tokenizer) -> tuple[int, ...]:
+def never_generated(tokenizer: Tokenizer) -> tuple[int, ...]:
     """Return the special tokens that stand for no text, except the end token, which may be generated."""
     ids = (tokenizer.pad_id, tokenizer.start_id, tokenizer.unknown_id)
     return tuple(token for token in ids if token is not None)

@@ -12,21 +12,23 @@ from torch.nn import functional as F
 
 from penwright.data.batches import LabelledBatch
 from penwright.decoding.batches import evaluating
-from penwright.evaluation.perplexity import Surprise
+from penwright.evaluation.perplexity import NegativeLogLikelihood
 from penwright.evaluation.scores import Score
 from penwright.model.encoder_only import EncoderOnly
 
 Counts = NDArray[np.int64]
 
 
-def classified(log_probs: Float[Tensor, "texts n_labels"], labels: Int64[Tensor, " texts"]) -> tuple[Counts, Surprise]:
+def confusion_and_nll(
+    log_probs: Float[Tensor, "texts n_labels"], labels: Int64[Tensor, " texts"]
+) -> tuple[Counts, NegativeLogLikelihood]:
     """Return the confusion matrix and the total negative log-likelihood of the true labels.
 
     Rows of the matrix are true labels, columns are predicted ones.
     """
     counts = np.zeros((log_probs.shape[1], log_probs.shape[1]), dtype=np.int64)
     np.add.at(counts, (labels.numpy(), log_probs.argmax(-1).numpy()), 1)
-    return counts, Surprise(float(F.nll_loss(log_probs, labels, reduction="sum")), len(labels))
+    return counts, NegativeLogLikelihood(float(F.nll_loss(log_probs, labels, reduction="sum")), len(labels))
 
 
 def classification_scores(counts: Counts) -> tuple[Score, ...]:
@@ -77,10 +79,10 @@ def calibration(model: EncoderOnly, batches: Iterable[LabelledBatch], device: to
             best = logits.double().softmax(-1).max(-1)
             confidences.append(best.values.cpu().numpy())
             right.append((best.indices.cpu() == batch.targets).numpy())
-    return calibration_of(np.concatenate(confidences), np.concatenate(right))
+    return compute_calibration(np.concatenate(confidences), np.concatenate(right))
 
 
-def calibration_of(confidences: NDArray[np.float64], right: NDArray[np.bool_]) -> Calibration:
+def compute_calibration(confidences: NDArray[np.float64], right: NDArray[np.bool_]) -> Calibration:
     """Compute the calibration from the confidence in each text's label, and whether the label is right.
 
     A value on the border of two bins belongs to the upper one.

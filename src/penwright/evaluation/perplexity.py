@@ -14,10 +14,10 @@ from penwright.evaluation.scores import Score
 from penwright.losses import summed_loss
 from penwright.model import Model
 
-N_CHARACTERS = 160_000  # in Unicode 17, roughly; an unknown character may be any of them
+N_UNICODE_CHARACTERS = 160_000  # in Unicode 17, roughly; an unknown character may be any of them
 
 
-class Surprise(NamedTuple):
+class NegativeLogLikelihood(NamedTuple):
     """The total negative log-likelihood of all targets in nats, and the number of targets."""
 
     nats: float
@@ -30,7 +30,9 @@ class Surprise(NamedTuple):
 
 
 @torch.inference_mode()
-def surprise(model: Model, batches: Iterable[Batch], device: torch.device, ignored: int = IGNORED) -> Surprise:
+def negative_log_likelihood(
+    model: Model, batches: Iterable[Batch], device: torch.device, ignored: int = IGNORED
+) -> NegativeLogLikelihood:
     """Return the negative log-likelihood of all batches, in evaluation mode. Targets equal to `ignored` are skipped."""
     was_training = model.training
     model.eval()
@@ -40,7 +42,7 @@ def surprise(model: Model, batches: Iterable[Batch], device: torch.device, ignor
         nats += float(summed_loss(model, counted.to(device)))
         n_targets += counted.n_targets
     model.train(was_training)
-    return Surprise(nats, n_targets)
+    return NegativeLogLikelihood(nats, n_targets)
 
 
 def _without(batch: Batch, ignored: int) -> Batch:
@@ -48,16 +50,16 @@ def _without(batch: Batch, ignored: int) -> Batch:
     return replace(batch, targets=targets, n_targets=int((targets != IGNORED).sum()))
 
 
-def text_scores(total: Surprise, n_bytes: int, n_unknown: int = 0) -> tuple[Score, ...]:
+def text_scores(total: NegativeLogLikelihood, n_bytes: int, n_unknown: int = 0) -> tuple[Score, ...]:
     """Return nats per token and bits per byte of a held-out text with `n_bytes` bytes in UTF-8.
 
     Bits per byte count all bits needed to restore the text. A character unknown to the tokenizer therefore costs its
     token, plus the bits that identify the character.
     """
-    bits = total.nats / log(2) + n_unknown * log2(N_CHARACTERS)
+    bits = total.nats / log(2) + n_unknown * log2(N_UNICODE_CHARACTERS)
     note = f"{n_bytes:,} held-out bytes"
     if n_unknown:
-        note += f", with {n_unknown:,} unknown characters at {log2(N_CHARACTERS):.1f} extra bits each"
+        note += f", with {n_unknown:,} unknown characters at {log2(N_UNICODE_CHARACTERS):.1f} extra bits each"
     return Score("nats per token", total.mean), Score("bits per byte", bits / max(1, n_bytes), note=note)
 
 

@@ -18,7 +18,7 @@ from penwright.translation.translator import Translator
 LENGTH_PENALTIES = tuple(n / 5 for n in range(11))
 COVERAGE_PENALTIES = (0.0, 0.05, 0.1, 0.2, 0.4)
 FEWEST = 20  # pairs needed for tuning
-CHANCE = 0.05  # significance level: a gain with a smaller p-value counts as an improvement
+SIGNIFICANCE_LEVEL = 0.05  # significance level: a gain with a smaller p-value counts as an improvement
 
 
 class Trial(NamedTuple):
@@ -41,7 +41,7 @@ class Tuning:
     @property
     def is_better(self) -> bool:
         """Whether the best settings are significantly better than the current ones."""
-        return self.after > self.before and self.p < CHANCE
+        return self.after > self.before and self.p < SIGNIFICANCE_LEVEL
 
 
 def tune(translator: Translator, sources: Sequence[str], references: Sequence[str], say: Say = say_nothing) -> Tuning:
@@ -71,7 +71,7 @@ def tune(translator: Translator, sources: Sequence[str], references: Sequence[st
     return Tuning(tuple(trials), _bleu(before, references), _bleu(after, references), p)
 
 
-def tuned(settings: DecodingSettings, trial: Trial) -> DecodingSettings:
+def apply_trial(settings: DecodingSettings, trial: Trial) -> DecodingSettings:
     """Return the settings with the penalties of the trial."""
     return settings.model_copy(
         update={"length_penalty": trial.length_penalty, "coverage_penalty": trial.coverage_penalty}
@@ -80,7 +80,7 @@ def tuned(settings: DecodingSettings, trial: Trial) -> DecodingSettings:
 
 def _translated_by(translator: Translator, sources: Sequence[str], trial: Trial) -> list[str]:
     current = translator.defaults
-    translator.defaults = tuned(current, trial)
+    translator.defaults = apply_trial(current, trial)
     try:
         return [translation.text for translation in translator.translate(sources, demands=NO_CONSTRAINTS)]
     finally:

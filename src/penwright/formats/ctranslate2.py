@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from penwright.config import ModelSettings, Precision
 from penwright.errors import PenwrightError
-from penwright.formats.outside import check_limits, copied, optional_package
+from penwright.formats.outside import check_limits, cpu_copy, optional_package
 from penwright.model import Model
 from penwright.model.attention import Attention
 from penwright.model.block import Block, Stack
@@ -107,7 +107,7 @@ def _variant(specs: Any, settings: ModelSettings) -> dict[str, Any]:
 
 
 def _fill_embedding(spec: Spec, table: Spec, embedding: Embedding, settings: ModelSettings) -> None:
-    table.weight = copied(embedding.tokens.weight)
+    table.weight = cpu_copy(embedding.tokens.weight)
     spec.scale_embeddings = embedding.scale != 1
     if not isinstance(embedding.norm, nn.Identity):
         _fill_norm(spec.layernorm_embedding, embedding.norm)
@@ -123,7 +123,7 @@ def _position_table(embedding: Embedding, settings: ModelSettings) -> Tensor:
     """
     if embedding.positions is None:
         return torch.zeros(settings.context_length, settings.d_model)
-    return copied(embedding.positions(torch.arange(settings.context_length)[None])[0])
+    return cpu_copy(embedding.positions(torch.arange(settings.context_length)[None])[0])
 
 
 def _fill_stack(spec: Spec, stack: Stack) -> None:
@@ -167,14 +167,14 @@ def _fill_feed_forward(spec: Spec, feed_forward: FeedForward) -> None:
 
 
 def _fill_linear(spec: Spec, *side_by_side: nn.Linear) -> None:
-    spec.weight = torch.cat([copied(layer.weight) for layer in side_by_side])
+    spec.weight = torch.cat([cpu_copy(layer.weight) for layer in side_by_side])
     biases = [layer.bias for layer in side_by_side if layer.bias is not None]
     if biases:
-        spec.bias = torch.cat([copied(bias) for bias in biases])
+        spec.bias = torch.cat([cpu_copy(bias) for bias in biases])
 
 
 def _fill_norm(spec: Spec, norm: nn.Module) -> None:
     assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
-    spec.gamma = copied(norm.weight)
+    spec.gamma = cpu_copy(norm.weight)
     if isinstance(norm, nn.LayerNorm):
-        spec.beta = torch.zeros_like(spec.gamma) if norm.bias is None else copied(norm.bias)
+        spec.beta = torch.zeros_like(spec.gamma) if norm.bias is None else cpu_copy(norm.bias)

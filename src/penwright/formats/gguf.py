@@ -9,7 +9,7 @@ from torch import Tensor
 
 from penwright.config import ModelSettings, Precision
 from penwright.errors import PenwrightError
-from penwright.formats.outside import check_limits, copied, optional_package
+from penwright.formats.outside import check_limits, cpu_copy, optional_package
 from penwright.model import Model
 from penwright.model.decoder_only import DecoderOnly
 from penwright.model.weights import weights_of
@@ -112,7 +112,7 @@ def _tensors(model: DecoderOnly) -> Iterator[tuple[str, Tensor]]:
     """Yield all tensors with their names in llama.cpp."""
     settings = model.settings
     for name, weight in weights_of(model).items():
-        module, tensor = name.removesuffix(".weight"), copied(weight)
+        module, tensor = name.removesuffix(".weight"), cpu_copy(weight)
         if module == "embedding.tokens" and settings.scale_embeddings:  # llama.cpp does not scale: scale the table
             if settings.tie_embeddings != "none":
                 yield "output.weight", tensor

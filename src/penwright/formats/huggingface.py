@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from penwright.config import ModelSettings, Table, Task, merge, validate
 from penwright.errors import PenwrightError
-from penwright.formats.architectures import ARCHITECTURES, WORDS, Architecture, Config, Tensors
+from penwright.formats.architectures import ARCHITECTURES, VALUE_NAMES, Architecture, Config, Tensors
 from penwright.model import Model, make_model
 
 # Suffixes of tensors that some versions save although they are computed, or alias another parameter.
@@ -64,7 +64,7 @@ def model_from_huggingface(config: Config, tensors: Mapping[str, Tensor]) -> Mod
     architecture = _architecture(config)
     model = make_model(*settings_from_huggingface(config))
     theirs = architecture.prepare(dict(tensors))
-    sources = list(places_of(architecture, model))
+    sources = list(tensor_sources(architecture, model))
     names = {source.name for source in sources}
     missing = sorted(names - theirs.keys())
     superfluous = sorted(name for name in theirs.keys() - names if not name.endswith(REDUNDANT))
@@ -111,10 +111,10 @@ def _translate(architecture: Architecture, config: Config) -> Table:
     found: dict[str, tuple[str, object]] = {}  # our key: (their key, the value)
     for theirs, ours in architecture.keys:
         value = _required(config, theirs)
-        if ours in WORDS:
-            if value not in WORDS[ours]:
-                raise PenwrightError(f"config.json: {theirs} = {value!r} is not supported, only {_listed(WORDS[ours])}")
-            value = WORDS[ours][value]
+        if ours in VALUE_NAMES:
+            if value not in VALUE_NAMES[ours]:
+                raise PenwrightError(f"config.json: {theirs} = {value!r} is not supported, only {_listed(VALUE_NAMES[ours])}")
+            value = VALUE_NAMES[ours][value]
         other, agreed = found.setdefault(ours, (theirs, value))
         if value != agreed:
             raise PenwrightError(f"config.json: {other} = {agreed!r} and {theirs} = {value!r} must be equal")
@@ -132,7 +132,7 @@ def _required(config: Config, key: str) -> object:
     return config[key]
 
 
-def places_of(architecture: Architecture, model: Model) -> Iterator[TensorSource]:
+def tensor_sources(architecture: Architecture, model: Model) -> Iterator[TensorSource]:
     """Yield the tensor that each parameter comes from; a shared parameter is listed under its first name only."""
     parameters = dict(model.named_parameters())
     n_layers = max(model.settings.n_layers, model.settings.n_decoder_layers or 0)

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from penwright.config import ModelSettings, Precision
 from penwright.errors import PenwrightError
-from penwright.formats.architectures import ARCHITECTURES, WORDS, Architecture
-from penwright.formats.huggingface import TensorSource, places_of, settings_from_huggingface
-from penwright.formats.outside import copied
+from penwright.formats.architectures import ARCHITECTURES, VALUE_NAMES, Architecture
+from penwright.formats.huggingface import TensorSource, settings_from_huggingface, tensor_sources
+from penwright.formats.outside import cpu_copy
 from penwright.model import Model
 from penwright.model.decoder_only import DecoderOnly
 from penwright.run.folder import let_others_read
@@ -22,8 +22,8 @@ from penwright.tokenizers import Tokenizer
 
 MODEL_TYPES = {"LlamaForCausalLM": "llama", "Qwen3ForCausalLM": "qwen3", "GPT2LMHeadModel": "gpt2"}
 # Settings that do not change what a trained writer computes.
-UNSAID = {"size", "n_decoder_layers", "pooling", "pooler", "zero_init_outputs"}
-UNSAID |= {"dropout", "attention_dropout", "feed_forward_dropout"}
+IGNORED_SETTINGS = {"size", "n_decoder_layers", "pooling", "pooler", "zero_init_outputs"}
+IGNORED_SETTINGS |= {"dropout", "attention_dropout", "feed_forward_dropout"}
 
 
 class _Candidate(NamedTuple):
@@ -49,7 +49,7 @@ def save_huggingface(model: Model, tokenizer: Tokenizer, folder: Path, precision
     if best.lost:
         raise PenwrightError(f"transformers has no class for this model: none supports {', '.join(best.lost)}")
     dtype = getattr(torch, precision)
-    tensors = {source.name: _concatenated(source).to(dtype) for source in places_of(best.architecture, model)}
+    tensors = {source.name: _concatenated(source).to(dtype) for source in tensor_sources(best.architecture, model)}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     let_others_read(folder / "model.safetensors")
     _write(folder / "config.json", {**best.config, "dtype": precision})
@@ -80,7 +80,11 @@ def _lost_settings(wanted: dict[str, object], config: dict[str, object]) -> list
         found = settings_from_huggingface(config).settings.model_dump()
     except PenwrightError as error:  # a value that transformers has no name for
         return [str(error)]
-    return [f"model.{key} = {value!r}" for key, value in wanted.items() if key not in UNSAID and found[key] != value]
+    return [
+        f"model.{key} = {value!r}"
+        for key, value in wanted.items()
+        if key not in IGNORED_SETTINGS and found[key] != value
+    ]
 
 
 def _their_value(key: str, wanted: dict[str, object]) -> object:
@@ -88,12 +92,12 @@ def _their_value(key: str, wanted: dict[str, object]) -> object:
     value: object = wanted
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None
-    words = {ours: theirs for theirs, ours in reversed(WORDS.get(key, {}).items())}
+    words = {ours: theirs for theirs, ours in reversed(VALUE_NAMES.get(key, {}).items())}
     return words.get(value, value)
 
 
 def _concatenated(source: TensorSource) -> Tensor:
-    tensor = torch.cat([copied(parameter) for parameter in source.parameters])
+    tensor = torch.cat([cpu_copy(parameter) for parameter in source.parameters])
     return tensor.T.contiguous() if source.transposed else tensor
 
 

@@ -39,6 +39,6 @@ def check_limits(settings: ModelSettings, limits: Limits, engine: str) -> None:
         raise PenwrightError(f"{engine} cannot run this model. It does not support {'; '.join(unsupported)}")
 
 
-def copied(tensor: Tensor) -> Tensor:
+def cpu_copy(tensor: Tensor) -> Tensor:
     """Return a contiguous float32 copy on the CPU that shares no memory with the model."""
     return tensor.detach().to("cpu", torch.float32, copy=True).contiguous()

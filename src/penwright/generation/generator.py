@@ -14,13 +14,13 @@ from torch import Tensor
 from penwright.config import DecodingSettings, GivenSettings, decoding_settings
 from penwright.decoding.batches import Decodable, PromptBatch, evaluating, newest_half
 from penwright.decoding.brief import brief, described, noted
-from penwright.decoding.completion_draft import CompletionDraft, DecodingPlan, manner_of
+from penwright.decoding.completion_draft import CompletionDraft, DecodingPlan, plan_of
 from penwright.decoding.constraints.expressions import never_end
-from penwright.decoding.continuous_batching import Pool
+from penwright.decoding.continuous_batching import ContinuousBatch
 from penwright.decoding.engine import DecodeEngine
 from penwright.decoding.generation_loop import Finish, GeneratedTokens, generate
 from penwright.decoding.requests import Request
-from penwright.decoding.sampling.next_token import Rule, Written
+from penwright.decoding.sampling.next_token import GeneratedToken, TokenRule
 from penwright.decoding.sampling.sampler import RowRng
 from penwright.decoding.unknown_tokens import unknown_warnings
 from penwright.errors import UsageError
@@ -88,7 +88,7 @@ class Generator:
         Raises UsageError before anything is written if no completion of a prompt can meet the settings.
         """
         settings = decoding_settings(self.defaults, settings, options)
-        drafts, manner = self._drafts(prompts, settings), manner_of(self.tokenizer, settings, prompts)
+        drafts, manner = self._drafts(prompts, settings), plan_of(self.tokenizer, settings, prompts)
         for start in range(0, len(drafts), WINDOW):
             window = drafts[start : start + WINDOW]
             by_length = sorted(window, key=lambda draft: (len(draft.prompt_tokens), draft.prompt))
@@ -105,7 +105,7 @@ class Generator:
         settings = decoding_settings(self.defaults, settings, options)
         (draft,) = self._drafts([prompt], settings)
         n_shown = 0
-        for _ in self._write([draft], manner_of(self.tokenizer, settings, [prompt])):
+        for _ in self._write([draft], plan_of(self.tokenizer, settings, [prompt])):
             yield from draft.pieces[n_shown:]
             n_shown = len(draft.pieces)
         return self._completion(draft)
@@ -128,12 +128,12 @@ class Generator:
         """
         text = prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
         tokens = self._encode(prompt) if isinstance(prompt, str) else [self.tokenizer.start_id, *prompt]
-        manner = manner_of(self.tokenizer, decoding_settings(self.defaults, settings), [text], biases, check)
+        manner = plan_of(self.tokenizer, decoding_settings(self.defaults, settings), [text], biases, check)
         return [Request(text, tokens, manner, number, n_likely) for number in range(n)]
 
-    def pool(self, max_rows: int = 64) -> Pool:
+    def pool(self, max_rows: int = 64) -> ContinuousBatch:
         """Return a pool for continuous batching: completions of any prompts and settings join and leave at any time."""
-        return Pool(self.model, self.tokenizer, self._stepper, max_rows)
+        return ContinuousBatch(self.model, self.tokenizer, self._stepper, max_rows)
 
     @torch.inference_mode()
     def next_logits(self, tokens: Sequence[int]) -> Float[Tensor, " vocab_size"]:
@@ -180,7 +180,7 @@ class Generator:
         places = {prompt: place for place, prompt in enumerate(dict.fromkeys(draft.prompt for draft in drafts))}
         with evaluating(self.model):
             steps = generate(
-                Shared(
+                SharedPrompts(
                     PromptBatch(self.model, distinct, manner.n_new, self._stepper),
                     [places[draft.prompt] for draft in drafts],
                 ),
@@ -205,7 +205,7 @@ class Generator:
         return Completion(draft.prompt, text, tuple(draft.tokens), tuple(draft.log_probs), draft.finish, warnings)
 
 
-class Shared:
+class SharedPrompts:
     """Rows that share prompts: each distinct prompt is read once."""
 
     def __init__(self, model: Decodable, prompts: Sequence[int]):
@@ -225,7 +225,7 @@ class Shared:
         """Append a token to each row; return the logits of the next one."""
         return self._model.step(tokens)
 
-    def several(self, token: Int[Tensor, "1"], rule: Rule) -> Sequence[Written]:
+    def several(self, token: Int[Tensor, "1"], rule: TokenRule) -> Sequence[GeneratedToken]:
         """Return several tokens that follow this one of the only row, chosen by `rule`."""
         return self._model.several(token, rule)
 

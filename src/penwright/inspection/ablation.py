@@ -147,7 +147,7 @@ ROWS = 32  # texts per batch
 
 
 @dataclass(frozen=True)
-class LeavingOut:
+class Occlusion:
     """The effect of each token on a label's log-probability, in nats: with the token minus without it."""
 
     target: str  # the label
@@ -156,7 +156,7 @@ class LeavingOut:
     values: Float64[np.ndarray, " tokens"]  # 0 for special tokens, which cannot be left out
 
 
-def leaving_out(model: EncoderOnly, reading: ForwardPass, label: int, name: str) -> LeavingOut:
+def leaving_out(model: EncoderOnly, reading: ForwardPass, label: int, name: str) -> Occlusion:
     """Measure the effect of each token on a label with one text per token, which lacks that token."""
     ids = [token.id for token in reading.source]
     places = [place for place, token in enumerate(reading.source) if token.start < token.end]
@@ -166,7 +166,7 @@ def leaving_out(model: EncoderOnly, reading: ForwardPass, label: int, name: str)
         for some in (places[start : start + ROWS] for start in range(0, len(places), ROWS)):
             without = [ids[:place] + ids[place + 1 :] for place in some]
             values[some] = (whole - _log_probs(model, without)[:, label]).cpu().numpy()
-    return LeavingOut(name, float(whole), reading.source, values)
+    return Occlusion(name, float(whole), reading.source, values)
 
 
 def _log_probs(model: EncoderOnly, texts: Sequence[Sequence[int]]) -> Float[Tensor, "texts labels"]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from penwright.decoding.hypotheses import Extension
-from penwright.decoding.sampling.sampler import NEVER
+from penwright.decoding.sampling.sampler import NEG_INF
 from penwright.errors import UsageError
 from penwright.tokenizers import Tokenizer
 from penwright.translation.translator import Translator
@@ -45,7 +45,7 @@ class BeamTree:
             beams: dict[int, int] = {}
             rows = zip(extension.parents, extension.tokens, extension.log_probs, strict=True)
             for beam, (parent, token, log_prob) in enumerate(rows):
-                if log_prob > NEVER:
+                if log_prob > NEG_INF:
                     beams[beam] = len(found)
                     final = token == tokenizer.end_id
                     text = "" if final else tokenizer.token_text(token)

@@ -17,7 +17,7 @@ MOST_PAIRS = 1_000_000  # of differing tokens, each with each, that are searched
 Spans = Iterator[tuple[slice, slice]]
 
 
-class Surprises(NamedTuple):
+class TokenNlls(NamedTuple):
     """The surprise (-log p) at each piece of a text, or at each label of a classifier."""
 
     texts: Sequence[str]
@@ -46,7 +46,7 @@ class HeadComparison:
     second: dict[str, Float64[np.ndarray, "n_layers n_heads"]]
 
 
-def compare(first: Surprises, second: Surprises) -> Comparison:
+def compare(first: TokenNlls, second: TokenNlls) -> Comparison:
     """Align two lists of surprises.
 
     Equal texts are cut where pieces of both end. Different texts are aligned by the longest runs that they share.

@@ -119,13 +119,13 @@ def residual_stream(model: Model, run: Callable[[], object]) -> list[Float[Tenso
     return kept
 
 
-def need_answers(model: Model) -> None:
+def require_token_model(model: Model) -> None:
     """Raise UsageError for a model that does not predict tokens."""
     if isinstance(model, EncoderOnly):
         raise UsageError("a classifier predicts a label, not tokens, so it gives tokens no probabilities")
 
 
-def likeliest(probabilities: Float[Tensor, "*places outcomes"], names: Sequence[str], k: int) -> TopPredictions:
+def top_predictions(probabilities: Float[Tensor, "*places outcomes"], names: Sequence[str], k: int) -> TopPredictions:
     """Return the k most likely outcomes; ties go to the lower id. `names` has the names of all outcomes."""
     order = probabilities.argsort(dim=-1, descending=True, stable=True)[..., : max(1, k)]
     ids = order.cpu().numpy()

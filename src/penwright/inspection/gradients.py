@@ -50,7 +50,7 @@ class Attribution:
 
 
 @dataclass(frozen=True)
-class Aim:
+class AttributionTarget:
     """The outcome to explain (a token or label id), and its position."""
 
     position: int
@@ -67,7 +67,12 @@ def likeliest_outcome(model: Model, reading: ForwardPass, position: int) -> int:
 
 
 def attribution(
-    model: Model, reading: ForwardPass, aim: Aim, names: Sequence[str], method: Method, n_steps: int = N_STEPS
+    model: Model,
+    reading: ForwardPass,
+    aim: AttributionTarget,
+    names: Sequence[str],
+    method: Method,
+    n_steps: int = N_STEPS,
 ) -> Attribution:
     """Attribute an outcome to the tokens that the model reads.
 

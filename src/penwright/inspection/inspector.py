@@ -12,7 +12,7 @@ from penwright.decoding.batches import evaluating
 from penwright.decoding.unknown_tokens import unknown_warnings
 from penwright.errors import UsageError
 from penwright.generation.generator import Generator
-from penwright.inspection.ablation import Ablation, HeadImportance, LeavingOut, ablate, head_importance, leaving_out
+from penwright.inspection.ablation import Ablation, HeadImportance, Occlusion, ablate, head_importance, leaving_out
 from penwright.inspection.arithmetic import HeadArithmetic, head_arithmetic
 from penwright.inspection.attention_maps import (
     Alignment,
@@ -25,7 +25,7 @@ from penwright.inspection.attention_maps import (
     rollouts,
 )
 from penwright.inspection.beams import Beams, beams
-from penwright.inspection.comparison import Surprises
+from penwright.inspection.comparison import TokenNlls
 from penwright.inspection.embeddings import (
     EmbeddingMap,
     Neighbours,
@@ -35,7 +35,14 @@ from penwright.inspection.embeddings import (
     positional_similarity,
 )
 from penwright.inspection.forward_pass import ForwardPass, Side, embedding_of, scores
-from penwright.inspection.gradients import N_STEPS, Aim, Attribution, Method, attribution, likeliest_outcome
+from penwright.inspection.gradients import (
+    N_STEPS,
+    Attribution,
+    AttributionTarget,
+    Method,
+    attribution,
+    likeliest_outcome,
+)
 from penwright.inspection.head_statistics import HeadStatistics, head_statistics, joined
 from penwright.inspection.heads import all_heads, parse_head
 from penwright.inspection.lens import Lens, logit_lens
@@ -135,14 +142,14 @@ class Inspector:
         reading = self._whole(text, target) if self.shape == "writer" else self.read(text, target)
         return token_scores(self.model, reading, self.words, k)
 
-    def surprises(self, text: str, target: str | None = None) -> Surprises:
+    def surprises(self, text: str, target: str | None = None) -> TokenNlls:
         """Return the surprise at each token, or at each label of a classifier."""
         if self.shape == "classifier":
             with evaluating(self.model), torch.inference_mode():
                 label_log_probs = scores(self.model, self.read(text))[0, 0].log_softmax(-1)
-            return Surprises(self.outcomes, -label_log_probs.cpu().numpy())
+            return TokenNlls(self.outcomes, -label_log_probs.cpu().numpy())
         scored = self.token_scores(text, target, k=1)
-        return Surprises([token.text for token in scored.tokens], -scored.log_probs)
+        return TokenNlls([token.text for token in scored.tokens], -scored.log_probs)
 
     def loss_by_position(self, texts: Sequence[str], targets: Sequence[str] | None = None) -> LossByPosition:
         """Return the mean loss at each position.
@@ -175,10 +182,10 @@ class Inspector:
         label, outcome = self._label(target), likeliest_outcome(self.model, reading, position)
         if position < len(reading.answers):
             outcome = reading.answers[position].id
-        aim = Aim(position, outcome if label is None else label)
+        aim = AttributionTarget(position, outcome if label is None else label)
         return attribution(self.model, reading, aim, self.outcomes, method, n_steps)
 
-    def leaving_out(self, text: str, target: str | None = None) -> LeavingOut:
+    def leaving_out(self, text: str, target: str | None = None) -> Occlusion:
         """Return the effect of each token on a classifier's label, by leaving the token out."""
         if not isinstance(self.model, EncoderOnly):
             raise UsageError("leaving out tokens needs a classifier; this is a " + self.shape)

@@ -16,7 +16,7 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from penwright.decoding.batches import evaluating
-from penwright.inspection.forward_pass import ForwardPass, last_stack, likeliest, ranks, residual_stream, scores
+from penwright.inspection.forward_pass import ForwardPass, last_stack, ranks, residual_stream, scores, top_predictions
 from penwright.inspection.tokens import Token
 from penwright.model import Model
 from penwright.model.encoder_only import EncoderOnly
@@ -51,7 +51,7 @@ def logit_lens(model: Model, reading: ForwardPass, names: Sequence[str], k: int 
     if len(answers):
         probabilities[:, : len(answers)] = known.gather(-1, index[..., None])[..., 0].exp().cpu().numpy()
         places[:, : len(answers)] = ranks(known, index)
-    top = likeliest(log_probs.exp(), names, k)
+    top = top_predictions(log_probs.exp(), names, k)
     return Lens(reading.target, top.texts, top.probabilities, probabilities, places)
 
 

@@ -9,7 +9,14 @@ from jaxtyping import Float64, Int, Int64
 from torch import Tensor
 
 from penwright.decoding.batches import evaluating, newest_half
-from penwright.inspection.forward_pass import ForwardPass, TopPredictions, likeliest, need_answers, ranks, scores
+from penwright.inspection.forward_pass import (
+    ForwardPass,
+    TopPredictions,
+    ranks,
+    require_token_model,
+    scores,
+    top_predictions,
+)
 from penwright.inspection.tokens import Token
 from penwright.model import Model
 from penwright.model.decoder_only import DecoderOnly
@@ -47,7 +54,7 @@ def token_scores(model: Model, reading: ForwardPass, names: Sequence[str], k: in
     A writer's text may have any length. A long one is read as the model reads while it writes: when the context is
     full, it continues from the newest half (see `decoding.batches.PromptBatch`).
     """
-    need_answers(model)
+    require_token_model(model)
     answers = torch.tensor(reading.answer_ids)
     parts: list[tuple[Tensor, np.ndarray, Tensor, TopPredictions]] = []
     after = None
@@ -63,7 +70,7 @@ def token_scores(model: Model, reading: ForwardPass, names: Sequence[str], k: in
                     log_probs.gather(-1, here[:, None])[:, 0].cpu(),
                     ranks(log_probs, here),
                     -(probabilities * log_probs.clamp(min=-1e9)).sum(-1).cpu(),  # 0 log 0 = 0
-                    likeliest(probabilities, names, k),
+                    top_predictions(probabilities, names, k),
                 )
             )
     assert after is not None
@@ -74,14 +81,14 @@ def token_scores(model: Model, reading: ForwardPass, names: Sequence[str], k: in
         np.concatenate(places),
         torch.cat(entropies).numpy(),
         _joined(first),
-        likeliest(after.exp(), names, k),
+        top_predictions(after.exp(), names, k),
     )
 
 
 @torch.inference_mode()
 def loss_by_position(model: Model, readings: Iterable[ForwardPass]) -> LossByPosition:
     """Compute the loss by position over many readings that fit the context; raises UsageError for a classifier."""
-    need_answers(model)
+    require_token_model(model)
     context = model.settings.context_length
     nats, counts = np.zeros(context), np.zeros(context, dtype=np.int64)
     with evaluating(model):

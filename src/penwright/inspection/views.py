@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from penwright.errors import UsageError
-from penwright.inspection.ablation import Ablation, HeadImportance, LeavingOut
+from penwright.inspection.ablation import Ablation, HeadImportance, Occlusion
 from penwright.inspection.arithmetic import HeadArithmetic
 from penwright.inspection.attention_maps import Alignment, AttentionMaps, AttentionPart, PackedPart, Rollout, pack
 from penwright.inspection.beams import Beams
@@ -25,7 +25,7 @@ from penwright.inspection.lens import Lens
 from penwright.inspection.token_scores import LossByPosition, TokenScores
 from penwright.inspection.tokens import Token
 from penwright.views import View
-from penwright.views.packing import table
+from penwright.views.packing import as_table
 
 WEAKEST = 0.1  # minimum weight of a link that is drawn; the strongest of each token always is
 WITHOUT_TOKENS = ("(label)",)  # a classifier's only place
@@ -104,7 +104,7 @@ def _rollout(found: Rollout) -> View:
 
 @view.register
 def _lens(found: Lens) -> View:
-    data = {**table(found), "tokens": found.tokens or WITHOUT_TOKENS}
+    data = {**as_table(found), "tokens": found.tokens or WITHOUT_TOKENS}
     return View("lens", data, heading="What the model would predict after each layer")
 
 
@@ -112,19 +112,19 @@ def _lens(found: Lens) -> View:
 def _text(found: TokenScores) -> View:
     others = found.alternatives
     places = map(_choices, others.texts, others.ids, others.probabilities)
-    data = {**table(found), "alternatives": list(places)}
+    data = {**as_table(found), "alternatives": list(places)}
     del data["next"]  # has a view of its own
     return View("text", data, heading="How likely each token was")
 
 
 def compared(found: Comparison, names: tuple[str, str]) -> View:
     """Show two lists of surprises side by side, under these names."""
-    return View("comparison", {**table(found), "names": names}, heading="Surprise, side by side")
+    return View("comparison", {**as_table(found), "names": names}, heading="Surprise, side by side")
 
 
 def compared_heads(found: Sequence[HeadComparison], names: tuple[str, str], sort: str = "entropy") -> View:
     """Show the statistics of all heads side by side."""
-    parts = [table(part) for part in found]
+    parts = [as_table(part) for part in found]
     return View("statistics", {"parts": parts, "names": names}, {"sort": sort}, "Which heads differ")
 
 
@@ -148,7 +148,7 @@ def _attribution(found: Attribution) -> View:
 
 
 @view.register
-def _leaving_out(found: LeavingOut) -> View:
+def _leaving_out(found: Occlusion) -> View:
     data = {"method": "leaving out", "target": found.target, "tokens": found.tokens, "values": found.values}
     return View("attribution", data, heading="What each token adds: with it minus without it")
 
@@ -202,7 +202,7 @@ def _losses(found: LossByPosition) -> View:
 
 def importance(found: Sequence[HeadImportance]) -> View:
     """Show how much the loss grows without each head, part by part."""
-    parts = [{**table(part), "n_heads": part.changes.shape[1]} for part in found]
+    parts = [{**as_table(part), "n_heads": part.changes.shape[1]} for part in found]
     return View("importance", {"parts": parts}, heading="How much the loss grows without each head")
 
 
@@ -214,7 +214,7 @@ def labels(found: Lens) -> View:
 
 
 def _packed(part: AttentionPart | PackedPart) -> PackedPart:
-    return part if isinstance(part, PackedPart) else PackedPart(**{**table(part), "weights": pack(part.weights)})
+    return part if isinstance(part, PackedPart) else PackedPart(**{**as_table(part), "weights": pack(part.weights)})
 
 
 def _with_answers(part: PackedPart, answers: Sequence[Token]) -> PackedPart:

@@ -33,7 +33,7 @@ PLAIN_UP_TO = 512  # sources; beyond, the matrix of attention weights costs more
 CAUSAL_UP_TO = 1024  # the same limit for causal attention in blocks
 
 
-def avoid_planned_attention() -> None:
+def disable_cudnn_attention() -> None:
     """Disable cuDNN's attention: it plans anew for each shape, and batches have hundreds of shapes."""
     torch.backends.cuda.enable_cudnn_sdp(False)
 
@@ -48,7 +48,7 @@ def fused_attention(
     """Compute softmax(Q K^T / sqrt(d_head)) V without holding the whole matrix of attention weights."""
     grouped = queries.shape[1] != keys.shape[1]
     if grouped and mask.allowed is not None and queries.is_cuda:  # no fast GPU kernel supports both
-        keys, values = for_each_query_head(keys, queries), for_each_query_head(values, queries)
+        keys, values = repeat_kv(keys, queries), repeat_kv(values, queries)
         grouped = False
     return F.scaled_dot_product_attention(
         queries, keys, values, mask.allowed, dropout, is_causal=mask.is_causal, enable_gqa=grouped
@@ -66,7 +66,7 @@ def plain_attention(
 
     Causal attention to many targets is computed in blocks, which skip the sources after the block.
     """
-    values = for_each_query_head(values, queries)
+    values = repeat_kv(values, queries)
     if not _in_blocks(queries, mask):
         return F.dropout(attention_weights(queries, keys, mask), dropout) @ values
     ends = [min(start + CAUSAL_BLOCK, queries.shape[2]) for start in range(0, queries.shape[2], CAUSAL_BLOCK)]
@@ -92,7 +92,7 @@ def attention_weights(
 
     With a causal mask, the targets are the last of the sources.
     """
-    scores = (queries * queries.shape[-1] ** -0.5) @ for_each_query_head(keys, queries).mT
+    scores = (queries * queries.shape[-1] ** -0.5) @ repeat_kv(keys, queries).mT
     targets, sources = scores.shape[-2:]
     allowed = mask.allowed
     if mask.is_causal:
@@ -100,7 +100,7 @@ def attention_weights(
     return (scores if allowed is None else scores.masked_fill(~allowed, -inf)).softmax(-1)
 
 
-def for_each_query_head(
+def repeat_kv(
     shared: Float[Tensor, "batch n_kv_heads sources d_head"], queries: Float[Tensor, "batch n_heads targets d_head"]
 ) -> Float[Tensor, "batch n_heads sources d_head"]:
     """Repeat shared keys or values for each query head (grouped-query attention)."""
@@ -108,7 +108,7 @@ def for_each_query_head(
     return shared if groups == 1 else shared.repeat_interleave(groups, 1)
 
 
-def quickest_attention(
+def fastest_attention(
     queries: Float[Tensor, "batch n_heads targets d_head"],
     keys: Float[Tensor, "batch n_kv_heads sources d_head"],
     values: Float[Tensor, "batch n_kv_heads sources d_head"],
@@ -139,7 +139,7 @@ class Attention(nn.Module):
         self.output = nn.Linear(settings.n_heads * d_head, width, bias=bias)
         self.query_norm = make_norm(d_head, settings.norm, bias=bias) if qk_norm else nn.Identity()
         self.key_norm = make_norm(d_head, settings.norm, bias=bias) if qk_norm else nn.Identity()
-        self.kernel: Kernel = quickest_attention  # inspection swaps in a kernel that records its weights
+        self.kernel: Kernel = fastest_attention  # inspection swaps in a kernel that records its weights
 
     def keys_values(self, x: Float[Tensor, "batch sources d_model"], rotation: Rotation | None = None) -> KeysValues:
         """Return the keys and values of `x`."""

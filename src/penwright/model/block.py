@@ -17,7 +17,7 @@ from penwright.model.positions import Rotation, rotary_positions
 from penwright.model.quantised import outputs_kept_like
 
 
-class Pass(NamedTuple):
+class ForwardContext(NamedTuple):
     """The data that all layers share in one forward pass."""
 
     positions: Int[Tensor, "rows targets"]
@@ -64,7 +64,7 @@ class Block(nn.Module):
     def forward(
         self,
         x: Float[Tensor, "batch targets d_model"],
-        here: Pass,
+        here: ForwardContext,
         cache: LayerCache | None = None,
         encoded: KeysValues | None = None,
     ) -> Float[Tensor, "batch targets d_model"]:
@@ -132,7 +132,7 @@ class Stack(nn.Module):
         end = x.shape[1] + (cache.longest if cache else 0)
         if cache:
             cache.make_room(x.shape[1])
-        here = Pass(
+        here = ForwardContext(
             positions,
             end,
             mask.resolve(positions, end, whole=end == x.shape[1]),

@@ -161,7 +161,7 @@ class Cache:
         self.ragged = bool((self.lengths != self.longest).any())
 
 
-class OpenCache(Cache):
+class ContinuousCache(Cache):
     """A cache for continuous batching: rows come and go, and spare rows avoid copying those that stay in place."""
 
     def __init__(self, settings: ModelSettings, n_layers: int, capacity: int, like: Tensor):

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from penwright.model.attention import Kernel, for_each_query_head
+from penwright.model.attention import Kernel, repeat_kv
 from penwright.model.mask import KernelMask
 from penwright.native.toolchain import SOURCES
 
@@ -36,7 +36,7 @@ def _attend(
     if origins is not None:
         places = torch.arange(origins.shape[1], device=origins.device)
         keys, values = (x[origins, :, places].transpose(1, 2) for x in (keys, values))
-    keys, values = (for_each_query_head(x, queries)[:, :, None].float() for x in (keys, values))
+    keys, values = (repeat_kv(x, queries)[:, :, None].float() for x in (keys, values))
     scores = (queries[:, :, :, None] * keys).sum(-1) * queries.shape[-1] ** -0.5
     scores = scores if allowed is None else scores.masked_fill(~allowed, -inf)
     weights = (scores - scores.amax(-1, keepdim=True)).exp()

@@ -76,10 +76,10 @@ def torch_product(layer: Int8Linear, rows: Float[Tensor, "rows in_features"]) ->
         return F.linear(rows.float(), layer.weight)
     if rows.shape[0] == 1 and rows.shape[1] % WHOLE_VECTORS == 0:
         return torch._weight_int8pack_mm(rows.to(torch.bfloat16), layer.whole, layer.scale)
-    return both_ways(rows, layer.whole, layer.scale.float())
+    return int8_product(rows, layer.whole, layer.scale.float())
 
 
-def both_ways(
+def int8_product(
     rows: Float[Tensor, "rows in_features"],
     whole: Int8[Tensor, "out_features in_features"],
     scale: Float[Tensor, " out_features"],
@@ -101,7 +101,7 @@ def _int8_product(
     rows: torch.Tensor, packed: torch.Tensor, offsets: torch.Tensor, scales: torch.Tensor, n_columns: int
 ) -> torch.Tensor:
     """Do in PyTorch what int8_product.cpp does."""
-    return both_ways(rows, _unpacked(packed)[:n_columns, : rows.shape[1]], scales[:n_columns])
+    return int8_product(rows, _unpacked(packed)[:n_columns, : rows.shape[1]], scales[:n_columns])
 
 
 @_int8_product.register_fake

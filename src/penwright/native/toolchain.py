@@ -16,24 +16,24 @@ from warnings import warn
 from penwright.config import cache_folder
 from penwright.errors import PenwrightError, PenwrightWarning
 
-KEPT_AT = "TORCHINDUCTOR_CACHE_DIR"
+INDUCTOR_CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 SOURCES = Path(__file__).parent  # folder of the C++ operators
 
 
-def keep_what_is_compiled() -> None:
+def set_inductor_cache() -> None:
     """Set the cache folder of torch's compiler to Penwright's cache, since /tmp may be emptied at any time.
 
     A folder that the user chose stays; torch's default, /tmp/torchinductor_USER, does not. If other users can write to
     the folder, this process compiles again in a temporary one.
     """
-    chosen = os.environ.get(KEPT_AT)
+    chosen = os.environ.get(INDUCTOR_CACHE_VARIABLE)
     if chosen is None or Path(chosen).name.startswith("torchinductor_"):
-        os.environ[KEPT_AT] = str(cache_folder("compiled"))
-    danger = why_not_trusted(Path(os.environ[KEPT_AT]))
+        os.environ[INDUCTOR_CACHE_VARIABLE] = str(cache_folder("compiled"))
+    danger = why_not_trusted(Path(os.environ[INDUCTOR_CACHE_VARIABLE]))
     if danger:
         warn(f"earlier compiled code is not used: {danger}", PenwrightWarning, stacklevel=3)
-        os.environ[KEPT_AT] = mkdtemp(prefix="penwright-compiled-")
-        atexit.register(shutil.rmtree, os.environ[KEPT_AT], ignore_errors=True)
+        os.environ[INDUCTOR_CACHE_VARIABLE] = mkdtemp(prefix="penwright-compiled-")
+        atexit.register(shutil.rmtree, os.environ[INDUCTOR_CACHE_VARIABLE], ignore_errors=True)
 
 
 def trusted_folder() -> Path:
@@ -98,14 +98,14 @@ def _is_own_group(gid: int) -> bool:
     return group.gr_name == user.pw_name and user.pw_gid == gid and set(group.gr_mem) <= {user.pw_name}
 
 
-def require() -> None:
+def require_compiler() -> None:
     """Raise PenwrightError, naming what is missing, if this machine cannot compile."""
-    missing = what_is_missing()
+    missing = missing_requirement()
     if missing:
         raise PenwrightError(f"this machine cannot compile: {missing}")
 
 
-def what_is_missing() -> str:
+def missing_requirement() -> str:
     """Return what torch.compile lacks on this machine; "" if nothing."""
     if sys.platform != "linux":
         return "compilation is supported on Linux only"

@@ -74,7 +74,7 @@ class Counters(BaseModel):
     stopped_early: bool = False
 
 
-class Held(BaseModel):
+class TensorHeader(BaseModel):
     """The entry of a tensor in the header of a safetensors file."""
 
     model_config = ConfigDict(strict=True)
@@ -212,7 +212,7 @@ def _shapes_in(path: Path) -> Shapes:
             raise ValueError(f"its header claims a length of {length:,} bytes")
         header = parse_json(file.read(length))
     header.pop("__metadata__", None)
-    return {name: tuple(Held.model_validate(held).shape) for name, held in header.items()}
+    return {name: tuple(TensorHeader.model_validate(held).shape) for name, held in header.items()}
 
 
 def _load(path: Path) -> Tensors:

@@ -8,7 +8,7 @@ from penwright.run.folder import STOP, STOPPED, Run
 from penwright.storage import open_plain
 
 
-def wish_stop(run: Run) -> None:
+def request_stop(run: Run) -> None:
     """Ask the process that trains this run to save and stop after its current step.
 
     Raises PenwrightError if the request cannot be written.
@@ -21,7 +21,7 @@ def wish_stop(run: Run) -> None:
         raise PenwrightError(f"{run.folder / STOP} could not be written: {error}") from None
 
 
-def is_to_stop(run: Run) -> bool:
+def is_stop_requested(run: Run) -> bool:
     """Return whether training was asked to stop; False if the folder cannot be read."""
     return os.path.exists(run.folder / STOP)  # unlike Path.exists, it never raises
 
@@ -31,14 +31,14 @@ def was_stopped(run: Run) -> bool:
     return (run.folder / STOPPED).exists()
 
 
-def note_stopped(run: Run) -> None:
+def mark_stopped(run: Run) -> None:
     """Record that training was interrupted with everything saved; on a full disk, only this record is lost."""
     with suppress(OSError):
         os.close(open_plain(run.folder / STOPPED, os.O_WRONLY | os.O_CREAT))
         _delete(run, STOP)
 
 
-def forget_wishes(run: Run) -> None:
+def clear_stop_files(run: Run) -> None:
     """Delete the stop files, when training starts, resumes or is complete."""
     _delete(run, STOP, STOPPED)
 

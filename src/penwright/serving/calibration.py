@@ -5,14 +5,14 @@ from pydantic import BaseModel
 
 from penwright.evaluation.classification import Calibration
 from penwright.serving.errors import REFUSALS
-from penwright.serving.fields import Name, TheShelf
+from penwright.serving.fields import Name, Registry
 from penwright.serving.model_worker import DAMAGE
 from penwright.workflows.optimize import calibrate
 
 router = APIRouter(prefix="/classifying", responses=REFUSALS)
 
 
-class BinFacts(BaseModel):
+class CalibrationBin(BaseModel):
     """The held-out texts whose predicted label had a probability from `low` to `high`."""
 
     low: float
@@ -25,14 +25,14 @@ class BinFacts(BaseModel):
 class CalibrationFacts(BaseModel):
     """The calibration on all held-out texts. If they are gone, `bins` is empty and `note` says why."""
 
-    bins: list[BinFacts]
+    bins: list[CalibrationBin]
     n: int
     error: float | None
     note: str = ""
 
 
 @router.get("/calibration")
-async def calibration(shelf: TheShelf, model: Name | None = None) -> CalibrationFacts:
+async def calibration(shelf: Registry, model: Name | None = None) -> CalibrationFacts:
     """Return the calibration of a classifier. The first request measures it and caches it in the run folder."""
     served = shelf.get(model, "classifier")
     _ = served.classifier  # raises UsageError for another kind of model
@@ -46,4 +46,6 @@ async def calibration(shelf: TheShelf, model: Name | None = None) -> Calibration
     found = await served.run(measured)
     if isinstance(found, str):
         return CalibrationFacts(bins=[], n=0, error=None, note=found)
-    return CalibrationFacts(bins=[BinFacts(**each._asdict()) for each in found.bins], n=found.n, error=found.error)
+    return CalibrationFacts(
+        bins=[CalibrationBin(**each._asdict()) for each in found.bins], n=found.n, error=found.error
+    )

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from penwright.serving.errors import REFUSALS
-from penwright.serving.fields import MOST_ENTRIES, ModelRequest, Name, Text, TheSettings, TheShelf, check_texts
+from penwright.serving.fields import MOST_ENTRIES, Limits, ModelRequest, Name, Registry, Text, check_texts
 
 router = APIRouter(responses=REFUSALS)
 
@@ -34,7 +34,7 @@ class Labels(BaseModel):
 
 
 @router.post("/classify")
-async def classify(asked: ToClassify, shelf: TheShelf, limits: TheSettings) -> Labels:
+async def classify(asked: ToClassify, shelf: Registry, limits: Limits) -> Labels:
     """Return the most likely label of each text and the probability of every label."""
     texts = [asked.texts] if isinstance(asked.texts, str) else asked.texts
     check_texts(texts, limits)

@@ -11,7 +11,7 @@ from penwright.inspection import Inspector
 from penwright.inspection.comparison import compare, compare_heads
 from penwright.inspection.views import compared, compared_heads
 from penwright.serving.errors import REFUSALS
-from penwright.serving.fields import ModelRequest, Name, Text, TheSettings, TheShelf, check_lengths
+from penwright.serving.fields import Limits, ModelRequest, Name, Registry, Text, check_lengths
 from penwright.serving.inspect import Format, answer_in
 from penwright.serving.model_worker import ModelRegistry, ModelWorker
 from penwright.views import View
@@ -20,7 +20,7 @@ router = APIRouter(prefix="/inspect/compared", responses=REFUSALS)
 T = TypeVar("T")
 
 
-class QuestionOfTwo(ModelRequest):
+class ComparisonRequest(ModelRequest):
     """A request to compare two texts or, if `other_model` is given, two models on the first text."""
 
     model: Name | None = None
@@ -55,9 +55,9 @@ class _Two(NamedTuple):
 @router.post("/{what}", response_class=Response)
 async def compare_two(
     what: Literal["tokens", "heads"],
-    asked: QuestionOfTwo,
-    shelf: TheShelf,
-    limits: TheSettings,
+    asked: ComparisonRequest,
+    shelf: Registry,
+    limits: Limits,
     format: Format = "bytes",
 ) -> Response:
     """Return the surprisal of each token (or label), or the statistics of each head, for both sides."""
@@ -67,7 +67,7 @@ async def compare_two(
     return await asyncio.to_thread(answer_in, format, found, tuple(dict.fromkeys(warnings)))
 
 
-def _two(asked: QuestionOfTwo, shelf: ModelRegistry) -> _Two:
+def _two(asked: ComparisonRequest, shelf: ModelRegistry) -> _Two:
     served = shelf.get(asked.model)
     first = _Side(served, asked.text, asked.target)
     if asked.other_model is None:

@@ -23,7 +23,7 @@ def _limit_entries(given: Any) -> Any:
     return given
 
 
-Few = BeforeValidator(_limit_entries)
+AtMostEntries = BeforeValidator(_limit_entries)
 
 
 class StreamOptions(BaseModel):
@@ -57,7 +57,7 @@ class CompletionRequest(BaseModel):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
-    logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Few] | None = None
+    logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], AtMostEntries] | None = None
     suffix: Text | None = None
     top_k: Annotated[int, Field(ge=-1, le=LARGEST)] | None = None  # an extension to OpenAI's API; 0 or -1: all tokens
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None

@@ -5,23 +5,23 @@ from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 
-from penwright.decoding.continuous_batching import Pool
-from penwright.decoding.requests import News, Request
+from penwright.decoding.continuous_batching import ContinuousBatch
+from penwright.decoding.requests import Request, TokenUpdate
 
-Mail = asyncio.Queue[tuple[Request, News | Exception]]
+Mail = asyncio.Queue[tuple[Request, TokenUpdate | Exception]]
 
 
 class CompletionWorker:
     """A worker that steps a pool while any completion is unfinished. Other work may run between two steps."""
 
-    def __init__(self, pool: Pool, worker: Executor):
+    def __init__(self, pool: ContinuousBatch, worker: Executor):
         self.pool, self._worker = pool, worker
         self._is_stepping = False  # used on the worker's thread only
         self._readers: dict[Request, Mail] = {}  # used on the server's thread only, like all below
         self.n_tokens = 0  # written so far
         self.n_left = 0  # completions abandoned before their end
 
-    async def write(self, requests: Sequence[Request], until: float) -> AsyncGenerator[tuple[int, News], None]:
+    async def write(self, requests: Sequence[Request], until: float) -> AsyncGenerator[tuple[int, TokenUpdate], None]:
         """Yield the index of a request and its next token, until all requests have finished.
 
         Closing the generator, or cancelling its consumer, stops the work at the next step. Raises TimeoutError when the
@@ -60,7 +60,7 @@ class CompletionWorker:
             self._worker.submit(self._step, loop)
 
     def _step(self, loop: asyncio.AbstractEventLoop) -> None:
-        news: list[tuple[Request, News]] | list[tuple[Request, Exception]]
+        news: list[tuple[Request, TokenUpdate]] | list[tuple[Request, Exception]]
         try:
             news = self.pool.step()
         except Exception as error:  # every waiting client must get the error
@@ -71,7 +71,7 @@ class CompletionWorker:
             if self._is_stepping:
                 self._worker.submit(self._step, loop)
 
-    def _deliver(self, news: Sequence[tuple[Request, News | Exception]]) -> None:
+    def _deliver(self, news: Sequence[tuple[Request, TokenUpdate | Exception]]) -> None:
         self.n_tokens += len(news)
         for request, each in news:
             if request in self._readers:

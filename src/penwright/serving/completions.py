@@ -10,7 +10,7 @@ from contextlib import aclosing
 import numpy as np
 
 from penwright.config import DecodingSettings
-from penwright.decoding.requests import News, Request
+from penwright.decoding.requests import Request, TokenUpdate
 from penwright.errors import UsageError
 from penwright.inspection import Inspector
 from penwright.inspection.forward_pass import ForwardPass
@@ -25,7 +25,7 @@ from penwright.serving.completion_fields import (
     Usage,
 )
 from penwright.serving.decoding_fields import is_off
-from penwright.serving.errors import TooMuch
+from penwright.serving.errors import RequestTooLarge
 from penwright.serving.fields import check_texts
 from penwright.serving.model_worker import ModelWorker
 from penwright.serving.settings import ServingSettings
@@ -35,7 +35,7 @@ MOST_NUMBERS = 1_000_000  # tokens and alternatives in an answer
 SMALLEST_SHARE = 1e-6  # replaces a top_p of 0: only the most likely token remains
 
 
-class Completing:
+class CompletionJob:
     """A completion request in progress."""
 
     def __init__(self, asked: CompletionRequest, served: ModelWorker, limits: ServingSettings):
@@ -119,7 +119,7 @@ class _ChoiceBuilder:
         self._is_cut = False  # a stop string ended it; that string's tokens are not part of it
         self._pieces: list[CompletionChoice] = []
 
-    def take(self, news: News) -> CompletionChoice:
+    def take(self, news: TokenUpdate) -> CompletionChoice:
         """Return the piece that a new token adds."""
         self.n_tokens += 1
         likely = {each.token: each.log_prob for each in news.look.likely} if news.look else {}
@@ -201,7 +201,7 @@ def _check_prompts(prompts: Sequence[tuple[str, list[int]]], limits: ServingSett
     check_texts([text for text, _ in prompts], limits)
     longest = max((len(tokens) for _, tokens in prompts), default=0)  # some tokens may have no text
     if longest > limits.max_characters:
-        raise TooMuch(
+        raise RequestTooLarge(
             f"a prompt has {longest:,} tokens: this server accepts {limits.max_characters:,} (max_characters). "
             "Shorten it"
         )
@@ -212,7 +212,7 @@ def _check_answer(asked: CompletionRequest, prompts: Sequence[tuple[str, list[in
     n_tokens = sum(n_written + len(tokens) * bool(asked.echo) for _, tokens in prompts) * (asked.n or 1)
     n_numbers = n_tokens * (1 + (asked.logprobs or 0))
     if n_numbers > MOST_NUMBERS:
-        raise TooMuch(
+        raise RequestTooLarge(
             f"the answer may have {n_numbers:,} tokens and alternatives, but the limit is {MOST_NUMBERS:,}. "
             "Ask for less"
         )

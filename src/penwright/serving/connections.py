@@ -32,7 +32,7 @@ def protocol(read_seconds: float, most: int) -> type[H11Protocol]:
     return Connection
 
 
-def affordable(wanted: int) -> int:
+def allowed_connections(wanted: int) -> int:
     """Return how many of `wanted` connections the file descriptor limit allows. Half of the limit is kept for files."""
     if resource is None:
         return wanted
@@ -132,7 +132,7 @@ def _stop(*timers: asyncio.TimerHandle | None) -> None:
             timer.cancel()
 
 
-class SeldomSaid(logging.Filter):
+class RateLimitFilter(logging.Filter):
     """A log filter that drops frequent messages and reports how many it dropped."""
 
     def __init__(self, clock: Callable[[], float] = monotonic):

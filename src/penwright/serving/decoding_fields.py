@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from penwright.config import DecodingSettings
 from penwright.errors import UsageError
-from penwright.serving.errors import TooMuch
+from penwright.serving.errors import RequestTooLarge
 from penwright.serving.field_errors import first_problem
 
 OFF: Mapping[str, Collection[float]] = {  # values that disable a setting in other programs
@@ -68,7 +68,9 @@ def _check_size(name: str, given: object, most: _Most) -> None:
     if not isinstance(given, list | dict):
         return
     if len(given) > most.entries:
-        raise TooMuch(f"{name} has {len(given):,} entries: this server accepts {most.entries}. Send fewer")
+        raise RequestTooLarge(f"{name} has {len(given):,} entries: this server accepts {most.entries}. Send fewer")
     n = sum(len(each) for each in given if isinstance(each, str))
     if n > most.characters:
-        raise TooMuch(f"{name} has {n:,} characters in total: this server accepts {most.characters:,}. Send fewer")
+        raise RequestTooLarge(
+            f"{name} has {n:,} characters in total: this server accepts {most.characters:,}. Send fewer"
+        )

@@ -8,16 +8,16 @@ from typing import Any, Generic, TypeVar
 
 from penwright.errors import PenwrightError
 
-Manner = TypeVar("Manner", bound=Hashable)
+BatchKey = TypeVar("BatchKey", bound=Hashable)
 Result = TypeVar("Result")
 BATCH = 32  # texts per batch
 
 
-class Unwanted(PenwrightError):
+class ClientsDisconnected(PenwrightError):
     """All clients that waited for a result have disconnected."""
 
 
-class Waiting:
+class PendingAnswers:
     """The pending answers of a batch. Any thread may query them."""
 
     def __init__(self, answers: Sequence[asyncio.Future[Any]]):
@@ -31,12 +31,12 @@ class Waiting:
     def check(self) -> None:
         """Raise Unwanted if no result is wanted any more."""
         if all(answer.done() for answer in self._all):
-            raise Unwanted("all clients have disconnected")
+            raise ClientsDisconnected("all clients have disconnected")
 
 
 @dataclass(eq=False)
-class _Request(Generic[Manner, Result]):
-    manner: Manner
+class _Request(Generic[BatchKey, Result]):
+    manner: BatchKey
     texts: Sequence[str]
     answer: asyncio.Future[list[Result]]
     results: list[Result] = field(default_factory=list)
@@ -55,7 +55,7 @@ class _Request(Generic[Manner, Result]):
             self.answer.set_exception(error)
 
 
-class DynamicBatcher(Generic[Manner, Result]):
+class DynamicBatcher(Generic[BatchKey, Result]):
     """A batcher that collects texts for some milliseconds, then processes them in batches.
 
     A batch takes one text of each request in turn, so that a large request does not hold up small ones.
@@ -63,22 +63,22 @@ class DynamicBatcher(Generic[Manner, Result]):
 
     def __init__(
         self,
-        work: Callable[[Manner, Sequence[str], Waiting], Sequence[Result]],
+        work: Callable[[BatchKey, Sequence[str], PendingAnswers], Sequence[Result]],
         worker: Executor,
         wait_seconds: float = 0.004,
     ):
         """Store `work`, which runs on the worker's thread. Its last argument tells which results are still wanted."""
         self._work, self._worker, self._wait = work, worker, wait_seconds
-        self._requests: list[_Request[Manner, Result]] = []
+        self._requests: list[_Request[BatchKey, Result]] = []
         self._task: asyncio.Task[None] | None = None
         self.n_texts = 0  # processed so far
         self.n_left = 0  # abandoned by their clients
 
-    async def ask(self, manner: Manner, texts: Sequence[str]) -> list[Result]:
+    async def ask(self, manner: BatchKey, texts: Sequence[str]) -> list[Result]:
         """Return the result of each text. Only texts of equal `manner` share a batch. Cancelling abandons the texts."""
         if not texts:
             return []
-        request: _Request[Manner, Result] = _Request(manner, texts, asyncio.get_running_loop().create_future())
+        request: _Request[BatchKey, Result] = _Request(manner, texts, asyncio.get_running_loop().create_future())
         self._requests.append(request)
         if self._task is None:
             self._task = asyncio.create_task(self._process_batches())
@@ -100,10 +100,10 @@ class DynamicBatcher(Generic[Manner, Result]):
             self._requests = [each for each in self._requests if each.is_open]
         self._task = None
 
-    def _batch(self) -> list[_Request[Manner, Result]]:
+    def _batch(self) -> list[_Request[BatchKey, Result]]:
         """Return the request of each text in the next batch. A request occurs once for each of its texts."""
         alike = [each for each in self._requests if each.is_open and each.manner == self._requests[0].manner]
-        batch: list[_Request[Manner, Result]] = []
+        batch: list[_Request[BatchKey, Result]] = []
         for turn in range(BATCH):
             waiting = [each for each in alike if len(each.texts) - len(each.results) > turn]
             batch += waiting[: BATCH - len(batch)]
@@ -111,7 +111,7 @@ class DynamicBatcher(Generic[Manner, Result]):
                 break
         return sorted(batch, key=self._requests.index)
 
-    async def _answer(self, batch: Sequence[_Request[Manner, Result]]) -> None:
+    async def _answer(self, batch: Sequence[_Request[BatchKey, Result]]) -> None:
         asked = list(dict.fromkeys(batch))
         try:
             results = await asyncio.wrap_future(self._worker.submit(self._results, asked, batch))
@@ -124,9 +124,9 @@ class DynamicBatcher(Generic[Manner, Result]):
             request.take(result)
 
     def _results(
-        self, asked: Sequence[_Request[Manner, Result]], batch: Sequence[_Request[Manner, Result]]
+        self, asked: Sequence[_Request[BatchKey, Result]], batch: Sequence[_Request[BatchKey, Result]]
     ) -> Sequence[Result]:
         """Process a batch. This runs on the worker's thread."""
         parts = (each.texts[len(each.results) :][: batch.count(each)] for each in asked)
         texts = [text for part in parts for text in part]
-        return self._work(asked[0].manner, texts, Waiting([each.answer for each in batch])) if asked else []
+        return self._work(asked[0].manner, texts, PendingAnswers([each.answer for each in batch])) if asked else []

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from penwright.errors import PenwrightError
-from penwright.serving.dynamic_batching import Unwanted
+from penwright.serving.dynamic_batching import ClientsDisconnected
 from penwright.serving.field_errors import first_problem
 from penwright.serving.model_worker import Busy, Stopping, UnknownModel
 
@@ -27,7 +27,7 @@ TYPES = {
 AGAIN_SECONDS = {429: "1", 503: "5"}  # values of the Retry-After header
 
 
-class TooMuch(PenwrightError):
+class RequestTooLarge(PenwrightError):
     """A request exceeds a limit of the server."""
 
 
@@ -75,11 +75,11 @@ REFUSALS: Answers = {status: {"model": Refusal, "description": reason} for statu
 PLAIN_REFUSALS: Answers = {status: {"model": PlainRefusal, "description": reason} for status, reason in REASONS.items()}
 STATUS: Mapping[type[Exception], int] = {
     UnknownModel: 404,
-    TooMuch: 413,
+    RequestTooLarge: 413,
     NotTraining: 409,
     Busy: 429,
     Stopping: 503,
-    Unwanted: 503,
+    ClientsDisconnected: 503,
     TimeoutError: 504,
 }
 
@@ -98,7 +98,7 @@ def refusal(path: str, status: int, message: str, param: str | None = None) -> J
     return JSONResponse(content, status, headers)
 
 
-def told(error: Exception) -> tuple[int, str]:
+def error_response_of(error: Exception) -> tuple[int, str]:
     """Return the HTTP status and the message for an error."""
     status = next((status for kind, status in STATUS.items() if isinstance(error, kind)), None)
     if isinstance(error, TimeoutError):
@@ -118,7 +118,7 @@ def explain_errors(app: FastAPI) -> None:
 
 
 async def _error_response(request: Request, error: Exception) -> JSONResponse:
-    return refusal(request.url.path, *told(error))
+    return refusal(request.url.path, *error_response_of(error))
 
 
 async def _invalid_fields(request: Request, error: Exception) -> JSONResponse:

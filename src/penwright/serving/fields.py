@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Request, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from penwright.serving.errors import TooMuch
+from penwright.serving.errors import RequestTooLarge
 from penwright.serving.model_worker import ModelRegistry
 from penwright.serving.settings import ServingSettings
 
@@ -59,14 +59,16 @@ def _settings(request: Request) -> ServingSettings:
     return settings
 
 
-TheShelf = Annotated[ModelRegistry, Depends(_shelf)]
-TheSettings = Annotated[ServingSettings, Depends(_settings)]
+Registry = Annotated[ModelRegistry, Depends(_shelf)]
+Limits = Annotated[ServingSettings, Depends(_settings)]
 
 
 def check_texts(texts: Sequence[str], limits: ServingSettings) -> None:
     """Check the number and lengths of texts. Raises TooMuch, which names the limit."""
     if len(texts) > limits.max_texts:
-        raise TooMuch(f"{len(texts)} texts at once: this server accepts {limits.max_texts} (max_texts). Send fewer")
+        raise RequestTooLarge(
+            f"{len(texts)} texts at once: this server accepts {limits.max_texts} (max_texts). Send fewer"
+        )
     check_lengths(texts, limits)
 
 
@@ -74,7 +76,7 @@ def check_lengths(texts: Sequence[str | None], limits: ServingSettings) -> None:
     """Check the lengths of the texts of one request; None stands for no text. Raises TooMuch."""
     longest = max((len(text or "") for text in texts), default=0)
     if longest > limits.max_characters:
-        raise TooMuch(
+        raise RequestTooLarge(
             f"a text has {longest:,} characters: this server accepts {limits.max_characters:,} (max_characters). "
             "Shorten it"
         )

@@ -7,7 +7,7 @@ from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 
-from penwright.serving.fields import TheShelf
+from penwright.serving.fields import Registry
 from penwright.serving.model_worker import Stopping
 
 router = APIRouter()
@@ -20,7 +20,7 @@ class Health(BaseModel):
 
 
 @router.get("/health", responses={503: {"description": "The server is shutting down"}})
-async def health(shelf: TheShelf) -> Health:
+async def health(shelf: Registry) -> Health:
     """Return `ok`, or 503 while the server shuts down. This route needs no key."""
     if shelf.is_stopping:
         raise Stopping("the server is shutting down")

@@ -22,11 +22,11 @@ from penwright.inspection.gradients import Method
 from penwright.inspection.heads import parse_head
 from penwright.inspection.pages import heads
 from penwright.inspection.views import importance, labels, one_head
-from penwright.serving.errors import REFUSALS, TooMuch
-from penwright.serving.fields import ModelRequest, Name, Text, TheSettings, TheShelf, check_lengths
+from penwright.serving.errors import REFUSALS, RequestTooLarge
+from penwright.serving.fields import Limits, ModelRequest, Name, Registry, Text, check_lengths
 from penwright.views import View, pack
 from penwright.views.notebook import thumbnails
-from penwright.views.packing import table
+from penwright.views.packing import as_table
 
 router = APIRouter(prefix="/inspect", responses=REFUSALS)
 Format = Literal["bytes", "json", "html", "svg", "png"]
@@ -113,13 +113,13 @@ Picture = Literal[
 
 @router.post("/{picture}", response_class=Response)
 async def inspect(
-    picture: Picture, asked: InspectQuestion, shelf: TheShelf, limits: TheSettings, format: Format = "bytes"
+    picture: Picture, asked: InspectQuestion, shelf: Registry, limits: Limits, format: Format = "bytes"
 ) -> Response:
     """Return a picture of what happens inside a model for a text."""
     served = shelf.get(asked.model)
     check_lengths([asked.text, asked.target, asked.word], limits)
     if asked.k * max(len(asked.text), len(asked.target or "")) > MOST_LIKELY:
-        raise TooMuch(
+        raise RequestTooLarge(
             f"k is {asked.k}, which is too much for a text of this length. Use a smaller k, or a shorter text"
         )
 
@@ -134,9 +134,9 @@ async def inspect(
 
 def answer_in(format: Format, found: View, warnings: Sequence[str]) -> Response:
     """Return a picture with its warnings, for the page or as a file. Raises TooMuch if the result would be huge."""
-    n_numbers = _count(table(found.data))
+    n_numbers = _count(as_table(found.data))
     if n_numbers > MOST_NUMBERS.get(format, n_numbers):
-        raise TooMuch(
+        raise RequestTooLarge(
             f"this picture has {n_numbers:,} numbers, too many for {format}. "
             "Use a shorter text, format=bytes, or a single head"
         )
@@ -148,7 +148,7 @@ def answer_in(format: Format, found: View, warnings: Sequence[str]) -> Response:
 
 def for_page(found: View) -> dict[str, Any]:
     """Return a view for the page. Heads are sent as thumbnails; the page requests a head when it is opened."""
-    data = table(found.data)
+    data = as_table(found.data)
     if found.name == "attention":
         data = {**data, "parts": [_thumbs(part) for part in data["parts"]]}
     return {"name": found.name, "heading": found.heading, "data": data, "options": found.options}
@@ -169,11 +169,11 @@ def _count(data: object) -> int:
 
 
 def _thumbs(part: PackedPart) -> dict[str, Any]:
-    return {**table(part), "weights": None, "thumbs": thumbnails(part.weights)}
+    return {**as_table(part), "weights": None, "thumbs": thumbnails(part.weights)}
 
 
 def _record(found: View) -> dict[str, Any]:
-    return {"name": found.name, "heading": found.heading, "data": as_record(table(found.data))}
+    return {"name": found.name, "heading": found.heading, "data": as_record(as_table(found.data))}
 
 
 def _file(found: View, format: str) -> bytes:

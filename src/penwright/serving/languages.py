@@ -5,9 +5,9 @@ from math import exp
 from typing import NamedTuple
 
 from penwright.data.languages import Languages, languages_in
-from penwright.serving.model_worker import ModelWorker, Wording
+from penwright.serving.model_worker import ModelWorker, TranslationChoices
 from penwright.tasks import languages_of as known_languages
-from penwright.workflows.load import Opened
+from penwright.workflows.load import OpenedRun
 
 NAMES = {
     "ar": "Arabic",
@@ -36,7 +36,7 @@ class Guess(NamedTuple):
     share: float
 
 
-def languages_of(name: str, it: Opened) -> Languages:
+def languages_of(name: str, it: OpenedRun) -> Languages:
     """Return the languages of a run, from its served name (de-en) or from its training data."""
     return languages_in(name) or known_languages(it.recipe, it.card) or UNKNOWN
 
@@ -45,7 +45,7 @@ async def detect(text: str, translators: Sequence[ModelWorker]) -> list[Guess]:
     """Rank the source languages of the translators by how likely the text is in them, best first."""
     guesses = []
     for served in translators:
-        (found,) = await served.translate([text], Wording(beam_size=1))
+        (found,) = await served.translate([text], TranslationChoices(beam_size=1))
         n_tokens = len(found.candidates[0].pieces)
         share = exp(found.candidates[0].log_prob / n_tokens) if n_tokens else 0.0
         guesses.append(Guess(languages_of(served.name, served.opened).source, share))

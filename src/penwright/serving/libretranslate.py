@@ -10,10 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from penwright.errors import UsageError
 from penwright.serving.errors import PLAIN_REFUSALS
-from penwright.serving.fields import LARGEST, MOST_ENTRIES, Name, Text, TheSettings, TheShelf, check_texts
+from penwright.serving.fields import LARGEST, MOST_ENTRIES, Limits, Name, Registry, Text, check_texts
 from penwright.serving.html_tags import Piece, pieces, texts_of, with_texts
 from penwright.serving.languages import Guess, detect, languages_of, name_of
-from penwright.serving.model_worker import ModelRegistry, ModelWorker, Wording
+from penwright.serving.model_worker import ModelRegistry, ModelWorker, TranslationChoices
 from penwright.serving.request_bodies import FORM, PARTS, kind_of, read_fields
 
 router = APIRouter(responses=PLAIN_REFUSALS)
@@ -71,7 +71,7 @@ def _body(model: type[BaseModel]) -> dict[str, Any]:
 
 
 @router.post("/translate", response_model_exclude_none=True, openapi_extra=_body(ToTranslate))
-async def translate(request: Request, shelf: TheShelf, limits: TheSettings) -> Translated:
+async def translate(request: Request, shelf: Registry, limits: Limits) -> Translated:
     """Translate texts. In HTML, tags, scripts, code and elements marked translate="no" stay as they are."""
     asked = await _read(request, ToTranslate)
     several = isinstance(asked.q, list)
@@ -100,7 +100,7 @@ async def translate(request: Request, shelf: TheShelf, limits: TheSettings) -> T
 async def _ranked_translations(served: ModelWorker, texts: Sequence[str], n: int) -> dict[str, list[str]]:
     """Return up to n translations of each text, best first. A page may need several rounds: the queue is limited."""
     found: dict[str, list[str]] = {}
-    wording = Wording(max(served.translator.defaults.beam_size, n), n)
+    wording = TranslationChoices(max(served.translator.defaults.beam_size, n), n)
     at_once = min(len(texts), served.limits.max_texts, served.limits.max_waiting)
     for start in range(0, len(texts), max(1, at_once)):
         some = texts[start : start + at_once]
@@ -119,7 +119,7 @@ def _plain(page: Sequence[Piece], translations: Mapping[str, str]) -> str:
 
 
 @router.post("/detect", openapi_extra=_body(ToDetect))
-async def which_language(request: Request, shelf: TheShelf, limits: TheSettings) -> list[Detected]:
+async def which_language(request: Request, shelf: Registry, limits: Limits) -> list[Detected]:
     """Guess the language of a text among the source languages."""
     asked = await _read(request, ToDetect)
     check_texts([asked.q], limits)
@@ -128,13 +128,13 @@ async def which_language(request: Request, shelf: TheShelf, limits: TheSettings)
 
 
 @router.get("/languages")
-async def languages(shelf: TheShelf) -> list[Language]:
+async def languages(shelf: Registry) -> list[Language]:
     """List the source languages, each with its target languages."""
     return _languages(shelf)
 
 
 @router.get("/frontend/settings")
-async def frontend_settings(shelf: TheShelf, limits: TheSettings) -> dict[str, Any]:
+async def frontend_settings(shelf: Registry, limits: Limits) -> dict[str, Any]:
     """Return the settings that web pages made for LibreTranslate request first."""
     first = next(iter(_languages(shelf)), None)
     source = {"code": first.code, "name": first.name} if first else None

@@ -12,19 +12,19 @@ from time import monotonic, sleep
 from typing import Literal, NamedTuple, TypeVar
 
 from penwright.classification.classifier import Classification, Classifier
-from penwright.decoding.requests import News, Request
+from penwright.decoding.requests import Request, TokenUpdate
 from penwright.errors import PenwrightError, UsageError
 from penwright.generation.generator import Generator
 from penwright.inspection import Inspector
 from penwright.serving.completion_worker import CompletionWorker
-from penwright.serving.dynamic_batching import DynamicBatcher, Unwanted, Waiting
+from penwright.serving.dynamic_batching import ClientsDisconnected, DynamicBatcher, PendingAnswers
 from penwright.serving.settings import ServingSettings
 from penwright.tasks import Application
 from penwright.translation.alignment import AlignmentHead
-from penwright.translation.constraints.requirements import USUAL_DEMANDS, Constraints
+from penwright.translation.constraints.requirements import DEFAULT_CONSTRAINTS, Constraints
 from penwright.translation.results import Translation
 from penwright.translation.translator import Translator
-from penwright.workflows.load import Opened, load, opened
+from penwright.workflows.load import OpenedRun, load, open_run
 from penwright.workflows.optimize import kept_alignment
 
 Kind = Literal["writer", "translator", "classifier"]
@@ -48,20 +48,20 @@ class Stopping(PenwrightError):
     """The server is shutting down."""
 
 
-class Wording(NamedTuple):
+class TranslationChoices(NamedTuple):
     """The options of a translation; None stands for the run's own setting."""
 
     beam_size: int | None = None
     n_best: int = 1
     length_penalty: float | None = None
-    demands: Constraints = USUAL_DEMANDS
+    demands: Constraints = DEFAULT_CONSTRAINTS
     prefix: str = ""
 
 
 class ModelWorker:
     """A served run. It counts the queued and running texts and raises Busy beyond `max_waiting`."""
 
-    def __init__(self, name: str, it: Opened, application: Application, limits: ServingSettings | None = None):
+    def __init__(self, name: str, it: OpenedRun, application: Application, limits: ServingSettings | None = None):
         self.name, self.opened, self.application, self.limits = name, it, application, limits or ServingSettings()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"penwright-{name}")
         self._builder = ThreadPoolExecutor(1, thread_name_prefix=f"penwright-build-{name}")
@@ -90,7 +90,7 @@ class ModelWorker:
     def load(cls, folder: Path, name: str | None = None, limits: ServingSettings | None = None) -> "ModelWorker":
         """Load a run folder under its own name or another one."""
         device = limits.device if limits else "cpu"
-        served = cls(name or folder.resolve().name, opened(folder), load(folder, device), limits)
+        served = cls(name or folder.resolve().name, open_run(folder), load(folder, device), limits)
         if served.kind == "writer":
             _ = served.pooling  # takes a second, which would block all clients at the first request
         return served
@@ -132,7 +132,12 @@ class ModelWorker:
         return CompletionWorker(self.generator.pool(self.limits.max_rows), self._worker)
 
     @cached_property
-    def gathering(self) -> DynamicBatcher[Wording | None, Translation] | DynamicBatcher[Wording | None, Classification]:
+    def gathering(
+        self,
+    ) -> (
+        DynamicBatcher[TranslationChoices | None, Translation]
+        | DynamicBatcher[TranslationChoices | None, Classification]
+    ):
         """The batcher that translates or classifies concurrent texts together."""
         if self.kind == "translator":
             return DynamicBatcher(self._translate, self._worker)
@@ -159,7 +164,7 @@ class ModelWorker:
             finally:
                 left.set()
 
-    async def write(self, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, News], None]:
+    async def write(self, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, TokenUpdate], None]:
         """Yield the tokens of completions (made by `generator.requests`), each with the index of its request.
 
         Wrap it in `contextlib.aclosing`: when closed early, it stops the work within a token.
@@ -170,10 +175,10 @@ class ModelWorker:
                 async for each in news:
                     yield each
 
-    async def translate(self, texts: Sequence[str], wording: Wording | None = None) -> list[Translation]:
+    async def translate(self, texts: Sequence[str], wording: TranslationChoices | None = None) -> list[Translation]:
         """Translate texts, batched with concurrent requests that have the same options."""
         _ = self.translator
-        found = await self._batched(texts, wording or Wording())
+        found = await self._batched(texts, wording or TranslationChoices())
         return [each for each in found if isinstance(each, Translation)]
 
     async def classify(self, texts: Sequence[str]) -> list[Classification]:
@@ -200,13 +205,15 @@ class ModelWorker:
             each.shutdown(wait=False, cancel_futures=True)
 
     async def _batched(
-        self, texts: Sequence[str], wording: Wording | None
+        self, texts: Sequence[str], wording: TranslationChoices | None
     ) -> Sequence[Translation] | Sequence[Classification]:
         with self._slots(len(texts)):
             async with asyncio.timeout(self.limits.deadline_seconds):
                 return await self.gathering.ask(wording, texts)
 
-    def _translate(self, wording: Wording | None, texts: Sequence[str], waiting: Waiting) -> Sequence[Translation]:
+    def _translate(
+        self, wording: TranslationChoices | None, texts: Sequence[str], waiting: PendingAnswers
+    ) -> Sequence[Translation]:
         assert wording is not None
         with self.translator.watched(waiting.check, waiting.wants):
             return self.translator.translate(
@@ -218,7 +225,9 @@ class ModelWorker:
                 prefixes=wording.prefix,
             )
 
-    def _classify(self, wording: Wording | None, texts: Sequence[str], waiting: Waiting) -> Sequence[Classification]:
+    def _classify(
+        self, wording: TranslationChoices | None, texts: Sequence[str], waiting: PendingAnswers
+    ) -> Sequence[Classification]:
         waiting.check()
         return self.classifier.classify(texts)
 
@@ -248,7 +257,7 @@ def _build_check(left: Event, until: float) -> Check:
     def check() -> None:
         nonlocal began
         if left.is_set():
-            raise Unwanted("all clients have disconnected")
+            raise ClientsDisconnected("all clients have disconnected")
         now = monotonic()
         if now > until:
             raise UsageError(

@@ -9,7 +9,7 @@ from penwright.inspection.heads import all_heads
 from penwright.model import Model
 from penwright.model.size import size_of
 from penwright.run.folder import SAMPLES
-from penwright.serving.fields import TheShelf
+from penwright.serving.fields import Registry
 from penwright.serving.languages import languages_of
 from penwright.serving.model_worker import Kind, ModelWorker
 from penwright.serving.run_records import read_records
@@ -47,7 +47,7 @@ class Models(BaseModel):
 
 
 @router.get("/models")
-def models(shelf: TheShelf) -> Models:
+def models(shelf: Registry) -> Models:
     """List the served models with their sizes, settings and examples."""
     return Models(models=[facts(served) for served in shelf])
 

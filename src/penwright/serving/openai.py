@@ -10,9 +10,9 @@ from pydantic import BaseModel
 
 from penwright.errors import PenwrightError
 from penwright.serving.completion_fields import CompletionAnswer, CompletionChoice, CompletionRequest
-from penwright.serving.completions import Completing
-from penwright.serving.errors import REFUSALS, Explanation, Refusal, told
-from penwright.serving.fields import TheSettings, TheShelf, as_json
+from penwright.serving.completions import CompletionJob
+from penwright.serving.errors import REFUSALS, Explanation, Refusal, error_response_of
+from penwright.serving.fields import Limits, Registry, as_json
 from penwright.serving.model_worker import ModelWorker
 
 router = APIRouter(prefix="/v1", responses=REFUSALS)
@@ -35,21 +35,21 @@ class ModelList(BaseModel):
 
 
 @router.get("/models")
-async def models(shelf: TheShelf) -> ModelList:
+async def models(shelf: Registry) -> ModelList:
     """List the served models, the default first."""
     return ModelList(data=[_card(served) for served in shelf])
 
 
 @router.get("/models/{name}")
-async def model(name: str, shelf: TheShelf) -> ModelCard:
+async def model(name: str, shelf: Registry) -> ModelCard:
     """Return one served model."""
     return _card(shelf.get(name))
 
 
 @router.post("/completions", response_model=CompletionAnswer)
-async def completions(asked: CompletionRequest, shelf: TheShelf, limits: TheSettings) -> Response:
+async def completions(asked: CompletionRequest, shelf: Registry, limits: Limits) -> Response:
     """Complete one or more prompts, n times each. With `stream`, send events that end with [DONE]."""
-    work = Completing(asked, shelf.get(asked.model, "writer"), limits)
+    work = CompletionJob(asked, shelf.get(asked.model, "writer"), limits)
     await work.prepare()
     pieces = work.stream()
     if asked.stream:
@@ -62,7 +62,7 @@ async def completions(asked: CompletionRequest, shelf: TheShelf, limits: TheSett
 
 
 async def _events(
-    work: Completing, first: CompletionChoice, rest: AsyncGenerator[CompletionChoice, None]
+    work: CompletionJob, first: CompletionChoice, rest: AsyncGenerator[CompletionChoice, None]
 ) -> AsyncIterator[str]:
     try:
         async with aclosing(rest):
@@ -73,7 +73,7 @@ async def _events(
             yield _event(work.answer([], with_usage=True))
         yield "data: [DONE]\n\n"
     except (PenwrightError, TimeoutError) as error:
-        status, message = told(error)
+        status, message = error_response_of(error)
         yield _event(Refusal(error=Explanation(message=message, type="server_error", code=str(status))))
 
 

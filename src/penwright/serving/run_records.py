@@ -46,7 +46,7 @@ def read_records(path: Path) -> Records:
     return Records(found, _problem(path.name, bad))
 
 
-def finite(value: object) -> float | None:
+def finite_or_none(value: object) -> float | None:
     """Return the value as a float that JSON can hold, or None."""
     try:
         return float(value) if isinstance(value, int | float) and isfinite(value) else None
@@ -62,13 +62,15 @@ def _record(line: bytes, keys: Mapping[str, type]) -> Record | None:
     if not isinstance(record, dict) or not all(_fits(record.get(key), kind) for key, kind in keys.items()):
         return None
     sound = {key: value for key, value in record.items() if _is_text(key)}
-    return {key: value if _is_text(value) or finite(value) is not None else None for key, value in sound.items()}
+    return {
+        key: value if _is_text(value) or finite_or_none(value) is not None else None for key, value in sound.items()
+    }
 
 
 def _fits(value: object, kind: type) -> bool:
     if kind is str:
         return _is_text(value)
-    return finite(value) is not None and (kind is float or isinstance(value, int))
+    return finite_or_none(value) is not None and (kind is float or isinstance(value, int))
 
 
 def _is_text(value: object) -> bool:

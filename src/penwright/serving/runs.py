@@ -16,12 +16,12 @@ from pydantic import BaseModel
 from penwright.config import Task
 from penwright.errors import PenwrightError
 from penwright.run.folder import METRICS, SAMPLES, STEPS, Record, Run
-from penwright.run.stop_file import is_to_stop, was_stopped, wish_stop
+from penwright.run.stop_file import is_stop_requested, request_stop, was_stopped
 from penwright.serving.alerts import alerts
 from penwright.serving.errors import REFUSALS, NotTraining
-from penwright.serving.fields import ModelRequest, Name, TheShelf
+from penwright.serving.fields import ModelRequest, Name, Registry
 from penwright.serving.model_worker import DAMAGE, ModelRegistry, UnknownModel
-from penwright.serving.run_records import finite, read_records
+from penwright.serving.run_records import finite_or_none, read_records
 
 router = APIRouter(prefix="/runs", responses=REFUSALS)
 QUIET = 120.0  # seconds without a new line, after which a run counts as stopped
@@ -106,20 +106,20 @@ class Stopped(BaseModel):
 
 
 @router.get("")
-def every_run(shelf: TheShelf) -> Runs:
+def every_run(shelf: Registry) -> Runs:
     """List the visible runs. Damage in one run is reported there and does not hide the others."""
     found = [facts for name, folder in folders(shelf).items() if (facts := _facts(name, folder, shelf)) is not None]
     return Runs(runs=sorted(found, key=lambda run: -run.changed))
 
 
 @router.get("/figures")
-def figures(shelf: TheShelf, run: RunName) -> Figures:
+def figures(shelf: Registry, run: RunName) -> Figures:
     """Return the curves of training and evaluation, at most 2,000 points each, with the extremes of the loss."""
     it = _run(shelf, run)
     steps, evaluations = (read_records(it.folder / name) for name in (STEPS, METRICS))
     return Figures(
-        steps=_columns(thinned(_with_speed(steps.lines), MOST_POINTS)),
-        evaluations=_columns(thinned(evaluations.lines, MOST_POINTS)),
+        steps=_columns(downsample(_with_speed(steps.lines), MOST_POINTS)),
+        evaluations=_columns(downsample(evaluations.lines, MOST_POINTS)),
         alerts=[AlertFacts(**alert._asdict()) for alert in alerts(steps.lines, evaluations.lines)],
         state=_state(it),
         problem="; ".join(filter(None, (steps.problem, evaluations.problem))),
@@ -127,7 +127,7 @@ def figures(shelf: TheShelf, run: RunName) -> Figures:
 
 
 @router.get("/samples")
-def samples(shelf: TheShelf, run: RunName) -> Samples:
+def samples(shelf: Registry, run: RunName) -> Samples:
     """Return the samples of each evaluation."""
     lines = read_records(_run(shelf, run).folder / SAMPLES).lines
     known = ({**each, "reference": str(each.get("reference") or "")} for each in lines)
@@ -135,19 +135,19 @@ def samples(shelf: TheShelf, run: RunName) -> Samples:
 
 
 @router.get("/settings")
-def settings(shelf: TheShelf, run: RunName) -> RunSettings:
+def settings(shelf: Registry, run: RunName) -> RunSettings:
     """Return the settings of the recipe."""
     return RunSettings(settings=_flat(_run(shelf, run).recipe.model_dump(mode="json")))
 
 
 @router.post("/stop")
-def stop(shelf: TheShelf, asked: ToStop) -> Stopped:
+def stop(shelf: Registry, asked: ToStop) -> Stopped:
     """Stop the training of a run after its current step. The run is saved and can be resumed."""
     run = _run(shelf, asked.run)
     state = _state(run)
     if state not in ("training", "stopping"):
         raise NotTraining(f"{asked.run} is not being trained: it has {state}")
-    wish_stop(run)
+    request_stop(run)
     return Stopped(state=_state(run))
 
 
@@ -168,7 +168,7 @@ def readable(folder: Path) -> str:
     return os.fsencode(folder.name).decode("utf-8", "replace")
 
 
-def thinned(records: Sequence[Record], most: int) -> Sequence[Record]:
+def downsample(records: Sequence[Record], most: int) -> Sequence[Record]:
     """Return at most `most` records, evenly spread: the lowest and the highest loss of each stretch."""
     if len(records) <= most:
         return records
@@ -182,7 +182,7 @@ def thinned(records: Sequence[Record], most: int) -> Sequence[Record]:
 
 
 def _loss(record: Record) -> float:
-    return finite(record.get("loss")) or 0.0
+    return finite_or_none(record.get("loss")) or 0.0
 
 
 def _run(shelf: ModelRegistry, name: str) -> Run:
@@ -223,9 +223,9 @@ def _known(run: Run) -> Record:
         "state": _state(run),
         "step": int(last.get("step", 0)),
         "total_steps": total if isinstance(total, int) else None,
-        "seconds": finite(last.get("seconds")) or 0.0,
+        "seconds": finite_or_none(last.get("seconds")) or 0.0,
         "best_step": run.best_step(),
-        "scores": {key: finite(value) for key, value in evaluated.items() if key not in COUNTERS},
+        "scores": {key: finite_or_none(value) for key, value in evaluated.items() if key not in COUNTERS},
         "changed": _changed(run),
         "problem": "; ".join(filter(None, (steps.problem, evaluations.problem))),
     }
@@ -239,7 +239,7 @@ def _state(run: Run) -> State:
             return "finished"
     if was_stopped(run) or time.time() - _changed(run) >= QUIET:
         return "stopped"
-    return "stopping" if is_to_stop(run) else "training"
+    return "stopping" if is_stop_requested(run) else "training"
 
 
 def _changed(run: Run) -> float:
@@ -262,7 +262,7 @@ def _with_speed(steps: Sequence[Record]) -> list[Record]:
 
 def _columns(records: Sequence[Record]) -> dict[str, Column]:
     names = dict.fromkeys(name for record in records for name in record)
-    return {name: [finite(record.get(name)) for record in records] for name in names}
+    return {name: [finite_or_none(record.get(name)) for record in records] for name in names}
 
 
 def _flat(table: dict[str, Any], above: str = "") -> dict[str, Any]:

@@ -16,7 +16,7 @@ import uvicorn
 from penwright.devices import give_back_memory
 from penwright.errors import PenwrightError, UsageError
 from penwright.serving.app import create_app
-from penwright.serving.connections import SeldomSaid, affordable, protocol
+from penwright.serving.connections import RateLimitFilter, allowed_connections, protocol
 from penwright.serving.model_worker import ModelRegistry, ModelWorker
 from penwright.serving.settings import ServingSettings
 
@@ -41,7 +41,7 @@ class Server:
         self._socket = _bind(settings.host, settings.port)
         self._settings = settings.model_copy(update={"port": self._socket.getsockname()[1]})
         self._shelf = shelf
-        most = affordable(settings.max_connections)
+        most = allowed_connections(settings.max_connections)
         config = uvicorn.Config(
             create_app(shelf, self._settings),
             http=protocol(settings.read_seconds, most),
@@ -55,8 +55,8 @@ class Server:
         )
         for name in ("uvicorn.error", "asyncio"):
             logger = logging.getLogger(name)
-            if not any(isinstance(each, SeldomSaid) for each in logger.filters):
-                logger.addFilter(SeldomSaid())
+            if not any(isinstance(each, RateLimitFilter) for each in logger.filters):
+                logger.addFilter(RateLimitFilter())
         self._server = _Draining(config, shelf, self._settings.drain_seconds)
 
     @property

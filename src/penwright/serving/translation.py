@@ -17,9 +17,9 @@ from fastapi import APIRouter, Response
 from penwright.decoding.hypotheses import Extension
 from penwright.errors import UsageError
 from penwright.inspection.beams import BeamTree
-from penwright.serving.dynamic_batching import Unwanted
-from penwright.serving.errors import REFUSALS, TooMuch
-from penwright.serving.fields import TheSettings, TheShelf, as_json, check_texts
+from penwright.serving.dynamic_batching import ClientsDisconnected
+from penwright.serving.errors import REFUSALS, RequestTooLarge
+from penwright.serving.fields import Limits, Registry, as_json, check_texts
 from penwright.serving.model_worker import ModelWorker
 from penwright.serving.settings import ServingSettings
 from penwright.serving.translation_fields import (
@@ -34,6 +34,7 @@ from penwright.serving.translation_fields import (
     Paragraph,
     Sentence,
     Sentences,
+    SentenceTranslation,
     SentenceWord,
     SourceSentence,
     TermResult,
@@ -41,7 +42,6 @@ from penwright.serving.translation_fields import (
     TranslationOptions,
     Tree,
     TreeNode,
-    Way,
 )
 from penwright.tokenizers import Tokenizer
 from penwright.translation.alignment import Aligner, Weights
@@ -51,7 +51,7 @@ from penwright.translation.documents import TextBlock, blocks
 from penwright.translation.results import Alternative, Candidate, Translation
 from penwright.translation.segments import sentences
 from penwright.translation.translator import Translator
-from penwright.translation.words import WordSpan, numbers_of, pieces_of_words, whole, word_spans
+from penwright.translation.words import WordSpan, complete_last_word, pieces_of_words, span_indices, word_spans
 
 router = APIRouter(prefix="/translating", responses=REFUSALS)
 T = TypeVar("T")
@@ -61,7 +61,7 @@ WEAKEST = 0.01  # smallest attention weight that is sent
 
 
 @router.post("/cut", response_model=TranslatedDocument)
-async def cut(asked: AskedDocument, shelf: TheShelf, limits: TheSettings) -> Response:
+async def cut(asked: AskedDocument, shelf: Registry, limits: Limits) -> Response:
     """Split a text into paragraphs and sentences. Sentences too long to translate at once are split as well."""
     check_texts([asked.text], limits)
     translator = shelf.get(asked.model, "translator").translator
@@ -74,7 +74,7 @@ async def cut(asked: AskedDocument, shelf: TheShelf, limits: TheSettings) -> Res
 
 
 @router.post("/sentences", response_model=Sentences)
-async def translate(asked: AskedSentences, shelf: TheShelf, limits: TheSettings) -> Response:
+async def translate(asked: AskedSentences, shelf: Registry, limits: Limits) -> Response:
     """Translate sentences. Return the probability of each word and the result of each glossary term."""
     served = shelf.get(asked.model, "translator")
     translator = served.translator
@@ -84,7 +84,9 @@ async def translate(asked: AskedSentences, shelf: TheShelf, limits: TheSettings)
     total = sum(len(each.text) for each in asked.sentences)
     if total > limits.max_characters:
         most = f"{limits.max_characters:,} (max_characters)"
-        raise TooMuch(f"the sentences have {total:,} characters in total: this server accepts {most}. Send fewer")
+        raise RequestTooLarge(
+            f"the sentences have {total:,} characters in total: this server accepts {most}. Send fewer"
+        )
     demands = await _constraints(asked, limits)
 
     def find() -> list[Translation]:
@@ -103,14 +105,14 @@ async def translate(asked: AskedSentences, shelf: TheShelf, limits: TheSettings)
 
 
 @router.post("/links", response_model=Links)
-async def links(asked: AskedLinks, shelf: TheShelf, limits: TheSettings) -> Response:
+async def links(asked: AskedLinks, shelf: Registry, limits: Limits) -> Response:
     """Return how much each word of a translation attends to each word of its sentence."""
     served = shelf.get(asked.model, "translator")
     translator = served.translator
     check_texts([asked.text, asked.target], limits)
     check_sentence(asked.text, "", "the sentence")
     if len(asked.target) > LONGER * MOST_CHARACTERS:
-        raise TooMuch(
+        raise RequestTooLarge(
             f"the translation has {len(asked.target):,} characters, but the limit is {LONGER * MOST_CHARACTERS:,}. "
             "Shorten it"
         )
@@ -132,7 +134,7 @@ async def links(asked: AskedLinks, shelf: TheShelf, limits: TheSettings) -> Resp
 
 
 @router.post("/words")
-async def other_words(asked: AskedSentence, shelf: TheShelf, limits: TheSettings) -> OtherWords:
+async def other_words(asked: AskedSentence, shelf: Registry, limits: Limits) -> OtherWords:
     """Return the most likely next words after the prefix, each with a new translation of the rest."""
     served = shelf.get(asked.model, "translator")
     translator = served.translator
@@ -146,7 +148,7 @@ async def other_words(asked: AskedSentence, shelf: TheShelf, limits: TheSettings
 
 
 @router.post("/tree", response_model=Tree)
-async def tree(asked: AskedSentence, shelf: TheShelf, limits: TheSettings) -> Response:
+async def tree(asked: AskedSentence, shelf: Registry, limits: Limits) -> Response:
     """Return the tree of the beam search that translates a sentence."""
     served = shelf.get(asked.model, "translator")
     translator = served.translator
@@ -180,13 +182,13 @@ def check_sentence(text: str, prefix: str, name: str) -> None:
     """Raise TooMuch for a sentence whose search or answer would be too large."""
     longest = max(len(text), len(prefix))
     if longest > MOST_CHARACTERS:
-        raise TooMuch(
+        raise RequestTooLarge(
             f"{name} has {longest:,} characters, but the limit is {MOST_CHARACTERS:,}. "
             "Split it first (/translating/cut)"
         )
     n_words = max(len(word_spans(each)) for each in (text, prefix))
     if n_words > MOST_WORDS:
-        raise TooMuch(
+        raise RequestTooLarge(
             f"{name} has {n_words:,} words, but the limit is {MOST_WORDS:,}. Split it first (/translating/cut)"
         )
 
@@ -197,7 +199,7 @@ async def _run_while_connected(served: ModelWorker, function: Callable[[], T]) -
 
     def check() -> None:
         if disconnected.is_set():
-            raise Unwanted("the client has disconnected")
+            raise ClientsDisconnected("the client has disconnected")
 
     def work() -> T:
         with served.translator.watched(check):
@@ -217,7 +219,9 @@ async def _constraints(asked: TranslationOptions, limits: ServingSettings) -> Co
 def _other_word(found: Alternative, prefix: str) -> OtherWord:
     end = found.text.find(found.word, len(prefix.strip())) + len(found.word)
     probability = exp(found.log_prob)
-    return OtherWord(word=found.word, probability=probability, text=found.text, prefix=whole(found.text[:end]))
+    return OtherWord(
+        word=found.word, probability=probability, text=found.text, prefix=complete_last_word(found.text[:end])
+    )
 
 
 def _paragraph(block: TextBlock, translator: Translator) -> Paragraph:
@@ -270,9 +274,9 @@ def _sentence(found: Translation, tokenizer: Tokenizer) -> Sentence:
     )
 
 
-def _translation(source: Sequence[WordSpan], candidate: Candidate, tokenizer: Tokenizer) -> Way:
+def _translation(source: Sequence[WordSpan], candidate: Candidate, tokenizer: Tokenizer) -> SentenceTranslation:
     sides = source, pieces_of_words(candidate.text, tokenizer)
-    return Way(
+    return SentenceTranslation(
         text=candidate.text,
         log_prob=candidate.log_prob,
         score=candidate.score,
@@ -286,7 +290,7 @@ def _probabilities(candidate: Candidate, places: Sequence[WordSpan], tokenizer: 
     spelled = [tokenizer.token_bytes(piece.token) for piece in candidate.pieces if piece.token != tokenizer.end_id]
     if not places or b"".join(spelled) != candidate.text.encode():
         return [None] * len(places)
-    numbers = numbers_of(candidate.text, places, map(len, spelled))
+    numbers = span_indices(candidate.text, places, map(len, spelled))
     of_words: list[list[float]] = [[] for _ in places]
     for piece, number in zip(candidate.pieces, numbers, strict=False):
         of_words[number].append(piece.log_prob)

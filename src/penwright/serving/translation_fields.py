@@ -28,7 +28,7 @@ class TermResult(BaseModel):
     target_words: list[int]
 
 
-class Way(BaseModel):
+class SentenceTranslation(BaseModel):
     """One translation of a sentence."""
 
     text: str
@@ -42,7 +42,7 @@ class Sentence(BaseModel):
     """A sentence with its translations, best first."""
 
     source: list[SentenceWord]
-    ways: list[Way]
+    ways: list[SentenceTranslation]
     warnings: list[str]
 
 
@@ -55,7 +55,7 @@ class TranslationOptions(ModelRequest):
     length_penalty: Annotated[float, Field(ge=-10, le=10)] | None = None
 
 
-class Wanted(ModelRequest):
+class SentenceRequest(ModelRequest):
     """A sentence and the prefix of its translation. White space at the end of the prefix ends its last word."""
 
     text: Text
@@ -65,10 +65,10 @@ class Wanted(ModelRequest):
 class AskedSentences(TranslationOptions):
     """A request to translate several sentences."""
 
-    sentences: Annotated[list[Wanted], Field(max_length=MOST_ENTRIES, fail_fast=True)]
+    sentences: Annotated[list[SentenceRequest], Field(max_length=MOST_ENTRIES, fail_fast=True)]
 
 
-class AskedSentence(TranslationOptions, Wanted):
+class AskedSentence(TranslationOptions, SentenceRequest):
     """A request for the alternatives or the beam tree of one sentence."""
 
     n: Annotated[int, Field(ge=1, le=20)] = 6

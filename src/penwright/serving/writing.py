@@ -18,18 +18,18 @@ from torch import Tensor
 
 from penwright.config import DecodingSettings
 from penwright.decoding.batches import in_view
-from penwright.decoding.completion_draft import MAX_NEW_TOKENS, manner_of
+from penwright.decoding.completion_draft import MAX_NEW_TOKENS, plan_of
 from penwright.decoding.constraints.constraints import is_constrained
 from penwright.decoding.constraints.expressions import never_end
-from penwright.decoding.requests import News, Request
+from penwright.decoding.requests import Request, TokenUpdate
 from penwright.decoding.sampling.penalties import History
 from penwright.decoding.unknown_tokens import unknown_warnings
 from penwright.errors import PenwrightError, UsageError
 from penwright.inspection.token_scores import TokenScores
 from penwright.inspection.tokens import readable
 from penwright.serving.decoding_fields import decoding_settings
-from penwright.serving.errors import REFUSALS, TooMuch, told
-from penwright.serving.fields import ModelRequest, Name, Text, TheSettings, TheShelf, TokenId, as_json, check_texts
+from penwright.serving.errors import REFUSALS, RequestTooLarge, error_response_of
+from penwright.serving.fields import Limits, ModelRequest, Name, Registry, Text, TokenId, as_json, check_texts
 from penwright.serving.model_worker import ModelWorker
 from penwright.tokenizers import TextStream, Tokenizer
 
@@ -49,7 +49,7 @@ class TokenChoice(BaseModel):
     chance: float | None = None  # probability with the settings; None if none apply
 
 
-class Foresight(BaseModel):
+class NextTokenDistribution(BaseModel):
     """The distribution of the next token before it is sampled."""
 
     likeliest: list[TokenChoice]
@@ -100,7 +100,7 @@ class PromptRequest(ModelRequest):
 
 
 @router.post("/next")
-async def next_token(asked: PromptRequest, shelf: TheShelf, limits: TheSettings) -> Foresight:
+async def next_token(asked: PromptRequest, shelf: Registry, limits: Limits) -> NextTokenDistribution:
     """Return the next token's probabilities before and after the settings. Logits of recent texts are cached."""
     served = shelf.get(asked.model, "writer")
     check_texts([asked.text], limits)
@@ -110,7 +110,7 @@ async def next_token(asked: PromptRequest, shelf: TheShelf, limits: TheSettings)
 
 
 @router.post("/score", response_model=Scores)
-async def score(asked: PromptRequest, shelf: TheShelf, limits: TheSettings) -> Response:
+async def score(asked: PromptRequest, shelf: Registry, limits: Limits) -> Response:
     """Return the probability of each token given the tokens before it. Long texts get fewer alternatives."""
     served = shelf.get(asked.model, "writer")
     check_texts([asked.text], limits)
@@ -126,7 +126,7 @@ async def score(asked: PromptRequest, shelf: TheShelf, limits: TheSettings) -> R
 
 
 @router.post("/write", response_class=StreamingResponse)
-async def write(asked: PromptRequest, shelf: TheShelf, limits: TheSettings) -> StreamingResponse:
+async def write(asked: PromptRequest, shelf: Registry, limits: Limits) -> StreamingResponse:
     """Continue a text. The events are `token` (a WrittenToken), then `done` or `error`."""
     served = shelf.get(asked.model, "writer")
     check_texts([asked.text], limits)
@@ -134,7 +134,7 @@ async def write(asked: PromptRequest, shelf: TheShelf, limits: TheSettings) -> S
     if settings.max_new_tokens is None:
         settings = settings.model_copy(update={"max_new_tokens": min(MAX_NEW_TOKENS, limits.max_new_tokens)})
     elif settings.max_new_tokens > limits.max_new_tokens:
-        raise TooMuch(
+        raise RequestTooLarge(
             f"{settings.max_new_tokens} new tokens: this server allows {limits.max_new_tokens} (max_new_tokens). "
             "Ask for fewer"
         )
@@ -150,7 +150,7 @@ async def write(asked: PromptRequest, shelf: TheShelf, limits: TheSettings) -> S
 
 
 async def _events(
-    served: ModelWorker, first: tuple[int, News] | None, rest: AsyncGenerator[tuple[int, News], None]
+    served: ModelWorker, first: tuple[int, TokenUpdate] | None, rest: AsyncGenerator[tuple[int, TokenUpdate], None]
 ) -> AsyncIterator[str]:
     start, n, tokenizer = perf_counter(), 0, served.generator.tokenizer
     try:
@@ -162,14 +162,14 @@ async def _events(
                 found = await anext(rest, None)
         yield _event("done", {"n": n, "seconds": perf_counter() - start})
     except (PenwrightError, TimeoutError) as error:
-        yield _event("error", {"message": told(error)[1]})
+        yield _event("error", {"message": error_response_of(error)[1]})
 
 
 def _event(name: str, data: Mapping[str, Any]) -> str:
     return f"event: {name}\ndata: {json.dumps(data)}\n\n"
 
 
-def _written(tokenizer: Tokenizer, news: News) -> WrittenToken:
+def _written(tokenizer: Tokenizer, news: TokenUpdate) -> WrittenToken:
     assert news.look is not None
     return WrittenToken(
         id=news.token,
@@ -213,10 +213,10 @@ def _logits(served: ModelWorker, tokens: Tokens) -> Float[Tensor, " vocab_size"]
     return served.generator.next_logits(tokens).double()
 
 
-def _next_distribution(served: ModelWorker, tokens: Tokens, settings: DecodingSettings) -> Foresight:
+def _next_distribution(served: ModelWorker, tokens: Tokens, settings: DecodingSettings) -> NextTokenDistribution:
     tokenizer, context = served.generator.tokenizer, served.generator.model.settings.context_length
     logits = _logits(served, tuple(in_view(tokens, context)))  # the model reads no more, so the cache key needs no more
-    sampling = manner_of(tokenizer, settings, []).sampling
+    sampling = plan_of(tokenizer, settings, []).sampling
     reshaped = sampling.reshape(logits[None], History([tokens], logits[None]) if sampling.looks_back else None)[0]
     chances = (
         torch.zeros_like(reshaped).index_fill(0, reshaped.argmax(), 1.0) if sampling.greedy else reshaped.softmax(-1)
@@ -224,7 +224,7 @@ def _next_distribution(served: ModelWorker, tokens: Tokens, settings: DecodingSe
     probabilities = logits.softmax(-1)
     best = probabilities.argsort(descending=True, stable=True)[:N_LIKELY]
     choices = zip(best.tolist(), probabilities[best].tolist(), chances[best].tolist(), strict=True)
-    return Foresight(
+    return NextTokenDistribution(
         likeliest=[_choice(tokenizer, *each) for each in choices],
         entropy=float(torch.special.entr(probabilities).sum()),
         n_kept=int((chances > 0).sum()),

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from penwright.config import Task
 from penwright.data.batching import AnyBatches
 from penwright.data.corpora import (
-    Reading,
-    measured_labelled,
-    measured_pairs,
-    measured_text,
+    ReadingOptions,
+    open_evaluation_labelled,
+    open_evaluation_pairs,
+    open_evaluation_text,
     open_labelled,
     open_pairs,
     open_text,
@@ -27,7 +27,7 @@ from penwright.tasks.context import (
     AnyCorpus,
     AnyPart,
     Application,
-    Card,
+    ModelCard,
     RunContext,
     languages_of,
     make_application,
@@ -39,7 +39,7 @@ __all__ = [
     "TASKS",
     "AnyCorpus",
     "Application",
-    "Card",
+    "ModelCard",
     "RunContext",
     "TaskParts",
     "languages_of",
@@ -54,8 +54,10 @@ class TaskParts:
     """The functions and columns that make up a task."""
 
     purpose: str
-    open_corpus: Callable[[Sequence[str], Reading], AnyCorpus]
-    open_measured: Callable[[Sequence[str], Reading], AnyCorpus]  # opens files to evaluate on, all of them held out
+    open_corpus: Callable[[Sequence[str], ReadingOptions], AnyCorpus]
+    open_measured: Callable[
+        [Sequence[str], ReadingOptions], AnyCorpus
+    ]  # opens files to evaluate on, all of them held out
     columns: tuple[str, ...]  # text columns of the token store
     labels: tuple[str, ...]  # label columns of the token store
     rows: Callable[[AnyPart, Sequence[str]], Iterator[Sequence[Cell]]]  # values of these columns, given all labels
@@ -73,7 +75,7 @@ TASKS: dict[Task, TaskParts] = {
     "generate": TaskParts(
         purpose="continues a text in its style",
         open_corpus=open_text,
-        open_measured=measured_text,
+        open_measured=open_evaluation_text,
         columns=("text",),
         labels=(),
         rows=generation.rows,
@@ -87,7 +89,7 @@ TASKS: dict[Task, TaskParts] = {
     "translate": TaskParts(
         purpose="translates sentences",
         open_corpus=open_pairs,
-        open_measured=measured_pairs,
+        open_measured=open_evaluation_pairs,
         columns=("source", "target"),
         labels=(),
         rows=translation.rows,
@@ -101,7 +103,7 @@ TASKS: dict[Task, TaskParts] = {
     "classify": TaskParts(
         purpose="assigns labels to texts",
         open_corpus=open_labelled,
-        open_measured=measured_labelled,
+        open_measured=open_evaluation_labelled,
         columns=("text",),
         labels=("label",),
         rows=classification.rows,

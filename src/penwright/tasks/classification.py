@@ -17,7 +17,7 @@ from penwright.data.labels import label_key
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
 from penwright.errors import PenwrightError
-from penwright.evaluation.classification import classification_scores, classified
+from penwright.evaluation.classification import classification_scores, confusion_and_nll
 from penwright.evaluation.scores import Sample, Score
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
 
@@ -85,7 +85,7 @@ def _scores(bench: RunContext, rows: Rows) -> Sequence[Score]:
     assert isinstance(classifier, Classifier)
     parts = np.array_split(rows, max(1, -(-len(rows) // MOST_LOOKED_AT)))  # all at once would not fit in memory
     results = [
-        classified(
+        confusion_and_nll(
             classifier.log_probabilities([column[row] for row in part.tolist()]),
             torch.from_numpy(labels[part].astype(np.int64)),
         )

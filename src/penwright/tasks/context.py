@@ -7,8 +7,18 @@ import torch
 from penwright.classification.classifier import Classifier
 from penwright.config import Recipe
 from penwright.data.batching import Markers
-from penwright.data.corpora import Cleaning, Columns, Corpus, Document, Labelled, Pair, Part, Reading, Roles
-from penwright.data.languages import Languages, languages_between, languages_told
+from penwright.data.corpora import (
+    Cleaning,
+    Columns,
+    Corpus,
+    CorpusPart,
+    Document,
+    Labelled,
+    Pair,
+    ReadingOptions,
+    Roles,
+)
+from penwright.data.languages import Languages, languages_between, requested_languages
 from penwright.data.store import TokenStore
 from penwright.generation.generator import Generator
 from penwright.model import Model
@@ -20,7 +30,7 @@ from penwright.translation.translator import Translator
 
 Application = Generator | Translator | Classifier
 AnyCorpus = Corpus[Document] | Corpus[Pair] | Corpus[Labelled]
-AnyPart = Part[Document] | Part[Pair] | Part[Labelled]
+AnyPart = CorpusPart[Document] | CorpusPart[Pair] | CorpusPart[Labelled]
 
 
 @dataclass
@@ -34,7 +44,7 @@ class RunContext:
     held_out: TokenStore
     model: Model
     device: torch.device
-    card: "Card"
+    card: "ModelCard"
 
     @property
     def markers(self) -> Markers:
@@ -48,7 +58,7 @@ class RunContext:
 
 
 @dataclass(frozen=True)
-class Card:
+class ModelCard:
     """Facts from training that a model needs when it is used."""
 
     labels: tuple[str, ...] = ()
@@ -56,19 +66,19 @@ class Card:
     languages: Languages | None = None  # source and target language, if known
 
 
-def make_card(corpus: AnyCorpus, training: TokenStore) -> Card:
+def make_card(corpus: AnyCorpus, training: TokenStore) -> ModelCard:
     """Collect the facts from the corpus and its token store."""
     sources = training.columns.get("source")
     longest = None if sources is None else int(sources.lengths.max()) + 1
-    return Card(corpus.labels, longest, languages_between(corpus.names))
+    return ModelCard(corpus.labels, longest, languages_between(corpus.names))
 
 
-def languages_of(recipe: Recipe, card: Card) -> Languages | None:
+def languages_of(recipe: Recipe, card: ModelCard) -> Languages | None:
     """Return the languages of a translator, from its corpus or else from its recipe, or None if unknown."""
-    return card.languages or languages_told(recipe.data)
+    return card.languages or requested_languages(recipe.data)
 
 
-def make_application(model: Model, tokenizer: Tokenizer, recipe: Recipe, card: Card) -> Application:
+def make_application(model: Model, tokenizer: Tokenizer, recipe: Recipe, card: ModelCard) -> Application:
     """Combine the model with its tokenizer into an application: text in, text or labels out."""
     match model:
         case DecoderOnly():
@@ -86,10 +96,10 @@ def make_application(model: Model, tokenizer: Tokenizer, recipe: Recipe, card: C
             return Classifier(model, tokenizer, card.labels)
 
 
-def reading_of(recipe: Recipe, roles: Roles | None = None) -> Reading:
+def reading_of(recipe: Recipe, roles: Roles | None = None) -> ReadingOptions:
     """Return how files are read: which columns (from the recipe, else from `roles`), and what is left out."""
     data = recipe.data
-    return Reading(
+    return ReadingOptions(
         columns=Columns(data.source, data.target, data.text, data.label, data.label_names, roles or {}),
         validation=data.validation,
         held_out=data.held_out,

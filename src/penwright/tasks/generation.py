@@ -7,7 +7,7 @@ from penwright.data.batching import TextBatches
 from penwright.data.corpora import Document
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
-from penwright.evaluation.perplexity import Surprise, baselines, surprise, text_scores
+from penwright.evaluation.perplexity import NegativeLogLikelihood, baselines, negative_log_likelihood, text_scores
 from penwright.evaluation.scores import Sample, Score
 from penwright.generation.generator import Generator
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
@@ -51,9 +51,9 @@ def _window_stride(bench: RunContext) -> int:
 def _scores(bench: RunContext, one_in: int) -> Sequence[Score]:
     tokens, unknown = bench.held_out.column("text").tokens, bench.tokenizer.unknown_id
     windows = batches(bench, bench.held_out).in_order(one_in)
-    total = surprise(bench.model, windows, bench.device, ignored=bench.tokenizer.end_id)
+    total = negative_log_likelihood(bench.model, windows, bench.device, ignored=bench.tokenizer.end_id)
     if one_in > 1:
-        total = Surprise(total.mean * len(tokens), len(tokens))
+        total = NegativeLogLikelihood(total.mean * len(tokens), len(tokens))
     n_unknown = 0 if unknown is None else int((tokens[:] == unknown).sum())
     return text_scores(total, bench.corpus.held_out_bytes, n_unknown)
 

@@ -8,7 +8,7 @@ from penwright.data.batching import PairBatches
 from penwright.data.corpora import Pair
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
-from penwright.evaluation.perplexity import surprise
+from penwright.evaluation.perplexity import negative_log_likelihood
 from penwright.evaluation.scores import Sample, Score
 from penwright.evaluation.translation import translation_scores
 from penwright.run.folder import write_atomically
@@ -63,7 +63,7 @@ def _evaluated_pairs(part: AnyPart) -> Sequence[Pair]:
 
 def _scores(bench: RunContext, pairs: Sequence[Pair], translations: Sequence[str]) -> Sequence[Score]:
     """Score the translations, and the nats of the whole held-out part, which takes only seconds."""
-    total = surprise(bench.model, batches(bench, bench.held_out).in_order(), bench.device)
+    total = negative_log_likelihood(bench.model, batches(bench, bench.held_out).in_order(), bench.device)
     scores = translation_scores(translations, [pair.target for pair in pairs])
     return [*scores, Score("nats per token", total.mean)]
 

@@ -10,7 +10,7 @@ MOST_PIECES = 1 << 22  # far more than any real vocabulary has
 PLAIN = ("truncation", "padding")  # parts that Penwright never writes
 
 
-def require_sound(file: Table) -> None:
+def check_file(file: Table) -> None:
     """Raise ValueError unless the file has only parts that Penwright writes, and ids 0, 1, 2 ... without gaps."""
     for part in PLAIN:
         if file.get(part) is not None:

@@ -77,7 +77,7 @@ class Words(NamedTuple):
         return np.stack([fours[self.starts + n] & _MASKS[np.clip(self.lengths - n, 0, 4)] for n in range(0, _UNITS, 4)])
 
 
-def cut(texts: Sequence[str]) -> Words:
+def split_words(texts: Sequence[str]) -> Words:
     """Split well-formed texts into the words that WORD matches."""
     encoded = [text.encode("utf-16-le") for text in texts]
     text = b"".join(encoded)
@@ -195,7 +195,7 @@ class WordEncoder:
             words_of_texts = [WORD.findall(text) for text in texts]
             known = self._known_with(words_of_texts)
             return self._to_ragged([b"".join(map(known.__getitem__, words)) for words in words_of_texts])
-        words = cut(texts)
+        words = split_words(texts)
         tokens, lengths = self._table.ids(words, self._encode_words)
         ends = np.concatenate([[0], np.cumsum(lengths)])
         return Ragged(tokens, np.diff(ends[words.bounds]))

@@ -29,14 +29,14 @@ MARKED_WORDS = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 # end a word.
 
 
-class Trained(NamedTuple):
+class TrainedTokenizer(NamedTuple):
     """A tokenizer without special tokens, and notes on requests that training could not meet."""
 
     library: LibraryTokenizer
     notes: tuple[str, ...] = ()
 
 
-def train_characters(texts: Iterable[str], vocab_size: int | None) -> Trained:
+def train_characters(texts: Iterable[str], vocab_size: int | None) -> TrainedTokenizer:
     """Train a character tokenizer; with a `vocab_size`, only the most frequent characters, the others become <unk>."""
     counts = _count_characters(texts)
     by_frequency = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
@@ -50,18 +50,18 @@ def train_characters(texts: Iterable[str], vocab_size: int | None) -> Trained:
     library.add_special_tokens([UNKNOWN])
     n_lost = len(by_frequency) - len(characters)
     note = f"the rarest {n_lost:,} of the {len(by_frequency):,} characters of the text become {UNKNOWN}"
-    return Trained(library, (note,) if n_lost else ())
+    return TrainedTokenizer(library, (note,) if n_lost else ())
 
 
-def train_bytes(texts: Iterable[str], vocab_size: int | None) -> Trained:
+def train_bytes(texts: Iterable[str], vocab_size: int | None) -> TrainedTokenizer:
     """Make a byte tokenizer, in which the id of each token is its byte; the texts are ignored."""
     vocabulary = {character: byte for byte, character in enumerate(SPELLING)}
     library = _byte_level(models.BPE(vocab=vocabulary, merges=[]), split_words=False)
     note = f"a vocabulary of bytes always has {_MIN_VOCAB_SIZE} tokens, not {vocab_size}"
-    return Trained(library, (note,) if vocab_size not in (None, _MIN_VOCAB_SIZE) else ())
+    return TrainedTokenizer(library, (note,) if vocab_size not in (None, _MIN_VOCAB_SIZE) else ())
 
 
-def train_bpe(texts: Iterable[str], vocab_size: int | None) -> Trained:
+def train_bpe(texts: Iterable[str], vocab_size: int | None) -> TrainedTokenizer:
     """Train byte-level BPE (Sennrich et al. 2016, Radford et al. 2019): repeatedly join the most frequent pair."""
     size = _checked_size(vocab_size)
     marked, texts = _has_many_marks(texts)
@@ -70,10 +70,10 @@ def train_bpe(texts: Iterable[str], vocab_size: int | None) -> Trained:
         vocab_size=size - len(SPECIALS), min_frequency=2, initial_alphabet=SPELLING, show_progress=False
     )
     library.train_from_iterator(texts, trainer=trainer)
-    return Trained(library, _shortfall(library, size))
+    return TrainedTokenizer(library, _shortfall(library, size))
 
 
-def train_unigram(texts: Iterable[str], vocab_size: int | None) -> Trained:
+def train_unigram(texts: Iterable[str], vocab_size: int | None) -> TrainedTokenizer:
     """Train a unigram model over bytes (Kudo 2018): start with many pieces, then drop the least useful ones."""
     size = _checked_size(vocab_size)
     marked, texts = _has_many_marks(texts)
@@ -82,10 +82,10 @@ def train_unigram(texts: Iterable[str], vocab_size: int | None) -> Trained:
     draft.train_from_iterator(texts, trainer=trainer)
     scores = _deterministic_scores(dict(json.loads(draft.to_str())["model"]["vocab"]))
     library = _byte_level(models.Unigram(vocab=scores), split_words=True, marked=marked)
-    return Trained(library, _shortfall(library, size))
+    return TrainedTokenizer(library, _shortfall(library, size))
 
 
-KINDS: dict[Kind, Callable[[Iterable[str], int | None], Trained]] = {
+KINDS: dict[Kind, Callable[[Iterable[str], int | None], TrainedTokenizer]] = {
     "characters": train_characters,
     "bytes": train_bytes,
     "bpe": train_bpe,

@@ -14,7 +14,7 @@ from tokenizers import normalizers, pre_tokenizers
 from penwright.errors import PenwrightError
 from penwright.storage import parse_json, read_bytes, write_bytes_atomically
 from penwright.tokenizers.bytelevel import bytes_of
-from penwright.tokenizers.checks import require_sound
+from penwright.tokenizers.checks import check_file
 from penwright.tokenizers.encoders import (
     Encoder,
     Ragged,
@@ -121,7 +121,7 @@ class Tokenizer:
         except OSError as error:
             raise PenwrightError(f"the tokenizer {path} cannot be read: {error}") from error
         try:
-            require_sound(parse_json(content))
+            check_file(parse_json(content))
             return cls(LibraryTokenizer.from_str(content.decode()))
         except Exception as error:  # the library raises plain Exception
             raise PenwrightError(

@@ -7,7 +7,7 @@ from penwright.config import Schedule, TrainingSettings
 from penwright.data.batching import AnyBatches
 
 
-def steps_of(settings: TrainingSettings, batches: AnyBatches) -> int | None:
+def count_steps(settings: TrainingSettings, batches: AnyBatches) -> int | None:
     """Return the number of optimizer steps, or None for a budget in minutes, which `Clock` settles while training."""
     if settings.steps is not None:
         return settings.steps
@@ -21,7 +21,7 @@ def steps_of(settings: TrainingSettings, batches: AnyBatches) -> int | None:
 
 MEASURED_STEPS = 8  # fewest steps for measuring throughput
 MARK_AT_LATEST = 200  # step at which the measurement starts at the latest
-OFF = 0.1  # The end is moved only if the number of remaining steps changes by more than this fraction.
+MIN_CHANGE = 0.1  # The end is moved only if the number of remaining steps changes by more than this fraction.
 
 
 @dataclass
@@ -74,4 +74,4 @@ class Clock:
         if wanted is None or left < MEASURED_STEPS or step < since + (total - since) / 8:
             return None
         new = min(max(wanted - step, left // 2), 2 * left)
-        return step + new if abs(new - left) > OFF * left else None
+        return step + new if abs(new - left) > MIN_CHANGE * left else None

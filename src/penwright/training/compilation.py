@@ -23,7 +23,7 @@ def choose_compilation(device: torch.device, task: Task, seconds: float) -> tupl
         return False, "untested on this device"
     if seconds < PAYS_FROM[task]:
         return False, "compiling would take longer than it saves in so short a run"
-    missing = toolchain.what_is_missing()
+    missing = toolchain.missing_requirement()
     if missing:
         return False, f"would save a third of the time, but {missing}"
     if device.type == "cuda":
@@ -36,10 +36,10 @@ def compile_blocks(model: nn.Module, device: torch.device, *, dynamic: bool) -> 
 
     Raises PenwrightError if torch.compile cannot work on this machine.
     """
-    missing = toolchain.what_is_missing()  # needed on a GPU, too: Triton compiles its launchers
+    missing = toolchain.missing_requirement()  # needed on a GPU, too: Triton compiles its launchers
     if missing:
         raise PenwrightError(f"training.compile is on, but {missing}. Add --set training.compile=off")
-    toolchain.keep_what_is_compiled()
+    toolchain.set_inductor_cache()
     shapes.use_duck_shape = False  # else a batch whose length happens to equal the model's width is compiled on its own
     for block in blocks_of(model):
         block.compile(dynamic=dynamic)

@@ -26,7 +26,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from penwright.data.batches import AnyBatch
 from penwright.errors import PenwrightError
 from penwright.run.folder import Record
-from penwright.training.launcher import is_launched, told
+from penwright.training.launcher import env_int, is_launched
 from penwright.training.rank_table import Field, RankTable, how_it_ended
 
 PATIENCE = timedelta(days=7)  # timeout while rank 0 prepares a corpus or evaluates; the launcher detects hung ranks
@@ -181,11 +181,11 @@ def join() -> Ranks:
         return ALONE
     import torch.distributed.nn  # noqa: PLC0415  # if compilation imported it later, the group would never be freed
 
-    local, size = told("LOCAL_RANK", 0), told("WORLD_SIZE", 1)
+    local, size = env_int("LOCAL_RANK", 0), env_int("WORLD_SIZE", 1)
     if torch.cuda.is_available() and local < torch.cuda.device_count():
         torch.cuda.set_device(local)
     has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
-    ranks = Ranks(told("RANK", 0), size, table=RankTable.inherited(size))
+    ranks = Ranks(env_int("RANK", 0), size, table=RankTable.inherited(size))
     with ranks._recorded_wait():
         # Both backends are named: by default, a torch built with NCCL uses only NCCL, even without a GPU.
         dist.init_process_group("cpu:gloo,cuda:nccl" if has_nccl else "gloo")

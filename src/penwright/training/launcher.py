@@ -181,15 +181,15 @@ def _free_port() -> int:
 
 def is_launched() -> bool:
     """Return whether this process is one of several ranks, started by `launch` or by torchrun."""
-    return told("WORLD_SIZE", 1) > 1 and {"RANK", "MASTER_ADDR", "MASTER_PORT"} <= set(os.environ)
+    return env_int("WORLD_SIZE", 1) > 1 and {"RANK", "MASTER_ADDR", "MASTER_PORT"} <= set(os.environ)
 
 
 def n_here() -> int:
     """Return the number of ranks on this machine."""
-    return told("LOCAL_WORLD_SIZE", 1)
+    return env_int("LOCAL_WORLD_SIZE", 1)
 
 
-def told(name: str, otherwise: int) -> int:
+def env_int(name: str, otherwise: int) -> int:
     """Return the integer in an environment variable, or `otherwise` if there is none."""
     try:
         return int(os.environ.get(name, otherwise))
@@ -200,4 +200,4 @@ def told(name: str, otherwise: int) -> int:
 def guard_this_rank() -> None:
     """Make this process end with its launcher if it is one of several ranks."""
     if is_launched():
-        guard(told("RANK", 0), told("WORLD_SIZE", 1))
+        guard(env_int("RANK", 0), env_int("WORLD_SIZE", 1))

@@ -8,7 +8,7 @@ from time import monotonic
 from penwright.errors import Interrupted
 from penwright.evaluation.scores import Sample, Score
 from penwright.run.folder import METRICS, SAMPLES, Run
-from penwright.run.stop_file import forget_wishes, is_to_stop, note_stopped
+from penwright.run.stop_file import clear_stop_files, is_stop_requested, mark_stopped
 from penwright.training.compilation import uncompiled
 from penwright.training.signals import stop_requests
 from penwright.training.trainer import StepReport, Trainer
@@ -72,15 +72,15 @@ class Session:
                     if self.trainer.state.stopped_early:
                         break
                     unfinished = self.trainer.state.step != self.trainer.state.total_steps
-                    if unfinished and (received or is_to_stop(self.run)):
+                    if unfinished and (received or is_stop_requested(self.run)):
                         self._save_and_raise()
                 if self.last_evaluated_step != self.trainer.state.step:
                     self._evaluate()
-                forget_wishes(self.run)
+                clear_stop_files(self.run)
         finally:
             with ExitStack() as stack:  # notifies every observer, even if another one fails
                 for observer in reversed(self.observers):
-                    stack.callback(shown, observer.finished, self.trainer)
+                    stack.callback(notify, observer.finished, self.trainer)
 
     def _evaluation_is_due(self) -> bool:
         state, settings = self.trainer.state, self.trainer.settings
@@ -161,7 +161,7 @@ class Session:
     def _save_and_raise(self) -> None:
         if self.saved_step != self.trainer.state.step:
             self._save()
-        note_stopped(self.run)
+        mark_stopped(self.run)
         n = self.trainer.ranks.size
         raise Interrupted(
             f"stopped after step {self.trainer.state.step:,}; everything is saved. "
@@ -202,10 +202,10 @@ class Session:
 
     def _notify(self, event: str, *details: object) -> None:
         for observer in self.observers:
-            shown(getattr(observer, event), *details)
+            notify(getattr(observer, event), *details)
 
 
-def shown(show: Callable[..., None], *details: object) -> None:
+def notify(show: Callable[..., None], *details: object) -> None:
     """Call a method of an observer. A closed terminal or a full log must not end the training."""
     with suppress(OSError):
         show(*details)

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
-from penwright.config import Recipe, Turn, WarmupStableDecay
+from penwright.config import EndShift, Recipe, WarmupStableDecay
 from penwright.data.batches import Batch
 from penwright.data.batching import AnyBatches
 from penwright.errors import PenwrightError
@@ -21,7 +21,7 @@ from penwright.model import Model
 from penwright.model.weights import load_weights, weights_of
 from penwright.run.checkpoints import TRAINING, Checkpoint, DamagedCheckpoint, Record, Tensors, first_problem
 from penwright.training.auto.machine import Machine
-from penwright.training.budget import Clock, steps_of
+from penwright.training.budget import Clock, count_steps
 from penwright.training.compilation import compile_blocks
 from penwright.training.optimizers import Optimizers
 from penwright.training.prefetch import Prefetcher
@@ -83,7 +83,7 @@ class Trainer:
         self.optimizers = Optimizers(model, recipe.optimizer, machine.precision, machine.ranks)
         averages = self.settings.average and self.ranks.leads
         self.average = WeightAverage(model, self.settings.average) if averages else None
-        self.state = TrainState(total_steps=steps_of(self.settings, batches), processes=self.ranks.size)
+        self.state = TrainState(total_steps=count_steps(self.settings, batches), processes=self.ranks.size)
         minutes = self.settings.minutes
         self.clock = Clock.of(minutes, self.schedule) if minutes is not None else None
         if self.settings.compile == "on":
@@ -141,7 +141,7 @@ class Trainer:
             total = clock.moved(step, elapsed, state.reserved_seconds, settled, turn.step)
             if state.ends_early and total is not None and total > settled:
                 return
-            turn = Turn(step, self.schedule.progress(step, settled, turn))
+            turn = EndShift(step, self.schedule.progress(step, settled, turn))
         if total is not None:
             state.ends_by_the_clock, state.total_steps = True, state.first_step + total
             state.turn_step, state.turn_progress = turn
@@ -164,8 +164,8 @@ class Trainer:
         return None if state.total_steps is None else state.total_steps - state.first_step
 
     @property
-    def _turn(self) -> Turn:
-        return Turn(self.state.turn_step, self.state.turn_progress)
+    def _turn(self) -> EndShift:
+        return EndShift(self.state.turn_step, self.state.turn_progress)
 
     def _step(self) -> StepReport:
         state = self.state
@@ -279,7 +279,7 @@ class Trainer:
         state.best_nats, state.stopped_early = None, False  # at a high learning rate, nats rise again for a while
         state.ends_by_the_clock = state.ends_early = False
         state.turn_step, state.turn_progress = 0, 0.0
-        steps = steps_of(self.settings, self.batches)
+        steps = count_steps(self.settings, self.batches)
         state.total_steps = None if steps is None else state.step + steps
         if self.clock is not None:
             self.clock.mark = None

@@ -13,16 +13,16 @@ from penwright.decoding.engine import DecodeEngine
 from penwright.decoding.generation_loop import generate
 from penwright.decoding.hypotheses import BeamSettings, Hypothesis
 from penwright.decoding.padding import batches_by_length, right_padded
-from penwright.decoding.sampling.sampler import NEVER, RowRng, Sampling
+from penwright.decoding.sampling.sampler import NEG_INF, RowRng, Sampling
 from penwright.decoding.sampling.utf8 import Utf8Rules
-from penwright.decoding.sampling.utf8_rows import SpelledRows
+from penwright.decoding.sampling.utf8_rows import Utf8Rows
 from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.tokenizers import Tokenizer
 from penwright.translation.constraints.search import BATCH_TOKENS, Searcher
 from penwright.translation.constraints.segments import ConstrainedSegment, Segment, SegmentResult, source_tokens
 
 
-class Variety:
+class AlternativeSearch:
     """A search for translations other than the best one."""
 
     def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, stepper: DecodeEngine | None = None):
@@ -41,10 +41,10 @@ class Variety:
             logits = self._model.output(hidden[0, -1])
         spelling, limit = self._spelling(settings.banned), self._searcher.limit(len(source), guide)
         spelling.forbid(logits[None], spelling.situations(np.zeros(1, np.uint8), np.array([limit])))
-        logits[self._tokenizer.end_id] = NEVER
+        logits[self._tokenizer.end_id] = NEG_INF
         if guide.whole_prefix:
-            logits[~guide.borders.ends.to(logits.device)] = NEVER
-        tokens = logits.topk(min(n, int((logits > NEVER).sum()))).indices.tolist()
+            logits[~guide.borders.ends.to(logits.device)] = NEG_INF
+        tokens = logits.topk(min(n, int((logits > NEG_INF).sum()))).indices.tolist()
         guides = [replace(guide, prefix=(*guide.prefix, token), whole_prefix=False) for token in tokens]
         found = self._searcher.search([asked._replace(guide=each) for each in guides], settings, None)
         return [best[0] for best in found]
@@ -106,7 +106,7 @@ class Variety:
             end_id=end,
             max_new_tokens=max(limits),
             should_stop=lambda row, _: len(tokens[row]) + 1 >= limits[row],
-            constraint=SpelledRows(self._spelling(sampling.banned), limits),
+            constraint=Utf8Rows(self._spelling(sampling.banned), limits),
         ):
             for row, token, log_prob in zip(step.rows, step.tokens, step.log_probs, strict=True):
                 tokens[row].append(token)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 
-from penwright.text import columns, gaps_between, wrapped
+from penwright.text import display_width, gaps_between, wrap
 from penwright.translation.segments import sentences
 
 _BULLET = re.compile(r"(?:[-*+•–—>#|]+|\(?(?:\d{1,3}|[A-Za-z])[.)])\s+")
@@ -27,9 +27,9 @@ class TextBlock:
         """Return `text` with the block's bullet and indentation, wrapped as the block was."""
         if not self.width:
             return self.first + text
-        room = max(1, self.width - max(columns(self.first), columns(self.rest)))
+        room = max(1, self.width - max(display_width(self.first), display_width(self.rest)))
         starts = chain([self.first], repeat(self.rest))
-        lines = wrapped(_SPACES.sub(" ", text).strip(" "), room)
+        lines = wrap(_SPACES.sub(" ", text).strip(" "), room)
         return "\n".join([start + line for start, line in zip(starts, lines, strict=False)] or [self.first])
 
 
@@ -50,7 +50,7 @@ def _continues(group: Sequence[str], line: str) -> bool:
     if not text or not before or _BULLET.match(text):
         return False
     places = {_indent(group[-1])} | ({_hanging(before)} if len(group) == 1 else set())
-    return _indent(line) in places and columns(before) >= (FULL if before.endswith(_END) else SHORT)
+    return _indent(line) in places and display_width(before) >= (FULL if before.endswith(_END) else SHORT)
 
 
 def _indent(line: str) -> str:
@@ -70,7 +70,7 @@ def _block(group: Sequence[str]) -> TextBlock:
     lines = [first[len(head) :].rstrip(), *(line.strip() for line in group[1:])]
     gaps = gaps_between(lines, [*[" "] * (len(lines) - 1), ""], lines)
     text = "".join(line + gap for line, gap in zip(lines, gaps, strict=True))
-    return TextBlock(head, rest, text, max(map(columns, group)) if len(group) > 1 else 0)
+    return TextBlock(head, rest, text, max(map(display_width, group)) if len(group) > 1 else 0)
 
 
 def translated(document: str, language: str | None, translate: Callable[[Sequence[str]], Sequence[str]]) -> str:

@@ -18,7 +18,7 @@ from penwright.translation.constraints.search import WantedJob
 from penwright.translation.constraints.segments import Segment, SegmentResult
 
 LONGEST_LOOP = 6  # words
-TOO_OFTEN = 4  # occurrences in a row that make a word a loop; 3 for a phrase of several words
+MIN_REPEATS = 4  # occurrences in a row that make a word a loop; 3 for a phrase of several words
 STUTTER = re.compile(r"([^\W\d_]{1,6}?)\1{5,}")  # one to six letters that occur six times or more in a row
 FEW_TOKENS = 8  # a source with fewer is too short to judge the length
 SHORTEST, LONGEST = 0.3, 3.0  # usual target tokens per source token
@@ -48,7 +48,7 @@ def _loop(text: str) -> str:
 def repeated(said: Sequence[str]) -> str:
     """Return the first words that repeat several times in a row, or an empty string."""
     for n in range(1, LONGEST_LOOP + 1):
-        often = TOO_OFTEN if n == 1 else TOO_OFTEN - 1
+        often = MIN_REPEATS if n == 1 else MIN_REPEATS - 1
         same = [before == after for before, after in zip(said, said[n:], strict=False)]
         start = 0
         for equal, run in groupby(same):
@@ -132,12 +132,12 @@ class SplitText(NamedTuple):
     lines: list[list[TextPart]]
 
 
-def jobs_of(texts: Sequence[SplitText]) -> list[Segment]:
+def distinct_segments(texts: Sequence[SplitText]) -> list[Segment]:
     """Return the distinct segments of the texts."""
     return list(dict.fromkeys(part.job for _, lines in texts for line in lines for part in line))
 
 
-def wanted_job(texts: Sequence[SplitText], wanted: Wanted | None) -> WantedJob | None:
+def still_wanted(texts: Sequence[SplitText], wanted: Wanted | None) -> WantedJob | None:
     """Return a function that tells whether any text that contains a segment is still wanted."""
     if wanted is None:
         return None
@@ -149,7 +149,7 @@ def wanted_job(texts: Sequence[SplitText], wanted: Wanted | None) -> WantedJob |
     return lambda job: any(map(wanted, texts_of[job]))
 
 
-def put_together(
+def assemble(
     tokenizer: Tokenizer, prepared: SplitText, found: Mapping[Segment, Sequence[SegmentResult]], reach: int
 ) -> Translation:
     """Assemble the translation of a text from the results of its parts, which have fewer than `reach` tokens each."""

@@ -31,7 +31,7 @@ def sentences(text: str, language: str | None) -> list[str]:
     return found if "".join(found) == text else [text]
 
 
-def around(spans: Sequence[tuple[int, int]], parts: Sequence[str]) -> list[str]:
+def keep_spans_whole(spans: Sequence[tuple[int, int]], parts: Sequence[str]) -> list[str]:
     """Move the cuts between parts so that no span is cut; each span that was cut becomes a part of its own.
 
     The spans must not overlap.

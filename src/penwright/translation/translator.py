@@ -14,14 +14,14 @@ from penwright.decoding.brief import described
 from penwright.decoding.engine import DecodeEngine
 from penwright.decoding.hypotheses import BeamSettings, Wanted, Watch
 from penwright.decoding.sampling.sampler import Sampling
-from penwright.decoding.unknown_tokens import controls, never_written
+from penwright.decoding.unknown_tokens import controls, never_generated
 from penwright.errors import UsageError
 from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.text import next_word
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.tokenizer import well_formed
-from penwright.translation.alternatives import Variety
-from penwright.translation.constraints.requirements import USUAL_DEMANDS, Constraints
+from penwright.translation.alternatives import AlternativeSearch
+from penwright.translation.constraints.requirements import DEFAULT_CONSTRAINTS, Constraints
 from penwright.translation.constraints.search import Searcher, WantedJob
 from penwright.translation.constraints.segments import Segment, SegmentResult
 from penwright.translation.documents import translated
@@ -30,19 +30,19 @@ from penwright.translation.results import (
     SplitText,
     TextPart,
     Translation,
-    jobs_of,
-    put_together,
-    wanted_job,
+    assemble,
+    distinct_segments,
+    still_wanted,
 )
-from penwright.translation.segments import around, segments
-from penwright.translation.worker_processes import Team
+from penwright.translation.segments import keep_spans_whole, segments
+from penwright.translation.worker_processes import WorkerPool
 
 SHORTEST_REACH = 5  # up to four bytes for a character, and the end token
 USED_BY_BEAMS = ("beam_size", "length_penalty", "coverage_penalty", "outlook", "max_new_tokens")  # settings
 WORTH_SHARING = 4  # segments per process, at least
 
 
-class Task(NamedTuple):
+class TranslationTask(NamedTuple):
     """The segments that one of several processes translates, and the settings."""
 
     jobs: Sequence[Segment]
@@ -50,7 +50,7 @@ class Task(NamedTuple):
     limit: int | None
 
 
-def _run_task(searcher: Searcher, task: Task) -> list[list[SegmentResult]]:
+def _run_task(searcher: Searcher, task: TranslationTask) -> list[list[SegmentResult]]:
     """Return the results of each segment of the task."""
     found = searcher.find(*task)
     return [found[job] for job in task.jobs]
@@ -79,7 +79,7 @@ class Translator:
         self.model, self.tokenizer, self.source_language = model, tokenizer, source_language
         self.defaults = defaults or DecodingSettings()
         self._stepper = DecodeEngine(model)
-        self._team: Team[Task, list[list[SegmentResult]]] | None = None
+        self._team: WorkerPool[TranslationTask, list[list[SegmentResult]]] | None = None
         self._wanted: Wanted | None = None
         self.context_length = model.settings.context_length
         self.reach = min(self.context_length, max(max_source_tokens or self.context_length, SHORTEST_REACH))
@@ -111,7 +111,9 @@ class Translator:
         wanted = torch.get_num_threads() if n_processes is None else n_processes
         on_cpu = next(self.model.parameters()).device.type == "cpu"
         size = wanted if on_cpu and self._stepper.n_threads == 1 else 1
-        self._team = Team(partial(_run_task, self._searcher), size) if size > 1 else None  # holds no reference to self
+        self._team = (
+            WorkerPool(partial(_run_task, self._searcher), size) if size > 1 else None
+        )  # holds no reference to self
 
     def translate(
         self,
@@ -119,7 +121,7 @@ class Translator:
         settings: GivenSettings = None,
         *,
         n_best: int = 1,
-        demands: Constraints | Sequence[Constraints] = USUAL_DEMANDS,
+        demands: Constraints | Sequence[Constraints] = DEFAULT_CONSTRAINTS,
         prefixes: str | Sequence[str] = "",
         watch: Watch | None = None,
         **options: Any,
@@ -139,30 +141,32 @@ class Translator:
         if not 1 <= n_best <= search.beam_size:
             raise UsageError(f"n_best ({n_best}) must be between 1 and beam_size ({search.beam_size})")
         parts = self._prepared(texts, demands, prefixes)
-        found = self._found(jobs_of(parts), search, chosen.max_new_tokens, watch, wanted_job(parts, self._wanted))
-        return [put_together(self.tokenizer, each, found, self.reach) for each in parts]
+        found = self._found(
+            distinct_segments(parts), search, chosen.max_new_tokens, watch, still_wanted(parts, self._wanted)
+        )
+        return [assemble(self.tokenizer, each, found, self.reach) for each in parts]
 
     def sample(
         self,
         texts: str | Sequence[str],
         n: int = 1,
         settings: GivenSettings = None,
-        demands: Constraints = USUAL_DEMANDS,
+        demands: Constraints = DEFAULT_CONSTRAINTS,
         **options: Any,
     ) -> list[Translation]:
         """Sample `n` translations of each text; options are [decoding] settings such as temperature and seed."""
         settings = decoding_settings(self.defaults, settings, options)
         sampling = Sampling(self._banned, settings)
         parts = self._prepared(texts, demands, "")
-        found = self._variety.sample(jobs_of(parts), sampling, settings.seed, n)
-        return [put_together(self.tokenizer, each, found, self.reach) for each in parts]
+        found = self._variety.sample(distinct_segments(parts), sampling, settings.seed, n)
+        return [assemble(self.tokenizer, each, found, self.reach) for each in parts]
 
     def diverse(
         self,
         texts: str | Sequence[str],
         n: int,
         strength: float = 1.0,
-        demands: Constraints = USUAL_DEMANDS,
+        demands: Constraints = DEFAULT_CONSTRAINTS,
         **options: Any,
     ) -> list[Translation]:
         """Return up to `n` different translations of each text; options as in `translate`.
@@ -171,11 +175,11 @@ class Translator:
         """
         parts = self._prepared(texts, demands, "")
         search = self._search(decoding_settings(self.defaults, None, options, USED_BY_BEAMS))
-        found = self._variety.diverse(jobs_of(parts), n, strength, search)
-        return [put_together(self.tokenizer, each, found, self.reach) for each in parts]
+        found = self._variety.diverse(distinct_segments(parts), n, strength, search)
+        return [assemble(self.tokenizer, each, found, self.reach) for each in parts]
 
     def alternatives(
-        self, source: str, prefix: str, n: int = 5, demands: Constraints = USUAL_DEMANDS
+        self, source: str, prefix: str, n: int = 5, demands: Constraints = DEFAULT_CONSTRAINTS
     ) -> list[Alternative]:
         """Return the `n` most likely next words after a prefix, each with the best translation that continues it.
 
@@ -195,7 +199,7 @@ class Translator:
             alternatives.setdefault(word, Alternative(word, log_prob, each.text, each.hypothesis.score))
         return [alternative for word, alternative in alternatives.items() if word][:n]
 
-    def translate_document(self, document: str, demands: Constraints = USUAL_DEMANDS) -> str:
+    def translate_document(self, document: str, demands: Constraints = DEFAULT_CONSTRAINTS) -> str:
         """Translate a document sentence by sentence.
 
         Blank lines, indentation and bullets stay. Wrapped paragraphs are wrapped again.
@@ -219,7 +223,7 @@ class Translator:
             return self._searcher.find(jobs, settings, limit, watch, wanted)
         self._stepper.load()  # before the workers are forked
         jobs = sorted(jobs, key=lambda job: len(job.source))  # so that all processes have a similar load
-        tasks = [Task(jobs[first :: self._team.size], settings, limit) for first in range(self._team.size)]
+        tasks = [TranslationTask(jobs[first :: self._team.size], settings, limit) for first in range(self._team.size)]
         shares = zip(tasks, self._team(tasks), strict=True)
         return {job: found for task, share in shares for job, found in zip(task.jobs, share, strict=True)}
 
@@ -229,15 +233,15 @@ class Translator:
 
     @cached_property
     def _banned(self) -> tuple[int, ...]:
-        return never_written(self.tokenizer) + controls(self.tokenizer)
+        return never_generated(self.tokenizer) + controls(self.tokenizer)
 
     @cached_property
     def _searcher(self) -> Searcher:
         return Searcher(self.model, self.tokenizer, self._stepper)
 
     @cached_property
-    def _variety(self) -> Variety:
-        return Variety(self.model, self.tokenizer, self._stepper)
+    def _variety(self) -> AlternativeSearch:
+        return AlternativeSearch(self.model, self.tokenizer, self._stepper)
 
     def _prepared(
         self, texts: str | Sequence[str], demands: Constraints | Sequence[Constraints], prefixes: str | Sequence[str]
@@ -268,7 +272,7 @@ class Translator:
         start += line.find(stripped)
         cut = segments(stripped, self._fits, self.source_language) if stripped else []
         if len(cut) > 1:
-            cut = around(demands.protection.spans(stripped), cut)
+            cut = keep_spans_whole(demands.protection.spans(stripped), cut)
         starts = accumulate(map(len, cut), initial=start)
         return [
             TextPart(Segment(part.strip(), demands), place + len(part) - len(part.lstrip()), part[len(part.rstrip()) :])

@@ -26,7 +26,7 @@ def word_spans(text: str) -> list[WordSpan]:
     return [WordSpan(*match.span()) for match in WORD.finditer(text)]
 
 
-def whole(text: str) -> str:
+def complete_last_word(text: str) -> str:
     """Complete the last word of a text: append a space, unless the script has none."""
     return text if not text or text[-1].isspace() or ENDS_ALONE.search(text) else f"{text} "
 
@@ -57,7 +57,7 @@ def token_sizes(text: str, tokenizer: Tokenizer) -> list[int]:
     return [len(tokenizer.token_bytes(token)) for token in tokenizer.encode(text)]
 
 
-def numbers_of(text: str, spans: Sequence[WordSpan], sizes: Iterable[int]) -> list[int]:
+def span_indices(text: str, spans: Sequence[WordSpan], sizes: Iterable[int]) -> list[int]:
     """Return for each token the index of the span it ends in or follows; `sizes` are the tokens' sizes in bytes."""
     places = byte_places(text)
     starts = [places[span.start] for span in spans]

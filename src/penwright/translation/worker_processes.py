@@ -30,7 +30,7 @@ class _Worker(NamedTuple):
     connection: Connection
 
 
-class Team(Generic[Request, Result]):
+class WorkerPool(Generic[Request, Result]):
     """This process and forked copies of it, which share requests, each on one thread.
 
     Workers start when they are first needed, with the state that `work` has then. Only requests and results are sent.

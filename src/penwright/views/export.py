@@ -15,7 +15,7 @@ from typing import Any
 
 from penwright.errors import PenwrightError, UsageError
 from penwright.views import notebook, pictures
-from penwright.views.packing import pack, table
+from penwright.views.packing import as_table, pack
 
 MODULES = Path(__file__).parent / "modules"
 STYLE = Path(__file__).parent / "style.css"
@@ -57,8 +57,8 @@ class View:
     heading: str = ""
 
     def __post_init__(self) -> None:
-        if self.name not in drawable():
-            raise UsageError(f"there is no view {self.name!r}. Choose one of: {', '.join(drawable())}")
+        if self.name not in view_names():
+            raise UsageError(f"there is no view {self.name!r}. Choose one of: {', '.join(view_names())}")
 
     def save(self, path: str | PathLike[str]) -> None:
         """Save to a file that opens without a network. Its suffix is .html, .svg or .png.
@@ -70,7 +70,7 @@ class View:
         if ending == ".html":
             path.write_text(html([self], self.heading or f"Penwright: {self.name}"), encoding="utf-8")
         elif ending in pictures.ENDINGS:
-            path.write_bytes(pictures.picture(self.name, table(self.data), ending))
+            path.write_bytes(pictures.render(self.name, as_table(self.data), ending))
         else:
             raise UsageError(f"{path}: save a view as .html, {' or '.join(pictures.ENDINGS)}, not as {ending!r}")
 
@@ -79,7 +79,7 @@ class View:
 
     def _small_page(self) -> str:
         """Return the page for a notebook. Its output cell has at most `notebook.LIMIT` bytes."""
-        for data, note in notebook.smaller(self.name, table(self.data)):
+        for data, note in notebook.smaller(self.name, as_table(self.data)):
             page = html([View(self.name, data, {**self.options, **note}, self.heading)])
             if len(notebook.cell(page).encode()) <= notebook.LIMIT:
                 return page
@@ -90,7 +90,7 @@ class View:
 
 
 @cache
-def drawable() -> tuple[str, ...]:
+def view_names() -> tuple[str, ...]:
     """Return the names of all views."""
     return tuple(
         sorted(path.stem for path in MODULES.glob("*.js") if "export function draw(" in path.read_text("utf-8"))
@@ -108,7 +108,7 @@ def html(views: Sequence[View], title: str = "") -> str:
     if len(sections) == 1 and title == views[0].heading:
         sections[0]["heading"] = ""
     packed = zlib.compress(pack({"title": title, "views": sections}))
-    script = join(tuple(sorted({view.name for view in views})))
+    script = bundle(tuple(sorted({view.name for view in views})))
     return PAGE.substitute(
         hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         title=escape(title or "Penwright"),
@@ -120,7 +120,7 @@ def html(views: Sequence[View], title: str = "") -> str:
 
 
 @cache
-def join(names: tuple[str, ...]) -> str:
+def bundle(names: tuple[str, ...]) -> str:
     """Return the modules of some views as one classic script, since `import` does not work from file://.
 
     Each module becomes a function that returns its exports, and follows the modules that it imports.

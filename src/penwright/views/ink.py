@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-from penwright.views.packing import table
+from penwright.views.packing import as_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-BRINGS = "DejaVu Sans"  # comes with matplotlib: Latin, Greek, Cyrillic, Arabic, Hebrew ...
+DEFAULT_FONT = "DejaVu Sans"  # comes with matplotlib: Latin, Greek, Cyrillic, Arabic, Hebrew ...
 NOTE = "No font on this machine has {missing}. Save as .svg instead, which uses the reader's fonts"
 
 
-def choose(figure: "Figure", stays_text: bool) -> None:
+def choose_fonts(figure: "Figure", stays_text: bool) -> None:
     """Choose fonts that have all characters in the figure's texts.
 
     If no font has a character and the picture consists of pixels (not `stays_text`), add a note to it and warn.
@@ -35,7 +35,7 @@ def choose(figure: "Figure", stays_text: bool) -> None:
     from matplotlib.text import Text  # noqa: PLC0415 (an extra)
 
     texts: list[Text] = figure.findobj(Text)
-    families, missing = covering({c for text in texts for c in text.get_text() if not c.isspace()})
+    families, missing = find_fonts({c for text in texts for c in text.get_text() if not c.isspace()})
     for text in texts:
         text.set_fontfamily([*families, "sans-serif"] if stays_text else families)
     if missing and not stays_text:
@@ -44,12 +44,12 @@ def choose(figure: "Figure", stays_text: bool) -> None:
         warnings.warn(note, PenwrightWarning, stacklevel=4)
 
 
-def covering(characters: Iterable[str]) -> tuple[list[str], set[str]]:
+def find_fonts(characters: Iterable[str]) -> tuple[list[str], set[str]]:
     """Return a few fonts that together have the characters, by name, and the characters that no font has."""
     from matplotlib import font_manager  # noqa: PLC0415 (an extra)
 
-    missing = {c for c in characters if ord(c) not in _code_points(font_manager.findfont(BRINGS))}
-    families = [BRINGS]
+    missing = {c for c in characters if ord(c) not in _code_points(font_manager.findfont(DEFAULT_FONT))}
+    families = [DEFAULT_FONT]
     while missing:
         upright = [e for e in font_manager.fontManager.ttflist if e.style == "normal" and "mpl-data" not in e.fname]
         found = {entry.name: {c for c in missing if ord(c) in _code_points(entry.fname)} for entry in upright}
@@ -84,7 +84,7 @@ SIGNS = {" ": "␣", "\n": "⏎", "\t": "⇥"}
 
 def label(token: Any, longest: int = 24) -> str:
     """Return a token as a label, as in `modules/tokens.js`. At most `longest` characters are shown."""
-    text = token if isinstance(token, str) else table(token)["text"]
+    text = token if isinstance(token, str) else as_table(token)["text"]
     cut = text[:longest]
     cut = re.sub(r"^ +| +$", lambda spaces: "␣" * len(spaces[0]), cut)
     signs = "".join(c if c.isprintable() else SIGNS.get(c, f"‹{ord(c):04X}›") for c in cut)

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import UInt8
 from numpy import ndarray
 
-from penwright.views.packing import roots, table
+from penwright.views.packing import as_table, to_root_bytes
 
 LIMIT = 1_000_000  # bytes of HTML per output
 THUMBNAIL = 64  # pixels per side, as in modules/heads.js
@@ -69,9 +69,9 @@ def smaller(name: str, data: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, A
 
 
 def _reduce_part(part: Any, kept: int, first: Any) -> dict[str, Any]:
-    fields = table(part)
+    fields = as_table(part)
     weights = np.asarray(fields["weights"])
-    weights = weights if weights.dtype == np.uint8 else roots(weights)
+    weights = weights if weights.dtype == np.uint8 else to_root_bytes(weights)
     layers = list(fields.get("layers", range(weights.shape[0])))
     every = [(layer, head) for layer in layers for head in range(weights.shape[1])]
     chosen = list(dict.fromkeys([*(pair for pair in map(tuple, first) if pair in every), *every]))[:kept]

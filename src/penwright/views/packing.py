@@ -17,7 +17,7 @@ from numpy import ndarray
 ALIGNMENT = 8
 
 
-def roots(probabilities: Float[ndarray, "*shape"]) -> UInt8[ndarray, "*shape"]:
+def to_root_bytes(probabilities: Float[ndarray, "*shape"]) -> UInt8[ndarray, "*shape"]:
     """Return probabilities as bytes: 255 times the square root. The error of (q / 255)² is at most 0.004."""
     return np.sqrt(probabilities.clip(0, 1)).__imul__(255).round().astype(np.uint8)
 
@@ -25,7 +25,7 @@ def roots(probabilities: Float[ndarray, "*shape"]) -> UInt8[ndarray, "*shape"]:
 def pack(data: Any) -> bytes:
     """Pack nested tables, lists, texts, numbers, arrays, named tuples and dataclasses into bytes.
 
-    Arrays of bytes hold probabilities (see `roots`); all others become 32-bit floats or integers. Outside of arrays, a
+    Arrays of bytes hold probabilities (see `to_root_bytes`); all others become 32-bit floats or integers. Outside of arrays, a
     number that is not finite becomes null, since JSON cannot express it.
     """
     arrays: list[bytes] = []
@@ -34,7 +34,7 @@ def pack(data: Any) -> bytes:
     return b"".join([len(header).to_bytes(4, "little"), header, *arrays])
 
 
-def table(record: Any) -> Any:
+def as_table(record: Any) -> Any:
     """Return a dataclass or named tuple as a table of its fields, and anything else unchanged."""
     if is_dataclass(record) and not isinstance(record, type):
         return {field.name: getattr(record, field.name) for field in fields(record)}
@@ -45,7 +45,7 @@ def _plain(value: Any, arrays: list[bytes]) -> Any:
     """Return the value as JSON types. Arrays are appended to `arrays` and replaced by their shape, type and offset."""
     if isinstance(value, np.ndarray):
         return _set_aside(value, arrays)
-    value = table(value)
+    value = as_table(value)
     if isinstance(value, Mapping):
         return {str(key): _plain(each, arrays) for key, each in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):

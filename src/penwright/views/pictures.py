@@ -16,7 +16,7 @@ from penwright.errors import PenwrightError, UsageError
 from penwright.views import ink
 from penwright.views.diagrams import arithmetic, beam, comparison
 from penwright.views.ink import LINES, SIGNED, colours, image, label, probabilities
-from penwright.views.packing import table
+from penwright.views.packing import as_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,7 +37,7 @@ STYLE: dict[Any, Any] = {
 Drawing = Callable[["Figure", Mapping[str, Any]], None]
 
 
-def picture(name: str, data: Mapping[str, Any], ending: str) -> bytes:
+def render(name: str, data: Mapping[str, Any], ending: str) -> bytes:
     """Return a view as the content of a file with this suffix (".svg" or ".png").
 
     Raises UsageError for a view without a picture, and PenwrightError if matplotlib is missing.
@@ -56,7 +56,7 @@ def picture(name: str, data: Mapping[str, Any], ending: str) -> bytes:
         warnings.filterwarnings("ignore", "Glyph .* missing")  # ink.choose warns once, and says what to do
         figure = Figure(layout="constrained")
         DRAWINGS[name](figure, data)
-        ink.choose(figure, stays_text=ending == ".svg")
+        ink.choose_fonts(figure, stays_text=ending == ".svg")
         metadata = {"Date": None} if ending == ".svg" else None
         figure.savefig(out, format=ending[1:], metadata=metadata)
     return out.getvalue()
@@ -95,7 +95,7 @@ def _tokens(axes: "Axes", rows: Sequence[str], columns: Sequence[str]) -> None:
 
 
 def _heads(figure: "Figure", data: Mapping[str, Any]) -> None:
-    part = table(data["parts"][data.get("part", 0)])
+    part = as_table(data["parts"][data.get("part", 0)])
     layers = part.get("layers", range(len(part["weights"])))
     weights = probabilities(part["weights"])
     weights = _hide_later(weights) if part["name"] == "decoder" else weights

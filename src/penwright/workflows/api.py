@@ -13,15 +13,15 @@ from penwright.workflows.load import (
     novelty,
 )
 from penwright.workflows.optimize import load_aligner, optimize, quicken, tune_decoding
-from penwright.workflows.plan import Prepared, expect, new_run_folder, prepare, read_recipe
+from penwright.workflows.plan import Prepared, forecast, new_run_folder, prepare, read_recipe
 from penwright.workflows.train import follow, resume, train
 
 __all__ = [
     "Prepared",
     "evaluate",
-    "expect",
     "export",
     "follow",
+    "forecast",
     "is_launched",
     "kept_precision",
     "launch",

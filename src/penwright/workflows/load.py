@@ -15,7 +15,7 @@ from penwright.classification.classifier import Classifier
 from penwright.config import Precision, Recipe, Table, merge, validate
 from penwright.data.corpora import Document, Roles
 from penwright.data.languages import Languages, languages_between
-from penwright.data.paths import found_from
+from penwright.data.paths import resolve_from
 from penwright.data.report import count
 from penwright.decoding.engine import are_steps_kept
 from penwright.devices import CPU, keep_freed_memory, usable_device
@@ -25,7 +25,7 @@ from penwright.evaluation.scores import Baseline, Score
 from penwright.formats.export import Format, save_as
 from penwright.generation.generator import Generator
 from penwright.model import Model, make_model
-from penwright.model.attention import avoid_planned_attention
+from penwright.model.attention import disable_cudnn_attention
 from penwright.model.quantised import to_precision
 from penwright.model.weights import load_weights
 from penwright.run.checkpoints import WEIGHTS, Checkpoint, Tensors, first_problem
@@ -34,7 +34,7 @@ from penwright.tasks import (
     TASKS,
     AnyCorpus,
     Application,
-    Card,
+    ModelCard,
     RunContext,
     languages_of,
     make_application,
@@ -50,25 +50,25 @@ CORPUS = "corpus.json"  # in a run folder: what it was trained on
 QUICKENED = "quickened.json"  # in a run folder: the precision that `optimize` chose
 
 
-class Quickened(BaseModel):
+class OptimizeRecord(BaseModel):
     """The content of quickened.json."""
 
     precision: Precision
 
 
-class Opened(NamedTuple):
+class OpenedRun(NamedTuple):
     """An opened run folder, with everything that its uses need."""
 
     run: Run
     recipe: Recipe
     tokenizer: Tokenizer
-    card: Card
+    card: ModelCard
     checkpoint: Checkpoint | None = None  # the requested one; None: the best
 
     def model(self, precision: Precision = "float32") -> Model:
         """Load its best model, or the model of its checkpoint. Warn of damaged checkpoints that are skipped."""
         keep_freed_memory()
-        avoid_planned_attention()
+        disable_cudnn_attention()
         if self.checkpoint is not None:
             self.checkpoint.verify(WEIGHTS)
             weights, warnings = self._weights(self.checkpoint), list[str]()
@@ -163,7 +163,7 @@ def require_unchanged(run: Run, corpus: AnyCorpus, advice: str) -> None:
     raise PenwrightError(f"{run.folder} was trained on other data: {what} changed since then. {advice}")
 
 
-def opened(folder: str | Path) -> Opened:
+def open_run(folder: str | Path) -> OpenedRun:
     """Open a run, or one checkpoint (a folder in its checkpoints/). Raise PenwrightError if there is none."""
     folder = Path(folder)
     home = folder.parent.parent
@@ -176,8 +176,8 @@ def opened(folder: str | Path) -> Opened:
     run = Run.open(home if checkpoint else folder)
     run.warn_of_edits()
     card = corpus_record(run).card
-    made = Card(tuple(card.labels), card.max_source_tokens, Languages(*card.languages) if card.languages else None)
-    return Opened(run, recipe_here(run), Tokenizer.load(run.tokenizer_path), made, checkpoint)
+    made = ModelCard(tuple(card.labels), card.max_source_tokens, Languages(*card.languages) if card.languages else None)
+    return OpenedRun(run, recipe_here(run), Tokenizer.load(run.tokenizer_path), made, checkpoint)
 
 
 def recipe_here(run: Run) -> Recipe:
@@ -187,7 +187,7 @@ def recipe_here(run: Run) -> Recipe:
         return recipe
 
     def here(paths: Sequence[str]) -> tuple[str, ...]:
-        return tuple(found_from(run.real_folder / origin, path) for path in paths)
+        return tuple(resolve_from(run.real_folder / origin, path) for path in paths)
 
     data, distillation = recipe.data, recipe.distillation
     data = data.model_copy(update={"train": here(data.train), "validation": here(data.validation)})
@@ -201,7 +201,7 @@ def load(folder: str | Path, device: str = "cpu", precision: Precision | None = 
 
     Weights are in float32, unless `precision` is given, or `optimize` found another one to be as good.
     """
-    here, opened_run = usable_device(device), opened(folder)
+    here, opened_run = usable_device(device), open_run(folder)
     kept = _kept_precision(opened_run.run, here)
     model = opened_run.model(precision or kept or "float32")
     if precision is None and (why := _why_slow(opened_run.run, kept, model, here)):
@@ -260,7 +260,7 @@ def evaluate(
     `optimize` chose, unless one is given. Unlike while training, a translator is scored with beam search. Its
     translations can be written to `output`.
     """
-    here, own = usable_device(device), opened(folder)
+    here, own = usable_device(device), open_run(folder)
     recipe = validate(Recipe, merge(own.recipe.model_dump(exclude_none=True), changes or {}), str(folder))
     opened_run = own._replace(recipe=recipe)
     corpus = opened_run.corpus(paths)
@@ -282,7 +282,7 @@ def evaluate(
     return _with_baselines(_baselines(own, bench, say), scores)
 
 
-def _baselines(own: Opened, bench: RunContext, say: Say) -> Sequence[Score]:
+def _baselines(own: OpenedRun, bench: RunContext, say: Say) -> Sequence[Score]:
     """Compute the baselines of the scores. A writer's baselines need the tokens of its training text."""
     recipe = own.recipe
     if recipe.task == "generate":
@@ -307,7 +307,9 @@ def _with_baselines(baselines: Sequence[Score], scores: Sequence[Score]) -> list
     ]
 
 
-def _in_trained_direction(opened_run: Opened, corpus: AnyCorpus, paths: Sequence[str]) -> tuple[Opened, AnyCorpus]:
+def _in_trained_direction(
+    opened_run: OpenedRun, corpus: AnyCorpus, paths: Sequence[str]
+) -> tuple[OpenedRun, AnyCorpus]:
     """Swap source and target, with a warning, if the names of the pairs say so. Warn of other languages."""
     trained, found = languages_of(opened_run.recipe, opened_run.card), languages_between(corpus.names)
     if opened_run.recipe.task != "translate" or trained is None or found is None or _same_languages(trained, found):
@@ -336,12 +338,12 @@ def _same_languages(first: Languages, second: Languages) -> bool:
 
 def kept_precision(folder: str | Path, device: str = "cpu") -> Precision:
     """Return the precision that a run is used in by default: what `optimize` chose, or float32."""
-    return _kept_precision(opened(folder).run, usable_device(device)) or "float32"
+    return _kept_precision(open_run(folder).run, usable_device(device)) or "float32"
 
 
 def _kept_precision(run: Run, device: torch.device) -> Precision | None:
     """Return the precision that `optimize` chose for the best model on a CPU, or None."""
-    finding = run.finding(QUICKENED, Quickened) if device.type == "cpu" else None
+    finding = run.finding(QUICKENED, OptimizeRecord) if device.type == "cpu" else None
     return finding["precision"] if finding else None
 
 
@@ -356,13 +358,13 @@ def _why_slow(run: Run, kept: Precision | None, model: Model, device: torch.devi
 
 def export(folder: Path, to: Format, output: Path, precision: Precision = "float32") -> None:
     """Write a run's best model to a new folder in the format of another engine. See the modules of `formats`."""
-    opened_run = opened(folder)
+    opened_run = open_run(folder)
     save_as(to, opened_run.model(), opened_run.tokenizer, output, precision)
 
 
 def novelty(folder: Path, texts: Sequence[str]) -> NoveltyReport:
     """Measure how much of these texts also occurs in a writer's training text, compared with held-out passages."""
-    opened_run = opened(folder)
+    opened_run = open_run(folder)
     if opened_run.recipe.task != "generate":
         raise UsageError(f"{folder} does not generate text, so there is no novelty to measure")
     corpus = opened_run.corpus()

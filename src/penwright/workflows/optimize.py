@@ -15,14 +15,14 @@ from penwright.decoding.engine import compile_steps
 from penwright.devices import usable_device
 from penwright.errors import PenwrightWarning, Say, UsageError, say_nothing
 from penwright.evaluation.classification import Bin, Calibration, calibration
-from penwright.evaluation.perplexity import surprise
-from penwright.evaluation.tuning import Tuning, tune, tuned
+from penwright.evaluation.perplexity import negative_log_likelihood
+from penwright.evaluation.tuning import Tuning, apply_trial, tune
 from penwright.model.encoder_only import EncoderOnly
 from penwright.native import toolchain
 from penwright.run.folder import Run
 from penwright.tasks import TASKS, AnyCorpus, classification
 from penwright.translation.alignment import Aligner, AlignmentHead, choose_head
-from penwright.workflows.load import QUICKENED, Opened, load_translator, opened
+from penwright.workflows.load import QUICKENED, OpenedRun, load_translator, open_run
 
 AS_GOOD = 0.005  # nats per token that a precision may lose against float32
 MEASURED_BATCHES = 100
@@ -54,16 +54,16 @@ def optimize(folder: Path, precision: Precision | None = None, say: Say = say_no
     "As good" means that the nats per token rise by at most AS_GOOD. Return the nats per token of each precision on at
     most MEASURED_BATCHES of held-out text. A given `precision` is used whatever its nats are.
     """
-    opened_run = opened(folder)
+    opened_run = open_run(folder)
     if opened_run.recipe.task == "classify":
         raise UsageError(
             f"{folder} holds a classifier: it reads a text in one pass, and has no decoding steps to compile"
         )
-    toolchain.require()
+    toolchain.require_compiler()
     require_writable_cache()
     corpus = opened_run.corpus()
     nats = {}
-    for each in quickest_first():
+    for each in fastest_first():
         say(f"evaluating held-out text in {each}")
         nats[each] = _held_out_nats(opened_run, corpus, each)
     good = [each for each, value in nats.items() if value <= nats["float32"] + AS_GOOD]
@@ -81,17 +81,17 @@ def quicken(folder: Path, precision: Precision | None = None, say: Say = say_not
     return optimize(folder, precision, say)
 
 
-def quickest_first() -> list[Precision]:
+def fastest_first() -> list[Precision]:
     """Return the precisions that this processor has instructions for, fastest first. It would emulate others slowly."""
     has_int8, has_bfloat16 = torch.cpu._is_vnni_supported(), torch.cpu._is_avx512_bf16_supported()
     possible: list[tuple[Precision, bool]] = [("int8", has_int8), ("bfloat16", has_bfloat16), ("float32", True)]
     return [precision for precision, has in possible if has]
 
 
-def _held_out_nats(opened_run: Opened, corpus: AnyCorpus, precision: Precision) -> float:
+def _held_out_nats(opened_run: OpenedRun, corpus: AnyCorpus, precision: Precision) -> float:
     bench = opened_run.bench(corpus, opened_run.model(precision))
     batches = TASKS[opened_run.recipe.task].batches(bench, bench.held_out).in_order()
-    return surprise(bench.model, islice(batches, MEASURED_BATCHES), bench.device).mean
+    return negative_log_likelihood(bench.model, islice(batches, MEASURED_BATCHES), bench.device).mean
 
 
 def tune_decoding(
@@ -106,13 +106,13 @@ def tune_decoding(
 
     If the best ones beat the current ones by more than chance, they are saved in the run's recipe.
     """
-    opened_run, translator = opened(folder), load_translator(folder, device, verb="tune")
+    opened_run, translator = open_run(folder), load_translator(folder, device, verb="tune")
     if beam_size is not None:
         translator.defaults = translator.defaults.model_copy(update={"beam_size": beam_size})
     pairs = _pairs(opened_run, paths)
     tuning = tune(translator, [pair.source for pair in pairs], [pair.target for pair in pairs], say)
     if tuning.is_better:
-        decoding = tuned(opened_run.recipe.decoding, tuning.trials[0])
+        decoding = apply_trial(opened_run.recipe.decoding, tuning.trials[0])
         # from the run's own recipe, which names its files as they were given
         opened_run.run.save_recipe(opened_run.run.recipe.model_copy(update={"decoding": decoding}))
     return tuning
@@ -123,7 +123,7 @@ def load_aligner(folder: Path, device: str = "cpu", paths: Sequence[str] = (), s
 
     Its attention head is chosen once, on the run's held-out pairs or on these files, and kept in alignment.json.
     """
-    opened_run, translator = opened(folder), load_translator(folder, device, "float32", "align")
+    opened_run, translator = open_run(folder), load_translator(folder, device, "float32", "align")
     if _kept_head(opened_run.run) is None:
         pairs = [(pair.source, pair.target) for pair in _pairs(opened_run, paths)]
         say(f"choosing the attention head that aligns best on {len(pairs):,} pairs (once for this model)")
@@ -150,7 +150,7 @@ def _kept_head(run: Run) -> AlignmentHead | None:
 
 def calibrate(folder: Path, device: str = "cpu") -> Calibration:
     """Return how often a classifier is right at each level of confidence, measured once on its held-out texts."""
-    here, opened_run = usable_device(device), opened(folder)
+    here, opened_run = usable_device(device), open_run(folder)
     if opened_run.recipe.task != "classify":
         raise UsageError(f"{folder} is not a classifier, so there is no confidence to calibrate")
     kept = opened_run.run.finding(CALIBRATION, KeptCalibration)
@@ -164,5 +164,5 @@ def calibrate(folder: Path, device: str = "cpu") -> Calibration:
     return Calibration(tuple(Bin(*each) for each in kept["bins"]), kept["n"], kept["error"])
 
 
-def _pairs(opened_run: Opened, paths: Sequence[str]) -> list[Pair]:
+def _pairs(opened_run: OpenedRun, paths: Sequence[str]) -> list[Pair]:
     return [pair for pair in opened_run.corpus(paths).held_out if isinstance(pair, Pair)]

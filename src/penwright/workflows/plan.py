@@ -24,10 +24,17 @@ from penwright.errors import PenwrightError, Say, UsageError, say_nothing
 from penwright.run.folder import Run
 from penwright.tasks import TASKS, AnyCorpus, reading_of
 from penwright.training.auto.capacity import Facts
-from penwright.training.auto.forecast import CONTEXT, MEASURED, Outlook, compressed_bits, outlook_by_epochs, outlook_for
+from penwright.training.auto.forecast import (
+    CONTEXT,
+    MEASURED,
+    Forecast,
+    compressed_bits,
+    outlook_by_epochs,
+    outlook_for,
+)
 from penwright.training.auto.machine import Machine, choose_machine
 from penwright.training.auto.planner import Plan, make_plan
-from penwright.training.auto.throughput import pace_on
+from penwright.training.auto.throughput import throughput_meter
 
 HEADS = ("n_heads", "n_kv_heads", "d_head")  # settings that must match the width
 N_EXAMPLES = 3  # shown before training
@@ -80,7 +87,7 @@ def prepare(given: Table, say: Say = say_nothing) -> Prepared:
     machine = choose_machine(first.training)
     facts = _facts(first.task, corpus)
     say("timing a few training steps on this machine")
-    plan = make_plan(facts, given, pace_on(machine, first.task, max(1, len(corpus.labels))), machine.device)
+    plan = make_plan(facts, given, throughput_meter(machine, first.task, max(1, len(corpus.labels))), machine.device)
     return Prepared(plan, corpus, machine, reason)
 
 
@@ -94,7 +101,7 @@ def _require_enough(recipe: Recipe, corpus: AnyCorpus) -> None:
         )
 
 
-def expect(prepared: Prepared) -> Outlook:
+def forecast(prepared: Prepared) -> Forecast:
     """Forecast the result: for a writer with a compressor on the same text, else from the number of epochs."""
     corpus, plan = prepared.corpus, prepared.plan
     minutes = plan.recipe.training.minutes
@@ -184,7 +191,7 @@ def new_run_folder(recipe: Recipe) -> Path:
     return next(folder for folder in folders if not folder.exists())
 
 
-def changed(recipe: Recipe, changes: Table, folder: Path) -> Recipe:
+def apply_changes(recipe: Recipe, changes: Table, folder: Path) -> Recipe:
     """Return the recipe of a run with these changes. A given budget replaces the old one."""
     table = _without_replaced_budget(recipe.model_dump(exclude_none=True), changes)
     return validate(Recipe, merge(table, changes), str(folder))
@@ -195,7 +202,9 @@ def require_settings(folder: Path, given: Table) -> None:
     run = Run.open(folder).recipe
     # "auto" was replaced when the run began
     training = {key: value for key, value in given.get("training", {}).items() if value != "auto"}
-    asked, begun = (flatten(each.model_dump()) for each in (changed(run, {**given, "training": training}, folder), run))
+    asked, begun = (
+        flatten(each.model_dump()) for each in (apply_changes(run, {**given, "training": training}, folder), run)
+    )
     for name, value in asked.items():
         if value != begun.get(name):
             raise PenwrightError(

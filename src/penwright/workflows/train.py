@@ -12,28 +12,28 @@ from warnings import catch_warnings, simplefilter
 import torch
 
 from penwright.config import BUDGETS, Recipe, Table, merge, one_or_more, require_writable_cache, validate
-from penwright.data.paths import seen_from
+from penwright.data.paths import relative_to_folder
 from penwright.data.report import count
-from penwright.devices import within_memory
+from penwright.devices import advise_on_out_of_memory
 from penwright.errors import PenwrightError, UsageError
 from penwright.evaluation.scores import Score
 from penwright.model import Model, make_model
 from penwright.run.checkpoints import Checkpoint
 from penwright.run.folder import METRICS, Run
-from penwright.run.stop_file import forget_wishes
+from penwright.run.stop_file import clear_stop_files
 from penwright.tasks import TASKS, AnyCorpus, Application, RunContext, make_card, reading_of
 from penwright.tasks.token_stores import token_store
 from penwright.tokenizers import Tokenizer, train_tokenizer
 from penwright.training.auto.machine import Machine, choose_machine
 from penwright.training.compilation import choose_compilation
 from penwright.training.distributed import join
-from penwright.training.loop import OVER_FITTED, Observer, Session, shown
+from penwright.training.loop import OVER_FITTED, Observer, Session, notify
 from penwright.training.signals import STOP_SIGNALS
 from penwright.training.tensorboard import StepLog
 from penwright.training.trainer import Trainer
 from penwright.workflows.consistency import made_with, require_made_with, require_shapes
 from penwright.workflows.load import CORPUS, columns_of_training, corpus_record, load, recipe_here, require_unchanged
-from penwright.workflows.plan import Prepared, changed
+from penwright.workflows.plan import Prepared, apply_changes
 
 CHANGEABLE = {"training", "data", "decoding"}  # tables of a recipe that may change when a run is resumed
 
@@ -48,7 +48,7 @@ def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) 
 def _train(prepared: Prepared, run: Run, observers: Sequence[Observer]) -> Application:
     recipe, machine = _resolve(prepared.plan.recipe, prepared.machine), prepared.machine
     parts, corpus = TASKS[recipe.task], prepared.corpus
-    forget_wishes(run)
+    clear_stop_files(run)
     torch.manual_seed(recipe.seed)
     tokenizer = _tokenizer(recipe, corpus, observers)
     tokenizer.save(run.tokenizer_path)
@@ -100,9 +100,12 @@ def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Applicat
     if set(changes) - CHANGEABLE:
         raise UsageError("a resumed run keeps its model: only [training], [data] and [decoding] can change")
     require_writable_cache()  # before the text is read
-    forget_wishes(run)  # old requests; one that comes while the text is read is obeyed at the first step
+    clear_stop_files(run)  # old requests; one that comes while the text is read is obeyed at the first step
     more = {name: value for name, value in changes.get("training", {}).items() if name in BUDGETS}
-    recipe, here = changed(run.recipe, _as_stored(changes, run), folder), changed(recipe_here(run), changes, folder)
+    recipe, here = (
+        apply_changes(run.recipe, _as_stored(changes, run), folder),
+        apply_changes(recipe_here(run), changes, folder),
+    )
     run.warn_of_edits()
     machine = choose_machine(recipe.training)
     newest_found = run.newest() if run.checkpoints() else None  # None: the seed gives the same beginning again
@@ -182,7 +185,7 @@ def _follow_run(run: Run, recipe: Recipe, step: int) -> None:
     if checkpoint:
         trainer.load(checkpoint)
     machine.ranks.meet()
-    with within_memory():
+    with advise_on_out_of_memory():
         trainer.follow()
 
 
@@ -199,7 +202,7 @@ def _as_stored(changes: Table, run: Run) -> Table:
     origin = place / (corpus_record(run).trained_from or os.path.relpath(Path.cwd(), place))
     data = changes.get("data", {})
     parts = [part for part in ("train", "validation") if part in data]
-    paths = {part: [seen_from(origin, path) for path in one_or_more(data[part])] for part in parts}
+    paths = {part: [relative_to_folder(origin, path) for path in one_or_more(data[part])] for part in parts}
     return merge(changes, {"data": paths}) if paths else changes
 
 
@@ -264,7 +267,7 @@ def _fit(
     session = Session(run, trainer, lambda: parts.look(bench), lambda: parts.sample(bench), watching)
     recipe = bench.recipe.model_dump(mode="json", exclude_none=True)
     work = {"run": str(run.folder.absolute()), "recipe": recipe, "step": trainer.state.step}
-    with within_memory(), trainer.ranks.led(work):
+    with advise_on_out_of_memory(), trainer.ranks.led(work):
         session.fit()
     best, warnings = run.best()
     for warning in warnings:
@@ -294,4 +297,4 @@ def _is_over_fitted(run: Run, best_step: int) -> bool:
 
 def _say(observers: Sequence[Observer], text: str) -> None:
     for observer in observers:
-        shown(observer.said, text)
+        notify(observer.said, text)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from penwright.config import DecodingSettings
-from penwright.decoding.constraints.constraints import CompletionConstraint, GuidedRows, _decode
+from penwright.decoding.constraints.constraints import CompletionConstraint, ConstrainedRows, _decode
 from penwright.errors import UsageError
 from penwright.generation.generator import Completion, Generator
 from penwright.model.decoder_only import DecoderOnly
@@ -147,7 +147,7 @@ def test_constrained_rows_are_written_alone_as_among_others(generator: Generator
 def test_allowed_tokens_are_those_that_leave_a_way_to_a_match(tokenizer: Tokenizer, pattern: str) -> None:
     """Against trying: a token is allowed if some text of few characters completes it."""
     guide = CompletionConstraint(DecodingSettings(pattern=pattern), tokenizer, ["x"], 50)
-    constraint = GuidedRows(guide, ["x"])
+    constraint = ConstrainedRows(guide, ["x"])
     tails = [
         "",
         *"abcehtxé ",

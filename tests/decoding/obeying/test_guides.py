@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from penwright.decoding.batches import TargetBatch
 from penwright.decoding.beam_search import beam_search
-from penwright.decoding.constraints.constrained_beams import ConstrainedBeams, Standing
+from penwright.decoding.constraints.constrained_beams import BeamState, ConstrainedBeams
 from penwright.decoding.constraints.term_automaton import Borders, ConstraintAutomaton, RequiredTerm
 from penwright.decoding.hypotheses import BeamSettings, Hypothesis
-from penwright.decoding.sampling.filters import NEVER
-from penwright.decoding.sampling.topk import MOST
+from penwright.decoding.sampling.filters import NEG_INF
+from penwright.decoding.sampling.topk import MAX_K
 from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.tokenizers import Tokenizer, train_tokenizer
 
@@ -114,8 +114,8 @@ def test_a_term_is_not_broken_off_when_there_is_no_time_to_begin_it_anew() -> No
     guide = ConstraintAutomaton([word(3, 4, 5)], Anywhere())
     begun = guide.after(guide.after(guide.start(), 3), 4)
     for limit, offered in ((6, {5}), (8, {5, 7, 9})):  # three tokens are there, and three more and the end take seven
-        guided = ConstrainedBeams(guide, limit, [Standing(begun)] * 3)
-        before = [(0.0, 0.0), (NEVER, NEVER), (NEVER, NEVER)]
+        guided = ConstrainedBeams(guide, limit, [BeamState(begun)] * 3)
+        before = [(0.0, 0.0), (NEG_INF, NEG_INF), (NEG_INF, NEG_INF)]
         chosen = guided.choose(guided.candidates([[7, 9, 5]] * 3, 3), repeat(0.0), before, 3)
         assert {continuation.token for continuation in chosen} == offered
 
@@ -142,7 +142,7 @@ def test_a_term_may_be_asked_for_twice_and_in_any_form(translating_model: Callab
     assert sum(count(best.tokens, form) for form in forms) == 2
 
 
-@pytest.mark.parametrize("beam_size", [4, MOST + 4])
+@pytest.mark.parametrize("beam_size", [4, MAX_K + 4])
 def test_unguided_rows_do_not_notice_guided_ones(
     translating_model: Callable[..., EncoderDecoder], beam_size: int
 ) -> None:

@@ -14,7 +14,14 @@ MOST_UNPACKED = 8 << 30  # bytes, all members together
 MOST_RATIO = 250  # unpacked to packed size; DEFLATE reaches 1,032, but only on pure repetition
 LARGE = 64 << 20  # bytes, unpacked; the ratio of smaller archives is not checked
 DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, ValueError, UnicodeError)
-APART = ("readme", "license", "licence", "copying", "changelog", "manifest")  # name prefixes of files without data
+NON_DATA_PREFIXES = (
+    "readme",
+    "license",
+    "licence",
+    "copying",
+    "changelog",
+    "manifest",
+)  # name prefixes of files without data
 
 
 def archive_of(path: str | Path) -> Path | None:
@@ -45,7 +52,7 @@ def members(archive: str | Path) -> list[Path]:
 
 def data_members(archive: str | Path) -> list[Path]:
     """Return the paths of the data files in an archive, without files such as README and LICENSE."""
-    return [path for path in members(archive) if not path.name.lower().startswith(APART)]
+    return [path for path in members(archive) if not path.name.lower().startswith(NON_DATA_PREFIXES)]
 
 
 def member_blocks(archive: Path, path: Path) -> Iterator[bytes]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from penwright.data.files import SourceFile, read_markup
-from penwright.data.readers.extras import need
+from penwright.data.readers.extras import require_library
 from penwright.data.readers.formats import FORMATS
 from penwright.data.readers.markup import segments
 from penwright.data.readers.units import read_units
@@ -118,7 +118,7 @@ def _list_languages(languages: Sequence[str]) -> str:
 
 
 def _po_pairs(file: SourceFile, *, is_swapped: bool) -> Pairs:
-    need("polib", "PO files")
+    require_library("polib", "PO files")
     import polib  # noqa: PLC0415 - an extra
 
     try:

@@ -9,7 +9,7 @@ class MissingLibrary(PenwrightError):
     """Error for a file whose library is not installed."""
 
 
-def need(library: str, what: str) -> None:
+def require_library(library: str, what: str) -> None:
     """Raise MissingLibrary, with the install command, unless the library that reads `what` is installed."""
     if find_spec(library) is None:
         raise MissingLibrary(f"{what} need the library {library}. Install it: pip install 'penwright[documents]'")

@@ -122,7 +122,7 @@ MIME_TYPES = {
 }
 
 
-def format_of(name: str, head: bytes, text: str, open_file: Callable[[], BufferedIOBase]) -> Format | None:
+def detect_format(name: str, head: bytes, text: str, open_file: Callable[[], BufferedIOBase]) -> Format | None:
     """Return the format of a file, or None for plain text and unknown formats.
 
     `head` is the beginning of the unpacked bytes, and `text` is the same, decoded. `open_file` opens the whole file.

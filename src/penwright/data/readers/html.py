@@ -73,7 +73,7 @@ def declared_encoding(head: bytes) -> str | None:
     return name
 
 
-def decoded_markup(content: bytes) -> str:
+def decode_markup(content: bytes) -> str:
     """Decode a page by its byte order mark, by its declared encoding, or as UTF-8."""
     guess = first_guess(content[:4096])
     encoding = guess if guess != "utf-8" else declared_encoding(content[: 1 << 16]) or guess

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from html import unescape
 
-from penwright.data.readers.extras import need
+from penwright.data.readers.extras import require_library
 
 TIMES = re.compile(r"^[ \t]*((?:\d+:)?\d+:\d\d[,.]\d{1,3})[ \t]*-->[ \t]*(?:\d+:)?\d+:\d\d[,.]\d{1,3}")
 STYLE = re.compile(r"\{\\[^}]*\}|</?(?:[biuv]|c|font|ruby|rt|lang)(?:[ .][^>]*)?>|<\d[\d:.]*>")
@@ -16,7 +16,7 @@ Segments = Iterator[tuple[str, str]]  # an identifier and a text each
 
 def rtf_lines(text: str) -> list[str]:
     """Return the paragraphs of an RTF document."""
-    need("striprtf", "RTF documents")
+    require_library("striprtf", "RTF documents")
     from striprtf.striprtf import rtf_to_text  # noqa: PLC0415 - an extra
 
     plain: str = rtf_to_text(text, errors="ignore")

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from xml.etree.ElementTree import Element, ParseError, XMLParser, fromstring
 
 from penwright.data.readers.archives import DAMAGE, open_zip
-from penwright.data.readers.html import decoded_markup, html_lines
+from penwright.data.readers.html import decode_markup, html_lines
 from penwright.errors import PenwrightError
 
 BLOCK = 1 << 18
@@ -52,7 +52,7 @@ def epub_lines(file: BufferedIOBase, name: str) -> Iterator[str]:
         if any(part in unquote(protected) for part in parts):  # in many books, only the fonts are encrypted
             raise PenwrightError(f"{name} is protected by DRM and cannot be read. Use an unprotected edition")
         for part in parts:
-            yield from html_lines(decoded_markup(_read(opened, part, name)))
+            yield from html_lines(decode_markup(_read(opened, part, name)))
 
 
 class _Paragraphs:

@@ -14,7 +14,7 @@ from tempfile import TemporaryFile
 from typing import IO
 
 from penwright.data.readers import pdf_worker
-from penwright.data.readers.extras import need
+from penwright.data.readers.extras import require_library
 from penwright.errors import PenwrightError
 
 MOST_SECONDS = 600
@@ -27,7 +27,7 @@ NUMBER = re.compile(r"\W*(\d+|[ivxlc]+)\W*", re.IGNORECASE)
 
 def pdf_lines(file: BufferedIOBase, name: str) -> Iterator[str]:
     """Yield the paragraphs of a PDF document, without page numbers and running heads."""
-    need("pypdf", "PDF documents")
+    require_library("pypdf", "PDF documents")
     with TemporaryFile() as document, TemporaryFile() as output:
         copyfileobj(file, document)
         document.seek(0)

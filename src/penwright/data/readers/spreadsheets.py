@@ -10,7 +10,7 @@ from typing import Any
 from xml.etree.ElementTree import ParseError, XMLParser
 
 from penwright.data.readers.archives import DAMAGE, open_zip
-from penwright.data.readers.extras import need
+from penwright.data.readers.extras import require_library
 from penwright.errors import PenwrightError
 
 BLOCK = 1 << 18
@@ -48,7 +48,7 @@ def sheet_rows(lines: Iterator[str]) -> Iterator[Cells]:
 
 
 def _xlsx_rows(file: BufferedIOBase, name: str) -> Iterator[tuple[str, Cells]]:
-    need("openpyxl", "Excel workbooks")
+    require_library("openpyxl", "Excel workbooks")
     import openpyxl  # noqa: PLC0415 - an extra
 
     with warnings.catch_warnings():

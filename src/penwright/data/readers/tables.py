@@ -68,7 +68,7 @@ def delimited_table(file: SourceFile, delimiter: str | None, names: Sequence[str
     return parquet_table(file) if file.is_parquet else delimited_grid(file, delimiter, names)
 
 
-def table_in(file: SourceFile, names: Sequence[str] = ()) -> Table | None:
+def find_table(file: SourceFile, names: Sequence[str] = ()) -> Table | None:
     """Open the table in a file, recognized by its name or by tabs in nearly all lines; return None for running text."""
     if is_table_file(file):
         return open_table(file, names)
@@ -80,7 +80,7 @@ def has_tabs(file: SourceFile) -> bool:
     return is_tabbed(file.first_lines(SAMPLE))
 
 
-def names_text(table: Table) -> bool:
+def has_text_column(table: Table) -> bool:
     """Return whether a column has a common name of text columns."""
     return any(name.lower() in TEXT_NAMES for name in table.columns)
 
@@ -96,7 +96,7 @@ def select(table: Table, first: Sequence[int], second: int) -> Iterator[tuple[st
             yield " ".join(filter(None, map(str.strip, row[:-1]))), row[-1].strip()
 
 
-def sample_of(table: Table) -> list[Row]:
+def sample_rows(table: Table) -> list[Row]:
     """Return the first rows with all columns, without broken and empty rows."""
     rows = table.rows(range(len(table.columns)))
     return [row for row in islice(rows, SAMPLE) if isinstance(row, tuple) and any(row)]

@@ -18,12 +18,12 @@ from jaxtyping import Bool, Num
 from torch import Tensor
 
 from penwright.decoding.constraints.term_automaton import ConstraintAutomaton, Prospects, Stage, overdue
-from penwright.decoding.sampling.sampler import NEVER
+from penwright.decoding.sampling.sampler import NEG_INF
 
 MERIT = attrgetter("merit")
 
 
-class Standing(NamedTuple):
+class BeamState(NamedTuple):
     """The state of a beam: its stage in the terms, and its open credit."""
 
     stage: Stage
@@ -38,7 +38,7 @@ class Standing(NamedTuple):
 class BeamTransition(NamedTuple):
     """The effect of a token on a beam."""
 
-    standing: Standing
+    standing: BeamState
     credit: float  # nats that its merit gains, in addition to the log-probability of the token
 
 
@@ -62,12 +62,12 @@ class ConstrainedBeams:
 
     guide: ConstraintAutomaton
     limit: int
-    standings: list[Standing]
+    standings: list[BeamState]
 
     @classmethod
     def start(cls, guide: ConstraintAutomaton, limit: int, beam_size: int) -> "ConstrainedBeams":
         """Return beams that have not begun."""
-        return cls(guide, limit, [Standing(guide.start())] * beam_size)
+        return cls(guide, limit, [BeamState(guide.start())] * beam_size)
 
     def must_follow(self, length: int) -> list[bool]:
         """Return, for each beam, whether the guide forces its next token, even if that splits a character."""
@@ -123,7 +123,7 @@ class ConstrainedBeams:
             busy = self.guide.busy(standing.stage.state)
             turns = idle[self.standings.index(standing)]  # shared by all beams in this state
             for token, gain in zip(likely, list(islice(gains, len(likely))), strict=True):
-                if not (gain > NEVER and log_prob > NEVER):  # false for NaN
+                if not (gain > NEG_INF and log_prob > NEG_INF):  # false for NaN
                     continue
                 if busy is None or token in busy:
                     turn = self._transition(standing, token, gain, length)
@@ -162,7 +162,7 @@ class ConstrainedBeams:
     def _needed_after(self, stage: Stage, token: int) -> int:
         return self.guide.after(stage, token).prospects.needed
 
-    def _transition(self, standing: Standing, token: int, gain: float, length: int) -> BeamTransition:
+    def _transition(self, standing: BeamState, token: int, gain: float, length: int) -> BeamTransition:
         guide, (stage, lent) = self.guide, standing
         new = guide.after(stage, token)
         prospects = new.prospects
@@ -175,7 +175,7 @@ class ConstrainedBeams:
             lent = given_back - gain
         if hard is not None and hard.is_whole:
             lent -= guide.terms[hard.term].too_early(length + 1 - hard.length)
-        return BeamTransition(Standing(new, lent), lent - given_back - overdue(prospects.waiting, length))
+        return BeamTransition(BeamState(new, lent), lent - given_back - overdue(prospects.waiting, length))
 
     def _select_by_bank(self, found: list[Continuation], beam_size: int) -> list[Continuation]:
         found.sort(key=MERIT, reverse=True)
@@ -189,13 +189,13 @@ class ConstrainedBeams:
                 break
         del chosen[beam_size:]
         self.standings = [continuation.turn.standing for continuation in chosen]
-        self.standings += [Standing(self.guide.start())] * (beam_size - len(chosen))
+        self.standings += [BeamState(self.guide.start())] * (beam_size - len(chosen))
         return chosen
 
 
 def columns(chosen: Sequence[Sequence[Continuation]], beam_size: int) -> Iterator[Num[np.ndarray, "sentences beams"]]:
     """Yield the log-probabilities, merits, parents and tokens of several sentences; missing beams have merit -inf."""
-    nothing = (NEVER, NEVER, 0, 0)
+    nothing = (NEG_INF, NEG_INF, 0, 0)
     rows = [[*(each[:4] for each in beams), *[nothing] * (beam_size - len(beams))] for beams in chosen]
     for column, kind in zip(np.moveaxis(np.array(rows), 2, 0), (float, float, int, int), strict=True):
         yield column.astype(kind)

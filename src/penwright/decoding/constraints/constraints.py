@@ -15,8 +15,8 @@ from penwright.config import DecodingSettings
 from penwright.decoding.constraints.automaton import TOO_MUCH, Automaton
 from penwright.decoding.constraints.expressions import Expression, Expressions, Span, TooLarge, never_end
 from penwright.decoding.constraints.patterns import characters, parse_pattern
-from penwright.decoding.sampling.filters import NEVER, Logits
-from penwright.decoding.unknown_tokens import never_written
+from penwright.decoding.sampling.filters import NEG_INF, Logits
+from penwright.decoding.unknown_tokens import never_generated
 from penwright.errors import UsageError
 from penwright.tokenizers import Tokenizer
 
@@ -143,7 +143,7 @@ class CompletionConstraint:
         self.automaton = Automaton(rules.expressions, list(starts.values()))
         self.starts = dict(zip(starts, self.automaton.starts, strict=True))
         self.end_id, self.vocab_size = tokenizer.end_id, tokenizer.vocab_size
-        never = {*never_written(tokenizer), tokenizer.end_id}
+        never = {*never_generated(tokenizer), tokenizer.end_id}
         self.bytes = [b"" if token in never else tokenizer.token_bytes(token) for token in range(self.vocab_size)]
         self._tails: list[bytes] = [b""]
         self._bytewise = {bytes([byte]) for byte in range(256)} <= set(self.bytes)
@@ -232,7 +232,7 @@ class CompletionConstraint:
         return self._tails.index(tail)
 
 
-class GuidedRows:
+class ConstrainedRows:
     """The constrained rows of a batch, each with its state in the automaton."""
 
     def __init__(self, guide: CompletionConstraint, prompts: Sequence[str]):
@@ -241,7 +241,7 @@ class GuidedRows:
 
     def possible(self, logits: Logits, n_left: int) -> Logits:
         """Mask tokens after which n_left more would not meet the constraint. At least one token always remains."""
-        return logits.masked_fill(~self.allowed(n_left).to(logits.device), NEVER)
+        return logits.masked_fill(~self.allowed(n_left).to(logits.device), NEG_INF)
 
     def allowed(self, n_left: int) -> Bool[Tensor, "rows vocab_size"]:
         """Return which tokens of each row leave a text that n_left more tokens can complete."""

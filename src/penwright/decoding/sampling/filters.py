@@ -9,22 +9,22 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 Logits = Float[Tensor, "rows vocab_size"]
-NEVER = float("-inf")
+NEG_INF = float("-inf")
 
 
 def keep_top_n_sigma(logits: Logits, n: float) -> Logits:
     """Keep tokens within n standard deviations of the best logit, at any temperature (Tang et al. 2024)."""
-    possible = logits > NEVER
+    possible = logits > NEG_INF
     n_possible = possible.sum(-1, keepdim=True)
     mean = logits.where(possible, 0).sum(-1, keepdim=True) / n_possible
     variance = (logits - mean).square().where(possible, 0).sum(-1, keepdim=True) / n_possible
-    return logits.masked_fill(logits < logits.amax(-1, keepdim=True) - n * variance.sqrt(), NEVER)
+    return logits.masked_fill(logits < logits.amax(-1, keepdim=True) - n * variance.sqrt(), NEG_INF)
 
 
 def keep_top_k(logits: Logits, k: int) -> Logits:
     """Keep the k best tokens, exactly k even if there are ties."""
     best = logits.topk(min(k, logits.shape[-1]), dim=-1)
-    return torch.full_like(logits, NEVER).scatter(-1, best.indices, best.values)
+    return torch.full_like(logits, NEG_INF).scatter(-1, best.indices, best.values)
 
 
 def keep_top_p(logits: Logits, p: float) -> Logits:
@@ -37,7 +37,7 @@ def keep_min_p(logits: Logits, share: float) -> Logits:
     """Keep tokens with at least this share of the best token's probability (Nguyen et al. 2024, min-p)."""
     if share == 0:
         return logits
-    return logits.masked_fill(logits < logits.amax(-1, keepdim=True) + log(share), NEVER)
+    return logits.masked_fill(logits < logits.amax(-1, keepdim=True) + log(share), NEG_INF)
 
 
 def keep_typical_p(logits: Logits, p: float) -> Logits:
@@ -73,7 +73,7 @@ def exclude_top_choices(logits: Logits, threshold: float, rows: Bool[Tensor, " r
     rank = torch.empty_like(ordered.indices).scatter(
         -1, ordered.indices, torch.arange(logits.shape[-1], device=logits.device).expand_as(ordered.indices)
     )
-    return logits.masked_fill((rank < n_likely - 1) & rows[:, None], NEVER)
+    return logits.masked_fill((rank < n_likely - 1) & rows[:, None], NEG_INF)
 
 
 # By the name of the setting, whose value is the argument of the function; None leaves a filter out.
@@ -100,10 +100,10 @@ def _keep_until(ordered: Logits, places: Tensor, logits: Logits, p: float) -> Lo
         return logits
     probabilities = ordered.double().softmax(-1)
     before = probabilities.cumsum(-1) - probabilities  # the total of the tokens before each
-    kept = ordered.masked_fill(before >= p, NEVER)
+    kept = ordered.masked_fill(before >= p, NEG_INF)
     return torch.empty_like(logits).scatter(-1, places, kept)
 
 
 def _keep_above(logits: Logits, threshold: Float[Tensor, "rows 1"]) -> Logits:
     too_rare = logits.double().softmax(-1) < threshold
-    return logits.masked_fill(too_rare & (logits < logits.amax(-1, keepdim=True)), NEVER)
+    return logits.masked_fill(too_rare & (logits < logits.amax(-1, keepdim=True)), NEG_INF)

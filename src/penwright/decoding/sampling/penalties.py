@@ -8,12 +8,12 @@ from jaxtyping import Int, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from penwright.decoding.sampling.filters import NEVER, Logits
+from penwright.decoding.sampling.filters import NEG_INF, Logits
 
 MOST_LOST = 1e4  # by which a repetition can lower a logit, however long it is
 
 
-class Past:
+class RowHistory:
     """The tokens of one row, and where its ending occurred before."""
 
     def __init__(self, prompt: Sequence[int]):
@@ -77,7 +77,7 @@ class History:
 
     def __init__(self, prompts: Sequence[Sequence[int]], logits: Logits):
         """Start with the prompts; `logits` gives the shape and the device."""
-        self.pasts = [Past(prompt) for prompt in prompts]
+        self.pasts = [RowHistory(prompt) for prompt in prompts]
         self.seen = torch.zeros_like(logits, dtype=torch.bool)  # in prompt or completion
         self.written = torch.zeros_like(logits, dtype=torch.float32)  # how often, in the completion alone
         for row, prompt in enumerate(prompts):
@@ -153,8 +153,8 @@ def forbid_repeated(logits: Logits, history: History, n: int) -> Logits:
 
 def forbid(logits: Logits, forbidden: Tensor) -> Logits:
     """Mask these tokens, except in rows that have no other token left."""
-    left = (logits.masked_fill(forbidden, NEVER) > NEVER).any(-1, keepdim=True)
-    return logits.masked_fill(forbidden & left, NEVER)
+    left = (logits.masked_fill(forbidden, NEG_INF) > NEG_INF).any(-1, keepdim=True)
+    return logits.masked_fill(forbidden & left, NEG_INF)
 
 
 class Bias:
@@ -166,7 +166,7 @@ class Bias:
     def __init__(self, spellings: Sequence[Sequence[int]], bias: float):
         self._spellings, self._bias = [list(spelling) for spelling in spellings if spelling], bias
 
-    def tokens(self, past: Past) -> Iterator[tuple[int, float]]:
+    def tokens(self, past: RowHistory) -> Iterator[tuple[int, float]]:
         """Yield the tokens that begin or continue the text, with the bias of each."""
         for spelling in self._spellings:
             for place, token in enumerate(spelling):

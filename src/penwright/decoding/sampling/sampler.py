@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from penwright.config import DecodingSettings
-from penwright.decoding.sampling.filters import FILTERS, NEVER, Logits, exclude_top_choices
+from penwright.decoding.sampling.filters import FILTERS, NEG_INF, Logits, exclude_top_choices
 from penwright.decoding.sampling.penalties import (
     Bias,
     History,
@@ -27,14 +27,14 @@ from penwright.decoding.sampling.penalties import (
     penalise_repetition,
 )
 
-__all__ = ["NEVER", "RowRng", "Sampling", "ban", "draw", "with_temperature"]
+__all__ = ["NEG_INF", "RowRng", "Sampling", "ban", "draw", "with_temperature"]
 GREEDY = DecodingSettings(temperature=0.0)
 TINY = torch.finfo(torch.float32).tiny
 
 
 def ban(logits: Logits, tokens: Sequence[int]) -> Logits:
     """Mask these tokens."""
-    return logits.index_fill(1, _index(tuple(tokens), logits.device), NEVER)
+    return logits.index_fill(1, _index(tuple(tokens), logits.device), NEG_INF)
 
 
 @lru_cache(16)
@@ -172,7 +172,7 @@ class RowRng:
         self._drawn = self._drawn[list(rows)]
 
 
-class Together:
+class JoinedRng:
     """The random numbers of several rows, each at its own position."""
 
     def __init__(self, rows: Sequence[RowRng]):

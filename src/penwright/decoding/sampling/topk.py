@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
-from penwright.decoding.sampling.filters import NEVER
+from penwright.decoding.sampling.filters import NEG_INF
 from penwright.decoding.sampling.utf8 import Situations, Utf8Rules
 from penwright.native.toolchain import SOURCES
 
-MOST = 8  # the k of the compiled operator
+MAX_K = 8  # the k of the compiled operator
 SOURCE = SOURCES / "likeliest.cpp"
 COMPILES = torch.cpu._is_avx512_supported()  # without AVX-512 the compiled operator does not pay off
 BLOCK = 64  # scores in a block
@@ -68,7 +68,7 @@ def likeliest(
     return MaskedTopK(*largest(logits, n), normalisers)
 
 
-class Choosing(NamedTuple):
+class TokenSelector(NamedTuple):
     """The means by which a search finds the next tokens."""
 
     spelling: Utf8Rules  # which tokens may come next
@@ -88,7 +88,7 @@ def _likeliest(
     logits: torch.Tensor, allowed: torch.Tensor, situations: torch.Tensor, n_best: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Find the best tokens as likeliest.cpp does; `allowed` are the bits of Utf8Rules."""
-    best = largest(logits.masked_fill(~may_come(allowed, situations, logits.shape[1]), NEVER), n_best)
+    best = largest(logits.masked_fill(~may_come(allowed, situations, logits.shape[1]), NEG_INF), n_best)
     return best.values, best.places, logits.logsumexp(-1)
 
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Int64, UInt8
 from torch import Tensor
 
-from penwright.decoding.sampling.filters import NEVER
+from penwright.decoding.sampling.filters import NEG_INF
 from penwright.tokenizers import Tokenizer
 
 WORD = 64  # bits
@@ -79,11 +79,11 @@ class Utf8Rules:
         """Mask, in place, the tokens that must not come."""
         first = int(situations[0])
         if (situations == first).all():  # nearly always
-            logits.index_fill_(1, self._forbidden_in(first, logits.device), NEVER)
+            logits.index_fill_(1, self._forbidden_in(first, logits.device), NEG_INF)
             return
         for situation in np.unique(situations).tolist():
             rows = torch.from_numpy(np.flatnonzero(situations == situation))
-            logits[rows[:, None], self._forbidden_in(situation, logits.device)] = NEVER
+            logits[rows[:, None], self._forbidden_in(situation, logits.device)] = NEG_INF
 
     def _forbidden_in(self, situation: int, device: torch.device) -> Int64[Tensor, " tokens"]:
         if (situation, device) not in self._masked:

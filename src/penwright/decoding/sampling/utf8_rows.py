@@ -7,13 +7,13 @@ from jaxtyping import Int
 from torch import Tensor
 
 from penwright.decoding.sampling.filters import Logits
-from penwright.decoding.sampling.next_token import Rule
+from penwright.decoding.sampling.next_token import TokenRule
 from penwright.decoding.sampling.sampler import Draws
 from penwright.decoding.sampling.topk import Choose, MaskedTopK, likeliest
 from penwright.decoding.sampling.utf8 import Situations, Utf8Rules
 
 
-class SpelledRows:
+class Utf8Rows:
     """The constraint that keeps the characters of each row whole, with the UTF-8 state of each row."""
 
     def __init__(self, spelling: Utf8Rules, limits: Sequence[int], choose: Choose = likeliest):
@@ -32,9 +32,9 @@ class SpelledRows:
         """Return the likeliest of the allowed tokens in each row. This may overwrite the logits."""
         return self._choose(logits.float(), self._spelling, self._situations(n_left), 1)
 
-    def rule(self, n_left: int, temperature: float, chances: Draws | None) -> Rule:
+    def rule(self, n_left: int, temperature: float, chances: Draws | None) -> TokenRule:
         """Return the rule for continuing the only row, with `n_left` tokens after the next one."""
-        return Rule(self._spelling, int(self._states[0]), n_left - int(self._shorter[0]), temperature, chances)
+        return TokenRule(self._spelling, int(self._states[0]), n_left - int(self._shorter[0]), temperature, chances)
 
     def push(self, tokens: Int[Tensor, " rows"]) -> None:
         """Append the next token of each row."""

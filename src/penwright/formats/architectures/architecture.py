@@ -37,7 +37,7 @@ class Architecture:
     prepare: Callable[[Tensors], Tensors] = _unchanged  # changes to the tensors beyond their names
 
 
-WORDS: dict[str, dict[object, object]] = {  # our setting: {their value: ours}
+VALUE_NAMES: dict[str, dict[object, object]] = {  # our setting: {their value: ours}
     "feed_forward": {
         "gelu": "gelu",
         "gelu_new": "gelu_tanh",
@@ -55,7 +55,7 @@ def rename(theirs: str, *ours: str, transposed: bool = False) -> Rename:
     return Rename(theirs, ours, transposed)
 
 
-def under(theirs: str, ours: str, *modules: Rename) -> tuple[Rename, ...]:
+def layer_modules(theirs: str, ours: str, *modules: Rename) -> tuple[Rename, ...]:
     """Prefix the modules of a layer with its name there and here."""
     return tuple(
         Rename(f"{theirs}.{module.theirs}", tuple(f"{ours}.{name}" for name in module.ours), module.transposed)

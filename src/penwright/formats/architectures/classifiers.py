@@ -1,7 +1,7 @@
 """The table for classifiers: BERT."""
 
 from penwright.errors import PenwrightError
-from penwright.formats.architectures.architecture import Architecture, Tensors, rename, under
+from penwright.formats.architectures.architecture import Architecture, Tensors, layer_modules, rename
 
 
 def _fold_token_types(tensors: Tensors) -> Tensors:
@@ -34,7 +34,7 @@ BERT = Architecture(
         rename("bert.embeddings.word_embeddings", "embedding.tokens"),
         rename("bert.embeddings.position_embeddings", "embedding.positions"),
         rename("bert.embeddings.LayerNorm", "embedding.norm"),
-        *under(
+        *layer_modules(
             "bert.encoder.layer.{i}",
             "encoder.blocks.{i}",
             rename("attention.self.query", "attention.query"),

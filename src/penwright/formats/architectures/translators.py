@@ -1,7 +1,7 @@
 """The tables for translators: Marian and M2M100."""
 
 from penwright.config import Table, merge
-from penwright.formats.architectures.architecture import Architecture, Config, Tensors, rename, under
+from penwright.formats.architectures.architecture import Architecture, Config, Tensors, layer_modules, rename
 
 _TRANSLATOR_KEYS = (
     ("d_model", "d_model"),
@@ -46,8 +46,10 @@ _FEED_FORWARD = (
 )
 _TRANSLATOR_MODULES = (
     rename("model.shared", "source_embedding.tokens"),
-    *under("model.encoder.layers.{i}", "encoder.blocks.{i}", *_SELF_ATTENTION, *_FEED_FORWARD),
-    *under("model.decoder.layers.{i}", "decoder.blocks.{i}", *_SELF_ATTENTION, *_CROSS_ATTENTION, *_FEED_FORWARD),
+    *layer_modules("model.encoder.layers.{i}", "encoder.blocks.{i}", *_SELF_ATTENTION, *_FEED_FORWARD),
+    *layer_modules(
+        "model.decoder.layers.{i}", "decoder.blocks.{i}", *_SELF_ATTENTION, *_CROSS_ATTENTION, *_FEED_FORWARD
+    ),
 )
 
 

@@ -11,12 +11,15 @@ from penwright.devices import TOO_LITTLE_MEMORY
 from penwright.errors import PenwrightError, UsageError
 from penwright.model.size import Size, size_of
 from penwright.training.auto.choices import Choices, in_words, rounded
-from penwright.training.auto.throughput import Pace
+from penwright.training.auto.throughput import MeasureThroughput
 from penwright.training.compilation import GAIN, choose_compilation
 
 MANY_CHARACTERS = 400  # distinct characters, more than any alphabet has
-LETTERS_A_PIECE = (2.4, 0.4)  # characters per token: for a vocabulary of 1,024, and for each doubling of it (measured)
-OF_MANY = (1.05, 0.22)  # the same for scripts with thousands of characters
+CHARACTERS_PER_TOKEN = (
+    2.4,
+    0.4,
+)  # characters per token: for a vocabulary of 1,024, and for each doubling of it (measured)
+CHARACTERS_PER_TOKEN_CJK = (1.05, 0.22)  # the same for scripts with thousands of characters
 
 
 class Facts(NamedTuple):
@@ -45,7 +48,7 @@ class Facts(NamedTuple):
             return float(max(1, self.n_bytes))
         if kind == "characters":
             return float(max(1, self.letters))
-        least, more = OF_MANY if self.has_many_characters else LETTERS_A_PIECE
+        least, more = CHARACTERS_PER_TOKEN_CJK if self.has_many_characters else CHARACTERS_PER_TOKEN
         return max(1.0, self.letters / max(0.5, least + more * log2(vocab_size / 1024)))
 
 
@@ -60,9 +63,11 @@ PARAMETERS_PER_TOKEN: dict[Task, float] = {"generate": 12.0, "translate": 12.0, 
 FEWEST_STEPS = 100  # half of them warm-up: on Multi30k, 50 steps gave BLEU 1.8 and 100 gave 9.6 (measured)
 # Fraction of the fastest step's throughput that a whole run reaches. Padding, dropout, compiling and evaluation take
 # the rest. Measured on a CPU with AVX-512; on a slow one, compiling takes more of a short run.
-REACHED: dict[Task, float] = {"generate": 0.6, "translate": 0.6, "classify": 0.8}
+EFFICIENCY: dict[Task, float] = {"generate": 0.6, "translate": 0.6, "classify": 0.8}
 FLOPS = 2e11  # FLOP per second of training on two cores, for a rough estimate of durations
-HOPE = 1.5  # On a CPU, a larger model reaches at most this many times the FLOP/s of a smaller one, and rarely that.
+MAX_FLOPS_GAIN = (
+    1.5  # On a CPU, a larger model reaches at most this many times the FLOP/s of a smaller one, and rarely that.
+)
 
 
 class CapacityPlanner:
@@ -71,7 +76,7 @@ class CapacityPlanner:
     Methods take the name of a model size, or None for the model that the settings describe.
     """
 
-    def __init__(self, facts: Facts, choices: Choices, pace: Pace, device: torch.device):
+    def __init__(self, facts: Facts, choices: Choices, pace: MeasureThroughput, device: torch.device):
         self._facts, self._choices, self._device = facts, choices, device
         self._pace = lru_cache(maxsize=None)(pace)
 
@@ -152,7 +157,7 @@ class CapacityPlanner:
         pace = self._tokens_a_second(name, vocab_size)
         gain = GAIN if self._device.type == "cpu" and self._compilation(seconds)[0] else 1.0
         n_teachers = len(self._choices.section("distillation").get("teachers", ()))
-        return seconds * REACHED[self._facts.task] * pace * gain / (1 + n_teachers / 3)  # teachers only run forward
+        return seconds * EFFICIENCY[self._facts.task] * pace * gain / (1 + n_teachers / 3)  # teachers only run forward
 
     def _tokens_a_second(self, name: str | None, vocab_size: int) -> float:
         """Return the measured throughput without compilation."""
@@ -204,7 +209,7 @@ class CapacityPlanner:
     @property
     def _hope(self) -> float:
         """How many times more FLOP/s a larger model can reach; unlimited on a GPU, which small models leave idle."""
-        return HOPE if self._device.type == "cpu" else inf
+        return MAX_FLOPS_GAIN if self._device.type == "cpu" else inf
 
     def _compilation(self, seconds: float) -> tuple[bool, str]:
         asked = self._choices.section("training").get("compile", "auto")

@@ -23,7 +23,7 @@ MOST_DOUBLINGS = 10
 ENOUGH_EPOCHS: dict[Task, float] = {"translate": 16.0, "classify": 8.0}
 
 
-class Outlook(NamedTuple):
+class Forecast(NamedTuple):
     """A forecast in bits per byte of held-out text, as a range. Fields are None for tasks without such a forecast."""
 
     low: float | None
@@ -37,7 +37,7 @@ def compressed_bits(before: bytes, text: bytes) -> float:
     return 8 * (_packed(before + text) - _packed(before)) / max(1, len(text))
 
 
-def outlook_for(compressed: float, corpus_bytes: int, epochs: float, minutes: float | None) -> Outlook:
+def outlook_for(compressed: float, corpus_bytes: int, epochs: float, minutes: float | None) -> Forecast:
     """Forecast the bits per byte for a text that is read for this many epochs in this many minutes."""
     middle = compressed * _ratio(corpus_bytes, epochs)
     above = ABOVE + YOUNG * max(0.0, 1 - epochs)
@@ -48,13 +48,13 @@ def outlook_for(compressed: float, corpus_bytes: int, epochs: float, minutes: fl
             break
         doublings += 1
     pays_up_to = None if minutes is None else minutes * 2**doublings
-    return Outlook(middle * (1 - BELOW), min(AT_MOST, middle * (1 + above)), compressed, pays_up_to)
+    return Forecast(middle * (1 - BELOW), min(AT_MOST, middle * (1 + above)), compressed, pays_up_to)
 
 
-def outlook_by_epochs(task: Task, epochs: float, minutes: float | None) -> Outlook:
+def outlook_by_epochs(task: Task, epochs: float, minutes: float | None) -> Forecast:
     """Forecast when more time stops paying, for tasks that are not measured in bits."""
     pays_up_to = None if minutes is None else minutes * max(1.0, ENOUGH_EPOCHS[task] / epochs)
-    return Outlook(None, None, None, pays_up_to)
+    return Forecast(None, None, None, pays_up_to)
 
 
 def _ratio(corpus_bytes: int, epochs: float) -> float:

@@ -12,11 +12,11 @@ from penwright.config import TrainingSettings
 from penwright.data.report import count
 from penwright.devices import keep_freed_memory, usable_device
 from penwright.errors import UsageError
-from penwright.model.attention import avoid_planned_attention
+from penwright.model.attention import disable_cudnn_attention
 from penwright.training.distributed import ALONE, Ranks, joined
 from penwright.training.launcher import n_here
 
-QUOTA = Path("/sys/fs/cgroup/cpu.max")  # CPU limit of a container: microseconds of CPU time per period
+CGROUP_CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")  # CPU limit of a container: microseconds of CPU time per period
 
 
 class Machine(NamedTuple):
@@ -37,7 +37,7 @@ def choose_machine(settings: TrainingSettings) -> Machine:
         _require_one_each(device)
     if device.type == "cpu":
         keep_freed_memory()
-    avoid_planned_attention()
+    disable_cudnn_attention()
     precision, precision_reason = _precision(settings.precision, device)
     together = (f"{ranks.size} processes: each computes its rows of every batch",) if ranks.size > 1 else ()
     return Machine(device, precision, (device_reason, precision_reason, *together), ranks)
@@ -47,7 +47,7 @@ def _n_processors() -> int:
     """Return the number of processors that this process may use. The machine may have more."""
     n = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
-        quota, period = QUOTA.read_text(encoding="ascii").split()
+        quota, period = CGROUP_CPU_LIMIT.read_text(encoding="ascii").split()
         return min(n, ceil(int(quota) / int(period)))
     except (OSError, ValueError):  # not on Linux, or no limit
         return n

@@ -10,7 +10,7 @@ from penwright.devices import CPU
 from penwright.model.size import Size, size_of
 from penwright.training.auto.capacity import DEFAULT_MINUTES, LADDER, MANY_CHARACTERS, CapacityPlanner, Facts
 from penwright.training.auto.choices import Choice, Choices, in_words, rounded
-from penwright.training.auto.throughput import Pace
+from penwright.training.auto.throughput import MeasureThroughput
 
 MANY_EPOCHS = 6.0  # of labelled texts, from which more tokens are hidden (measured)
 # Epochs from which a writer reads characters: after 3.5, subwords were 5 % better, after 5.2 2 %, after 13 6 % worse
@@ -34,7 +34,7 @@ class Plan(NamedTuple):
         return f"<Plan to {self.recipe.task}: {self.size.parameters:,} parameters, {budget}, {self.epochs:.2g} epochs>"
 
 
-def make_plan(facts: Facts, given: Table, pace: Pace, device: torch.device = CPU) -> Plan:
+def make_plan(facts: Facts, given: Table, pace: MeasureThroughput, device: torch.device = CPU) -> Plan:
     """Choose a recipe for these facts. What is `given` stands, and the rest is chosen to suit it.
 
     `pace` measures how fast a model would train here (see `pace_on`). It is called as rarely as possible.

@@ -12,7 +12,9 @@ from penwright.model import make_model
 from penwright.training.auto.machine import Machine
 from penwright.training.optimizers import Optimizers
 
-Pace = Callable[[ModelSettings, int, int], float]  # (model, vocabulary size, tokens per batch) -> tokens per second
+MeasureThroughput = Callable[
+    [ModelSettings, int, int], float
+]  # (model, vocabulary size, tokens per batch) -> tokens per second
 
 STEPS = 3  # steps to time; the fastest counts, since the first one warms up, and others may be disturbed
 ENOUGH = 3.0  # seconds of timing per model
@@ -20,7 +22,7 @@ LENGTHS: dict[Task, int] = {"translate": 24, "classify": 64}  # tokens per text,
 MOST_TOKENS = 4096  # in a batch that is timed on a CPU; the throughput of larger ones is much the same
 
 
-def pace_on(machine: Machine, task: Task, n_labels: int = 2) -> Pace:
+def throughput_meter(machine: Machine, task: Task, n_labels: int = 2) -> MeasureThroughput:
     """Return a function that times real training steps on random tokens. It returns 0 if GPU memory is too small."""
 
     def pace(settings: ModelSettings, vocab_size: int, batch_tokens: int) -> float:

@@ -40,7 +40,7 @@ class Entry(NamedTuple):
             return self.targets
         if found.isupper() and len(found) > 1:
             return tuple(target.upper() for target in self.targets)
-        return tuple(map(capitalised, self.targets)) if found[:1].isupper() else self.targets
+        return tuple(map(capitalize, self.targets)) if found[:1].isupper() else self.targets
 
 
 class TermOccurrence(NamedTuple):
@@ -108,7 +108,7 @@ class Glossary:
         return index
 
 
-def capitalised(text: str) -> str:
+def capitalize(text: str) -> str:
     """Return the text with its first character in upper case."""
     return text[:1].upper() + text[1:]
 

@@ -19,10 +19,10 @@ from penwright.text import WITHOUT_SPACES
 from penwright.tokenizers import Tokenizer
 
 BATCH_TOKENS = 2048  # of targets, with padding: each token has logits over the whole vocabulary
-CLEAR = 1.0  # nats that a word must lose to count as the translation of the hidden tokens
+MIN_LOSS = 1.0  # nats that a word must lose to count as the translation of the hidden tokens
 
 
-class Hiding(NamedTuple):
+class HiddenSource(NamedTuple):
     """A source and a target, with some of the source's tokens hidden from the model."""
 
     source: Sequence[int]  # with the end token
@@ -45,7 +45,7 @@ class Scorer:
         self._model, self.tokenizer, self._stepper = model, tokenizer, stepper or DecodeEngine(model)
 
     @torch.inference_mode()
-    def log_probs(self, pairs: Sequence[Hiding]) -> list[list[float]]:
+    def log_probs(self, pairs: Sequence[HiddenSource]) -> list[list[float]]:
         """Return the log-probability of each target token, in nats."""
         found: list[list[float]] = [[] for _ in pairs]
         with evaluating(self._model) as device:
@@ -86,7 +86,9 @@ def words_of(tokens: Sequence[int], tokenizer: Tokenizer) -> list[TargetWord]:
     return [word for word in words if word.text and word.text[0].isalnum()]
 
 
-def replaced_words(scorer: Scorer, pairs: Sequence[Hiding], seen: Sequence[Sequence[float]]) -> list[TargetWord | None]:
+def replaced_words(
+    scorer: Scorer, pairs: Sequence[HiddenSource], seen: Sequence[Sequence[float]]
+) -> list[TargetWord | None]:
     """Return for each pair the target word that translates the hidden tokens, or None if no word clearly does.
 
     `seen` are the log-probabilities of the target's tokens with nothing hidden, in nats.
@@ -97,5 +99,5 @@ def replaced_words(scorer: Scorer, pairs: Sequence[Hiding], seen: Sequence[Seque
         lost = [one - other for one, other in zip(seeing, hiding, strict=True)]
         words = [(sum(lost[w.first : w.first + w.length]), w) for w in words_of(pair.target, scorer.tokenizer)]
         loss, word = max(words, default=(0.0, None), key=lambda each: each[0])
-        found.append(word if loss > CLEAR else None)
+        found.append(word if loss > MIN_LOSS else None)
     return found

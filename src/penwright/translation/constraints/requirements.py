@@ -11,11 +11,11 @@ from penwright.decoding.constraints.term_automaton import Borders, ConstraintAut
 from penwright.decoding.hypotheses import Hypothesis
 from penwright.text import CHINESE_OR_JAPANESE, WITHOUT_SPACES
 from penwright.tokenizers import Tokenizer
-from penwright.translation.constraints.glossary import Glossary, capitalised
+from penwright.translation.constraints.glossary import Glossary, capitalize
 from penwright.translation.constraints.placement import TargetWord
 from penwright.translation.constraints.protection import Protection
 
-NO_TERMS, USUAL = Glossary(), Protection()
+NO_TERMS, USUAL_PROTECTION = Glossary(), Protection()
 UNLIKELY = log(0.01)  # below this log-probability, the model would not have written it by itself
 
 
@@ -25,7 +25,7 @@ class Constraints:
 
     glossary: Glossary = NO_TERMS
     bias: float = inf  # nats added to each token of a glossary word; inf: the words must appear
-    protection: Protection = USUAL
+    protection: Protection = USUAL_PROTECTION
 
     @property
     def is_hard(self) -> bool:
@@ -33,7 +33,7 @@ class Constraints:
         return self.bias == inf
 
 
-USUAL_DEMANDS = Constraints()  # no glossary; the default protected spans
+DEFAULT_CONSTRAINTS = Constraints()  # no glossary; the default protected spans
 NO_CONSTRAINTS = Constraints(protection=Protection(patterns=()))  # unconstrained
 Range = tuple[int, int]  # of characters, end excluded
 
@@ -89,7 +89,7 @@ class ConstraintResult(NamedTuple):
         return [f"the glossary's translation is missing: {self.source}"] if self.state == "missed" else []
 
 
-def wishes_of(text: str, demands: Constraints) -> list[Constraint]:
+def constraints_of(text: str, demands: Constraints) -> list[Constraint]:
     """Return the constraints of a source, in order; a protected span outranks a term that overlaps it."""
     spans = demands.protection.spans(text)
     wishes = [Constraint(*span, (text[span.start : span.end],), True) for span in spans]
@@ -99,7 +99,7 @@ def wishes_of(text: str, demands: Constraints) -> list[Constraint]:
     return sorted(wishes)
 
 
-class GuideMaker:
+class AutomatonBuilder:
     """A builder of constraint automata for a tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer):
@@ -113,7 +113,7 @@ class GuideMaker:
         A protected span is expected after as many target tokens as there are source tokens before it.
         """
         terms, places = [], {wish.forms: word.first for wish, word in draft.spots}
-        for wish, times in counted(wishes):
+        for wish, times in grouped(wishes):
             place = tokens_before(self._tokenizer, source, wish.start) if wish.protected else places.get(wish.forms)
             place = place if times == 1 else None
             terms.append(self._term(wish, times, inf if wish.protected else bias, place))
@@ -135,7 +135,7 @@ class GuideMaker:
 
     def _term(self, wish: Constraint, times: int, bias: float, place: int | None) -> RequiredTerm:
         """Convert a constraint to a term, leaving out forms with characters unknown to the tokenizer."""
-        first = tuple(map(capitalised, wish.forms)) if wish.follows_case else wish.forms
+        first = tuple(map(capitalize, wish.forms)) if wish.follows_case else wish.forms
         spaced = self._tokens(f" {form}" for form in wish.forms)
         return RequiredTerm(
             spaced, self._tokens(wish.forms), self._tokens(first), times, bias, place, verbatim=wish.protected
@@ -151,7 +151,7 @@ def tokens_before(tokenizer: Tokenizer, text: str, place: int) -> int:
     return len(tokenizer.encode(text[:place].rstrip()))
 
 
-def counted(wishes: Iterable[Constraint]) -> list[tuple[Constraint, int]]:
+def grouped(wishes: Iterable[Constraint]) -> list[tuple[Constraint, int]]:
     """Group constraints that require the same words; return the first of each group and the group's size."""
     same: dict[tuple[str, ...], list[Constraint]] = {}
     for wish in wishes:
@@ -159,7 +159,7 @@ def counted(wishes: Iterable[Constraint]) -> list[tuple[Constraint, int]]:
     return [(group[0], len(group)) for group in same.values()]
 
 
-def outcomes(
+def constraint_results(
     source: str, wishes: Sequence[Constraint], hypothesis: Hypothesis, tokenizer: Tokenizer, draft: DraftReport
 ) -> tuple[str, list[ConstraintResult]]:
     """Return the translation, with missing protected spans inserted, and the result of each constraint."""
@@ -203,7 +203,7 @@ def places_of(text: str, wishes: Sequence[Constraint]) -> list[Range | None]:
 
 def first_place(text: str, wish: Constraint, taken: Collection[Range]) -> Range | None:
     """Return the first whole-word occurrence of required words that does not overlap a taken range."""
-    forms = {*wish.forms, *(map(capitalised, wish.forms) if wish.follows_case else ())}
+    forms = {*wish.forms, *(map(capitalize, wish.forms) if wish.follows_case else ())}
     pattern = "|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True))
     places = [match.span() for match in re.finditer(pattern, text)] if pattern else []
     whole = [place for place in places if _is_whole(text, *place, spans=wish.protected)]

@@ -8,8 +8,8 @@ from penwright.decoding.engine import DecodeEngine
 from penwright.decoding.hypotheses import Hypothesis
 from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.tokenizers import Tokenizer
-from penwright.translation.constraints.glossary import capitalised
-from penwright.translation.constraints.placement import Hiding, Scorer, TargetWord, replaced_words, words_of
+from penwright.translation.constraints.glossary import capitalize
+from penwright.translation.constraints.placement import HiddenSource, Scorer, TargetWord, replaced_words, words_of
 from penwright.translation.constraints.requirements import Constraint, DraftReport, tokens_before
 from penwright.translation.constraints.segments import ConstrainedSegment, Segment, SegmentResult, source_tokens
 
@@ -25,7 +25,7 @@ class Revision:
         targets = [each.hypothesis.tokens for each in found]
         missed = [each.missed for each in found]
         pairs = [
-            Hiding(source_tokens(self._tokenizer, job), target, self._tokens_of(job.source, wish))
+            HiddenSource(source_tokens(self._tokenizer, job), target, self._tokens_of(job.source, wish))
             for job, target, wishes in zip(jobs, targets, missed, strict=True)
             for wish in wishes
         ]
@@ -52,7 +52,7 @@ class Revision:
         targets = [self._swap(each, hypothesis.tokens) for each, hypothesis in zip(asked, written, strict=True)]
         targets = [target if len(target) < longest else [] for target in targets]
         pairs = [
-            Hiding(source_tokens(self._tokenizer, each.job), [*target, end], range(0))
+            HiddenSource(source_tokens(self._tokenizer, each.job), [*target, end], range(0))
             for each, target in zip(asked, targets, strict=True)
             if target
         ]
@@ -72,7 +72,7 @@ class Revision:
         swapped = list(tokens)
         for wish, word in sorted(spots, key=lambda spot: -spot[1].first):
             begins = wish.follows_case and not word.first
-            form = capitalised(wish.forms[0]) if begins else wish.forms[0]
+            form = capitalize(wish.forms[0]) if begins else wish.forms[0]
             new = self._tokenizer.encode(f" {form}" if word.first else form)
             swapped[word.first : word.first + word.length] = new
         return swapped

@@ -13,25 +13,25 @@ from penwright.decoding.engine import DecodeEngine
 from penwright.decoding.greedy import greedy_search
 from penwright.decoding.hypotheses import BeamSettings, Extension, Hypothesis, Wanted, Watch
 from penwright.decoding.padding import batches_by_length
-from penwright.decoding.sampling.topk import Choosing, likeliest
+from penwright.decoding.sampling.topk import TokenSelector, likeliest
 from penwright.decoding.sampling.utf8 import Utf8Rules
 from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.tokenizers import Tokenizer
 from penwright.translation.constraints.protection import ProtectedSpan
 from penwright.translation.constraints.requirements import (
     NO_DRAFT,
+    AutomatonBuilder,
     Constraint,
     ConstraintResult,
     DraftReport,
-    GuideMaker,
-    outcomes,
-    wishes_of,
+    constraint_results,
+    constraints_of,
 )
 from penwright.translation.constraints.revision import Revision, with_swapped
 from penwright.translation.constraints.segments import ConstrainedSegment, Segment, SegmentResult, source_tokens
 from penwright.translation.cross_attention import TokenPair, coverage, cross_attention
 
-HARDLY = 2.0  # nats that a draft may lose when words are swapped in
+MAX_LOSS = 2.0  # nats that a draft may lose when words are swapped in
 BATCH_TOKENS = 4096  # source tokens of a batch, with padding, times beam_size
 WantedJob = Callable[[Segment], bool]  # whether a segment is still needed
 
@@ -88,18 +88,18 @@ class Searcher:
         return self._guides.nothing()
 
     @cached_property
-    def _guides(self) -> GuideMaker:
-        return GuideMaker(self._tokenizer)
+    def _guides(self) -> AutomatonBuilder:
+        return AutomatonBuilder(self._tokenizer)
 
     def freely(self, job: Segment) -> ConstrainedSegment:
         """Constrain a segment only by its protected spans, its prefix, and glossary words that are optional."""
-        wishes = wishes_of(job.source, job.demands)
+        wishes = constraints_of(job.source, job.demands)
         asked = [wish for wish in wishes if wish.protected or not job.demands.is_hard]
         return self._asked(job, wishes, asked, NO_DRAFT)
 
     def _led(self, job: Segment, draft: DraftReport) -> ConstrainedSegment:
         """Constrain a segment by everything that is required."""
-        wishes = wishes_of(job.source, job.demands)
+        wishes = constraints_of(job.source, job.demands)
         return self._asked(job, wishes, wishes, draft)
 
     def _asked(
@@ -148,7 +148,7 @@ class Searcher:
         limits = [self._limit(len(source), each, limit) for source, each in zip(sources, asked, strict=True)]
         rows, end_id = self.rows(sources, max(limits)), self._tokenizer.end_id
         spelling = Utf8Rules.of(self._tokenizer, settings.banned)
-        choosing = Choosing(spelling, self._stepper.likeliest if self._stepper else likeliest)
+        choosing = TokenSelector(spelling, self._stepper.likeliest if self._stepper else likeliest)
         guides = [each.guide for each in asked]
         if settings.beam_size > 1 or watch or any(guide is not None for guide in guides):
             return beam_search(
@@ -204,7 +204,7 @@ class Searcher:
 
     def found(self, asked: ConstrainedSegment, hypothesis: Hypothesis) -> SegmentResult:
         """Return a hypothesis as text, with the results of its constraints."""
-        text, results = outcomes(asked.job.source, asked.wishes, hypothesis, self._tokenizer, asked.draft)
+        text, results = constraint_results(asked.job.source, asked.wishes, hypothesis, self._tokenizer, asked.draft)
         return SegmentResult(text, hypothesis, asked.wishes, results)
 
 
@@ -228,7 +228,7 @@ def _is_as_good(swapped: SegmentResult, draft: SegmentResult) -> bool:
 
     In that case, another search finds nothing much better.
     """
-    return not swapped.missed and swapped.hypothesis.log_prob > draft.hypothesis.log_prob - HARDLY
+    return not swapped.missed and swapped.hypothesis.log_prob > draft.hypothesis.log_prob - MAX_LOSS
 
 
 def _is_protected(job: Segment) -> bool:
