@@ -31,7 +31,7 @@ def main(run: Path, n_windows: int = 256) -> None:
     it = open_run(run)
     model = it.model("float32")
     assert isinstance(model, DecoderOnly), "a writer is wanted"
-    bench = it.bench(it.corpus(), model)
+    bench = it.make_context(it.corpus(), model)
     length = model.settings.context_length
     tokens = torch.from_numpy(bench.held_out.column("text").tokens.astype("int64"))
     windows = torch.stack(list(islice(tokens.split(length), min(n_windows, len(tokens) // length))))

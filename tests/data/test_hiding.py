@@ -98,7 +98,7 @@ def test_other_tokens_are_hidden_in_each_epoch_and_the_same_ones_when_asked_agai
 def test_of_each_text_another_share_is_hidden_as_far_as_can_be_around_the_mean(
     mean: float, least: float, most: float
 ) -> None:
-    shares = 1 - TokenDropout(mean).numbers_shown(np.full(800, 4000), np.random.default_rng(1)) / 4000
+    shares = 1 - TokenDropout(mean).draw_lengths(np.full(800, 4000), np.random.default_rng(1)) / 4000
     assert shares.min() == pytest.approx(least, abs=0.03)
     assert shares.max() == pytest.approx(most, abs=0.03)
     assert shares.mean() == pytest.approx(mean, abs=0.03)

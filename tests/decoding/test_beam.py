@@ -143,10 +143,10 @@ def test_search_goes_on_while_something_better_can_come(
     assert found.tokens == best
 
 
-@pytest.mark.parametrize(("outlook", "n_tokens"), [(0.25, 0), (inf, 107)])
-def test_search_waits_for_much_longer_hypotheses_only_if_asked(outlook: float, n_tokens: int) -> None:
+@pytest.mark.parametrize(("patience", "n_tokens"), [(0.25, 0), (inf, 107)])
+def test_search_waits_for_much_longer_hypotheses_only_if_asked(patience: float, n_tokens: int) -> None:
     script = [(0.35, 0.6), *[(0.4, 0.25)] * 7, *[(0.99, 0.001)] * 99, (0.001, 0.99)]
-    ((found,),) = beam_search(Script(*script), [len(script)], BeamSettings(2, outlook=outlook), end_id=END)
+    ((found,),) = beam_search(Script(*script), [len(script)], BeamSettings(2, beam_patience=patience), end_id=END)
     assert found.tokens == (0,) * n_tokens
 
 

@@ -117,7 +117,7 @@ def test_two_processes_say_what_one_says(translator: Translator, monkeypatch: py
     monkeypatch.setattr(worker_processes, "_can_fork", lambda: True)
     monkeypatch.setattr(search, "beam_search", lambda *each, **how: begun.append(each) or beam_search(*each, **how))
     monkeypatch.setattr(translating, "WORTH_SHARING", 2)
-    translator.share_out(2)
+    translator.use_processes(2)
     assert translator.translate(TEXTS, n_best=2) == alone
     assert len(multiprocessing.active_children()) == 1 and len(begun) == 1  # the other search was elsewhere
     assert translator.translate(TEXTS[:2]) == [replace(each, candidates=each.candidates[:1]) for each in alone[:2]]
@@ -127,9 +127,9 @@ def test_two_processes_say_what_one_says(translator: Translator, monkeypatch: py
 def test_search_is_as_the_settings_have_it(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[BeamSettings] = []
     monkeypatch.setattr(search, "beam_search", lambda *each, **how: seen.append(each[2]) or beam_search(*each, **how))
-    translator.defaults = DecodingSettings(beam_size=2, outlook=2.0, length_penalty=0.5)
+    translator.defaults = DecodingSettings(beam_size=2, beam_patience=2.0, length_penalty=0.5)
     translator.translate(["abc"])
-    assert [(each.beam_size, each.outlook, each.length_penalty) for each in seen] == [(2, 2.0, 0.5)]
+    assert [(each.beam_size, each.beam_patience, each.length_penalty) for each in seen] == [(2, 2.0, 0.5)]
 
 
 def test_different_texts_have_different_translations(translator: Translator) -> None:

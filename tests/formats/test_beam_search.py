@@ -48,7 +48,7 @@ def test_scores_and_translations_are_those_of_transformers(
     ours = load_huggingface(tmp_path)
     assert isinstance(ours, EncoderDecoder)
     rows = TargetBatch(ours.eval(), SOURCES, start_id=PAD, max_new_tokens=LONGEST)
-    settings = BeamSettings(beam_size, beam_size, length_penalty, outlook=inf)
+    settings = BeamSettings(beam_size, beam_size, length_penalty, beam_patience=inf)
     found = beam_search(rows, [LONGEST] * len(SOURCES), settings, end_id=END)
     for source, hypotheses in zip(SOURCES, found, strict=True):
         generated = theirs.generate(

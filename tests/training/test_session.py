@@ -256,7 +256,7 @@ def test_a_wish_that_comes_with_the_last_step_leaves_a_finished_run(run: Run, ma
 
 
 def test_evaluation_sees_the_averaged_weights(run: Run, make_trainer: MakeTrainer) -> None:
-    trainer = make_trainer(training={"steps": 5, "average": 0.9, "evaluate_every": 5})
+    trainer = make_trainer(training={"steps": 5, "ema_decay": 0.9, "evaluate_every": 5})
     assert trainer.average is not None
     seen = []
 
@@ -275,7 +275,7 @@ HALF = {"type": "wsd", "warmup_steps": 0, "cooldown_fraction": 0.5}
 
 def test_over_fitting_brings_the_cooldown_forward(run: Run, make_trainer: MakeTrainer) -> None:
     recorder = Recorder()
-    trainer = make_trainer(training={"steps": 100, "evaluate_every": 4, "mind_over_fitting": True}, schedule=HALF)
+    trainer = make_trainer(training={"steps": 100, "evaluate_every": 4, "cooldown_on_overfitting": True}, schedule=HALF)
     session_of(run, trainer, [3.0, 3.02, 3.1, 3.2, 2.0, 1.0, 1.5, 1.5], recorder, "nats per token").fit()
     assert trainer.state.step == 2 * 16  # seen at 12 and 16, so 16 more to cool down
     assert "overfit" in recorder.words[0]
@@ -287,7 +287,7 @@ def test_over_fitting_that_goes_on_ends_the_run_and_resuming_does_not_undo_that(
 ) -> None:
     recorder = Recorder()
     long = {**HALF, "cooldown_fraction": 0.75}
-    trainer = make_trainer(training={"steps": 100, "evaluate_every": 4, "mind_over_fitting": True}, schedule=long)
+    trainer = make_trainer(training={"steps": 100, "evaluate_every": 4, "cooldown_on_overfitting": True}, schedule=long)
     session_of(run, trainer, [1.0, *[3.0] * 9], recorder, "nats per token").fit()  # from 12 to 48 it cools down
     assert trainer.state.step == 32 and trainer.state.stopped_early and "stopped early" in recorder.words[-1]
     again = make_trainer(training={"steps": 100})
@@ -296,14 +296,14 @@ def test_over_fitting_that_goes_on_ends_the_run_and_resuming_does_not_undo_that(
 
 
 def test_over_fitting_ends_a_run_whose_rate_never_falls(run: Run, make_trainer: MakeTrainer) -> None:
-    minded = {"steps": 100, "evaluate_every": 4, "mind_over_fitting": True}
+    minded = {"steps": 100, "evaluate_every": 4, "cooldown_on_overfitting": True}
     trainer = make_trainer(training=minded, schedule={"type": "constant"})
     session_of(run, trainer, [1.0, *[3.0] * 9], Recorder(), "nats per token").fit()
     assert trainer.state.step == 16 and trainer.state.stopped_early
 
 
 def test_scores_that_jump_by_chance_cut_nothing_short(run: Run, make_trainer: MakeTrainer) -> None:
-    trainer = make_trainer(training={"steps": 20, "evaluate_every": 4, "mind_over_fitting": True}, schedule=HALF)
+    trainer = make_trainer(training={"steps": 20, "evaluate_every": 4, "cooldown_on_overfitting": True}, schedule=HALF)
     session_of(run, trainer, [1.0, 3.0, 3.0, 3.0, 3.0], Recorder(), "accuracy").fit()
     assert trainer.state.step == 20
 
@@ -315,7 +315,7 @@ def test_unless_asked_over_fitting_is_left_alone(run: Run, make_trainer: MakeTra
 
 
 def test_a_further_budget_is_not_judged_by_the_cooled_down_model_before_it(run: Run, make_trainer: MakeTrainer) -> None:
-    trainer = make_trainer(training={"steps": 20, "evaluate_every": 4, "mind_over_fitting": True}, schedule=HALF)
+    trainer = make_trainer(training={"steps": 20, "evaluate_every": 4, "cooldown_on_overfitting": True}, schedule=HALF)
     trainer.state.step = trainer.state.total_steps = 100
     trainer.state.best = trainer.state.best_nats = 1.0
     trainer.extend()

@@ -72,7 +72,7 @@ def test_uneven_batches_count_by_their_targets(make_trainer: MakeTrainer) -> Non
 def test_resuming_gives_the_weights_of_the_unbroken_run_bit_for_bit(
     machine: Machine, make_trainer: MakeTrainer, tmp_path: Path
 ) -> None:
-    settings = {"machine": machine, "training": {"steps": 6, "average": 0.9}}
+    settings = {"machine": machine, "training": {"steps": 6, "ema_decay": 0.9}}
     unbroken = run_through(make_trainer(**settings))
     broken = make_trainer(**settings)
     for report in broken.steps():

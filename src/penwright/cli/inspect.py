@@ -112,7 +112,7 @@ def command(
         ]
         chosen += [question for group in wanted for question in group]
         if not chosen and output is None:
-            chosen = about.usual()
+            chosen = about.default_questions()
     if output is None:
         _answer(chosen, json)
         return

@@ -40,7 +40,7 @@ class Questions:
     def __init__(self, inspector: Inspector, text: str, target: str | None):
         self.inspector, self.text, self.target = inspector, text, target
 
-    def usual(self) -> list[Question]:
+    def default_questions(self) -> list[Question]:
         """Return the default questions: surprise (for a classifier, attribution) and a few heads."""
         if not self.text.strip() and self.inspector.shape != "classifier":
             raise UsageError("there is nothing to inspect: the text is empty")

@@ -108,7 +108,7 @@ def command(
     )
     translator = load_translator(run, device, precision)
     translator.source_language = language or translator.source_language
-    translator.share_out()
+    translator.use_processes()
     if document is not None:
         if translator.source_language is None:
             warn(

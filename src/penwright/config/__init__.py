@@ -42,6 +42,7 @@ from penwright.config.settings import (
     parse_toml,
     read_toml,
     validate,
+    with_present_names,
     write_toml,
 )
 from penwright.config.training import BUDGETS, AdamW, Muon, Optimizer, TrainingSettings
@@ -89,5 +90,6 @@ __all__ = [
     "read_toml",
     "require_writable_cache",
     "validate",
+    "with_present_names",
     "write_toml",
 ]

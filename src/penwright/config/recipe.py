@@ -16,7 +16,7 @@ from pydantic import (
 
 from penwright.config.model import ModelSettings
 from penwright.config.schedules import Constant, Schedule
-from penwright.config.settings import Settings, merge, validate
+from penwright.config.settings import Settings, merge, validate, with_present_names
 from penwright.config.training import AdamW, Optimizer, TrainingSettings
 from penwright.errors import UnknownArgument
 
@@ -115,7 +115,7 @@ class DecodingSettings(Settings):
     seed: Annotated[int, Field(ge=0, lt=2**64)] = 0  # random seed of sampling
     beam_size: Count = 5  # of beam search
     length_penalty: Annotated[float, Field(ge=-10, le=10)] = 1.0  # score: log-probability / length ** length_penalty
-    outlook: NonNegativeFloat = 0.25  # wait for beams to grow by this share (at least 4 tokens) before stopping
+    beam_patience: NonNegativeFloat = 0.25  # wait for beams to grow by this share (at least 4 tokens) before stopping
     coverage_penalty: NonNegativeFloat = 0.0  # above 0: penalize translations that leave out parts of the source
 
 
@@ -137,8 +137,9 @@ def decoding_settings(
     name, for an option that is not in `used`.
     """
     base, table = (given, {}) if isinstance(given, DecodingSettings) else (defaults, given or {})
-    named = {FLAGS.get(name, name): value for name, value in (options or {}).items() if value is not None}
-    for name in [FLAGS.get(name, name) for name in options or {}]:
+    table, options = (with_present_names(each or {}, "decoding.") for each in (table, options))
+    named = {FLAGS.get(name, name): value for name, value in options.items() if value is not None}
+    for name in [FLAGS.get(name, name) for name in options]:
         if name in used:
             continue
         if name in DecodingSettings.model_fields:

@@ -8,13 +8,19 @@ from difflib import get_close_matches
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from warnings import warn
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from penwright.errors import PenwrightError, UsageError
+from penwright.errors import PenwrightError, PenwrightWarning, UsageError
 
 Table = dict[str, Any]  # a TOML table in Python; pydantic checks the types of its values
+RENAMED = {  # settings by their old full names, which are still read
+    "decoding.outlook": "beam_patience",
+    "training.average": "ema_decay",
+    "training.mind_over_fitting": "cooldown_on_overfitting",
+}
 
 
 class Settings(BaseModel):
@@ -50,7 +56,7 @@ def read_toml(path: Path) -> Table:
 def parse_toml(content: bytes, path: Path) -> Table:
     """Parse the content of a recipe file; raise PenwrightError, naming `path`, if it is not valid."""
     try:
-        return tomllib.loads(content.decode("utf-8-sig"))
+        return with_present_names(tomllib.loads(content.decode("utf-8-sig")))
     except UnicodeDecodeError as error:
         raise PenwrightError(f"{path} cannot be read as a recipe: {error}") from None
     except tomllib.TOMLDecodeError as error:
@@ -75,7 +81,7 @@ def parse_override(text: str) -> Table:
         parsed = value
     for part in reversed(key.strip().split(".")):
         parsed = {part: parsed}
-    return dict(parsed)
+    return with_present_names(parsed)
 
 
 def merge(*tables: Mapping[str, Any]) -> Table:
@@ -92,6 +98,17 @@ def merge(*tables: Mapping[str, Any]) -> Table:
     return merged
 
 
+def with_present_names(table: Mapping[str, Any], above: str = "") -> Table:
+    """Return nested tables in which renamed settings have their present names; warn about each old name."""
+    found: Table = {}
+    for key, value in table.items():
+        name = RENAMED.get(f"{above}{key}", key)
+        if name != key:
+            warn(f"the setting {above}{key} is now called {above}{name}", PenwrightWarning, stacklevel=2)
+        found[name] = with_present_names(value, f"{above}{key}.") if isinstance(value, Mapping) else value
+    return found
+
+
 def flatten(table: Mapping[str, Any], above: str = "") -> Table:
     """Return the settings of nested tables by their full names, such as `model.d_model`."""
     found: Table = {}
@@ -103,7 +120,7 @@ def flatten(table: Mapping[str, Any], above: str = "") -> Table:
 def validate(kind: type[AnySettings], table: Mapping[str, Any], where: str) -> AnySettings:
     """Make settings from tables; raise UsageError, which says where the mistake is and suggests the closest key."""
     try:
-        return kind.model_validate(table)
+        return kind.model_validate(with_present_names(table))
     except ValidationError as error:
         problems = [_explain(kind, problem["loc"], problem) for problem in error.errors()]
         raise UsageError("\n".join(f"{where}: {problem}" for problem in problems)) from None

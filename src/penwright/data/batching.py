@@ -247,7 +247,7 @@ class LabelledBatches(_Bucketed[LabelledBatch]):
     def _epoch_of_parts(self, epoch: int, token_dropout: TokenDropout) -> tuple[Indices, Indices, Indices]:
         """Return the order of batches, the order of texts, and how many tokens are shown of each text in that order."""
         random = np.random.default_rng((self.seed, epoch))
-        n_shown = token_dropout.numbers_shown(self.lengths[self.order], random)
+        n_shown = token_dropout.draw_lengths(self.lengths[self.order], random)
         mixed = np.lexsort((random.random(len(self.order)), -(-n_shown // LENGTH_STEP)))
         return random.permutation(len(self.borders) - 1), self.order[mixed], n_shown[mixed]
 

@@ -91,7 +91,7 @@ def _ask_about_sides(first: str, others: Sequence[str], what: str) -> None:
 def _task_of_file(first: SourceFile, others: Sequence[str], encoding: str | None) -> tuple[str, str]:
     """Return the task that the first file shows, alone or together with the others, and the reason."""
     if holds_pairs(first):
-        return "translate", f"{first.path} is {FORMATS[first.format].what}"
+        return "translate", f"{first.path} is {FORMATS[first.format].description}"
     table = find_table(first)
     if table:
         return task_of_table(table)
@@ -116,7 +116,10 @@ def _task_of_files(first: SourceFile, others: Sequence[str], encoding: str | Non
     are_unlike = len(endings) == 2 and not endings & {*TEXT_SUFFIXES, ""}
     second = examine_text(others[0], encoding)
     if holds_segments(first) and holds_segments(second) and len(others) == 1:
-        return "translate", f"{first.path} and {second.path} are {FORMATS[first.format].what}, one in each language"
+        return (
+            "translate",
+            f"{first.path} and {second.path} are {FORMATS[first.format].description}, one in each language",
+        )
     same = first.n_lines == second.n_lines
     if are_sides and (same or len(others) == 1):  # unequal numbers of lines are reported when the files are read
         return "translate", f"{first.path} and {second.path} are named like the two sides of a translation"

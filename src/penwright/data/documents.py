@@ -105,7 +105,7 @@ def _refuse_pairs(file: SourceFile) -> None:
     """Raise NotText if the file holds sentence pairs."""
     if holds_pairs(file):
         raise NotText(
-            f"{file.path} is {FORMATS[file.format].what}, not running text; train a translator on it "
+            f"{file.path} is {FORMATS[file.format].description}, not running text; train a translator on it "
             "(--task translate), or save one side as a .txt file"
         )
 

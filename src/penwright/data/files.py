@@ -127,7 +127,7 @@ def examine(path: str | Path, encoding: str | None = None) -> SourceFile:
     name, stored = str(path), stored_file(path)
     kind = _format(stored, name, check_encoding(encoding) if encoding else None)
     if kind is not None and kind.kind == "other":
-        raise NotText(f"{name} is {kind.what}; {kind.remedy}")
+        raise NotText(f"{name} is {kind.description}; {kind.remedy}")
     if kind is not None and kind.kind == "archive":
         what = "give it a name that ends in .zip" if is_zipfile(stored) else "it is damaged: download it again"
         raise NotText(f"{name} is a .zip archive; {what}, or unpack it")

@@ -29,7 +29,7 @@ class TokenDropout:
         """The positions that are never hidden."""
         return slice(0 if self.keeps_start else 1, 2)
 
-    def numbers_shown(self, lengths: NDArray[np.int64], random: Generator) -> NDArray[np.int64]:
+    def draw_lengths(self, lengths: NDArray[np.int64], random: Generator) -> NDArray[np.int64]:
         """Draw the number of tokens to show of each text. `lengths` includes the start and end tokens."""
         spread = min(self.mean, max(0.0, MOST_HIDDEN - self.mean))
         shares = random.uniform(self.mean - spread, self.mean + spread, len(lengths))

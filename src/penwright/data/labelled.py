@@ -75,7 +75,9 @@ def _open(path: str, reading: ReadingOptions) -> Table:
         return open_hub(path)
     file, names = examine_text(path, reading.encoding), names_in(reading.columns)
     if holds_pairs(file):
-        raise PenwrightError(f"{path} is {FORMATS[file.format].what}, without labels; give a table of texts and labels")
+        raise PenwrightError(
+            f"{path} is {FORMATS[file.format].description}, without labels; give a table of texts and labels"
+        )
     if is_table_file(file):
         return open_table(file, names)
     lines = None if has_tabs(file) else labelled_lines(file, FEWEST_LINES)

@@ -70,7 +70,7 @@ def describe(file: SourceFile) -> str:
     encoding += ", line by line," if "|" in file.encoding else ""
     facts = [f"{file.n_bytes:,} bytes"]
     if file.format:
-        facts.append(FORMATS[file.format].what)
+        facts.append(FORMATS[file.format].description)
     if file.remark:
         facts.append(file.remark)
     if file.encoding and FORMATS.get(file.format, PLAIN).is_decoded:

@@ -44,7 +44,7 @@ class Sources(Generic[Item]):
     """All sources of a corpus, with the number of items in each."""
 
     each: tuple[Source[Item], ...]
-    n_of_each: tuple[int, ...]
+    n_items: tuple[int, ...]
 
     @property
     def files(self) -> tuple[SourceFile, ...]:
@@ -75,7 +75,7 @@ class Sources(Generic[Item]):
 
     def place(self, number: int) -> str:
         """Return where the item with this number is."""
-        for source, n in zip(self.each, self.n_of_each, strict=True):
+        for source, n in zip(self.each, self.n_items, strict=True):
             if number < n:
                 return source.place(number)
             number -= n

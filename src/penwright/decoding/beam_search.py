@@ -21,7 +21,7 @@ from penwright.decoding.sampling.utf8 import FREE, Situations, States, Utf8Rules
 
 Reals = Float[np.ndarray, "sentences n"]
 Whole = Int[np.ndarray, "sentences n"]
-LEAST_OUTLOOK = 4  # tokens by which even short beams may still grow while the search waits for them
+MIN_PATIENCE = 4  # tokens by which even short beams may still grow while the search waits for them
 
 
 class _Step(NamedTuple):
@@ -102,8 +102,8 @@ def beam_search(
     """Return the n best hypotheses of each row of the model, best first.
 
     Each step keeps the beam_size best continuations of a sentence. Those with the end token are finished; the others
-    are extended. A sentence is done when no open beam can still reach the n best, as far as `settings.outlook` waits
-    for it. A hypothesis that was cut off at its limit ranks below all that ended. With beam_size 1 this is greedy
+    are extended. A sentence is done when no open beam can still reach the n best, within the growth that
+    `settings.beam_patience` allows. A hypothesis that was cut off at its limit ranks below all that ended. With beam_size 1 this is greedy
     search.
 
     `limits` are the maximum lengths, end token included. A row with a guide must meet its constraints, and its
@@ -305,7 +305,9 @@ class _Search:
         best = self.merits.max(axis=1)
         for place, guided in self.guided.items():
             best[place] += guided.guide.most_bias
-        longest = np.minimum(self.limits, self.length + 1 + max(LEAST_OUTLOOK, self.settings.outlook * self.length))
+        longest = np.minimum(
+            self.limits, self.length + 1 + max(MIN_PATIENCE, self.settings.beam_patience * self.length)
+        )
         reach = np.maximum(best / (self.length + 1) ** penalty, best / longest**penalty)
         return (self.limits <= self.length) | (self.finished.scores[:, -1] >= reach)
 

@@ -63,7 +63,7 @@ def generate(
     """
     logits = model.first()
     rows = list(range(logits.shape[0]))
-    history = History(prompts or [[]] * len(rows), logits) if sampling.looks_back else None
+    history = History(prompts or [[]] * len(rows), logits) if sampling.uses_history else None
     generation = _Generation(model, sampling, chances, history, constraint, logits)
     for n_left in reversed(range(max_new_tokens)):
         may_end = max_new_tokens - n_left > sampling.settings.min_new_tokens

@@ -18,7 +18,7 @@ class BeamSettings:
     length_penalty: float = 1.0
     banned: tuple[int, ...] = ()  # tokens that are never generated
     coverage_penalty: float = 0.0  # reranks whole hypotheses: score + this * coverage (cross_attention.py)
-    outlook: float = 0.25  # wait for beams to grow by this share (at least 4 tokens); inf: no bound
+    beam_patience: float = 0.25  # wait for beams to grow by this share (at least 4 tokens); inf: no bound
 
 
 @dataclass(frozen=True)

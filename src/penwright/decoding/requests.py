@@ -67,7 +67,7 @@ class RunningCompletion:
         self.request, self.sampling, self._end_id = request, manner.sampling, tokenizer.end_id
         self.draft = CompletionDraft.begin(tokenizer, request.prompt, prompt, request.number, settings.stop)
         self.chances = RowRng(settings.seed, [request.number])
-        self.history = History([prompt], logits[:1]) if manner.sampling.looks_back else None
+        self.history = History([prompt], logits[:1]) if manner.sampling.uses_history else None
         self.guided = ConstrainedRows(manner.guide, [request.prompt]) if manner.guide else None
         self._spelling, self.state = manner.spelling, np.uint8(0)
         self.n_left = manner.n_new

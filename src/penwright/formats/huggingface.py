@@ -113,7 +113,9 @@ def _translate(architecture: Architecture, config: Config) -> Table:
         value = _required(config, theirs)
         if ours in VALUE_NAMES:
             if value not in VALUE_NAMES[ours]:
-                raise PenwrightError(f"config.json: {theirs} = {value!r} is not supported, only {_listed(VALUE_NAMES[ours])}")
+                raise PenwrightError(
+                    f"config.json: {theirs} = {value!r} is not supported, only {_listed(VALUE_NAMES[ours])}"
+                )
             value = VALUE_NAMES[ours][value]
         other, agreed = found.setdefault(ours, (theirs, value))
         if value != agreed:

@@ -174,7 +174,7 @@ class Run:
         except (OSError, ValueError) as error:
             raise PenwrightError(f"{self.folder / name} cannot be read: {error}") from None
 
-    def keep_finding(self, name: str, record: Record) -> None:
+    def save_finding(self, name: str, record: Record) -> None:
         """Save a finding about the best model, such as its calibration."""
         kept = {**record, "best_step": self.best_step()}
         self.write_json(name, {**kept, "sha256": _digest(kept)})
@@ -211,7 +211,7 @@ class Run:
             raise PenwrightError(f"{path} could not be written: {error}. What was saved before is intact.") from None
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Hold the lock of the run, so that no other process trains it.
 
         Raises PenwrightError if another process holds the lock, and UnsafeFile if a part of the run is a link.
@@ -249,7 +249,7 @@ class Run:
                 if isinstance(record, dict) and type(record.get("step")) is int:
                     yield line, record
 
-    def forget_after(self, step: int) -> None:
+    def delete_after(self, step: int) -> None:
         """Delete the records and checkpoints after this step, and unfinished checkpoints, before training resumes."""
         for checkpoint in self.checkpoints():
             if checkpoint.step > step:

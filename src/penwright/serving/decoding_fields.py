@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from penwright.config import DecodingSettings
+from penwright.config import DecodingSettings, with_present_names
 from penwright.errors import UsageError
 from penwright.serving.errors import RequestTooLarge
 from penwright.serving.field_errors import first_problem
@@ -36,7 +36,7 @@ LISTS: Mapping[str, _Most] = {
 
 def decoding_settings(defaults: DecodingSettings, changes: Mapping[str, Any], where: str) -> DecodingSettings:
     """Return the defaults with these changes. Raises UsageError or TooMuch, which name the setting."""
-    keys = DecodingSettings.model_fields
+    changes, keys = with_present_names(changes, "decoding."), DecodingSettings.model_fields
     unknown = next((name for name in changes if name not in keys), None)
     if unknown is not None:
         near = get_close_matches(str(unknown), keys, n=1, cutoff=0.5)

@@ -52,4 +52,4 @@ def _counts(served: ModelWorker) -> Iterator[int]:
         pooling = served.pooling
         yield from (pooling.pool.n_rows, pooling.n_tokens, 0, pooling.n_left)
     else:
-        yield from (0, 0, served.gathering.n_texts, served.gathering.n_left)
+        yield from (0, 0, served.batcher.n_texts, served.batcher.n_left)

@@ -132,7 +132,7 @@ class ModelWorker:
         return CompletionWorker(self.generator.pool(self.limits.max_rows), self._worker)
 
     @cached_property
-    def gathering(
+    def batcher(
         self,
     ) -> (
         DynamicBatcher[TranslationChoices | None, Translation]
@@ -197,7 +197,7 @@ class ModelWorker:
         if self.kind == "writer":
             self.pooling.cut(error)
         else:
-            self.gathering.cut(error)
+            self.batcher.cut(error)
 
     def close(self) -> None:
         """Shut down the threads without waiting for them."""
@@ -209,7 +209,7 @@ class ModelWorker:
     ) -> Sequence[Translation] | Sequence[Classification]:
         with self._slots(len(texts)):
             async with asyncio.timeout(self.limits.deadline_seconds):
-                return await self.gathering.ask(wording, texts)
+                return await self.batcher.ask(wording, texts)
 
     def _translate(
         self, wording: TranslationChoices | None, texts: Sequence[str], waiting: PendingAnswers

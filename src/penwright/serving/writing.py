@@ -217,7 +217,7 @@ def _next_distribution(served: ModelWorker, tokens: Tokens, settings: DecodingSe
     tokenizer, context = served.generator.tokenizer, served.generator.model.settings.context_length
     logits = _logits(served, tuple(in_view(tokens, context)))  # the model reads no more, so the cache key needs no more
     sampling = plan_of(tokenizer, settings, []).sampling
-    reshaped = sampling.reshape(logits[None], History([tokens], logits[None]) if sampling.looks_back else None)[0]
+    reshaped = sampling.reshape(logits[None], History([tokens], logits[None]) if sampling.uses_history else None)[0]
     chances = (
         torch.zeros_like(reshaped).index_fill(0, reshaped.argmax(), 1.0) if sampling.greedy else reshaped.softmax(-1)
     )

@@ -20,7 +20,7 @@ class Ragged(NamedTuple):
     tokens: TokenIds
     lengths: Counts
 
-    def taken(self, which: Int64[np.ndarray, " some"]) -> "Ragged":
+    def select(self, which: Int64[np.ndarray, " some"]) -> "Ragged":
         """Return the ids of these texts, in this order; a text may occur more than once."""
         lengths = self.lengths[which]
         starts, ends = (np.cumsum(self.lengths) - self.lengths)[which], np.cumsum(lengths)
@@ -120,7 +120,7 @@ class WordTable:
         encoded = encode(words.spelled(begin + others))
         numbers[others] = len(known.lengths) + np.arange(len(others))
         self._add(slots[others], keys[:, others], lengths[others], encoded)
-        return _concatenated([known, encoded]).taken(numbers)
+        return _concatenated([known, encoded]).select(numbers)
 
     def _add(self, slots: Numbers, keys: Keys, lengths: Numbers, encoded: Ragged) -> None:
         if not self._adding.acquire(blocking=False):
@@ -130,7 +130,7 @@ class WordTable:
             fitting = fitting[np.unique(slots[fitting], return_index=True)[1]]  # one word per slot
             slots = slots[fitting]
             self._numbers[slots] = len(self._ids.lengths) + np.arange(len(fitting))
-            self._ids = _concatenated([self._ids, encoded.taken(fitting)])
+            self._ids = _concatenated([self._ids, encoded.select(fitting)])
             self._keys[:, slots] = keys[:, fitting]
             self._lengths[slots] = lengths[fitting]
         finally:

@@ -55,7 +55,7 @@ class Ranks:
             return batch
         return batch.every(self.size, self.rank) if self.rank < batch.n_rows else None
 
-    def add_up(self, tensors: Sequence[Tensor]) -> None:
+    def all_reduce(self, tensors: Sequence[Tensor]) -> None:
         """All-reduce (sum) the tensors in place."""
         if self.size > 1:
             flat = parameters_to_vector(tensors)
@@ -64,7 +64,7 @@ class Ranks:
                 dist.all_reduce(flat)
             vector_to_parameters(flat, tensors)
 
-    def divide(self, work: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    def map_rows(self, work: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
         """Return work(rows), computed by all ranks together.
 
         The result for a row must depend on that row alone.
@@ -78,7 +78,7 @@ class Ranks:
             dist.all_reduce(done)
         return done
 
-    def roll(self, *numbers: int) -> None:
+    def seed_rng(self, *numbers: int) -> None:
         """Seed the RNG of every rank but 0 from `(rank, *numbers)`.
 
         Rank 0 keeps its own state, which checkpoints save.
@@ -86,7 +86,7 @@ class Ranks:
         if not self.leads:
             torch.manual_seed(hash((self.rank, *numbers)))
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Wait until all ranks have reached this point (a barrier)."""
         if self.size > 1:
             with self._recorded_wait():
@@ -100,7 +100,7 @@ class Ranks:
                 dist.broadcast(torch.tensor([len(payload)]), 0, self.line)
                 dist.broadcast(payload, 0, self.line)
 
-    def hear(self) -> Record | None:
+    def receive(self) -> Record | None:
         """Return the next message from rank 0. None means that the work is over, or that rank 0 is gone."""
         length = torch.zeros(1, dtype=torch.int64)
         try:
@@ -113,11 +113,11 @@ class Ranks:
         return message
 
     @contextmanager
-    def led(self, work: Record) -> Iterator[None]:
+    def leading(self, work: Record) -> Iterator[None]:
         """Send `work` to the other ranks, wait until all are ready, and send None when the block ends."""
         self.table.keep_folder(work["run"])
         self.tell(work)
-        self.meet()
+        self.barrier()
         try:
             yield
         except PenwrightError:

@@ -169,7 +169,7 @@ class Session:
         )
 
     def _handle_over_fitting(self, scores: Sequence[Score]) -> None:
-        """Stop when patience is exhausted; with `mind_over_fitting`, first cool down and then stop on overfitting.
+        """Stop when patience is exhausted. With `cooldown_on_overfitting`, first cool down, then stop.
 
         Overfitting is judged by the held-out nats, which change smoothly. Scores such as accuracy jump by chance.
         """
@@ -183,11 +183,15 @@ class Session:
             return
         if settings.patience is not None and state.evaluations_since_best >= settings.patience:
             self._stop_early(f"no better score in {settings.patience} evaluations")
-        elif settings.mind_over_fitting and state.evaluations_over_fitted >= COOL_AFTER and self.trainer.cool_down():
+        elif (
+            settings.cooldown_on_overfitting
+            and state.evaluations_over_fitted >= COOL_AFTER
+            and self.trainer.cool_down()
+        ):
             state.evaluations_over_fitted = 0
             self._say(f"overfitting begins: the learning rate cools down from here, until step {state.total_steps:,}")
         elif (
-            settings.mind_over_fitting
+            settings.cooldown_on_overfitting
             and min(state.evaluations_over_fitted, state.evaluations_since_best) >= STOP_AFTER
             and not self.trainer.rate_falls_below(STOP_BELOW)
         ):

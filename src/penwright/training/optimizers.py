@@ -70,7 +70,7 @@ class MuonOptimizer(torch.optim.Optimizer):
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         torch._foreach_lerp_(buffers, gradients, 1 - momentum)
         ahead = torch._foreach_lerp(gradients, buffers, momentum)  # Nesterov: look one step ahead
-        updates = self.ranks.divide(partial(orthogonalise, precision=self.precision), torch.stack(ahead))
+        updates = self.ranks.map_rows(partial(orthogonalise, precision=self.precision), torch.stack(ahead))
         rows, columns = parameters[0].shape
         torch._foreach_mul_(parameters, 1 - lr * weight_decay)
         torch._foreach_add_(parameters, list(updates), alpha=-lr * max(1.0, rows / columns) ** 0.5)

@@ -79,10 +79,10 @@ class Trainer:
         weight = recipe.distillation.weight if recipe.distillation else 0.0
         self.teachers = Teachers([each.eval() for each in teachers], weight) if teachers else None
         self.unit = "texts" if recipe.task == "classify" else "tokens"  # what one target is
-        self.feed = Prefetcher(batches, self.settings.accumulate, machine.device)
+        self.prefetcher = Prefetcher(batches, self.settings.accumulate, machine.device)
         self.optimizers = Optimizers(model, recipe.optimizer, machine.precision, machine.ranks)
-        averages = self.settings.average and self.ranks.leads
-        self.average = WeightAverage(model, self.settings.average) if averages else None
+        averages = self.settings.ema_decay and self.ranks.leads
+        self.average = WeightAverage(model, self.settings.ema_decay) if averages else None
         self.state = TrainState(total_steps=count_steps(self.settings, batches), processes=self.ranks.size)
         minutes = self.settings.minutes
         self.clock = Clock.of(minutes, self.schedule) if minutes is not None else None
@@ -120,9 +120,9 @@ class Trainer:
 
     def follow(self) -> None:
         """Take the same steps as rank 0 until it is done. Only the other ranks call this."""
-        while (record := self.ranks.hear()) is not None:
+        while (record := self.ranks.receive()) is not None:
             self.state = TrainState(**record)
-            self.ranks.roll(self.seed, self.state.step)
+            self.ranks.seed_rng(self.seed, self.state.step)
             with suppress(PenwrightError):  # rank 0 raises the same error and reports it
                 self._step()
 
@@ -170,7 +170,7 @@ class Trainer:
     def _step(self) -> StepReport:
         state = self.state
         self.model.train()
-        batches = self.feed(state.step)
+        batches = self.prefetcher(state.step)
         n_targets = max(1, sum(batch.n_targets for batch in batches))  # so that every target has the same weight
         losses = torch.stack([self._forward_backward(batch, n_targets) for batch in batches])
         self._all_reduce(losses)
@@ -205,7 +205,7 @@ class Trainer:
             for each in parameters:
                 if each.grad is None:  # this rank had no rows
                     each.grad = torch.zeros_like(each)
-            self.ranks.add_up([*(each.grad for each in parameters if each.grad is not None), losses])
+            self.ranks.all_reduce([*(each.grad for each in parameters if each.grad is not None), losses])
 
     @property
     def _mixed(self) -> bool:

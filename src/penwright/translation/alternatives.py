@@ -32,8 +32,8 @@ class AlternativeSearch:
     @torch.inference_mode()
     def go_on(self, job: Segment, n: int, settings: BeamSettings) -> list[SegmentResult]:
         """Return the best translation for each of the `n` most likely tokens after the prefix, most likely first."""
-        asked = self._searcher.freely(job)
-        guide = asked.guide or self._searcher.no_guide
+        asked = self._searcher.soft_constraints(job)
+        guide = asked.guide or self._searcher.empty_automaton
         source = source_tokens(self._tokenizer, job)
         with evaluating(self._model) as device:
             target = torch.tensor([[self._tokenizer.start_id, *guide.prefix]], device=device)
@@ -57,7 +57,7 @@ class AlternativeSearch:
         They are searched one after another. A token costs `strength` nats for each earlier translation that has it at
         the same step (after Vijayakumar et al. 2018).
         """
-        asked = [self._searcher.freely(job) for job in jobs]
+        asked = [self._searcher.soft_constraints(job) for job in jobs]
         written: list[list[SegmentResult]] = [[] for _ in jobs]
         for _ in range(n):
             penalized = [self._discouraged(each, before, strength) for each, before in zip(asked, written, strict=True)]
@@ -73,7 +73,7 @@ class AlternativeSearch:
         end = self._tokenizer.end_id
         steps = zip_longest(*((*found.hypothesis.tokens, end) for found in before), fillvalue=end)
         costs = [{token: strength * step.count(token) for token in step} for step in steps]
-        return asked._replace(guide=replace(asked.guide or self._searcher.no_guide, discouraged=costs))
+        return asked._replace(guide=replace(asked.guide or self._searcher.empty_automaton, discouraged=costs))
 
     @torch.inference_mode()
     def sample(
@@ -91,8 +91,8 @@ class AlternativeSearch:
                 rows = self._searcher.rows([tokens[number] for number in batch for _ in range(n)], max(limits))
                 drawn = iter(self._draw(rows, sampling, RowRng(seed, [*range(n)] * len(batch)), limits))
                 for number in batch:
-                    asked = self._searcher.freely(jobs[number])
-                    found[jobs[number]] = [self._searcher.found(asked, next(drawn)) for _ in range(n)]
+                    asked = self._searcher.soft_constraints(jobs[number])
+                    found[jobs[number]] = [self._searcher.to_result(asked, next(drawn)) for _ in range(n)]
         return found
 
     def _draw(self, rows: TargetBatch, sampling: Sampling, chances: RowRng, limits: Sequence[int]) -> list[Hypothesis]:

@@ -120,7 +120,7 @@ class Alternative(NamedTuple):
 class TextPart(NamedTuple):
     """A segment, its start in the whole text, and the white space after it."""
 
-    job: Segment
+    segment: Segment
     start: int
     gap: str
 
@@ -134,7 +134,7 @@ class SplitText(NamedTuple):
 
 def distinct_segments(texts: Sequence[SplitText]) -> list[Segment]:
     """Return the distinct segments of the texts."""
-    return list(dict.fromkeys(part.job for _, lines in texts for line in lines for part in line))
+    return list(dict.fromkeys(part.segment for _, lines in texts for line in lines for part in line))
 
 
 def still_wanted(texts: Sequence[SplitText], wanted: Wanted | None) -> WantedJob | None:
@@ -145,7 +145,7 @@ def still_wanted(texts: Sequence[SplitText], wanted: Wanted | None) -> WantedJob
     for number, (_, lines) in enumerate(texts):
         for line in lines:
             for part in line:
-                texts_of.setdefault(part.job, set()).add(number)
+                texts_of.setdefault(part.segment, set()).add(number)
     return lambda job: any(map(wanted, texts_of[job]))
 
 
@@ -154,18 +154,18 @@ def assemble(
 ) -> Translation:
     """Assemble the translation of a text from the results of its parts, which have fewer than `reach` tokens each."""
     text, lines = prepared
-    n_found = max((len(found[part.job]) for line in lines for part in line), default=1)
+    n_found = max((len(found[part.segment]) for line in lines for part in line), default=1)
     candidates = tuple(_candidate(tokenizer, lines, found, rank) for rank in range(n_found))
     parts = [part for line in lines for part in line]
-    warnings = unknown_warnings(tokenizer, "".join(part.job.source for part in parts))
+    warnings = unknown_warnings(tokenizer, "".join(part.segment.source for part in parts))
     if any(len(line) > 1 for line in lines):
         warnings.append(f"translated in parts: the text is longer than the {reach} tokens the model reads at once")
     if candidates[0].finish == "length":
         warnings.append("the translation reached the length limit and was cut off")
     for part in parts:
-        best = found[part.job][0]
-        n_source, n_target = len(tokenizer.encode(part.job.source)), len(best.hypothesis.tokens)
-        warnings += symptoms(part.job.source, best.text, n_source, n_target) if n_target else []
+        best = found[part.segment][0]
+        n_source, n_target = len(tokenizer.encode(part.segment.source)), len(best.hypothesis.tokens)
+        warnings += symptoms(part.segment.source, best.text, n_source, n_target) if n_target else []
     warnings += [warning for outcome in candidates[0].outcomes for warning in outcome.warnings()]
     return Translation(text, candidates, tuple(dict.fromkeys(warnings)))
 
@@ -180,8 +180,8 @@ def _candidate(
     text, used, results = "", [], []
     for number, line in enumerate(lines):
         text += "\n" if number else ""
-        chosen = [found[part.job][: rank + 1][-1] for part in line]
-        sources, gaps = [part.job.source for part in line], [part.gap for part in line]
+        chosen = [found[part.segment][: rank + 1][-1] for part in line]
+        sources, gaps = [part.segment.source for part in line], [part.gap for part in line]
         gaps = gaps_between([each.text for each in chosen], gaps, sources)
         for part, each, gap in zip(line, chosen, gaps, strict=True):
             results += [outcome.moved(part.start, len(text)) for outcome in each.outcomes]

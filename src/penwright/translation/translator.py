@@ -38,7 +38,7 @@ from penwright.translation.segments import keep_spans_whole, segments
 from penwright.translation.worker_processes import WorkerPool
 
 SHORTEST_REACH = 5  # up to four bytes for a character, and the end token
-USED_BY_BEAMS = ("beam_size", "length_penalty", "coverage_penalty", "outlook", "max_new_tokens")  # settings
+USED_BY_BEAMS = ("beam_size", "length_penalty", "coverage_penalty", "beam_patience", "max_new_tokens")  # settings
 WORTH_SHARING = 4  # segments per process, at least
 
 
@@ -102,7 +102,7 @@ class Translator:
         finally:
             self._wanted = None
 
-    def share_out(self, n_processes: int | None = None) -> None:
+    def use_processes(self, n_processes: int | None = None) -> None:
         """Translate several texts in `n_processes` processes from now on (None: one per thread of torch).
 
         This is for models that are fastest on one thread; other models use several threads anyway. The processes start
@@ -128,8 +128,8 @@ class Translator:
     ) -> list[Translation]:
         """Translate each text and return the translations in order: `translate(["Ein Hund."], beam_size=4, n_best=2)`.
 
-        Options are the [decoding] settings of beam search: beam_size, length_penalty, coverage_penalty, outlook and
-        max_new_tokens. The defaults come from the run's recipe.
+        Options are the [decoding] settings of beam search: beam_size, length_penalty, coverage_penalty, beam_patience
+        and max_new_tokens. The defaults come from the run's recipe.
 
         Line breaks stay, and a blank line gives a blank line. `demands` and `prefixes` are for all texts, or one for
         each text. A translation begins with its prefix; white space at the end of the prefix completes its last word.
@@ -189,7 +189,7 @@ class Translator:
         parts = [part for _, lines in self._prepared([source], demands, prefix) for line in lines for part in line]
         if len(parts) != 1:
             raise UsageError("alternatives need a single sentence: give one line that fits the model")
-        found = self._variety.go_on(parts[0].job, 2 * n, self._search(self.defaults))
+        found = self._variety.go_on(parts[0].segment, 2 * n, self._search(self.defaults))
         alternatives: dict[str, Alternative] = {}
         for each in found:
             n_given = len(self.tokenizer.encode(prefix.strip()))
@@ -229,7 +229,7 @@ class Translator:
 
     def _search(self, settings: DecodingSettings) -> BeamSettings:
         penalties = settings.length_penalty, self._banned, settings.coverage_penalty
-        return BeamSettings(settings.beam_size, 1, *penalties, settings.outlook)
+        return BeamSettings(settings.beam_size, 1, *penalties, settings.beam_patience)
 
     @cached_property
     def _banned(self) -> tuple[int, ...]:
@@ -264,7 +264,7 @@ class Translator:
             start += len(line) + 1
         first = next((line for line in lines if line), None)
         if first is not None:
-            first[0] = first[0]._replace(job=first[0].job._replace(prefix=well_formed(prefix)))
+            first[0] = first[0]._replace(segment=first[0].segment._replace(prefix=well_formed(prefix)))
         return lines
 
     def _parts(self, line: str, start: int, demands: Constraints) -> list[TextPart]:

@@ -25,8 +25,8 @@ def to_root_bytes(probabilities: Float[ndarray, "*shape"]) -> UInt8[ndarray, "*s
 def pack(data: Any) -> bytes:
     """Pack nested tables, lists, texts, numbers, arrays, named tuples and dataclasses into bytes.
 
-    Arrays of bytes hold probabilities (see `to_root_bytes`); all others become 32-bit floats or integers. Outside of arrays, a
-    number that is not finite becomes null, since JSON cannot express it.
+    Arrays of bytes hold probabilities (see `to_root_bytes`); all others become 32-bit floats or integers. Outside of
+    arrays, a number that is not finite becomes null, since JSON cannot express it.
     """
     arrays: list[bytes] = []
     header = json.dumps(_plain(data, arrays), separators=(",", ":"), allow_nan=False).encode("ascii")

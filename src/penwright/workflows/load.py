@@ -99,7 +99,7 @@ class OpenedRun(NamedTuple):
         require_unchanged(self.run, corpus, "Restore the original data, or name other files to evaluate on.")
         return corpus
 
-    def bench(self, corpus: AnyCorpus, model: Model, device: torch.device = CPU) -> RunContext:
+    def make_context(self, corpus: AnyCorpus, model: Model, device: torch.device = CPU) -> RunContext:
         """Return the context for evaluating this model on the held-out part of this corpus."""
         recipe, tokenizer, card = self.recipe, self.tokenizer, self.card
         held_out = token_store(recipe.task, corpus, tokenizer, card.labels, held_out=True)
@@ -268,7 +268,7 @@ def evaluate(
         opened_run, corpus = _in_trained_direction(opened_run, corpus, paths)
         for note in corpus.report.notes:
             say(note)
-    bench = opened_run.bench(
+    bench = opened_run.make_context(
         corpus, opened_run.model(precision or _kept_precision(opened_run.run, here) or "float32"), here
     )
     n_examples = len(bench.corpus.held_out)

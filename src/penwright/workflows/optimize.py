@@ -71,7 +71,7 @@ def optimize(folder: Path, precision: Precision | None = None, say: Say = say_no
     model = opened_run.model(chosen)
     if not isinstance(model, EncoderOnly):
         compile_steps(model, say)
-    opened_run.run.keep_finding(QUICKENED, {"precision": chosen, "nats": nats})
+    opened_run.run.save_finding(QUICKENED, {"precision": chosen, "nats": nats})
     return nats
 
 
@@ -89,7 +89,7 @@ def fastest_first() -> list[Precision]:
 
 
 def _held_out_nats(opened_run: OpenedRun, corpus: AnyCorpus, precision: Precision) -> float:
-    bench = opened_run.bench(corpus, opened_run.model(precision))
+    bench = opened_run.make_context(corpus, opened_run.model(precision))
     batches = TASKS[opened_run.recipe.task].batches(bench, bench.held_out).in_order()
     return negative_log_likelihood(bench.model, islice(batches, MEASURED_BATCHES), bench.device).mean
 
@@ -128,7 +128,7 @@ def load_aligner(folder: Path, device: str = "cpu", paths: Sequence[str] = (), s
         pairs = [(pair.source, pair.target) for pair in _pairs(opened_run, paths)]
         say(f"choosing the attention head that aligns best on {len(pairs):,} pairs (once for this model)")
         best = choose_head(translator.model, translator.tokenizer, pairs)[0]
-        opened_run.run.keep_finding(ALIGNMENT, {**best.head._asdict(), "f1": best.f1, "n_pairs": len(pairs)})
+        opened_run.run.save_finding(ALIGNMENT, {**best.head._asdict(), "f1": best.f1, "n_pairs": len(pairs)})
     return Aligner(translator.model, translator.tokenizer, kept_alignment(folder))
 
 
@@ -155,11 +155,11 @@ def calibrate(folder: Path, device: str = "cpu") -> Calibration:
         raise UsageError(f"{folder} is not a classifier, so there is no confidence to calibrate")
     kept = opened_run.run.finding(CALIBRATION, KeptCalibration)
     if kept is None:
-        bench = opened_run.bench(opened_run.corpus(), opened_run.model(), here)
+        bench = opened_run.make_context(opened_run.corpus(), opened_run.model(), here)
         assert isinstance(bench.model, EncoderOnly)
         batches = classification.batches(bench, bench.held_out).in_order()
         measured = calibration(bench.model, batches, bench.device)
-        opened_run.run.keep_finding(CALIBRATION, measured._asdict())
+        opened_run.run.save_finding(CALIBRATION, measured._asdict())
         return measured
     return Calibration(tuple(Bin(*each) for each in kept["bins"]), kept["n"], kept["error"])
 

@@ -41,7 +41,7 @@ CHANGEABLE = {"training", "data", "decoding"}  # tables of a recipe that may cha
 def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) -> Application:
     """Train what was prepared in a new run folder; return the best model of the run, ready to use."""
     run = Run.create(folder)
-    with run.alone():
+    with run.lock():
         return _train(prepared, run, observers)
 
 
@@ -91,7 +91,7 @@ def _tokenizer(recipe: Recipe, corpus: AnyCorpus, observers: Sequence[Observer])
 def resume(folder: Path, changes: Table, observers: Sequence[Observer] = ()) -> Application:
     """Resume a run bit for bit where it stopped, or with `changes`: more budget, or a new place of the same data."""
     run = Run.open(folder)
-    with run.alone():
+    with run.lock():
         return _resume(run, changes, observers)
 
 
@@ -118,7 +118,7 @@ def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Applicat
         trainer.load(checkpoint)
         for notice in _other_processes(checkpoint.state().get("processes"), machine.ranks.size):
             _say(observers, notice)
-    run.forget_after(trainer.state.step)
+    run.delete_after(trainer.state.step)
     if more and trainer.state.step:
         best = run.best_step() or trainer.state.step
         if _is_over_fitted(run, best):
@@ -172,7 +172,7 @@ def follow() -> bool:
         return False
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    while (work := ranks.hear()) is not None:
+    while (work := ranks.receive()) is not None:
         _follow_run(Run.open(Path(work["run"])), validate(Recipe, work["recipe"], "the settings"), work["step"])
     return True
 
@@ -184,7 +184,7 @@ def _follow_run(run: Run, recipe: Recipe, step: int) -> None:
     trainer = _trainer(_reopened(run, recipe, machine, checkpoint), machine)
     if checkpoint:
         trainer.load(checkpoint)
-    machine.ranks.meet()
+    machine.ranks.barrier()
     with advise_on_out_of_memory():
         trainer.follow()
 
@@ -267,7 +267,7 @@ def _fit(
     session = Session(run, trainer, lambda: parts.look(bench), lambda: parts.sample(bench), watching)
     recipe = bench.recipe.model_dump(mode="json", exclude_none=True)
     work = {"run": str(run.folder.absolute()), "recipe": recipe, "step": trainer.state.step}
-    with advise_on_out_of_memory(), trainer.ranks.led(work):
+    with advise_on_out_of_memory(), trainer.ranks.leading(work):
         session.fit()
     best, warnings = run.best()
     for warning in warnings:

@@ -74,8 +74,8 @@ def test_an_exact_term_goes_before_one_in_any_case() -> None:
 
 @pytest.mark.parametrize(("term", "wished"), [("dog", "hund"), ("Dog", "Hund"), ("DOG", "HUND")])
 def test_wished_words_can_follow_the_case(term: str, wished: str) -> None:
-    assert Entry("dog", ("hund",), "follow").wished(term) == (wished,)
-    assert Entry("dog", ("hund",)).wished(term) == ("hund",)
+    assert Entry("dog", ("hund",), "follow").required_forms(term) == (wished,)
+    assert Entry("dog", ("hund",)).required_forms(term) == ("hund",)
 
 
 @pytest.mark.parametrize(

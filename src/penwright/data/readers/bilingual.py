@@ -51,7 +51,7 @@ def bilingual_languages(file: SourceFile, source: str | None, target: str | None
     first, second = (name or next(others, None) for name in asked)
     if first is None or second is None:
         has = f"its only language is {names[0]}" if names else "no unit has text with a declared language"
-        raise PenwrightError(f"{file.path} is {FORMATS[file.format].what} without translations: {has}")
+        raise PenwrightError(f"{file.path} is {FORMATS[file.format].description} without translations: {has}")
     return first, second
 
 

@@ -30,7 +30,7 @@ class Dialect:
     delimiter: str
     quote: str = ""
     escape: str = ""  # a backslash, before quote marks or, if nothing is quoted, before delimiters
-    is_spaced: bool = False  # whether a space separates a delimiter from a quote mark
+    has_space_after_delimiter: bool = False  # whether a space separates a delimiter from a quote mark
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def _quotings(lines: Sequence[str], delimiter: str) -> Iterator[Dialect]:
         if '\\"' in text:
             yield replace(quoted, escape="\\")
         if f'{delimiter} "' in text:
-            yield replace(quoted, is_spaced=True)
+            yield replace(quoted, has_space_after_delimiter=True)
     if re.search(rf"(^|{re.escape(delimiter)})'", text, re.MULTILINE):
         yield Dialect(delimiter, "'")
 
@@ -248,7 +248,7 @@ class _Quoted:
             delimiter=self._mark,
             quotechar=self._dialect.quote,
             escapechar=self._dialect.escape or None,
-            skipinitialspace=self._dialect.is_spaced,
+            skipinitialspace=self._dialect.has_space_after_delimiter,
             strict=True,
         )
 
@@ -294,7 +294,7 @@ class _Quoted:
 def _lenient_patterns(mark: str, dialect: Dialect) -> list[str]:
     """Return patterns for a cell with stray quote marks: quoted, with or without doubled marks, or unquoted."""
     quote, mark = re.escape(dialect.quote), re.escape(mark)
-    space, escaped = " ?" if dialect.is_spaced else "", r"\\.|" if dialect.escape else ""
+    space, escaped = " ?" if dialect.has_space_after_delimiter else "", r"\\.|" if dialect.escape else ""
     other = rf"{mark}(?!{space}{quote})"  # a delimiter before a quote mark ends the cell
     inside = [
         rf"(?>{escaped}{quote}{quote}|[^{quote}{mark}]|{other}|{quote}(?!{mark}|$))*?",

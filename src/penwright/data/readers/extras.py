@@ -10,6 +10,6 @@ class MissingLibrary(PenwrightError):
 
 
 def require_library(library: str, what: str) -> None:
-    """Raise MissingLibrary, with the install command, unless the library that reads `what` is installed."""
+    """Raise MissingLibrary, with the install command, unless the library that reads `description` is installed."""
     if find_spec(library) is None:
         raise MissingLibrary(f"{what} need the library {library}. Install it: pip install 'penwright[documents]'")

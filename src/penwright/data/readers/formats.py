@@ -18,7 +18,7 @@ class Format:
     """A file format, and how it is read."""
 
     name: str
-    what: str  # description with its article
+    description: str  # description with its article
     kind: Literal["plain", "document", "markup", "segments", "pairs", "sheet", "archive", "other"]
     remedy: str = ""  # what the user can do about an unsupported file (kind "other")
 

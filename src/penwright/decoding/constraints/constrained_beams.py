@@ -27,7 +27,9 @@ class BeamState(NamedTuple):
     """The state of a beam: its stage in the terms, and its open credit."""
 
     stage: Stage
-    lent: float = 0.0  # nats that its merit has gained from a term it has only begun; given back if the term breaks off
+    open_credit: float = (
+        0.0  # nats that its merit has gained from a term it has only begun; given back if the term breaks off
+    )
 
     @property
     def bank(self) -> int:
@@ -49,7 +51,7 @@ class Continuation(NamedTuple):
     merit: float  # by which it is ranked: the log-probability plus the credits of the guide
     parent: int
     token: int
-    turn: BeamTransition
+    transition: BeamTransition
 
 
 @dataclass
@@ -181,14 +183,14 @@ class ConstrainedBeams:
         found.sort(key=MERIT, reverse=True)
         banks: dict[int, list[Continuation]] = {}
         for continuation in found:
-            banks.setdefault(continuation.turn.standing.bank, []).append(continuation)
+            banks.setdefault(continuation.transition.standing.bank, []).append(continuation)
         chosen = list[Continuation]()
         for bests in zip_longest(*banks.values()):
             chosen += sorted((each for each in bests if each is not None), key=MERIT, reverse=True)
             if len(chosen) >= beam_size:
                 break
         del chosen[beam_size:]
-        self.standings = [continuation.turn.standing for continuation in chosen]
+        self.standings = [continuation.transition.standing for continuation in chosen]
         self.standings += [BeamState(self.guide.start())] * (beam_size - len(chosen))
         return chosen
 

@@ -67,10 +67,10 @@ class Sampling:
     def is_simple(self) -> bool:
         """Whether nothing but banned tokens and the temperature comes between the logits and the choice."""
         filters = any(getattr(self.settings, name) is not None for name in FILTERS)
-        return not self.looks_back and (self.greedy or not (filters or self.settings.xtc_probability))
+        return not self.uses_history and (self.greedy or not (filters or self.settings.xtc_probability))
 
     @property
-    def looks_back(self) -> bool:
+    def uses_history(self) -> bool:
         """Whether the rules depend on the text so far."""
         given = self.settings
         penalties = (given.presence_penalty, given.frequency_penalty, given.dry_multiplier, given.no_repeat_ngram)

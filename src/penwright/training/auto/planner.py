@@ -198,7 +198,7 @@ class _Planner:
     def _choose_over_fitting(self) -> None:
         """Handle overfitting only for a budget in minutes. A budget in steps or epochs is used up."""
         if self.capacity.counted_tokens is None:
-            self._suggest("training.mind_over_fitting", True, "stops when the held-out loss rises")
+            self._suggest("training.cooldown_on_overfitting", True, "stops when the held-out loss rises")
 
     def _choose_compilation(self) -> None:
         """Choose this last: for a budget that is not in minutes, the duration depends on the model."""

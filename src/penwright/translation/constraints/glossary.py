@@ -34,7 +34,7 @@ class Entry(NamedTuple):
     targets: tuple[str, ...]
     case: Case = "any"
 
-    def wished(self, found: str) -> tuple[str, ...]:
+    def required_forms(self, found: str) -> tuple[str, ...]:
         """Return the required forms of the translation, for the term as it was found in a text."""
         if self.case != "follow":
             return self.targets

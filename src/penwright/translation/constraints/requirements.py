@@ -95,7 +95,7 @@ def constraints_of(text: str, demands: Constraints) -> list[Constraint]:
     wishes = [Constraint(*span, (text[span.start : span.end],), True) for span in spans]
     for start, end, entry in demands.glossary.find(text):
         if all(end <= span.start or span.end <= start for span in spans):
-            wishes.append(Constraint(start, end, entry.wished(text[start:end]), False, entry.case != "exact"))
+            wishes.append(Constraint(start, end, entry.required_forms(text[start:end]), False, entry.case != "exact"))
     return sorted(wishes)
 
 

@@ -52,7 +52,7 @@ class Revision:
         targets = [self._swap(each, hypothesis.tokens) for each, hypothesis in zip(asked, written, strict=True)]
         targets = [target if len(target) < longest else [] for target in targets]
         pairs = [
-            HiddenSource(source_tokens(self._tokenizer, each.job), [*target, end], range(0))
+            HiddenSource(source_tokens(self._tokenizer, each.segment), [*target, end], range(0))
             for each, target in zip(asked, targets, strict=True)
             if target
         ]
@@ -91,7 +91,7 @@ def _draft(
     A word that occurs twice in the draft may appear again, and so may a word that is itself required.
     """
     found = {wish: word for wish, word in standing_for.items() if word is not None}
-    wished = {form.casefold() for wish in written.wishes for form in wish.forms}
+    wished = {form.casefold() for wish in written.constraints for form in wish.forms}
     times = Counter(word.text.casefold() for word in words)
     unwanted = {w.text for w in found.values() if times[w.text.casefold()] == 1 and w.text.casefold() not in wished}
     return DraftReport(

@@ -62,7 +62,7 @@ class Searcher:
         """
         kept = {job: _untranslated(job) for job in jobs if _is_protected(job)}
         others = [job for job in jobs if job not in kept]
-        freely = self.search(list(map(self.freely, others)), settings, limit, watch, wanted)
+        freely = self.search(list(map(self.soft_constraints, others)), settings, limit, watch, wanted)
         found = kept | dict(zip(others, freely, strict=True))
         missed = [job for job in others if job.demands.is_hard and found[job][0].missed]
         missed = [job for job in missed if wanted is None or wanted(job)]
@@ -70,20 +70,20 @@ class Searcher:
         led = [self._led(job, draft) for job, draft in zip(missed, drafts, strict=True)]
         written = [found[job][0].hypothesis for job in missed]
         swapped = {
-            each.job: self._distinct(each, [hypothesis] if hypothesis else [])
+            each.segment: self._distinct(each, [hypothesis] if hypothesis else [])
             for each, hypothesis in zip(
                 led, self._revision.swapped(led, written, settings.length_penalty, limit), strict=True
             )
         }
         if settings.n_best == 1 and watch is None:
             found |= {job: one for job, one in swapped.items() if one and _is_as_good(one[0], found[job][0])}
-            led = [each for each in led if found[each.job] is not swapped[each.job]]
+            led = [each for each in led if found[each.segment] is not swapped[each.segment]]
         for each, better in zip(led, self.search(led, settings, limit, watch, wanted), strict=True):
-            found[each.job] = with_swapped(better, swapped[each.job])[: settings.n_best]
+            found[each.segment] = with_swapped(better, swapped[each.segment])[: settings.n_best]
         return found
 
     @property
-    def no_guide(self) -> ConstraintAutomaton:
+    def empty_automaton(self) -> ConstraintAutomaton:
         """An automaton without terms."""
         return self._guides.nothing()
 
@@ -91,7 +91,7 @@ class Searcher:
     def _guides(self) -> AutomatonBuilder:
         return AutomatonBuilder(self._tokenizer)
 
-    def freely(self, job: Segment) -> ConstrainedSegment:
+    def soft_constraints(self, job: Segment) -> ConstrainedSegment:
         """Constrain a segment only by its protected spans, its prefix, and glossary words that are optional."""
         wishes = constraints_of(job.source, job.demands)
         asked = [wish for wish in wishes if wish.protected or not job.demands.is_hard]
@@ -121,7 +121,7 @@ class Searcher:
         """Run a single search for all segments; return the distinct results of each, best first."""
         several = settings.n_best > 1 or settings.coverage_penalty > 0  # some hypotheses may have the same text
         wider = replace(settings, n_best=settings.beam_size) if several else settings
-        tokens = [source_tokens(self._tokenizer, each.job) for each in asked]
+        tokens = [source_tokens(self._tokenizer, each.segment) for each in asked]
         found: list[list[SegmentResult]] = [[] for _ in asked]
         batches = batches_by_length([len(each) for each in tokens], BATCH_TOKENS // settings.beam_size)
         with evaluating(self._model), torch.inference_mode():
@@ -198,14 +198,16 @@ class Searcher:
     def _distinct(self, asked: ConstrainedSegment, hypotheses: Sequence[Hypothesis]) -> list[SegmentResult]:
         texts: dict[str, SegmentResult] = {}
         for hypothesis in hypotheses:
-            found = self.found(asked, hypothesis)
+            found = self.to_result(asked, hypothesis)
             texts.setdefault(found.text, found)
         return list(texts.values())
 
-    def found(self, asked: ConstrainedSegment, hypothesis: Hypothesis) -> SegmentResult:
+    def to_result(self, asked: ConstrainedSegment, hypothesis: Hypothesis) -> SegmentResult:
         """Return a hypothesis as text, with the results of its constraints."""
-        text, results = constraint_results(asked.job.source, asked.wishes, hypothesis, self._tokenizer, asked.draft)
-        return SegmentResult(text, hypothesis, asked.wishes, results)
+        text, results = constraint_results(
+            asked.segment.source, asked.constraints, hypothesis, self._tokenizer, asked.draft
+        )
+        return SegmentResult(text, hypothesis, asked.constraints, results)
 
 
 def _in_batch(batch: Sequence[int], watch: Watch | None) -> Watch | None:
@@ -220,7 +222,7 @@ def _in_batch(batch: Sequence[int], watch: Watch | None) -> Watch | None:
 
 
 def _by_number(asked: Sequence[ConstrainedSegment], wanted: WantedJob | None) -> Wanted | None:
-    return None if wanted is None else lambda number: wanted(asked[number].job)
+    return None if wanted is None else lambda number: wanted(asked[number].segment)
 
 
 def _is_as_good(swapped: SegmentResult, draft: SegmentResult) -> bool:

@@ -28,21 +28,21 @@ class SegmentResult(NamedTuple):
 
     text: str
     hypothesis: Hypothesis
-    wishes: Sequence[Constraint] = ()
+    constraints: Sequence[Constraint] = ()
     outcomes: Sequence[ConstraintResult] = ()
 
     @property
     def missed(self) -> list[Constraint]:
         """The glossary constraints that are not met."""
-        pairs = zip(self.wishes, self.outcomes, strict=True)
+        pairs = zip(self.constraints, self.outcomes, strict=True)
         return [wish for wish, outcome in pairs if outcome.state == "missed" and not wish.protected]
 
 
 class ConstrainedSegment(NamedTuple):
     """A segment, its constraints, and an automaton that enforces some of them."""
 
-    job: Segment
-    wishes: Sequence[Constraint]
+    segment: Segment
+    constraints: Sequence[Constraint]
     guide: ConstraintAutomaton | None
     draft: DraftReport = NO_DRAFT
 
