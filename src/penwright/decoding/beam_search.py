@@ -103,8 +103,8 @@ def beam_search(
 
     Each step keeps the beam_size best continuations of a sentence. Those with the end token are finished; the others
     are extended. A sentence is done when no open beam can still reach the n best, within the growth that
-    `settings.beam_patience` allows. A hypothesis that was cut off at its limit ranks below all that ended. With beam_size 1 this is greedy
-    search.
+    `settings.beam_patience` allows. A hypothesis that was cut off at its limit ranks below all that ended. With
+    beam_size 1 this is greedy search.
 
     `limits` are the maximum lengths, end token included. A row with a guide must meet its constraints, and its
     hypotheses are ranked by merit; other rows are not affected. `watch` is called with every step of every row, and
