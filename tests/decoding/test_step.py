@@ -402,6 +402,6 @@ def test_what_is_compiled_in_int8_has_its_products_from_cpp_where_that_is_of_use
 def test_without_a_compiler_nothing_is_compiled_and_the_error_says_why(
     writer: Callable[..., DecoderOnly], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(toolchain, "what_is_missing", lambda: "there is no C++ compiler")
+    monkeypatch.setattr(toolchain, "missing_requirement", lambda: "there is no C++ compiler")
     with pytest.raises(PenwrightError, match="no C\\+\\+ compiler"):
         compile_steps(writer())
