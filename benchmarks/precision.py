@@ -19,6 +19,7 @@ from penwright.decoding.batches import PromptBatch
 from penwright.decoding.engine import DecodeEngine, are_steps_kept
 from penwright.model.decoder_only import DecoderOnly
 from penwright.model.quantised import to_precision
+from penwright.workflows.evaluate import evaluation_context, open_corpus_of
 from penwright.workflows.load import open_run
 from penwright.workflows.optimize import fastest_first
 
@@ -31,7 +32,7 @@ def main(run: Path, n_windows: int = 256) -> None:
     it = open_run(run)
     model = it.model("float32")
     assert isinstance(model, DecoderOnly), "a writer is wanted"
-    bench = it.make_context(it.corpus(), model)
+    bench = evaluation_context(it, open_corpus_of(it), model)
     length = model.settings.context_length
     tokens = torch.from_numpy(bench.held_out.column("text").tokens.astype("int64"))
     windows = torch.stack(list(islice(tokens.split(length), min(n_windows, len(tokens) // length))))

@@ -18,6 +18,7 @@ from benchmarks.report import Result, write_result
 from penwright.config import DecodingSettings
 from penwright.data.corpora import Document
 from penwright.generation.generator import Generator
+from penwright.workflows.evaluate import open_corpus_of
 from penwright.workflows.load import load_generator, open_run
 
 NAME = "several"
@@ -64,7 +65,7 @@ def main(run: Path, rounds: int = 3, n_tokens: int = 128) -> None:
 def passages(run: Path) -> list[str]:
     """Of the held-out text."""
     it = open_run(run)
-    documents = [document for document in it.corpus().held_out if isinstance(document, Document)]
+    documents = [document for document in open_corpus_of(it).held_out if isinstance(document, Document)]
     text = "".join(chunk for document in documents for chunk in document.chunks)
     apart = max(PROMPT_CHARACTERS, len(text) // N_PROMPTS)
     return [text[start : start + PROMPT_CHARACTERS] for start in range(0, len(text), apart)][:N_PROMPTS]

@@ -117,7 +117,7 @@ def command(
     Sampling options default to the run's [decoding] settings, which `penwright config RUN` prints.
     """
     from penwright.config import DecodingSettings, merge, parse_override, validate
-    from penwright.workflows.api import load_generator
+    from penwright.workflows.load import load_generator
 
     inputs = [prompt] if prompts is None else lines_of(read_text(prompts))
     generator = load_generator(run, device, precision)
@@ -158,7 +158,7 @@ def command(
     summary: list[str] = []
     if novelty:
         from penwright.cli.novelty import in_words
-        from penwright.workflows.api import novelty as novelty_of
+        from penwright.workflows.evaluate import novelty as novelty_of
 
         completions = list(completions)
         report = novelty_of(run, [completion.text for completion in completions])
