@@ -29,7 +29,8 @@ from penwright.model import Model, make_model
 from penwright.model.encoder_only import EncoderOnly
 from penwright.model.quantised import to_precision
 from penwright.model.weights import weights_of
-from penwright.tokenizers import Tokenizer, train_tokenizer
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.training import train_tokenizer
 from penwright.workflows import api
 
 N_PROMPT, N_CONTINUED = 9, 128  # tokens, <s> included

@@ -77,7 +77,7 @@ def store(text: Path) -> None:
     from penwright.config.recipe import Recipe
     from penwright.tasks import TASKS, reading_of
     from penwright.tasks.token_stores import token_store
-    from penwright.tokenizers import train_tokenizer
+    from penwright.tokenizers.training import train_tokenizer
 
     recipe = validate(
         Recipe, {"task": "generate", "data": {"train": [str(text)]}, "model": {}, "training": {"steps": 1}}, ""

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from benchmarks.ours import pace_in_new_process
 from benchmarks.report import Result, write_result
 from penwright.config import Table, merge, read_toml
-from penwright.tokenizers import train_tokenizer
+from penwright.tokenizers.training import train_tokenizer
 
 NAME = "translation_article"
 D_MODEL, HEADS, LAYERS, D_FF, DROPOUT, LENGTH, VOCABULARY = 512, 4, 6, 1024, 0.1, 128, 16_000

@@ -1,9 +1,8 @@
-"""Applications: a trained model with its tokenizer, ready to use. Imports the translator only for a translator."""
+"""Applications: a trained model with its tokenizer, ready to use. Only the one that is needed is imported."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, Union
 
-from penwright.classification.classifier import Classifier
 from penwright.config import Recipe
 from penwright.generation.generator import Generator
 from penwright.languages import Languages, requested_languages
@@ -14,9 +13,10 @@ from penwright.model.encoder_only import EncoderOnly
 from penwright.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
+    from penwright.classification.classifier import Classifier
     from penwright.translation.translator import Translator
 
-Application: TypeAlias = Union[Generator, "Translator", Classifier]
+Application: TypeAlias = Union[Generator, "Translator", "Classifier"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def make_application(model: Model, tokenizer: Tokenizer, recipe: Recipe, card: M
         case DecoderOnly():
             return Generator(model, tokenizer, recipe.decoding)
         case EncoderDecoder():
-            from penwright.translation.translator import Translator  # noqa: PLC0415  # writers do without it
+            from penwright.translation.translator import Translator  # noqa: PLC0415
 
             languages = languages_of(recipe, card)
             return Translator(
@@ -50,4 +50,6 @@ def make_application(model: Model, tokenizer: Tokenizer, recipe: Recipe, card: M
                 max_source_tokens=card.max_source_tokens,
             )
         case EncoderOnly():
+            from penwright.classification.classifier import Classifier  # noqa: PLC0415
+
             return Classifier(model, tokenizer, card.labels)

@@ -17,8 +17,6 @@ RATING_NAMES = split_words("target y gold polarity spam tag stars rating is_spam
 DETAIL_NAMES = frozenset(
     split_words("lang language source domain split country licence license subset license_id locale")
 )
-    split_words("lang language source domain split country licence license subset license_id locale")
-)
 PROMPT_NAMES = split_words("instruction prompt question query")  # texts that a model answers
 ANSWER_NAMES = split_words("response completion answer output")
 PAIRS_OF_TEXTS = (

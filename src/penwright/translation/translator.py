@@ -14,12 +14,11 @@ from penwright.decoding.brief import described
 from penwright.decoding.engine import DecodeEngine
 from penwright.decoding.hypotheses import BeamSettings, Wanted, Watch
 from penwright.decoding.sampling.sampler import Sampling
-from penwright.decoding.unknown_tokens import controls, never_generated
 from penwright.errors import UsageError
 from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.text import next_word
 from penwright.tokenizers import Tokenizer
-from penwright.tokenizers.tokenizer import well_formed
+from penwright.tokenizers.tokenizer import controls, never_generated, well_formed
 from penwright.translation.alternatives import AlternativeSearch
 from penwright.translation.constraints.requirements import DEFAULT_CONSTRAINTS, Constraints
 from penwright.translation.constraints.search import Searcher, WantedJob

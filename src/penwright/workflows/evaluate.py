@@ -10,6 +10,7 @@ import torch
 from penwright.application import languages_of
 from penwright.config import Precision, Recipe, Table, merge, validate
 from penwright.data.corpora import Document, Roles
+from penwright.data.paths import resolve_from
 from penwright.data.report import count
 from penwright.devices import CPU, usable_device
 from penwright.errors import PenwrightError, PenwrightWarning, Say, UsageError, say_nothing
@@ -28,10 +29,11 @@ def open_corpus_of(opened_run: OpenedRun, paths: Sequence[str] = ()) -> AnyCorpu
 
     Raises PenwrightError if the run's own data has changed: what is held out now may have been trained on.
     """
-    parts, reading = TASKS[opened_run.recipe.task], reading_of(opened_run.recipe, columns_of_training(opened_run.run))
+    recipe = recipe_here(opened_run.run, opened_run.recipe)
+    parts, reading = TASKS[recipe.task], reading_of(recipe, columns_of_training(opened_run.run))
     if paths:
         return parts.open_measured(paths, reading)
-    corpus = parts.open_corpus(opened_run.recipe.data.train, reading)
+    corpus = parts.open_corpus(recipe.data.train, reading)
     require_unchanged(opened_run.run, corpus, "Restore the original data, or name other files to evaluate on.")
     return corpus
 
@@ -48,6 +50,22 @@ def evaluation_context(
 def columns_of_training(run: Run) -> Roles:
     """Return the columns that a run was trained on, by role; none for runs that did not record them."""
     return corpus_record(run).columns
+
+
+def recipe_here(run: Run, recipe: Recipe) -> Recipe:
+    """Return the recipe of a run with the paths of its files resolved from the folder that it was trained in."""
+    origin = corpus_record(run).trained_from
+    if origin is None:  # not recorded by older runs
+        return recipe
+
+    def here(paths: Sequence[str]) -> tuple[str, ...]:
+        return tuple(resolve_from(run.real_folder / origin, path) for path in paths)
+
+    data, distillation = recipe.data, recipe.distillation
+    data = data.model_copy(update={"train": here(data.train), "validation": here(data.validation)})
+    if distillation is not None:
+        distillation = distillation.model_copy(update={"teachers": here(distillation.teachers)})
+    return recipe.model_copy(update={"data": data, "distillation": distillation})
 
 
 def require_unchanged(run: Run, corpus: AnyCorpus, advice: str) -> None:

@@ -1,7 +1,6 @@
 """Loading of trained runs. Imports no corpus, training or export code, and the translator only for a translator."""
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,9 +10,7 @@ import torch
 from pydantic import BaseModel, PositiveInt, ValidationError
 
 from penwright.application import Application, ModelCard, make_application
-from penwright.classification.classifier import Classifier
 from penwright.config import Precision, Recipe
-from penwright.data.paths import resolve_from
 from penwright.decoding.engine import are_steps_kept
 from penwright.devices import keep_freed_memory, usable_device
 from penwright.errors import PenwrightError, PenwrightWarning, UsageError
@@ -29,6 +26,7 @@ from penwright.tokenizers import Tokenizer
 from penwright.workflows.consistency import require_made_with, require_shapes
 
 if TYPE_CHECKING:
+    from penwright.classification.classifier import Classifier
     from penwright.translation.translator import Translator
 
 CORPUS = "corpus.json"  # in a run folder: what it was trained on
@@ -123,23 +121,7 @@ def open_run(folder: str | Path) -> OpenedRun:
     run.warn_of_edits()
     card = corpus_record(run).card
     made = ModelCard(tuple(card.labels), card.max_source_tokens, Languages(*card.languages) if card.languages else None)
-    return OpenedRun(run, recipe_here(run), Tokenizer.load(run.tokenizer_path), made, checkpoint)
-
-
-def recipe_here(run: Run) -> Recipe:
-    """Return the recipe of a run with the paths of its files resolved from the folder that it was trained in."""
-    recipe, origin = run.recipe, corpus_record(run).trained_from
-    if origin is None:  # not recorded by older runs
-        return recipe
-
-    def here(paths: Sequence[str]) -> tuple[str, ...]:
-        return tuple(resolve_from(run.real_folder / origin, path) for path in paths)
-
-    data, distillation = recipe.data, recipe.distillation
-    data = data.model_copy(update={"train": here(data.train), "validation": here(data.validation)})
-    if distillation is not None:
-        distillation = distillation.model_copy(update={"teachers": here(distillation.teachers)})
-    return recipe.model_copy(update={"data": data, "distillation": distillation})
+    return OpenedRun(run, run.recipe, Tokenizer.load(run.tokenizer_path), made, checkpoint)
 
 
 def load(folder: str | Path, device: str = "cpu", precision: Precision | None = None) -> Application:
@@ -169,15 +151,15 @@ def load_translator(
 ) -> "Translator":
     """Load a run that translates. Raise UsageError, which names the command `verb`, for any other run."""
     application = load(folder, device, precision)
-    if not isinstance(application, Translator):
+    if application.kind != "translator":
         raise _wrong_kind(folder, application, verb, "needs a translator")
     return application
 
 
-def load_classifier(folder: Path, device: str = "cpu") -> Classifier:
+def load_classifier(folder: Path, device: str = "cpu") -> "Classifier":
     """Load a run that classifies. Raise UsageError for any other run."""
     application = load(folder, device)
-    if not isinstance(application, Classifier):
+    if application.kind != "classifier":
         raise _wrong_kind(folder, application, "classify", "needs a classifier")
     return application
 
