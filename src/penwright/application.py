@@ -13,10 +13,12 @@ from penwright.model.encoder_only import EncoderOnly
 from penwright.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
-    from penwright.classification.classifier import Classifier
-    from penwright.translation.translator import Translator
+    import penwright.classification.classifier
+    import penwright.translation.translator
 
-Application: TypeAlias = Union[Generator, "Translator", "Classifier"]
+Application: TypeAlias = Union[
+    Generator, "penwright.translation.translator.Translator", "penwright.classification.classifier.Classifier"
+]
 
 
 @dataclass(frozen=True)

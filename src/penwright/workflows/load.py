@@ -26,8 +26,8 @@ from penwright.tokenizers import Tokenizer
 from penwright.workflows.consistency import require_made_with, require_shapes
 
 if TYPE_CHECKING:
-    from penwright.classification.classifier import Classifier
-    from penwright.translation.translator import Translator
+    import penwright.classification.classifier
+    import penwright.translation.translator
 
 CORPUS = "corpus.json"  # in a run folder: what it was trained on
 QUICKENED = "quickened.json"  # in a run folder: the precision that `optimize` chose
@@ -148,7 +148,7 @@ def load_generator(folder: Path, device: str = "cpu", precision: Precision | Non
 
 def load_translator(
     folder: Path, device: str = "cpu", precision: Precision | None = None, verb: str = "translate"
-) -> "Translator":
+) -> "penwright.translation.translator.Translator":
     """Load a run that translates. Raise UsageError, which names the command `verb`, for any other run."""
     application = load(folder, device, precision)
     if application.kind != "translator":
@@ -156,7 +156,7 @@ def load_translator(
     return application
 
 
-def load_classifier(folder: Path, device: str = "cpu") -> "Classifier":
+def load_classifier(folder: Path, device: str = "cpu") -> "penwright.classification.classifier.Classifier":
     """Load a run that classifies. Raise UsageError for any other run."""
     application = load(folder, device)
     if application.kind != "classifier":
