@@ -73,12 +73,12 @@ def _note(found: dict[str, list[Row]], name: str, row: Row) -> None:
 
 def _nanogpt(peer: NanoGPT) -> tuple[Row, list[tuple[float, float]]]:
     prepared, trained = peer.prepare(), peer.train(**RECIPE)
-    times = [milliseconds for _, milliseconds in trained.to_result(peer.MILLISECONDS)]
+    times = [milliseconds for _, milliseconds in trained.found(peer.MILLISECONDS)]
     looks = {step for step in range(0, len(times), 250)}  # whose time has an estimate of the loss in it
     training = sum(time for step, time in enumerate(times) if step not in looks) / 1000
     exact = peer.train(**{**RECIPE, "init_from": "resume", "eval_only": True, "eval_iters": 500})
-    loss = exact.to_result(peer.VALIDATION)[-1][1]
-    return (prepared.seconds + trained.seconds, training, loss), trained.to_result(peer.VALIDATION)
+    loss = exact.found(peer.VALIDATION)[-1][1]
+    return (prepared.seconds + trained.seconds, training, loss), trained.found(peer.VALIDATION)
 
 
 def _ours(text: Path, folder: Path, options: list[str]) -> tuple[Row, list[tuple[float, float]]]:

@@ -46,7 +46,7 @@ def _nanogpt(text: Path, checkout: Path, folder: str, compiled: bool) -> float:
     peer = NanoGPT(checkout, text, Path(folder) / "nanoGPT")
     peer.prepare()
     done = peer.train(compile=compiled, batch_size=ROWS, max_iters=STEPS, log_interval=1, eval_iters=1)
-    steps = done.to_result(peer.MILLISECONDS)
+    steps = done.found(peer.MILLISECONDS)
     return ROWS * CONTEXT / (median(time for _, time in steps[SETTLING:]) / 1000)
 
 

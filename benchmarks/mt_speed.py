@@ -35,7 +35,7 @@ def main(data: Path, python: Path, rounds: int = 3) -> None:
             peer = JoeyNMT(python, Path(folder) / f"peer-{number}", ("en", "de"), parts)
             peer.prepare(VOCABULARY)
             done = peer.train(updates=STEPS, batch_size=BATCH)
-            note("JoeyNMT", median(rate for _, rate in done.to_result(peer.TOKENS_A_SECOND)))
+            note("JoeyNMT", median(rate for _, rate in done.found(peer.TOKENS_A_SECOND)))
             for name, training in OURS.items():
                 note(name, pace_in_new_process(_ours(parts["train"], training, number)))
     results = [Result(name, {"target tokens/s": paces}) for name, paces in found.items()]

@@ -74,5 +74,5 @@ def pace_in_new_process(settings: Table, n_processes: int = 1) -> float:
 
 
 if __name__ == "__main__":
-    if not train.follow():
+    if not training.follow():
         print(pace(json.loads(sys.argv[1])))

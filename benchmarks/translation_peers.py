@@ -87,7 +87,7 @@ class JoeyNMT(_Peer):
     def bleu(self) -> float:
         if not list(self.folder.glob("model/*best.ckpt")):
             return 0.0
-        return run([self.python, "-c", self.SHIM, "test", "config.yaml"], self.folder).to_result(self.BLEU)[-1][1]
+        return run([self.python, "-c", self.SHIM, "test", "config.yaml"], self.folder).found(self.BLEU)[-1][1]
 
     def _config(self, training: dict[str, object]) -> str:
         source, target = self.languages
