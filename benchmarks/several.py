@@ -1,9 +1,9 @@
-"""One completion at a time, by compiled steps: a token in each call, and several in a call that chooses them itself.
+"""Speed of one completion at a time by compiled steps: one token per call, or several tokens per call.
 
-Passages of the held-out text are continued. The same text: up to the first difference, which comes where two tokens are
-as likely within the rounding of the precision.
+Passages of the held-out text are continued. "Same text" is the share up to the first difference, which occurs where two
+tokens are equally likely within rounding.
 
-Run: python -m benchmarks.several RUN [ROUNDS] [TOKENS]      (a writer that was quickened)
+Run: python -m benchmarks.several RUN [ROUNDS] [TOKENS]      (an optimized writer)
 """
 
 import sys
@@ -24,22 +24,24 @@ from penwright.workflows.load import load_generator, open_run
 NAME = "several"
 N_PROMPTS, PROMPT_CHARACTERS = 8, 60
 TEMPERATURES = (0.0, 0.8)
-WAYS = ("a token in each call", "several in a call")
+WAYS = ("one token per call", "several tokens per call")
 
 
 class Written(NamedTuple):
+    """Texts, and the speed at which they were generated."""
+
     texts: list[str]
-    pace: float  # tokens a second
+    pace: float  # tokens per second
 
 
 def main(run: Path, rounds: int = 3, n_tokens: int = 128) -> None:
-    """Both ways in turn, so many times."""
+    """Run both ways in turn, `rounds` times after a warm-up."""
     generator, prompts = load_generator(run), passages(run)
     several = generator._stepper._compiled("several", generator.model.embedding.tokens.weight.device)
     if several is None:
-        raise SystemExit(f"{run} has no compiled step for several tokens: `penwright optimize {run}` first")
+        raise SystemExit(f"{run} has no compiled step for several tokens. Run `penwright optimize {run}` first")
     found: dict[tuple[str, float], list[Written]] = {}
-    for turn in range(rounds + 1):  # the first is to get warm
+    for turn in range(rounds + 1):  # the first one is a warm-up
         for temperature in TEMPERATURES:
             settings = DecodingSettings(max_new_tokens=n_tokens, temperature=temperature)
             for way, compiled in zip(WAYS, (None, several), strict=True):
@@ -63,7 +65,7 @@ def main(run: Path, rounds: int = 3, n_tokens: int = 128) -> None:
 
 
 def passages(run: Path) -> list[str]:
-    """Of the held-out text."""
+    """Return prompts from the held-out text."""
     it = open_run(run)
     documents = [document for document in open_corpus_of(it).held_out if isinstance(document, Document)]
     text = "".join(chunk for document in documents for chunk in document.chunks)
@@ -72,7 +74,7 @@ def passages(run: Path) -> list[str]:
 
 
 def write(generator: Generator, prompts: Sequence[str], settings: DecodingSettings) -> Written:
-    """One after the other."""
+    """Continue the prompts one after the other."""
     begin = perf_counter()
     done = [generator.generate(prompt, settings)[0] for prompt in prompts]
     seconds = perf_counter() - begin
