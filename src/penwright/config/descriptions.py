@@ -78,11 +78,11 @@ def type_in_words(field: FieldInfo) -> str:
 
 
 @cache
-def field_comments(kind: type[BaseModel]) -> dict[str, str]:
-    """Return the comment in the source of each field of a class and of its bases."""
+def field_comments(kind: type) -> dict[str, str]:
+    """Return the comment in the source of each annotated field of a class and of its bases."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):
-        if issubclass(base, BaseModel) and base is not BaseModel:
+        if base is not BaseModel and "__annotations__" in vars(base):
             found |= _comments_in(inspect.cleandoc("\n" + inspect.getsource(base)))
     return found
 
