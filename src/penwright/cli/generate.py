@@ -116,7 +116,7 @@ def command(
 
     Sampling options default to the run's [decoding] settings, which `penwright config RUN` prints.
     """
-    from penwright.config import DecodingSettings, merge, parse_override, validate
+    from penwright.config import DecodingSettings, merge, parse_override, validate, with_present_names
     from penwright.workflows.load import load_generator
 
     inputs = [prompt] if prompts is None else lines_of(read_text(prompts))
@@ -148,7 +148,8 @@ def command(
             "seed": seed,
         }
     )
-    table = merge(generator.defaults.model_dump(), flags, *(parse_override(text) for text in set_ or []))
+    overrides = (with_present_names(parse_override(text), "decoding.") for text in set_ or [])
+    table = merge(generator.defaults.model_dump(), flags, *overrides)
     settings = validate(DecodingSettings, table, "the options")
     if not (json or jsonl or novelty or n > 1 or prompts is not None):
         _stream(generator, prompt, settings)
