@@ -48,13 +48,13 @@ def read_toml(path: Path) -> Table:
         raise PenwrightError(f"there is no recipe {path}") from None
     except OSError as error:
         raise PenwrightError(f"{path} cannot be read as a recipe: {error}") from None
-    return parse_toml(content, path)
+    return with_present_names(parse_toml(content, path))
 
 
 def parse_toml(content: bytes, path: Path) -> Table:
     """Parse the content of a recipe file; raise PenwrightError, naming `path`, if it is not valid."""
     try:
-        return with_present_names(tomllib.loads(content.decode("utf-8-sig")))
+        return tomllib.loads(content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise PenwrightError(f"{path} cannot be read as a recipe: {error}") from None
     except tomllib.TOMLDecodeError as error:
@@ -96,14 +96,14 @@ def merge(*tables: Mapping[str, Any]) -> Table:
     return merged
 
 
-def with_present_names(table: Mapping[str, Any], above: str = "") -> Table:
-    """Return nested tables in which renamed settings have their present names; warn about each old name."""
+def with_present_names(table: Mapping[str, Any], above: str = "", warns: bool = True) -> Table:
+    """Return nested tables in which renamed settings have their present names; warn of each old name if `warns`."""
     found: Table = {}
     for key, value in table.items():
         name = RENAMED.get(f"{above}{key}", key)
-        if name != key:
+        if name != key and warns:
             warn(f"the setting {above}{key} is now called {above}{name}", PenwrightWarning, stacklevel=2)
-        found[name] = with_present_names(value, f"{above}{key}.") if isinstance(value, Mapping) else value
+        found[name] = with_present_names(value, f"{above}{key}.", warns) if isinstance(value, Mapping) else value
     return found
 
 
