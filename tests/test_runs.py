@@ -323,7 +323,8 @@ def test_lines_that_are_no_records_are_left_out(run: Run) -> None:
 
 
 def test_a_recipe_of_an_older_version_is_read_without_a_warning(run: Run, recwarn: pytest.WarningsRecorder) -> None:
-    recipe = 'task = "generate"\n[data]\ntrain = ["a.txt"]\n[model]\n[training]\nsteps = 1\naverage = 0.5\n[decoding]\noutlook = 2.0\n'
+    data = 'task = "generate"\n[data]\ntrain = ["a.txt"]\n[model]\n'
+    recipe = f"{data}[training]\nsteps = 1\naverage = 0.5\n[decoding]\noutlook = 2.0\n"
     (run.folder / "recipe.toml").write_text(recipe, encoding="utf-8")
     assert run.recipe.training.ema_decay == 0.5 and run.recipe.decoding.beam_patience == 2.0
     assert not [each for each in recwarn if issubclass(each.category, PenwrightWarning)]
