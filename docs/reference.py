@@ -20,7 +20,8 @@ from penwright.config import SIZES, DecodingSettings, Recipe, TableDescription, 
 from penwright.serving.app import create_app
 from penwright.serving.settings import ServingSettings
 
-ROOT = Path(__file__).parents[1]
+DOCS = Path(__file__).parent.resolve()
+ROOT = DOCS.parent
 PLACEHOLDER = re.compile(r"^<!-- reference: ([a-z]+) -->$", re.MULTILINE)
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)")
 TYPES = {"str": "string", "int": "integer", "int range": "integer", "float range": "float", "list[str]": "string"}
@@ -46,7 +47,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def code(text: str) -> str:
     """Return a text as code inside a table cell."""
-    return "`" + text.replace("|", "\\|") + "`" if text else ""
+    return "`" + text.replace("|", "\\|").replace("\n", "\\n") + "`" if text else ""
 
 
 def prose(text: str) -> str:
@@ -109,10 +110,10 @@ def _table_section(described: TableDescription) -> str:
 
 
 def _settings_table(described: TableDescription, prefix: str = "") -> str:
-    variant = f"{described.variant}-" if described.variant else ""
+    prefix += f"{described.variant}-" if described.variant else ""
     rows = [
         [
-            f"{code(each.name)}{{#{prefix}{variant}{each.name}}}",
+            f"{code(each.name)}{{#{prefix}{each.name.replace('.', '-')}}}",
             re.sub(r'"[^"]+"', lambda found: code(found[0]), prose(each.type)),
             _default(each.default, each.meaning),
             prose(each.meaning),
@@ -286,22 +287,35 @@ SECTIONS: dict[str, Callable[[], str]] = {
 }
 
 
-def fill(app: Sphinx, page: str, source: list[str]) -> None:
-    """Replace the comments of a page with what they ask for."""
-    source[0] = PLACEHOLDER.sub(lambda found: SECTIONS[found[1]](), source[0])
+def relink(text: str, origin: Path, place: Path) -> str:
+    """Return a text of the folder `origin` with its links as a page in the folder `place` needs them.
+
+    The site has the pages of docs/ and CONTRIBUTING.md. Links to folders and to other Markdown files of the repository
+    become plain text; other files are copied to the site.
+    """
+
+    def link(found: re.Match[str]) -> str:
+        image, label, target, anchor = found.groups()
+        path = (origin / target).resolve()
+        if path == ROOT / "CONTRIBUTING.md":
+            path = DOCS / "contributing.md"
+        is_outside = path.suffix == ".md" and path.is_file() and not path.is_relative_to(DOCS)
+        if is_outside or path.is_dir():
+            return label
+        return f"{image}[{label}]({relpath(path, place)}{anchor or ''})"
+
+    return LINK.sub(link, text)
 
 
-def relink(app: Sphinx, path: Path, page: str, content: list[str]) -> None:
-    """Make links of an included file of the repository relative to the page; links to folders become plain text."""
+def read_page(app: Sphinx, page: str, source: list[str]) -> None:
+    """Replace the comments of a page with what they ask for, and adapt its links."""
+    folder = Path(app.env.doc2path(page)).parent
+    source[0] = PLACEHOLDER.sub(lambda found: SECTIONS[found[1]](), relink(source[0], folder, folder))
 
-    def moved(found: re.Match[str]) -> str:
-        image, text, target, anchor = found.groups()
-        target = (app.srcdir / path).parent / target
-        if target.is_dir():
-            return text
-        return f"{image}[{text}]({relpath(target, app.env.doc2path(page).parent)}{anchor or ''})"
 
-    content[0] = LINK.sub(moved, content[0])
+def read_included(app: Sphinx, path: Path, page: str, content: list[str]) -> None:
+    """Adapt the links of a file that a page includes."""
+    content[0] = relink(content[0], (app.srcdir / path).parent, Path(app.env.doc2path(page)).parent)
 
 
 def list_fields(app: Sphinx, what: str, name: str, kind: Any, options: Any, lines: list[str]) -> None:
@@ -320,8 +334,8 @@ def skip_field(app: Sphinx, what: str, name: str, member: Any, skip: bool, optio
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the events."""
-    app.connect("source-read", fill)
-    app.connect("include-read", relink)
+    app.connect("source-read", read_page)
+    app.connect("include-read", read_included)
     app.connect("autodoc-process-docstring", list_fields)
     app.connect("autodoc-skip-member", skip_field)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

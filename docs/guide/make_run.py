@@ -89,7 +89,7 @@ CRAMMER: Settings = {
     "tokenizer": {"type": "characters"},
     "model": {"d_model": 96, "n_layers": 2, "n_heads": 4, "context_length": 96, "dropout": 0.0},
     "optimizer": {"weight_decay": 0.0},
-    "training": {"evaluate_every": 15, "batch_tokens": 2_048, "mind_over_fitting": False},
+    "training": {"evaluate_every": 15, "batch_tokens": 2_048, "cooldown_on_overfitting": False},
 }
 
 if __name__ == "__main__":
