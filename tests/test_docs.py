@@ -1,10 +1,11 @@
 """The reference names every command, setting and public Python name, and broken links are found."""
 
-import importlib.util
+import importlib
 import inspect
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from html import unescape
 from pathlib import Path
 from types import ModuleType
@@ -39,13 +40,11 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {page: (folder / f"{page}.html").read_text("utf-8") for page in PAGES}
 
 
-def module(name: str) -> ModuleType:
-    """A module of docs/."""
-    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """Imports a module of docs/."""
+    monkeypatch.syspath_prepend(DOCS)
+    return importlib.import_module
 
 
 def rows(table: str) -> list[list[str]]:
@@ -100,15 +99,15 @@ def test_routes_are_described(reference: dict[str, str], route: str) -> None:
     assert re.search(rf"<h3>{re.escape(route)}", reference["server"])
 
 
-def test_no_generated_table_is_empty(reference: dict[str, str]) -> None:
+def test_no_generated_table_is_empty(reference: dict[str, str], module: Callable[[str], ModuleType]) -> None:
     tables = [table for page in PAGES for table in TABLE.findall(reference[page])]
     assert len(tables) > 100
     assert [table[:200] for table in tables if not rows(table)] == []
     with pytest.raises(ValueError, match="empty"):
-        module("reference").table(("Setting", "Type"), [])
+        module("markdown_parts").table(("Setting", "Type"), [])
 
 
-def test_a_link_without_a_page_or_an_anchor_is_found(tmp_path: Path) -> None:
+def test_a_link_without_a_page_or_an_anchor_is_found(tmp_path: Path, module: Callable[[str], ModuleType]) -> None:
     links = ["#here", "#gone", "other.html", "other.html#there", "other.html#gone", "gone.html", "https://gone.invalid"]
     body = "".join(f'<a href="{link}">x</a>' for link in links)
     (tmp_path / "page.html").write_text(f'<h1 id="here">x</h1>{body}<img src="gone.png">', "utf-8")
@@ -122,7 +121,7 @@ def test_a_link_without_a_page_or_an_anchor_is_found(tmp_path: Path) -> None:
     ]
 
 
-def test_links_outside_the_site_do_not_break_it() -> None:
+def test_links_outside_the_site_do_not_break_it(module: Callable[[str], ModuleType]) -> None:
     relink = module("reference").relink
     text = "[a](../CONTRIBUTING.md) [b](../README.md#x) [c](../recipes) [d](glossary.md#x) [e](../Makefile) [f](https://x.org)"
     found = relink(text, DOCS, DOCS)
