@@ -4,8 +4,8 @@
     {value}   inserts the value of an expression into a sentence
     {try}     shows commands; RUN, TRANSLATOR and CLASSIFIER become the folders of the runs
 
-Formulas become MathML, which browsers draw without a script. Options (-D): `runs` is the folder that make_run.py filled;
-`run` and `text` are a reader's own run and a text for it.
+Formulas become MathML, which browsers draw without a script. Options (-D): `runs` is the folder that make_run.py
+filled; `run` and `text` are a reader's own run and a text for it.
 """
 
 from collections.abc import Sequence
