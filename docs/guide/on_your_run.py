@@ -73,7 +73,7 @@ def names(runs: str, run: str, text: str) -> dict[str, Any]:
 
 
 def _sample(run: Path) -> str:
-    """Return the beginning of a held-out text of the run."""
+    """Return the beginning of the prompt of the last sample of a run."""
     prompts = [record["prompt"] for record in Run.open(run).records("samples.jsonl")]
     return str(prompts[-1])[:LONGEST].strip() if prompts else ""
 
