@@ -15,6 +15,9 @@ from operator import or_
 from types import ModuleType, UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
+import penwright.classification.classifier
+import penwright.translation.translator
+
 from .documentation import FENCE
 
 
@@ -216,7 +219,7 @@ def _imported_for_types(module: str) -> dict[str, object]:
     """Return the names that a module imports for type checkers only."""
     tree = ast.parse(inspect.getsource(sys.modules[module]))
     blocks = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
-    names: dict[str, object] = {}
+    names: dict[str, object] = {"penwright": penwright}  # annotations name classes by their modules
     for statement in (statement for block in blocks for statement in block.body):
         exec(ast.unparse(statement), names)
     return names
