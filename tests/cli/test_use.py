@@ -108,7 +108,7 @@ def test_evaluate_reads_files_of_ones_own(penwright: Command, runs: Path, tmp_pa
     (tmp_path / "mine.txt").write_text("It was day 3, and the rain fell.\n", encoding="utf-8")
     done = penwright("evaluate", runs / "writer", tmp_path / "mine.txt", "--json")
     assert done.returncode == 0, done.stderr
-    assert "33 bytes" in done.stdout
+    assert "33 held-out bytes" in done.stdout
 
 
 def test_a_blank_line_gets_no_label_and_stays_a_line(penwright: Command, runs: Path) -> None:

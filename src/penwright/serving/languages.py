@@ -29,7 +29,7 @@ NAMES = {
 UNKNOWN = Languages("source", "target")
 
 
-class Guess(NamedTuple):
+class LanguageGuess(NamedTuple):
     """A possible language of a text, and the mean probability per token that its translator reaches."""
 
     language: str
@@ -41,14 +41,14 @@ def languages_of(name: str, it: OpenedRun) -> Languages:
     return languages_in(name) or known_languages(it.recipe, it.card) or UNKNOWN
 
 
-async def detect(text: str, translators: Sequence[ModelWorker]) -> list[Guess]:
+async def detect(text: str, translators: Sequence[ModelWorker]) -> list[LanguageGuess]:
     """Rank the source languages of the translators by how likely the text is in them, best first."""
     guesses = []
     for served in translators:
         (found,) = await served.translate([text], TranslationChoices(beam_size=1))
         n_tokens = len(found.candidates[0].pieces)
         share = exp(found.candidates[0].log_prob / n_tokens) if n_tokens else 0.0
-        guesses.append(Guess(languages_of(served.name, served.opened).source, share))
+        guesses.append(LanguageGuess(languages_of(served.name, served.opened).source, share))
     best = sorted(guesses, key=lambda guess: -guess.share)
     return list({guess.language: guess for guess in reversed(best)}.values())[::-1]
 

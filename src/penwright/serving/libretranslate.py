@@ -12,7 +12,7 @@ from penwright.errors import UsageError
 from penwright.serving.errors import PLAIN_REFUSALS
 from penwright.serving.fields import LARGEST, MOST_ENTRIES, Limits, Name, Registry, Text, check_texts
 from penwright.serving.html_tags import Piece, pieces, texts_of, with_texts
-from penwright.serving.languages import Guess, detect, languages_of, name_of
+from penwright.serving.languages import LanguageGuess, detect, languages_of, name_of
 from penwright.serving.model_worker import ModelRegistry, ModelWorker, TranslationChoices
 from penwright.serving.request_bodies import FORM, PARTS, kind_of, read_fields
 
@@ -163,7 +163,9 @@ def _translators(shelf: ModelRegistry) -> list[ModelWorker]:
     return [served for served in shelf if served.kind == "translator"]
 
 
-async def _translator(shelf: ModelRegistry, asked: ToTranslate, sample: str) -> tuple[ModelWorker, Guess | None]:
+async def _translator(
+    shelf: ModelRegistry, asked: ToTranslate, sample: str
+) -> tuple[ModelWorker, LanguageGuess | None]:
     """Return the translator for a request and, if its source is "auto", the detected language."""
     pairs = {served: languages_of(served.name, served.opened) for served in _translators(shelf)}
     suitable = [served for served, pair in pairs.items() if asked.target in {pair.target, "target"}]

@@ -18,7 +18,7 @@ from penwright.serving.model_worker import ModelWorker
 router = APIRouter(prefix="/v1", responses=REFUSALS)
 
 
-class ModelCard(BaseModel):
+class ModelEntry(BaseModel):
     """A model that is served."""
 
     id: str
@@ -31,7 +31,7 @@ class ModelList(BaseModel):
     """All served models."""
 
     object: Literal["list"] = "list"
-    data: list[ModelCard]
+    data: list[ModelEntry]
 
 
 @router.get("/models")
@@ -41,7 +41,7 @@ async def models(shelf: Registry) -> ModelList:
 
 
 @router.get("/models/{name}")
-async def model(name: str, shelf: Registry) -> ModelCard:
+async def model(name: str, shelf: Registry) -> ModelEntry:
     """Return one served model."""
     return _card(shelf.get(name))
 
@@ -81,5 +81,5 @@ def _event(data: BaseModel) -> str:
     return f"data: {data.model_dump_json()}\n\n"
 
 
-def _card(served: ModelWorker) -> ModelCard:
-    return ModelCard(id=served.name, created=served.created)
+def _card(served: ModelWorker) -> ModelEntry:
+    return ModelEntry(id=served.name, created=served.created)

@@ -15,26 +15,26 @@ KEYS: Mapping[str, Mapping[str, type]] = {  # required keys of a line, with the 
 }
 
 
-class Records(NamedTuple):
+class RunRecords(NamedTuple):
     """The valid records of a file, and a description of the damaged lines."""
 
     lines: Sequence[Record]
     problem: str  # "" if there is none
 
 
-def read_records(path: Path) -> Records:
+def read_records(path: Path) -> RunRecords:
     """Return the records of steps.jsonl, metrics.jsonl or samples.jsonl; none if the file is missing.
 
     An incomplete last line, which a killed process leaves, is not reported.
     """
     if not path.is_file():  # missing, or a pipe, which would never end
-        return Records((), "")
+        return RunRecords((), "")
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - MOST_BYTES))
             content = file.read(MOST_BYTES)
     except OSError as error:
-        return Records((), f"{path.name} cannot be read: {error.strerror}")
+        return RunRecords((), f"{path.name} cannot be read: {error.strerror}")
     found, bad = [], []
     *whole, rest = content.split(b"\n")
     for number, line in enumerate([*whole, rest], start=1):
@@ -43,7 +43,7 @@ def read_records(path: Path) -> Records:
             found.append(record)
         elif line.strip() and number <= len(whole):
             bad.append(number)
-    return Records(found, _problem(path.name, bad))
+    return RunRecords(found, _problem(path.name, bad))
 
 
 def finite_or_none(value: object) -> float | None:
