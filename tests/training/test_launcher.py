@@ -19,10 +19,10 @@ from penwright.training.signals import ONE_REQUEST, stop_requests, treat_as_ctrl
 PRETENDED = """
 import os, signal, sys, time
 from pathlib import Path
-from penwright.training.launcher import guard_this_rank, told
+from penwright.training.launcher import guard_this_rank, env_int
 from penwright.training.rank_table import Field, RankTable
 
-rank, folder = told("RANK", 0), Path(os.environ["PRETENDED"])
+rank, folder = env_int("RANK", 0), Path(os.environ["PRETENDED"])
 table = RankTable.inherited(2)
 stopping = []
 for number in (signal.SIGINT, signal.SIGTERM):
