@@ -11,7 +11,8 @@ from penwright.errors import PenwrightError, PenwrightWarning
 from penwright.run.checkpoints import step_of
 from penwright.run.folder import Run
 from penwright.run.stop_file import mark_stopped
-from penwright.workflows import api, load
+from penwright.workflows import api
+from penwright.workflows.evaluate import evaluate
 from penwright.workflows.plan import prepare
 from penwright.workflows.train import resume, train
 
@@ -84,7 +85,7 @@ def test_a_link_in_a_run_is_refused_by_name_and_what_it_points_to_stays(place: P
 
 
 @pytest.mark.parametrize("part", ["recipe.toml", "tokenizer.json", "corpus.json", "checkpoints"])
-@pytest.mark.parametrize("use", [api.load, load.evaluate])
+@pytest.mark.parametrize("use", [api.load, evaluate])
 def test_nothing_is_read_through_a_link(place: Path, part: str, use: Callable[[Path], object]) -> None:
     run = place / "here" / "run"
     (run / part).rename(place / "elsewhere")

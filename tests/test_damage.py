@@ -16,7 +16,9 @@ import torch
 from penwright.errors import PenwrightError, PenwrightWarning
 from penwright.run.folder import Run
 from penwright.training.loop import Observer
-from penwright.workflows import api, load
+from penwright.workflows import api
+from penwright.workflows.evaluate import evaluate
+from penwright.workflows.export import export as export_run
 from penwright.workflows.optimize import calibrate
 from penwright.workflows.plan import prepare
 from penwright.workflows.train import resume, train
@@ -41,7 +43,7 @@ def label(folder: Path) -> object:
 
 
 def measure(folder: Path) -> object:
-    return str(load.evaluate(folder))
+    return str(evaluate(folder))
 
 
 def trust(folder: Path) -> object:
@@ -68,7 +70,7 @@ def go_on(folder: Path) -> object:
 def export(folder: Path) -> object:
     output = folder.with_name(f"{folder.name}-exported")
     try:
-        load.export(folder, "huggingface", output)
+        export_run(folder, "huggingface", output)
         return {path.name: path.read_bytes() for path in output.iterdir()}
     finally:
         shutil.rmtree(output, ignore_errors=True)

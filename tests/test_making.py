@@ -13,6 +13,7 @@ from penwright.training import trainer
 from penwright.training.loop import Observer
 from penwright.workflows import load
 from penwright.workflows import train as train_workflow
+from penwright.workflows.evaluate import evaluate
 from penwright.workflows.plan import new_run_folder, prepare, read_recipe
 from penwright.workflows.train import resume, train
 
@@ -85,15 +86,15 @@ def test_a_run_finds_its_text_from_other_folders_and_after_both_were_moved(
     asked = {"task": "generate", "data": {"train": ["nov*.txt"]}, "model": sizes, "training": {"steps": 2}}
     train(prepare(asked), Path("runs/novel"))
     monkeypatch.chdir(elsewhere)
-    scores = load.evaluate(here / "runs" / "novel")
+    scores = evaluate(here / "runs" / "novel")
     here.rename(there)
-    assert load.evaluate(there / "runs" / "novel") == scores
+    assert evaluate(there / "runs" / "novel") == scores
     resume(there / "runs" / "novel", {"training": {"steps": 3}})
     assert Run(there / "runs" / "novel").recipe.data.train == ("nov*.txt",)
     (there / "novel.txt").unlink()
     (elsewhere / "nov.txt").unlink()
     with pytest.raises(PenwrightError, match=r"no file matches the pattern nov\*.txt"):
-        load.evaluate(there / "runs" / "novel")
+        evaluate(there / "runs" / "novel")
 
 
 @pytest.fixture
@@ -111,12 +112,12 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_what_was_trained_on_is_not_measured_as_held_out(trained: Path) -> None:
     with pytest.raises(PenwrightError, match=r"how the data is read"):
-        load.evaluate(trained, changes={"data": {"held_out": 0.5}})
+        evaluate(trained, changes={"data": {"held_out": 0.5}})
     text = Path("novel.txt").read_text(encoding="utf-8")
     Path("novel.txt").write_text(text[: len(text) // 2], encoding="utf-8")
     with pytest.raises(PenwrightError, match=r"novel\.txt changed since.*name other files"):
-        load.evaluate(trained)
-    assert load.evaluate(trained, ["novel.txt"])
+        evaluate(trained)
+    assert evaluate(trained, ["novel.txt"])
 
 
 @pytest.mark.parametrize("moved", ["../moved/novel.txt", ["../moved/novel.txt"]], ids=["a file", "a list"])
@@ -132,7 +133,7 @@ def test_what_changes_when_a_run_goes_on_stays_changed(
     monkeypatch.chdir("..")
     recipe = Run(trained).recipe
     assert recipe.data.train == ("moved/novel.txt",) and recipe.decoding.temperature == 0.3
-    assert load.evaluate(trained)
+    assert evaluate(trained)
 
 
 @pytest.mark.parametrize("wanted", ["gpu", "cuda:77"])
@@ -141,7 +142,7 @@ def test_a_device_that_is_not_here_is_refused_by_name(trained: Path, wanted: str
         with pytest.raises(UsageError, match=f"device: '{wanted}' cannot be used here"):
             use(trained, device=wanted)
     with pytest.raises(UsageError, match=f"device: '{wanted}' cannot be used here"):
-        load.evaluate(trained, device=wanted, precision="float32")
+        evaluate(trained, device=wanted, precision="float32")
 
 
 def test_a_step_that_a_gpu_cannot_hold_ends_with_advice(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +227,7 @@ def test_looks_read_some_windows_of_much_held_out_text_as_if_they_were_all(
     asked = {"task": "generate", "data": data, "model": sizes, "training": {"steps": 1, "batch_tokens": 64}}
     train(prepare(asked), Path("brief"), [Listener()])
     assert any("one in 10 windows" in word for word in Listener.words)
-    looked, whole = Run(Path("brief")).records("metrics.jsonl")[-1], load.evaluate(Path("brief"))
+    looked, whole = Run(Path("brief")).records("metrics.jsonl")[-1], evaluate(Path("brief"))
     for score in whole:
         assert looked[score.name] == pytest.approx(score.value, rel=0.01) and looked[score.name] != score.value
 

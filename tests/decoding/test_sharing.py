@@ -98,8 +98,8 @@ def test_an_interruption_ends_all() -> None:
 
 @COPIES
 def test_nobody_outlives_a_process_that_is_killed() -> None:
-    code = "import os, time; from penwright.translation.worker_processes import WorkerPool; t = WorkerPool(lambda _: os.getpid(), 3)"
-    code += "; print(*t('abc'), flush=True); time.sleep(60)"
+    code = "import os, time; from penwright.translation.worker_processes import WorkerPool"
+    code += "; t = WorkerPool(lambda _: os.getpid(), 3); print(*t('abc'), flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         pids = list(map(int, process.stdout.readline().split()))
