@@ -1,6 +1,7 @@
-"""One engine in a process of its own, so that no two pools of threads meet: a job comes in as a line, its texts go out.
+"""One engine in its own process, so that thread pools do not compete: it reads a job per line and prints its texts.
 
-Run by benchmarks/engines.py with the engine as JSON; with "cold" after it, it writes one token and ends.
+`benchmarks/engines.py` starts it with the engine as JSON. With "cold" as the second argument, it generates one token
+and exits.
 """
 
 import json
@@ -13,23 +14,23 @@ from time import perf_counter
 from typing import NamedTuple, Protocol
 
 THREADS = 2
-LEAST_SECONDS = 0.5  # a short job is done again and again: threads of the engine before may not sleep yet
+LEAST_SECONDS = 0.5  # repeat a short job for this long: threads of the previous engine may still be spinning
 Tokens = Sequence[Sequence[int]]
 
 
 class Engine(NamedTuple):
-    """What runs which folder, and how."""
+    """An engine, the folder of its model, and its settings."""
 
     kind: str  # ours, ctranslate2 or llama.cpp
     task: str
     folder: str
     precision: str = "float32"
-    workers: int = 1  # CTranslate2 shares its threads among so many; ours are processes
+    workers: int = 1  # CTranslate2 divides its threads among them; ours are processes
     threads: int = THREADS
 
 
 class Job(NamedTuple):
-    """Texts to continue or to translate, as tokens, all as long as each other; each gets just n_new tokens."""
+    """Texts of equal length to continue or translate, as tokens; each gets exactly `n_new` tokens."""
 
     texts: Tokens
     n_new: int
@@ -37,14 +38,14 @@ class Job(NamedTuple):
 
 
 class Writer(Protocol):
-    """An engine that is loaded."""
+    """A loaded engine."""
 
     def write(self, job: Job) -> list[str]:
-        """The best text for each of the job's."""
+        """Return the best text for each text of the job."""
 
 
 class Ours:
-    """Penwright, through what its Generator and its Translator call."""
+    """Penwright, through the functions that its Generator and Translator call."""
 
     def __init__(self, engine: Engine):
         import torch
@@ -129,7 +130,7 @@ class Ours:
 
 
 class CTranslate2:
-    """Two threads of one worker, or two workers of one thread each, which take half of a batch each."""
+    """CTranslate2 with one worker of two threads, or with two workers of one thread, which take half a batch each."""
 
     def __init__(self, engine: Engine):
         import ctranslate2
@@ -161,7 +162,7 @@ class CTranslate2:
 
 
 class LlamaCpp:
-    """Its server, without the network; a place in the batch for each text."""
+    """The server of llama.cpp, called without the network, with one slot per text."""
 
     def __init__(self, engine: Engine):
         self.path = str(Path(engine.folder) / "model.gguf")
@@ -195,7 +196,7 @@ KINDS = {"ours": Ours, "ctranslate2": CTranslate2, "llama.cpp": LlamaCpp}
 
 
 def serve(writer: Writer) -> None:
-    """Answer jobs until there are no more, each with the seconds that it takes once this process is at work again."""
+    """Answer each job of standard input with its median seconds and its texts."""
     for line in sys.stdin:
         job, times, begin = Job(*json.loads(line)), [], perf_counter()
         while not times or perf_counter() - begin < LEAST_SECONDS:
@@ -210,5 +211,5 @@ if __name__ == "__main__":
     if sys.argv[2:] == ["cold"]:
         loaded.write(Job(json.loads(sys.stdin.readline()), 1))
         print("first token", flush=True)
-        os._exit(0)  # what comes after is not waited for
+        os._exit(0)  # the time to shut down does not count
     serve(loaded)

@@ -1,6 +1,7 @@
-"""Whether a sentence is translated the same alone, in other company, without a cache; and what lower precision changes.
+"""Compare translations of a sentence alone, in batches, without a cache, and in lower precision.
 
-Shares are of sentences whose tokens are all the same. "Together" is in batches of similar length, as `translate` does.
+Figures are the share of sentences with exactly the same tokens. "Same as float32" uses batches of similar length, as
+`translate` does.
 
 Run: python -m benchmarks.exactness RUN SOURCES REFERENCES [SENTENCES]
 """
@@ -38,7 +39,7 @@ Rows = Callable[[Sequence[Tokens], int], Branching]
 
 
 class Uncached:
-    """Rows whose whole target is read again for every token: the plain model, to compare with."""
+    """A reference that runs the model on the whole target for every token."""
 
     def __init__(self, model: EncoderDecoder, sources: Sequence[Tokens], start_id: int):
         self._model = model
@@ -46,37 +47,37 @@ class Uncached:
         self._targets = torch.full((len(sources), 1), start_id)
 
     def first(self) -> Tensor:
-        """The logits after the start token."""
+        """Return the logits after the start token."""
         return self._model.output(self._model.hidden(self._targets, self._encoded)[:, -1]).float()
 
     def step(self, tokens: Tensor) -> Tensor:
-        """Append a token to each row; the logits of the one after it."""
+        """Append a token to each row; return the logits of the next one."""
         self._targets = torch.cat([self._targets, tokens[:, None]], dim=1)
         return self.first()
 
     def several(self, token: Tensor, rule: TokenRule) -> tuple[GeneratedToken, ...]:
-        """One by one."""
+        """Return nothing: tokens are chosen one by one."""
         return ()
 
     def beams(self, tokens: Tensor, rule: BeamRule) -> tuple[BeamStep, ...]:
-        """Step by step."""
+        """Return nothing: steps are taken one by one."""
         return ()
 
     def select(self, rows: Tensor) -> None:
-        """Keep these rows."""
+        """Keep only these rows."""
         self._encoded, self._targets = self._encoded.select(rows), self._targets[rows]
 
     def branch(self, n: int) -> None:
-        """Each source n times."""
+        """Repeat each source n times."""
         self.select(torch.arange(len(self._targets)).repeat_interleave(n))
 
     def reorder(self, rows: Tensor) -> None:
-        """The sources stay as they are."""
+        """Reorder the targets; the sources stay in place."""
         self._targets = self._targets[rows]
 
 
 class Translations:
-    """All sentences by one model and beam size, in whatever batches."""
+    """Translations of all sentences by one model and beam size, in any batches."""
 
     def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, sources: Sequence[Tokens], beam_size: int):
         self.model, self.tokenizer, self.sources = model.eval(), tokenizer, sources
@@ -84,7 +85,7 @@ class Translations:
 
     @torch.inference_mode()
     def in_batches(self, batches: Iterator[Sequence[int]], *, cached: bool = True) -> list[Tokens]:
-        """The best translation of each, in the order of the sources."""
+        """Return the best translation of each source, in order."""
         found: dict[int, Tokens] = {}
         for batch in batches:
             sources = [self.sources[number] for number in batch]
@@ -103,15 +104,17 @@ class Translations:
         return Uncached(self.model, sources, self.tokenizer.start_id)
 
     def together(self) -> list[Tokens]:
+        """Translate in batches of similar length."""
         return self.in_batches(self.by_length())
 
     def by_length(self) -> Iterator[Sequence[int]]:
+        """Yield batches of similar length, as indices of sources."""
         lengths = [len(source) for source in self.sources]
         return iter(batches_by_length(lengths, BATCH_TOKENS // self.settings.beam_size))
 
 
 def main(run: Path, sources: Path, references: Path, n: int = 1000) -> None:
-    """Every precision, greedy and with five beams."""
+    """Measure every precision, greedy and with five beams."""
     translator = load_translator(run, precision="float32")
     tokenizer = translator.tokenizer
     texts, wanted = (path.read_text(encoding="utf-8").splitlines()[:n] for path in (sources, references))
@@ -130,7 +133,7 @@ def main(run: Path, sources: Path, references: Path, n: int = 1000) -> None:
             figures = {
                 "same as float32, %": [_same(found, exact[beam_size])],
                 "alone, %": [_same(found, trial.in_batches([number] for number in range(len(tokens))))],
-                "shuffled by sevens, %": [_same(found, trial.in_batches(_shuffled(len(tokens))))],
+                "in shuffled batches of seven, %": [_same(found, trial.in_batches(_shuffled(len(tokens))))],
                 "without a cache, %": [_same(found, trial.in_batches(trial.by_length(), cached=False))],
                 "BLEU": [bleu],
             }

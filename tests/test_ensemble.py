@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from penwright.application import Application
 from penwright.config import Table, merge
 from penwright.errors import Interrupted, PenwrightError
 from penwright.run.folder import Run
-from penwright.tasks import Application
 from penwright.training.auto import planner
 from penwright.training.loop import Observer
 from penwright.workflows import ensemble

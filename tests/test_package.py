@@ -1,5 +1,7 @@
 """The Python API: names, keyword arguments and reprs."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -113,3 +115,19 @@ def test_the_first_weights_stay_and_are_loaded_by_their_folder(folder: Path) -> 
 def test_the_old_name_of_optimize_says_the_new_one(folder: Path) -> None:
     with pytest.warns(PenwrightWarning, match=r"penwright\.optimize"), pytest.raises(PenwrightError):
         penwright.quicken(folder / "nowhere", quiet=True)
+
+
+LOADED = """
+import sys, warnings, penwright
+warnings.simplefilter("ignore")
+penwright.load(sys.argv[1])
+print(*[name for name in sys.modules if name.startswith("penwright.")])
+"""
+
+
+@pytest.mark.parametrize("name", ["novel", "pairs"])
+def test_loading_a_run_imports_no_training_corpus_or_export_code(folder: Path, name: str) -> None:
+    done = subprocess.run([sys.executable, "-c", LOADED, folder / name], capture_output=True, text=True, check=True)
+    loaded = {name.split(".")[1] for name in done.stdout.split()}
+    assert {"model", "decoding"} <= loaded
+    assert not loaded & {"training", "data", "formats", "tasks", "evaluation", "inspection", "serving"}

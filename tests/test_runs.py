@@ -320,3 +320,11 @@ def test_lines_that_are_no_records_are_left_out(run: Run) -> None:
     assert [record["step"] for record in run.records("steps.jsonl")] == [1, 5]
     run.delete_after(4)
     assert (run.folder / "steps.jsonl").read_bytes() == b'{"step": 1}\n'
+
+
+def test_a_recipe_of_an_older_version_is_read_without_a_warning(run: Run, recwarn: pytest.WarningsRecorder) -> None:
+    data = 'task = "generate"\n[data]\ntrain = ["a.txt"]\n[model]\n'
+    recipe = f"{data}[training]\nsteps = 1\naverage = 0.5\n[decoding]\noutlook = 2.0\n"
+    (run.folder / "recipe.toml").write_text(recipe, encoding="utf-8")
+    assert run.recipe.training.ema_decay == 0.5 and run.recipe.decoding.beam_patience == 2.0
+    assert not [each for each in recwarn if issubclass(each.category, PenwrightWarning)]

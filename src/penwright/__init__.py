@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penwright.application import Application
     from penwright.config import Precision
     from penwright.errors import Say
     from penwright.evaluation.scores import Score
     from penwright.evaluation.tuning import Tuning
     from penwright.formats.export import Format
     from penwright.inspection import Inspector
-    from penwright.tasks import Application
 
 # Limit how long idle OpenMP threads of torch (libgomp) spin. With the default, training can be ten times slower on a
 # busy machine; the limit costs nothing on an idle one (benchmarks/LOG.md). libgomp reads it when torch is imported.
@@ -96,9 +96,9 @@ def resume(
 
 def load(run: AnyPath, device: str = "cpu") -> "Application":
     """Load the best model of a run, or a given checkpoint, as a Generator, a Translator or a Classifier."""
-    from penwright.workflows import api
+    from penwright.workflows.load import load
 
-    return api.load(Path(run), device)
+    return load(Path(run), device)
 
 
 def evaluate(

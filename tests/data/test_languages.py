@@ -4,7 +4,7 @@ import pytest
 
 from penwright.config import DataSettings
 from penwright.data.corpora import open_pairs
-from penwright.data.languages import languages_between, requested_languages
+from penwright.languages import languages_between, requested_languages
 
 LINES = ["eins\tone\n", "zwei\ttwo\n", "drei\tthree\n"]
 

@@ -14,7 +14,8 @@ from penwright.model import Model, make_model
 from penwright.model.decoder_only import DecoderOnly
 from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.model.encoder_only import EncoderOnly
-from penwright.tokenizers import Tokenizer, train_tokenizer
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.training import train_tokenizer
 
 SMALL: Table = {
     "d_model": 32,

@@ -9,7 +9,8 @@ from penwright.config import DecodingSettings
 from penwright.errors import UsageError
 from penwright.generation.generator import Completion, Generator
 from penwright.model.decoder_only import DecoderOnly
-from penwright.tokenizers import Tokenizer, train_tokenizer
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.training import train_tokenizer
 
 SETTINGS = DecodingSettings(max_new_tokens=20, temperature=1.0)
 

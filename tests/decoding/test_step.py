@@ -80,7 +80,7 @@ def test_every_variant_can_be_compiled(
 def test_a_damaged_step_is_named_and_done_without(writer: Callable[..., DecoderOnly], checksum: str | None) -> None:
     model = writer(VOCABULARY)
     before = logits_of(model, 1)
-    path = ahead_of_time._path(engine.Step(model), "one", engine.DecodeEngine(model).n_threads)
+    path = ahead_of_time._path(engine.DecodeStep(model), "one", engine.DecodeEngine(model).n_threads)
     path.parent.mkdir(parents=True)
     path.write_bytes(b"half of a file")
     if checksum is not None:
@@ -94,7 +94,7 @@ def test_a_damaged_step_is_named_and_done_without(writer: Callable[..., DecoderO
 def test_steps_that_others_could_have_made_are_not_run(writer: Callable[..., DecoderOnly]) -> None:
     model = writer(VOCABULARY)
     before = logits_of(model, 1)
-    path = ahead_of_time._path(engine.Step(model), "one", engine.DecodeEngine(model).n_threads)
+    path = ahead_of_time._path(engine.DecodeStep(model), "one", engine.DecodeEngine(model).n_threads)
     path.parent.mkdir(parents=True)
     path.write_bytes(b"code of a stranger")
     path.parent.chmod(0o777)
@@ -128,11 +128,11 @@ def test_what_is_compiled_wrongly_is_not_kept(
     monkeypatch.setattr(
         engine, "compile_ahead", lambda whole, part, n, graph: marked(ahead_of_time._path(whole, part, n))
     )
-    monkeypatch.setattr(engine, "load", lambda *what: lambda *inputs: [engine.Step(other)(*inputs)])
+    monkeypatch.setattr(engine, "load", lambda *what: lambda *inputs: [engine.DecodeStep(other)(*inputs)])
     with pytest.raises(PenwrightError, match="does not compute what the model does"):
         compile_unchecked(model)
     assert not engine.are_steps_kept(model) and not list(ahead_of_time.cache_folder("compiled").glob("*.pt2"))
-    monkeypatch.setattr(engine, "load", lambda *what: lambda *inputs: [engine.Step(model)(*inputs)])
+    monkeypatch.setattr(engine, "load", lambda *what: lambda *inputs: [engine.DecodeStep(model)(*inputs)])
     compile_unchecked(model)
     assert engine.are_steps_kept(model)
 
@@ -402,6 +402,6 @@ def test_what_is_compiled_in_int8_has_its_products_from_cpp_where_that_is_of_use
 def test_without_a_compiler_nothing_is_compiled_and_the_error_says_why(
     writer: Callable[..., DecoderOnly], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(toolchain, "what_is_missing", lambda: "there is no C++ compiler")
+    monkeypatch.setattr(toolchain, "missing_requirement", lambda: "there is no C++ compiler")
     with pytest.raises(PenwrightError, match="no C\\+\\+ compiler"):
         compile_steps(writer())

@@ -8,7 +8,8 @@ import torch
 from penwright.config import DecodingSettings
 from penwright.errors import PenwrightError, UsageError
 from penwright.model.encoder_decoder import EncoderDecoder
-from penwright.tokenizers import Tokenizer, train_tokenizer
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.training import train_tokenizer
 from penwright.translation.constraints.glossary import Entry, Glossary
 from penwright.translation.constraints.requirements import Constraints
 from penwright.translation.translator import Translator

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penwright.tokenizers import Tokenizer, train_tokenizer
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.training import train_tokenizer
 from penwright.translation.words import complete_last_word, joined, pieces_of_words, token_sizes, word_spans
 
 

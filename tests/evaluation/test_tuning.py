@@ -7,7 +7,7 @@ from penwright.config import DecodingSettings, ModelSettings
 from penwright.errors import PenwrightError
 from penwright.evaluation.tuning import COVERAGE_PENALTIES, LENGTH_PENALTIES, apply_trial, tune
 from penwright.model.encoder_decoder import EncoderDecoder
-from penwright.tokenizers import train_tokenizer
+from penwright.tokenizers.training import train_tokenizer
 from penwright.translation.translator import Translator
 
 SOURCES = ["abc d", "dcba", "a b c", "dd aa bb"] * 6

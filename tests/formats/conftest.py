@@ -7,7 +7,8 @@ import torch
 
 from penwright.config import ModelSettings, Table, Task, merge
 from penwright.model import Model, make_model
-from penwright.tokenizers import Tokenizer, train_tokenizer
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.training import train_tokenizer
 
 SMALL: Table = {
     "d_model": 32,

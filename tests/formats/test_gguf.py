@@ -11,7 +11,7 @@ from penwright.config import Table
 from penwright.errors import PenwrightError
 from penwright.formats.gguf import save_gguf
 from penwright.model.decoder_only import DecoderOnly
-from penwright.tokenizers import train_tokenizer
+from penwright.tokenizers.training import train_tokenizer
 
 pytest.importorskip("gguf", reason="the extra penwright[gguf] is not installed")
 xllamacpp = pytest.importorskip("xllamacpp", reason="xllamacpp, which runs llama.cpp, is not installed")

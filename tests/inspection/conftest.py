@@ -13,7 +13,8 @@ from penwright.model import make_model
 from penwright.model.decoder_only import DecoderOnly
 from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.model.encoder_only import EncoderOnly
-from penwright.tokenizers import Tokenizer, train_tokenizer
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.training import train_tokenizer
 from penwright.translation.translator import Translator
 
 SMALL: Table = {

@@ -12,7 +12,8 @@ from penwright.config import Task
 from penwright.errors import UsageError
 from penwright.inspection import Inspector
 from penwright.inspection.comparison import Comparison, TokenNlls, compare, compare_heads
-from penwright.tokenizers import Tokenizer, train_tokenizer
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.training import train_tokenizer
 
 Make = Callable[..., Inspector]
 

@@ -15,8 +15,9 @@ from penwright.errors import UsageError
 from penwright.inspection import Inspector, as_record
 from penwright.inspection.embeddings import cosines, nearest, plane
 from penwright.inspection.tokens import tokens_of
-from penwright.tokenizers import Tokenizer, train_tokenizer
+from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.tokenizer import well_formed
+from penwright.tokenizers.training import train_tokenizer
 
 Make = Callable[..., Inspector]
 HARD = ["", " ", "\n\n", "\0", "a\u2028b", "naïve 🦊🦊", "\ud83d", "</s><pad>", "é" * 50, "the fox " * 40]

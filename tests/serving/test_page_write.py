@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from penwright.decoding.unknown_tokens import never_generated
+from penwright.tokenizers.tokenizer import never_generated
 
 PLACE = "#/write?model=writer&text=It%20was&length=12&temperature=0.7&top_k=5&seed=3"
 WRITTEN = "new URLSearchParams(location.hash.split('?')[1]).get('text')"  # as the address has it

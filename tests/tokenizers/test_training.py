@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penwright.errors import PenwrightError
-from penwright.tokenizers import Tokenizer, train_tokenizer
+from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.kinds import KINDS
+from penwright.tokenizers.training import train_tokenizer
 
 STEMS = ["walk", "talk", "jump", "sleep", "wait", "paint", "play", "laugh", "śpiew", "czyt"]
 ENDINGS = ["", "s", "ed", "er", "ers", "ing", "ać", "ający"]

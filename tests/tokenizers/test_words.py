@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penwright.tokenizers import Tokenizer, encoders, train_tokenizer
+from penwright.tokenizers import Tokenizer, encoders
 from penwright.tokenizers.encoders import WORD, split_words
+from penwright.tokenizers.training import train_tokenizer
 
 PROSE = "The cat sat on the mat, and\tthe dog's  mat was\r\n\r\nsat on.\n" * 20
 NEAR = ["a", "a\0", "a\0\0", "\0", "\0a", "twelve_units", "\ntwelve_un", "thirteen_unit", "👍👍👍👍👍👍"]

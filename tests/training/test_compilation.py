@@ -17,18 +17,18 @@ CPU = torch.device("cpu")
 def test_a_long_run_on_a_cpu_is_compiled_where_there_is_a_compiler(
     missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(toolchain, "what_is_missing", lambda: missing)
+    monkeypatch.setattr(toolchain, "missing_requirement", lambda: missing)
     compiled, reason = choose_compilation(CPU, "generate", PAYS_FROM["generate"])
     assert compiled == (not missing) and missing in reason
     assert not choose_compilation(CPU, "generate", PAYS_FROM["generate"] - 1)[0]
 
 
 def test_a_gpu_compiles_where_it_can_and_an_unknown_device_never(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toolchain, "what_is_missing", lambda: "")
+    monkeypatch.setattr(toolchain, "missing_requirement", lambda: "")
     assert choose_compilation(torch.device("cuda"), "translate", PAYS_FROM["translate"])[0]
     assert not choose_compilation(torch.device("cuda"), "translate", 1.0)[0]
     assert not choose_compilation(torch.device("mps"), "translate", 1e6)[0]
-    monkeypatch.setattr(toolchain, "what_is_missing", lambda: "there is no C++ compiler")
+    monkeypatch.setattr(toolchain, "missing_requirement", lambda: "there is no C++ compiler")
     assert not choose_compilation(torch.device("cuda"), "translate", 1e6)[0]
 
 

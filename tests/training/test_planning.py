@@ -187,7 +187,7 @@ def test_a_named_architecture_is_taken_as_it_is() -> None:
 
 
 def test_compiling_is_chosen_by_how_long_the_run_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toolchain, "what_is_missing", lambda: "")
+    monkeypatch.setattr(toolchain, "missing_requirement", lambda: "")
 
     def compiled(**training: object) -> str:
         return plan_for(SHAKESPEARE, training=training, model={"size": "tiny"}).recipe.training.compile

@@ -12,10 +12,10 @@ from torch import Tensor
 from penwright.decoding.batches import diverged, evaluating
 from penwright.decoding.brief import described, noted
 from penwright.decoding.padding import batches_by_length, right_padded
-from penwright.decoding.unknown_tokens import unknown_warnings
 from penwright.errors import PenwrightError
 from penwright.model.encoder_only import EncoderOnly
 from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.tokenizer import unknown_warnings
 
 SHOWN = 10  # labels in a repr
 BATCH_TOKENS = 8192  # per batch, with padding

@@ -12,7 +12,7 @@ def command(run: RunFolder, texts: Texts = None, device: Device = "cpu", json: J
 
     Prints one line per text: label, probability and text, separated by tabs. Blank texts get no label.
     """
-    from penwright.workflows.api import load_classifier
+    from penwright.workflows.load import load_classifier
 
     sources = given_texts(texts)
     results = zip(sources, load_classifier(run, device).classify(sources), strict=True)

@@ -26,7 +26,7 @@ def command(
 
     if recipe is None:
         print(
-            "# Every key, its default and its meaning. "
+            "# Every key, its default and its meaning. None: not set. "
             "To print a recipe: penwright config RECIPE, or penwright train --dry-run"
         )
         print(explain(Recipe))

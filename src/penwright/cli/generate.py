@@ -116,8 +116,8 @@ def command(
 
     Sampling options default to the run's [decoding] settings, which `penwright config RUN` prints.
     """
-    from penwright.config import DecodingSettings, merge, parse_override, validate
-    from penwright.workflows.api import load_generator
+    from penwright.config import DecodingSettings, merge, parse_override, validate, with_present_names
+    from penwright.workflows.load import load_generator
 
     inputs = [prompt] if prompts is None else lines_of(read_text(prompts))
     generator = load_generator(run, device, precision)
@@ -148,7 +148,8 @@ def command(
             "seed": seed,
         }
     )
-    table = merge(generator.defaults.model_dump(), flags, *(parse_override(text) for text in set_ or []))
+    overrides = (with_present_names(parse_override(text), "decoding.") for text in set_ or [])
+    table = merge(generator.defaults.model_dump(), flags, *overrides)
     settings = validate(DecodingSettings, table, "the options")
     if not (json or jsonl or novelty or n > 1 or prompts is not None):
         _stream(generator, prompt, settings)
@@ -158,7 +159,7 @@ def command(
     summary: list[str] = []
     if novelty:
         from penwright.cli.novelty import in_words
-        from penwright.workflows.api import novelty as novelty_of
+        from penwright.workflows.evaluate import novelty as novelty_of
 
         completions = list(completions)
         report = novelty_of(run, [completion.text for completion in completions])

@@ -86,7 +86,7 @@ def command(
     """
     from penwright.cli import questions as ask
     from penwright.inspection import Inspector, overview
-    from penwright.workflows.api import load
+    from penwright.workflows.load import load
 
     if output is not None and output.suffix.lower() not in ENDINGS:
         raise UsageError(f"{output} has no known file type. -o writes {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
@@ -130,7 +130,7 @@ def _comparison(
     """Return the questions that compare with another text or run, if one is given."""
     from penwright.cli.questions import Questions
     from penwright.inspection import Inspector
-    from penwright.workflows.api import load
+    from penwright.workflows.load import load
 
     run, other = runs
     if other is None:

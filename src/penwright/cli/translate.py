@@ -101,7 +101,7 @@ def command(
     from penwright.translation.constraints.glossary import Glossary
     from penwright.translation.constraints.protection import Protection
     from penwright.translation.constraints.requirements import Constraints
-    from penwright.workflows.api import load_aligner, load_translator
+    from penwright.workflows.load import load_translator
 
     demands = Constraints(
         Glossary.read(glossary) if glossary else Glossary(), inf if bias is None else bias, Protection(protect or ())
@@ -138,6 +138,8 @@ def command(
     links = None
     if align:
         pairs = [(result.source, candidate.text) for result in translations for candidate in result.candidates]
+        from penwright.workflows.optimize import load_aligner
+
         links = [pharaoh(alignment) for alignment in load_aligner(run, device).align(pairs)]
     _print(translations, links, json=json)
 

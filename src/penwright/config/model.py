@@ -15,7 +15,7 @@ class SinusoidalPositions(Settings):
     """Sines and cosines of decreasing frequency, added to the embeddings (Vaswani et al. 2017, section 3.5)."""
 
     type: Literal["sinusoidal"] = "sinusoidal"
-    layout: Literal["interleaved", "halves", "tensor2tensor"] = "interleaved"  # see model/positions.py
+    layout: Literal["interleaved", "halves", "tensor2tensor"] = "interleaved"  # halves: all sines first
     offset: NonNegativeInt = 0  # number of the first position (M2M100: 2)
 
 
@@ -46,8 +46,8 @@ Positions = Annotated[
 class NormSettings(Settings):
     """LayerNorm (Ba et al. 2016) or RMSNorm (Zhang and Sennrich 2019)."""
 
-    type: Literal["rms", "layer"] = "rms"
-    eps: PositiveFloat = 1e-6
+    type: Literal["rms", "layer"] = "rms"  # RMSNorm or LayerNorm
+    eps: PositiveFloat = 1e-6  # added to the variance (LayerNorm) or the mean square (RMSNorm)
 
 
 SIZES: dict[str, Table] = {

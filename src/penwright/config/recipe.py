@@ -53,7 +53,7 @@ class DataSettings(Settings):
     text: Columns = ()  # columns of the text; several are joined by a space
     label: Column | None = None  # column of the labels
     label_names: dict[str, str] = Field(default_factory=dict)  # names for labels in the files, such as {"1" = "World"}
-    encoding: str | None = None  # of text files; None: detect it
+    encoding: str | None = None  # encoding of text files; None: detect it
     max_characters: PositiveInt = 5000  # drop pairs with a longer side, and longer labelled texts
     max_ratio: PositiveFloat | None = 9.0  # drop pairs whose longer side is more than this many times the other
     deduplicate: bool = True  # drop repeated examples
@@ -62,7 +62,7 @@ class DataSettings(Settings):
 class TokenizerSettings(Settings):
     """Type and size of the tokenizer."""
 
-    type: Literal["characters", "bytes", "bpe", "unigram"] = "bpe"
+    type: Literal["characters", "bytes", "bpe", "unigram"] = "bpe"  # bpe: byte pair encoding
     vocab_size: PositiveInt | None = None  # with special tokens; a maximum for characters, ignored for bytes
     prefix_space: bool = False  # put a space before the first word of a text, as before the others; for classifiers
 
@@ -113,7 +113,7 @@ class DecodingSettings(Settings):
     pattern: str | None = None  # regular expression that the whole completion matches
     stop: Texts = ()  # generation ends at the first of these strings
     seed: Annotated[int, Field(ge=0, lt=2**64)] = 0  # random seed of sampling
-    beam_size: Count = 5  # of beam search
+    beam_size: Count = 5  # hypotheses that beam search keeps; 1: greedy search
     length_penalty: Annotated[float, Field(ge=-10, le=10)] = 1.0  # score: log-probability / length ** length_penalty
     beam_patience: NonNegativeFloat = 0.25  # wait for beams to grow by this share (at least 4 tokens) before stopping
     coverage_penalty: NonNegativeFloat = 0.0  # above 0: penalize translations that leave out parts of the source

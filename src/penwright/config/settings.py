@@ -1,7 +1,5 @@
 """Base of all settings: frozen objects, TOML input and output, overrides, and errors that suggest the closest key."""
 
-import inspect
-import re
 import tomllib
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -50,13 +48,13 @@ def read_toml(path: Path) -> Table:
         raise PenwrightError(f"there is no recipe {path}") from None
     except OSError as error:
         raise PenwrightError(f"{path} cannot be read as a recipe: {error}") from None
-    return parse_toml(content, path)
+    return with_present_names(parse_toml(content, path))
 
 
 def parse_toml(content: bytes, path: Path) -> Table:
     """Parse the content of a recipe file; raise PenwrightError, naming `path`, if it is not valid."""
     try:
-        return with_present_names(tomllib.loads(content.decode("utf-8-sig")))
+        return tomllib.loads(content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise PenwrightError(f"{path} cannot be read as a recipe: {error}") from None
     except tomllib.TOMLDecodeError as error:
@@ -98,14 +96,14 @@ def merge(*tables: Mapping[str, Any]) -> Table:
     return merged
 
 
-def with_present_names(table: Mapping[str, Any], above: str = "") -> Table:
-    """Return nested tables in which renamed settings have their present names; warn about each old name."""
+def with_present_names(table: Mapping[str, Any], above: str = "", warns: bool = True) -> Table:
+    """Return nested tables in which renamed settings have their present names; warn of each old name if `warns`."""
     found: Table = {}
     for key, value in table.items():
         name = RENAMED.get(f"{above}{key}", key)
-        if name != key:
+        if name != key and warns:
             warn(f"the setting {above}{key} is now called {above}{name}", PenwrightWarning, stacklevel=2)
-        found[name] = with_present_names(value, f"{above}{key}.") if isinstance(value, Mapping) else value
+        found[name] = with_present_names(value, f"{above}{key}.", warns) if isinstance(value, Mapping) else value
     return found
 
 
@@ -151,27 +149,12 @@ def _walk(kind: type[BaseModel], location: list[int | str]) -> tuple[list[str], 
         inner = [k.model_fields[step].annotation for k in kinds if step in k.model_fields]
         if inner:
             names.append(step)
-            kinds = [found for annotation in inner for found in _settings_in(annotation)] or kinds
+            kinds = [found for annotation in inner for found in settings_in(annotation)] or kinds
     return names, sorted({key for k in kinds for key in k.model_fields})
 
 
-def _settings_in(annotation: object) -> list[type[BaseModel]]:
+def settings_in(annotation: object) -> list[type[BaseModel]]:
+    """Return the classes of settings that an annotation names."""
     if get_origin(annotation) in (Union, UnionType, Annotated):
-        return [found for argument in get_args(annotation) for found in _settings_in(argument)]
+        return [found for argument in get_args(annotation) for found in settings_in(argument)]
     return [annotation] if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
-
-
-def explain(kind: type[BaseModel], table: str = "") -> str:
-    """Return every key of these settings, table by table, with its default and its comment in the source."""
-    source = inspect.getsource(kind)
-    lines, tables = [], []
-    for name, field in kind.model_fields.items():
-        variants = _settings_in(field.annotation)
-        if variants:
-            tables += [explain(variant, f"{table}.{name}".strip(".")) for variant in variants]
-            continue
-        default = "..." if field.is_required() else repr(field.get_default(call_default_factory=True))
-        comment = re.search(rf"^    {name}: .*?  # (.*)$", source, re.MULTILINE)
-        lines.append(f"{name} = {default}{f'  # {comment[1]}' if comment else ''}")
-    summary = (kind.__doc__ or "").split("\n")[0]
-    return "\n".join([f"[{table}]  # {summary}" if table else f"# {summary}", *lines, "", *tables])

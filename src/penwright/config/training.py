@@ -21,19 +21,19 @@ class AdamW(Settings):
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019), in a fused kernel if the device has one."""
 
     type: Literal["adamw"] = "adamw"
-    learning_rate: PositiveFloat = 1e-3  # peak
+    learning_rate: PositiveFloat = 1e-3  # peak learning rate
     weight_decay: NonNegativeFloat = 0.1  # for matrices only, not for norms, biases and embeddings
-    betas: tuple[Momentum, Momentum] = (0.9, 0.98)
-    eps: PositiveFloat = 1e-8
+    betas: tuple[Momentum, Momentum] = (0.9, 0.98)  # decay rates of the moving averages of the gradient and its square
+    eps: PositiveFloat = 1e-8  # added to the denominator of an update
 
 
 class Muon(Settings):
     """Muon (Jordan et al. 2024) for the matrices inside the blocks; AdamW for all other parameters."""
 
     type: Literal["muon"] = "muon"
-    learning_rate: PositiveFloat = 0.02  # peak
-    momentum: Momentum = 0.95
-    weight_decay: NonNegativeFloat = 0.0
+    learning_rate: PositiveFloat = 0.02  # peak learning rate
+    momentum: Momentum = 0.95  # Nesterov momentum
+    weight_decay: NonNegativeFloat = 0.0  # for the matrices inside the blocks
     adamw: AdamW = AdamW(learning_rate=3e-3, weight_decay=0.0, betas=(0.9, 0.95))
 
     @field_validator("adamw", mode="before")
@@ -60,7 +60,7 @@ class TrainingSettings(Settings):
     max_grad_norm: PositiveFloat | None = 1.0  # gradient clipping; None: off
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of the target spread over all tokens or labels
     ema_decay: Annotated[float, Field(ge=0, lt=1)] = 0.0  # decay of the moving average of the weights (EMA); 0: off
-    evaluate_every: PositiveInt | None = None  # in steps; None: ten evaluations per run
+    evaluate_every: PositiveInt | None = None  # steps between evaluations; None: ten evaluations per run
     patience: PositiveInt | None = None  # stop after this many evaluations without a better score; None: never
     cooldown_on_overfitting: bool = (
         False  # start the cooldown when the held-out loss rises, and stop if it keeps rising
@@ -68,7 +68,7 @@ class TrainingSettings(Settings):
     keep: PositiveInt = 2  # newest checkpoints to keep, in addition to the best
     prompts: tuple[str, ...] = ()  # prompts of the samples at each evaluation; empty: from held-out text
     device: str = "auto"  # cpu, cuda, mps, ...
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"  # of the matrix products
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"  # number format of the matrix products
     compile: Literal["auto", "on", "off"] = "auto"  # use torch.compile
     threads: NonNegativeInt = 0  # CPU threads; 0: all
 

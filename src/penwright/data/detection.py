@@ -23,7 +23,6 @@ from penwright.data.guesses import (
     undecided_pair,
 )
 from penwright.data.headers import OTHER_NAMES, PROMPT_NAMES
-from penwright.data.languages import side_names
 from penwright.data.paths import TEXT_SUFFIXES, expand_archives, is_collection, is_folder, is_pattern, suffix_of
 from penwright.data.profiles import Profile, profiles_of
 from penwright.data.readers.bilingual import holds_pairs, holds_segments
@@ -33,6 +32,7 @@ from penwright.data.readers.hub import is_hub, open_hub
 from penwright.data.readers.labelled_lines import labelled_lines
 from penwright.data.readers.tables import Table, find_table
 from penwright.errors import Option, PenwrightError, Undecided
+from penwright.languages import side_names
 
 LOPSIDED = 4  # with this median ratio of lengths, two columns are hardly translations
 SHOWN = 10  # class names listed in a message

@@ -12,7 +12,6 @@ from penwright.data.headers import (
     ANSWER_NAMES,
     DETAIL_NAMES,
     LABEL_NAMES,
-    LANGUAGE_NAMES,
     PAIRS_OF_TEXTS,
     PROMPT_NAMES,
     RATING_NAMES,
@@ -22,6 +21,7 @@ from penwright.data.headers import (
 )
 from penwright.data.profiles import IDENTIFIERS, LISTS, NUMBERS, TEXT, Profile
 from penwright.errors import Option, PenwrightError, Undecided
+from penwright.languages import LANGUAGE_NAMES
 
 FEW = 20  # identifiers such as class1 may be labels if there are at most this many
 CLEARLY_FEWER = 5  # a column with this many times fewer values than any other is the label

@@ -11,7 +11,6 @@ from penwright.data.alignment import aligned, check_alignment
 from penwright.data.columns import names_in, pair_columns
 from penwright.data.examples import DEFAULT_READING, Cleaning, Columns, Corpus, CorpusPart, Pair, ReadingOptions
 from penwright.data.files import SourceFile, examine_text
-from penwright.data.languages import side_name, side_names
 from penwright.data.paths import expand_archives, suffix_of
 from penwright.data.readers.bilingual import (
     bilingual_languages,
@@ -27,6 +26,7 @@ from penwright.data.rows import SHORT, RowKind, Rows, RowSource, common_rules, o
 from penwright.data.sources import Rule
 from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_rows
 from penwright.errors import PenwrightError
+from penwright.languages import side_name, side_names
 
 MOST_HELD_OUT = 1000  # pairs, unless the settings give a share
 

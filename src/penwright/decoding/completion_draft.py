@@ -13,9 +13,9 @@ from penwright.decoding.sampling.sampler import Sampling
 from penwright.decoding.sampling.topk import Choose, likeliest
 from penwright.decoding.sampling.utf8 import Utf8Rules
 from penwright.decoding.sampling.utf8_rows import Utf8Rows
-from penwright.decoding.unknown_tokens import never_generated
 from penwright.errors import UsageError
 from penwright.tokenizers import TextStream, Tokenizer
+from penwright.tokenizers.tokenizer import never_generated
 
 
 class StopFilter:

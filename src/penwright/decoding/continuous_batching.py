@@ -24,10 +24,10 @@ from penwright.decoding.sampling.filters import Logits
 from penwright.decoding.sampling.penalties import History
 from penwright.decoding.sampling.sampler import JoinedRng
 from penwright.decoding.sampling.utf8 import FREE, Situations, Utf8Rules
-from penwright.decoding.unknown_tokens import never_generated
 from penwright.model.attention import KeysValues
 from penwright.model.decoder_only import DecoderOnly
 from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.tokenizer import never_generated
 
 Tokens = Int64[np.ndarray, "_"]
 WORTH = 32  # common tokens from which reusing a prefix pays off

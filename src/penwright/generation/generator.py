@@ -22,10 +22,10 @@ from penwright.decoding.generation_loop import Finish, GeneratedTokens, generate
 from penwright.decoding.requests import Request
 from penwright.decoding.sampling.next_token import GeneratedToken, TokenRule
 from penwright.decoding.sampling.sampler import RowRng
-from penwright.decoding.unknown_tokens import unknown_warnings
 from penwright.errors import UsageError
 from penwright.model.decoder_only import DecoderOnly
 from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.tokenizer import unknown_warnings
 
 BATCH_ROWS = 32
 WINDOW = 8 * BATCH_ROWS  # completions that are sorted by prompt length into batches

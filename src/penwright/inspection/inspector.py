@@ -9,7 +9,6 @@ import torch
 
 from penwright.classification.classifier import Classifier
 from penwright.decoding.batches import evaluating
-from penwright.decoding.unknown_tokens import unknown_warnings
 from penwright.errors import UsageError
 from penwright.generation.generator import Generator
 from penwright.inspection.ablation import Ablation, HeadImportance, Occlusion, ablate, head_importance, leaving_out
@@ -51,7 +50,7 @@ from penwright.inspection.tokens import Token, special_token, tokens_of, vocabul
 from penwright.model import Model
 from penwright.model.encoder_only import EncoderOnly
 from penwright.tokenizers import Tokenizer
-from penwright.tokenizers.tokenizer import well_formed
+from penwright.tokenizers.tokenizer import unknown_warnings, well_formed
 from penwright.translation.translator import Translator
 
 Inspected = Generator | Translator | Classifier

@@ -24,7 +24,7 @@ except ImportError:  # on Windows
 
 from pydantic import BaseModel, ValidationError
 
-from penwright.config import Recipe, parse_toml, validate, write_toml
+from penwright.config import Recipe, parse_toml, validate, with_present_names, write_toml
 from penwright.errors import PenwrightError, PenwrightWarning
 from penwright.run.checkpoints import (
     FIRST,
@@ -127,7 +127,7 @@ class Run:
     def recipe(self) -> Recipe:
         """The settings of the run."""
         path = self.folder / RECIPE
-        return validate(Recipe, parse_toml(self._recipe_bytes(), path), str(path))
+        return validate(Recipe, with_present_names(parse_toml(self._recipe_bytes(), path), warns=False), str(path))
 
     def warn_of_edits(self) -> None:
         """Warn if recipe.toml is not what Penwright wrote: damage can leave it valid."""

@@ -14,8 +14,8 @@ router = APIRouter(responses=REFUSALS)
 class ToClassify(ModelRequest):
     """A request to classify one or more texts."""
 
-    texts: Text | Annotated[list[Text], Field(min_length=1, max_length=MOST_ENTRIES)]
-    model: Name | None = None
+    texts: Text | Annotated[list[Text], Field(min_length=1, max_length=MOST_ENTRIES)]  # texts to classify
+    model: Name | None = None  # None: the first classifier
 
 
 class LabelResult(BaseModel):

@@ -23,13 +23,13 @@ def _limit_entries(given: Any) -> Any:
     return given
 
 
-AtMostEntries = BeforeValidator(_limit_entries)
+Biases = Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], BeforeValidator(_limit_entries)]
 
 
 class StreamOptions(BaseModel):
     """What a stream contains in addition to the text."""
 
-    include_usage: bool = False
+    include_usage: bool = False  # end with an event that counts the tokens
 
 
 class CompletionRequest(BaseModel):
@@ -37,28 +37,28 @@ class CompletionRequest(BaseModel):
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
-    model: Name | None = None
-    prompt: (
+    model: Name | None = None  # None: the first writer
+    prompt: (  # one or more, as texts or as token ids
         Text
         | Annotated[list[Text], Field(max_length=MOST_ENTRIES, fail_fast=True)]
         | Ids
         | Annotated[list[Ids], Field(max_length=MOST_ENTRIES, fail_fast=True)]
     ) = "\n"
-    max_tokens: Annotated[int, Field(ge=0, le=LARGEST)] | None = 16
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = 1.0
+    max_tokens: Annotated[int, Field(ge=0, le=LARGEST)] | None = 16  # new tokens
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = 1.0  # 0: always the most likely token
     top_p: Annotated[float, Field(ge=0, le=1)] | None = 1.0
-    n: Annotated[int, Field(ge=1, le=LARGEST)] | None = 1
-    best_of: Annotated[int, Field(ge=1, le=LARGEST)] | None = None
-    stream: bool | None = False
-    stream_options: StreamOptions | None = None
-    logprobs: Annotated[int, Field(ge=0, le=MOST_LIKELY)] | None = None
-    echo: bool | None = False
+    n: Annotated[int, Field(ge=1, le=LARGEST)] | None = 1  # completions per prompt
+    best_of: Annotated[int, Field(ge=1, le=LARGEST)] | None = None  # not supported, unless it equals n
+    stream: bool | None = False  # send the text in events while it is generated
+    stream_options: StreamOptions | None = None  # for streams
+    logprobs: Annotated[int, Field(ge=0, le=MOST_LIKELY)] | None = None  # alternatives per token to return
+    echo: bool | None = False  # return the prompt before the completion
     stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None  # random seed; None: a different one each time
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
-    logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], AtMostEntries] | None = None
-    suffix: Text | None = None
+    logit_bias: Biases | None = None  # added to logits, by token id
+    suffix: Text | None = None  # not supported
     top_k: Annotated[int, Field(ge=-1, le=LARGEST)] | None = None  # an extension to OpenAI's API; 0 or -1: all tokens
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None

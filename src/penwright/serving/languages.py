@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from math import exp
 from typing import NamedTuple
 
-from penwright.data.languages import Languages, languages_in
+from penwright.application import languages_of as known_languages
+from penwright.languages import Languages, languages_in
 from penwright.serving.model_worker import ModelWorker, TranslationChoices
-from penwright.tasks import languages_of as known_languages
 from penwright.workflows.load import OpenedRun
 
 NAMES = {

@@ -25,19 +25,19 @@ class ToTranslate(BaseModel):
 
     model_config = ConfigDict(allow_inf_nan=False)
 
-    q: Text | Annotated[list[Text], Field(max_length=MOST_ENTRIES, fail_fast=True)]
-    source: Name = "auto"
-    target: Name
-    format: Literal["text", "html"] = "text"
-    alternatives: Annotated[int, Field(ge=0, le=LARGEST)] = 0
-    api_key: Text | None = None
+    q: Text | Annotated[list[Text], Field(max_length=MOST_ENTRIES, fail_fast=True)]  # texts to translate
+    source: Name = "auto"  # language code; auto: detect the language
+    target: Name  # language code
+    format: Literal["text", "html"] = "text"  # html: keep tags, and translate the text between them
+    alternatives: Annotated[int, Field(ge=0, le=LARGEST)] = 0  # further translations to return
+    api_key: Text | None = None  # the server's key, if it has one
 
 
 class ToDetect(BaseModel):
     """A request to detect the language of a text."""
 
-    q: Text
-    api_key: Text | None = None
+    q: Text  # text whose language to detect
+    api_key: Text | None = None  # the server's key, if it has one
 
 
 class Detected(BaseModel):

@@ -11,6 +11,7 @@ from threading import Event
 from time import monotonic, sleep
 from typing import Literal, NamedTuple, TypeVar
 
+from penwright.application import Application
 from penwright.classification.classifier import Classification, Classifier
 from penwright.decoding.requests import Request, TokenUpdate
 from penwright.errors import PenwrightError, UsageError
@@ -19,7 +20,6 @@ from penwright.inspection import Inspector
 from penwright.serving.completion_worker import CompletionWorker
 from penwright.serving.dynamic_batching import ClientsDisconnected, DynamicBatcher, PendingAnswers
 from penwright.serving.settings import ServingSettings
-from penwright.tasks import Application
 from penwright.translation.alignment import AlignmentHead
 from penwright.translation.constraints.requirements import DEFAULT_CONSTRAINTS, Constraints
 from penwright.translation.results import Translation

@@ -10,15 +10,15 @@ from penwright.config import Settings
 class ServingSettings(Settings):
     """The address, the key and the limits of a server."""
 
-    host: str = "127.0.0.1"
-    port: int = 8000
-    api_key: str | None = None
+    host: str = "127.0.0.1"  # address to listen on
+    port: int = 8000  # port to listen on; 0: a free one
+    api_key: str | None = None  # key that requests must send, except to /health; None: no key
     device: str = "cpu"  # device on which the models run
-    max_body_bytes: PositiveInt = 2_000_000
+    max_body_bytes: PositiveInt = 2_000_000  # bytes of a request body
     max_characters: PositiveInt = 50_000  # length of a text
     max_texts: PositiveInt = 128  # texts per request
     max_n: PositiveInt = 16  # completions per prompt, or alternative translations
-    max_new_tokens: PositiveInt = 4096
+    max_new_tokens: PositiveInt = 4096  # new tokens of a completion
     max_rows: PositiveInt = 64  # completions that a writer generates at a time
     max_waiting: PositiveInt = 512  # queued or running texts of one model; beyond: 429
     max_connections: PositiveInt = 512  # open connections; beyond, the longest idle one is closed

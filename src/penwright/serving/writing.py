@@ -23,7 +23,6 @@ from penwright.decoding.constraints.constraints import is_constrained
 from penwright.decoding.constraints.expressions import never_end
 from penwright.decoding.requests import Request, TokenUpdate
 from penwright.decoding.sampling.penalties import History
-from penwright.decoding.unknown_tokens import unknown_warnings
 from penwright.errors import PenwrightError, UsageError
 from penwright.inspection.token_scores import TokenScores
 from penwright.inspection.tokens import readable
@@ -32,6 +31,7 @@ from penwright.serving.errors import REFUSALS, RequestTooLarge, error_response_o
 from penwright.serving.fields import Limits, ModelRequest, Name, Registry, Text, TokenId, as_json, check_texts
 from penwright.serving.model_worker import ModelWorker
 from penwright.tokenizers import TextStream, Tokenizer
+from penwright.tokenizers.tokenizer import unknown_warnings
 
 router = APIRouter(responses={**REFUSALS})
 N_LIKELY = 10

@@ -23,27 +23,13 @@ from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
 from penwright.evaluation.scores import Sample, Score
 from penwright.tasks import classification, generation, translation
-from penwright.tasks.context import (
-    AnyCorpus,
-    AnyPart,
-    Application,
-    ModelCard,
-    RunContext,
-    languages_of,
-    make_application,
-    make_card,
-    reading_of,
-)
+from penwright.tasks.context import AnyCorpus, AnyPart, RunContext, make_card, reading_of
 
 __all__ = [
     "TASKS",
     "AnyCorpus",
-    "Application",
-    "ModelCard",
     "RunContext",
     "TaskParts",
-    "languages_of",
-    "make_application",
     "make_card",
     "reading_of",
 ]

@@ -12,7 +12,7 @@ from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from penwright.errors import PenwrightError
-from penwright.tokenizers.bytelevel import SPELLING
+from penwright.tokenizers.encoders import SPELLING
 
 Kind = Literal["characters", "bytes", "bpe", "unigram"]
 

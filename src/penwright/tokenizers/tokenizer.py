@@ -13,7 +13,6 @@ from tokenizers import normalizers, pre_tokenizers
 
 from penwright.errors import PenwrightError
 from penwright.storage import parse_json, read_bytes, write_bytes_atomically
-from penwright.tokenizers.bytelevel import bytes_of
 from penwright.tokenizers.checks import check_file
 from penwright.tokenizers.encoders import (
     Encoder,
@@ -21,6 +20,7 @@ from penwright.tokenizers.encoders import (
     TokenIds,
     WordEncoder,
     byte_encoder,
+    bytes_of,
     character_encoder,
     ids_type,
 )
@@ -184,3 +184,28 @@ class TextStream:
     def finish(self) -> str:
         """Return U+FFFD if the last character is incomplete, otherwise ""."""
         return self._decoder.decode(b"", final=True)
+
+
+CONTROLS = {*map(chr, [*range(0x20), *range(0x7F, 0xA0)]), "\u2028", "\u2029"} - {"\t"}
+
+
+def never_generated(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Return the special tokens that stand for no text, except the end token, which may be generated."""
+    ids = (tokenizer.pad_id, tokenizer.start_id, tokenizer.unknown_id)
+    return tuple(token for token in ids if token is not None)
+
+
+def controls(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Return the tokens that contain control characters other than the tab. Line breaks would make two lines of one."""
+    texts = (tokenizer.token_bytes(token).decode("utf-8", errors="ignore") for token in range(tokenizer.vocab_size))
+    return tuple(token for token, text in enumerate(texts) if CONTROLS & set(text))
+
+
+def unknown_warnings(tokenizer: Tokenizer, text: str) -> list[str]:
+    """Return a warning that lists the characters of the text that the model does not know, if there are any."""
+    unknown = tokenizer.unknown_characters(text)
+    return [f"characters the model does not know: {' '.join(map(_readable, unknown))}"] if unknown else []
+
+
+def _readable(character: str) -> str:
+    return character if character.isprintable() and character != " " else f"U+{ord(character):04X}"

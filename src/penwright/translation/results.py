@@ -10,9 +10,9 @@ from typing import Literal, NamedTuple
 
 from penwright.decoding.brief import brief, noted
 from penwright.decoding.hypotheses import Hypothesis, Wanted
-from penwright.decoding.unknown_tokens import unknown_warnings
 from penwright.text import WITHOUT_SPACES, gaps_between, words
 from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.tokenizer import unknown_warnings
 from penwright.translation.constraints.requirements import ConstraintResult
 from penwright.translation.constraints.search import WantedJob
 from penwright.translation.constraints.segments import Segment, SegmentResult

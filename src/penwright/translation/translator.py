@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple
+from warnings import warn
 
 import torch
 
@@ -14,12 +15,11 @@ from penwright.decoding.brief import described
 from penwright.decoding.engine import DecodeEngine
 from penwright.decoding.hypotheses import BeamSettings, Wanted, Watch
 from penwright.decoding.sampling.sampler import Sampling
-from penwright.decoding.unknown_tokens import controls, never_generated
-from penwright.errors import UsageError
+from penwright.errors import PenwrightWarning, UsageError
 from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.text import next_word
 from penwright.tokenizers import Tokenizer
-from penwright.tokenizers.tokenizer import well_formed
+from penwright.tokenizers.tokenizer import controls, never_generated, well_formed
 from penwright.translation.alternatives import AlternativeSearch
 from penwright.translation.constraints.requirements import DEFAULT_CONSTRAINTS, Constraints
 from penwright.translation.constraints.search import Searcher, WantedJob
@@ -114,6 +114,11 @@ class Translator:
         self._team = (
             WorkerPool(partial(_run_task, self._searcher), size) if size > 1 else None
         )  # holds no reference to self
+
+    def share_out(self, n_processes: int | None = None) -> None:
+        """Call `use_processes` by its old, deprecated name."""
+        warn("Translator.share_out is deprecated: use use_processes", PenwrightWarning, stacklevel=2)
+        self.use_processes(n_processes)
 
     def translate(
         self,

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 
+from penwright.application import Application
 from penwright.config import BUDGETS, Table, merge
 from penwright.errors import Interrupted, PenwrightError
 from penwright.run.folder import Run, require_unused
-from penwright.tasks import Application
 from penwright.training.auto.capacity import DEFAULT_MINUTES
 from penwright.training.loop import Observer
 from penwright.workflows.load import CORPUS, load

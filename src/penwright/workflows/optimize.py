@@ -22,6 +22,7 @@ from penwright.native import toolchain
 from penwright.run.folder import Run
 from penwright.tasks import TASKS, AnyCorpus, classification
 from penwright.translation.alignment import Aligner, AlignmentHead, choose_head
+from penwright.workflows.evaluate import evaluation_context, open_corpus_of
 from penwright.workflows.load import QUICKENED, OpenedRun, load_translator, open_run
 
 AS_GOOD = 0.005  # nats per token that a precision may lose against float32
@@ -61,7 +62,7 @@ def optimize(folder: Path, precision: Precision | None = None, say: Say = say_no
         )
     toolchain.require_compiler()
     require_writable_cache()
-    corpus = opened_run.corpus()
+    corpus = open_corpus_of(opened_run)
     nats = {}
     for each in fastest_first():
         say(f"evaluating held-out text in {each}")
@@ -89,7 +90,7 @@ def fastest_first() -> list[Precision]:
 
 
 def _held_out_nats(opened_run: OpenedRun, corpus: AnyCorpus, precision: Precision) -> float:
-    bench = opened_run.make_context(corpus, opened_run.model(precision))
+    bench = evaluation_context(opened_run, corpus, opened_run.model(precision))
     batches = TASKS[opened_run.recipe.task].batches(bench, bench.held_out).in_order()
     return negative_log_likelihood(bench.model, islice(batches, MEASURED_BATCHES), bench.device).mean
 
@@ -155,7 +156,7 @@ def calibrate(folder: Path, device: str = "cpu") -> Calibration:
         raise UsageError(f"{folder} is not a classifier, so there is no confidence to calibrate")
     kept = opened_run.run.finding(CALIBRATION, KeptCalibration)
     if kept is None:
-        bench = opened_run.make_context(opened_run.corpus(), opened_run.model(), here)
+        bench = evaluation_context(opened_run, open_corpus_of(opened_run), opened_run.model(), here)
         assert isinstance(bench.model, EncoderOnly)
         batches = classification.batches(bench, bench.held_out).in_order()
         measured = calibration(bench.model, batches, bench.device)
@@ -165,4 +166,4 @@ def calibrate(folder: Path, device: str = "cpu") -> Calibration:
 
 
 def _pairs(opened_run: OpenedRun, paths: Sequence[str]) -> list[Pair]:
-    return [pair for pair in opened_run.corpus(paths).held_out if isinstance(pair, Pair)]
+    return [pair for pair in open_corpus_of(opened_run, paths).held_out if isinstance(pair, Pair)]

@@ -11,6 +11,7 @@ from warnings import catch_warnings, simplefilter
 
 import torch
 
+from penwright.application import Application
 from penwright.config import BUDGETS, Recipe, Table, merge, one_or_more, require_writable_cache, validate
 from penwright.data.paths import relative_to_folder
 from penwright.data.report import count
@@ -21,9 +22,10 @@ from penwright.model import Model, make_model
 from penwright.run.checkpoints import Checkpoint
 from penwright.run.folder import METRICS, Run
 from penwright.run.stop_file import clear_stop_files
-from penwright.tasks import TASKS, AnyCorpus, Application, RunContext, make_card, reading_of
+from penwright.tasks import TASKS, AnyCorpus, RunContext, make_card, reading_of
 from penwright.tasks.token_stores import token_store
-from penwright.tokenizers import Tokenizer, train_tokenizer
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.training import train_tokenizer
 from penwright.training.auto.machine import Machine, choose_machine
 from penwright.training.compilation import choose_compilation
 from penwright.training.distributed import join
@@ -32,7 +34,8 @@ from penwright.training.signals import STOP_SIGNALS
 from penwright.training.tensorboard import StepLog
 from penwright.training.trainer import Trainer
 from penwright.workflows.consistency import made_with, require_made_with, require_shapes
-from penwright.workflows.load import CORPUS, columns_of_training, corpus_record, load, recipe_here, require_unchanged
+from penwright.workflows.evaluate import columns_of_training, recipe_here, require_unchanged
+from penwright.workflows.load import CORPUS, corpus_record, load
 from penwright.workflows.plan import Prepared, apply_changes
 
 CHANGEABLE = {"training", "data", "decoding"}  # tables of a recipe that may change when a run is resumed
@@ -104,7 +107,7 @@ def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Applicat
     more = {name: value for name, value in changes.get("training", {}).items() if name in BUDGETS}
     recipe, here = (
         apply_changes(run.recipe, _as_stored(changes, run), folder),
-        apply_changes(recipe_here(run), changes, folder),
+        apply_changes(recipe_here(run, run.recipe), changes, folder),
     )
     run.warn_of_edits()
     machine = choose_machine(recipe.training)

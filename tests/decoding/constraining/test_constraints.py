@@ -9,7 +9,8 @@ from penwright.decoding.constraints.constraints import CompletionConstraint, Con
 from penwright.errors import UsageError
 from penwright.generation.generator import Completion, Generator
 from penwright.model.decoder_only import DecoderOnly
-from penwright.tokenizers import Tokenizer, train_tokenizer
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.training import train_tokenizer
 
 SETTINGS = DecodingSettings(max_new_tokens=24, temperature=1.3)
 TEXT = ["the dragon sat in the heart of a café, and art is long; ab. ", "naïve draga the heartland\n"] * 20

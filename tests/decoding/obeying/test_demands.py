@@ -9,7 +9,8 @@ import torch
 
 from penwright.config import DecodingSettings
 from penwright.model.encoder_decoder import EncoderDecoder
-from penwright.tokenizers import Tokenizer, train_tokenizer
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.training import train_tokenizer
 from penwright.translation.constraints.glossary import Entry, Glossary
 from penwright.translation.constraints.protection import Protection
 from penwright.translation.constraints.requirements import Constraint, Constraints, first_place, places_of

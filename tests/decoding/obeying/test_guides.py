@@ -17,7 +17,8 @@ from penwright.decoding.hypotheses import BeamSettings, Hypothesis
 from penwright.decoding.sampling.filters import NEG_INF
 from penwright.decoding.sampling.topk import MAX_K
 from penwright.model.encoder_decoder import EncoderDecoder
-from penwright.tokenizers import Tokenizer, train_tokenizer
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.training import train_tokenizer
 
 START, END = 1, 2
 SOURCES = [[4, 5, 6, 2], [7, 2], [9, 8, 7, 6, 5, 4, 3, 2]]

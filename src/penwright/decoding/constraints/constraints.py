@@ -16,9 +16,9 @@ from penwright.decoding.constraints.automaton import TOO_MUCH, Automaton
 from penwright.decoding.constraints.expressions import Expression, Expressions, Span, TooLarge, never_end
 from penwright.decoding.constraints.patterns import characters, parse_pattern
 from penwright.decoding.sampling.filters import NEG_INF, Logits
-from penwright.decoding.unknown_tokens import never_generated
 from penwright.errors import UsageError
 from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.tokenizer import never_generated
 
 REMEMBERED = 256  # entries of each cache of what the tokens lead to
 

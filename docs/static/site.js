@@ -1,4 +1,4 @@
-/** Views follow the theme of the page when it is switched; at the beginning they ask for it themselves. */
+/** Tell the views when the theme of the page is switched. They read the first theme by themselves. */
 new MutationObserver(() => {
   const ink = getComputedStyle(document.body).color.match(/[\d.]+/g).map(Number);
   const theme = ink[0] + ink[1] + ink[2] > 382 ? "dark" : "light";

@@ -6,8 +6,32 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penwright.config import DataSettings
-from penwright.data.headers import CODES, LANGUAGE_NAMES
 
+
+def split_words(text: str) -> tuple[str, ...]:
+    """Return the words of a text that white space separates."""
+    return tuple(text.split())
+
+
+LANGUAGE_NAMES = frozenset(
+    split_words("""
+    english german french spanish polish czech italian russian chinese
+    af ar be bg bn bs ca cs cy da de el en eo es et eu fa fi fr ga gl gu he hi hr hu hy id is it ja ka kk ko lt lv mk ml
+    mn mr ms mt nb ne nl nn no pl pt ro ru sk sl sq sr sv sw ta te th tl tr uk ur uz vi zh
+    """)
+)
+CODES = dict(
+    word.split("=")
+    for word in split_words("""
+    english=en german=de french=fr spanish=es polish=pl czech=cs italian=it russian=ru chinese=zh
+    eng=en deu=de ger=de fra=fr fre=fr spa=es pol=pl ces=cs cze=cs ita=it rus=ru zho=zh chi=zh cmn=zh por=pt nld=nl
+    dut=nl jpn=ja kor=ko ara=ar arb=ar tur=tr ukr=uk swe=sv dan=da nor=no nob=nb nno=nn fin=fi hun=hu ron=ro rum=ro
+    bul=bg hrv=hr srp=sr slk=sk slo=sk slv=sl est=et lav=lv lvs=lv lit=lt ell=el gre=el heb=he hin=hi ben=bn tam=ta
+    tel=te urd=ur fas=fa per=fa pes=fa vie=vi tha=th ind=id msa=ms may=ms tgl=tl cat=ca glg=gl eus=eu baq=eu gle=ga
+    cym=cy wel=cy isl=is ice=is sqi=sq alb=sq mkd=mk mac=mk bos=bs bel=be kat=ka geo=ka kaz=kk uzb=uz afr=af swa=sw
+    epo=eo guj=gu mar=mr mal=ml
+    """)
+)  # other names and codes of languages, with the two-letter code of each
 CODE = re.compile(r"[a-z]{2,3}(-[A-Za-z]{2,4})?")
 PAIR = re.compile(r"(?:^|[^A-Za-z])([a-z]{2,3})-([a-z]{2,3})(?:[^A-Za-z]|$)")
 FORMAT_SUFFIXES = {".gz", ".xz", ".bz2", ".zst", ".txt", ".tsv", ".csv", ".json", ".jsonl", ".tmx"}
