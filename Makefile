@@ -24,14 +24,14 @@ test: lint
 	$(BIN)/pytest --numprocesses=auto --maxprocesses=8 --dist=loadfile
 
 lint: .venv/.dev
-	$(BIN)/ruff format --check src tests benchmarks demo docs
-	$(BIN)/ruff check src tests benchmarks demo docs
+	$(BIN)/ruff format --check src tests benchmarks demo docs examples
+	$(BIN)/ruff check src tests benchmarks demo docs examples
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 format: .venv/.dev
-	$(BIN)/ruff format src tests benchmarks demo docs
-	$(BIN)/ruff check --fix src tests benchmarks demo docs
+	$(BIN)/ruff format src tests benchmarks demo docs examples
+	$(BIN)/ruff check --fix src tests benchmarks demo docs examples
 
 docs: .venv/.dev
 	$(BIN)/python docs/guide/make_run.py docs/build/runs
