@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import penwright
 from penwright.cli.main import app
-from penwright.config import DecodingSettings, Recipe, flatten, parse_override, parse_toml, validate
+from penwright.config import DecodingSettings, Recipe, flatten, parse_override, read_toml, validate
 from penwright.config.settings import RENAMED
 from penwright.errors import PenwrightError, PenwrightWarning
 from penwright.generation.generator import Completion
@@ -29,15 +29,16 @@ def table_of(old: str) -> str:
 
 
 @pytest.mark.parametrize("old", RENAMED)
-def test_an_old_setting_is_read_under_its_new_name(old: str) -> None:
+def test_an_old_setting_is_read_under_its_new_name(old: str, tmp_path: Path) -> None:
     new = f"{table_of(old)}.{RENAMED[old]}"
     assert f"`{old}`" in PAGE and f"`{new}`" in PAGE
     value = str(VALUES[old]).lower()
     with pytest.warns(PenwrightWarning, match=new):
         assert flatten(parse_override(f"{old}={value}")) == {new: VALUES[old]}
     line = f"[{table_of(old)}]\n{old.partition('.')[2]} = {value}\n"
+    (tmp_path / "recipe.toml").write_text(line, encoding="utf-8")
     with pytest.warns(PenwrightWarning, match=new):
-        assert flatten(parse_toml(line.encode(), Path("recipe.toml"))) == {new: VALUES[old]}
+        assert flatten(read_toml(tmp_path / "recipe.toml")) == {new: VALUES[old]}
 
 
 @pytest.mark.parametrize("old", RENAMED)
@@ -58,7 +59,7 @@ def test_generate_reads_old_decoding_settings(monkeypatch: pytest.MonkeyPatch) -
         return Completion(prompt, "a dark night", (), (), "end")  # type: ignore[return-value]
 
     writer = SimpleNamespace(defaults=DecodingSettings(), stream=stream)
-    monkeypatch.setattr(api, "load_generator", lambda *given: writer)
+    monkeypatch.setattr("penwright.workflows.load.load_generator", lambda *given: writer)
     with pytest.warns(PenwrightWarning, match=r"decoding\.beam_patience"):
         done = CliRunner().invoke(app, ["generate", "runs/novel", "It was", "--set", "outlook=0.5"])
     assert done.exit_code == 0, done.output
