@@ -116,7 +116,7 @@ def _problem_of_script(words: Sequence[str]) -> str | None:
 
 
 def _problem_of_ours(words: Sequence[str], is_inline: bool) -> str | None:
-    if not words or words[0] in ("--version", "--help"):
+    if not words or words[0] in ("--version", "--help", "COMMAND"):  # COMMAND stands for any
         return None
     name, *arguments = words
     command = get_command(app).commands.get(name)  # type: ignore[attr-defined]
