@@ -1,9 +1,9 @@
 # make demo: watch a Transformer learn to write and to translate.  make test: lint, types, imports, tests.
-# make docs: the guide; make docs RUN=runs/novel TEXT="It was a dark" is about a model of your own.
+# make docs: the documentation; with RUN=runs/novel TEXT="It was a dark" its guide is about a model of your own.
 PYTHON ?= python3
 BIN := .venv/bin
 DEMO := runs/demo
-GUIDE := docs/build/guide
+SITE := docs/build/html
 
 .PHONY: demo test lint format docs bench clean
 
@@ -24,19 +24,20 @@ test: lint
 	$(BIN)/pytest --numprocesses=auto --maxprocesses=8 --dist=loadfile
 
 lint: .venv/.dev
-	$(BIN)/ruff format --check src tests benchmarks demo docs
-	$(BIN)/ruff check src tests benchmarks demo docs
+	$(BIN)/ruff format --check src tests benchmarks demo docs examples
+	$(BIN)/ruff check src tests benchmarks demo docs examples
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 format: .venv/.dev
-	$(BIN)/ruff format src tests benchmarks demo docs
-	$(BIN)/ruff check --fix src tests benchmarks demo docs
+	$(BIN)/ruff format src tests benchmarks demo docs examples
+	$(BIN)/ruff check --fix src tests benchmarks demo docs examples
 
 docs: .venv/.dev
 	$(BIN)/python docs/guide/make_run.py docs/build/runs
-	$(BIN)/sphinx-build -q -W --keep-going -E -a -D runs=docs/build/runs -D run="$(RUN)" -D text="$(TEXT)" docs/guide $(GUIDE)
-	@echo "Open $(GUIDE)/index.html"
+	@rm -rf $(SITE)
+	$(BIN)/sphinx-build -q -W --keep-going -E -a -D runs=docs/build/runs -D run="$(RUN)" -D text="$(TEXT)" docs $(SITE)
+	@echo "Open $(SITE)/index.html"
 
 bench: .venv/.dev
 	$(BIN)/python -m benchmarks

@@ -1,1 +1,1 @@
-"""Claims of speed and quality, each measured by a script beside its dated results."""
+"""Benchmarks of speed and quality: one script each, with dated results in `results/`."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: what can be measured here, and how."""
+"""List the benchmarks and how to run them: `python -m benchmarks`."""
 
 from importlib import import_module
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""Accuracy on SST-2 from scratch: a BERT by transformers' Trainer beside ours, whole processes, same layers and width.
+"""Accuracy on SST-2 from scratch: Penwright and a BERT trained by transformers' Trainer, in whole processes.
 
-Both choose their checkpoint on the development set; the test set is looked at once.
+Both have the same layers and width, choose their checkpoint on the development set, and use the test set once.
 
 Run: python -m benchmarks.classify SST2_FOLDER [ROUNDS]
 """
@@ -19,7 +19,7 @@ PEER = {"d_model": 128, "n_layers": 2, "n_heads": 4, "vocab_size": 16000, "epoch
 
 
 def main(data: Path, rounds: int = 3) -> None:
-    """The peer for three epochs, then our recipe, our automatic choice, and two models that teach a third."""
+    """Train the peer for three epochs, then our recipe, our automatic choice, and two models distilled into one."""
     files = [data / name for name in ("train.phrases.tsv", "dev.tsv", "test.tsv")]
     found: dict[str, list[tuple[float, float, float]]] = {}
 
@@ -30,8 +30,8 @@ def main(data: Path, rounds: int = 3) -> None:
     columns = ["--set", "data.label=1", "--set", "data.text=[2]"]
     choices = {
         "penwright, recipes/sst2.toml": ["--recipe", "recipes/sst2.toml"],
-        "penwright, 2 minutes, as it chooses": ["--minutes", "2", *columns],
-        "penwright, two models and one taught by them": ["--ensemble", "2", "--minutes", "4.7", *columns],
+        "penwright, 2 minutes, automatic settings": ["--minutes", "2", *columns],
+        "penwright, two models distilled into one": ["--ensemble", "2", "--minutes", "4.7", *columns],
     }
     for number in range(rounds):
         done = run([sys.executable, "-m", "benchmarks.hf_trainer", "classify", *files, json.dumps(PEER)])

@@ -1,6 +1,7 @@
-"""One engine in a process of its own, so that no two pools of threads meet: a job comes in as a line, its texts go out.
+"""One engine in its own process, so that thread pools do not compete: it reads a job per line and prints its texts.
 
-Run by benchmarks/engines.py with the engine as JSON; with "cold" after it, it writes one token and ends.
+`benchmarks/engines.py` starts it with the engine as JSON. With "cold" as the second argument, it generates one token
+and exits.
 """
 
 import json
@@ -13,23 +14,23 @@ from time import perf_counter
 from typing import NamedTuple, Protocol
 
 THREADS = 2
-LEAST_SECONDS = 0.5  # a short job is done again and again: threads of the engine before may not sleep yet
+LEAST_SECONDS = 0.5  # repeat a short job for this long: threads of the previous engine may still be spinning
 Tokens = Sequence[Sequence[int]]
 
 
 class Engine(NamedTuple):
-    """What runs which folder, and how."""
+    """An engine, the folder of its model, and its settings."""
 
     kind: str  # ours, ctranslate2 or llama.cpp
     task: str
     folder: str
     precision: str = "float32"
-    workers: int = 1  # CTranslate2 shares its threads among so many; ours are processes
+    workers: int = 1  # CTranslate2 divides its threads among them; ours are processes
     threads: int = THREADS
 
 
 class Job(NamedTuple):
-    """Texts to continue or to translate, as tokens, all as long as each other; each gets just n_new tokens."""
+    """Texts of equal length to continue or translate, as tokens; each gets exactly `n_new` tokens."""
 
     texts: Tokens
     n_new: int
@@ -37,27 +38,27 @@ class Job(NamedTuple):
 
 
 class Writer(Protocol):
-    """An engine that is loaded."""
+    """A loaded engine."""
 
     def write(self, job: Job) -> list[str]:
-        """The best text for each of the job's."""
+        """Return the best text for each text of the job."""
 
 
 class Ours:
-    """Penwright, through what its Generator and its Translator call."""
+    """Penwright, through the functions that its Generator and Translator call."""
 
     def __init__(self, engine: Engine):
         import torch
         from safetensors.torch import load_file
 
         from penwright.config import ModelSettings
-        from penwright.decoding.sharing import Team
-        from penwright.decoding.step import Stepper
-        from penwright.layers.quantised import to_precision
-        from penwright.memory import keep_freed_memory
-        from penwright.models import make_model
-        from penwright.models.weights import load_weights
+        from penwright.decoding.engine import DecodeEngine
+        from penwright.devices import keep_freed_memory
+        from penwright.model import make_model
+        from penwright.model.quantised import to_precision
+        from penwright.model.weights import load_weights
         from penwright.tokenizers import Tokenizer
+        from penwright.translation.worker_processes import WorkerPool
 
         torch.set_num_threads(engine.threads)
         keep_freed_memory()
@@ -68,32 +69,32 @@ class Ours:
         self.model = make_model(task, self.tokenizer.vocab_size, settings).eval()
         load_weights(self.model, load_file(folder / "model.safetensors"), str(folder))
         to_precision(self.model, engine.precision)
-        self.stepper = Stepper(self.model)
-        self.team = Team(self._search, engine.workers)
+        self.stepper = DecodeEngine(self.model)
+        self.team = WorkerPool(self._search, engine.workers)
 
     def write(self, job: Job) -> list[str]:
-        from penwright.models import DecoderOnly
+        from penwright.model.decoder_only import DecoderOnly
 
         written = self._continue(job) if isinstance(self.model, DecoderOnly) else self._translate(job)
         return [self.tokenizer.decode(tokens) for tokens in written]
 
     def _continue(self, job: Job) -> Tokens:
         from penwright.config import DecodingSettings
-        from penwright.decoding.choosing.sampling import Chances, Sampling
-        from penwright.decoding.choosing.spelled import SpelledRows
-        from penwright.decoding.choosing.spelling import Spelling
-        from penwright.decoding.decodable import Continuing
-        from penwright.decoding.generate import generate
+        from penwright.decoding.batches import PromptBatch
+        from penwright.decoding.generation_loop import generate
+        from penwright.decoding.sampling.sampler import RowRng, Sampling
+        from penwright.decoding.sampling.utf8 import Utf8Rules
+        from penwright.decoding.sampling.utf8_rows import Utf8Rows
 
         banned = (self.tokenizer.end_id,)
-        spelling = Spelling.free(self.tokenizer.vocab_size, banned)
+        spelling = Utf8Rules.free(self.tokenizer.vocab_size, banned)
         steps = generate(
-            Continuing(self.model, job.texts, job.n_new, self.stepper),
+            PromptBatch(self.model, job.texts, job.n_new, self.stepper),
             Sampling(banned, DecodingSettings(temperature=0)),
-            Chances(0, [0] * len(job.texts)),
+            RowRng(0, [0] * len(job.texts)),
             end_id=self.tokenizer.end_id,
             max_new_tokens=job.n_new,
-            constraint=SpelledRows(spelling, [job.n_new] * len(job.texts), self.stepper.likeliest),
+            constraint=Utf8Rows(spelling, [job.n_new] * len(job.texts), self.stepper.likeliest),
         )
         return list(zip(*(step.tokens for step in steps), strict=True))
 
@@ -105,31 +106,31 @@ class Ours:
     def _search(self, job: Job) -> Tokens:
         import torch
 
-        from penwright.decoding.beam import beam_search
-        from penwright.decoding.choosing.largest import Choosing
-        from penwright.decoding.choosing.spelling import Spelling
-        from penwright.decoding.decodable import Translating
+        from penwright.decoding.batches import TargetBatch
+        from penwright.decoding.beam_search import beam_search
         from penwright.decoding.greedy import greedy_search
         from penwright.decoding.hypotheses import BeamSettings
+        from penwright.decoding.sampling.topk import TokenSelector
+        from penwright.decoding.sampling.utf8 import Utf8Rules
 
         end_id, settings = self.tokenizer.end_id, BeamSettings(job.beam_size, banned=(self.tokenizer.end_id,))
         sources = [[*source, end_id] for source in job.texts]
         with torch.inference_mode():
-            writing = Translating(
+            writing = TargetBatch(
                 self.model,
                 sources,
                 start_id=self.tokenizer.start_id,
                 max_new_tokens=job.n_new,
                 stepper=self.stepper,
             )
-            choosing = Choosing(Spelling.free(self.tokenizer.vocab_size, (end_id,)), self.stepper.likeliest)
+            choosing = TokenSelector(Utf8Rules.free(self.tokenizer.vocab_size, (end_id,)), self.stepper.likeliest)
             search = greedy_search if job.beam_size == 1 else beam_search
             found = search(writing, [job.n_new] * len(sources), settings, end_id=end_id, choosing=choosing)
         return [hypotheses[0].tokens for hypotheses in found]
 
 
 class CTranslate2:
-    """Two threads of one worker, or two workers of one thread each, which take half of a batch each."""
+    """CTranslate2 with one worker of two threads, or with two workers of one thread, which take half a batch each."""
 
     def __init__(self, engine: Engine):
         import ctranslate2
@@ -161,7 +162,7 @@ class CTranslate2:
 
 
 class LlamaCpp:
-    """Its server, without the network; a place in the batch for each text."""
+    """The server of llama.cpp, called without the network, with one slot per text."""
 
     def __init__(self, engine: Engine):
         self.path = str(Path(engine.folder) / "model.gguf")
@@ -195,7 +196,7 @@ KINDS = {"ours": Ours, "ctranslate2": CTranslate2, "llama.cpp": LlamaCpp}
 
 
 def serve(writer: Writer) -> None:
-    """Answer jobs until there are no more, each with the seconds that it takes once this process is at work again."""
+    """Answer each job of standard input with its median seconds and its texts."""
     for line in sys.stdin:
         job, times, begin = Job(*json.loads(line)), [], perf_counter()
         while not times or perf_counter() - begin < LEAST_SECONDS:
@@ -210,5 +211,5 @@ if __name__ == "__main__":
     if sys.argv[2:] == ["cold"]:
         loaded.write(Job(json.loads(sys.stdin.readline()), 1))
         print("first token", flush=True)
-        os._exit(0)  # what comes after is not waited for
+        os._exit(0)  # the time to shut down does not count
     serve(loaded)

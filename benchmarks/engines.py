@@ -1,4 +1,4 @@
-"""Decoding beside CTranslate2 and llama.cpp: the same weights, greedy or with beams, in turn, tokens a second.
+"""Decoding speed of Penwright, CTranslate2 and llama.cpp with the same weights, in tokens per second.
 
 Run: python -m benchmarks.engines SHAPE_OR_RUN [ROUNDS] [BATCHES, as 1,16]   (shapes: see SHAPES)
 """
@@ -21,26 +21,28 @@ from safetensors.torch import save_file
 
 from benchmarks.engine_process import THREADS, Engine, Job, Tokens
 from benchmarks.report import Result, write_result
-from penwright import api
+from penwright.classification.classifier import Classifier
 from penwright.config import ModelSettings, Table, Task
-from penwright.decoding import Classifier
-from penwright.decoding.step import compile_steps
+from penwright.decoding.engine import compile_steps
 from penwright.formats.export import save_as
-from penwright.layers.quantised import to_precision
-from penwright.models import EncoderOnly, Model, make_model
-from penwright.models.weights import weights_of
-from penwright.tokenizers import Tokenizer, train_tokenizer
+from penwright.model import Model, make_model
+from penwright.model.encoder_only import EncoderOnly
+from penwright.model.quantised import to_precision
+from penwright.model.weights import weights_of
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.training import train_tokenizer
+from penwright.workflows import api
 
 N_PROMPT, N_CONTINUED = 9, 128  # tokens, <s> included
 N_SOURCE, N_TRANSLATED = 15, 20  # without the end token
 REFERENCE = "penwright float32"
-# How much of the text must be like ours, in %, where weights are in float32 too. llama.cpp keeps keys and values in
-# float16, by which a random model soon writes the other of two nearly equal tokens; a wrong export differs at once.
+# Share of the text, in %, that must equal ours with weights in float32. llama.cpp keeps keys and values in float16, so
+# a random model soon writes the other of two nearly equal tokens. A wrong export differs at once.
 AGREEMENT = {"ours": 100.0, "ctranslate2": 95.0, "llama.cpp": 20.0}
 
 
 class Shape(NamedTuple):
-    """A model with random weights to measure."""
+    """The shape of a model with random weights."""
 
     task: Task
     vocab_size: int
@@ -56,7 +58,7 @@ SHAPES = {
 
 
 class Measured(NamedTuple):
-    """A model with its tokenizer, and what it is for."""
+    """A model with its task and tokenizer."""
 
     task: Task
     model: Model
@@ -64,7 +66,7 @@ class Measured(NamedTuple):
 
 
 def main(what: str, rounds: int = 3, batches: str = "1,8,16,32") -> None:
-    """Each engine writes each batch in turn, `rounds` times; the first token of a new process is timed as often."""
+    """Let each engine write each batch in turn, `rounds` times. Time the first token of a new process equally often."""
     measured = random_model(SHAPES[what]) if what in SHAPES else trained_model(Path(what))
     beams = (1, 5) if measured.task == "translate" else (1,)
     cells = [(beam_size, int(rows)) for beam_size in beams for rows in batches.split(",")]
@@ -79,13 +81,16 @@ def main(what: str, rounds: int = 3, batches: str = "1,8,16,32") -> None:
         same = mean(cell[name].same_text for cell in paces.values())
         results.append(Result(name, {**figures, "% same text": [same], "first token, s": cold[name]}))
     about = f"{measured.model.settings.n_layers} layers, d {measured.model.settings.d_model}, {rounds} rounds. "
-    about += "Same text: what is alike with ours in float32, up to the first difference. " + ratios(paces)
+    about += "Same text: share equal to ours in float32, up to the first difference. " + ratios(paces)
     label = Path(what).name if batches == "1,8,16,32" else f"{Path(what).name}-{batches.replace(',', '-')}"
     write_result(f"engines-{label}", f"python -m benchmarks.engines {what} {rounds} {batches}", results, about)
 
 
 def random_model(shape: Shape) -> Measured:
-    """It writes whole pieces of ASCII only, so that texts can be compared, and weights are large enough to be sure."""
+    """Return a random model that writes ASCII letters only, so that texts can be compared.
+
+    Its weights are doubled, so that the most likely token is clear.
+    """
     torch.manual_seed(0)
     tokenizer = made_up_tokenizer(shape.vocab_size)
     settings = ModelSettings(**shape.model, zero_init_outputs=False)
@@ -100,7 +105,7 @@ def random_model(shape: Shape) -> Measured:
 
 
 def made_up_tokenizer(vocab_size: int) -> Tokenizer:
-    """BPE of random words."""
+    """Return a BPE tokenizer trained on random words."""
     chance = random.Random(0)
     words = ["".join(chance.choices("abcdefghijklmnopqrstuvwxyz", k=chance.randint(3, 9))) for _ in range(vocab_size)]
     tokenizer = train_tokenizer("bpe", [" ".join(words)] * 2, vocab_size)
@@ -109,15 +114,16 @@ def made_up_tokenizer(vocab_size: int) -> Tokenizer:
 
 
 def trained_model(run: Path) -> Measured:
+    """Load the model of a run."""
     application = api.load(run)
     if isinstance(application, Classifier):
-        raise SystemExit(f"{run} holds a classifier, which writes nothing")
+        raise SystemExit(f"{run} is a classifier, which does not generate text")
     task: Task = "generate" if hasattr(application, "generate") else "translate"
     return Measured(task, application.model, application.tokenizer)
 
 
 def exported(measured: Measured, folder: Path) -> dict[str, Engine]:
-    """The model for each engine and precision; llama.cpp has no part where it cannot run it."""
+    """Export the model for each engine and precision; leave out llama.cpp if it cannot run the model."""
     task, model, tokenizer = measured
     ours = folder / "ours"
     ours.mkdir()
@@ -143,8 +149,8 @@ def exported(measured: Measured, folder: Path) -> dict[str, Engine]:
 
 
 def compile_int8(model: Model, threads: int) -> None:
-    """Once on a machine, and not part of what is timed, as the exports are not."""
-    torch.set_num_threads(threads)  # a compiled step is one for so many
+    """Compile the int8 steps. Like the exports, this is not timed."""
+    torch.set_num_threads(threads)  # steps are compiled for a number of threads
     model = deepcopy(model)
     to_precision(model, "int8")
     if not isinstance(model, EncoderOnly):
@@ -152,7 +158,7 @@ def compile_int8(model: Model, threads: int) -> None:
 
 
 def job_for(measured: Measured, beam_size: int, rows: int) -> Job:
-    """Random tokens to continue or to translate."""
+    """Return a job of random tokens to continue or translate."""
     chance, tokenizer = random.Random(rows), measured.tokenizer
     words = [token for token in range(tokenizer.vocab_size) if tokenizer.token_bytes(token).isalpha()]
     if measured.task == "translate":
@@ -162,16 +168,17 @@ def job_for(measured: Measured, beam_size: int, rows: int) -> Job:
 
 
 def command(engine: Engine) -> list[str]:
+    """Return the command of an engine's process."""
     return [sys.executable, "-m", "benchmarks.engine_process", json.dumps(engine)]
 
 
 def environment(engine: Engine) -> dict[str, str]:
-    """What importing penwright sets is for itself alone: each engine waits for its threads by its own default."""
+    """Return the environment of an engine. Only ours gets the GOMP_SPINCOUNT that importing penwright sets."""
     return {name: value for name, value in os.environ.items() if engine.kind == "ours" or name != "GOMP_SPINCOUNT"}
 
 
 def first_token(engine: Engine, measured: Measured) -> float:
-    """Seconds from the start of a process to its first token."""
+    """Return the seconds from the start of a process to its first token."""
     texts: Tokens = job_for(measured, 1, 1).texts
     begin = perf_counter()
     subprocess.run(
@@ -186,14 +193,14 @@ def first_token(engine: Engine, measured: Measured) -> float:
 
 
 class Cell(NamedTuple):
-    """What one engine made of one job."""
+    """The result of one engine for one job."""
 
-    paces: list[float]  # tokens a second, of each round
+    paces: list[float]  # tokens per second, for each round
     same_text: float  # in %
 
 
 class Processes:
-    """All engines, loaded and waiting; only one of them works at a time."""
+    """All engines, loaded. Only one works at a time."""
 
     def __init__(self, engines: dict[str, Engine]):
         self.engines = engines
@@ -213,7 +220,7 @@ class Processes:
             process.wait()
 
     def compare(self, job: Job, rounds: int) -> dict[str, Cell]:
-        """Every engine in turn, after a few tokens that are not timed; raises SystemExit when texts differ."""
+        """Time every engine in turn, after a few warm-up tokens; raise SystemExit if texts differ too much."""
         for name in self.engines:
             self._write(name, job._replace(n_new=4))
         paces: dict[str, list[float]] = {name: [] for name in self.engines}
@@ -230,7 +237,7 @@ class Processes:
             )
             engine = self.engines[name]
             if engine.precision == "float32" and cell.same_text < AGREEMENT[engine.kind]:
-                raise SystemExit(f"{name} writes other text than ours: only {cell.same_text:.0f} % are alike")
+                raise SystemExit(f"{name} generates other text than ours: only {cell.same_text:.0f} % is equal")
         return cells
 
     def _write(self, name: str, job: Job) -> tuple[float, list[str]]:
@@ -242,7 +249,7 @@ class Processes:
 
 
 def in_common(texts: Iterable[str], reference: Iterable[str]) -> float:
-    """How much of the texts, in %, comes before the first difference."""
+    """Return how much of the texts, in %, comes before the first difference."""
     shares = []
     for text, wanted in zip(texts, reference, strict=True):
         pairs = zip(text, wanted, strict=False)
@@ -252,7 +259,7 @@ def in_common(texts: Iterable[str], reference: Iterable[str]) -> float:
 
 
 def ratios(paces: dict[tuple[int, int], dict[str, Cell]]) -> str:
-    """Our best beside the best of each peer, in words."""
+    """Describe the ratio of our best speed to the best of each peer."""
     said = []
     for (beam_size, rows), cells in paces.items():
         best = {
@@ -263,7 +270,7 @@ def ratios(paces: dict[tuple[int, int], dict[str, Cell]]) -> str:
         ours = best.pop("penwright")
         peers = " and ".join(f"{ours / pace:.2f} x {engine}" for engine, pace in best.items())
         said.append(f"beam {beam_size}, batch {rows}: {peers}")
-    return f"Our best beside the best of each: {'; '.join(said)}."
+    return f"Our best divided by the best of each: {'; '.join(said)}."
 
 
 if __name__ == "__main__":

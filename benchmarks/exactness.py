@@ -1,6 +1,7 @@
-"""Whether a sentence is translated the same alone, in other company, without a cache; and what lower precision changes.
+"""Compare translations of a sentence alone, in batches, without a cache, and in lower precision.
 
-Shares are of sentences whose tokens are all the same. "Together" is in batches of similar length, as `translate` does.
+Figures are the share of sentences with exactly the same tokens. "Same as float32" uses batches of similar length, as
+`translate` does.
 
 Run: python -m benchmarks.exactness RUN SOURCES REFERENCES [SENTENCES]
 """
@@ -15,19 +16,21 @@ import torch
 from torch import Tensor
 
 from benchmarks.report import Result, write_result
-from penwright.api import load_translator
 from penwright.config import Precision
-from penwright.decoding import BeamSettings, Branching, Translating, beam_search
-from penwright.decoding.choosing.beams import BeamRule, BeamStep
-from penwright.decoding.choosing.largest import Choosing
-from penwright.decoding.choosing.next_token import Rule, Written
-from penwright.decoding.choosing.spelling import Spelling
+from penwright.decoding.batches import Branching, TargetBatch
+from penwright.decoding.beam_search import beam_search
 from penwright.decoding.greedy import greedy_search
+from penwright.decoding.hypotheses import BeamSettings
 from penwright.decoding.padding import batches_by_length, right_padded
+from penwright.decoding.sampling.beam_rules import BeamRule, BeamStep
+from penwright.decoding.sampling.next_token import GeneratedToken, TokenRule
+from penwright.decoding.sampling.topk import TokenSelector
+from penwright.decoding.sampling.utf8 import Utf8Rules
 from penwright.evaluation.translation import translation_scores
-from penwright.layers.quantised import to_precision
-from penwright.models import EncoderDecoder
+from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.quantised import to_precision
 from penwright.tokenizers import Tokenizer
+from penwright.workflows.api import load_translator
 
 NAME = "exactness"
 BATCH_TOKENS = 1024
@@ -36,7 +39,7 @@ Rows = Callable[[Sequence[Tokens], int], Branching]
 
 
 class Uncached:
-    """Rows whose whole target is read again for every token: the plain model, to compare with."""
+    """A reference that runs the model on the whole target for every token."""
 
     def __init__(self, model: EncoderDecoder, sources: Sequence[Tokens], start_id: int):
         self._model = model
@@ -44,37 +47,37 @@ class Uncached:
         self._targets = torch.full((len(sources), 1), start_id)
 
     def first(self) -> Tensor:
-        """The logits after the start token."""
+        """Return the logits after the start token."""
         return self._model.output(self._model.hidden(self._targets, self._encoded)[:, -1]).float()
 
     def step(self, tokens: Tensor) -> Tensor:
-        """Append a token to each row; the logits of the one after it."""
+        """Append a token to each row; return the logits of the next one."""
         self._targets = torch.cat([self._targets, tokens[:, None]], dim=1)
         return self.first()
 
-    def several(self, token: Tensor, rule: Rule) -> tuple[Written, ...]:
-        """One by one."""
+    def several(self, token: Tensor, rule: TokenRule) -> tuple[GeneratedToken, ...]:
+        """Return nothing: tokens are chosen one by one."""
         return ()
 
     def beams(self, tokens: Tensor, rule: BeamRule) -> tuple[BeamStep, ...]:
-        """Step by step."""
+        """Return nothing: steps are taken one by one."""
         return ()
 
     def select(self, rows: Tensor) -> None:
-        """Keep these rows."""
+        """Keep only these rows."""
         self._encoded, self._targets = self._encoded.select(rows), self._targets[rows]
 
     def branch(self, n: int) -> None:
-        """Each source n times."""
+        """Repeat each source n times."""
         self.select(torch.arange(len(self._targets)).repeat_interleave(n))
 
     def reorder(self, rows: Tensor) -> None:
-        """The sources stay as they are."""
+        """Reorder the targets; the sources stay in place."""
         self._targets = self._targets[rows]
 
 
 class Translations:
-    """All sentences by one model and beam size, in whatever batches."""
+    """Translations of all sentences by one model and beam size, in any batches."""
 
     def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, sources: Sequence[Tokens], beam_size: int):
         self.model, self.tokenizer, self.sources = model.eval(), tokenizer, sources
@@ -82,34 +85,36 @@ class Translations:
 
     @torch.inference_mode()
     def in_batches(self, batches: Iterator[Sequence[int]], *, cached: bool = True) -> list[Tokens]:
-        """The best translation of each, in the order of the sources."""
+        """Return the best translation of each source, in order."""
         found: dict[int, Tokens] = {}
         for batch in batches:
             sources = [self.sources[number] for number in batch]
             limits = [min(2 * len(source) + 20, self.model.settings.context_length) for source in sources]
             rows = self._rows(sources, max(limits)) if cached else self._uncached(sources)
             search = greedy_search if self.settings.beam_size == 1 else beam_search
-            choosing = Choosing(Spelling.free(self.tokenizer.vocab_size))
+            choosing = TokenSelector(Utf8Rules.free(self.tokenizer.vocab_size))
             results = search(rows, limits, self.settings, end_id=self.tokenizer.end_id, choosing=choosing)
             found |= {number: best.tokens for number, (best, *_) in zip(batch, results, strict=True)}
         return [found[number] for number in range(len(self.sources))]
 
     def _rows(self, sources: Sequence[Tokens], longest: int) -> Branching:
-        return Translating(self.model, sources, start_id=self.tokenizer.start_id, max_new_tokens=longest)
+        return TargetBatch(self.model, sources, start_id=self.tokenizer.start_id, max_new_tokens=longest)
 
     def _uncached(self, sources: Sequence[Tokens]) -> Branching:
         return Uncached(self.model, sources, self.tokenizer.start_id)
 
     def together(self) -> list[Tokens]:
+        """Translate in batches of similar length."""
         return self.in_batches(self.by_length())
 
     def by_length(self) -> Iterator[Sequence[int]]:
+        """Yield batches of similar length, as indices of sources."""
         lengths = [len(source) for source in self.sources]
         return iter(batches_by_length(lengths, BATCH_TOKENS // self.settings.beam_size))
 
 
 def main(run: Path, sources: Path, references: Path, n: int = 1000) -> None:
-    """Every precision, greedy and with five beams."""
+    """Measure every precision, greedy and with five beams."""
     translator = load_translator(run, precision="float32")
     tokenizer = translator.tokenizer
     texts, wanted = (path.read_text(encoding="utf-8").splitlines()[:n] for path in (sources, references))
@@ -128,7 +133,7 @@ def main(run: Path, sources: Path, references: Path, n: int = 1000) -> None:
             figures = {
                 "same as float32, %": [_same(found, exact[beam_size])],
                 "alone, %": [_same(found, trial.in_batches([number] for number in range(len(tokens))))],
-                "shuffled by sevens, %": [_same(found, trial.in_batches(_shuffled(len(tokens))))],
+                "in shuffled batches of seven, %": [_same(found, trial.in_batches(_shuffled(len(tokens))))],
                 "without a cache, %": [_same(found, trial.in_batches(trial.by_length(), cached=False))],
                 "BLEU": [bleu],
             }

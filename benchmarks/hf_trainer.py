@@ -1,6 +1,6 @@
-"""The Trainer of transformers on models of our sizes, as a process of its own.
+"""The Trainer of transformers on models of our sizes, in its own process.
 
-`lm TEXT SETTINGS` prints characters a second; `classify TRAIN DEV TEST SETTINGS` the share of labels that were right.
+`lm TEXT SETTINGS` prints characters per second; `classify TRAIN DEV TEST SETTINGS` prints accuracies.
 """
 
 import json
@@ -29,7 +29,7 @@ PAD = "[PAD]"
 
 
 class Windows(Dataset[dict[str, torch.Tensor]]):
-    """Windows of characters, as many as asked for, cut by chance."""
+    """A number of random windows of a text, by characters."""
 
     def __init__(self, text: str, context: int, n: int):
         letters = {letter: place for place, letter in enumerate(sorted(set(text)))}
@@ -54,7 +54,7 @@ class _Stopwatch(TrainerCallback):  # type: ignore[misc]  # transformers' classe
 
 
 def language_model(path: Path, settings: dict[str, Any]) -> None:
-    """Characters a second of a Llama of these sizes, with the Trainer's fastest settings for a CPU."""
+    """Print the characters per second of a Llama of these sizes, with the Trainer's fastest settings for a CPU."""
     rows, context, steps = settings["rows"], settings["context"], settings["steps"]
     data = Windows(path.read_text(encoding="utf-8"), context, rows * steps)
     width = settings["d_model"]
@@ -75,7 +75,7 @@ def language_model(path: Path, settings: dict[str, Any]) -> None:
 
 
 class Labelled(Dataset[dict[str, Any]]):
-    """Texts as tokens with their labels."""
+    """Tokenized texts with their labels."""
 
     def __init__(self, rows: list[tuple[str, int]], tokenizer: Tokenizer):
         self.rows = [(tokenizer.encode(text).ids[:256], label) for text, label in rows]
@@ -89,7 +89,7 @@ class Labelled(Dataset[dict[str, Any]]):
 
 
 def classifier(train: Path, dev: Path, test: Path, settings: dict[str, Any]) -> None:
-    """Accuracy on test of the checkpoint that is best on dev: a BERT from scratch with a vocabulary of its own."""
+    """Train a BERT and its vocabulary from scratch; print the accuracies of the checkpoint that is best on dev."""
     parts = {name: _labelled(path) for name, path in (("train", train), ("dev", dev), ("test", test))}
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
@@ -140,7 +140,7 @@ def _padded(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
 
 
 def _labelled(path: Path) -> list[tuple[str, int]]:
-    """Label, tab, text; a header is skipped."""
+    """Read lines of a label, a tab and a text; skip a header."""
     rows = [line.split("\t") for line in path.read_text(encoding="utf-8").split("\n") if "\t" in line]
     return [(text, int(label)) for label, text in rows if label.isdigit()]
 

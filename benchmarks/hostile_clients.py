@@ -1,8 +1,8 @@
-"""Serve runs to many clients at once, most of them hostile, and see whether the server stays well.
+"""Serve runs to many clients at once, most of them hostile, and check that the server stays healthy.
 
     python -m benchmarks.hostile_clients WRITER TRANSLATOR CLASSIFIER --seconds 120 --clients 32
 
-Reports statuses, the slowest answer of /health, and the server's memory before and after. Fails where a status is 5xx,
+Prints status codes, the slowest answer of /health, and the server's memory before and after. Fails if a status is 5xx,
 /health takes more than a second, or the server holds more than 1.5 times its idle memory afterwards.
 """
 
@@ -67,7 +67,7 @@ BODIES: dict[int, bytes] = {}
 
 @dataclass
 class Seen:
-    """What the clients have seen so far."""
+    """The answers that the clients have got so far."""
 
     statuses: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
@@ -78,7 +78,7 @@ Attack = Callable[[int, Seen], None]
 
 
 def ask(port: int, seen: Seen, path: str, body: object, **headers: str) -> None:
-    """Send a request, read its answer, and note the status."""
+    """Send a request, read its answer, and count its status."""
     content = body if isinstance(body, bytes) else encoded(body)
     with closing(HTTPConnection("127.0.0.1", port, timeout=300)) as connection:
         try:
@@ -95,14 +95,14 @@ def ask(port: int, seen: Seen, path: str, body: object, **headers: str) -> None:
 
 
 def encoded(body: object) -> bytes:
-    """Return the body as JSON, made once: clients that compute would delay each other, and the measurement."""
+    """Return the body as JSON. It is cached, because clients that compute would disturb the measurement."""
     if id(body) not in BODIES:
         BODIES[id(body)] = json.dumps(body).encode()
     return BODIES[id(body)]
 
 
 def drip(port: int, seen: Seen) -> None:
-    """Send a head a byte at a time, then leave."""
+    """Send request headers byte by byte, then disconnect."""
     with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
         for byte in b"POST /classify HTTP/1.1\r\nHost: x\r\n":
             connection.send(bytes([byte]))
@@ -111,7 +111,7 @@ def drip(port: int, seen: Seen) -> None:
 
 
 def hold(port: int, seen: Seen) -> None:
-    """Open connections that say nothing."""
+    """Open many connections, and send nothing."""
     found = []
     with suppress(OSError):
         for _ in range(100):
@@ -123,7 +123,7 @@ def hold(port: int, seen: Seen) -> None:
 
 
 def leave(port: int, seen: Seen) -> None:
-    """Ask for much and go away, or claim a body that never comes."""
+    """Ask for a long completion and disconnect, or announce a body that never comes."""
     head = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: "
     body = json.dumps({"prompt": "It", "max_tokens": 4000, "n": 8, "stream": True})
     for content in (f"{len(body)}\r\n\r\n{body}", "1999999\r\n\r\n{", "99999999999\r\n\r\n{"):
@@ -134,7 +134,7 @@ def leave(port: int, seen: Seen) -> None:
 
 
 def garble(port: int, seen: Seen) -> None:
-    """Send what is no HTTP, no JSON or no UTF-8."""
+    """Send data that is not HTTP, not JSON or not UTF-8."""
     with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
         connection.sendall(b"\x16\x03\x01" + os.urandom(200) + b"\r\n\r\n")
     for body in (b"[" * 100_000, b"\xff\xfe", b"\xed\xa0\x80", b'{"texts": NaN}', b"1" * 10_000, b""):
@@ -147,7 +147,7 @@ ATTACKS: Sequence[Attack] = (drip, hold, leave, garble)
 
 
 def client(port: int, seen: Seen, until: float, number: int) -> None:
-    """Be friendly now and then, and hostile else, until the time is over."""
+    """Send friendly and hostile requests at random until the time is over."""
     dice = random.Random(number)
     while monotonic() < until:
         kind = dice.random()
@@ -160,14 +160,14 @@ def client(port: int, seen: Seen, until: float, number: int) -> None:
 
 
 def watch_health(port: int, seen: Seen, until: float) -> None:
-    """Ask for /health ten times a second."""
+    """Request /health ten times per second."""
     while monotonic() < until:
         start = monotonic()
         try:
             with closing(HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
                 connection.request("GET", "/health")
                 if connection.getresponse().status != 200:
-                    seen.failures.append("/health was not well")
+                    seen.failures.append("/health did not answer 200")
         except (OSError, HTTPException) as error:
             seen.failures.append(f"/health: {error!r}")
         seen.slowest_health = max(seen.slowest_health, monotonic() - start)
@@ -183,7 +183,7 @@ def resident(pid: int) -> float:
 def soak(
     runs: Sequence[str], seconds: float, n_clients: int, options: Sequence[str] = ()
 ) -> tuple[Seen, float, float, int]:
-    """Return what was seen, the memory of the idle server before and after in MB, and the size of its log."""
+    """Return the answers, the idle server's memory before and after in MB, and the length of its log."""
     command = [sys.executable, "-m", "penwright", "serve", *runs, "--port", "0", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stderr is not None
@@ -214,9 +214,9 @@ def soak(
 
 
 def main() -> int:
-    """Run the benchmark; the exit code is 1 where the server was not well."""
+    """Run the benchmark; return 1 if the server failed, else 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", help="run folders, of which one is called writer")
+    parser.add_argument("runs", nargs="+", help="run folders; one must be named writer")
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--clients", type=int, default=32)
     given = parser.parse_args()

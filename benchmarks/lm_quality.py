@@ -1,7 +1,7 @@
-"""Validation loss against seconds on tiny Shakespeare's characters: nanoGPT's CPU recipe beside ours, from raw text.
+"""Validation loss against seconds on tiny Shakespeare by characters: nanoGPT's CPU recipe and ours, from raw text.
 
-nanoGPT says its loss on random windows of 64 characters, ours is over the whole last tenth in windows side by side;
-both in nats a character, whatever the tokens are.
+nanoGPT measures its loss on random windows of 64 characters, we on the whole last tenth in adjacent windows. Both are
+in nats per character.
 
 Run: python -m benchmarks.lm_quality TEXT NANOGPT_CHECKOUT [MINUTES,MINUTES...] [ROUNDS]
 """
@@ -15,7 +15,7 @@ from benchmarks.peers import NanoGPT
 from benchmarks.report import Curve, Result, draw, write_result
 
 NAME = "lm_quality"
-RECIPE = {  # the options that its README gives for a computer without a GPU; the estimates on more windows are mine
+RECIPE = {  # the options in its README for a machine without a GPU; the last evaluation has more windows
     "compile": False,
     "eval_iters": 20,
     "log_interval": 1,
@@ -29,11 +29,11 @@ RECIPE = {  # the options that its README gives for a computer without a GPU; th
     "dropout": 0.0,
     "always_save_checkpoint": True,
 }
-Row = tuple[float, float, float]  # seconds of the whole process, of training alone, and nats a character
+Row = tuple[float, float, float]  # seconds of the whole process, seconds of training, and nats per character
 
 
 def main(text: Path, checkout: Path, minutes: tuple[float, ...] = (5.0, 10.0), rounds: int = 3) -> None:
-    """The peer, then a recipe to its loss as soon as may be, then the automatic choice for so many minutes."""
+    """Run the peer, then our fastest recipe to its loss, then the automatic choice for each number of minutes."""
     runs: dict[str, list[str]] = {
         "penwright, 170 steps of recipes/shakespeare-char-fast.toml": [
             "--recipe",
@@ -56,25 +56,25 @@ def main(text: Path, checkout: Path, minutes: tuple[float, ...] = (5.0, 10.0), r
                 row, curve = _ours(text, Path(folder) / str(place), [*options, "--seed", str(number + 1)])
                 _note(found, name, row)
                 curves += [Curve(name, curve)] if number == 0 else []
-    columns = ("seconds, whole process", "seconds of training", "nats a character")
+    columns = ("seconds, whole process", "seconds of training", "nats per character")
     results = [
         Result(name, {column: [row[place] for row in rows] for place, column in enumerate(columns)})
         for name, rows in found.items()
     ]
     command = f"python -m benchmarks.{NAME} {text.name} nanoGPT {','.join(f'{m:g}' for m in minutes)} {rounds}"
     path = write_result(NAME, command, results, (__doc__ or "").split("\n\n")[1])
-    draw(path.with_suffix(".svg"), curves, "seconds", "nats a character")
+    draw(path.with_suffix(".svg"), curves, "seconds", "nats per character")
 
 
 def _note(found: dict[str, list[Row]], name: str, row: Row) -> None:
     found.setdefault(name, []).append(row)
-    print(f"{name}: {row[0]:.0f} s, of which training {row[1]:.0f} s; {row[2]:.4f} nats", flush=True)
+    print(f"{name}: {row[0]:.0f} s, {row[1]:.0f} s of it training; {row[2]:.4f} nats", flush=True)
 
 
 def _nanogpt(peer: NanoGPT) -> tuple[Row, list[tuple[float, float]]]:
     prepared, trained = peer.prepare(), peer.train(**RECIPE)
     times = [milliseconds for _, milliseconds in trained.found(peer.MILLISECONDS)]
-    looks = {step for step in range(0, len(times), 250)}  # whose time has an estimate of the loss in it
+    looks = {step for step in range(0, len(times), 250)}  # these times include an evaluation
     training = sum(time for step, time in enumerate(times) if step not in looks) / 1000
     exact = peer.train(**{**RECIPE, "init_from": "resume", "eval_only": True, "eval_iters": 500})
     loss = exact.found(peer.VALIDATION)[-1][1]
@@ -84,8 +84,8 @@ def _nanogpt(peer: NanoGPT) -> tuple[Row, list[tuple[float, float]]]:
 def _ours(text: Path, folder: Path, options: list[str]) -> tuple[Row, list[tuple[float, float]]]:
     trained = ours.train(folder, [text, *options, "--set", "data.held_out=0.1"])
     curve = ours.losses(folder)
-    seconds, loss = min(curve, key=lambda point: point[1])  # the checkpoint that is kept
-    before = trained.seconds - curve[-1][0]  # reading, storing and planning, which the peer's seconds count too
+    seconds, loss = min(curve, key=lambda point: point[1])  # the best checkpoint
+    before = trained.seconds - curve[-1][0]  # reading, storing and planning: the peer's seconds include them too
     return (trained.seconds, seconds, loss), [(before + second, nats) for second, nats in curve]
 
 

@@ -1,4 +1,4 @@
-"""Characters a second while training: nanoGPT and transformers' Trainer beside ours, same layers, width and batch.
+"""Training speed in characters per second: nanoGPT, transformers' Trainer and Penwright, same layers, width and batch.
 
 Run: python -m benchmarks.lm_speed TEXT NANOGPT_CHECKOUT [ROUNDS]
 """
@@ -17,12 +17,12 @@ from penwright.config import Table
 LAYERS, WIDTH, HEADS, CONTEXT, ROWS, STEPS = 6, 384, 6, 256, 16, 25
 OURS: dict[str, Table] = {
     "penwright, float32, not compiled": {"precision": "float32", "compile": "off"},
-    "penwright, as it chooses": {"compile": "on"},
+    "penwright, automatic settings": {"compile": "on"},
 }
 
 
 def main(text: Path, checkout: Path, rounds: int = 3) -> None:
-    """Each in turn; the pace is the median of the steps after the first few."""
+    """Run each in turn. The speed is the median over the steps after the first few."""
     found: dict[str, list[float]] = {}
 
     def note(name: str, pace: float) -> None:
@@ -38,7 +38,7 @@ def main(text: Path, checkout: Path, rounds: int = 3) -> None:
         for name, training in OURS.items():
             note(name, pace_in_new_process(_ours(text, training, seed=number)))
     results = [Result(name, {"characters/s": paces}) for name, paces in found.items()]
-    shape = f"{LAYERS} layers, d {WIDTH}, {HEADS} heads, context {CONTEXT}, {ROWS} rows a batch, dropout 0.2"
+    shape = f"{LAYERS} layers, d {WIDTH}, {HEADS} heads, context {CONTEXT}, {ROWS} rows per batch, dropout 0.2"
     write_result("lm_speed", f"python -m benchmarks.lm_speed {text.name} nanoGPT {rounds}", results, shape)
 
 

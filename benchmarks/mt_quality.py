@@ -1,12 +1,12 @@
-"""BLEU of a test set after so many minutes, JoeyNMT and eole beside ours: whole processes from raw text, beam 5.
+"""BLEU of a test set after some minutes of training: JoeyNMT, eole and Penwright, from raw text, beam size 5.
 
-The peers have d 128, 4 + 4 layers and a vocabulary of 8,000, small batches and a short warm-up, and are stopped when
-the time is up; ours chooses for itself. Of the dev part at most 200 lines count, of the test part at most 1,000.
-JoeyNMT is then as good as at its best look at the dev part, eole as at its last checkpoint.
+The peers have d 128, 4 + 4 layers, a vocabulary of 8,000, small batches and a short warm-up. They are stopped when the
+time is up. Penwright chooses its own settings. At most 200 lines of the dev part and 1,000 lines of the test part are
+used. JoeyNMT is scored at its best evaluation on the dev part, eole at its last checkpoint.
 
 Run: python -m benchmarks.mt_quality FOLDER TRAIN,DEV,TEST SOURCE-TARGET MINUTES NAME=PYTHON[,NAME=PYTHON] [ROUNDS]
 
-FOLDER has TRAIN.SOURCE, TRAIN.TARGET (or .gz) and so on; the environment of PYTHON has the peer of this NAME.
+FOLDER has TRAIN.SOURCE, TRAIN.TARGET (or .gz) and so on. The environment of PYTHON has the peer NAME installed.
 """
 
 import sys
@@ -23,7 +23,7 @@ VOCABULARY = 8000
 
 
 def main(data: Path, names: str, direction: str, minutes: float, pythons: str, rounds: int = 1) -> None:
-    """The peers and ours in turn; all have about the same seconds, preparation included."""
+    """Run the peers and ours in turn, for about the same seconds, preparation included."""
     source, _, target = direction.partition("-")
     environments = dict(each.split("=", 1) for each in pythons.split(","))
     found: dict[str, list[tuple[float, float]]] = {}

@@ -1,4 +1,4 @@
-"""Target tokens a second while training a translator, JoeyNMT beside ours: same layers, widths, vocabulary and batch.
+"""Training speed of a translator in target tokens per second: JoeyNMT and Penwright, same sizes and batch.
 
 Run: python -m benchmarks.mt_speed MULTI30K_FOLDER PYTHON_WITH_JOEYNMT [ROUNDS]
 """
@@ -17,12 +17,12 @@ from penwright.config import Table
 STEPS, BATCH, VOCABULARY = 60, 4096, 8000
 OURS: dict[str, Table] = {
     "penwright, float32, not compiled": {"precision": "float32", "compile": "off"},
-    "penwright, as it chooses for ten minutes": {"compile": "on"},
+    "penwright, automatic settings for ten minutes": {"compile": "on"},
 }
 
 
 def main(data: Path, python: Path, rounds: int = 3) -> None:
-    """Each in turn; the pace is the median of the steps after the first few."""
+    """Run each in turn. The speed is the median over the steps after the first few."""
     found: dict[str, list[float]] = {}
 
     def note(name: str, pace: float) -> None:
@@ -39,7 +39,7 @@ def main(data: Path, python: Path, rounds: int = 3) -> None:
             for name, training in OURS.items():
                 note(name, pace_in_new_process(_ours(parts["train"], training, number)))
     results = [Result(name, {"target tokens/s": paces}) for name, paces in found.items()]
-    shape = f"d 128, 4 + 4 layers, 4 heads, d_ff 256, vocabulary {VOCABULARY}, {BATCH} tokens a batch"
+    shape = f"d 128, 4 + 4 layers, 4 heads, d_ff 256, vocabulary {VOCABULARY}, {BATCH} tokens per batch"
     write_result("mt_speed", f"python -m benchmarks.mt_speed multi30k PYTHON {rounds}", results, shape)
 
 

@@ -1,11 +1,11 @@
-"""A translator that obeys: glossary terms from references, and terms that no reference has, on Multi30k's test2016.
+"""Constraints of a translator on Multi30k's test2016: glossary terms, protected spans and word alignment.
 
-Terms are pairs of a dictionary whose English word stands in the source: "drawn" ones have their German word in the
-reference, "foreign" ones have a German word that is not. Times are of whole translations, beam 5, all ways in turn,
-three times.
+Terms are pairs of a dictionary whose English word occurs in the source. The German word of "drawn" terms occurs in the
+reference, that of "foreign" terms does not. Times are for whole translations with beam size 5, each way in turn, three
+times.
 
-Spans are put into 500 of the sentences, and must come out letter by letter. Alignment is compared with 20 pairs that
-were aligned by hand, beside links of dictionary words.
+Spans are inserted into 500 of the sentences, and must come out letter by letter. Alignment is compared with 20 pairs
+that were aligned by hand, and with links between dictionary words.
 
 Run: python -m benchmarks.obedience RUN MULTI30K_FOLDER DICTIONARY_TSV [SENTENCES] [TERMS]
 """
@@ -19,10 +19,13 @@ from pathlib import Path
 from time import perf_counter
 
 from benchmarks.report import Result, write_result
-from penwright.api import load_aligner, load_translator
-from penwright.decoding import Demands, Entry, Glossary, Translation, Translator
-from penwright.decoding.alignment import error_rate
 from penwright.evaluation.translation import translation_scores
+from penwright.translation.alignment import error_rate
+from penwright.translation.constraints.glossary import Entry, Glossary
+from penwright.translation.constraints.requirements import Constraints
+from penwright.translation.results import Translation
+from penwright.translation.translator import Translator
+from penwright.workflows.api import load_aligner, load_translator
 
 NAME = "obedience"
 GOLD = Path(__file__).parent / "aligned.en-de.tsv"
@@ -33,7 +36,7 @@ Figures = dict[str, list[float]]
 
 
 def dictionary(path: Path, *, nouns_only: bool = True) -> dict[str, list[str]]:
-    """The German words for each English one; or the nouns for each word that is a noun and nothing else."""
+    """Return the German words for each English word. `nouns_only` keeps words that are nothing but nouns."""
     found: dict[str, list[str]] = {}
     others = set()
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -48,7 +51,7 @@ def dictionary(path: Path, *, nouns_only: bool = True) -> dict[str, list[str]]:
 def terms(
     sources: Sequence[str], references: Sequence[str], known: dict[str, list[str]], n: int
 ) -> tuple[list[Terms], list[Terms]]:
-    """For each sentence up to n drawn terms, and up to n foreign ones."""
+    """Return up to n drawn and up to n foreign terms for each sentence."""
     chance = random.Random(1)
     drawn: list[Terms] = []
     foreign: list[Terms] = []
@@ -65,17 +68,18 @@ def terms(
 
 
 def sample(chance: random.Random, pairs: Terms, n: int) -> Terms:
-    """At most n of them, with different words on each side."""
+    """Return at most n of the pairs, with different words on each side."""
     chance.shuffle(pairs)
     return list(islice({target: (source, target) for source, target in dict(pairs).items()}.values(), n))
 
 
-def demands(all_terms: Sequence[Terms]) -> list[Demands]:
-    return [Demands(Glossary(tuple(Entry(s, (t,)) for s, t in chosen))) for chosen in all_terms]
+def demands(all_terms: Sequence[Terms]) -> list[Constraints]:
+    """Return constraints that ask for these terms, one for each sentence."""
+    return [Constraints(Glossary(tuple(Entry(s, (t,)) for s, t in chosen))) for chosen in all_terms]
 
 
 def placed(translations: Sequence[Translation]) -> float:
-    """Percent of the terms that stand in their translations."""
+    """Return the percentage of terms that occur in their translations."""
     states = [
         outcome.state for each in translations for outcome in each.candidates[0].outcomes if not outcome.protected
     ]
@@ -94,7 +98,7 @@ SPANS = (
 
 
 def spans_kept(translator: Translator, sources: Sequence[str]) -> float:
-    """Percent of the sentences whose span came out as it went in."""
+    """Return the percentage of sentences whose span was kept unchanged."""
     chance = random.Random(2)
     spans = [chance.choice(SPANS) for _ in sources]
     made = []
@@ -108,7 +112,7 @@ def spans_kept(translator: Translator, sources: Sequence[str]) -> float:
 
 
 def alignment_errors(run: Path, words: dict[str, list[str]]) -> dict[str, float]:
-    """Error rates on the pairs of aligned.en-de.tsv, in percent."""
+    """Return the alignment error rates on the pairs of aligned.en-de.tsv, in percent."""
     rows = [line.split("\t") for line in GOLD.read_text(encoding="utf-8").splitlines()]
     pairs = [(source, target) for source, target, _ in rows]
     gold = [frozenset((int(i), int(j)) for i, j in (link.split("-") for link in row[2].split())) for row in rows]
@@ -118,18 +122,20 @@ def alignment_errors(run: Path, words: dict[str, list[str]]) -> dict[str, float]
 
 
 def by_dictionary(pair: tuple[str, str], words: dict[str, list[str]]) -> frozenset[tuple[int, int]]:
+    """Return the links between words that the dictionary translates into each other."""
     source, target = ([word.strip(".,").lower() for word in side.split()] for side in pair)
     known = [[each.lower() for each in words.get(word, [])] for word in source]
     return frozenset((i, j) for i, wanted in enumerate(known) for j, word in enumerate(target) if word in wanted)
 
 
 def main(run: Path, multi30k: Path, words: Path, n_sentences: int = 1000, n_terms: int = 2) -> None:
+    """Measure terms, spans and alignment; write two results."""
     sources, references = (
         (multi30k / f"test_2016_flickr.{side}").read_text(encoding="utf-8").splitlines()[:n_sentences]
         for side in ("en", "de")
     )
     translator = load_translator(run)
-    translator.translate(sources[:20])  # warm
+    translator.translate(sources[:20])  # warm up
     drawn, foreign = terms(sources, references, dictionary(words), n_terms)
     ways: dict[str, list[Terms]] = {"without terms": [], "drawn terms": drawn, "foreign terms": foreign}
     found: dict[str, Figures] = {name: {} for name in ways}
@@ -137,7 +143,7 @@ def main(run: Path, multi30k: Path, words: Path, n_sentences: int = 1000, n_term
         seconds = []
         for name, asked in ways.items():
             start = perf_counter()
-            translations = translator.translate(sources, demands=demands(asked) if asked else Demands())
+            translations = translator.translate(sources, demands=demands(asked) if asked else Constraints())
             seconds.append(perf_counter() - start)
             bleu = translation_scores([each.text for each in translations], references)[0].value
             for figure, value in (

@@ -1,4 +1,4 @@
-"""Penwright as the benchmarks run it: whole processes of its command, or the pace of its steps alone."""
+"""Penwright as a benchmark: whole processes of its commands, or the speed of its training steps."""
 
 import json
 import sys
@@ -10,34 +10,35 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 
 from benchmarks.peers import Finished, run
-from penwright import making, preparing
 from penwright.config import Table
-from penwright.runs import Run
-from penwright.training.session import Observer
+from penwright.run.folder import Run
+from penwright.training.loop import Observer
 from penwright.training.trainer import StepReport, Trainer
+from penwright.workflows import plan
+from penwright.workflows import train as training
 
-SETTLING = 5  # steps before the pace counts
+SETTLING = 5  # warm-up steps that are not timed
 PENWRIGHT = [sys.executable, "-m", "penwright"]
 
 
 def train(folder: Path, options: Sequence[object], within: Path | None = None) -> Finished:
-    """A whole process of `penwright train`, in a folder."""
+    """Run `penwright train` in its own process, in the folder `within`."""
     return run([*PENWRIGHT, "train", "--run", folder, *options], within)
 
 
 def preparation(options: Sequence[object]) -> Finished:
-    """A whole process that reads and plans as `penwright train` does, and stops there."""
+    """Run `penwright train --dry-run` in its own process: read the data and plan."""
     return run([*PENWRIGHT, "train", *options, "--dry-run"])
 
 
 def losses(folder: Path) -> list[tuple[float, float]]:
-    """Seconds of training and nats a byte (of ASCII: a character), at every look at the held-out part."""
+    """Return the seconds of training and the nats per byte (for ASCII: per character) at every evaluation."""
     records = Run.open(folder).records("metrics.jsonl")
     return [(float(record["seconds"]), log(2) * float(record["bits per byte"])) for record in records]
 
 
 def evaluate(folder: Path, *files: object, within: Path | None = None) -> dict[str, float]:
-    """The scores of `penwright evaluate`, in a folder."""
+    """Return the scores that `penwright evaluate` prints in the folder `within`."""
     finished = run([*PENWRIGHT, "evaluate", folder, *files, "--json"], within)
     written = [line for _, line in finished.lines]
     begin = next(number for number, line in enumerate(written) if line.startswith("["))
@@ -55,17 +56,17 @@ class _Stopwatch(Observer):
 
 
 def pace(settings: Table) -> float:
-    """Targets a second once settled; the settings name the number of steps."""
+    """Return the median number of targets per second after warm-up; the settings give the number of steps."""
     watch = _Stopwatch()
     with TemporaryDirectory() as folder:
-        making.train(preparing.prepare(settings), Path(folder) / "run", [watch])
+        training.train(plan.prepare(settings), Path(folder) / "run", [watch])
     times = [after - before for before, after in zip(watch.ends[SETTLING - 1 :], watch.ends[SETTLING:], strict=False)]
     rates = [targets / time for targets, time in zip(watch.targets[SETTLING:], times, strict=False)]
     return median(rates)
 
 
 def pace_in_new_process(settings: Table, n_processes: int = 1) -> float:
-    """pace() of these settings, where nothing is compiled or cached yet; of so many processes together."""
+    """Return pace() of these settings from empty caches, in one process or in `n_processes` that train together."""
     torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", n_processes, "-m", "--"]
     command = [sys.executable, "-m", *(torchrun if n_processes > 1 else []), "benchmarks.ours", json.dumps(settings)]
     finished = run(command, Path(__file__).parent.parent)
@@ -73,5 +74,5 @@ def pace_in_new_process(settings: Table, n_processes: int = 1) -> float:
 
 
 if __name__ == "__main__":
-    if not making.follow():
+    if not training.follow():
         print(pace(json.loads(sys.argv[1])))

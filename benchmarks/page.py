@@ -1,11 +1,10 @@
-"""The page of the server in a browser: how soon it is there, and whether it keeps up with a model that writes fast.
+"""Speed of the server's page in a browser: its first paint, and its frames while a model writes fast.
 
-A model's tokens are played to it: 5,000 at once, then 1,000 at 200 a second. "behind" is by how much longer the page
-took for these than they took to be sent; "frames, longest" is the longest distance of two frames meanwhile, and "work"
-is what the browser's main thread did for each of them: scripts, styles, layout and paint. Milliseconds, but for "of a
-hundred".
+The page gets recorded tokens: 5,000 at once, then 1,000 at 200 per second. "Behind" is how much longer the page took
+than the sender. "Longest" is the longest time between two frames. "Work" is the time of the browser's main thread per
+frame: scripts, styles, layout and paint. All figures are in milliseconds, except the share of late frames in percent.
 
-Run: python -m benchmarks.page RUN [ROUNDS], where RUN holds a writer
+Run: python -m benchmarks.page RUN [ROUNDS], where RUN is a writer
 """
 
 import asyncio
@@ -22,7 +21,7 @@ from typing import Any
 from benchmarks.report import Result, write_result
 
 NAME = "page"
-N_BEFORE, N_PACED, RATE = 5000, 1000, 200  # tokens, tokens, tokens a second
+N_BEFORE, N_PACED, RATE = 5000, 1000, 200  # tokens, tokens, tokens per second
 WATCH = """([before, all]) => new Promise(done => {
   const tokens = document.querySelector(".editor").getElementsByClassName("pw-token");
   const [frames, lengths] = [[], []];
@@ -47,7 +46,7 @@ WATCH = """([before, all]) => new Promise(done => {
 
 
 def main(run: str, rounds: int = 3) -> None:
-    """Each round in a fresh context, so that nothing is known of the page."""
+    """Run each round in a new browser context, with an empty cache."""
     from playwright.sync_api import sync_playwright
 
     found: dict[str, list[float]] = {}
@@ -72,7 +71,7 @@ def _measure(browser: Any, address: str) -> dict[str, float]:
     paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
     page.click("button.main")
     page.wait_for_function(f"() => document.querySelectorAll('.editor .pw-token').length >= {N_BEFORE}")
-    page.wait_for_timeout(300)  # what came at once is laid out
+    page.wait_for_timeout(300)  # the first tokens are laid out
     session = context.new_cdp_session(page)
     session.send("Performance.enable")
     before = _spent(session)
@@ -81,17 +80,17 @@ def _measure(browser: Any, address: str) -> dict[str, float]:
     context.close()
     return {
         "first paint": paint,
-        f"{RATE} tokens a second after {N_BEFORE:,}: behind": watched["took"] - 1000 * watched["sent"] / RATE,
+        f"{RATE} tokens per second after {N_BEFORE:,}: behind": watched["took"] - 1000 * watched["sent"] / RATE,
         "frames, median": watched["median"],
         "frames, longest": watched["longest"],
-        "frames later than 25 ms, of a hundred": watched["late"],
-        "work a frame": work[0],
-        "layout in it": work[1],
+        "frames later than 25 ms, %": watched["late"],
+        "work per frame": work[0],
+        "layout per frame": work[1],
     }
 
 
 def _spent(session: Any) -> list[float]:
-    """Seconds that the main thread worked since the page began, and those of layout among them."""
+    """Return the seconds that the main thread has worked since the page began, and its seconds of layout."""
     metrics = {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}
     return [metrics["TaskDuration"], metrics["LayoutDuration"]]
 
@@ -102,7 +101,7 @@ async def _played() -> AsyncIterator[str]:
     start = 0.0
     for number in range(N_BEFORE + N_PACED):
         if number == N_BEFORE:
-            await asyncio.sleep(1)  # until the page has taken in what came at once
+            await asyncio.sleep(1)  # the page draws the first tokens
             start = loop.time()
         if number > N_BEFORE:
             await asyncio.sleep(max(0.0, start + (number - N_BEFORE) / RATE - loop.time()))
@@ -114,18 +113,18 @@ async def _played() -> AsyncIterator[str]:
 
 @contextmanager
 def _serving(run: Path) -> Iterator[str]:
-    """The server, but for what writes."""
+    """Run the server, with recorded tokens in place of a model's."""
     import uvicorn
     from fastapi import FastAPI
     from fastapi.responses import StreamingResponse
 
     from penwright.serving.app import create_app
-    from penwright.serving.served import Served, Shelf
+    from penwright.serving.model_worker import ModelRegistry, ModelWorker
     from penwright.serving.settings import ServingSettings
 
     bound = socket.create_server(("127.0.0.1", 0))
     port = bound.getsockname()[1]
-    shelf, app = Shelf([Served.load(run)]), FastAPI()
+    shelf, app = ModelRegistry([ModelWorker.load(run)]), FastAPI()
     app.post("/write")(lambda: StreamingResponse(_played(), media_type="text/event-stream"))
     app.mount("/", create_app(shelf, ServingSettings(port=port)))
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))

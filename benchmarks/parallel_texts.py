@@ -1,15 +1,15 @@
-"""The parts of a parallel corpus, as every translator of the benchmarks can read them."""
+"""A parallel corpus as plain text files, which every translator of the benchmarks can read."""
 
 import gzip
 from pathlib import Path
 
 Parts = dict[str, tuple[Path, Path]]  # train, dev and test, each the source and the target file
 MULTI30K = ("train", "val", "test_2016_flickr")
-N_DEV, N_TEST = 200, 1000  # lines: a peer that translates ten sentences a second is not to spend its time on them
+N_DEV, N_TEST = 200, 1000  # lines: some peers translate only ten sentences per second
 
 
 def parts_of(data: Path, folder: Path, languages: tuple[str, str], names: tuple[str, ...] = MULTI30K) -> Parts:
-    """Plain copies in `folder` of the files NAME.LANGUAGE, or NAME.LANGUAGE.gz, of three names."""
+    """Copy the files NAME.LANGUAGE or NAME.LANGUAGE.gz of three names to `folder`, uncompressed."""
     folder.mkdir(parents=True)
     parts: Parts = {}
     for part, name, n_lines in zip(("train", "dev", "test"), names, (None, N_DEV, N_TEST), strict=True):

@@ -1,4 +1,4 @@
-"""The peers as processes, each run as its own authors run it; here nanoGPT, from a checkout."""
+"""Peers that run as processes, with their own commands; here nanoGPT, from a checkout."""
 
 import os
 import re
@@ -11,25 +11,25 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import NamedTuple
 
-Line = tuple[float, str]  # seconds since the command began, and what it wrote then
+Line = tuple[float, str]  # seconds since the start of the command, and a line of output
 
 
 class Finished(NamedTuple):
-    """A process that ended well: how long it took as a whole, and what it wrote when."""
+    """The seconds of a successful process, and its output with times."""
 
     seconds: float
     lines: list[Line]
 
     def found(self, pattern: str) -> list[tuple[float, float]]:
-        """The seconds and the number of each line that has the pattern, whose only group is the number."""
+        """Return the time and the number of each line that matches the pattern, whose only group is the number."""
         matches = ((second, re.search(pattern, line)) for second, line in self.lines)
         return [(second, float(match[1].replace(",", ""))) for second, match in matches if match]
 
 
 def run(command: Sequence[object], folder: Path | None = None, limit: float = float("inf")) -> Finished:
-    """Run to the end, or up to a limit in seconds, and note when each line came.
+    """Run a command to its end, or up to a limit in seconds, and note the time of each line.
 
-    Caches are empty at the start of each, so that what one run compiles or stores does not help the next.
+    Caches are empty at the start, so that one run does not help the next.
     """
     caches = TemporaryDirectory()
     kept = {"PENWRIGHT_CACHE": caches.name, "TORCHINDUCTOR_CACHE_DIR": f"{caches.name}/compiled"}
@@ -55,12 +55,12 @@ def run(command: Sequence[object], folder: Path | None = None, limit: float = fl
 
 
 class NanoGPT:
-    """karpathy/nanoGPT: characters, prepared and trained with its own scripts in a copy of the checkout."""
+    """karpathy/nanoGPT by characters, prepared and trained by its own scripts in a copy of the checkout."""
 
     NAME = "nanoGPT"
     VALIDATION = r"val loss ([\d.]+)"
     MILLISECONDS = r"time ([\d.]+)ms"
-    PREPARE = (  # it imports requests for a download that is not needed here
+    PREPARE = (  # requests is replaced: it is imported for a download that is not needed
         "import runpy, sys, types; sys.modules['requests'] = types.ModuleType('requests'); "
         "runpy.run_path('data/shakespeare_char/prepare.py', run_name='__main__')"
     )
@@ -74,6 +74,6 @@ class NanoGPT:
         return run([sys.executable, "-c", self.PREPARE], self.folder)
 
     def train(self, **options: object) -> Finished:
-        """The options are those of its train.py."""
+        """Run its train.py with these options."""
         flags = [f"--{name}={value}" for name, value in {"device": "cpu", **options}.items()]
         return run([sys.executable, "train.py", "config/train_shakespeare_char.py", *flags], self.folder)

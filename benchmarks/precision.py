@@ -1,7 +1,7 @@
-"""What lower precision changes where it is used: the nats of a writer's held-out text, token by token.
+"""Effect of lower precision on a writer: nats per token of held-out text, token by token as in generation.
 
-Each token is a step after those before it, by the compiled step where one was kept (`penwright optimize`), from a cache
-in the precision that is used for writing: so all is measured that rounds. "At once" is the same text in one pass.
+Each token is computed by a decoding step, compiled if `penwright optimize` kept one, with the cache in the precision of
+generation, so that every rounding counts. "At once" is the same text in one forward pass.
 
 Run: python -m benchmarks.precision RUN [WINDOWS]
 """
@@ -15,34 +15,35 @@ import torch
 from torch import Tensor
 
 from benchmarks.report import Result, write_result
-from penwright.decoding.decodable import Continuing
-from penwright.decoding.step import Stepper, are_steps_kept
-from penwright.layers.quantised import to_precision
-from penwright.models import DecoderOnly
-from penwright.refining import quickest_first
-from penwright.using import opened
+from penwright.decoding.batches import PromptBatch
+from penwright.decoding.engine import DecodeEngine, are_steps_kept
+from penwright.model.decoder_only import DecoderOnly
+from penwright.model.quantised import to_precision
+from penwright.workflows.evaluate import evaluation_context, open_corpus_of
+from penwright.workflows.load import open_run
+from penwright.workflows.optimize import fastest_first
 
 NAME = "precision"
 ROWS = 32  # windows at a time
 
 
 def main(run: Path, n_windows: int = 256) -> None:
-    """Every precision that this machine has instructions for."""
-    it = opened(run)
+    """Measure every precision that this machine supports."""
+    it = open_run(run)
     model = it.model("float32")
-    assert isinstance(model, DecoderOnly), "a writer is wanted"
-    bench = it.bench(it.corpus(), model)
+    assert isinstance(model, DecoderOnly), "this benchmark needs a writer"
+    bench = evaluation_context(it, open_corpus_of(it), model)
     length = model.settings.context_length
     tokens = torch.from_numpy(bench.held_out.column("text").tokens.astype("int64"))
     windows = torch.stack(list(islice(tokens.split(length), min(n_windows, len(tokens) // length))))
     exact, results = at_once(model, windows), []
-    for precision in reversed(quickest_first()):
+    for precision in reversed(fastest_first()):
         rounded = deepcopy(model)
         to_precision(rounded, precision)
         kept = "compiled" if are_steps_kept(rounded) else "not compiled"
         nats = {"by steps": stepped(rounded, windows), "at once": at_once(rounded, windows)}
-        figures = {"nats a token by steps": [nats["by steps"]]}
-        figures |= {f"{how}, thousandths of a nat more than float32": [1000 * (n - exact)] for how, n in nats.items()}
+        figures = {"nats per token by steps": [nats["by steps"]]}
+        figures |= {f"{how}, thousandths of a nat above float32": [1000 * (n - exact)] for how, n in nats.items()}
         results.append(Result(f"{precision}, steps {kept}", figures))
         print(results[-1], flush=True)
     about = f"{len(windows)} windows of {length} tokens. " + (__doc__ or "").split("\n\n")[1].replace("\n", " ")
@@ -51,10 +52,10 @@ def main(run: Path, n_windows: int = 256) -> None:
 
 @torch.inference_mode()
 def stepped(model: DecoderOnly, windows: Tensor) -> float:
-    """The nats of all but the first token of each window, which is the prompt."""
-    stepper, nats = Stepper(model), 0.0
+    """Return the nats per token by decoding steps; the first token of each window is the prompt."""
+    stepper, nats = DecodeEngine(model), 0.0
     for rows in windows.split(ROWS):
-        written = Continuing(model, rows[:, :1].tolist(), rows.shape[1], stepper)
+        written = PromptBatch(model, rows[:, :1].tolist(), rows.shape[1], stepper)
         logits = written.first()
         for place in range(1, rows.shape[1]):
             nats += float(torch.nn.functional.cross_entropy(logits.float(), rows[:, place], reduction="sum"))
@@ -65,7 +66,7 @@ def stepped(model: DecoderOnly, windows: Tensor) -> float:
 
 @torch.inference_mode()
 def at_once(model: DecoderOnly, windows: Tensor) -> float:
-    """The same by whole windows."""
+    """Return the nats per token by forward passes over whole windows."""
     nats = 0.0
     for rows in windows.split(ROWS):
         logits = model(rows[:, :-1]).float().flatten(0, 1)

@@ -1,8 +1,8 @@
-"""Where the time of a training step goes: torch's profiler over some steps of a run like yours, by operator.
+"""Profile of training steps: the time of each operator, measured by torch's profiler on a run like yours.
 
 Run: python -m benchmarks.profile_step CORPUS[,FILE...] [SETTING=VALUE ...]
 
-What is not set is chosen as for ten minutes, compiling included.
+Other settings are chosen as for a run of ten minutes, compilation included.
 """
 
 import sys
@@ -12,12 +12,12 @@ from tempfile import TemporaryDirectory
 
 from torch.profiler import ProfilerActivity, profile
 
-from penwright import making, preparing
 from penwright.config import BUDGETS, Table, merge, parse_override
-from penwright.training.session import Observer
+from penwright.training.loop import Observer
 from penwright.training.trainer import StepReport, Trainer
+from penwright.workflows import plan, train
 
-SETTLING, STEPS = 8, 8  # steps before the profiler starts, since the first ones compile, and those that it sees
+SETTLING, STEPS = 8, 8  # steps before the profiler starts (the first ones compile), and steps that it measures
 ROWS = 25
 
 
@@ -33,14 +33,14 @@ class _Profiler(Observer):
 
 
 def main(corpus: Sequence[str], settings: Sequence[str]) -> None:
-    """Prints operators by the time that each takes itself; of what is compiled, a fused kernel is an operator."""
+    """Print the operators by their own time. In compiled code, each fused kernel is an operator."""
     given: Table = {"data": {"train": list(corpus)}, "training": {"minutes": 10}}
-    chosen = preparing.prepare(merge(given, *map(parse_override, settings))).plan.recipe.model_dump(exclude_none=True)
+    chosen = plan.prepare(merge(given, *map(parse_override, settings))).plan.recipe.model_dump(exclude_none=True)
     training = {key: value for key, value in chosen["training"].items() if key not in BUDGETS}
     few = {"steps": SETTLING + STEPS, "evaluate_every": SETTLING + STEPS}
     watch = _Profiler()
     with TemporaryDirectory() as folder:
-        making.train(preparing.prepare({**chosen, "training": {**training, **few}}), Path(folder) / "run", [watch])
+        train.train(plan.prepare({**chosen, "training": {**training, **few}}), Path(folder) / "run", [watch])
     print(f"{STEPS} steps:")
     print(watch.profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=ROWS, max_name_column_width=60))
 

@@ -1,9 +1,9 @@
-"""What a model of ours becomes: the commands of the README's first table, from raw text, trained and measured anew.
+"""Quality of our models: train and evaluate the published results again, from raw text.
 
-Each is a whole process of `penwright train`, then of `penwright evaluate` on each part that is named, in the folder of
-its corpus; nothing of an earlier run helps.
+Each row is a process of `penwright train`, then of `penwright evaluate` on each named part, in the folder of its corpus
+and with empty caches.
 
-Run: python -m benchmarks.quality DATA NAME[,NAME...] [ROUNDS]      (without names: which there are)
+Run: python -m benchmarks.quality DATA NAME[,NAME...] [ROUNDS]      (without names: list them)
 """
 
 import shlex
@@ -23,7 +23,7 @@ RECIPES = Path(__file__).parent.parent / "recipes"
 
 
 class Row(NamedTuple):
-    """Where it is trained, how, and on what it is measured: files, or the held-out part."""
+    """The folder of a corpus, the training command, and the parts to evaluate: files, or the held-out part."""
 
     folder: str
     train: str
@@ -58,7 +58,7 @@ ROWS = {
 
 
 def main(data: Path, names: Sequence[str] = (), rounds: int = 3) -> None:
-    """So many models of each, by other seeds."""
+    """Train and evaluate each model `rounds` times, with different seeds."""
     if not names:
         raise SystemExit("\n".join(f"{name}: penwright train {row.train}" for name, row in ROWS.items()))
     results = []
@@ -74,7 +74,7 @@ def main(data: Path, names: Sequence[str] = (), rounds: int = 3) -> None:
 
 
 def _trained_and_measured(folder: Path, row: Row, seed: int) -> dict[str, float]:
-    """Seconds of training, and the scores of each part by its first file."""
+    """Return the seconds of training and the scores of each part, named after its first file."""
     with TemporaryDirectory() as place:
         where = Path(place) / "run"
         options = [str(RECIPES / word) if (RECIPES / word).is_file() else word for word in shlex.split(row.train)]
@@ -86,7 +86,7 @@ def _trained_and_measured(folder: Path, row: Row, seed: int) -> dict[str, float]
 
 
 def _scores(run: Path, files: Sequence[str], folder: Path) -> dict[str, float]:
-    """Those of `penwright evaluate`; of two files also BLEU that knows no case, as is published of Multi30k."""
+    """Return the scores of `penwright evaluate`; for two files also lower-cased BLEU, as published for Multi30k."""
     if len(files) != 2:
         return ours.evaluate(run, *files, within=folder)
     written = run.with_suffix(".txt")

@@ -1,4 +1,4 @@
-"""How results are kept: dated, with the machine, the versions and the command, medians and spreads."""
+"""Dated result files: the machine, versions, command, medians and ranges."""
 
 import platform
 import subprocess
@@ -16,14 +16,14 @@ RESULTS = Path(__file__).parent / "results"
 
 
 class Result(NamedTuple):
-    """One row: what was measured, and the figures of each round."""
+    """A row of a result: its name, and the figures of each round."""
 
     name: str
     figures: dict[str, list[float]]
 
 
 def machine() -> str:
-    """The processor, its width, threads and versions."""
+    """Describe the processor, its vector instructions, the threads and the versions."""
     model = "unknown processor"
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -35,21 +35,21 @@ def machine() -> str:
 
 
 def commit() -> str:
-    """Of this repository, and whether files differ from it."""
+    """Return the commit of this repository, marked if files have changed."""
     git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     found = subprocess.run(git, capture_output=True, text=True, check=False) if which("git") else None
     return found.stdout.strip() or "unknown" if found else "unknown"
 
 
 class Curve(NamedTuple):
-    """A line to draw: what was measured, and its points."""
+    """A line to plot: its name and its points."""
 
     name: str
     points: Sequence[tuple[float, float]]
 
 
 def draw(path: Path, curves: Sequence[Curve], x: str, y: str) -> None:
-    """All curves in one picture, as SVG."""
+    """Plot all curves in one SVG file."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -65,7 +65,7 @@ def draw(path: Path, curves: Sequence[Curve], x: str, y: str) -> None:
 
 
 def write_result(name: str, command: str, results: Sequence[Result], remark: str = "") -> Path:
-    """A Markdown table named after the benchmark and the day, beside those of the same day before; also printed."""
+    """Write and print a Markdown table, named after the benchmark and the date, with a number if the name is taken."""
     columns = list(results[0].figures)
     about = [f"Machine: {machine()}", f"Command: `{command}`", f"Commit: {commit()}"]
     lines = [f"# {name}, {date.today()}", "", *(line for each in about for line in (each, ""))]
@@ -83,6 +83,6 @@ def write_result(name: str, command: str, results: Sequence[Result], remark: str
 
 
 def _spread(values: Sequence[float]) -> str:
-    """The median, and the range where there is one."""
+    """Return the median, with the range if there are several values."""
     shown = f"{median(values):.4g}"
     return shown if len(values) == 1 else f"{shown} ({min(values):.4g} to {max(values):.4g})"

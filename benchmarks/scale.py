@@ -1,7 +1,7 @@
-"""What training costs as the text, the model and the threads grow.
+"""Cost of training as the text, the model, the threads and the processes grow.
 
-Text: seconds to read, tokenize and store it once, and the peak of memory. Models: characters a second of each size.
-Threads: the same model on one and on two. Processes: on two, of one thread each, that share the rows of each batch.
+Text: speed of reading, tokenizing and storing it once, and peak memory. Models: characters per second of each size.
+Threads: the same model on one and on two. Processes: two of one thread each, which share the rows of each batch.
 
 Run: python -m benchmarks.scale TEXT [MEGABYTES,MEGABYTES...]
 """
@@ -23,7 +23,7 @@ STEPS = 15
 
 
 def main(text: Path, megabytes: tuple[float, ...] = (1, 10, 100)) -> None:
-    """One round each; the text is repeated, with numbers between, to the size asked for."""
+    """Run one round of each. The text is repeated, with numbers in between, up to each size."""
     results = []
     with TemporaryDirectory() as folder:
         for size in megabytes:
@@ -32,20 +32,20 @@ def main(text: Path, megabytes: tuple[float, ...] = (1, 10, 100)) -> None:
             done = run([sys.executable, "-m", "benchmarks.scale", "store", large])
             seconds, memory = json.loads(done.lines[-1][1])
             results.append(
-                Result(f"MB of text read, tokenized and stored a second, of {size:g}", {"figure": [size / seconds]})
+                Result(f"MB of text read, tokenized and stored per second, of {size:g}", {"figure": [size / seconds]})
             )
-            results.append(Result(f"GB of memory at most, for {size:g} MB", {"figure": [memory]}))
+            results.append(Result(f"GB of peak memory, for {size:g} MB", {"figure": [memory]}))
             print(f"{size:g} MB: {seconds:.1f} s, {size / seconds:.1f} MB/s, {memory:.2f} GB", flush=True)
     for name in ("nano", "tiny", "mini", "small", "medium"):
         rate = pace_in_new_process(_settings(text, {"size": name}, 0))
-        results.append(Result(f"characters a second, size {name}", {"figure": [rate]}))
+        results.append(Result(f"characters per second, size {name}", {"figure": [rate]}))
         print(f"{name}: {rate:,.0f} characters/s", flush=True)
     for threads in (1, 2):
         rate = pace_in_new_process(_settings(text, {"size": "mini"}, threads))
-        results.append(Result(f"characters a second, size mini, {threads} threads", {"figure": [rate]}))
+        results.append(Result(f"characters per second, size mini, {threads} threads", {"figure": [rate]}))
         print(f"{threads} threads: {rate:,.0f} characters/s", flush=True)
     rate = pace_in_new_process(_settings(text, {"size": "mini"}, 1), n_processes=2)
-    results.append(Result("characters a second, size mini, 2 processes of a thread", {"figure": [rate]}))
+    results.append(Result("characters per second, size mini, 2 processes of one thread", {"figure": [rate]}))
     print(f"2 processes: {rate:,.0f} characters/s", flush=True)
     write_result(NAME, f"python -m benchmarks.{NAME} {text.name}", results, (__doc__ or "").split("\n\n")[1])
 
@@ -62,7 +62,7 @@ def _settings(text: Path, model: Table, threads: int) -> Table:
 
 
 def _repeat(text: Path, target: Path, n_bytes: int) -> None:
-    """The text again and again, each time with another number at the end of each line."""
+    """Write the text repeatedly, each time with another number at the end of each line."""
     lines = text.read_text(encoding="utf-8").split("\n")
     with target.open("w", encoding="utf-8") as file:
         turn = 0
@@ -72,12 +72,12 @@ def _repeat(text: Path, target: Path, n_bytes: int) -> None:
 
 
 def store(text: Path) -> None:
-    """Read, learn a vocabulary of, and store a text; prints the seconds and the gigabytes."""
+    """Read a text, train a tokenizer on it and store its tokens; print the seconds and the GB of memory."""
     from penwright.config import validate
     from penwright.config.recipe import Recipe
     from penwright.tasks import TASKS, reading_of
-    from penwright.tasks.stores import token_store
-    from penwright.tokenizers import train_tokenizer
+    from penwright.tasks.token_stores import token_store
+    from penwright.tokenizers.training import train_tokenizer
 
     recipe = validate(
         Recipe, {"task": "generate", "data": {"train": [str(text)]}, "model": {}, "training": {"steps": 1}}, ""

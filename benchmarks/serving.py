@@ -1,9 +1,9 @@
-"""Many clients at a time: is anything lost, is memory steady, is every text what it is alone, how much quicker is it?
+"""Serving many clients at once: speed, memory, lost requests, and whether each text is the same as alone.
 
-A server in a process of its own. First the requests are served one at a time; then there are CLIENTS at once, of which
-every second one leaves its stream after some tokens, and the others see theirs to the end. Prompts have 1 to 200
-characters, completions 8 to 200 tokens. "equal": of the texts that were also written alone with the same seed, the
-share that is the same letter by letter.
+The server runs in its own process. First the requests are sent one at a time, then by CLIENTS clients at once. Every
+second client leaves its stream after some tokens; the others read to the end. Prompts have 1 to 200 characters,
+completions 8 to 200 tokens. "Equal": the share of texts that are the same, letter by letter, as those generated alone
+with the same seed.
 
 Run: python -m benchmarks.serving RUN TEXT [SECONDS]
 """
@@ -22,23 +22,23 @@ from benchmarks.report import Result, write_result
 
 NAME = "serving"
 CLIENTS = 64
-REQUESTS = 400  # different ones; they come again and again
+REQUESTS = 400  # distinct requests, which are repeated
 
 
 @dataclass
 class Seen:
-    """What clients have seen."""
+    """The answers that clients have got."""
 
     texts: dict[int, set[str]] = field(default_factory=dict)
     n_tokens: int = 0
     n_done: int = 0
     n_left: int = 0
     lost: list[str] = field(default_factory=list)
-    waits: list[float] = field(default_factory=list)  # for the first token of a stream, in seconds
+    waits: list[float] = field(default_factory=list)  # seconds to the first token of a stream
 
 
 def requests(text: str) -> list[dict[str, Any]]:
-    """Mixed lengths and settings, always the same ones."""
+    """Return requests of mixed lengths and settings; always the same ones."""
     chance = random.Random(1)
     found = []
     for seed in range(REQUESTS):
@@ -56,6 +56,7 @@ def requests(text: str) -> list[dict[str, Any]]:
 
 
 async def to_its_end(client: Any, number: int, asked: dict[str, Any], seen: Seen) -> None:
+    """Send a request and read the whole answer."""
     answer = await client.post("/v1/completions", json=asked)
     if answer.status_code != 200:
         seen.lost.append(answer.text)
@@ -67,6 +68,7 @@ async def to_its_end(client: Any, number: int, asked: dict[str, Any], seen: Seen
 
 
 async def for_a_while(client: Any, asked: dict[str, Any], n_tokens: int, seen: Seen) -> None:
+    """Stream a completion, and leave after `n_tokens` tokens."""
     start, n = perf_counter(), 0
     async with client.stream("POST", "/v1/completions", json={**asked, "stream": True}) as answer:
         if answer.status_code != 200:
@@ -84,6 +86,7 @@ async def for_a_while(client: Any, asked: dict[str, Any], n_tokens: int, seen: S
 
 
 async def one_at_a_time(client: Any, asked: list[dict[str, Any]], seconds: float) -> tuple[Seen, float]:
+    """Send requests one at a time for some seconds; return the answers and the seconds spent."""
     seen, start = Seen(), perf_counter()
     for number, each in enumerate(asked):
         if perf_counter() - start > seconds:
@@ -95,6 +98,7 @@ async def one_at_a_time(client: Any, asked: list[dict[str, Any]], seconds: float
 async def together(
     client: Any, asked: list[dict[str, Any]], seconds: float, process: int
 ) -> tuple[Seen, float, list[float]]:
+    """Send requests by all clients at once; return the answers, the seconds spent, and the memory samples."""
     seen, start, memory = Seen(), perf_counter(), []
 
     async def behave(place: int) -> None:
@@ -121,17 +125,19 @@ async def together(
 
 
 def resident(process: int) -> float:
-    """The memory of a process, in MiB."""
+    """Return the memory of a process in MiB."""
     lines = Path(f"/proc/{process}/status").read_text().split("\n")
     return next(float(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
 
 
 def metric(page: str, name: str) -> float:
+    """Return the value of a metric from the text of /metrics."""
     return next(float(line.split()[-1]) for line in page.split("\n") if line.startswith(f"{name}{{"))
 
 
 async def measure(address: str, process: int, text: str, seconds: float) -> list[Result]:
-    import httpx2 as httpx  # what OpenAI's client is made with
+    """Measure a running server, one request at a time and then all clients at once."""
+    import httpx2 as httpx  # the library of OpenAI's client
 
     asked = requests(text)
     limits = httpx.Limits(max_connections=CLIENTS, max_keepalive_connections=CLIENTS)
@@ -152,21 +158,21 @@ async def measure(address: str, process: int, text: str, seconds: float) -> list
     speed, faster = alone.n_tokens / alone_seconds, seen.n_tokens / spent
     late = memory[len(memory) // 3 :]
     rows = {
-        "tokens a second that clients got, one at a time": speed,
+        "tokens per second that clients got, one at a time": speed,
         f"... {CLIENTS} clients at once": faster,
         "... times as many": faster / speed,
-        "completions seen to their end": seen.n_done,
-        "streams left on the way": seen.n_left,
+        "completed requests": seen.n_done,
+        "streams left early": seen.n_left,
         "requests lost": len(seen.lost),
-        "tokens written, of those that clients got": written / seen.n_tokens,
-        "rows still written after the last client": metric(page, "penwright_rows"),
+        "tokens generated, relative to those that clients got": written / seen.n_tokens,
+        "rows still running after the last client": metric(page, "penwright_rows"),
         "texts waiting after the last client": metric(page, "penwright_texts_inside"),
-        "share of texts equal to those written alone": sum(equal) / max(1, len(equal)),
-        "... of so many": len(equal),
+        "share of texts equal to those generated alone": sum(equal) / max(1, len(equal)),
+        "... number of texts compared": len(equal),
         "seconds to the first token, median": sorted(seen.waits)[len(seen.waits) // 2],
-        "... 95 % of streams": sorted(seen.waits)[int(0.95 * len(seen.waits))],
-        "MiB of the server after a third of the time": late[0],
-        "... at most afterwards": max(late),
+        "... 95th percentile": sorted(seen.waits)[int(0.95 * len(seen.waits))],
+        "MiB of server memory after a third of the time": late[0],
+        "... maximum afterwards": max(late),
         "... at the end": late[-1],
     }
     print(json.dumps(seen.lost[:5]))
@@ -174,6 +180,7 @@ async def measure(address: str, process: int, text: str, seconds: float) -> list
 
 
 def main() -> None:
+    """Start a server, measure it, and write the result."""
     run, text = sys.argv[1], Path(sys.argv[2]).read_text(encoding="utf-8")
     seconds = float(sys.argv[3]) if len(sys.argv) > 3 else 60.0
     command = [sys.executable, "-m", "penwright", "serve", run, "--port", "0"]

@@ -1,9 +1,9 @@
-"""One completion at a time, by compiled steps: a token in each call, and several in a call that chooses them itself.
+"""Speed of one completion at a time by compiled steps: one token per call, or several tokens per call.
 
-Passages of the held-out text are continued. The same text: up to the first difference, which comes where two tokens are
-as likely within the rounding of the precision.
+Passages of the held-out text are continued. "Same text" is the share up to the first difference, which occurs where two
+tokens are equally likely within rounding.
 
-Run: python -m benchmarks.several RUN [ROUNDS] [TOKENS]      (a writer that was quickened)
+Run: python -m benchmarks.several RUN [ROUNDS] [TOKENS]      (an optimized writer)
 """
 
 import sys
@@ -17,32 +17,35 @@ from benchmarks.engines import in_common
 from benchmarks.report import Result, write_result
 from penwright.config import DecodingSettings
 from penwright.data.corpora import Document
-from penwright.decoding import Generator
-from penwright.using import load_generator, opened
+from penwright.generation.generator import Generator
+from penwright.workflows.evaluate import open_corpus_of
+from penwright.workflows.load import load_generator, open_run
 
 NAME = "several"
 N_PROMPTS, PROMPT_CHARACTERS = 8, 60
 TEMPERATURES = (0.0, 0.8)
-WAYS = ("a token in each call", "several in a call")
+WAYS = ("one token per call", "several tokens per call")
 
 
 class Written(NamedTuple):
+    """Texts, and the speed at which they were generated."""
+
     texts: list[str]
-    pace: float  # tokens a second
+    pace: float  # tokens per second
 
 
 def main(run: Path, rounds: int = 3, n_tokens: int = 128) -> None:
-    """Both ways in turn, so many times."""
+    """Run both ways in turn, `rounds` times after a warm-up."""
     generator, prompts = load_generator(run), passages(run)
     several = generator._stepper._compiled("several", generator.model.embedding.tokens.weight.device)
     if several is None:
-        raise SystemExit(f"{run} has no compiled step for several tokens: `penwright optimize {run}` first")
+        raise SystemExit(f"{run} has no compiled step for several tokens. Run `penwright optimize {run}` first")
     found: dict[tuple[str, float], list[Written]] = {}
-    for turn in range(rounds + 1):  # the first is to get warm
+    for turn in range(rounds + 1):  # the first one is a warm-up
         for temperature in TEMPERATURES:
             settings = DecodingSettings(max_new_tokens=n_tokens, temperature=temperature)
             for way, compiled in zip(WAYS, (None, several), strict=True):
-                generator._stepper._known["several"] = compiled
+                generator._stepper._loaded["several"] = compiled
                 written = write(generator, prompts, settings)
                 found.setdefault((way, temperature), []).extend([written] if turn else [])
                 print(f"{way}, temperature {temperature}: {written.pace:,.0f} tokens/s", flush=True)
@@ -62,16 +65,16 @@ def main(run: Path, rounds: int = 3, n_tokens: int = 128) -> None:
 
 
 def passages(run: Path) -> list[str]:
-    """Of the held-out text."""
-    it = opened(run)
-    documents = [document for document in it.corpus().held_out if isinstance(document, Document)]
+    """Return prompts from the held-out text."""
+    it = open_run(run)
+    documents = [document for document in open_corpus_of(it).held_out if isinstance(document, Document)]
     text = "".join(chunk for document in documents for chunk in document.chunks)
     apart = max(PROMPT_CHARACTERS, len(text) // N_PROMPTS)
     return [text[start : start + PROMPT_CHARACTERS] for start in range(0, len(text), apart)][:N_PROMPTS]
 
 
 def write(generator: Generator, prompts: Sequence[str], settings: DecodingSettings) -> Written:
-    """One after the other."""
+    """Continue the prompts one after the other."""
     begin = perf_counter()
     done = [generator.generate(prompt, settings)[0] for prompt in prompts]
     seconds = perf_counter() - begin

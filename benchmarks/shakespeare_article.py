@@ -1,7 +1,7 @@
-"""Tiny Shakespeare: a tutorial's plain script beside ours, to the same validation loss, as whole processes.
+"""Tiny Shakespeare: a tutorial's plain script and Penwright, to the same validation loss, in whole processes.
 
-The tutorial: characters, d 64, 4 heads, 4 layers, context 32, batches of 16, 5,000 steps of Adam at 1e-3, dropout 0.1,
-the first 80 % of the text for training, and every 100 steps an estimate on 200 batches of either part.
+The tutorial has characters, d 64, 4 heads, 4 layers, context 32, batches of 16, 5,000 steps of Adam at 1e-3 and dropout
+0.1. The first 80 % of the text are for training. Every 100 steps it evaluates 200 batches of each part.
 
 Run: python -m benchmarks.shakespeare_article path/to/input.txt [ROUNDS]
 """
@@ -23,7 +23,7 @@ D_MODEL, HEADS, LAYERS, CONTEXT, BATCH, STEPS, DROPOUT = 64, 4, 4, 32, 16, 5000,
 
 
 class Head(nn.Module):
-    """One head, its mask a buffer, its weights softmaxed in full: as tutorials write it."""
+    """One attention head, with the mask in a buffer, as tutorials write it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class TutorialModel(nn.Module):
 
 
 def tutorial(path: Path) -> None:
-    """Train as the tutorial does; prints the loss on the whole validation part in windows of the context."""
+    """Train as the tutorial does; print the loss on the whole validation part in windows of the context."""
     torch.manual_seed(1)
     text = path.read_text(encoding="utf-8")
     number = {character: place for place, character in enumerate(sorted(set(text)))}
@@ -102,7 +102,7 @@ def tutorial(path: Path) -> None:
 
 
 def main(path: Path, rounds: int = 3) -> None:
-    """Both in turn; ours are the tutorial's exact sizes, and our own choice of them."""
+    """Run the tutorial, then ours with the tutorial's exact sizes and with our own sizes, in turn."""
     times: dict[str, list[tuple[float, float]]] = {}
     for number in range(rounds):
         with tempfile.TemporaryDirectory() as folder:
@@ -123,7 +123,7 @@ def main(path: Path, rounds: int = 3) -> None:
                 seconds = perf_counter() - begin
                 loss = float(output) if "tutorial" in command else _loss_of(Path(command[command.index("--run") + 1]))
                 times.setdefault(name, []).append((seconds, loss))
-                print(f"{name}: {seconds:.1f} s, {loss:.4f} nats a character", flush=True)
+                print(f"{name}: {seconds:.1f} s, {loss:.4f} nats per character", flush=True)
     results = [
         Result(name, {"seconds": [s for s, _ in found], "nats": [n for _, n in found]}) for name, found in times.items()
     ]
@@ -136,7 +136,7 @@ def _ours(path: Path, run: Path, recipe: str, seed: int) -> list[str]:
 
 
 def _loss_of(run: Path) -> float:
-    from penwright.runs import Run
+    from penwright.run.folder import Run
 
     return float(Run.open(run).records("metrics.jsonl")[-1]["nats per token"])
 

@@ -1,9 +1,9 @@
-"""The automatic choice beside others at equal minutes: what the planner's rules were fitted on, and how well.
+"""The automatic choice of settings compared with alternatives at equal minutes, to fit and check the planner's rules.
 
 Run: python -m benchmarks.sweep NAME MINUTES CORPUS[,FILE...] SETTING=VALUE[,SETTING=VALUE...] ...
 
-Each further argument is one alternative, such as model.size=small,model.dropout=0.2; validation=FILE,validation=FILE
-as the first of them goes for all.
+Each further argument is one alternative, such as model.size=small,model.dropout=0.2. If the first one is
+validation=FILE,validation=FILE, it applies to all.
 """
 
 import sys
@@ -13,14 +13,14 @@ from tempfile import TemporaryDirectory
 
 from benchmarks import ours
 from benchmarks.report import Result, write_result
-from penwright.runs import Run
+from penwright.run.folder import Run
 
 NAME = "sweep"
 AUTOMATIC = "the automatic choice"
 
 
 def main(name: str, minutes: float, corpus: Sequence[str], alternatives: Sequence[str]) -> None:
-    """One run each; the score is that of the checkpoint that is kept."""
+    """Train one run of each, and report the score of its best checkpoint."""
     for_all = [*corpus, "--minutes", minutes]
     if alternatives and alternatives[0].startswith("validation="):
         for setting in alternatives[0].split(","):
@@ -38,11 +38,13 @@ def main(name: str, minutes: float, corpus: Sequence[str], alternatives: Sequenc
         results.append(Result(said, {what: [score], "epochs": [epochs]}))
         print(f"{said}: {score:.4f} {what}, {epochs:.2f} epochs", flush=True)
     command = f"python -m benchmarks.{NAME} {name} {minutes:g} CORPUS {' '.join(alternatives)}"
-    write_result(f"{NAME}-{name}-{minutes:g}", command, results, "One run each; see LOG.md for what ran beside them.")
+    write_result(
+        f"{NAME}-{name}-{minutes:g}", command, results, "One run each. For the load of the machine, see LOG.md."
+    )
 
 
 def _best(run: Run) -> tuple[str, float, float]:
-    """What was measured, its value at the best step, and the epochs of the whole run."""
+    """Return the name of the score, its value at the best step, and the epochs of the whole run."""
     records = run.records("metrics.jsonl")
     best = next(record for record in records if record["step"] == run.best_step())
     what = next(name for name in ("BLEU", "bits per byte", "accuracy") if name in best)

@@ -1,9 +1,9 @@
 """Compare readers of messy tables on a folder of CSV files with known contents: `python -m benchmarks.tables FOLDER`.
 
-FOLDER holds `csv/NAME` (the messy file) and `clean/NAME` (its contents as RFC 4180 CSV, header first), as the folders
-`polluted_files` and `survey_sample` of https://github.com/HPI-Information-Systems/Pollock do. Each reader gets the
-path of a file and nothing else. Scores are means over files: the share of the columns' names that are found, F1 of
-whole rows and of cells, each after stripping spaces, and the share of files that are read without any difference.
+FOLDER has `csv/NAME` (the messy file) and `clean/NAME` (its contents as RFC 4180 CSV, header first), like the folders
+`polluted_files` and `survey_sample` of https://github.com/HPI-Information-Systems/Pollock. Each reader gets only the
+path of a file. Scores are means over files: the share of column names found, F1 of whole rows and of cells, all after
+stripping spaces, and the share of files that are read without any difference.
 """
 
 import argparse
@@ -96,7 +96,7 @@ def score(found: Rows, right: Rows) -> dict[str, float]:
 
 
 def is_name(name: str) -> bool:
-    """Return whether a column has a name of its own; Pollock calls others "col_0"."""
+    """Return whether a column has a name of its own. Pollock names the others "col_0" and so on."""
     return name != "" and not (name.startswith("col_") and name[4:].isdecimal())
 
 
@@ -137,13 +137,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--readers", nargs="*", default=list(READERS), choices=list(READERS))
-    parser.add_argument("--show", action="store_true", help="Print each file that is not read exactly.")
+    parser.add_argument("--show", action="store_true", help="Print each file that was not read exactly.")
     arguments = parser.parse_args()
     csv.field_size_limit(sys.maxsize)
     files = sorted(
         file for file in (arguments.folder / "csv").iterdir() if (arguments.folder / "clean" / file.name).is_file()
     )
-    print(f"{len(files)} files\n| reader | header | rows | cells | files without a difference | errors | ms a file |")
+    print(f"{len(files)} files\n| reader | header | rows | cells | files without a difference | errors | ms per file |")
     for name in arguments.readers:
         measure(name, arguments.folder, files, show=arguments.show)
 

@@ -1,9 +1,9 @@
-"""A tutorial's translator beside ours: target tokens a second that are no padding, with its sizes on the same pairs.
+"""Training speed of a tutorial's translator and ours, same sizes and pairs, in target tokens per second (no padding).
 
-The tutorial: d 512, 6 + 6 layers, 4 heads, hidden layers of 1,024, GELU, learned positions, norms after each sublayer,
-AdamW, float32, and every sentence padded to 128 tokens (written here with torch's own Transformer). Ours is
-recipes/wmt14-de-en.toml, as that is and with the precision and the compiling that are chosen for a long run. All have
-16,000 pieces, and steps of 4,096 target tokens, padding included.
+The tutorial has d 512, 6 + 6 layers, 4 heads, hidden layers of 1,024, GELU, learned positions, post-norm, AdamW and
+float32. It pads every sentence to 128 tokens; here it is written with torch's Transformer. Ours is
+recipes/wmt14-de-en.toml, uncompiled in float32, and with the precision and compilation of a long run. All have a
+vocabulary of 16,000 and steps of 4,096 target tokens, padding included.
 
 Run: python -m benchmarks.translation_article SOURCE TARGET [ROUNDS]
 """
@@ -21,21 +21,21 @@ from torch.nn import functional as F
 from benchmarks.ours import pace_in_new_process
 from benchmarks.report import Result, write_result
 from penwright.config import Table, merge, read_toml
-from penwright.tokenizers import train_tokenizer
+from penwright.tokenizers.training import train_tokenizer
 
 NAME = "translation_article"
 D_MODEL, HEADS, LAYERS, D_FF, DROPOUT, LENGTH, VOCABULARY = 512, 4, 6, 1024, 0.1, 128, 16_000
 ROWS, STEPS = 32, 8
-OURS_STEPS = 20  # more, since their lengths vary
+OURS_STEPS = 20  # more than STEPS, since lengths vary
 OURS: dict[str, Table] = {
     "penwright, float32, not compiled": {"precision": "float32", "compile": "off"},
-    "penwright, as it chooses": {"compile": "on"},
+    "penwright, automatic settings": {"compile": "on"},
 }
 RECIPE = Path("recipes/wmt14-de-en.toml")
 
 
 class TutorialModel(nn.Module):
-    """Embeddings with learned positions, torch's Transformer, an output of its own."""
+    """Embeddings with learned positions, torch's Transformer, and an untied output layer."""
 
     def __init__(self, vocab_size: int) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class TutorialModel(nn.Module):
 
 
 def tutorial(source: Path, target: Path) -> None:
-    """Train for some steps; prints the median of target tokens a second that are no padding."""
+    """Train for some steps; print the median of target tokens per second, padding excluded."""
     torch.manual_seed(1)
     lines = [_lines(path)[: ROWS * STEPS] for path in (source, target)]
     tokenizer = train_tokenizer("bpe", [*_lines(source), *_lines(target)], VOCABULARY)
@@ -89,7 +89,7 @@ def tutorial(source: Path, target: Path) -> None:
 
 
 def main(source: Path, target: Path, rounds: int = 3) -> None:
-    """Each in turn; the pace is the median of the steps after the first."""
+    """Run each in turn. The speed is the median over the steps after the first."""
     found: dict[str, list[float]] = {}
     for number in range(rounds):
         command = [sys.executable, "-m", "benchmarks.translation_article", "tutorial", str(source), str(target)]
@@ -105,7 +105,7 @@ def main(source: Path, target: Path, rounds: int = 3) -> None:
 
 
 def _ours(source: Path, target: Path, training: Table, seed: int) -> Table:
-    """The recipe for a few steps; few pairs are held out, since looks at them are none of what is measured."""
+    """Return the recipe for a few steps, with few held-out pairs, since evaluation is not measured."""
     recipe = read_toml(RECIPE)
     del recipe["training"]["epochs"]
     steps: Table = {"steps": OURS_STEPS, "evaluate_every": OURS_STEPS, "batch_tokens": ROWS * LENGTH, **training}

@@ -1,6 +1,6 @@
-"""The peers that translate, each from an environment of its own: JoeyNMT and eole.
+"""Translation peers, each in its own environment: JoeyNMT and eole.
 
-Both read the same SentencePiece pieces and have the same layers and widths; what they choose by themselves stays.
+Both use the same SentencePiece model, layers and widths. All other settings are their own defaults.
 """
 
 import json
@@ -14,7 +14,7 @@ from benchmarks.peers import Finished, run
 
 
 class TranslationPeer(Protocol):
-    """A toolkit in a folder of its own, as it is trained and asked on the command line."""
+    """A toolkit in its own folder, used through its command line."""
 
     NAME: str
 
@@ -23,14 +23,14 @@ class TranslationPeer(Protocol):
     def prepare(self, vocab_size: int) -> Finished: ...
 
     def train_for(self, seconds: float, seed: int) -> Finished:
-        """With settings for a run of minutes, and stopped when the time is up."""
+        """Train with settings for a run of minutes, and stop when the time is up."""
 
     def bleu(self) -> float:
-        """Of the test part, five beams, by its best or last checkpoint; 0 when none was saved in the time."""
+        """Return BLEU on the test part with five beams, by the best or last checkpoint; 0 if none was saved in time."""
 
 
 class _Peer:
-    """What is alike in both: where the files lie, and how their pieces are made."""
+    """The base of both peers: the files, and the training of the SentencePiece model."""
 
     PIECES = (
         "import sys, sentencepiece as s; source, target, size = sys.argv[1:]; "
@@ -46,7 +46,7 @@ class _Peer:
                 (folder / f"{part}.{language}").write_bytes(file.read_bytes())
 
     def file(self, part: str, side: int) -> str:
-        """The name of one side, 0 or 1, of a part."""
+        """Return the file name of one side (0 or 1) of a part."""
         return f"{part}.{self.languages[side]}"
 
     def _prepare(self, code: str, vocab_size: int) -> Finished:
@@ -54,12 +54,12 @@ class _Peer:
 
 
 class JoeyNMT(_Peer):
-    """joeynmt 2.3, which asks for importlib_metadata as well."""
+    """joeynmt 2.3, which also needs importlib_metadata."""
 
     NAME = "JoeyNMT"
     TOKENS_A_SECOND = r"Tokens per Sec: +([\d.]+)"
     BLEU = r"bleu: +([\d.]+)"
-    SHIM = (  # joeynmt 2.3 restricts pieces to its vocabulary by a method that has gone; here they are the same anyway
+    SHIM = (  # joeynmt 2.3 calls a removed method to restrict pieces to its vocabulary; here both are the same
         "import sys; from sentencepiece import SentencePieceProcessor as P; "
         "P.SetVocabulary = getattr(P, 'SetVocabulary', lambda self, pieces: None); "
         "from joeynmt.__main__ import main; sys.argv = ['joeynmt', *sys.argv[1:]]; main()"
@@ -75,12 +75,12 @@ class JoeyNMT(_Peer):
         return self._prepare(self.PREPARE, vocab_size)
 
     def train_for(self, seconds: float, seed: int) -> Finished:
-        """Small batches and a short warm-up, which suit so few updates; a look at the dev part every two minutes."""
+        """Train with small batches and a short warm-up, which suit few updates; evaluate every 140 updates."""
         few = {"batch_size": 1024, "learning_rate": 0.003, "learning_rate_warmup": 200, "validation_freq": 140}
         return self.train(seconds, random_seed=seed, **few)
 
     def train(self, limit: float = float("inf"), **training: object) -> Finished:
-        """Up to a limit in seconds; the options are those of its [training] section."""
+        """Train up to a limit in seconds; `training` overrides options of its [training] section."""
         (self.folder / "config.yaml").write_text(self._config(training), encoding="utf-8")
         return run([self.python, "-c", self.SHIM, "train", "config.yaml", "--skip-test"], self.folder, limit)
 
@@ -147,11 +147,11 @@ class JoeyNMT(_Peer):
 
 
 class Eole(_Peer):
-    """eole 0.6, which asks for aiohttp as well."""
+    """eole 0.6, which also needs aiohttp."""
 
     NAME = "eole"
     EOLE = "import sys; from eole.bin.main import main; sys.argv = ['eole', *sys.argv[1:]]; main()"
-    VOCABULARY = (  # as its spm_to_vocab makes it, which reads what SentencePiece writes beside the model
+    VOCABULARY = (  # made by its spm_to_vocab, from the file that SentencePiece writes beside the model
         "; from eole.bin.tools.spm_to_vocab import SpmtoVocab as v; "
         "rows = v.convert(open('pieces.vocab', encoding='utf-8')); "
         "open('vocabulary.txt', 'w', encoding='utf-8').write(''.join(f'{piece}\\t{count}\\n' for piece, count in rows))"
@@ -161,7 +161,7 @@ class Eole(_Peer):
         return self._prepare(_Peer.PIECES + ")" + self.VOCABULARY, vocab_size)
 
     def train_for(self, seconds: float, seed: int) -> Finished:
-        """Its recipe for WMT17 with smaller batches, sizes and warm-up; a checkpoint every 25 updates."""
+        """Train by its recipe for WMT17 with smaller batches, sizes and warm-up; save every 25 updates."""
         (self.folder / "config.yaml").write_text(json.dumps(self._config(seed), indent=1), encoding="utf-8")
         return run([self.python, "-c", self.EOLE, "train", "-config", "config.yaml"], self.folder, seconds)
 

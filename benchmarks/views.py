@@ -1,8 +1,8 @@
-"""The views in a browser: 96 heads over 512 tokens drawn, a head opened, pointers moved over pictures, curves redrawn.
+"""Speed of the views in a browser: drawing 96 heads over 512 tokens, opening a head, moving the pointer.
 
-Milliseconds; "ready" is from the opening of the file to the last view drawn, unpacking of the bytes included; "drawn"
-begins when they are there. "moved" is the handler of a pointer's move with the layout and the painting it asks for; the
-second figure of "frames" is the longest distance of two frames while the pointer moves.
+Figures are in milliseconds. "Ready" is the time from opening the file to the last view drawn, unpacking included.
+"Drawn" starts after unpacking. "Moved" is the handler of a pointer move with its layout. "Frames" is the longest time
+between two frames while the pointer moves.
 
 Run: python -m benchmarks.views [ROUNDS]
 """
@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.report import Result, write_result
 from penwright.views import View, html
 from penwright.views.notebook import thumbnails
-from penwright.views.packing import roots
+from penwright.views.packing import to_root_bytes
 
 NAME = "views"
 N_LAYERS, N_HEADS, N_TOKENS = 12, 8, 512
@@ -65,7 +65,7 @@ MOVED = """([selector, count]) => new Promise(done => {
 
 
 def main(rounds: int = 5) -> None:
-    """Each picture as a page of its own, opened anew in each round."""
+    """Open the page of each picture in every round."""
     from playwright.sync_api import sync_playwright
 
     views = _views()
@@ -99,7 +99,7 @@ def _measure(browser: Any, path: Path, view: str) -> dict[str, float]:
         figures["a head opened"] = page.evaluate(OPENED)
     fields = {"attention": ".pw-field", "embeddings": ".pw-map", "curves": ".pw-plot"}
     figures["moved, longest"], figures["frames, longest"] = page.evaluate(MOVED, [fields[view], 120])
-    if view == "embeddings":  # with the button held, the map pans
+    if view == "embeddings":  # with the button held, the map is panned
         page.evaluate(PRESSED, fields[view])
         figures["panned, longest"], figures["frames, longest, panned"] = page.evaluate(MOVED, [fields[view], 60])
     context.close()
@@ -107,7 +107,7 @@ def _measure(browser: Any, path: Path, view: str) -> dict[str, float]:
 
 
 def _page(path: Path, view: View) -> Path:
-    """The page, which also notes when it is ready and lays its functions and data open (for that its policy goes)."""
+    """Write the page, which also notes when it is ready and exposes its functions and data (without its policy)."""
     source = html([view], view.name)
     policy = source.index("<meta http-equiv"), source.index('">', source.index("script-src")) + 2
     source = source[: policy[0]] + source[policy[1] :]
@@ -142,9 +142,9 @@ def _views() -> dict[str, View]:
 
 
 def _head(chance: np.random.Generator) -> np.ndarray:
-    """Causal attention over noise, as bytes."""
+    """Return causal attention over noise, as bytes."""
     scores = np.exp(chance.normal(0, 2, (N_TOKENS, N_TOKENS))) * np.tri(N_TOKENS)
-    return roots(scores / scores.sum(-1, keepdims=True))
+    return to_root_bytes(scores / scores.sum(-1, keepdims=True))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Two corpora made on the spot: the help texts that every Python carries, and German dates and numbers in English.
+"""Make the two corpora of the demo: the help texts of Python, and German dates and numbers with English translations.
 
-The pairs come from locale data, so every answer is exact: word order, number words and month names all differ between
-the languages, and there are more of them than a model can learn by heart.
+The pairs come from locale data, so every translation is exact. Word order, number words and month names differ between
+the languages, and there are more pairs than a model can memorize.
 """
 
 import random
@@ -19,7 +19,7 @@ FIRST_DAY, LAST_DAY = date(1900, 1, 1), date(2099, 12, 31)
 
 
 def a_day(random: random.Random) -> tuple[str, str]:
-    """Sonntag, 9. Februar 1986 -> Sunday, February 9, 1986, sometimes inside a phrase."""
+    """Return a date, sometimes inside a phrase: Sonntag, 9. Februar 1986 -> Sunday, February 9, 1986."""
     day = FIRST_DAY + timedelta(random.randrange((LAST_DAY - FIRST_DAY).days))
     if random.random() < 0.5:
         return format_date(day, "full", "de"), format_date(day, "full", "en")
@@ -28,13 +28,13 @@ def a_day(random: random.Random) -> tuple[str, str]:
 
 
 def a_number(random: random.Random) -> tuple[str, str]:
-    """siebenhundertdreiundvierzig -> seven hundred and forty-three: tens and units change places."""
+    """Return a number (tens and units swap places): siebenhundertdreiundvierzig -> seven hundred and forty-three."""
     number = random.randrange(10 ** random.randint(2, 6))
     return num2words(number, lang="de"), num2words(number, lang="en")
 
 
 def an_ordinal(random: random.Random) -> tuple[str, str]:
-    """der vierundzwanzigste März -> the twenty-fourth of March."""
+    """Return a day of a month: der vierundzwanzigste März -> the twenty-fourth of March."""
     day = date(2024, 1, 1) + timedelta(random.randrange(366))
     german = f"der {num2words(day.day, lang='de', to='ordinal')} {format_date(day, 'MMMM', 'de')}"
     return german, f"the {num2words(day.day, lang='en', to='ordinal')} of {format_date(day, 'MMMM', 'en')}"
@@ -49,7 +49,7 @@ def main(folder: Path) -> None:
     pairs = {chance.choice(kinds)(chance) for _ in range(PAIRS)}
     lines = "".join(f"{german}\t{english}\n" for german, english in sorted(pairs))
     (folder / "german-english.tsv").write_text(f"de\ten\n{lines}", encoding="utf-8")
-    print(f"{folder}: {len(topics)} help texts of Python, {len(pairs):,} pairs of German and English")
+    print(f"{folder}: {len(topics)} Python help texts, {len(pairs):,} German-English pairs")
 
 
 if __name__ == "__main__":

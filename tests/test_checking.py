@@ -8,9 +8,9 @@ from beartype.roar import BeartypeCallHintViolation
 from jaxtyping import TypeCheckError
 
 from penwright.config import ModelSettings
-from penwright.decoding.generate import log_probs_of
-from penwright.layers.cache import Cache
-from penwright.training.choices import rounded
+from penwright.decoding.generation_loop import log_probs_of
+from penwright.model.cache import Cache
+from penwright.training.auto.choices import rounded
 
 
 def test_a_wrong_type_is_noticed_in_functions_and_methods() -> None:

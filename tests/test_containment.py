@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from penwright import api, using
-from penwright.checkpoints import step_of
 from penwright.errors import PenwrightError, PenwrightWarning
-from penwright.making import resume, train
-from penwright.preparing import prepare
-from penwright.runs import Run
-from penwright.training.wishes import note_stopped
+from penwright.run.checkpoints import step_of
+from penwright.run.folder import Run
+from penwright.run.stop_file import mark_stopped
+from penwright.workflows import api
+from penwright.workflows.evaluate import evaluate
+from penwright.workflows.plan import prepare
+from penwright.workflows.train import resume, train
 
 PARTS = [
     "lock",
@@ -84,7 +85,7 @@ def test_a_link_in_a_run_is_refused_by_name_and_what_it_points_to_stays(place: P
 
 
 @pytest.mark.parametrize("part", ["recipe.toml", "tokenizer.json", "corpus.json", "checkpoints"])
-@pytest.mark.parametrize("use", [api.load, using.evaluate])
+@pytest.mark.parametrize("use", [api.load, evaluate])
 def test_nothing_is_read_through_a_link(place: Path, part: str, use: Callable[[Path], object]) -> None:
     run = place / "here" / "run"
     (run / part).rename(place / "elsewhere")
@@ -154,7 +155,7 @@ def test_a_note_is_not_written_through_a_link(place: Path) -> None:
     run = Run(place / "here" / "run")
     (run.folder / "stopped").symlink_to(place / "made")
     with pytest.raises(PenwrightError, match="stopped is a symbolic link"):
-        note_stopped(run)
+        mark_stopped(run)
     assert not (place / "made").exists()
 
 

@@ -13,13 +13,15 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from penwright import api, using
 from penwright.errors import PenwrightError, PenwrightWarning
-from penwright.making import resume, train
-from penwright.preparing import prepare
-from penwright.refining import calibrate
-from penwright.runs import Run
-from penwright.training.session import Observer
+from penwright.run.folder import Run
+from penwright.training.loop import Observer
+from penwright.workflows import api
+from penwright.workflows.evaluate import evaluate
+from penwright.workflows.export import export as export_run
+from penwright.workflows.optimize import calibrate
+from penwright.workflows.plan import prepare
+from penwright.workflows.train import resume, train
 
 N_DAMAGES = int(os.environ.get("PENWRIGHT_DAMAGES", "60"))  # of each kind of run; more search further
 SIZES = {"d_model": 16, "n_layers": 1, "n_heads": 1, "context_length": 32}
@@ -41,7 +43,7 @@ def label(folder: Path) -> object:
 
 
 def measure(folder: Path) -> object:
-    return str(using.evaluate(folder))
+    return str(evaluate(folder))
 
 
 def trust(folder: Path) -> object:
@@ -52,7 +54,7 @@ class Listener(Observer):
     """Makes warnings of what resuming says of files."""
 
     def said(self, text: str) -> None:
-        if "passed over" in text:
+        if "; skipped " in text:
             warnings.warn(text, PenwrightWarning, stacklevel=1)
 
 
@@ -68,7 +70,7 @@ def go_on(folder: Path) -> object:
 def export(folder: Path) -> object:
     output = folder.with_name(f"{folder.name}-exported")
     try:
-        using.export(folder, "huggingface", output)
+        export_run(folder, "huggingface", output)
         return {path.name: path.read_bytes() for path in output.iterdir()}
     finally:
         shutil.rmtree(output, ignore_errors=True)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from penwright.devices import usable_device, within_memory
+from penwright.devices import advise_on_out_of_memory, usable_device
 from penwright.errors import PenwrightError, UsageError
 
 
@@ -16,10 +16,10 @@ def test_one_that_is_not_is_refused_by_the_name_of_its_setting(wanted: str) -> N
 
 
 def test_memory_that_does_not_suffice_is_told_with_advice() -> None:
-    with pytest.raises(PenwrightError, match=r"smaller model\.size"), within_memory():
+    with pytest.raises(PenwrightError, match=r"smaller model\.size"), advise_on_out_of_memory():
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
 
 
 def test_other_errors_stay_as_they_are() -> None:
-    with pytest.raises(RuntimeError, match="shapes"), within_memory():
+    with pytest.raises(RuntimeError, match="shapes"), advise_on_out_of_memory():
         raise RuntimeError("shapes do not match")

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from penwright import ensemble
+from penwright.application import Application
 from penwright.config import Table, merge
 from penwright.errors import Interrupted, PenwrightError
-from penwright.making import resume, train
-from penwright.preparing import Prepared, prepare
-from penwright.runs import Run
-from penwright.tasks import Application
-from penwright.training import planning
-from penwright.training.session import Observer
+from penwright.run.folder import Run
+from penwright.training.auto import planner
+from penwright.training.loop import Observer
+from penwright.workflows import ensemble
+from penwright.workflows.plan import Prepared, prepare
+from penwright.workflows.train import resume, train
 
 TINY: Table = {
     "tokenizer": {"type": "characters"},
@@ -80,20 +80,20 @@ def test_another_call_does_not_pass_for_the_one_that_was_stopped(
     ensemble.train_ensemble(settings, 2, tmp_path / "all", unwatched)
     ensemble.train_ensemble(settings, 2, tmp_path / "all", unwatched)  # the same once more: there is nothing to do
     assert Run.open(tmp_path / "all").newest()[0].step == 4
-    with pytest.raises(PenwrightError, match=f"member-1 was begun with another {what}:"):
+    with pytest.raises(PenwrightError, match=rf"member-1 was begun with another {what}\."):
         ensemble.train_ensemble(merge(settings, other), 2, tmp_path / "all", unwatched)
     for member in tmp_path.glob("all-member-*"):  # to save room
         shutil.rmtree(member)
     ensemble.train_ensemble(settings, 2, tmp_path / "." / "all", unwatched)
     if "seed" not in other:  # of which the last model's own is the first
-        with pytest.raises(PenwrightError, match=f"all was begun with another {what}:"):
+        with pytest.raises(PenwrightError, match=rf"all was begun with another {what}\."):
             ensemble.train_ensemble(merge(settings, other), 2, tmp_path / "all", unwatched)
     assert not list(tmp_path.glob("all-member-*"))
 
 
 def test_a_folder_with_another_run_is_refused_before_any_member_is_trained(settings: Table, tmp_path: Path) -> None:
     train(prepare(settings), tmp_path / "all")
-    with pytest.raises(PenwrightError, match="no ensemble of 2"):
+    with pytest.raises(PenwrightError, match="not an ensemble of 2"):
         ensemble.train_ensemble(settings, 2, tmp_path / "all", unwatched)
     (tmp_path / "else").mkdir()
     (tmp_path / "else" / "letter.txt").write_text("Dear reader,\n")
@@ -147,7 +147,7 @@ def test_a_member_that_was_killed_before_its_first_checkpoint_goes_on(
 def test_a_teacher_that_knows_what_is_held_out_is_refused(settings: Table, tmp_path: Path) -> None:
     text = {"train": settings["data"]["train"], "held_out": 0.2}
     train(prepare(settings), tmp_path / "one")
-    with pytest.raises(PenwrightError, match="from what is held out here"):
+    with pytest.raises(PenwrightError, match="held out here"):
         train(
             prepare({**settings, "data": text, "distillation": {"teachers": [str(tmp_path / "one")]}}), tmp_path / "two"
         )
@@ -169,7 +169,7 @@ def test_what_was_chosen_for_the_first_member_is_not_chosen_anew(
 ) -> None:
     """Whether characters pay is told by a pace, which is another one each time it is measured."""
     answers = iter([True, False, False])
-    monkeypatch.setattr(planning._Planner, "_is_spelled", lambda _: next(answers))
+    monkeypatch.setattr(planner._Planner, "_prefers_characters", lambda _: next(answers))
     asked = {name: table for name, table in settings.items() if name != "tokenizer"}
     ensemble.train_ensemble(asked, 2, tmp_path / "all", unwatched)
     recipes = [Run.open(tmp_path / name).recipe for name in ("all-member-1", "all-member-2", "all")]

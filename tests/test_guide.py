@@ -1,4 +1,4 @@
-"""The guide builds without a warning, draws without a network, and shows commands that there are."""
+"""The documentation builds without a warning. Its guide draws without a network and shows commands that exist."""
 
 import os
 import re
@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from penwright.cli.main import app
 
-ROOT = Path(__file__).parents[1]
-GUIDE = ROOT / "docs" / "guide"
+DOCS = Path(__file__).parents[1] / "docs"
+GUIDE = DOCS / "guide"
 PAGES = sorted(page.stem for page in GUIDE.glob("*.md"))
 FETCHED = re.compile(
     r"""<(?:script|img|iframe|source|video|audio|embed|object)\b[^>]*\b(?:src|data)="(?:https?:)?//"""
@@ -26,14 +26,14 @@ FETCHED = re.compile(
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The guide as a reader has it, about models of a few steps."""
+    """The site as a reader has it, about models of a few steps."""
     pytest.importorskip("sphinx", reason="Sphinx is not installed: pip install --group docs")
     pytest.importorskip("myst_parser", reason="myst-parser is not installed: pip install --group docs")
     pytest.importorskip("furo", reason="furo is not installed: pip install --group docs")
     folder = tmp_path_factory.mktemp("guide")
     for command in (
         [GUIDE / "make_run.py", folder / "runs", "--steps", 2],
-        ["-m", "sphinx", "-q", "-W", "-E", "-D", f"runs={folder / 'runs'}", GUIDE, folder / "html"],
+        ["-m", "sphinx", "-q", "-W", "-E", "-D", f"runs={folder / 'runs'}", DOCS, folder / "html"],
     ):
         done = subprocess.run(
             [sys.executable, *map(str, command)],
@@ -43,11 +43,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
             check=False,
         )
         assert done.returncode == 0, done.stderr[-3000:]
-    return folder / "html"
+    return folder / "html" / "guide"
 
 
 def test_no_page_fetches_anything_from_elsewhere(built: Path) -> None:
-    pages = [path for path in built.rglob("*") if path.suffix in (".html", ".css")]
+    pages = [path for path in built.parent.rglob("*") if path.suffix in (".html", ".css")]
     assert len(pages) > len(PAGES)
     assert [str(page) for page in pages if FETCHED.search(page.read_text("utf-8"))] == []
 
@@ -69,7 +69,7 @@ def test_formulas_need_no_script(built: Path) -> None:
 
 def test_exercises_name_the_runs_that_the_page_looks_into(built: Path) -> None:
     page = (built / "translation.html").read_text("utf-8")
-    assert f"{built.parent / 'runs' / 'translator'}" in page and "TRANSLATOR" not in page
+    assert f"{built.parents[1] / 'runs' / 'translator'}" in page and "TRANSLATOR" not in page
 
 
 def commands() -> list[str]:

@@ -1,14 +1,17 @@
 """The Python API: names, keyword arguments and reprs."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import penwright
 from penwright.config import DecodingSettings, decoding_settings
-from penwright.decoding import Generator, Translator
 from penwright.errors import PenwrightError, PenwrightWarning, UnknownArgument, UsageError
-from penwright.runs import Run
+from penwright.generation.generator import Generator
+from penwright.run.folder import Run
+from penwright.translation.translator import Translator
 
 TINY = {
     "model": {"d_model": 16, "n_layers": 1, "n_heads": 2, "context_length": 32},
@@ -97,7 +100,7 @@ def test_a_run_is_evaluated_beside_baselines_and_resumed(folder: Path, monkeypat
     assert penwright.evaluate(folder / "pairs", quiet=True)[0].baselines[0].name == "the source, untranslated"
     penwright.resume(folder / "novel", steps=2, quiet=True)
     assert Run(folder / "novel").last_step() == 6
-    with pytest.raises(UsageError, match="same model"):
+    with pytest.raises(UsageError, match="keeps its model"):
         penwright.resume(folder / "novel", steps=2, settings={"model": {"d_model": 8}}, quiet=True)
 
 
@@ -112,3 +115,19 @@ def test_the_first_weights_stay_and_are_loaded_by_their_folder(folder: Path) -> 
 def test_the_old_name_of_optimize_says_the_new_one(folder: Path) -> None:
     with pytest.warns(PenwrightWarning, match=r"penwright\.optimize"), pytest.raises(PenwrightError):
         penwright.quicken(folder / "nowhere", quiet=True)
+
+
+LOADED = """
+import sys, warnings, penwright
+warnings.simplefilter("ignore")
+penwright.load(sys.argv[1])
+print(*[name for name in sys.modules if name.startswith("penwright.")])
+"""
+
+
+@pytest.mark.parametrize("name", ["novel", "pairs"])
+def test_loading_a_run_imports_no_training_corpus_or_export_code(folder: Path, name: str) -> None:
+    done = subprocess.run([sys.executable, "-c", LOADED, folder / name], capture_output=True, text=True, check=True)
+    loaded = {name.split(".")[1] for name in done.stdout.split()}
+    assert {"model", "decoding"} <= loaded
+    assert not loaded & {"training", "data", "formats", "tasks", "evaluation", "inspection", "serving"}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from penwright.config import Recipe, merge, read_toml, validate
-from penwright.models.size import size_of
+from penwright.model.size import size_of
 
 RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.toml"))
 

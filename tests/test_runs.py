@@ -7,7 +7,7 @@ import torch
 from pydantic import BaseModel, NonNegativeInt
 
 from penwright.errors import PenwrightError, PenwrightWarning
-from penwright.runs import DamagedCheckpoint, Run, write_atomically
+from penwright.run.folder import DamagedCheckpoint, Run, write_atomically
 
 WEIGHTS = {"w": torch.arange(1000.0)}
 
@@ -126,7 +126,7 @@ def test_a_resumed_run_forgets_checkpoints_too_damaged_to_resume(run: Run) -> No
     for step in (2, 5, 6):
         save(run, step, best_step=min(step, 5))
     spoil(run, 6, "model.safetensors")
-    run.forget_after(run.newest()[0].step)
+    run.delete_after(run.newest()[0].step)
     assert [checkpoint.step for checkpoint in run.checkpoints()] == [2, 5]
 
 
@@ -184,7 +184,7 @@ def test_records_after_the_resumed_step_are_forgotten(run: Run) -> None:
         run.append("metrics.jsonl", {"step": step, "loss": 1 / step})
     with (run.folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 40, "lo')  # a kill in the middle of a line
-    run.forget_after(20)
+    run.delete_after(20)
     assert [record["step"] for record in run.records("metrics.jsonl")] == [10, 20]
     assert all(json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().strip().split("\n"))
 
@@ -193,14 +193,14 @@ def test_what_a_kill_left_of_a_checkpoint_goes_when_the_run_goes_on(run: Run) ->
     save(run, 1)
     unfinished = run.folder / "checkpoints" / "step-00000002.tmp-17"
     unfinished.mkdir()
-    run.forget_after(1)
+    run.delete_after(1)
     assert not unfinished.exists() and [checkpoint.step for checkpoint in run.checkpoints()] == [1]
 
 
 def test_a_finding_is_of_no_account_once_another_model_is_the_best(run: Run) -> None:
     assert run.finding("found.json") is None
     save(run, 1, best_step=1)
-    run.keep_finding("found.json", {"head": 3})
+    run.save_finding("found.json", {"head": 3})
     assert run.finding("found.json") == {"head": 3}
     save(run, 2, best_step=2)
     assert run.finding("found.json") is None
@@ -208,9 +208,9 @@ def test_a_finding_is_of_no_account_once_another_model_is_the_best(run: Run) -> 
 
 def test_only_one_process_trains_a_run(run: Run) -> None:
     pytest.importorskip("fcntl", reason="this system has no such locks")
-    with run.alone(), pytest.raises(PenwrightError, match="another process"), run.alone():
+    with run.lock(), pytest.raises(PenwrightError, match="another process"), run.lock():
         pass
-    with run.alone():
+    with run.lock():
         pass
 
 
@@ -228,7 +228,7 @@ def test_a_folder_that_cannot_be_made_and_a_file_in_its_place_are_clear_errors(t
     (tmp_path / "file").write_text("x", encoding="utf-8")
     with pytest.raises(PenwrightError, match="is a file"):
         Run.create(tmp_path / "file")
-    with pytest.raises(PenwrightError, match="cannot be made"):
+    with pytest.raises(PenwrightError, match="cannot be created"):
         Run.create(tmp_path / "file" / "run")
 
 
@@ -280,7 +280,7 @@ def test_a_finding_of_an_older_version_has_no_checksum(run: Run) -> None:
 
 def test_a_changed_number_in_a_finding_is_noticed(run: Run) -> None:
     save(run, 1, best_step=1)
-    run.keep_finding("found.json", {"head": 3})
+    run.save_finding("found.json", {"head": 3})
     path = run.folder / "found.json"
     path.write_text(path.read_text().replace('"head": 3', '"head": 2'))
     with pytest.warns(PenwrightWarning, match="its content is not what was saved"):
@@ -318,5 +318,13 @@ def test_lines_that_are_no_records_are_left_out(run: Run) -> None:
     lines = [b'{"step": 1}', b'{"step": "2"}', b"[3]", b"\xff\xfe", b'{"loss": 4}', b"[" * 100_000, b'{"step": 5}']
     (run.folder / "steps.jsonl").write_bytes(b"\n".join(lines))
     assert [record["step"] for record in run.records("steps.jsonl")] == [1, 5]
-    run.forget_after(4)
+    run.delete_after(4)
     assert (run.folder / "steps.jsonl").read_bytes() == b'{"step": 1}\n'
+
+
+def test_a_recipe_of_an_older_version_is_read_without_a_warning(run: Run, recwarn: pytest.WarningsRecorder) -> None:
+    data = 'task = "generate"\n[data]\ntrain = ["a.txt"]\n[model]\n'
+    recipe = f"{data}[training]\nsteps = 1\naverage = 0.5\n[decoding]\noutlook = 2.0\n"
+    (run.folder / "recipe.toml").write_text(recipe, encoding="utf-8")
+    assert run.recipe.training.ema_decay == 0.5 and run.recipe.decoding.beam_patience == 2.0
+    assert not [each for each in recwarn if issubclass(each.category, PenwrightWarning)]

@@ -1,6 +1,6 @@
-"""Trains the small models that the guide looks into, each a matter of seconds: `python docs/guide/make_run.py FOLDER`.
+"""Train the small models of the guide, each in seconds: `python docs/guide/make_run.py FOLDER`.
 
-What is there already is left alone. A reader's own run takes the place of one of them, see `on_your_run.py`.
+Existing runs are kept. A reader's own run can replace one of them; see `on_your_run.py`.
 """
 
 import argparse
@@ -13,16 +13,16 @@ import penwright
 
 CORPORA = Path(__file__).parents[2] / "demo" / "corpora.py"
 EXAMPLES = 4_000  # labelled lines, half of each language
-BEGINNING = 5_000  # characters, few enough to be learned by heart
+BEGINNING = 5_000  # characters, few enough to memorize
 
 Settings = dict[str, Any]
 
 
 def main() -> None:
-    """One run for each shape of model, and one that learns too little text too often."""
+    """Train one run for each shape of model, and one that overfits."""
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("folder", type=Path)
-    asked.add_argument("--steps", type=int, help="So many, on a little text, instead of the time that each is given.")
+    asked.add_argument("--steps", type=int, help="Number of steps, on a short text, instead of the usual time.")
     given = asked.parse_args()
     folder: Path = given.folder
     texts = folder / "texts"
@@ -56,7 +56,7 @@ def _shorten(texts: Path, n_lines: int = 400) -> None:
 
 
 def _write_labelled(texts: Path) -> None:
-    """Lines of German and of English, which a classifier is to tell apart."""
+    """Write labelled lines of German and English for the classifier."""
     pairs = [line.split("\t") for line in (texts / "german-english.tsv").read_text("utf-8").splitlines()[1:]]
     chosen = pairs[:: max(1, 2 * len(pairs) // EXAMPLES)]
     lines = [f'"{text}",{name}\n' for pair in chosen for text, name in zip(pair, ("German", "English"), strict=True)]
@@ -69,8 +69,8 @@ def _write_beginning(texts: Path) -> None:
 
 
 WRITER: Settings = {
-    "data": {"held_out": 0.03},  # as much as can be looked at often
-    "tokenizer": {"type": "bpe", "vocab_size": 700},  # pieces of words, which are easier to follow than letters
+    "data": {"held_out": 0.03},  # small enough to evaluate often
+    "tokenizer": {"type": "bpe", "vocab_size": 700},  # pieces of words are easier to follow than letters
     "model": {"d_model": 96, "n_layers": 3, "n_heads": 4, "context_length": 96},
     "training": {"evaluate_every": 20, "batch_tokens": 1_024},
 }
@@ -89,7 +89,7 @@ CRAMMER: Settings = {
     "tokenizer": {"type": "characters"},
     "model": {"d_model": 96, "n_layers": 2, "n_heads": 4, "context_length": 96, "dropout": 0.0},
     "optimizer": {"weight_decay": 0.0},
-    "training": {"evaluate_every": 15, "batch_tokens": 2_048, "mind_over_fitting": False},
+    "training": {"evaluate_every": 15, "batch_tokens": 2_048, "cooldown_on_overfitting": False},
 }
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""A Sphinx extension: what the pages show and say is computed, while they are built, by models that were trained here.
+"""A Sphinx extension for the guide: views and numbers on its pages are computed from trained models during the build.
 
-    {look}    a line of Python, shown, and below it the view of what it gives, which stays alive in the page
-    {value}   what an expression gives, inside a sentence
-    {try}     commands, with the runs that were looked into in place of RUN, TRANSLATOR and CLASSIFIER
+    {look}    shows a line of Python and the interactive view of its result
+    {value}   inserts the value of an expression into a sentence
+    {try}     shows commands; RUN, TRANSLATOR and CLASSIFIER become the folders of the runs
 
-Formulas become MathML, which browsers draw by themselves. Set with -D: `runs`, the folder that make_run.py filled, and
-for a reader's own run `run` and `text`.
+Formulas become MathML, which browsers draw without a script. Options (-D): `runs` is the folder that make_run.py
+filled; `run` and `text` are a reader's own run and a text for it.
 """
 
 from collections.abc import Sequence
@@ -24,13 +24,13 @@ from sphinx.writers.html5 import HTML5Translator
 
 import penwright
 from penwright.config import DecodingSettings, ModelSettings
-from penwright.decoding import Generator
-from penwright.decoding.choosing.sampling import Sampling
+from penwright.decoding.sampling.sampler import Sampling
+from penwright.generation.generator import Generator
 from penwright.inspection import Inspector, view
-from penwright.inspection.drawn import labels, one_head
 from penwright.inspection.heads import parse_head
-from penwright.models import make_model
-from penwright.runs import Record, Run
+from penwright.inspection.views import labels, one_head
+from penwright.model import make_model
+from penwright.run.folder import Record, Run
 from penwright.views import View
 from penwright.views.ink import label
 
@@ -39,12 +39,12 @@ USUAL_TEXTS = {
     "translator": "am Freitag, dem 17. Mai 1991",
     "classifier": "the third of May",
 }
-LONGEST = 60  # characters of a sample that serves as the text, so that tables of all its tokens can be read
+LONGEST = 60  # characters of a sample that is used as the text; tables of all its tokens stay readable
 
 
 @cache
 def names(runs: str, run: str, text: str) -> dict[str, Any]:
-    """What the expressions of the pages may use; the reader's own run takes the place of the one of its shape."""
+    """Return the names that expressions on the pages may use. A reader's run replaces the run of the same shape."""
     folders, texts = {name: Path(runs) / name for name in (*USUAL_TEXTS, "crammer")}, dict(USUAL_TEXTS)
     shape = penwright.inspect(penwright.load(run)).shape if run else "writer"
     if run:
@@ -73,19 +73,19 @@ def names(runs: str, run: str, text: str) -> dict[str, Any]:
 
 
 def _sample(run: Path) -> str:
-    """Something of the text that the run was trained on."""
+    """Return the beginning of the prompt of the last sample of a run."""
     prompts = [record["prompt"] for record in Run.open(run).records("samples.jsonl")]
     return str(prompts[-1])[:LONGEST].strip() if prompts else ""
 
 
 def _whole(folder: Path) -> str:
-    """The first file that a run was trained on, if it is there."""
+    """Return the first file that a run was trained on; an empty text if it is gone."""
     path = Path(Run.open(folder).recipe.data.train[0])
     return path.read_text("utf-8", errors="replace") if path.is_file() else ""
 
 
 def _ending(folder: Path, n_characters: int = 12_000) -> str:
-    """What a writer is asked about that it was not trained on: the end of a single text is held out."""
+    """Return the end of the text of a run. The end of a single text is held out, so the writer has not seen it."""
     return _whole(folder)[-n_characters:]
 
 
@@ -94,14 +94,14 @@ def _metrics(folder: Path) -> Sequence[Record]:
 
 
 def _classic(look: Inspector) -> Inspector:
-    """A writer that was not trained, with the positions of the paper."""
+    """Return an untrained writer with sinusoidal positions, as in the paper."""
     settings = ModelSettings.model_validate({"d_model": 64, "n_layers": 1, "positions": {"type": "sinusoidal"}})
     model = make_model("generate", look.tokenizer.vocab_size, settings)
     return penwright.inspect(Generator(model, look.tokenizer))  # type: ignore[arg-type]  # of this task
 
 
 def curves(folders: Sequence[Path], score: str = "nats per token") -> View:
-    """A score on held-out examples, by step."""
+    """Return the curves of a held-out score by step."""
     found = {folder.name: _metrics(folder) for folder in folders}
     runs = [
         {"name": name, "x": [record["step"] for record in records], "y": [record[score] for record in records]}
@@ -111,7 +111,7 @@ def curves(folders: Sequence[Path], score: str = "nats per token") -> View:
 
 
 def schedule(folder: Path, total_steps: int = 200) -> View:
-    """The factor of the learning rate by step, were there so many."""
+    """Return the curve of the learning-rate factor in a run of this many steps."""
     steps = np.arange(total_steps)
     factors = [Run.open(folder).recipe.schedule.factor(step, total_steps) for step in steps.tolist()]
     run = {"name": "learning rate", "x": steps, "y": np.array(factors)}
@@ -119,7 +119,7 @@ def schedule(folder: Path, total_steps: int = 200) -> View:
 
 
 def strongest(look: Inspector, statistic: str, text: str, part: int = 0) -> str:
-    """The name of the head that has most of a statistic over a text."""
+    """Return the name of the head with the highest value of a statistic on a text."""
     found = look.head_statistics(text)[part]
     values = np.nan_to_num(getattr(found, statistic), nan=-1.0)
     row, number = divmod(int(values.argmax()), values.shape[1])
@@ -127,14 +127,14 @@ def strongest(look: Inspector, statistic: str, text: str, part: int = 0) -> str:
 
 
 def matrix(look: Inspector, head: str, text: str) -> View:
-    """One head as a matrix."""
+    """Return the view of one head as a matrix."""
     chosen = parse_head(head, look.model)
     return one_head(look.attention(text, layers=[chosen.layer]), chosen)
 
 
 def reshaped(look: Inspector, text: str, settings: DecodingSettings, k: int = 8) -> View:
-    """The likeliest next tokens as the model has them, and as they are drawn from."""
-    import torch  # noqa: PLC0415 (the pages that are not about this need none)
+    """Return a view of the most likely next tokens before and after the sampling settings."""
+    import torch  # noqa: PLC0415 (most pages do not need it)
 
     found = look.token_scores(text, k=len(look.words)).next
     logits = torch.from_numpy(np.log(found.probabilities))[None]
@@ -146,28 +146,28 @@ def reshaped(look: Inspector, text: str, settings: DecodingSettings, k: int = 8)
 
 
 def written(look: Inspector, text: str, settings: DecodingSettings) -> str:
-    """The text with what a writer makes of it."""
+    """Return the text with a completion."""
     assert isinstance(look.application, Generator)
     return text + look.application.generate(text, settings)[0].text
 
 
 def cut(look: Inspector, text: str) -> str:
-    """The tokens of a text, each with its number."""
+    """Return the tokens of a text with their ids."""
     return " · ".join(f"{label(look.words[token])} {token}" for token in look.tokenizer.encode(text))
 
 
 def parameters(look: Inspector) -> str:
-    """How many numbers a model has learned."""
+    """Return the number of parameters of a model."""
     return f"{sum(each.numel() for each in look.model.parameters()):,}"
 
 
 def score(folder: Path, name: str) -> float:
-    """The last one of a run, on held-out examples."""
+    """Return the last held-out score of a run."""
     return float(_metrics(folder)[-1][name])
 
 
 class _Asking(SphinxDirective):
-    """What directives share: the names that the pages may use."""
+    """Base of the directives: evaluates expressions with the names of the pages."""
 
     has_content = True
 
@@ -177,7 +177,7 @@ class _Asking(SphinxDirective):
 
 
 class Look(_Asking):
-    """Shows an expression and the view of what it gives; as argument options of the view, such as shape=circle."""
+    """Show an expression and the view of its result. Its argument sets an option of the view, such as shape=circle."""
 
     optional_arguments = 1
 
@@ -193,7 +193,7 @@ class Look(_Asking):
 
 
 class Try(_Asking):
-    """An exercise: what to do, and a command to do it with, in the reader's own words and runs."""
+    """An exercise with commands that name the runs of this build."""
 
     def run(self) -> list[nodes.Node]:
         folders = self.evaluate("folders")
@@ -206,29 +206,29 @@ class Try(_Asking):
 
 
 class Value(SphinxRole):
-    """What an expression gives, as text."""
+    """The value of an expression, as text."""
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         config = self.env.config
         found = eval(self.text, {}, names(config.runs, config.run, config.text))
         text = f"{found:,.3g}" if isinstance(found, float) else str(found)
-        return [nodes.inline("", text, support_smartquotes=False)], []  # what a model wrote stays as it is
+        return [nodes.inline("", text, support_smartquotes=False)], []  # the text of a model stays unchanged
 
 
 def inline_formula(writer: HTML5Translator, node: nodes.math) -> None:
-    """A formula inside a sentence."""
+    """Write a formula inside a sentence."""
     writer.body.append(tex2mathml(node.astext()))
     raise nodes.SkipNode
 
 
 def formula(writer: HTML5Translator, node: nodes.math_block) -> None:
-    """A formula on a line of its own."""
+    """Write a formula on a line of its own."""
     writer.body.append(f'<div class="formula">{tex2mathml(node.astext(), as_block=True)}</div>')
     raise nodes.SkipNode
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """What Sphinx calls."""
+    """Register the directives, the role and the options."""
     app.add_config_value("runs", str(Path(__file__).parents[1] / "build" / "runs"), "env")
     app.add_config_value("run", "", "env")
     app.add_config_value("text", "", "env")

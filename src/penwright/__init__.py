@@ -2,11 +2,11 @@
 
     import penwright
 
-    run = penwright.train("novel.txt", minutes=5)   # a Generator, from the text alone
-    model = penwright.load("runs/novel")            # the same, later
+    model = penwright.train("novel.txt", minutes=5)  # returns a Generator
+    model = penwright.load("runs/novel")             # loads it again later
     print(model.generate("Once upon a time", temperature=0.7)[0].text)
 
-Modules are imported when a function needs them, so that `penwright --help` does not wait for torch.
+Functions import what they need when they are called, so that `penwright --help` does not wait for torch.
 """
 
 import os
@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penwright.application import Application
     from penwright.config import Precision
     from penwright.errors import Say
     from penwright.evaluation.scores import Score
     from penwright.evaluation.tuning import Tuning
     from penwright.formats.export import Format
     from penwright.inspection import Inspector
-    from penwright.tasks import Application
 
-# How long a thread of torch's (libgomp's) waits awake for the others. By default so long that, on a machine with other
-# work, training can be ten times slower; this costs nothing on a quiet one (benchmarks/LOG.md). Read when torch loads.
+# Limit how long idle OpenMP threads of torch (libgomp) spin. With the default, training can be ten times slower on a
+# busy machine; the limit costs nothing on an idle one (benchmarks/LOG.md). libgomp reads it when torch is imported.
 os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 __version__ = "0.1.0"
@@ -55,14 +55,14 @@ def train(
     settings: dict[str, Any] | None = None,
     quiet: bool = False,
 ) -> "Application":
-    """Train on files, folders or hub:NAME; return a Generator, a Translator or a Classifier.
+    """Train on files, folders or `hub:NAME`; return a Generator, a Translator or a Classifier.
 
-    `settings` are tables of a recipe, such as {"model": {"size": "small"}}, and win over the `recipe` file;
-    `run` is the folder to keep the run in (runs/NAME if not given). Progress goes to standard error unless `quiet`.
+    `settings` are tables of a recipe, such as `{"model": {"size": "small"}}`. They override the `recipe` file.
+    `run` is the run folder to create (default: runs/NAME). Progress goes to standard error unless `quiet`.
     """
-    from penwright import api
     from penwright.cli.progress import progress_observer
     from penwright.config import merge
+    from penwright.workflows import api
 
     given = {"data": {"train": _paths(data)}, "training": {"minutes": minutes} if minutes else {}}
     below = api.read_recipe(Path(recipe), given) if recipe is not None else {}
@@ -80,13 +80,13 @@ def resume(
     settings: dict[str, Any] | None = None,
     quiet: bool = False,
 ) -> "Application":
-    """Resume a run where it stopped; with a budget (`minutes`, `steps` or `epochs`), train that much longer.
+    """Resume a run where it stopped. With a budget (`minutes`, `steps` or `epochs`), train that much longer.
 
     `settings` are tables of [training], [data] or [decoding] to change. Progress goes to standard error unless `quiet`.
     """
-    from penwright import api
     from penwright.cli.progress import progress_observer
     from penwright.config import merge
+    from penwright.workflows import api
 
     budgets = {"minutes": minutes, "steps": steps, "epochs": epochs}
     given = {name: value for name, value in budgets.items() if value is not None}
@@ -95,10 +95,10 @@ def resume(
 
 
 def load(run: AnyPath, device: str = "cpu") -> "Application":
-    """Load the best model of a run, or a checkpoint, as a Generator, a Translator or a Classifier."""
-    from penwright import api
+    """Load the best model of a run, or a given checkpoint, as a Generator, a Translator or a Classifier."""
+    from penwright.workflows.load import load
 
-    return api.load(Path(run), device)
+    return load(Path(run), device)
 
 
 def evaluate(
@@ -112,12 +112,12 @@ def evaluate(
     device: str = "cpu",
     quiet: bool = False,
 ) -> "Sequence[Score]":
-    """Score a run, beside baselines, on its held-out part or on files of your own.
+    """Evaluate a run and its baselines on its held-out data or on your own files.
 
-    `settings` say how these files are read, such as {"data": {"label": "topic"}}. `output` keeps the translations of
-    a translator. Progress goes to standard error unless `quiet`.
+    `settings` say how to read these files, such as `{"data": {"label": "topic"}}`. A translator writes its
+    translations to `output`. Progress goes to standard error unless `quiet`.
     """
-    from penwright import api
+    from penwright.workflows import api
 
     return api.evaluate(
         Path(run),
@@ -132,54 +132,54 @@ def evaluate(
 
 
 def export(run: AnyPath, to: "Format", output: AnyPath, *, precision: "Precision" = "float32") -> Path:
-    """Write a run to a new folder for another engine: "ctranslate2", "gguf" or "huggingface"; return the folder."""
-    from penwright import api
+    """Export a run to a new folder in the format "ctranslate2", "gguf" or "huggingface"; return the folder."""
+    from penwright.workflows import api
 
     api.export(Path(run), to, Path(output), precision)
     return Path(output)
 
 
 def optimize(run: AnyPath, *, precision: "Precision | None" = None, quiet: bool = False) -> "Mapping[Precision, float]":
-    """Make a run write or translate faster: choose the fastest precision that is as good, and compile its steps.
+    """Speed up generation or translation: compile the decoding steps, and use the fastest accurate precision.
 
-    Returns the nats per token of each precision on held-out text. Takes some minutes, once.
+    Return the held-out loss of each precision in nats per token. This takes a few minutes, once per run.
     """
-    from penwright import api
+    from penwright.workflows import api
 
     return api.optimize(Path(run), precision, _say(quiet))
 
 
 def quicken(run: AnyPath, *, precision: "Precision | None" = None, quiet: bool = False) -> "Mapping[Precision, float]":
-    """Do what `optimize` does, under its old name."""
+    """Run `optimize` under its old, deprecated name."""
     from warnings import warn
 
     from penwright.errors import PenwrightWarning
 
-    warn("penwright.quicken is now penwright.optimize; the old name will go", PenwrightWarning, stacklevel=2)
+    warn("penwright.quicken is deprecated: use penwright.optimize", PenwrightWarning, stacklevel=2)
     return optimize(run, precision=precision, quiet=quiet)
 
 
 def tune(
     run: AnyPath, data: Paths = (), *, beam_size: int | None = None, device: str = "cpu", quiet: bool = False
 ) -> "Tuning":
-    """Find the length and coverage penalties that suit a translator, on held-out pairs or on files of your own.
+    """Tune the length and coverage penalties of a translator on held-out pairs or on your own files.
 
-    The run keeps the best ones if they help beyond chance.
+    The best values are saved in the run if the gain is statistically significant.
     """
-    from penwright import api
+    from penwright.workflows import api
 
     return api.tune_decoding(Path(run), _paths(data), device, beam_size=beam_size, say=_say(quiet))
 
 
 def inspect(model: "Application") -> "Inspector":
-    """Look inside a model over a text: `inspect(model).attention("text")`, and much else."""
+    """Return an Inspector, which shows what a model computes for a text: `inspect(model).attention("text")`."""
     from penwright.inspection import Inspector
 
     return Inspector(model)
 
 
 def serve(*runs: AnyPath, port: int = 8000, open_page: bool = True) -> None:
-    """Serve the page of these runs and their APIs, on this machine alone, until Ctrl+C."""
+    """Serve the web page and the APIs of these runs on this machine only, until Ctrl+C."""
     from penwright.serving.server import serve
     from penwright.serving.settings import ServingSettings
 
@@ -192,7 +192,7 @@ def _paths(data: Paths) -> list[str]:
 
 
 def _say(quiet: bool) -> "Say":
-    from penwright.cli.progress import err
+    from penwright.cli.progress import print_message
     from penwright.errors import say_nothing
 
-    return say_nothing if quiet else err
+    return say_nothing if quiet else print_message

@@ -1,4 +1,4 @@
-"""`python -m penwright` is the `penwright` command."""
+"""Entry point of `python -m penwright`, which runs the `penwright` command."""
 
 from penwright.cli.main import main
 

@@ -1,5 +1,7 @@
-"""Devices that torch knows: whether one can be used here, and what to do where its memory is too small."""
+"""Checks of torch devices, and control of their memory."""
 
+import ctypes
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -8,14 +10,15 @@ import torch
 from penwright.errors import PenwrightError, UsageError
 
 CPU = torch.device("cpu")
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # from malloc.h
 TOO_LITTLE_MEMORY = (
-    "the memory of this device cannot hold a step of this model: choose a smaller model.size, or fewer "
-    "training.batch_tokens (with training.accumulate for as many in all)"
+    "a training step of this model does not fit in the memory of this device. Choose a smaller model.size, or lower "
+    "training.batch_tokens (and raise training.accumulate to keep the batch size)"
 )
 
 
 def usable_device(wanted: str, setting: str = "device") -> torch.device:
-    """Raises UsageError, which names the setting, where this machine has no such device."""
+    """Return the device; raise UsageError, naming the setting, if this machine cannot use it."""
     try:
         device = torch.device(wanted)
         torch.empty(1, device=device)
@@ -25,9 +28,27 @@ def usable_device(wanted: str, setting: str = "device") -> torch.device:
 
 
 @contextmanager
-def within_memory() -> Iterator[None]:
-    """Of training; raises PenwrightError where the memory of a GPU does not suffice."""
+def advise_on_out_of_memory() -> Iterator[None]:
+    """Turn an out-of-memory error of a GPU inside the block into a PenwrightError with advice."""
     try:
         yield
     except torch.OutOfMemoryError:
         raise PenwrightError(TOO_LITTLE_MEMORY) from None
+
+
+def keep_freed_memory() -> None:
+    """Have malloc reuse the memory of freed large tensors instead of requesting new pages at every step.
+
+    The kernel zeroes each new page. That took a quarter of a training step, and more of a step with many beams
+    (benchmarks/LOG.md). Only glibc has this option; elsewhere nothing happens.
+    """
+    if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt"):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(M_MMAP_MAX, 0)
+        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def give_back_memory() -> None:
+    """Return freed memory to the operating system; call it before a process becomes idle."""
+    if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "malloc_trim"):
+        ctypes.CDLL(None).malloc_trim(0)

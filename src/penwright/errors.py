@@ -1,62 +1,62 @@
-"""The errors a person can cause, and the exit code each ends with; what is worth a warning; what long work says."""
+"""Errors that the user can fix, with their exit codes; the warning class; the type of progress callbacks."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from shlex import quote
 
-Say = Callable[[str], None]  # is told what long work is about to do
+Say = Callable[[str], None]  # receives progress messages of long operations
 
 
 class PenwrightError(Exception):
-    """Something a person can put right: the message says what is wrong, where, and what to do."""
+    """An error that the user can fix. The message says what is wrong, where, and what to do."""
 
     exit_code = 1
 
 
 class UsageError(PenwrightError):
-    """A command was given settings or arguments that cannot be: unknown keys, contradictions, a wrong kind of run."""
+    """Invalid settings or arguments: unknown keys, contradictions, or a run of the wrong kind."""
 
     exit_code = 2
 
 
 class UnknownArgument(UsageError, TypeError):
-    """A keyword argument that a function does not have."""
+    """An unknown keyword argument."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """One answer to a question: the settings that give it (`data.text=headline`), and what it means."""
+    """One possible answer to a question: the settings that select it (`data.text=headline`), and its meaning."""
 
     settings: tuple[str, ...]
     meaning: str
 
 
 def _flag(setting: str) -> str:
-    """Return the flag of a command that gives this setting."""
+    """Return the command-line flag for this setting."""
     return f"--task {setting.removeprefix('task=')}" if setting.startswith("task=") else f"--set {quote(setting)}"
 
 
 class Undecided(PenwrightError):
-    """A choice that only the person can make. The message names the settings to give; a terminal can ask."""
+    """A choice that only the user can make. The message lists the settings to give; a terminal can ask instead."""
 
     exit_code = 2
 
     def __init__(self, question: str, options: Sequence[Option], hint: str = ""):
-        flags = (" ".join(map(_flag, each.settings)) for each in options)
-        shown = [f"  {flag}  ({each.meaning})" for flag, each in zip(flags, options, strict=True)]
-        super().__init__("\n".join([question, *(["Say which:", *shown] if shown else []), *([hint] if hint else [])]))
+        flags = (" ".join(map(_flag, option.settings)) for option in options)
+        shown = [f"  {flag}  ({option.meaning})" for flag, option in zip(flags, options, strict=True)]
+        super().__init__("\n".join([question, *(["Choose one:", *shown] if shown else []), *([hint] if hint else [])]))
         self.question, self.options = question, tuple(options)
 
 
 class Interrupted(PenwrightError):
-    """Work was stopped by Ctrl+C, SIGTERM or SIGHUP; the message says what is saved and how to resume."""
+    """An interruption by Ctrl+C, SIGTERM or SIGHUP. The message says what is saved and how to resume."""
 
     exit_code = 130
 
 
 class PenwrightWarning(UserWarning):
-    """Something that was worked round, or could be better: the message says what, where, and what to do."""
+    """A problem that did not stop the work. The message says what is wrong, where, and what to do."""
 
 
 def say_nothing(text: str) -> None:
-    """For work that nobody watches."""
+    """Discard the message: the `Say` callback of silent operations."""

@@ -1,7 +1,7 @@
-"""Reading and writing files of folders that may come from strangers: no link is followed, no device or huge file read.
+"""Safe reading and writing in folders of unknown origin: no links are followed, no devices or huge files are read.
 
-A run folder is data: it may be downloaded, unpacked or damaged. What is read from it is a plain file of a bounded size,
-and what is written or deleted lies in the folder itself.
+A run folder may be downloaded, unpacked or damaged. Only plain files of bounded size are read from it, and only
+files inside the folder itself are written or deleted.
 """
 
 import hashlib
@@ -17,17 +17,17 @@ from typing import Any
 
 from penwright.errors import PenwrightError
 
-MOST = 256 << 20  # bytes of a file that is read whole
-MOST_IN_SMALL = 16 << 20  # bytes of a file that is never large, such as a recipe
+MAX_BYTES = 256 << 20  # maximum size of a file that is read into memory, in bytes
+MOST_IN_SMALL = 16 << 20  # maximum size of a file that is always small, such as a recipe, in bytes
 _SAFELY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 class UnsafeFile(PenwrightError):
-    """A part of a folder that is not read, written or deleted: a link, a device, a pipe, or a file much too large."""
+    """An unsafe part of a folder, which is not read, written or deleted: a link, device, pipe or oversized file."""
 
 
 def require_plain(path: Path) -> None:
-    """Raise UnsafeFile if the path is a symbolic link, or neither a file nor a folder. It may be missing."""
+    """Raise UnsafeFile if the path is a symbolic link, or neither a file nor a folder. A missing path is accepted."""
     try:
         mode = path.lstat().st_mode
     except OSError:
@@ -35,14 +35,14 @@ def require_plain(path: Path) -> None:
     if stat.S_ISLNK(mode):
         raise UnsafeFile(
             f"{path} is a symbolic link to {os.readlink(path)}. Penwright follows no links inside a run folder. "
-            "Delete the link, or put what it points to in its place"
+            "Delete the link, or replace it with what it points to"
         )
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise UnsafeFile(f"{path} is a pipe, a socket or a device, where a file belongs. Delete it")
+        raise UnsafeFile(f"{path} is a pipe, a socket or a device, not a file. Delete it")
 
 
 def is_real_folder(path: Path) -> bool:
-    """Whether the path is a folder, and not a link to one."""
+    """Return whether the path is a folder, and not a link to one."""
     try:
         return stat.S_ISDIR(path.lstat().st_mode)
     except OSError:
@@ -50,51 +50,57 @@ def is_real_folder(path: Path) -> bool:
 
 
 def open_plain(path: Path, flags: int, mode: int = 0o666) -> int:
-    """Open a plain file without following a link, waiting for a pipe or truncating; return its descriptor."""
+    """Open a plain file and return its descriptor; never follow a link, block on a pipe, or truncate."""
     require_plain(path)
     descriptor = os.open(path, flags | _SAFELY, mode)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise UnsafeFile(f"{path} is not a file, where one belongs. Delete it")
+        raise UnsafeFile(f"{path} is not a plain file. Delete it")
     return descriptor
 
 
-def read_bytes(path: Path, most: int = MOST) -> bytes:
-    """The content of a plain file; raises UnsafeFile if it has more than `most` bytes, OSError if it cannot be read."""
+def read_bytes(path: Path, most: int = MAX_BYTES) -> bytes:
+    """Return the content of a plain file.
+
+    Raises UnsafeFile if it has more than `most` bytes, and OSError if it cannot be read.
+    """
     with open(open_plain(path, os.O_RDONLY), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:
-            raise UnsafeFile(f"{path} has {size:,} bytes, far more than such a file can have ({most:,}). Delete it")
+            raise UnsafeFile(f"{path} has {size:,} bytes; such a file has at most {most:,}. Delete it")
         return file.read(most)
 
 
-def read_json(path: Path, most: int = MOST) -> dict[str, Any]:
-    """A JSON object; raises ValueError if the file holds something else, OSError or UnsafeFile as read_bytes()."""
+def read_json(path: Path, most: int = MAX_BYTES) -> dict[str, Any]:
+    """Read a JSON object; raise ValueError if the file holds anything else, OSError or UnsafeFile as read_bytes()."""
     return parse_json(read_bytes(path, most))
 
 
 def parse_json(content: bytes) -> dict[str, Any]:
-    """A JSON object from its text; raises ValueError for anything else."""
+    """Parse a JSON object; raise ValueError for anything else."""
     try:
-        found = json.loads(content)
+        value = json.loads(content)
     except RecursionError:
         raise ValueError("its brackets are nested too deeply") from None
-    if not isinstance(found, dict):
-        raise ValueError("it holds no JSON object")
-    return found
+    if not isinstance(value, dict):
+        raise ValueError("it is not a JSON object")
+    return value
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a plain file, as hexadecimal digits."""
+    """Return the SHA-256 of a plain file in hexadecimal."""
     with open(open_plain(path, os.O_RDONLY), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_atomically(path: Path, content: str) -> None:
-    """Replace a file's content as a whole: after a kill or on a full disk the old content is still there."""
+    """Replace a file's content atomically: after a kill or on a full disk, the old content is intact.
+
+    Raises PenwrightError if the content cannot be written.
+    """
     try:
         write_bytes_atomically(path, content.encode())
-    except UnicodeEncodeError as error:  # such as the name of a file that was chosen by name
+    except UnicodeEncodeError as error:  # such as a file name that is not UTF-8
         what = error.object[error.start : error.end]
         raise PenwrightError(f"{path} could not be written: {what!a} in it cannot be saved as UTF-8") from None
     except OSError as error:
@@ -102,9 +108,9 @@ def write_atomically(path: Path, content: str) -> None:
 
 
 def write_bytes_atomically(path: Path, content: bytes) -> None:
-    """Replace a file's content as a whole; raises OSError if that fails. A link there is replaced, not followed."""
+    """Replace a file's content atomically; raise OSError if that fails. A link is replaced, not followed."""
     temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
-    temporary.unlink(missing_ok=True)  # what a killed process of the same number left, or a link that lies in wait
+    temporary.unlink(missing_ok=True)  # left by a killed process with the same PID, or a planted link
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY, 0o666)
         with open(descriptor, "wb") as file:
@@ -120,9 +126,9 @@ def write_bytes_atomically(path: Path, content: bytes) -> None:
 
 @contextmanager
 def saving(final: Path) -> Iterator[Path]:
-    """Yield a temporary folder that becomes `final` when the block ends well; otherwise leave nothing behind.
+    """Yield a temporary folder that becomes `final` if the block succeeds, and is deleted if it fails.
 
-    Raises OSError, or UnsafeFile if a link stands where the folder belongs.
+    Raises OSError, or UnsafeFile if `final` is a link.
     """
     require_plain(final)
     for left_over in temporaries_of(final):
@@ -143,37 +149,37 @@ def saving(final: Path) -> Iterator[Path]:
 
 
 def temporaries_of(final: Path) -> list[Path]:
-    """The unfinished folders that saving() left when it was killed."""
+    """Return the temporary folders that saving() left behind when it was killed."""
     start = f"{final.name}.tmp-"
     return [path for path in final.parent.glob("*.tmp-*") if path.name.startswith(start) and is_temporary(path)]
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether this is an unfinished folder of saving(), by its name and by what it is."""
+    """Return whether this is a temporary folder of saving(): a real folder with such a name."""
     number = path.name.rpartition(".tmp-")[2]
     return number.isascii() and number.isdigit() and is_real_folder(path)
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete a folder: others see the whole of it or nothing. A link is left as it is, and so is what it points to."""
+    """Delete a folder atomically: other processes see all of it or nothing. Links and their targets are not touched."""
     if not is_real_folder(folder):
         return
-    dying = folder
+    doomed = folder
     if not is_temporary(folder):
-        dying = folder.with_name(f"{folder.name}.tmp-{os.getpid()}{monotonic_ns()}")
-        folder.replace(dying)
-    shutil.rmtree(dying)
+        doomed = folder.with_name(f"{folder.name}.tmp-{os.getpid()}{monotonic_ns()}")
+        folder.replace(doomed)
+    shutil.rmtree(doomed)
 
 
 def let_others_read(path: Path) -> None:
-    """Give a file the mode that this user's other files have: what safetensors writes is for nobody else."""
+    """Set the file mode to the umask's default; safetensors writes files that only their owner can read."""
     mask = os.umask(0)
     os.umask(mask)
     path.chmod(0o666 & ~mask)
 
 
 def flush(path: Path) -> None:
-    """Wait until a file or a folder is on the disk."""
+    """Wait until a file or folder is written to the disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

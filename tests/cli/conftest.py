@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from penwright.cli.main import main
-from penwright.runs import Run
-from penwright.training import pace
+from penwright.run.folder import Run
+from penwright.training.auto import throughput
 from penwright.training.signals import STOP_SIGNALS
 
 QUICK = [
@@ -53,7 +53,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 def brief_pace() -> Iterator[None]:
     """Plans measure a single step of each size: here it is of no account how fast this machine is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pace, "STEPS", 1)
+        patch.setattr(throughput, "STEPS", 1)
         yield
 
 

@@ -38,7 +38,7 @@ def test_what_cannot_be_exported_is_said_and_leaves_nothing(
 def test_nothing_is_written_over(penwright: Command, runs: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine", encoding="utf-8")
     done = penwright("export", runs / "writer", "--to", "huggingface", "--output", tmp_path)
-    assert done.returncode == 2 and "already there" in done.stderr
+    assert done.returncode == 2 and "already exists" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from penwright import api, refining
-from penwright.decoding import Generator
 from penwright.errors import PenwrightWarning
-from penwright.layers.quantised import Int8Linear
+from penwright.generation.generator import Generator
+from penwright.model.quantised import Int8Linear
+from penwright.workflows import api, optimize
 
 from .conftest import Command
 
@@ -18,7 +18,7 @@ from .conftest import Command
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """The models whose steps were asked for; compiling itself takes a minute, and has a test of its own."""
     models: list[object] = []
-    monkeypatch.setattr(refining, "compile_steps", lambda model, say: models.append(model))
+    monkeypatch.setattr(optimize, "compile_steps", lambda model, say: models.append(model))
     return models
 
 
@@ -29,7 +29,7 @@ def test_an_optimized_run_is_used_in_the_precision_that_was_as_good(
     folder = tmp_path / run
     shutil.copytree(runs / run, folder)
     nats = json.loads(penwright("optimize", folder, "--json").stdout)
-    assert list(nats) == refining.quickest_first()
+    assert list(nats) == optimize.fastest_first()
     chosen = json.loads((folder / "quickened.json").read_text(encoding="utf-8"))["precision"]
     assert nats[chosen] <= nats["float32"] + 0.005
     assert len(compiled) == 1
@@ -49,13 +49,13 @@ def test_an_optimized_run_is_measured_as_it_is_used(penwright: Command, in_int8:
     scores = {}
     for asked in ((), ("--precision", "int8"), ("--precision", "float32")):
         done = penwright("evaluate", in_int8, "--json", *asked)
-        assert ("measured in int8" in done.stderr) == (asked == ())
+        assert ("evaluating in int8" in done.stderr) == (asked == ())
         scores[asked[-1:]] = done.stdout
     assert scores[()] == scores["int8",] != scores["float32",]
 
 
 def test_a_precision_that_is_asked_for_is_taken_and_given_up_again(penwright: Command, in_int8: Path) -> None:
-    with pytest.warns(PenwrightWarning, match="until `penwright optimize"):  # nothing was really compiled
+    with pytest.warns(PenwrightWarning, match="penwright optimize"):  # nothing was really compiled
         quick = api.load(in_int8)
     exact = api.load(in_int8, precision="float32")
     assert isinstance(quick, Generator) and isinstance(exact, Generator)
@@ -76,4 +76,4 @@ def test_int8_costs_no_more_than_a_hundredth_of_a_nat(runs: Path, compiled: list
 
 def test_a_classifier_has_nothing_to_optimize(penwright: Command, runs: Path) -> None:
     done = penwright("optimize", runs / "classifier")
-    assert done.returncode == 2 and "no steps" in done.stderr
+    assert done.returncode == 2 and "no decoding steps" in done.stderr

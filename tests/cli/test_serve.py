@@ -49,7 +49,7 @@ def test_without_its_extra_it_says_what_is_missing_and_how_to_get_it(
     monkeypatch.setitem(sys.modules, module, None)  # what Python takes for not installed
     done = penwright("serve", "runs/novel")
     assert done.returncode == 1
-    assert done.stderr == f"penwright: serving needs {PACKAGES[module]}: pip install 'penwright[serve]'\n"
+    assert done.stderr == f"penwright: serving needs {PACKAGES[module]}. Install with: pip install 'penwright[serve]'\n"
 
 
 def test_a_fault_of_ours_is_not_taken_for_a_missing_package(

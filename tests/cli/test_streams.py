@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rich.text import Text
 
 from penwright.cli.console import SafeConsole
-from penwright.cli.streams import Escaping, Forgiving, discard, escaped
+from penwright.cli.streams import EscapingStream, LossyStream, discard, escaped
 
 from .conftest import Command
 
@@ -23,7 +23,7 @@ HOSTILE = "\x1b[31m\x07\x1b]0;title\x07\x9b5n\u202egnp.\r"  # colours, a bell, a
 # Runs each command line of standard input in a fork, with these streams closed or a terminal in their place.
 FORKS = """
 import json, os, pty, sys
-import penwright.cli.main as cli, penwright.api, penwright.cli.progress, penwright.cli.questions
+import penwright.cli.main as cli, penwright.workflows.api, penwright.cli.progress, penwright.cli.questions
 
 def run(arguments, closed=(), terminal=False, environment={}):
     there, here = pty.openpty()
@@ -95,7 +95,7 @@ def test_common_commands_are_shown_as_repr_shows_them() -> None:
 
 def test_what_rich_draws_is_shown_and_its_own_colours_are_sent() -> None:
     out = StringIO()
-    console = SafeConsole(Escaping(out))
+    console = SafeConsole(EscapingStream(out))
     console.print(Text(HOSTILE, style="red"))
     console.print(HOSTILE)
     assert "\x07" not in out.getvalue() and "\x9b" not in out.getvalue() and "\u202e" not in out.getvalue()
@@ -106,7 +106,7 @@ def test_messages_that_nobody_can_read_end_no_work() -> None:
     read, write = os.pipe()
     with open(write, "w", encoding="utf-8") as pipe:
         os.close(read)
-        stream = Forgiving(pipe)
+        stream = LossyStream(pipe)
         for _ in range(2):
             stream.write("a message\n" * 10_000)
             stream.flush()

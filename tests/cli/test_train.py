@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from penwright import api
 from penwright.cli.train import _warn_of_short_members
-from penwright.runs import Run
+from penwright.run.folder import Run
 from penwright.training.signals import STOP_SIGNALS
+from penwright.workflows import api
 
 from .conftest import QUICK, Command
 
@@ -249,7 +249,7 @@ def test_members_that_are_too_short_to_teach_are_told_before_they_are_trained(
     asked = ["train", corpora / "pairs.tsv", "--ensemble", 3, "--dry-run", *QUICK]
     short = penwright(*asked, "--minutes", 0.03)
     assert short.returncode == 0
-    (minutes,) = re.findall(r"each of the 3 members has 0.005 minutes, .* give --minutes (\S+) or more", short.stderr)
+    (minutes,) = re.findall(r"each of the 3 members gets 0.005 minutes, .* --minutes (\S+) or more", short.stderr)
     assert float(minutes) > 0.03 and short.stderr.count("too short: ") == 1
     assert "members" not in penwright(*asked, "--minutes", 1e6).stderr + penwright(*asked, "--steps", 9).stderr
 
@@ -263,4 +263,4 @@ def test_members_that_read_too_little_are_told_that_one_model_does_better(
         member = replace(prepared, plan=prepared.plan._replace(epochs=epochs, minutes_wanted=None))
         _warn_of_short_members(member, 3)
         said = capsys.readouterr().err
-        assert ("about 4 times" in said and "about --minutes 120 on" in said) == told, said
+        assert ("about 4 times" in said and "about --minutes 120" in said) == told, said

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 import penwright as package
-from penwright import api
-from penwright.decoding import Classifier, Generator, Translator
-from penwright.runs import Run, write_atomically
+from penwright.classification.classifier import Classifier
+from penwright.generation.generator import Generator
+from penwright.run.folder import Run, write_atomically
+from penwright.translation.translator import Translator
+from penwright.workflows import api
 
 from .conftest import QUICK, Command, forget_origin
 
@@ -98,7 +100,7 @@ def test_a_damaged_best_is_passed_over_with_a_warning(runs: Path, tmp_path: Path
     damaged = Run(tmp_path / "writer").best()[0].folder
     (damaged / "model.safetensors").write_bytes(b"")
     for use in (api.load, api.evaluate):
-        with pytest.warns(UserWarning, match=f"model.safetensors is damaged.*passed over {damaged.name}"):
+        with pytest.warns(UserWarning, match=f"model.safetensors is damaged.*skipped {damaged.name}"):
             use(tmp_path / "writer")
 
 
@@ -106,7 +108,7 @@ def test_evaluate_reads_files_of_ones_own(penwright: Command, runs: Path, tmp_pa
     (tmp_path / "mine.txt").write_text("It was day 3, and the rain fell.\n", encoding="utf-8")
     done = penwright("evaluate", runs / "writer", tmp_path / "mine.txt", "--json")
     assert done.returncode == 0, done.stderr
-    assert "33 bytes" in done.stdout
+    assert "33 held-out bytes" in done.stdout
 
 
 def test_a_blank_line_gets_no_label_and_stays_a_line(penwright: Command, runs: Path) -> None:

@@ -54,8 +54,8 @@ def test_a_size_read_back_from_its_own_settings_is_the_same() -> None:
     [
         ({"d_model": 100, "n_heads": 3}, r"d_model \(100\) must be a multiple of n_heads \(3\)"),
         ({"n_heads": 4, "n_kv_heads": 3}, r"n_heads \(4\) must be a multiple of n_kv_heads \(3\)"),
-        ({"d_model": 12, "n_heads": 4}, "even d_head, this one is 3"),
-        ({"d_model": 9, "n_heads": 3, "positions": {"type": "sinusoidal"}}, "even d_model, this one is 9"),
+        ({"d_model": 12, "n_heads": 4}, "even d_head, not 3"),
+        ({"d_model": 9, "n_heads": 3, "positions": {"type": "sinusoidal"}}, "even d_model, not 9"),
         ({"size": "huge"}, "no size 'huge'; the sizes are nano"),
         ({"d_model": "wide"}, "d_model"),
         ({"d_model": 0}, "d_model"),

@@ -13,7 +13,7 @@ WHOLE: Table = {"data": {"train": ["a.txt"]}, "model": {}, "training": {"steps":
     [
         ("classify", "bpe", None),
         ("classify", "unigram", None),
-        ("classify", "bytes", "pieces of words"),
+        ("classify", "bytes", "bpe or unigram"),
         ("generate", "bpe", "for classifiers"),
         ("translate", "bpe", "for classifiers"),
     ],

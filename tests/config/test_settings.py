@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penwright.config import Recipe, RotaryPositions, merge, parse_override, read_toml, validate, write_toml
 from penwright.config.settings import Table
-from penwright.errors import PenwrightError, UsageError
+from penwright.errors import PenwrightError, PenwrightWarning, UsageError
 
 RECIPE: Table = {"task": "generate", "data": {"train": ["book.txt"]}, "model": {}, "training": {"steps": 10}}
 FULL: Table = merge(
@@ -152,3 +152,12 @@ def test_settings_are_read_without_torch() -> None:
     code = "import sys, penwright.config; print('torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
     assert found.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("old", "key", "value"), [("decoding.outlook", "beam_patience", 2.0), ("training.average", "ema_decay", 0.5)]
+)
+def test_a_setting_under_its_old_name_is_read_with_a_warning(old: str, key: str, value: float) -> None:
+    with pytest.warns(PenwrightWarning, match=key):
+        override = parse_override(f"{old}={value}")
+    assert override == {old.partition(".")[0]: {key: value}}

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penwright.data.corpora import Columns, Corpus, Pair, Reading, detect_task, measured_pairs, open_pairs, open_text
+from penwright.data.corpora import (
+    Columns,
+    Corpus,
+    Pair,
+    ReadingOptions,
+    detect_task,
+    open_evaluation_pairs,
+    open_pairs,
+    open_text,
+)
 from penwright.errors import PenwrightError
 
 PAIRS = [(f"This is sentence number {number}.", f"Das ist Satz Nummer {number}.") for number in range(40)]
@@ -73,7 +82,7 @@ def test_every_format_gives_the_same_pairs(tmp_path: Path, name: str) -> None:
     path = write(tmp_path, name, FORMS[name](PAIRS))
     assert detect_task([path])[0] == "translate"
     assert every(open_pairs([path])) == set(PAIRS)
-    assert measured_pairs([path]).n_held_out == len(PAIRS)
+    assert open_evaluation_pairs([path]).n_held_out == len(PAIRS)
     with pytest.raises(PenwrightError, match=r"not running text.*--task translate"):
         open_text([path])
 
@@ -114,14 +123,14 @@ def test_entities_are_not_expanded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("columns", [Columns(), Columns(source="pt-BR", target="pt-PT"), Columns(source="PT_br")])
 def test_two_regions_of_one_language_are_two_languages(tmp_path: Path, columns: Columns) -> None:
-    corpus = open_pairs([write(tmp_path, "a.tmx", tmx(PAIRS, ("pt-BR", "pt-PT")))], Reading(columns))
+    corpus = open_pairs([write(tmp_path, "a.tmx", tmx(PAIRS, ("pt-BR", "pt-PT")))], ReadingOptions(columns))
     assert (every(corpus), corpus.names) == (set(PAIRS), ("pt-br", "pt-pt"))
 
 
 def test_one_region_of_a_language_needs_no_name(tmp_path: Path) -> None:
     path = write(tmp_path, "a.tmx", tmx(PAIRS, ("en-US", "de-AT")))
     assert open_pairs([path]).names == ("en", "de")
-    swapped = open_pairs([path], Reading(Columns(source="de-DE")))
+    swapped = open_pairs([path], ReadingOptions(Columns(source="de-DE")))
     assert every(swapped) == {(b, a) for a, b in PAIRS}
 
 
@@ -133,7 +142,7 @@ def test_one_region_of_a_language_needs_no_name(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_without_translations_says_so(tmp_path: Path, name: str, text: str) -> None:
-    with pytest.raises(PenwrightError, match=rf"{name} is .* holds no translations"):
+    with pytest.raises(PenwrightError, match=rf"{name} is .* without translations"):
         open_pairs([write(tmp_path, name, text)])
 
 
@@ -176,4 +185,4 @@ def test_segments_of_a_test_set_are_put_together_by_number(tmp_path: Path) -> No
     first = write(tmp_path, "news.src.en.sgm", sgm([a for a, _ in PAIRS]))
     lines = sgm([b for _, b in PAIRS], "refset").split("\n")
     second = write(tmp_path, "news.ref.de.sgm", "\n".join([*lines[:3], *reversed(lines[3:43]), *lines[43:]]))
-    assert every(measured_pairs([first, second])) == {(f"{a} & more", f"{b} & more") for a, b in PAIRS}
+    assert every(open_evaluation_pairs([first, second])) == {(f"{a} & more", f"{b} & more") for a, b in PAIRS}

@@ -4,7 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from penwright.data.corpora import Columns, Labelled, Reading, detect_task, measured_labelled, open_labelled
+from penwright.data.corpora import (
+    Columns,
+    Labelled,
+    ReadingOptions,
+    detect_task,
+    open_evaluation_labelled,
+    open_labelled,
+)
 from penwright.errors import PenwrightError, Undecided
 
 
@@ -21,8 +28,8 @@ def test_each_folder_is_a_class_and_each_file_a_text(tmp_path: Path) -> None:
     corpus = open_labelled([folder])
     assert (corpus.labels, corpus.n_training + corpus.n_held_out) == (("neg", "pos"), 24)
     assert Labelled("A pos text\nwith number 3.", "pos") in [*corpus.training, *corpus.held_out]
-    assert measured_labelled([folder]).n_held_out == 24
-    names = Reading(Columns(label_names={"pos": "good"}))
+    assert open_evaluation_labelled([folder]).n_held_out == 24
+    names = ReadingOptions(Columns(label_names={"pos": "good"}))
     assert open_labelled([folder], names).labels == ("good", "neg")
 
 
@@ -45,5 +52,5 @@ def test_folders_named_as_classes_are_asked_about_and_others_mentioned(tmp_path:
 
 
 def test_a_folder_without_classes_says_what_is_needed(tmp_path: Path) -> None:
-    with pytest.raises(PenwrightError, match="put the texts of each class into a folder"):
+    with pytest.raises(PenwrightError, match="Put the texts of each class into a folder"):
         open_labelled([make(tmp_path / "data", "only")])

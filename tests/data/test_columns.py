@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from penwright.data.corpora import (
     Columns,
-    Reading,
+    ReadingOptions,
     detect_task,
-    measured_labelled,
-    measured_text,
+    open_evaluation_labelled,
+    open_evaluation_text,
     open_labelled,
     open_pairs,
     open_text,
@@ -195,12 +195,12 @@ def test_a_link_is_learned_as_text_only_when_told(tmp_path: Path) -> None:
     path = table(tmp_path, {"url": link, "kind": half})
     with pytest.raises(Undecided, match=r"--set data\.text=url"):
         open_labelled([path])
-    assert open_labelled([path], Reading(Columns(text="url"))).n_training == 54
+    assert open_labelled([path], ReadingOptions(Columns(text="url"))).n_training == 54
 
 
 def test_told_columns_are_obeyed_whatever_they_hold(tmp_path: Path) -> None:
     path = table(tmp_path, {"url": link, "text": sentence, "n": lambda i: i % 30 / 7, "label": half})
-    corpus = open_labelled([path], Reading(Columns(text="url", label="n")))
+    corpus = open_labelled([path], ReadingOptions(Columns(text="url", label="n")))
     assert next(iter(corpus.training)).text.startswith("https://")
 
 
@@ -238,16 +238,16 @@ def test_several_labels_in_a_list_are_refused_with_their_place(tmp_path: Path, l
 def test_several_labels_in_one_word_are_refused_unless_the_column_is_told(tmp_path: Path) -> None:
     kinds = ["action", "comedy", "action|comedy", "drama|action"]
     path = table(tmp_path, {"text": sentence, "label": lambda i: kinds[i % 4]})
-    with pytest.raises(PenwrightError, match=r"'action\|comedy' are several in one.*data\.label"):
+    with pytest.raises(PenwrightError, match=r"'action\|comedy' combine several.*data\.label"):
         open_labelled([path])
-    assert set(open_labelled([path], Reading(Columns(label="label"))).labels) == set(kinds)
+    assert set(open_labelled([path], ReadingOptions(Columns(label="label"))).labels) == set(kinds)
 
 
 def test_many_labels_are_learned_where_their_column_is_told(tmp_path: Path) -> None:
     path = table(tmp_path, {"text": sentence, "label": lambda i: f"c{i % 1100}"}, n=3300)
     with pytest.raises(PenwrightError, match=r"1,100 different labels.*--set data\.label=label"):
         open_labelled([path])
-    assert len(open_labelled([path], Reading(Columns(label="label"))).labels) == 1100
+    assert len(open_labelled([path], ReadingOptions(Columns(label="label"))).labels) == 1100
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_lines_with_labels_are_a_table(tmp_path: Path, form: str) -> None:
     assert detect_task([path])[0] == "classify"
     corpus = open_labelled([path])
     assert corpus.labels == ("bad", "good") and {example.text for example in corpus.held_out} <= set(LINES)
-    assert [example.label for example in measured_labelled([few]).held_out] == ["good", "bad"]
+    assert [example.label for example in open_evaluation_labelled([few]).held_out] == ["good", "bad"]
 
 
 def test_fasttext_lines_with_several_labels_are_refused(tmp_path: Path) -> None:
@@ -303,23 +303,23 @@ def test_a_text_without_labels_says_which_forms_are_read(tmp_path: Path) -> None
 
 def test_other_tables_are_read_in_the_columns_of_training(tmp_path: Path) -> None:
     train = table(tmp_path, {"link": link, "headline": sentence, "is_joke": half}, "train.jsonl")
-    trained = Reading(Columns(as_trained=open_labelled([train]).roles))
+    trained = ReadingOptions(Columns(as_trained=open_labelled([train]).roles))
     moved = table(tmp_path, {"is_joke": half, "body": sentence, "Headline": short, "kind": half}, "moved.jsonl", n=2)
-    assert [example.text for example in measured_labelled([moved], trained).held_out] == [short(0), short(1)]
+    assert [example.text for example in open_evaluation_labelled([moved], trained).held_out] == [short(0), short(1)]
     numbered = table(tmp_path, {"a": link, "b": short, "c": half}, "numbered.tsv", n=2)
-    assert [example.text for example in measured_labelled([numbered], trained).held_out] == [short(0), short(1)]
+    assert [example.text for example in open_evaluation_labelled([numbered], trained).held_out] == [short(0), short(1)]
     named = table(tmp_path, {"text": short, "label": half}, "named.jsonl", n=2)
-    assert [example.text for example in measured_labelled([named], trained).held_out] == [short(0), short(1)]
+    assert [example.text for example in open_evaluation_labelled([named], trained).held_out] == [short(0), short(1)]
     other = table(tmp_path, {"a": short, "b": half}, "other.jsonl", n=2)
     with pytest.raises(
         PenwrightError, match=r"no column 'headline', which was the text in training.*a, b.*data\.text="
     ):
-        measured_labelled([other], trained)
+        open_evaluation_labelled([other], trained)
 
 
 def test_a_writer_of_a_table_is_measured_in_the_same_column(tmp_path: Path) -> None:
     train = table(tmp_path, {"id": int, "text": sentence, "title": short})
-    trained = Reading(Columns(as_trained=open_text([train]).roles))
+    trained = ReadingOptions(Columns(as_trained=open_text([train]).roles))
     test = table(tmp_path, {"title": lambda i: sentence(i, 50), "text": short}, "test.jsonl", n=2)
-    assert measured_text([test], trained).roles == {"text": (("text", 2),)}
-    assert open_text([train], Reading(Columns(text="title"))).roles == {"text": (("title", 3),)}
+    assert open_evaluation_text([test], trained).roles == {"text": (("text", 2),)}
+    assert open_text([train], ReadingOptions(Columns(text="title"))).roles == {"text": (("title", 3),)}

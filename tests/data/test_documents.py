@@ -168,7 +168,7 @@ def test_a_pdf_gives_whole_paragraphs_without_heads_and_page_numbers(tmp_path: P
 
 
 def test_a_pdf_of_pictures_asks_for_text_recognition(tmp_path: Path) -> None:
-    with pytest.raises(PenwrightError, match=r"a\.pdf holds pictures of pages and no text; .*OCR"):
+    with pytest.raises(PenwrightError, match=r"a\.pdf .*no text.*OCR"):
         lines(tmp_path, "a.pdf", portable([[]]))
 
 
@@ -198,7 +198,7 @@ def test_a_document_that_was_cut_off_is_named(tmp_path: Path, name: str) -> None
 
 def test_what_unpacks_to_far_more_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archives, "LARGE", 1 << 16)
-    with pytest.raises(PenwrightError, match=r"a\.docx is refused.*zip bomb"):
+    with pytest.raises(PenwrightError, match=r"a\.docx .*zip bomb"):
         lines(tmp_path, "a.docx", word(paragraph(" " * 10_000_000)))
 
 
@@ -286,7 +286,7 @@ def test_the_members_of_an_archive_are_files(tmp_path: Path) -> None:
     assert names == ["texts.zip/1.txt", "texts.zip/b/2.txt", "texts.zip/novel.docx"]
     assert list(examine(tmp_path / "texts.zip" / "b" / "2.txt").lines()) == ["Two. " * 50]
     assert not (tmp_path / "up.txt").exists() and not (tmp_path.parent / "up.txt").exists()
-    with pytest.raises(PenwrightError, match=r"holds no file none\.txt"):
+    with pytest.raises(PenwrightError, match=r"none\.txt"):
         examine(tmp_path / "texts.zip" / "none.txt")
 
 

@@ -11,7 +11,7 @@ from penwright.data.batches import LabelledBatch
 from penwright.data.batching import LabelledBatches, Markers
 from penwright.data.hiding import TokenDropout
 from penwright.data.store import Column
-from penwright.models import EncoderOnly
+from penwright.model.encoder_only import EncoderOnly
 
 MARKERS = Markers(pad=0, start=1, end=2)
 WORDS = np.random.default_rng(3).integers(0, 40, 600)  # in each text; 0 is an empty text
@@ -98,7 +98,7 @@ def test_other_tokens_are_hidden_in_each_epoch_and_the_same_ones_when_asked_agai
 def test_of_each_text_another_share_is_hidden_as_far_as_can_be_around_the_mean(
     mean: float, least: float, most: float
 ) -> None:
-    shares = 1 - TokenDropout(mean).numbers_shown(np.full(800, 4000), np.random.default_rng(1)) / 4000
+    shares = 1 - TokenDropout(mean).draw_lengths(np.full(800, 4000), np.random.default_rng(1)) / 4000
     assert shares.min() == pytest.approx(least, abs=0.03)
     assert shares.max() == pytest.approx(most, abs=0.03)
     assert shares.mean() == pytest.approx(mean, abs=0.03)

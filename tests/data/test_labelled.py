@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penwright.data.corpora import Columns, Labelled, Reading, open_labelled
+from penwright.data.corpora import Columns, Labelled, ReadingOptions, open_labelled
 from penwright.errors import PenwrightError
 
 ROWS = [(f"this film is number {i} of the year", str(i % 2)) for i in range(60)]
@@ -45,7 +45,7 @@ def test_text_and_label_are_found_wherever_they_stand(tmp_path, name, text):
 
 def test_several_text_columns_are_joined_by_a_space(tmp_path):
     path = write(tmp_path, "a.csv", "".join(f'"{i % 3}","Title {i}","And a description."\n' for i in range(30)))
-    corpus = open_labelled([path], Reading(Columns(text=(2, 3), label=1)))
+    corpus = open_labelled([path], ReadingOptions(Columns(text=(2, 3), label=1)))
     assert Labelled("Title 7 And a description.", "1") in every(corpus)
 
 
@@ -53,14 +53,14 @@ def test_told_columns_are_obeyed(tmp_path):
     path = write(
         tmp_path, "a.csv", "one,two,kind\n" + "".join(f"text {i},other {i},{'xyz'[i % 3]}\n" for i in range(30))
     )
-    corpus = open_labelled([path], Reading(Columns(text="two", label="kind")))
+    corpus = open_labelled([path], ReadingOptions(Columns(text="two", label="kind")))
     assert Labelled("other 4", "y") in every(corpus)
 
 
 def test_a_wrong_column_names_the_nearest(tmp_path):
     path = write(tmp_path, "a.tsv", "label\tsentence\n" + "0\ta text\n1\tanother text\n" * 3)
     with pytest.raises(PenwrightError, match="no column 'sentnce'; did you mean 'sentence'"):
-        open_labelled([path], Reading(Columns(text="sentnce")))
+        open_labelled([path], ReadingOptions(Columns(text="sentnce")))
 
 
 def test_numbers_are_ordered_as_numbers_and_counted(tmp_path):
@@ -78,7 +78,7 @@ rows = st.lists(st.tuples(st.text("ab", min_size=1, max_size=3), st.sampled_from
 def test_no_held_out_text_is_learned_from_and_every_class_is(tmp_path_factory, rows, seed):
     path = write_rows(tmp_path_factory.mktemp("rows"), rows)
     try:
-        corpus = open_labelled([path], Reading(Columns(text=1, label=2), seed=seed, held_out=0.3))
+        corpus = open_labelled([path], ReadingOptions(Columns(text=1, label=2), seed=seed, held_out=0.3))
     except PenwrightError:  # too little is left, which the message says
         return
     training, held_out = list(corpus.training), list(corpus.held_out)
@@ -90,7 +90,7 @@ def test_no_held_out_text_is_learned_from_and_every_class_is(tmp_path_factory, r
 
 def test_texts_of_the_held_out_file_are_not_learned_from(tmp_path):
     valid = [ROWS[0], ("a new text", "1")]
-    reading = Reading(Columns(text=1, label=2), validation=[write_rows(tmp_path, valid, "valid.tsv")])
+    reading = ReadingOptions(Columns(text=1, label=2), validation=[write_rows(tmp_path, valid, "valid.tsv")])
     corpus = open_labelled([write_rows(tmp_path, ROWS)], reading)
     assert list(corpus.held_out) == list(map(Labelled._make, valid))
     assert corpus.n_training == 59
@@ -98,8 +98,8 @@ def test_texts_of_the_held_out_file_are_not_learned_from(tmp_path):
 
 def test_a_label_that_only_held_out_texts_have_is_refused(tmp_path):
     valid = write_rows(tmp_path, [("a text", "positive"), ("b text", "negative")], "valid.tsv")
-    with pytest.raises(PenwrightError, match="no text to learn from has: negative, positive; known are: 0, 1"):
-        open_labelled([write_rows(tmp_path, ROWS)], Reading(Columns(text=1, label=2), validation=[valid]))
+    with pytest.raises(PenwrightError, match="negative, positive; training labels are: 0, 1"):
+        open_labelled([write_rows(tmp_path, ROWS)], ReadingOptions(Columns(text=1, label=2), validation=[valid]))
 
 
 def test_a_single_label_is_refused(tmp_path):
@@ -116,7 +116,7 @@ def test_a_table_without_labels_lists_its_columns(tmp_path):
 def test_a_text_taken_for_labels_is_refused(tmp_path):
     path = write_rows(tmp_path, [(str(i % 2), f"a whole sentence {i}") for i in range(1500)])
     with pytest.raises(PenwrightError, match="are too many"):
-        open_labelled([path], Reading(Columns(text=1, label=2)))
+        open_labelled([path], ReadingOptions(Columns(text=1, label=2)))
 
 
 def test_rows_without_label_or_text_are_dropped(tmp_path):
@@ -132,12 +132,12 @@ def test_texts_with_two_labels_are_noted(tmp_path):
 def test_five_rows_can_be_learned_from_and_one_cannot(tmp_path):
     corpus = open_labelled([write_rows(tmp_path, ROWS[:5])])
     assert (corpus.n_training, corpus.n_held_out) == (4, 1)
-    with pytest.raises(PenwrightError, match="1 labelled text and no class with two different texts"):
-        open_labelled([write_rows(tmp_path, ROWS[:1])], Reading(Columns(text=1, label=2)))
+    with pytest.raises(PenwrightError, match="1 labelled text but no class with two different texts"):
+        open_labelled([write_rows(tmp_path, ROWS[:1])], ReadingOptions(Columns(text=1, label=2)))
 
 
 def test_labels_of_which_nothing_is_held_out_and_numbers_as_labels_are_remarked_on(tmp_path):
     path = tmp_path / "t.tsv"
     path.write_text("".join(f"text {i}\t{i % 20 + 0.5}\n" for i in range(400)) + "rare one\t99\nrare two\t99\n")
     notes = " ".join(open_labelled([path]).report.notes)
-    assert "no text of 1 label is held out (99)" in notes and "not for numbers" in notes
+    assert "no text of 1 label is held out (99)" in notes and "not as numbers" in notes

@@ -4,7 +4,7 @@ import pytest
 
 from penwright.config import DataSettings
 from penwright.data.corpora import open_pairs
-from penwright.data.languages import languages_between, languages_told
+from penwright.languages import languages_between, requested_languages
 
 LINES = ["eins\tone\n", "zwei\ttwo\n", "drei\tthree\n"]
 
@@ -27,7 +27,7 @@ LINES = ["eins\tone\n", "zwei\ttwo\n", "drei\tthree\n"]
 def test_a_recipe_tells_languages_by_columns_and_files(
     settings: dict[str, object], languages: tuple[str, str] | None
 ) -> None:
-    assert languages_told(DataSettings.model_validate(settings)) == languages
+    assert requested_languages(DataSettings.model_validate(settings)) == languages
 
 
 def test_sides_are_called_as_the_columns_are(tmp_path: Path) -> None:

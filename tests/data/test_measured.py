@@ -4,10 +4,10 @@ import pytest
 
 from penwright.data.corpora import (
     Columns,
-    Reading,
-    measured_labelled,
-    measured_pairs,
-    measured_text,
+    ReadingOptions,
+    open_evaluation_labelled,
+    open_evaluation_pairs,
+    open_evaluation_text,
     open_labelled,
     open_pairs,
     open_text,
@@ -22,7 +22,7 @@ def pairs(tmp_path: Path) -> Path:
 
 
 def test_what_scores_are_measured_on_keeps_duplicates_and_odd_lengths(pairs: Path) -> None:
-    corpus = measured_pairs([pairs])
+    corpus = open_evaluation_pairs([pairs])
     assert [pair.source for pair in corpus.held_out] == ["yes", "yes", "no", "no way out of here at all, not for us"]
     assert len(corpus.training) == 0 and list(corpus.training) == []
 
@@ -30,13 +30,13 @@ def test_what_scores_are_measured_on_keeps_duplicates_and_odd_lengths(pairs: Pat
 def test_validation_files_are_measured_in_the_same_way(pairs: Path, tmp_path: Path) -> None:
     training = tmp_path / "train.tsv"
     training.write_text("".join(f"word {n}\tWort {n}\n" for n in range(50)), encoding="utf-8")
-    assert open_pairs([training], Reading(validation=[pairs])).n_held_out == 4
+    assert open_pairs([training], ReadingOptions(validation=[pairs])).n_held_out == 4
 
 
 def test_a_text_is_measured_whole(tmp_path: Path) -> None:
     path = tmp_path / "test.txt"
     path.write_text("One line.\nAnother.\n", encoding="utf-8")
-    corpus = measured_text([path])
+    corpus = open_evaluation_text([path])
     assert "".join(chunk for document in corpus.held_out for chunk in document.chunks) == "One line.\nAnother.\n"
     assert corpus.held_out_bytes == 19
 
@@ -47,15 +47,15 @@ def test_labels_that_files_name_otherwise_are_renamed(tmp_path: Path) -> None:
         "1,a text of some length\n2,another text of some length\n1,a text of some length\n", encoding="utf-8"
     )
     columns = Columns(label=1, text=2, label_names={"1": "World", "2": "Sports"})
-    labels = [example.label for example in measured_labelled([path], Reading(columns)).held_out]
+    labels = [example.label for example in open_evaluation_labelled([path], ReadingOptions(columns)).held_out]
     assert labels == ["World", "Sports", "World"]
 
 
 def test_other_names_for_labels_make_another_corpus(tmp_path: Path) -> None:
     path = tmp_path / "train.csv"
     path.write_text("".join(f"{n % 2},text number {n} of the file\n" for n in range(40)), encoding="utf-8")
-    plain = open_labelled([path], Reading(Columns(label=1, text=2)))
-    renamed = open_labelled([path], Reading(Columns(label=1, text=2, label_names={"0": "even"})))
+    plain = open_labelled([path], ReadingOptions(Columns(label=1, text=2)))
+    renamed = open_labelled([path], ReadingOptions(Columns(label=1, text=2, label_names={"0": "even"})))
     assert plain.fingerprint != renamed.fingerprint and renamed.labels == ("1", "even")
 
 
@@ -63,10 +63,13 @@ def test_other_columns_of_a_file_are_another_corpus(tmp_path: Path) -> None:
     """Else the tokens of one reading would be taken for those of another."""
     table = tmp_path / "test.csv"
     table.write_text("title,body,label\n" + "".join(f"t {n},a body {n},{n % 2}\n" for n in range(9)), encoding="utf-8")
-    titles, bodies = (measured_labelled([table], Reading(Columns(text=name))) for name in ("title", "body"))
+    titles, bodies = (
+        open_evaluation_labelled([table], ReadingOptions(Columns(text=name))) for name in ("title", "body")
+    )
     assert titles.fingerprint != bodies.fingerprint
     there, back = (
-        measured_pairs([table], Reading(Columns(*sides))) for sides in (("title", "body"), ("body", "title"))
+        open_evaluation_pairs([table], ReadingOptions(Columns(*sides)))
+        for sides in (("title", "body"), ("body", "title"))
     )
     assert there.fingerprint != back.fingerprint
 
@@ -76,7 +79,7 @@ def test_a_table_of_text_is_not_what_its_lines_are(tmp_path: Path) -> None:
     table, lines = tmp_path / "a.jsonl", tmp_path / "a.txt"
     for path in (table, lines):
         path.write_text(rows, encoding="utf-8")
-    assert measured_text([table]).fingerprint != measured_text([lines]).fingerprint
+    assert open_evaluation_text([table]).fingerprint != open_evaluation_text([lines]).fingerprint
     assert open_text([table]).fingerprint != open_text([lines]).fingerprint
 
 
@@ -86,5 +89,5 @@ def test_other_columns_of_validation_files_are_another_corpus(tmp_path: Path) ->
     found = set()
     for header in ("text,label,other", "other,label,text"):
         own.write_text(f"{header}\nsome text,1,some other\nsecond,0,third\n", encoding="utf-8")
-        found.add(open_labelled([train], Reading(validation=[own])).fingerprint)
+        found.add(open_labelled([train], ReadingOptions(validation=[own])).fingerprint)
     assert len(found) == 2

@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from penwright.data.paths import existing_file, found_from, left_aside, seen_from, suffix_of, text_files
+from penwright.data.paths import (
+    describe_skipped,
+    existing_file,
+    relative_to_folder,
+    resolve_from,
+    suffix_of,
+    text_files,
+)
 from penwright.errors import PenwrightError
 
 
@@ -68,7 +75,7 @@ def test_a_file_whose_name_looks_like_a_pattern_is_that_file(tmp_path):
 
 
 def test_a_pattern_that_fits_nothing_says_so(tmp_path):
-    with pytest.raises(PenwrightError, match="no file fits the pattern"):
+    with pytest.raises(PenwrightError, match="no file matches the pattern"):
         text_files([f"{tmp_path}/*.py"])
 
 
@@ -155,7 +162,7 @@ def test_of_the_same_text_in_several_formats_one_is_read(tmp_path: Path) -> None
         (tmp_path / name).write_text("x", encoding="utf-8")
     found = [path.relative_to(tmp_path).as_posix() for path in text_files([tmp_path])]
     assert found == ["Novel.docx", "b/novel.pdf", "notes.txt"]
-    assert "3 whose text is there in another format" in left_aside(tmp_path)
+    assert "3 also present in another format" in describe_skipped(tmp_path)
 
 
 def test_a_folder_of_pictures_is_not_offered_as_text(tmp_path: Path) -> None:
@@ -167,5 +174,5 @@ def test_a_folder_of_pictures_is_not_offered_as_text(tmp_path: Path) -> None:
 def test_paths_of_pipes_and_members_are_found_from_a_run(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("in/b.txt", "x")
-    assert seen_from(tmp_path, "-") == found_from(tmp_path, "-") == "-"
-    assert found_from(tmp_path, "a.zip/in/b.txt") == f"{tmp_path}/a.zip/in/b.txt"
+    assert relative_to_folder(tmp_path, "-") == resolve_from(tmp_path, "-") == "-"
+    assert resolve_from(tmp_path, "a.zip/in/b.txt") == f"{tmp_path}/a.zip/in/b.txt"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penwright.data.corpora import Columns, Reading, open_labelled, open_pairs, open_text
+from penwright.data.corpora import Columns, ReadingOptions, open_labelled, open_pairs, open_text
 
 
 def test_tiny_shakespeare_is_cut_after_nine_tenths(shared_data):
@@ -20,7 +20,8 @@ def test_polish_novels_hold_out_at_most_half_a_million_characters(shared_data):
 def test_captions_are_paired_and_validated(shared_data):
     folder = shared_data / "multi30k"
     corpus = open_pairs(
-        [folder / "train.en.gz", folder / "train.de.gz"], Reading(validation=[folder / "val.en", folder / "val.de"])
+        [folder / "train.en.gz", folder / "train.de.gz"],
+        ReadingOptions(validation=[folder / "val.en", folder / "val.de"]),
     )
     assert (corpus.report.n_read, corpus.n_held_out) == (29_000, 1_014)
 
@@ -52,5 +53,5 @@ def test_reviews_are_read_whichever_column_is_first(shared_data, name, n):
     ],
 )
 def test_news_are_read_in_every_layout(shared_data, name, columns, n, labels):
-    corpus = open_labelled([shared_data / "ag_news" / name], Reading(columns))
+    corpus = open_labelled([shared_data / "ag_news" / name], ReadingOptions(columns))
     assert (corpus.report.n_read, corpus.labels) == (n, labels)

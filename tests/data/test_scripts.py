@@ -4,22 +4,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penwright.data.scripts import columns, joined, wrapped
+from penwright.text import display_width, gap_between, wrap
 
 
 @pytest.mark.parametrize(("text", "width"), [("abc", 3), ("你好", 4), ("한국", 4), ("e\u0301", 1), ("בְּ", 1), ("", 0)])
 def test_wide_characters_take_two_columns_and_accents_none(text, width):
-    assert columns(text) == width
+    assert display_width(text) == width
 
 
 @given(st.text("你好 。「」ab\u3000", max_size=60), st.integers(4, 20))
 def test_wrapped_lines_hold_all_letters_in_order(text, width):
-    assert "".join("".join(wrapped(text, width)).split()) == "".join(text.split())
+    assert "".join("".join(wrap(text, width)).split()) == "".join(text.split())
 
 
 def test_lines_are_no_wider_than_asked_and_begin_with_no_full_stop():
-    lines = list(wrapped("我来了。你好吗？" * 9, 14))
-    assert max(map(columns, lines)) <= 14
+    lines = list(wrap("我来了。你好吗？" * 9, 14))
+    assert max(map(display_width, lines)) <= 14
     assert not any(line.startswith(("。", "？")) for line in lines)
 
 
@@ -35,4 +35,4 @@ def test_lines_are_no_wider_than_asked_and_begin_with_no_full_stop():
     ],
 )
 def test_the_gap_between_sentences_is_that_of_their_script(before, gap, after, source, found):
-    assert joined(before, gap, after, source) == found
+    assert gap_between(before, gap, after, source) == found

@@ -14,7 +14,8 @@ from penwright.data import store_writer
 from penwright.data.store import TokenStore, cached_store, open_store, store_key
 from penwright.data.store_writer import Cell, write_store
 from penwright.errors import PenwrightError
-from penwright.tokenizers import Tokenizer, train_tokenizer
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.training import train_tokenizer
 
 PAIRS = [("a cat", "un chat"), ("", "vide"), ("two dogs\n", ""), ("", "")]
 

@@ -240,7 +240,7 @@ def test_parquet_is_read_in_order_with_the_names_of_classes(tmp_path):
     pyarrow.parquet.write_table(table.replace_schema_metadata({"huggingface": json.dumps(features)}), path)
     assert rows(open_table(examine(path))) == [(f"text {n}", ("no", "yes")[n % 2]) for n in range(3000)]
     path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(PenwrightError, match=r"\[a\]\.parquet .*Fetch or write it again"):
+    with pytest.raises(PenwrightError, match=r"\[a\]\.parquet .*Download or write it again"):
         open_table(examine(path))
 
 

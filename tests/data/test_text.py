@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penwright.data.corpora import Cleaning, Corpus, Document, Reading, open_text
+from penwright.data.corpora import Cleaning, Corpus, Document, ReadingOptions, open_text
 from penwright.errors import PenwrightError
 
 
@@ -27,7 +27,9 @@ def numbered_files(folder, n: int) -> None:
 
 
 def open_lines(tmp_path, n: int, **settings) -> Corpus[Document]:
-    return open_text([write(tmp_path, "lines.txt", "".join(f"line {i:04}\n" for i in range(n)))], Reading(**settings))
+    return open_text(
+        [write(tmp_path, "lines.txt", "".join(f"line {i:04}\n" for i in range(n)))], ReadingOptions(**settings)
+    )
 
 
 def test_the_end_of_a_single_text_is_held_out_from_a_line_start(tmp_path):
@@ -44,7 +46,7 @@ def test_a_cut_inside_a_line_moves_to_the_next_line_start(tmp_path):
 @given(st.text("ab \n", min_size=2, max_size=300).filter(str.strip), st.floats(0.01, 0.9))
 def test_both_parts_joined_are_the_text_and_neither_is_empty(tmp_path_factory, text, fraction):
     path = write(tmp_path_factory.mktemp("text"), "t.txt", text)
-    corpus = open_text([path], Reading(held_out=fraction))
+    corpus = open_text([path], ReadingOptions(held_out=fraction))
     training, held_out = texts(corpus.training), texts(corpus.held_out)
     assert training + held_out == [training[0], held_out[0]]
     assert training[0] + held_out[0] == text
@@ -65,7 +67,7 @@ def test_sizes_count_bytes_and_characters_of_the_parts(tmp_path):
 
 def test_of_few_documents_each_gives_its_end(tmp_path):
     numbered_files(tmp_path, 7)
-    corpus = open_text([tmp_path], Reading(held_out=0.5))
+    corpus = open_text([tmp_path], ReadingOptions(held_out=0.5))
     assert (corpus.n_training, corpus.n_held_out) == (7, 7)
 
 
@@ -89,7 +91,7 @@ def test_a_short_document_among_many_long_ones_is_not_all_that_is_held_out(tmp_p
 
 def test_the_seed_chooses_the_documents(tmp_path):
     numbered_files(tmp_path, 60)
-    chosen = [texts(open_text([tmp_path], Reading(seed=seed)).held_out) for seed in (1, 1, 2)]
+    chosen = [texts(open_text([tmp_path], ReadingOptions(seed=seed)).held_out) for seed in (1, 1, 2)]
     assert chosen[0] == chosen[1] != chosen[2]
 
 
@@ -117,19 +119,19 @@ def test_duplicates_and_blank_files_of_a_folder_are_dropped_and_counted(tmp_path
 def test_duplicates_stay_when_asked(tmp_path):
     numbered_files(tmp_path, 3)
     write(tmp_path, "again.txt", "This is document 1.\n" * 2)
-    assert open_text([tmp_path], Reading(cleaning=Cleaning(deduplicate=False))).n_training == 4
+    assert open_text([tmp_path], ReadingOptions(cleaning=Cleaning(deduplicate=False))).n_training == 4
 
 
 def test_own_held_out_files_leave_the_training_files_whole(tmp_path):
     train, valid = write(tmp_path, "a.txt", "one\ntwo\n"), write(tmp_path, "b.txt", "three\n")
-    corpus = open_text([train], Reading(validation=[valid]))
+    corpus = open_text([train], ReadingOptions(validation=[valid]))
     assert (texts(corpus.training), texts(corpus.held_out)) == (["one\ntwo\n"], ["three\n"])
 
 
 def test_a_document_of_the_held_out_files_is_not_learned_from(tmp_path):
     numbered_files(tmp_path, 3)
     valid = write(tmp_path, "valid.text", "This is document 0.\n")
-    corpus = open_text([tmp_path / f"{i:03}.txt" for i in range(3)], Reading(validation=[valid]))
+    corpus = open_text([tmp_path / f"{i:03}.txt" for i in range(3)], ReadingOptions(validation=[valid]))
     assert corpus.n_training == 2
 
 
@@ -152,13 +154,13 @@ def test_half_a_character_in_json_becomes_a_replacement(tmp_path):
 
 
 def test_a_single_character_is_too_little(tmp_path):
-    with pytest.raises(PenwrightError, match="too little"):
+    with pytest.raises(PenwrightError, match="too few to hold some out"):
         open_text([write(tmp_path, "x.txt", "x")])
 
 
 def test_a_blank_file_that_is_named_is_refused(tmp_path):
     numbered_files(tmp_path, 2)
-    with pytest.raises(PenwrightError, match="only spaces"):
+    with pytest.raises(PenwrightError, match="only whitespace"):
         open_text([tmp_path / "000.txt", write(tmp_path, "blank.txt", "\n")])
 
 
@@ -169,7 +171,7 @@ def test_no_files_are_refused():
 
 def test_the_fingerprint_knows_content_and_settings(tmp_path):
     path = write(tmp_path, "a.txt", "one\ntwo\nthree\n")
-    first, other_seed = open_text([path]).fingerprint, open_text([path], Reading(held_out=0.5)).fingerprint
+    first, other_seed = open_text([path]).fingerprint, open_text([path], ReadingOptions(held_out=0.5)).fingerprint
     assert open_text([path]).fingerprint == first != other_seed
     write(tmp_path, "a.txt", "one\ntwo\nthree!\n")
     assert open_text([path]).fingerprint not in (first, other_seed)
@@ -185,7 +187,7 @@ def test_the_fingerprint_knows_content_and_settings(tmp_path):
     ],
 )
 def test_rows_of_text_are_documents_without_what_stands_beside_them(tmp_path, name, content):
-    corpus = open_text([write(tmp_path, name, content)], Reading(held_out=0.5))
+    corpus = open_text([write(tmp_path, name, content)], ReadingOptions(held_out=0.5))
     pairs = zip(texts(corpus.training), texts(corpus.held_out), strict=True)
     assert [head + tail for head, tail in pairs] == ["one, two", "three"]
 
@@ -204,7 +206,7 @@ def test_equal_texts_are_known_however_they_are_stored(tmp_path):
     (tmp_path / "d.txt").write_bytes(text.encode("utf-16"))
     other = write(tmp_path, "other.txt", "something else\n" * 50)
     assert open_text([tmp_path]).n_training == 2
-    corpus = open_text([tmp_path / "a.txt", other], Reading(validation=[tmp_path / "c.txt"]))
+    corpus = open_text([tmp_path / "a.txt", other], ReadingOptions(validation=[tmp_path / "c.txt"]))
     assert texts(corpus.training) == ["something else\n" * 50]
 
 
@@ -212,7 +214,7 @@ def test_equal_documents_that_stay_are_held_out_together(tmp_path):
     numbered_files(tmp_path, 40)
     for i in range(40):
         write(tmp_path, f"copy-{i:03}.txt", (tmp_path / f"{i:03}.txt").read_text())
-    corpus = open_text([tmp_path], Reading(held_out=0.2, cleaning=Cleaning(deduplicate=False)))
+    corpus = open_text([tmp_path], ReadingOptions(held_out=0.2, cleaning=Cleaning(deduplicate=False)))
     assert len(corpus.held_out) > 2 and not {*texts(corpus.training)} & {*texts(corpus.held_out)}
 
 
@@ -222,8 +224,8 @@ def test_which_files_are_held_out_is_part_of_the_fingerprint(tmp_path):
         write(tmp_path / folder, f"{n}.txt", f"text {n}\n" * 9)
         for folder, n in (("", "a"), ("more", "b"), ("more", "c"))
     )
-    one = open_text([a, b], Reading(validation=[c]))
-    assert open_text([a], Reading(validation=[tmp_path / "more"])).fingerprint != one.fingerprint
+    one = open_text([a, b], ReadingOptions(validation=[c]))
+    assert open_text([a], ReadingOptions(validation=[tmp_path / "more"])).fingerprint != one.fingerprint
 
 
 def test_a_file_of_a_folder_that_is_no_text_is_left_aside_and_named(tmp_path):
@@ -238,5 +240,5 @@ def test_a_file_of_a_folder_that_is_no_text_is_left_aside_and_named(tmp_path):
 def test_too_little_text_is_counted_and_what_was_not_read_is_named(tmp_path):
     write(tmp_path, "README.md", "x")
     write(tmp_path, "code.py", "print()\n" * 99)
-    with pytest.raises(PenwrightError, match=r"1 character in all.*1 other file"):
+    with pytest.raises(PenwrightError, match=r"1 character in total.*1 other file"):
         open_text([tmp_path])

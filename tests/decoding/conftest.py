@@ -6,12 +6,16 @@ import pytest
 import torch
 
 from penwright.config import ModelSettings, Table, Task, merge
-from penwright.decoding.ahead import Compiled, Input
-from penwright.decoding.examples import Part
-from penwright.decoding.parts import Several
-from penwright.decoding.step import Stepper
-from penwright.models import DecoderOnly, EncoderDecoder, EncoderOnly, Model, make_model
-from penwright.tokenizers import Tokenizer, train_tokenizer
+from penwright.decoding.ahead_of_time import Compiled, Input
+from penwright.decoding.engine import DecodeEngine
+from penwright.decoding.export_inputs import Part
+from penwright.decoding.exported import MultiTokenStep
+from penwright.model import Model, make_model
+from penwright.model.decoder_only import DecoderOnly
+from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.encoder_only import EncoderOnly
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.training import train_tokenizer
 
 SMALL: Table = {
     "d_model": 32,
@@ -81,20 +85,20 @@ def classifying_model() -> Callable[..., EncoderOnly]:
 @pytest.fixture
 def several_at_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Several tokens of a single row at each step, as where that is compiled; the sizes of those steps."""
-    compiled, sizes = Stepper._compiled, list[int]()
+    compiled, sizes = DecodeEngine._compiled, list[int]()
 
-    def as_it_is(stepper: Stepper, part: Part, device: torch.device) -> Compiled | None:
+    def as_it_is(stepper: DecodeEngine, part: Part, device: torch.device) -> Compiled | None:
         if part != "several":
             return compiled(stepper, part, device)
 
         def several(*inputs: Input) -> list[torch.Tensor]:
-            log_probs, tokens = Several(stepper._model)(*inputs)
+            log_probs, tokens = MultiTokenStep(stepper._model)(*inputs)
             sizes.append(len(tokens))
             return [log_probs, tokens]
 
         return several
 
-    monkeypatch.setattr(Stepper, "_compiled", as_it_is)
+    monkeypatch.setattr(DecodeEngine, "_compiled", as_it_is)
     return sizes
 
 

@@ -9,11 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penwright.decoding import Aligner, Head, choose_head, pharaoh
-from penwright.decoding.alignment import error_rate, lexical_links, word_numbers, word_weights
-from penwright.decoding.looking import TokenPair, coverage, cross_attention
-from penwright.models import EncoderDecoder
-from penwright.tokenizers import Tokenizer, train_tokenizer
+from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.training import train_tokenizer
+from penwright.translation.alignment import (
+    Aligner,
+    AlignmentHead,
+    choose_head,
+    error_rate,
+    lexical_links,
+    pharaoh,
+    word_numbers,
+    word_weights,
+)
+from penwright.translation.cross_attention import TokenPair, coverage, cross_attention
 
 PAIRS = [("ab cd", "cd ab ef"), ("abc", "a b"), ("j, a b", "b"), ("", "a"), ("a", "")]
 
@@ -43,7 +52,7 @@ def test_links_join_words_that_are_there_alone_as_among_others(
     translating_model: Callable[..., EncoderDecoder], characters: Tokenizer
 ) -> None:
     model = translating_model(characters.vocab_size).double()
-    for head in (Head(0, 0, 0), Head(1, 3, 1)):
+    for head in (AlignmentHead(0, 0, 0), AlignmentHead(1, 3, 1)):
         aligner = Aligner(model, characters, head)
         together = aligner.align(PAIRS)
         assert together == [aligner.align([pair])[0] for pair in PAIRS]
@@ -68,7 +77,7 @@ def test_a_pair_too_long_for_the_model_has_no_links(
     translating_model: Callable[..., EncoderDecoder], characters: Tokenizer
 ) -> None:
     model = translating_model(characters.vocab_size, positions={"type": "learned"})
-    assert Aligner(model, characters, Head(0, 0, 0)).align([("a " * 40, "b"), ("a", "b")])[0] == frozenset()
+    assert Aligner(model, characters, AlignmentHead(0, 0, 0)).align([("a " * 40, "b"), ("a", "b")])[0] == frozenset()
 
 
 def test_coverage_is_what_the_source_lacks_of_attention(
@@ -94,7 +103,7 @@ def test_the_weights_of_words_are_those_of_their_tokens(
 ) -> None:
     model, pair = translating_model(characters.vocab_size).double(), ("ab cd", "cd ab e")
     (maps,) = cross_attention(model, characters, [TokenPair(*map(characters.encode, pair))])
-    (weights,) = Aligner(model, characters, Head(1, 2, 1)).weights([pair])
+    (weights,) = Aligner(model, characters, AlignmentHead(1, 2, 1)).weights([pair])
     at = {"ab ": [0, 1, 2], "cd": [3, 4]}, {"cd ": [0, 1, 2], "ab ": [3, 4, 5], "e": [6]}
     expected = [
         [maps[1, 2, [t + 1 for t in to]][:, of].sum(1).mean() for of in at[0].values()] for to in at[1].values()
@@ -113,5 +122,5 @@ def test_the_characters_of_a_token_look_where_it_looks() -> None:
     tokenizer = train_tokenizer("bpe", ["猫狗猫狗 ab"] * 9, 270)
     assert len(tokenizer.encode("猫狗")) == 1
     maps = np.full((1, 1, 3, 1), 0.5)
-    weights = word_weights(maps, ("ab", "猫狗"), Head(0, 0, 0), tokenizer)
+    weights = word_weights(maps, ("ab", "猫狗"), AlignmentHead(0, 0, 0), tokenizer)
     assert weights.tolist() == [[0.5], [0.5]]

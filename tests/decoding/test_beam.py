@@ -7,22 +7,18 @@ import torch
 from torch import Tensor
 
 from penwright.config import Table
-from penwright.decoding import (
-    BeamSettings,
-    Chances,
-    Hypothesis,
-    Sampling,
-    Translating,
-    beam_search,
-    generate,
-)
-from penwright.decoding.choosing.beams import BeamRule, BeamStep
-from penwright.decoding.choosing.largest import Choosing
-from penwright.decoding.choosing.next_token import Rule, Written
-from penwright.decoding.choosing.spelling import Spelling
+from penwright.decoding.batches import TargetBatch
+from penwright.decoding.beam_search import beam_search
+from penwright.decoding.generation_loop import generate
 from penwright.decoding.greedy import greedy_search
+from penwright.decoding.hypotheses import BeamSettings, Hypothesis
+from penwright.decoding.sampling.beam_rules import BeamRule, BeamStep
+from penwright.decoding.sampling.next_token import GeneratedToken, TokenRule
+from penwright.decoding.sampling.sampler import RowRng, Sampling
+from penwright.decoding.sampling.topk import TokenSelector
+from penwright.decoding.sampling.utf8 import Utf8Rules
 from penwright.errors import PenwrightError
-from penwright.models import EncoderDecoder
+from penwright.model.encoder_decoder import EncoderDecoder
 
 START, END = 1, 2
 SOURCES = [[4, 5, 6, 2], [7, 2], [9, 8, 7, 6, 5, 4, 3, 2], [3, 4, 2]]
@@ -32,7 +28,7 @@ LIMITS = [8, 6, 10, 1]
 def search(
     model: EncoderDecoder, sources: Sequence[list[int]], limits: Sequence[int], settings: BeamSettings
 ) -> list[list[Hypothesis]]:
-    rows = Translating(model, sources, start_id=START, max_new_tokens=max(limits))
+    rows = TargetBatch(model, sources, start_id=START, max_new_tokens=max(limits))
     return beam_search(rows, limits, settings, end_id=END)
 
 
@@ -60,9 +56,9 @@ def test_one_beam_is_greedy_search(translating_model: Callable[..., EncoderDecod
     model = translating_model(29, seed)
     beams = search(model, SOURCES, LIMITS, BeamSettings(beam_size=1, banned=(0, START)))
     for source, limit, (best,) in zip(SOURCES, LIMITS, beams, strict=True):
-        rows = Translating(model, [source], start_id=START, max_new_tokens=limit)
+        rows = TargetBatch(model, [source], start_id=START, max_new_tokens=limit)
         greedy = Sampling(banned=(0, START))
-        steps = list(generate(rows, greedy, Chances(0, [0]), end_id=END, max_new_tokens=limit))
+        steps = list(generate(rows, greedy, RowRng(0, [0]), end_id=END, max_new_tokens=limit))
         assert whole(best) == [step.tokens[0] for step in steps]
         assert best.finish == steps[-1].finished[0]
         assert best.log_prob == pytest.approx(sum(step.log_probs[0] for step in steps), abs=1e-3)
@@ -71,10 +67,10 @@ def test_one_beam_is_greedy_search(translating_model: Callable[..., EncoderDecod
 @pytest.mark.parametrize("seed", range(3))
 def test_greedy_search_finds_what_one_beam_finds(translating_model: Callable[..., EncoderDecoder], seed: int) -> None:
     model, settings, limits = translating_model(29, seed).double(), BeamSettings(1, length_penalty=0.7), [9, 12, 3, 1]
-    choosing = Choosing(Spelling.free(29, (5,)))
+    choosing = TokenSelector(Utf8Rules.free(29, (5,)))
 
-    def rows() -> Translating:
-        return Translating(model, SOURCES, start_id=START, max_new_tokens=12)
+    def rows() -> TargetBatch:
+        return TargetBatch(model, SOURCES, start_id=START, max_new_tokens=12)
 
     searched = beam_search(rows(), limits, settings, end_id=END, choosing=choosing)
     written = greedy_search(rows(), limits, settings, end_id=END, choosing=choosing)
@@ -115,7 +111,7 @@ class Script:
     def step(self, tokens: Tensor) -> Tensor:
         return self.first()
 
-    def several(self, token: Tensor, rule: Rule) -> tuple[Written, ...]:
+    def several(self, token: Tensor, rule: TokenRule) -> tuple[GeneratedToken, ...]:
         return ()
 
     def beams(self, tokens: Tensor, rule: BeamRule) -> tuple[BeamStep, ...]:
@@ -147,10 +143,10 @@ def test_search_goes_on_while_something_better_can_come(
     assert found.tokens == best
 
 
-@pytest.mark.parametrize(("outlook", "n_tokens"), [(0.25, 0), (inf, 107)])
-def test_search_waits_for_much_longer_hypotheses_only_if_asked(outlook: float, n_tokens: int) -> None:
+@pytest.mark.parametrize(("patience", "n_tokens"), [(0.25, 0), (inf, 107)])
+def test_search_waits_for_much_longer_hypotheses_only_if_asked(patience: float, n_tokens: int) -> None:
     script = [(0.35, 0.6), *[(0.4, 0.25)] * 7, *[(0.99, 0.001)] * 99, (0.001, 0.99)]
-    ((found,),) = beam_search(Script(*script), [len(script)], BeamSettings(2, outlook=outlook), end_id=END)
+    ((found,),) = beam_search(Script(*script), [len(script)], BeamSettings(2, beam_patience=patience), end_id=END)
     assert found.tokens == (0,) * n_tokens
 
 
@@ -164,7 +160,7 @@ def test_a_source_that_nobody_waits_for_leaves_at_the_next_step_and_disturbs_no_
 ) -> None:
     model = translating_model(29, 0).double()
     settings, steps, rows = BeamSettings(beam_size=3, n_best=2, banned=(END,)), 0, []
-    translating = Translating(model, SOURCES, start_id=START, max_new_tokens=10)
+    translating = TargetBatch(model, SOURCES, start_id=START, max_new_tokens=10)
     ours = translating.step
 
     def step(tokens: Tensor) -> Tensor:

@@ -13,11 +13,14 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from penwright.config import DecodingSettings
-from penwright.decoding import Generator, Translator, captured
-from penwright.decoding.captured import Replay
+from penwright.decoding import cuda_graphs
+from penwright.decoding.cuda_graphs import Replay
 from penwright.errors import PenwrightWarning
-from penwright.models import DecoderOnly, EncoderDecoder
+from penwright.generation.generator import Generator
+from penwright.model.decoder_only import DecoderOnly
+from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.tokenizers import Tokenizer
+from penwright.translation.translator import Translator
 
 Made = Callable[[], list[str]]
 Record = Callable[[Callable[[], Tensor], torch.device], tuple[Replay, Tensor]]
@@ -63,8 +66,8 @@ def by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Record], None]:
     """Has all steps on a CPU taken by graphs of this kind."""
 
     def use(record: Record) -> None:
-        monkeypatch.setattr(captured, "DEVICES", ("cpu",))
-        monkeypatch.setattr(captured, "record_cuda_graph", record)
+        monkeypatch.setattr(cuda_graphs, "DEVICES", ("cpu",))
+        monkeypatch.setattr(cuda_graphs, "record_cuda_graph", record)
 
     return use
 
@@ -106,7 +109,7 @@ def test_graphs_that_do_not_work_are_done_without(made: Made, by: Callable[[Reco
 
 
 def test_on_a_cpu_nothing_is_captured(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(captured, "record_cuda_graph", fails)
+    monkeypatch.setattr(cuda_graphs, "record_cuda_graph", fails)
     with warnings.catch_warnings(action="error"):
         made()
 
@@ -117,5 +120,5 @@ def test_a_gpu_writes_the_same_by_graphs(
 ) -> None:
     model, settings = writer(characters.vocab_size, context_length=100).cuda(), DecodingSettings(max_new_tokens=90)
     by_graphs = Generator(model, characters, settings).generate(["ab"])[0].text
-    monkeypatch.setattr(captured, "DEVICES", ())
+    monkeypatch.setattr(cuda_graphs, "DEVICES", ())
     assert Generator(model, characters, settings).generate(["ab"])[0].text == by_graphs

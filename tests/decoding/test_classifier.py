@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from penwright.decoding import Classifier
+from penwright.classification.classifier import Classifier
 from penwright.errors import PenwrightError
-from penwright.models import EncoderOnly
+from penwright.model.encoder_only import EncoderOnly
 from penwright.tokenizers import Tokenizer
 
 LABELS = ("bad", "fair", "good")
@@ -42,7 +42,7 @@ def test_a_long_text_is_read_in_windows_whose_log_probabilities_are_averaged(cla
     (found,) = classifier.classify("abcdefghij" + "CBA, .jih")
     average = (log_probs(classifier, "abcdefghij") + log_probs(classifier, "CBA, .jih")) / 2
     assert list(found.scores.values()) == pytest.approx(average.softmax(-1).sort(descending=True).values.tolist())
-    assert found.warnings == ("the text is longer than the model's context and was read in 2 windows",)
+    assert found.warnings == ("the text is longer than the model's context, so it was read in 2 windows",)
 
 
 def test_unknown_characters_are_named(classifier: Classifier) -> None:

@@ -5,8 +5,9 @@ import torch
 from torch import Tensor
 
 from penwright.config import Table
-from penwright.decoding.decodable import Continuing, Translating, evaluating
-from penwright.models import DecoderOnly, EncoderDecoder
+from penwright.decoding.batches import PromptBatch, TargetBatch, evaluating
+from penwright.model.decoder_only import DecoderOnly
+from penwright.model.encoder_decoder import EncoderDecoder
 
 VOCABULARY, CONTEXT, N_NEW = 29, 16, 20
 PROMPTS = [[1, 2, 3, 4, 5, 6, 7], [9], [8, 3, 8, 3, 5, 1, 2, 9, 11, 12, 3, 4, 5], list(range(16))]
@@ -40,7 +41,7 @@ def test_cached_steps_give_the_full_pass_in_ragged_batches_and_past_the_context(
     model = writer(VOCABULARY, **variant)
     new = [continuation(row) for row in range(len(PROMPTS))]
     expected = [read_in_full(model, *row) for row in zip(PROMPTS, new, strict=True)]
-    rows = Continuing(model, PROMPTS, N_NEW)
+    rows = PromptBatch(model, PROMPTS, N_NEW)
     logits = [rows.first()] + [rows.step(torch.tensor(tokens)) for tokens in zip(*new, strict=True)]
     torch.testing.assert_close(torch.stack(logits, 1), torch.stack(expected), atol=1e-3, rtol=1e-4)
 
@@ -52,7 +53,7 @@ def test_cached_targets_give_the_full_pass_beside_padded_sources(
     model = translating_model(VOCABULARY, **variant)
     targets = torch.randint(0, VOCABULARY, (len(SOURCES), CONTEXT))
     targets[:, 0] = 1
-    rows = Translating(model, SOURCES, start_id=1, max_new_tokens=CONTEXT)
+    rows = TargetBatch(model, SOURCES, start_id=1, max_new_tokens=CONTEXT)
     logits = torch.stack([rows.first()] + [rows.step(targets[:, n]) for n in range(1, CONTEXT)], 1)
     for source, target, cached in zip(SOURCES, targets, logits, strict=True):
         tokens = torch.tensor([source])
@@ -63,7 +64,7 @@ def test_cached_targets_give_the_full_pass_beside_padded_sources(
 @torch.inference_mode()
 def test_rows_that_stay_go_on_as_if_the_others_had_never_been_there(writer: Callable[..., DecoderOnly]) -> None:
     model = writer(VOCABULARY)
-    rows, alone = Continuing(model, PROMPTS, N_NEW), Continuing(model, [PROMPTS[1]], N_NEW)
+    rows, alone = PromptBatch(model, PROMPTS, N_NEW), PromptBatch(model, [PROMPTS[1]], N_NEW)
     rows.first()
     alone.first()
     new = continuation(0)
@@ -82,7 +83,7 @@ def test_rows_that_stay_go_on_as_if_the_others_had_never_been_there(writer: Call
 @torch.inference_mode()
 def test_the_smallest_contexts_work_too(writer: Callable[..., DecoderOnly], context_length: int) -> None:
     model, new = writer(VOCABULARY, context_length=context_length), continuation(1)[:8]
-    rows = Continuing(model, [[3, 4, 5, 6], [7]], 8)
+    rows = PromptBatch(model, [[3, 4, 5, 6], [7]], 8)
     logits = torch.stack([rows.first()] + [rows.step(torch.tensor([token] * 2)) for token in new])
     expected = [read_in_full(model, prompt, new) for prompt in ([3, 4, 5, 6], [7])]
     torch.testing.assert_close(logits, torch.stack(expected, 1), atol=1e-4, rtol=1e-4)
@@ -92,8 +93,8 @@ def test_the_smallest_contexts_work_too(writer: Callable[..., DecoderOnly], cont
 def test_beams_that_change_places_keep_their_source(translating_model: Callable[..., EncoderDecoder]) -> None:
     model = translating_model(VOCABULARY)
 
-    def rows() -> Translating:
-        rows = Translating(model, [SOURCES[0]], start_id=1, max_new_tokens=9)
+    def rows() -> TargetBatch:
+        rows = TargetBatch(model, [SOURCES[0]], start_id=1, max_new_tokens=9)
         rows.first()
         rows.branch(3)
         rows.step(torch.tensor([5, 6, 7]))

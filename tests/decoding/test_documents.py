@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penwright.decoding.documents import blocks, translated
+from penwright.translation.documents import blocks, translated
 
 
 def unchanged(sentences: Sequence[str]) -> Sequence[str]:

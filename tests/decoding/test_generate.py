@@ -4,10 +4,12 @@ import pytest
 import torch
 
 from penwright.config import DecodingSettings, Table
-from penwright.decoding import Chances, Continuing, Sampling, generate
-from penwright.decoding.choosing.penalties import Bias
+from penwright.decoding.batches import PromptBatch
+from penwright.decoding.generation_loop import generate
+from penwright.decoding.sampling.penalties import Bias
+from penwright.decoding.sampling.sampler import RowRng, Sampling
 from penwright.errors import PenwrightError
-from penwright.models import DecoderOnly
+from penwright.model.decoder_only import DecoderOnly
 
 VOCABULARY, END = 29, 2
 PROMPTS = [
@@ -37,9 +39,9 @@ def write(
     tokens: list[list[int]] = [[] for _ in prompts]
     finished = {}
     steps = generate(
-        Continuing(model, prompts, max_new_tokens),
+        PromptBatch(model, prompts, max_new_tokens),
         sampling,
-        Chances(5, numbers or [0] * len(prompts)),
+        RowRng(5, numbers or [0] * len(prompts)),
         end_id=end_id,
         max_new_tokens=max_new_tokens,
         prompts=prompts,
@@ -115,7 +117,7 @@ def test_a_stop_rule_ends_its_row_only(writer: Callable[..., DecoderOnly]) -> No
 def test_log_probabilities_are_the_models_own_whatever_the_sampling(writer: Callable[..., DecoderOnly]) -> None:
     model = writer(VOCABULARY)
     steps = generate(
-        Continuing(model, [PROMPTS[0]], 6), SAMPLED, Chances(0, [0]), end_id=-1, max_new_tokens=6, prompts=[PROMPTS[0]]
+        PromptBatch(model, [PROMPTS[0]], 6), SAMPLED, RowRng(0, [0]), end_id=-1, max_new_tokens=6, prompts=[PROMPTS[0]]
     )
     tokens, log_probs = zip(*((step.tokens[0], step.log_probs[0]) for step in steps), strict=True)
     logits = model(torch.tensor([[*PROMPTS[0], *tokens]]))[0, len(PROMPTS[0]) - 1 : -1]

@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from penwright.config import DecodingSettings
-from penwright.decoding import Completion, Generator
 from penwright.errors import UsageError
-from penwright.models import DecoderOnly
-from penwright.tokenizers import Tokenizer, train_tokenizer
+from penwright.generation.generator import Completion, Generator
+from penwright.model.decoder_only import DecoderOnly
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.training import train_tokenizer
 
 SETTINGS = DecodingSettings(max_new_tokens=20, temperature=1.0)
 
@@ -102,7 +103,7 @@ def test_an_end_token_ends_the_completion_and_adds_no_text(generator: Generator)
 
 def test_a_prompt_longer_than_the_context_is_reported(generator: Generator) -> None:
     (long,), (short,) = generator.generate("abcdefgh" * 3), generator.generate("abc")
-    assert long.warnings == ("the prompt has 25 tokens and the model reads 16: only the last 8 are read",)
+    assert long.warnings == ("the prompt has 25 tokens, but the model reads 16: only the last 8 are used",)
     assert short.warnings == ()
 
 

@@ -8,15 +8,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penwright.config import DecodingSettings, Table
-from penwright.decoding import Completion, Generator, step
-from penwright.decoding import pool as pool_module
-from penwright.decoding import prefixes as prefixes_module
-from penwright.decoding.pool import Pool
-from penwright.decoding.pooled import News, Request
-from penwright.decoding.prefixes import Prefixes, n_common
+from penwright.decoding import continuous_batching as pool_module
+from penwright.decoding import continuous_batching as prefixes_module
+from penwright.decoding import engine
+from penwright.decoding.continuous_batching import ContinuousBatch, Prefixes, n_common
+from penwright.decoding.requests import Request, TokenUpdate
 from penwright.errors import PenwrightError
-from penwright.layers.attention import KeysValues
-from penwright.models import DecoderOnly
+from penwright.generation.generator import Completion, Generator
+from penwright.model.attention import KeysValues
+from penwright.model.decoder_only import DecoderOnly
 from penwright.tokenizers import Tokenizer
 
 SETTINGS = DecodingSettings(max_new_tokens=12, temperature=1.0)
@@ -42,7 +42,7 @@ def generator(writer: Callable[..., DecoderOnly], characters: Tokenizer) -> Gene
     return Generator(writer(characters.vocab_size).double(), characters, SETTINGS)  # without ties by rounding
 
 
-def write(pool: Pool) -> dict[Request, list[News]]:
+def write(pool: ContinuousBatch) -> dict[Request, list[TokenUpdate]]:
     """Everything that is asked for, to its end."""
     written = defaultdict(list)
     while pool.busy:
@@ -51,7 +51,7 @@ def write(pool: Pool) -> dict[Request, list[News]]:
     return written
 
 
-def completed(news: Sequence[News]) -> tuple[str, tuple[int, ...], str | None]:
+def completed(news: Sequence[TokenUpdate]) -> tuple[str, tuple[int, ...], str | None]:
     return "".join(each.text for each in news), tuple(each.token for each in news), news[-1].finish
 
 
@@ -196,8 +196,8 @@ def test_one_that_is_alone_is_written_several_tokens_at_a_time_and_others_may_jo
 ) -> None:
     given = [manner.model_copy(update={"seed": 7, "max_new_tokens": 30}) for manner in MANNERS[:4]]
     with monkeypatch.context() as one_by_one:
-        one_by_one.setattr(Pool, "_several", lambda *_: [])
-        one_by_one.setattr(step.Stepper, "several", lambda *_: ())
+        one_by_one.setattr(ContinuousBatch, "_several", lambda *_: [])
+        one_by_one.setattr(engine.DecodeEngine, "several", lambda *_: ())
         alone = [expected(generator.generate(prompt, manner)[0]) for manner in given]
         other = expected(generator.generate("abc", SETTINGS)[0])
     assert not several_at_once

@@ -10,24 +10,31 @@ import jaxtyping
 import pytest
 import torch
 
-from penwright import compiler
 from penwright.config import DecodingSettings, Table
-from penwright.decoding import BeamSettings, Chances, Hypothesis, Sampling, ahead, beam_search, examples, generate, step
-from penwright.decoding.choosing.largest import COMPILES, Choosing
-from penwright.decoding.choosing.spelled import SpelledRows
-from penwright.decoding.choosing.spelling import Spelling
-from penwright.decoding.decodable import Continuing, Translating
-from penwright.decoding.step import Stepper, compile_steps
+from penwright.decoding import ahead_of_time, engine, export_inputs
+from penwright.decoding.batches import PromptBatch, TargetBatch
+from penwright.decoding.beam_search import beam_search
+from penwright.decoding.engine import DecodeEngine, compile_steps
+from penwright.decoding.generation_loop import generate
+from penwright.decoding.hypotheses import BeamSettings, Hypothesis
+from penwright.decoding.sampling.sampler import RowRng, Sampling
+from penwright.decoding.sampling.topk import COMPILES, TokenSelector
+from penwright.decoding.sampling.utf8 import Utf8Rules
+from penwright.decoding.sampling.utf8_rows import Utf8Rows
 from penwright.errors import PenwrightError
-from penwright.layers import quantised
-from penwright.layers.mask import KernelMask
-from penwright.layers.quantised import Int8Linear, compiled_product, to_precision
-from penwright.layers.stepping import stepping_attention
-from penwright.models import DecoderOnly, EncoderDecoder
+from penwright.model import quantised
+from penwright.model.cached_attention import stepping_attention
+from penwright.model.decoder_only import DecoderOnly
+from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.mask import KernelMask
+from penwright.model.quantised import Int8Linear, compiled_product, to_precision
+from penwright.native import toolchain
 
 VOCABULARY = 29
 SOURCES = [[4, 5, 6, 2], [2], [7, 8, 9, 2]]
-NEEDS_COMPILER = pytest.mark.skipif(bool(compiler.what_is_missing()), reason=compiler.what_is_missing() or "compiles")
+NEEDS_COMPILER = pytest.mark.skipif(
+    bool(toolchain.missing_requirement()), reason=toolchain.missing_requirement() or "compiles"
+)
 CHOOSES = pytest.mark.skipif(not COMPILES, reason="the operators that choose tokens need AVX-512")
 
 
@@ -39,7 +46,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture(autouse=True)
 def few_in_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps in a call are unrolled: three take half as long to compile as eight do."""
-    for module in (examples, step):
+    for module in (export_inputs, engine):
         monkeypatch.setattr(module, "n_several", lambda _: 3)
 
 
@@ -64,16 +71,16 @@ def test_every_variant_can_be_compiled(
 ) -> None:
     with unchecked():
         for part in ("one", "prompt", "several"):
-            step.exported(writer(VOCABULARY, **variant | {"n_layers": 1}), part)
+            engine.exported(writer(VOCABULARY, **variant | {"n_layers": 1}), part)
         for part in ("many", "sources", "several", "beams"):
-            step.exported(translating_model(VOCABULARY, **variant | {"n_layers": 1}), part)
+            engine.exported(translating_model(VOCABULARY, **variant | {"n_layers": 1}), part)
 
 
 @pytest.mark.parametrize("checksum", [None, "0" * 64, "right"])
 def test_a_damaged_step_is_named_and_done_without(writer: Callable[..., DecoderOnly], checksum: str | None) -> None:
     model = writer(VOCABULARY)
     before = logits_of(model, 1)
-    path = ahead._path(step.Step(model), "one", step.Stepper(model).n_threads)
+    path = ahead_of_time._path(engine.DecodeStep(model), "one", engine.DecodeEngine(model).n_threads)
     path.parent.mkdir(parents=True)
     path.write_bytes(b"half of a file")
     if checksum is not None:
@@ -87,7 +94,7 @@ def test_a_damaged_step_is_named_and_done_without(writer: Callable[..., DecoderO
 def test_steps_that_others_could_have_made_are_not_run(writer: Callable[..., DecoderOnly]) -> None:
     model = writer(VOCABULARY)
     before = logits_of(model, 1)
-    path = ahead._path(step.Step(model), "one", step.Stepper(model).n_threads)
+    path = ahead_of_time._path(engine.DecodeStep(model), "one", engine.DecodeEngine(model).n_threads)
     path.parent.mkdir(parents=True)
     path.write_bytes(b"code of a stranger")
     path.parent.chmod(0o777)
@@ -102,10 +109,10 @@ def test_a_compiled_writer_gives_the_same_logits_with_other_weights_and_past_the
     settings = {"n_layers": 1, "context_length": 80, "n_kv_heads": 2, "qk_norm": True}
     other, model = writer(VOCABULARY, seed=1, **settings), writer(VOCABULARY, seed=2, **settings)
     before = [logits_of(model, n_rows) for n_rows in (1, 3)]
-    monkeypatch.setattr(step, "_parts", lambda _: ("one", "many", "prompt"))
+    monkeypatch.setattr(engine, "_parts", lambda _: ("one", "many", "prompt"))
     compile_unchecked(other)
-    load, loaded = step.load, []
-    monkeypatch.setattr(step, "load", lambda *what: loaded.append(load(*what)) or loaded[-1])
+    load, loaded = engine.load, []
+    monkeypatch.setattr(engine, "load", lambda *what: loaded.append(load(*what)) or loaded[-1])
     after = [logits_of(model, n_rows) for n_rows in (1, 3)]
     assert len(loaded) == 3 and None not in loaded  # else both ran as they are written
     for plain, compiled in zip(before, after, strict=True):
@@ -117,15 +124,17 @@ def test_what_is_compiled_wrongly_is_not_kept(
     writer: Callable[..., DecoderOnly], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, other = writer(VOCABULARY, seed=1, n_layers=1), writer(VOCABULARY, seed=2, n_layers=1)
-    monkeypatch.setattr(step, "_parts", lambda _: ("one",))
-    monkeypatch.setattr(step, "compile_ahead", lambda whole, part, n, graph: marked(ahead._path(whole, part, n)))
-    monkeypatch.setattr(step, "load", lambda *what: lambda *inputs: [step.Step(other)(*inputs)])
+    monkeypatch.setattr(engine, "_parts", lambda _: ("one",))
+    monkeypatch.setattr(
+        engine, "compile_ahead", lambda whole, part, n, graph: marked(ahead_of_time._path(whole, part, n))
+    )
+    monkeypatch.setattr(engine, "load", lambda *what: lambda *inputs: [engine.DecodeStep(other)(*inputs)])
     with pytest.raises(PenwrightError, match="does not compute what the model does"):
         compile_unchecked(model)
-    assert not step.are_steps_kept(model) and not list(ahead.cache_folder("compiled").glob("*.pt2"))
-    monkeypatch.setattr(step, "load", lambda *what: lambda *inputs: [step.Step(model)(*inputs)])
+    assert not engine.are_steps_kept(model) and not list(ahead_of_time.cache_folder("compiled").glob("*.pt2"))
+    monkeypatch.setattr(engine, "load", lambda *what: lambda *inputs: [engine.DecodeStep(model)(*inputs)])
     compile_unchecked(model)
-    assert step.are_steps_kept(model)
+    assert engine.are_steps_kept(model)
 
 
 def marked(path: Path) -> None:
@@ -141,7 +150,7 @@ def test_a_compiled_writer_of_several_layers_in_int8_gives_the_same_logits(
     model = writer(VOCABULARY, n_layers=2, context_length=80, qk_norm=True)
     to_precision(model, "int8")
     before = logits_of(model, 9)
-    monkeypatch.setattr(step, "_parts", lambda _: ("many",))
+    monkeypatch.setattr(engine, "_parts", lambda _: ("many",))
     compile_unchecked(model)
     after = logits_of(model, 9)
     assert not torch.equal(after, before)  # else both ran as they are written
@@ -152,8 +161,8 @@ def test_a_compiled_writer_of_several_layers_in_int8_gives_the_same_logits(
 @torch.inference_mode()
 def logits_of(model: DecoderOnly, n_rows: int) -> torch.Tensor:
     """Of 75 tokens after a prompt."""
-    prompts, stepper = [[5, 6, 7], [8], [9, 3], *[[n] for n in range(10, 16)]][:n_rows], Stepper(model)
-    rows = Continuing(model, prompts, 75, stepper)
+    prompts, stepper = [[5, 6, 7], [8], [9, 3], *[[n] for n in range(10, 16)]][:n_rows], DecodeEngine(model)
+    rows = PromptBatch(model, prompts, 75, stepper)
     generator = torch.Generator().manual_seed(0)
     new = torch.randint(0, VOCABULARY, (n_rows, 75), generator=generator)  # columns, whose numbers are not side by side
     return torch.stack([rows.first(), *(rows.step(tokens) for tokens in new.unbind(1))])
@@ -167,17 +176,17 @@ def test_a_compiled_translator_gives_the_same_logits_however_many_sources_and_be
     shapes = [(1, 1), (2, 1), (1, 3), (3, 2)]
 
     def found() -> list[list[torch.Tensor]]:
-        stepper = Stepper(model)
+        stepper = DecodeEngine(model)
         return [
-            translated(Translating(model, SOURCES[:n_sources], start_id=1, max_new_tokens=80, stepper=stepper), n_beams)
+            translated(TargetBatch(model, SOURCES[:n_sources], start_id=1, max_new_tokens=80, stepper=stepper), n_beams)
             for n_sources, n_beams in shapes
         ]
 
     plain = found()
-    monkeypatch.setattr(step, "_parts", lambda _: ("one", "many", "sources"))
+    monkeypatch.setattr(engine, "_parts", lambda _: ("one", "many", "sources"))
     compile_unchecked(model)
-    load, loaded = step.load, []
-    monkeypatch.setattr(step, "load", lambda *what: loaded.append(load(*what)) or loaded[-1])
+    load, loaded = engine.load, []
+    monkeypatch.setattr(engine, "load", lambda *what: loaded.append(load(*what)) or loaded[-1])
     compiled = found()
     assert len(loaded) == 3 and None not in loaded  # reading, and steps of one row and of many
     for got, expected in zip(compiled, plain, strict=True):
@@ -192,7 +201,7 @@ def test_a_row_is_written_the_same_several_tokens_at_a_time(
     translating_model: Callable[..., EncoderDecoder],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(step, "_parts", lambda _: ("several",))
+    monkeypatch.setattr(engine, "_parts", lambda _: ("several",))
     settings: Table = {"n_layers": 1, "context_length": 40}
     models = writer(VOCABULARY, **settings), translating_model(VOCABULARY, **settings)
     for model in models:
@@ -213,23 +222,23 @@ def written(
 
     `steps` counts those of the stepper.
     """
-    stepper, n_tokens = Stepper(model), 70 if isinstance(model, DecoderOnly) else 30
+    stepper, n_tokens = DecodeEngine(model), 70 if isinstance(model, DecoderOnly) else 30
     if isinstance(model, DecoderOnly):
-        rows = Continuing(model, [[5, seed], [3]], n_tokens, stepper)
+        rows = PromptBatch(model, [[5, seed], [3]], n_tokens, stepper)
     else:
         sources = [[4, 5, seed, 2], [3, 2]]
-        rows = Translating(model, sources, start_id=1, max_new_tokens=n_tokens, stepper=stepper)
+        rows = TargetBatch(model, sources, start_id=1, max_new_tokens=n_tokens, stepper=stepper)
     sampling = Sampling((0,), DecodingSettings(temperature=temperature))
     tokens, log_probs = list[int](), list[float]()
     with stepper.watched(lambda: None if steps is None else steps.append(1)):
         for each in generate(
             rows,
             sampling,
-            Chances(seed, [0, 1]),
+            RowRng(seed, [0, 1]),
             end_id=2,
             max_new_tokens=n_tokens,
             should_stop=lambda row, _: row == 1,
-            constraint=SpelledRows(Spelling.free(VOCABULARY, (0,)), [n_tokens] * 2),
+            constraint=Utf8Rows(Utf8Rules.free(VOCABULARY, (0,)), [n_tokens] * 2),
         ):
             tokens.append(each.tokens[0])
             log_probs.append(round(each.log_probs[0], 3))
@@ -242,7 +251,7 @@ def test_beams_of_a_source_go_on_the_same_several_steps_at_a_time(
     translating_model: Callable[..., EncoderDecoder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = translating_model(VOCABULARY, n_layers=1, context_length=80)
-    monkeypatch.setattr(step, "_parts", lambda _: ("beams",))
+    monkeypatch.setattr(engine, "_parts", lambda _: ("beams",))
     ways = [(beam_size, limit) for beam_size in (2, 5, 8) for limit in (1, 30, 79)]
     plain = [found_with_beams(model, *way) for way in ways]
     compile_unchecked(model)
@@ -263,22 +272,22 @@ def found_with_beams(
 
     `steps` counts those of the stepper.
     """
-    stepper = Stepper(model)
-    spelling = Spelling([b"", b"", b"", *(bytes([0xC3 - (n % 5)]) for n in range(VOCABULARY - 3))], (0, 1), 2)
+    stepper = DecodeEngine(model)
+    spelling = Utf8Rules([b"", b"", b"", *(bytes([0xC3 - (n % 5)]) for n in range(VOCABULARY - 3))], (0, 1), 2)
     settings = BeamSettings(beam_size, n_best=2, length_penalty=1.5)
-    rows = Translating(model, [[7, 8, 9, 2], [4, 5, 2]], start_id=1, max_new_tokens=79, stepper=stepper)
+    rows = TargetBatch(model, [[7, 8, 9, 2], [4, 5, 2]], start_id=1, max_new_tokens=79, stepper=stepper)
     with stepper.watched(lambda: None if steps is None else steps.append(1)):
         return beam_search(
             rows,
             [limit, 1],
             settings,
             end_id=2,
-            choosing=Choosing(spelling),
+            choosing=TokenSelector(spelling),
         )
 
 
 @torch.inference_mode()
-def translated(rows: Translating, n_beams: int) -> list[torch.Tensor]:
+def translated(rows: TargetBatch, n_beams: int) -> list[torch.Tensor]:
     """The logits of a search whose beams change places, past the first room, and whose first source leaves."""
     chance, logits = torch.Generator().manual_seed(0), [rows.first()]
     rows.branch(n_beams)
@@ -294,7 +303,7 @@ def translated(rows: Translating, n_beams: int) -> list[torch.Tensor]:
     return logits
 
 
-class Operators(ahead.ModelPart):
+class Operators(ahead_of_time.ModelPart):
     """Logits by a product of int8, the likeliest of them, and attention to what rows keep for each other."""
 
     def __init__(self, model: DecoderOnly, layer: Int8Linear):
@@ -329,7 +338,7 @@ def test_operators_in_cpp_give_what_torch_gives_however_many_rows(writer: Callab
     width, columns, d_head = 100, 70, 72
     part = Operators(writer(VOCABULARY), Int8Linear(torch.nn.Linear(width, columns, bias=False)))
     pieces = [b"", b"\xf0", *(bytes([byte]) for byte in range(0x80, 0x80 + columns - 2))]
-    allowed = Spelling(pieces, banned=(9, 69), end_id=0).bits
+    allowed = Utf8Rules(pieces, banned=(9, 69), end_id=0).bits
 
     def inputs(n_rows: int, n_sources: int, n_targets: int) -> tuple[object, ...]:
         chance = torch.Generator().manual_seed(n_rows)
@@ -360,8 +369,8 @@ def test_operators_in_cpp_give_what_torch_gives_however_many_rows(writer: Callab
     )
     with unchecked():
         graph = torch.export.export(part, inputs(3, 5, 4), dynamic_shapes=shapes, strict=False)
-        ahead.compile_ahead(part, "operators", 1, graph)
-    compiled = ahead.load(part, "operators", 1)
+        ahead_of_time.compile_ahead(part, "operators", 1, graph)
+    compiled = ahead_of_time.load(part, "operators", 1)
     assert compiled is not None
     for n_rows, n_sources, n_targets in ((2, 2, 2), (6, 16, 3), (7, 15, 2), (8, 33, 2), (23, 48, 5), (41, 70, 2)):
         given = inputs(n_rows, n_sources, n_targets)
@@ -384,7 +393,7 @@ def test_what_is_compiled_in_int8_has_its_products_from_cpp_where_that_is_of_use
     model = writer(VOCABULARY, n_layers=1)
     to_precision(model, "int8")
     with unchecked():
-        graph = step.exported(model, "many").graph
+        graph = engine.exported(model, "many").graph
     products = [node for node in graph.nodes if node.target == torch.ops.penwright.int8_product.default]
     layers = [part for part in model.modules() if isinstance(part, Int8Linear)]
     assert len(products) == (len(layers) if quantised.COMPILES else 0)
@@ -393,6 +402,6 @@ def test_what_is_compiled_in_int8_has_its_products_from_cpp_where_that_is_of_use
 def test_without_a_compiler_nothing_is_compiled_and_the_error_says_why(
     writer: Callable[..., DecoderOnly], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compiler, "what_is_missing", lambda: "there is no C++ compiler")
+    monkeypatch.setattr(toolchain, "missing_requirement", lambda: "there is no C++ compiler")
     with pytest.raises(PenwrightError, match="no C\\+\\+ compiler"):
         compile_steps(writer())

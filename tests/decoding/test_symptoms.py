@@ -2,7 +2,7 @@
 
 import pytest
 
-from penwright.decoding.symptoms import repeated, symptoms
+from penwright.translation.results import repeated, symptoms
 
 
 @pytest.mark.parametrize(

@@ -7,19 +7,20 @@ import pytest
 import torch
 
 from penwright.config import DecodingSettings
-from penwright.decoding import Translator, sharing
-from penwright.decoding import translator as translating
-from penwright.decoding.beam import beam_search
+from penwright.decoding.beam_search import beam_search
 from penwright.decoding.hypotheses import BeamSettings, Hypothesis
-from penwright.decoding.obeying import searching
-from penwright.decoding.obeying.demands import Demands, Draft, Wish
-from penwright.decoding.obeying.glossary import Entry, Glossary
-from penwright.decoding.obeying.jobs import Asked, Job
-from penwright.decoding.obeying.placement import Hiding, Scorer, Word
-from penwright.decoding.obeying.revision import Revision
 from penwright.errors import UsageError
-from penwright.models import EncoderDecoder
+from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.tokenizers import Tokenizer
+from penwright.translation import translator as translating
+from penwright.translation import worker_processes
+from penwright.translation.constraints import search
+from penwright.translation.constraints.glossary import Entry, Glossary
+from penwright.translation.constraints.placement import HiddenSource, Scorer, TargetWord
+from penwright.translation.constraints.requirements import Constraint, Constraints, DraftReport
+from penwright.translation.constraints.revision import Revision
+from penwright.translation.constraints.segments import ConstrainedSegment, Segment
+from penwright.translation.translator import Translator
 
 TEXTS = ["abc", "", "j, a b", "   ", "Aé bc", "abc", "h", "abcdefgh ab. A bcdefgh. C"]
 
@@ -38,9 +39,11 @@ def test_translations_come_in_the_order_of_the_texts_and_each_as_alone(translato
     assert texts_of(translator, TEXTS) == [texts_of(translator, [text])[0] for text in TEXTS]
 
 
-@pytest.mark.parametrize("demands", [Demands(), Demands(Glossary((Entry("ab", ("jig",)),)))], ids=["free", "led"])
+@pytest.mark.parametrize(
+    "demands", [Constraints(), Constraints(Glossary((Entry("ab", ("jig",)),)))], ids=["free", "led"]
+)
 def test_texts_that_nobody_waits_for_any_more_end_and_the_others_come_as_ever(
-    translator: Translator, demands: Demands
+    translator: Translator, demands: Constraints
 ) -> None:
     expected = translator.translate(TEXTS, demands=demands, max_new_tokens=20)
     n_steps = 0
@@ -66,7 +69,7 @@ def test_led_search_goes_little_further_than_the_draft(
     translator = Translator(model, characters, DecodingSettings(beam_size=3))
     (draft,) = translator.translate([text])
     lengths: list[int] = []
-    wish = Demands(Glossary((Entry("abcdefgh", ("jig",)),)))
+    wish = Constraints(Glossary((Entry("abcdefgh", ("jig",)),)))
     (led,) = translator.translate([text], demands=wish, watch=lambda _, extension: lengths.append(extension.length))
     assert led.candidates[0].outcomes[0].state == "forced" and lengths.count(1) == 2
     n_tokens = len(draft.candidates[0].pieces)
@@ -78,7 +81,7 @@ def test_a_draft_that_is_as_likely_with_the_wished_word_is_searched_no_further(
     translator: Translator, monkeypatch: pytest.MonkeyPatch, loss: float, n_searches: int
 ) -> None:
     begun: list[object] = []
-    monkeypatch.setattr(searching, "beam_search", lambda *each, **how: begun.append(each) or beam_search(*each, **how))
+    monkeypatch.setattr(search, "beam_search", lambda *each, **how: begun.append(each) or beam_search(*each, **how))
 
     def swapped(_: Revision, asked: object, written: Sequence[Hypothesis], *how: object) -> list[Hypothesis | None]:
         tokens = tuple(translator.tokenizer.encode("jig"))
@@ -86,22 +89,24 @@ def test_a_draft_that_is_as_likely_with_the_wished_word_is_searched_no_further(
         return [Hypothesis(tokens, 4 * each, each, "end", (each,) * 4)]
 
     monkeypatch.setattr(Revision, "swapped", swapped)
-    (found,) = translator.translate(["abc"], demands=Demands(Glossary((Entry("abc", ("jig",)),))))
+    (found,) = translator.translate(["abc"], demands=Constraints(Glossary((Entry("abc", ("jig",)),))))
     assert len(begun) == n_searches
     assert found.candidates[0].outcomes[0].state == "forced" and (found.text == "jig" or n_searches > 1)
 
 
 @pytest.mark.parametrize(("limit", "fits"), [(None, True), (6, True), (5, False)])
 def test_a_swapped_draft_keeps_to_the_limit(translator: Translator, limit: int | None, fits: bool) -> None:
-    encode, wish = translator.tokenizer.encode, Wish(0, 3, ("jig",), False)
+    encode, wish = translator.tokenizer.encode, Constraint(0, 3, ("jig",), False)
     draft = Hypothesis(tuple(encode("ab c")), -4.0, -1.0, "end", (-1.0,) * 5)
-    asked = Asked(Job("abc", Demands()), (wish,), None, Draft(((wish, Word("ab", 0, 2)),), (), frozenset()))
+    asked = ConstrainedSegment(
+        Segment("abc", Constraints()), (wish,), None, DraftReport(((wish, TargetWord("ab", 0, 2)),), (), frozenset())
+    )
     (found,) = Revision(translator.model, translator.tokenizer).swapped([asked], [draft], 1.0, limit)
     assert (found is not None) == fits and (found is None or found.tokens == tuple(encode("jig c")))
 
 
 def test_a_draft_of_nothing_can_miss_a_word(translator: Translator) -> None:
-    hiding = Hiding([1, 2, translator.tokenizer.end_id], (), range(1))
+    hiding = HiddenSource([1, 2, translator.tokenizer.end_id], (), range(1))
     assert Scorer(translator.model, translator.tokenizer).log_probs([hiding, hiding]) == [[], []]
 
 
@@ -109,10 +114,10 @@ def test_a_draft_of_nothing_can_miss_a_word(translator: Translator) -> None:
 def test_two_processes_say_what_one_says(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = translator.translate(TEXTS, n_best=2)
     begun: list[object] = []
-    monkeypatch.setattr(sharing, "_may_copy", lambda: True)
-    monkeypatch.setattr(searching, "beam_search", lambda *each, **how: begun.append(each) or beam_search(*each, **how))
+    monkeypatch.setattr(worker_processes, "_can_fork", lambda: True)
+    monkeypatch.setattr(search, "beam_search", lambda *each, **how: begun.append(each) or beam_search(*each, **how))
     monkeypatch.setattr(translating, "WORTH_SHARING", 2)
-    translator.share_out(2)
+    translator.use_processes(2)
     assert translator.translate(TEXTS, n_best=2) == alone
     assert len(multiprocessing.active_children()) == 1 and len(begun) == 1  # the other search was elsewhere
     assert translator.translate(TEXTS[:2]) == [replace(each, candidates=each.candidates[:1]) for each in alone[:2]]
@@ -121,12 +126,10 @@ def test_two_processes_say_what_one_says(translator: Translator, monkeypatch: py
 
 def test_search_is_as_the_settings_have_it(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[BeamSettings] = []
-    monkeypatch.setattr(
-        searching, "beam_search", lambda *each, **how: seen.append(each[2]) or beam_search(*each, **how)
-    )
-    translator.defaults = DecodingSettings(beam_size=2, outlook=2.0, length_penalty=0.5)
+    monkeypatch.setattr(search, "beam_search", lambda *each, **how: seen.append(each[2]) or beam_search(*each, **how))
+    translator.defaults = DecodingSettings(beam_size=2, beam_patience=2.0, length_penalty=0.5)
     translator.translate(["abc"])
-    assert [(each.beam_size, each.outlook, each.length_penalty) for each in seen] == [(2, 2.0, 0.5)]
+    assert [(each.beam_size, each.beam_patience, each.length_penalty) for each in seen] == [(2, 2.0, 0.5)]
 
 
 def test_different_texts_have_different_translations(translator: Translator) -> None:
@@ -143,7 +146,7 @@ def test_a_text_longer_than_the_reach_is_translated_sentence_by_sentence(transla
     (whole,) = translator.translate(["abcdefgh ab.  A bcdefgh. C"])
     first, second, third = texts_of(translator, ["abcdefgh ab.", "A bcdefgh.", "C"])
     assert whole.text == f"{first}  {second} {third}"
-    assert "translated in parts of less than 24 tokens, as the model has learned to read" in whole.warnings
+    assert "translated in parts: the text is longer than the 24 tokens the model reads at once" in whole.warnings
 
 
 def test_the_longest_source_of_training_is_the_reach(
@@ -193,7 +196,7 @@ def test_a_translation_that_does_not_end_is_marked(
         model.output.bias[characters.end_id] = -1000.0
     short, long = Translator(model, characters).translate(["a", "abcdefghij"])
     assert short.candidates[0].finish == "length"
-    assert short.warnings[0] == "the translation did not come to an end and was cut"
+    assert short.warnings[0] == "the translation reached the length limit and was cut off"
     assert (len(short.text), len(long.text)) == (2 * 2 + 20, 2 * 11 + 20)
 
 
@@ -222,7 +225,7 @@ def test_the_models_mode_is_as_before(translator: Translator) -> None:
 
 def test_a_prefix_that_is_longer_than_a_translation_can_be_is_refused(translator: Translator) -> None:
     for ask in (lambda p: translator.translate(["abc"], prefixes=p), lambda p: translator.alternatives("abc", p)):
-        with pytest.raises(UsageError, match="a prefix of 30 tokens: this model writes 24"):
+        with pytest.raises(UsageError, match=r"prefix has 30 tokens.*24"):
             ask("a" * 30)
 
 

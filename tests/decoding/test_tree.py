@@ -5,12 +5,12 @@ from collections.abc import Callable
 import pytest
 
 from penwright.config import DecodingSettings
-from penwright.decoding import Translator
-from penwright.decoding.obeying.demands import Demands
-from penwright.decoding.obeying.glossary import Entry, Glossary
-from penwright.decoding.tree import BeamTree, Node
-from penwright.models import EncoderDecoder
+from penwright.inspection.beams import BeamTree, Node
+from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.tokenizers import Tokenizer
+from penwright.translation.constraints.glossary import Entry, Glossary
+from penwright.translation.constraints.requirements import Constraints
+from penwright.translation.translator import Translator
 
 BEAMS = 3
 
@@ -49,7 +49,7 @@ def test_what_led_nowhere_has_no_child_and_what_was_kept_has_one_or_ended(transl
 
 def test_of_a_draft_and_the_search_with_the_words_it_missed_the_second_is_kept(translator: Translator) -> None:
     tree = BeamTree()
-    demands = Demands(Glossary((Entry("cab", ("Beg",)),)))
+    demands = Constraints(Glossary((Entry("cab", ("Beg",)),)))
     (translation,) = translator.translate(["a bad cab"], demands=demands, watch=tree)
     assert translation.candidates[0].outcomes[0].state == "forced"
     nodes = tree.nodes(translator.tokenizer)

@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from penwright.config import DecodingSettings
-from penwright.decoding import Translator
-from penwright.decoding.obeying.demands import Demands
-from penwright.decoding.obeying.glossary import Entry, Glossary
 from penwright.errors import PenwrightError, UsageError
-from penwright.models import EncoderDecoder
-from penwright.tokenizers import Tokenizer, train_tokenizer
+from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.training import train_tokenizer
+from penwright.translation.constraints.glossary import Entry, Glossary
+from penwright.translation.constraints.requirements import Constraints
+from penwright.translation.translator import Translator
 
 TEXT = "the dog sees a cat near his house and the cat runs away from it, so he barks. " * 3
 
@@ -41,7 +42,7 @@ def test_no_character_breaks_off_however_a_translation_is_found(translator: Tran
     found += translator.translate(texts, max_new_tokens=limit, prefixes="é")
     if limit is None:
         found += translator.diverse(texts, 3) + translator.sample(texts, 3, DecodingSettings(temperature=2.0))
-        found += translator.translate(texts, demands=Demands(Glossary((Entry("dog", ("漢字",)),))))
+        found += translator.translate(texts, demands=Constraints(Glossary((Entry("dog", ("漢字",)),))))
     written = "".join(candidate.text for each in found for candidate in each.candidates)
     written += "".join(each.text + each.word for each in translator.alternatives("the dog", "a house ", n=9))
     assert "\N{REPLACEMENT CHARACTER}" not in written and len(written.encode()) > len(written)

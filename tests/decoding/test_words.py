@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penwright.decoding.words import joined, pieces_of_words, token_sizes, whole, word_spans
-from penwright.tokenizers import Tokenizer, train_tokenizer
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.training import train_tokenizer
+from penwright.translation.words import complete_last_word, joined, pieces_of_words, token_sizes, word_spans
 
 
 def cut(text: str) -> list[str]:
@@ -51,7 +52,7 @@ def test_words_are_in_order_and_leave_out_white_space_alone(text: str) -> None:
     ("text", "expected"), [("", ""), ("dog", "dog "), ("dog ", "dog "), ("猫", "猫"), ("น้ำ", "น้ำ")]
 )
 def test_a_whole_beginning_ends_in_a_space_where_the_script_has_spaces(text: str, expected: str) -> None:
-    assert whole(text) == expected
+    assert complete_last_word(text) == expected
 
 
 def test_what_a_token_holds_stays_together() -> None:

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from penwright.config import ModelSettings
 from penwright.data.batches import LabelledBatch
-from penwright.evaluation.calibration import calibration, calibration_of
-from penwright.models import EncoderOnly
+from penwright.evaluation.classification import calibration, compute_calibration
+from penwright.model.encoder_only import EncoderOnly
 
 
 def test_accuracy_is_counted_among_texts_that_it_was_as_sure_about() -> None:
-    found = calibration_of(np.array([0.55, 0.58, 0.95, 0.9, 1.0]), np.array([True, False, True, True, False]))
+    found = compute_calibration(np.array([0.55, 0.58, 0.95, 0.9, 1.0]), np.array([True, False, True, True, False]))
     low, high = found.bins
     assert (low.low, low.high, low.n, low.accuracy, low.confidence) == (0.5, 0.6, 2, 0.5, pytest.approx(0.565))
     assert (high.low, high.high, high.n, high.accuracy) == (0.9, 1.0, 3, pytest.approx(2 / 3))
@@ -22,7 +22,9 @@ def test_accuracy_is_counted_among_texts_that_it_was_as_sure_about() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), max_size=50))
 def test_every_text_is_in_one_bin(texts: list[tuple[float, bool]]) -> None:
-    found = calibration_of(np.array([c for c, _ in texts], dtype=float), np.array([r for _, r in texts], dtype=bool))
+    found = compute_calibration(
+        np.array([c for c, _ in texts], dtype=float), np.array([r for _, r in texts], dtype=bool)
+    )
     assert sum(each.n for each in found.bins) == found.n == len(texts)
     assert all(each.low - 1e-9 <= each.confidence <= each.high + 1e-9 for each in found.bins)
     assert 0 <= found.error <= 1

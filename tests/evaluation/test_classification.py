@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from penwright.evaluation.classification import classification_scores, classified
+from penwright.evaluation.classification import classification_scores, confusion_and_nll
 
 
 def scores_of(counts: list[list[int]]) -> dict[str, float]:
@@ -16,7 +16,7 @@ def test_accuracy_is_the_share_on_the_diagonal() -> None:
 def test_accuracy_tells_how_far_chance_may_have_moved_it() -> None:
     accuracy = classification_scores(np.array([[40, 10], [10, 40]]))[0]
     assert accuracy.standard_error == pytest.approx(100 * (0.8 * 0.2 / 100) ** 0.5)
-    assert accuracy.note == "% of 100 examples, give or take 4.0"
+    assert accuracy.note == "% of 100 examples, standard error 4.0"
 
 
 def test_macro_f1_is_the_plain_mean_over_labels() -> None:
@@ -37,7 +37,7 @@ def test_a_label_without_examples_does_not_count() -> None:
 def test_confusion_counts_every_example_in_its_row() -> None:
     log_probs = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)).log_softmax(-1)
     labels = torch.tensor([0, 2, 2, 1])
-    counts, total = classified(log_probs, labels)
+    counts, total = confusion_and_nll(log_probs, labels)
     assert counts.sum(1).tolist() == [1, 1, 2]
     assert counts.sum(0).tolist() == torch.bincount(log_probs.argmax(-1), minlength=3).tolist()
     assert total.n_targets == 4 and total.nats == pytest.approx(-float(log_probs[range(4), labels].sum()))

@@ -8,8 +8,8 @@ from penwright.config import ModelSettings
 from penwright.data.batches import IGNORED, TextBatch
 from penwright.data.batching import Markers, TextBatches
 from penwright.data.store import Column
-from penwright.evaluation.perplexity import Surprise, baselines, surprise, text_scores
-from penwright.models import DecoderOnly
+from penwright.evaluation.perplexity import NegativeLogLikelihood, baselines, negative_log_likelihood, text_scores
+from penwright.model.decoder_only import DecoderOnly
 
 CPU = torch.device("cpu")
 
@@ -29,12 +29,12 @@ def test_surprise_is_the_summed_negative_log_probability(model: DecoderOnly) -> 
     tokens, targets = torch.randint(0, 8, (2, 5)), torch.randint(0, 8, (2, 5))
     with torch.no_grad():
         expected = -model.eval()(tokens).log_softmax(-1).gather(-1, targets[..., None]).sum()
-    found = surprise(model, [TextBatch(10, tokens, targets, None)], CPU)
+    found = negative_log_likelihood(model, [TextBatch(10, tokens, targets, None)], CPU)
     assert found.nats == pytest.approx(float(expected), rel=1e-5) and found.n_targets == 10
 
 
 def test_surprise_does_not_depend_on_how_the_windows_are_batched(model: DecoderOnly) -> None:
-    one, many = (surprise(model, batches_of(100, rows).in_order(), CPU) for rows in (1, 5))
+    one, many = (negative_log_likelihood(model, batches_of(100, rows).in_order(), CPU) for rows in (1, 5))
     assert one.n_targets == many.n_targets == 101
     assert one.nats == pytest.approx(many.nats, rel=1e-5)
 
@@ -42,23 +42,26 @@ def test_surprise_does_not_depend_on_how_the_windows_are_batched(model: DecoderO
 def test_ignored_targets_do_not_count(model: DecoderOnly) -> None:
     tokens = torch.randint(0, 8, (1, 4))
     some = torch.tensor([[3, IGNORED, 11, 5]])
-    found = surprise(model, [TextBatch(3, tokens, some, None)], CPU, ignored=11)
+    found = negative_log_likelihood(model, [TextBatch(3, tokens, some, None)], CPU, ignored=11)
     assert found.n_targets == 2
 
 
 def test_evaluation_leaves_training_mode_as_it_was(model: DecoderOnly) -> None:
     model.train()
-    surprise(model, batches_of(20, 1).in_order(), CPU)
+    negative_log_likelihood(model, batches_of(20, 1).in_order(), CPU)
     assert model.training
 
 
 def test_bits_per_byte_count_the_bytes_of_the_text_whatever_the_tokens() -> None:
-    scores = {score.name: score.value for score in text_scores(Surprise(nats=8 * log(2), n_targets=4), n_bytes=16)}
+    scores = {
+        score.name: score.value
+        for score in text_scores(NegativeLogLikelihood(nats=8 * log(2), n_targets=4), n_bytes=16)
+    }
     assert scores == pytest.approx({"nats per token": 2 * log(2), "bits per byte": 0.5})
 
 
 def test_an_unknown_character_is_not_cheaper_than_one_of_all_characters() -> None:
-    known, unknown = (text_scores(Surprise(nats=8 * log(2), n_targets=4), 16, n)[1] for n in (0, 2))
+    known, unknown = (text_scores(NegativeLogLikelihood(nats=8 * log(2), n_targets=4), 16, n)[1] for n in (0, 2))
     assert unknown.value - known.value == pytest.approx(2 * 17.3 / 16, abs=0.01)
     assert "2 unknown characters" in unknown.note
 

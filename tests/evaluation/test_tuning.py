@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from penwright.config import DecodingSettings, ModelSettings
-from penwright.decoding import Translator
 from penwright.errors import PenwrightError
-from penwright.evaluation.tuning import COVERAGE_PENALTIES, LENGTH_PENALTIES, tune, tuned
-from penwright.models import EncoderDecoder
-from penwright.tokenizers import train_tokenizer
+from penwright.evaluation.tuning import COVERAGE_PENALTIES, LENGTH_PENALTIES, apply_trial, tune
+from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.tokenizers.training import train_tokenizer
+from penwright.translation.translator import Translator
 
 SOURCES = ["abc d", "dcba", "a b c", "dd aa bb"] * 6
 
@@ -47,4 +47,4 @@ def test_settings_of_another_run_of_the_search_can_be_found_again(translator: Tr
     translator.defaults = usual
     tuning = tune(translator, SOURCES, references)
     assert tuning.after >= tuning.before
-    assert tuned(usual, tuning.trials[0]).length_penalty == tuning.trials[0].length_penalty
+    assert apply_trial(usual, tuning.trials[0]).length_penalty == tuning.trials[0].length_penalty

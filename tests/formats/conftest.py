@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from penwright.config import ModelSettings, Table, Task, merge
-from penwright.models import Model, make_model
-from penwright.tokenizers import Tokenizer, train_tokenizer
+from penwright.model import Model, make_model
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.training import train_tokenizer
 
 SMALL: Table = {
     "d_model": 32,

@@ -7,9 +7,11 @@ import pytest
 import torch
 import transformers
 
-from penwright.decoding import BeamSettings, Translating, beam_search
+from penwright.decoding.batches import TargetBatch
+from penwright.decoding.beam_search import beam_search
+from penwright.decoding.hypotheses import BeamSettings
 from penwright.formats.huggingface import load_huggingface
-from penwright.models import EncoderDecoder
+from penwright.model.encoder_decoder import EncoderDecoder
 
 PAD, END, LONGEST = 1, 2, 20
 SOURCES = [[7, 8, 9, 2], [20, 21, 22, 23, 24, 2], [5, 2]]
@@ -45,8 +47,8 @@ def test_scores_and_translations_are_those_of_transformers(
     theirs.save_pretrained(tmp_path)
     ours = load_huggingface(tmp_path)
     assert isinstance(ours, EncoderDecoder)
-    rows = Translating(ours.eval(), SOURCES, start_id=PAD, max_new_tokens=LONGEST)
-    settings = BeamSettings(beam_size, beam_size, length_penalty, outlook=inf)
+    rows = TargetBatch(ours.eval(), SOURCES, start_id=PAD, max_new_tokens=LONGEST)
+    settings = BeamSettings(beam_size, beam_size, length_penalty, beam_patience=inf)
     found = beam_search(rows, [LONGEST] * len(SOURCES), settings, end_id=END)
     for source, hypotheses in zip(SOURCES, found, strict=True):
         generated = theirs.generate(

@@ -7,14 +7,15 @@ import pytest
 import torch
 
 from penwright.config import Table
-from penwright.decoding.beam import beam_search
-from penwright.decoding.choosing.sampling import Chances, Sampling
-from penwright.decoding.decodable import Continuing, Translating
-from penwright.decoding.generate import generate
+from penwright.decoding.batches import PromptBatch, TargetBatch
+from penwright.decoding.beam_search import beam_search
+from penwright.decoding.generation_loop import generate
 from penwright.decoding.hypotheses import BeamSettings
+from penwright.decoding.sampling.sampler import RowRng, Sampling
 from penwright.errors import PenwrightError
 from penwright.formats.ctranslate2 import save_ctranslate2
-from penwright.models import DecoderOnly, EncoderDecoder
+from penwright.model.decoder_only import DecoderOnly
+from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.tokenizers import Tokenizer
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="the extra penwright[ctranslate2] is not installed")
@@ -80,8 +81,8 @@ def test_a_writer_writes_the_same(prompt, random_model, tokenizer, tmp_path):
     model = random_model("generate", tokenizer)
     engine = exported_generator(model, tokenizer, tmp_path)
     ids = [tokenizer.start_id, *tokenizer.encode(prompt)]
-    writing = Continuing(model, [ids], 12)
-    steps = list(generate(writing, Sampling(), Chances(0, [0]), end_id=tokenizer.end_id, max_new_tokens=12))
+    writing = PromptBatch(model, [ids], 12)
+    steps = list(generate(writing, Sampling(), RowRng(0, [0]), end_id=tokenizer.end_id, max_new_tokens=12))
     (result,) = engine.generate_batch(
         [spelled(tokenizer, ids)],
         max_length=12,
@@ -119,7 +120,7 @@ def test_a_translator_translates_the_same(beam_size, random_model, tokenizer, aw
     engine = exported_translator(model, tokenizer, tmp_path)
     sources = [tokenizer.encode(text)[:20] for text in awkward]
     read = [[*ids, tokenizer.end_id] for ids in sources]
-    writing = Translating(model, read, start_id=tokenizer.start_id, max_new_tokens=15)
+    writing = TargetBatch(model, read, start_id=tokenizer.start_id, max_new_tokens=15)
     ours = beam_search(writing, [15] * len(sources), BeamSettings(beam_size), end_id=tokenizer.end_id)
     theirs = engine.translate_batch(
         [spelled(tokenizer, ids) for ids in sources], beam_size=beam_size, max_decoding_length=15, return_scores=True

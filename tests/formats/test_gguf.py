@@ -10,8 +10,8 @@ import torch
 from penwright.config import Table
 from penwright.errors import PenwrightError
 from penwright.formats.gguf import save_gguf
-from penwright.models import DecoderOnly
-from penwright.tokenizers import train_tokenizer
+from penwright.model.decoder_only import DecoderOnly
+from penwright.tokenizers.training import train_tokenizer
 
 pytest.importorskip("gguf", reason="the extra penwright[gguf] is not installed")
 xllamacpp = pytest.importorskip("xllamacpp", reason="xllamacpp, which runs llama.cpp, is not installed")
@@ -113,7 +113,7 @@ def test_what_it_cannot_hold_is_named(changes, named, random_model, bpe, tmp_pat
 @pytest.mark.parametrize("kind", ["characters", "bytes", "unigram"])
 def test_tokenizers_without_an_equal_are_refused(kind, random_model, awkward, tmp_path):
     tokenizer = train_tokenizer(kind, awkward, 300 if kind == "unigram" else None)
-    with pytest.raises(PenwrightError, match=f"tokenizer of {kind}"):
+    with pytest.raises(PenwrightError, match=f"tokenizer of type {kind}"):
         save_gguf(random_model("generate", tokenizer), tokenizer, tmp_path)
 
 

@@ -5,11 +5,17 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from penwright.classification.classifier import Classifier
 from penwright.config import ModelSettings, Table, Task, merge
-from penwright.decoding import Classifier, Generator, Translator
+from penwright.generation.generator import Generator
 from penwright.inspection import Inspector
-from penwright.models import DecoderOnly, EncoderDecoder, EncoderOnly, make_model
-from penwright.tokenizers import Tokenizer, train_tokenizer
+from penwright.model import make_model
+from penwright.model.decoder_only import DecoderOnly
+from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.encoder_only import EncoderOnly
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.training import train_tokenizer
+from penwright.translation.translator import Translator
 
 SMALL: Table = {
     "d_model": 24,

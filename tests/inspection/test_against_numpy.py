@@ -8,7 +8,7 @@ import pytest
 
 from penwright.config import Table, Task
 from penwright.inspection import Inspector
-from penwright.inspection.reading import Reading
+from penwright.inspection.forward_pass import ForwardPass
 
 Make = Callable[..., Inspector]
 Array = np.ndarray
@@ -17,7 +17,7 @@ Array = np.ndarray
 class Plain:
     """One pass over one text; `steps` keeps what every head computes, `stream` what each block gives at last."""
 
-    def __init__(self, inspector: Inspector, reading: Reading):
+    def __init__(self, inspector: Inspector, reading: ForwardPass):
         self.model = inspector.model
         self.settings = inspector.model.settings
         self.weights = {
@@ -59,7 +59,7 @@ class Plain:
             if encoded is not None:
                 at = f"{block}.cross_attention"
                 x = self.residual(f"{block}.cross", x, lambda y, at=at: self.attend(at, y, encoded))
-            x = self.residual(f"{block}.feed_forward", x, lambda y, at=f"{block}.feed_forward": self.feed(at, y))
+            x = self.residual(f"{block}.feed_forward", x, lambda y, at=f"{block}.feed_forward": self.prefetcher(at, y))
             self.stream.append(x)
         return self.norm(f"{name}.norm", x) if self.settings.norm_position == "pre" else x
 
@@ -77,7 +77,7 @@ class Plain:
     def linear(self, name: str, x: Array) -> Array:
         return x @ self.weights[f"{name}.weight"].T + self.weights.get(f"{name}.bias", 0.0)
 
-    def feed(self, name: str, x: Array) -> Array:
+    def prefetcher(self, name: str, x: Array) -> Array:
         up = self.linear(f"{name}.up", x)
         if self.settings.feed_forward == "relu":
             return self.linear(f"{name}.down", up.clip(0))
@@ -94,7 +94,7 @@ class Plain:
         if itself and self.settings.qk_norm:
             queries, keys = self.norm(f"{name}.query_norm", queries), self.norm(f"{name}.key_norm", keys)
         if itself and self.settings.positions.type == "rotary":
-            queries, keys = self.turn(queries), self.turn(keys)
+            queries, keys = self.transition(queries), self.transition(keys)
         keys, values = (np.repeat(y, n_heads // len(y), 0) for y in (keys, values))
         scores = queries @ keys.transpose(0, 2, 1)
         scaled = scores / sqrt(d_head)
@@ -110,7 +110,7 @@ class Plain:
         self.steps[name] = dict(zip(names, parts, strict=True))
         return self.linear(f"{name}.output", output.transpose(1, 0, 2).reshape(len(x), -1))
 
-    def turn(self, x: Array) -> Array:
+    def transition(self, x: Array) -> Array:
         half = x.shape[-1] // 2
         angles = np.arange(x.shape[1])[:, None] * self.settings.positions.base ** -(np.arange(half) / half)
         turned = (x[..., :half] + 1j * x[..., half:]) * np.exp(1j * angles)

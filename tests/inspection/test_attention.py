@@ -8,15 +8,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penwright.classification.classifier import Classifier
 from penwright.config import Table, Task
-from penwright.decoding import Classifier
 from penwright.errors import UsageError
 from penwright.inspection import Inspector
 from penwright.inspection import head_statistics as of
-from penwright.inspection.attention_maps import pack, unpack
-from penwright.inspection.reading import scores
-from penwright.inspection.rollout import rollout
-from penwright.layers.recording import record_attention
+from penwright.inspection.attention_maps import pack, rollout, unpack
+from penwright.inspection.forward_pass import scores
+from penwright.model.attention_recording import record_attention
 
 Make = Callable[..., Inspector]
 
@@ -64,7 +63,7 @@ def test_the_layers_asked_for_are_those_of_all_layers(
     for whole, part in zip(every.parts, second.parts, strict=True):
         assert (whole.name, part.layers) == (part.name, (1,))
         np.testing.assert_array_equal(part.weights, whole.weights[1:])
-    with pytest.raises(UsageError, match="layers are called 0 to 1"):
+    with pytest.raises(UsageError, match=r"layer 7: .*0 to 1"):
         inspected.attention(*asked, layers=[7])
 
 

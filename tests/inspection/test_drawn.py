@@ -70,7 +70,7 @@ def test_the_page_of_each_shape_opens_from_a_file(
     page.wait_for_selector("main[data-ready]")
     assert page.locator("section h2").count() >= 6
     page.locator(".pw-grid button, .pw-grid [role=button]").first.click()
-    assert "looks" in page.inner_text("main")
+    assert "not why" in page.locator(".pw-caution").first.inner_text()
 
 
 def test_every_result_is_a_view_that_opens_and_a_picture_where_there_is_one(

@@ -15,8 +15,9 @@ from penwright.errors import UsageError
 from penwright.inspection import Inspector, as_record
 from penwright.inspection.embeddings import cosines, nearest, plane
 from penwright.inspection.tokens import tokens_of
-from penwright.tokenizers import Tokenizer, train_tokenizer
+from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.tokenizer import well_formed
+from penwright.tokenizers.training import train_tokenizer
 
 Make = Callable[..., Inspector]
 HARD = ["", " ", "\n\n", "\0", "a\u2028b", "naïve 🦊🦊", "\ud83d", "</s><pad>", "é" * 50, "the fox " * 40]
@@ -161,7 +162,7 @@ def test_special_tokens_have_no_share_and_tokens_to_come_have_none(inspector: Ma
 def test_what_a_token_adds_is_lost_without_it(inspector: Make, asked: tuple[str, str | None], task: Task) -> None:
     inspected = inspector(task)
     if task != "classify":
-        with pytest.raises(UsageError, match="of what a classifier reads"):
+        with pytest.raises(UsageError, match="needs a classifier"):
             inspected.leaving_out(asked[0])
         return
     found = inspected.leaving_out("abc", "fair")

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 
 from penwright.config import ModelSettings
-from penwright.layers.attention import CAUSAL_BLOCK, Attention, fused_attention, plain_attention
-from penwright.layers.mask import KernelMask, Mask
+from penwright.model.attention import CAUSAL_BLOCK, Attention, fused_attention, plain_attention
+from penwright.model.mask import KernelMask, Mask
 
 CAUSAL = Mask(causal=True).resolve(torch.arange(5)[None], 5)
 

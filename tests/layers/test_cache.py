@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from penwright.config import ModelSettings
-from penwright.layers.attention import KeysValues
-from penwright.layers.cache import Cache, LayerCache, OpenCache, positions_of, room_for
+from penwright.model.attention import KeysValues
+from penwright.model.cache import Cache, ContinuousCache, LayerCache, positions_of, room_for
 
 SETTINGS = ModelSettings.model_validate({"d_model": 8, "n_heads": 2})
 NEW = torch.zeros(3, 2, dtype=torch.long)
@@ -60,7 +60,7 @@ def test_a_cache_has_the_precision_of_the_model() -> None:
 def test_an_open_cache_keeps_what_its_rows_hold(plan: list[tuple[int, list[int]]]) -> None:
     settings = ModelSettings.model_validate({"d_model": 4, "n_heads": 1, "n_layers": 2, "context_length": 150})
     like, number = torch.zeros(1), 1.0
-    cache, expected = OpenCache(settings, 2, 150, like), []
+    cache, expected = ContinuousCache(settings, 2, 150, like), []
     for n_leaving, coming in plan:
         kept = list(range(n_leaving, len(expected)))[::-1]
         cache.select(torch.tensor(kept, dtype=torch.long))

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from penwright.config import ModelSettings
 from penwright.errors import PenwrightError
-from penwright.layers.cache import Cache, positions_of
-from penwright.layers.positions import Rotary, Sinusoidal, SinusoidLayout
-from penwright.models.embedding import Embedding
+from penwright.model.cache import Cache, positions_of
+from penwright.model.embedding import Embedding
+from penwright.model.positions import Rotary, Sinusoidal, SinusoidLayout
 
 WIDTH = 8
 

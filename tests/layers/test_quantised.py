@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from penwright.config import ModelSettings
-from penwright.layers.quantised import BLOCK, Int8Linear, both_ways, packed_weights, quantise, to_precision
-from penwright.models import DecoderOnly
+from penwright.model.decoder_only import DecoderOnly
+from penwright.model.quantised import BLOCK, Int8Linear, int8_product, packed_weights, quantise, to_precision
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -63,5 +63,5 @@ def test_packed_weights_give_the_same_products(width: int, columns: int) -> None
     packed, offsets, scales = packed_weights(layer.whole, layer.scale)
     assert packed.shape[0] * BLOCK == len(offsets) == len(scales)
     found = torch.ops.penwright.int8_product(rows, packed, offsets, scales, columns)
-    assert torch.equal(found, both_ways(rows, layer.whole, layer.scale.float()))
+    assert torch.equal(found, int8_product(rows, layer.whole, layer.scale.float()))
     assert torch.equal(offsets[:columns], 128 * layer.whole.sum(1, dtype=torch.int32))

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from penwright.config import ModelSettings, Table
-from penwright.models import DecoderOnly, EncoderDecoder
-from penwright.models.embedding import Embedding
+from penwright.model.decoder_only import DecoderOnly
+from penwright.model.embedding import Embedding
+from penwright.model.encoder_decoder import EncoderDecoder
 
 VOCABULARY, WIDTH = 11, 8
 

@@ -8,12 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from penwright.config import ModelSettings, Table, Task, merge
-from penwright.layers.attention import Attention
-from penwright.layers.block import Block, Pass
-from penwright.layers.mask import KernelMask, Mask
-from penwright.layers.positions import rotary_positions
-from penwright.models import DecoderOnly, EncoderDecoder, EncoderOnly, Model, make_model
-from penwright.models.size import size_of
+from penwright.model import Model, make_model
+from penwright.model.attention import Attention
+from penwright.model.block import Block, ForwardContext
+from penwright.model.decoder_only import DecoderOnly
+from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.encoder_only import EncoderOnly
+from penwright.model.mask import KernelMask, Mask
+from penwright.model.positions import rotary_positions
+from penwright.model.size import size_of
 
 VOCABULARY, LABELS = 23, 3
 SMALL: Table = {
@@ -119,7 +122,7 @@ def test_the_gradients_of_a_block_are_those_of_finite_differences(variant: str, 
     positions = torch.arange(4)[None]
     rotary = rotary_positions(settings)
     mask = Mask(causal=True, window=settings.window).resolve(positions, 4)
-    here = Pass(positions, 4, mask, rotary.double()(positions) if rotary else None)
+    here = ForwardContext(positions, 4, mask, rotary.double()(positions) if rotary else None)
     names = [name for name, _ in block.named_parameters()]
 
     def run(x: Tensor, source: Tensor, *parameters: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from penwright.config import ModelSettings, Task
-from penwright.models import make_model
+from penwright.model import make_model
 
 SMALL = {"d_model": 64, "n_layers": 3, "n_heads": 4}
 

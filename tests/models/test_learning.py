@@ -8,7 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from penwright.config import ModelSettings, Table
-from penwright.models import DecoderOnly, EncoderDecoder, EncoderOnly
+from penwright.model.decoder_only import DecoderOnly
+from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.encoder_only import EncoderOnly
 
 LETTERS, LENGTH, START, COUNTED = 8, 6, 0, 1
 Task = Callable[[int], tuple[Tensor, Tensor]]  # a number of examples to their logits and targets

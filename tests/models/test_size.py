@@ -3,7 +3,7 @@
 import pytest
 
 from penwright.config import ModelSettings
-from penwright.models.size import size_of
+from penwright.model.size import size_of
 
 
 def named(size: str, **changes: object) -> ModelSettings:

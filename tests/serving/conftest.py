@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
     from playwright.sync_api import Request as PageRequest
 
-    from penwright.serving.served import Shelf
+    from penwright.serving.model_worker import ModelRegistry
 
 pytest.importorskip("fastapi", reason="the server is an extra: pip install 'penwright[serve]'")
 SETTINGS = {
@@ -52,7 +52,7 @@ class Running(NamedTuple):
     """A server that is up."""
 
     address: str
-    shelf: "Shelf"
+    shelf: "ModelRegistry"
 
 
 Serving = Callable[..., Running]
@@ -61,16 +61,16 @@ Serving = Callable[..., Running]
 @pytest.fixture(scope="session")
 def serving(runs: Path) -> Iterator[Serving]:
     """Starts servers with all three, each in a thread of its own and with the limits that are given."""
-    from penwright.serving.served import Served, Shelf
+    from penwright.serving.model_worker import ModelRegistry, ModelWorker
     from penwright.serving.server import Server
     from penwright.serving.settings import ServingSettings
 
-    loaded = [Served.load(runs / kind) for kind in ("writer", "translator", "classifier")]
+    loaded = [ModelWorker.load(runs / kind) for kind in ("writer", "translator", "classifier")]
     up = []
 
     def start(**limits: Any) -> Running:
         settings = ServingSettings(**{"port": 0, "max_rows": 8, "max_characters": 5000, "drain_seconds": 1.0, **limits})
-        shelf = Shelf([Served(each.name, each.opened, each.application, settings) for each in loaded])
+        shelf = ModelRegistry([ModelWorker(each.name, each.opened, each.application, settings) for each in loaded])
         server = Server(shelf, settings)
         thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
         thread.start()

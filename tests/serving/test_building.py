@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from penwright.config import DecodingSettings
-from penwright.decoding.constraining import constraints
-from penwright.decoding.constraining.constraints import Guide
-from penwright.serving.gathering import Unwanted
+from penwright.decoding.constraints import constraints
+from penwright.decoding.constraints.constraints import CompletionConstraint
+from penwright.serving.dynamic_batching import ClientsDisconnected
 
 from .conftest import Asked, Running, Serving, eventually
 
@@ -39,13 +39,13 @@ def test_while_a_pattern_is_prepared_it_can_be_ended(name: str, server: Running)
         nonlocal calls
         calls += 1
         if calls == 3:
-            raise Unwanted("gone")
+            raise ClientsDisconnected("gone")
 
     tokenizer = server.shelf.get("writer").generator.tokenizer
     settings = DecodingSettings(pattern=PATTERNS[name])
     with pytest.raises(Exception) as ended:
-        Guide(settings, tokenizer, ["a"], 100, check)
-    assert ended.type is Unwanted or calls < 3
+        CompletionConstraint(settings, tokenizer, ["a"], 100, check)
+    assert ended.type is ClientsDisconnected or calls < 3
 
 
 @pytest.mark.parametrize("name", PATTERNS)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from penwright.refining import CALIBRATION, calibrate
+from penwright.workflows.optimize import CALIBRATION, calibrate
 
 
 def test_calibration_is_measured_on_held_out_texts_and_kept(asked: Any, runs: Path) -> None:

@@ -9,7 +9,7 @@ from time import monotonic
 
 import pytest
 
-from penwright.serving.connections import OFTEN, WINDOW, SeldomSaid, affordable
+from penwright.serving.connections import OFTEN, WINDOW, RateLimitFilter, allowed_connections
 
 from .conftest import Running, Serving, eventually
 from .test_gate import KEY, ask
@@ -82,10 +82,10 @@ def test_connections_that_say_nothing_give_way_to_others(hasty: Running) -> None
 def test_connections_leave_file_descriptors_for_other_files() -> None:
     resource = pytest.importorskip("resource")
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert affordable(1) == 1
+    assert allowed_connections(1) == 1
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, limit), most))
-        assert affordable(10**6) <= 128
+        assert allowed_connections(10**6) <= 128
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
 
@@ -127,7 +127,7 @@ def test_whoever_sends_a_large_body_without_the_key_still_hears_why(locked: Runn
 
 def test_what_is_logged_again_and_again_is_counted() -> None:
     now = [0.0]
-    seldom = SeldomSaid(lambda: now[0])
+    seldom = RateLimitFilter(lambda: now[0])
 
     def logged(text: str) -> str | None:
         record = logging.LogRecord("uvicorn.error", logging.WARNING, "", 0, text, None, None)
@@ -137,4 +137,4 @@ def test_what_is_logged_again_and_again_is_counted() -> None:
     assert logged("another") == "another"
     now[0] = WINDOW
     again = logged("no HTTP")
-    assert again is not None and f"{1000 - OFTEN} more" in again
+    assert again is not None and f"{1000 - OFTEN} similar" in again

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from penwright.errors import UsageError
-from penwright.serving.gate import Gate
 from penwright.serving.metrics import Metrics
+from penwright.serving.middleware import Middleware
 from penwright.serving.settings import ServingSettings
 
 from .conftest import Running, Serving, eventually
@@ -233,7 +233,7 @@ def test_a_port_that_is_taken_is_named(server: Running) -> None:
     from penwright.serving.settings import ServingSettings
 
     port = int(server.address.rpartition(":")[2])
-    with pytest.raises(PenwrightError, match=f"{port} cannot be listened at"):
+    with pytest.raises(PenwrightError, match=f"cannot listen on .*{port}.*--port"):
         Server(server.shelf, ServingSettings(port=port))
 
 
@@ -281,7 +281,7 @@ def test_a_failure_of_our_own_is_said_with_all_headers_and_counted_as_one() -> N
         sent.append(message)
 
     scope = {"type": "http", "path": "/score", "method": "POST", "headers": [(b"host", b"127.0.0.1:8000")]}
-    gate = Gate(failing, ServingSettings(), metrics)
+    gate = Middleware(failing, ServingSettings(), metrics)
     # In a thread of its own, since the browser of other tests keeps a loop running in this one.
     with pytest.raises(ZeroDivisionError), ThreadPoolExecutor(1) as thread:
         thread.submit(asyncio.run, gate(scope, receive, send)).result()

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the server is an extra: pip install 'penwright[serve]'")
 
-from penwright.serving.gathering import BATCH, Gathering, Unwanted, Waiting
+from penwright.serving.dynamic_batching import BATCH, ClientsDisconnected, DynamicBatcher, PendingAnswers
 
 Batches = list[tuple[str, list[str]]]
 T = TypeVar("T")
@@ -26,13 +26,13 @@ def gather(
     """The answers, and the batches in which they were made."""
     batches: Batches = []
 
-    def upper(manner: str, texts: Sequence[str], waiting: Waiting) -> list[str]:
+    def upper(manner: str, texts: Sequence[str], waiting: PendingAnswers) -> list[str]:
         batches.append((manner, list(texts)))
         return [manner + text.upper() for text in texts]
 
     async def ask() -> list[object]:
         with ThreadPoolExecutor(1) as worker:
-            gathering: Gathering[str, str] = Gathering(work or upper, worker)
+            gathering: DynamicBatcher[str, str] = DynamicBatcher(work or upper, worker)
             return await asyncio.gather(*(gathering.ask(*each) for each in questions), return_exceptions=True)
 
     return run(ask()), batches
@@ -59,7 +59,7 @@ def test_who_has_many_texts_does_not_keep_others_waiting() -> None:
 
 
 def test_an_error_reaches_all_who_wait_and_work_goes_on() -> None:
-    def fail_once(manner: str, texts: Sequence[str], waiting: Waiting) -> list[str]:
+    def fail_once(manner: str, texts: Sequence[str], waiting: PendingAnswers) -> list[str]:
         if manner == "bad":
             raise ValueError("no")
         return list(texts)
@@ -72,19 +72,19 @@ def test_an_error_reaches_all_who_wait_and_work_goes_on() -> None:
 def test_work_that_nobody_waits_for_is_stopped() -> None:
     begun, ended, left = threading.Event(), threading.Event(), threading.Event()
 
-    def work(manner: str, texts: Sequence[str], waiting: Waiting) -> list[str]:
+    def work(manner: str, texts: Sequence[str], waiting: PendingAnswers) -> list[str]:
         begun.set()
         left.wait(10)
         try:
             waiting.check()
-        except Unwanted:
+        except ClientsDisconnected:
             ended.set()
             raise
         return list(texts)
 
     async def ask_and_leave() -> None:
         with ThreadPoolExecutor(1) as worker:
-            gathering: Gathering[str, str] = Gathering(work, worker)
+            gathering: DynamicBatcher[str, str] = DynamicBatcher(work, worker)
             asking = asyncio.create_task(gathering.ask("", ["a"]))
             await asyncio.to_thread(begun.wait, 10)
             asking.cancel()
@@ -101,7 +101,7 @@ def test_who_leaves_a_batch_is_told_apart_from_those_who_stay() -> None:
     begun, left = threading.Event(), threading.Event()
     seen: list[list[bool]] = []
 
-    def work(manner: str, texts: Sequence[str], waiting: Waiting) -> list[str]:
+    def work(manner: str, texts: Sequence[str], waiting: PendingAnswers) -> list[str]:
         places = {text: number for number, text in enumerate(texts)}
         for event in (begun, left):
             seen.append([waiting.wants(places[text]) for text in ("a", "b", "c")])
@@ -112,7 +112,7 @@ def test_who_leaves_a_batch_is_told_apart_from_those_who_stay() -> None:
 
     async def ask_and_leave() -> None:
         with ThreadPoolExecutor(1) as worker:
-            gathering: Gathering[str, str] = Gathering(work, worker)
+            gathering: DynamicBatcher[str, str] = DynamicBatcher(work, worker)
             stays = asyncio.create_task(gathering.ask("", ["b"]))
             leaves = asyncio.create_task(gathering.ask("", ["a", "c"]))
             await asyncio.to_thread(begun.wait, 10)

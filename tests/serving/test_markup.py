@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penwright.serving.markup import pieces, texts_of, with_texts
+from penwright.serving.html_tags import pieces, texts_of, with_texts
 
 from .conftest import Asked, Running
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from penwright.layers.quantised import Int8Linear
+from penwright.model.quantised import Int8Linear
+from penwright.serving.model_worker import ModelWorker
 from penwright.serving.models import facts
-from penwright.serving.served import Served
-from penwright.using import load, opened
+from penwright.workflows.load import load, open_run
 
 
 @pytest.mark.parametrize("kind", ["writer", "translator", "classifier"])
@@ -16,4 +16,4 @@ def test_parameters_are_counted_in_every_precision(runs: Path, kind: str) -> Non
     rounded = load(folder, precision="int8")
     assert any(isinstance(part, Int8Linear) for part in rounded.model.modules())
     n_parameters = sum(parameter.numel() for parameter in exact.parameters())
-    assert facts(Served(kind, opened(folder), rounded)).parameters == n_parameters
+    assert facts(ModelWorker(kind, open_run(folder), rounded)).parameters == n_parameters

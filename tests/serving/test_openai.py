@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from penwright.config import DecodingSettings
-from penwright.decoding import Generator
+from penwright.generation.generator import Generator
 
 from .conftest import Asked, Running, Serving, eventually
 

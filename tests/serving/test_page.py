@@ -102,7 +102,7 @@ def test_a_screen_that_no_model_can_do_says_so(visit: Any, server: Any) -> None:
     page.goto(f"{server.address}/#/write")
     page.reload()
     page.wait_for_selector("main[data-ready='write']")
-    assert "Write needs a writer; none is served here." in page.inner_text("main")
+    assert "Write needs a writer, but none is served." in page.inner_text("main")
     assert page.get_attribute(".rail a[href='#/write']", "aria-disabled") == "true"
 
 
@@ -152,7 +152,7 @@ def test_screens_are_a_key_away_and_come_back_as_they_were_left(visit: Any) -> N
 def test_what_goes_wrong_is_said_in_words(visit: Any, status: int, body: Any, message: str) -> None:
     page = visit("#/write", expect=(f"status of {status}",))
     page.route("**/write", lambda route: route.fulfill(status=status, body=json.dumps(body)))
-    page.click("text=Write on")
+    page.click("button:has-text('Continue')")
     assert page.inner_text(".alert p") == message
     page.click(".alert button")
     assert page.locator(".alert").count() == 0
@@ -161,7 +161,7 @@ def test_what_goes_wrong_is_said_in_words(visit: Any, status: int, body: Any, me
 def test_a_server_that_goes_away_is_missed(visit: Any) -> None:
     page = visit("#/write", expect=("ERR_FAILED",))
     page.route("**/write", lambda route: route.abort())
-    page.click("text=Write on")
+    page.click("button:has-text('Continue')")
     assert "Is `penwright serve` still running?" in page.inner_text(".alert")
 
 

@@ -21,7 +21,7 @@ def test_labels_tokens_and_gap_are_those_of_the_model(visit: Any, server: Any) -
     page.wait_for_selector(".picture td")
     values = [float(text.replace("−", "-")) for text in page.locator(".picture .pw-twin td").all_inner_texts()]
     np.testing.assert_allclose(values, expected.values, rtol=0.01, atol=0.001)
-    assert "gap of completeness" in page.inner_text(".picture .pw-title")
+    assert "completeness gap" in page.inner_text(".picture .pw-title")
 
 
 def test_another_label_and_another_method_are_explained(visit: Any, server: Any) -> None:

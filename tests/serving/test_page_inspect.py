@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from penwright.inspection.comparison import compare
-from penwright.serving.served import Served
+from penwright.serving.model_worker import ModelWorker
 
 WAIT = ".shown:not([aria-busy]) > *"
 
@@ -170,7 +170,7 @@ def test_two_texts_are_laid_beside_each_other(visit: Any, server: Any) -> None:
 
 def test_two_models_are_compared_and_their_heads(visit: Any, server: Any, runs: Path) -> None:
     shelf = server.shelf
-    twin = Served(
+    twin = ModelWorker(
         "other-writer", shelf.get("writer").opened, shelf.get("writer").application, shelf.get("writer").limits
     )
     shelf._served["other-writer"] = twin

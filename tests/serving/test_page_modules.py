@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from penwright.data.scripts import joined
 from penwright.serving.app import PAGE
+from penwright.text import gap_between
 
 TEXT = "é 😀 سلام 你好\nsecond line"
 FIRST, SECOND = TEXT.splitlines()
@@ -86,7 +86,7 @@ def test_gaps_are_those_of_the_server(visit: Any) -> None:
       return gaps.map((each) => gapBetween(...each));
     }"""
     gaps = [("Hi.", "", "You?", "好。", "你"), ("好。", " ", "你", "Hi.", "You?"), ("a", "", "b", "c", "d")]
-    expected = [joined(before, gap, after, (left, right)) for before, gap, after, left, right in gaps]
+    expected = [gap_between(before, gap, after, (left, right)) for before, gap, after, left, right in gaps]
     assert visit("#/translate").evaluate(script, gaps) == expected
 
 

@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from penwright.runs import Run
-from penwright.training.wishes import is_to_stop, note_stopped
+from penwright.run.folder import Run
+from penwright.run.stop_file import is_stop_requested, mark_stopped
 
 SIZES = [("light", 1440, 900), ("dark", 390, 844)]
 PLACES = {
@@ -184,18 +184,18 @@ def test_training_is_stopped_from_the_page_after_a_question(visit: Any, runs: Pa
         button.focus()
         page.keyboard.press("Enter")
         assert page.get_by_role("dialog", name="Stop training busy?").is_visible()
-        assert page.evaluate("document.activeElement.textContent") == "Let it go on"
+        assert page.evaluate("document.activeElement.textContent") == "Keep training"
         page.wait_for_timeout(2500)  # the list is drawn anew behind the dialog
         page.keyboard.press("Enter")
-        assert not is_to_stop(Run(folder))
+        assert not is_stop_requested(Run(folder))
         assert page.evaluate("document.activeElement.ariaLabel") == "Stop training busy"
         page.keyboard.press("Enter")
         page.keyboard.press("Tab")
         page.keyboard.press("Enter")
         page.wait_for_selector(".run-list .state:has-text('stopping')")
-        assert is_to_stop(Run(folder)) and button.count() == 0
+        assert is_stop_requested(Run(folder)) and button.count() == 0
         assert page.evaluate("document.activeElement.value") == "busy", "the keyboard is still in the list"
-        note_stopped(Run(folder))
+        mark_stopped(Run(folder))
         page.wait_for_selector("li:has(input[value=busy]) .state:text-is('stopped')")
         page.wait_for_function("document.getElementById('spoken').textContent === 'busy has stopped.'")
     finally:

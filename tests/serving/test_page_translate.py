@@ -6,8 +6,8 @@ from urllib.parse import quote
 
 import numpy as np
 
-from penwright.decoding import Aligner
-from penwright.decoding.documents import translated
+from penwright.translation.alignment import Aligner
+from penwright.translation.documents import translated
 
 PLACE = "#/translate?model=translator&text="
 FILLED = ".words .sentence:not([aria-busy])"
@@ -89,7 +89,7 @@ def test_terms_are_chips_and_a_wrong_glossary_is_told(visit: Any) -> None:
     page.click(".glossary summary")
     page.click("text=Add a term")
     page.fill("[aria-label='Term']", "zwei")
-    page.fill("[aria-label='Wished words']", "couple")
+    page.fill("[aria-label='Required words']", "couple")
     page.keyboard.press("Tab")
     page.wait_for_selector(".chip:has-text('zwei → couple')")
     chips = page.locator(".chip").all_inner_texts()
@@ -102,9 +102,9 @@ def test_terms_are_chips_and_a_wrong_glossary_is_told(visit: Any) -> None:
 
 def test_the_tree_and_the_alignment_are_drawn_when_they_are_opened(visit: Any) -> None:
     page = visit_with(visit, "eins zwei")
-    page.click("summary:has-text('Where its words look')")
+    page.click("summary:has-text('Word alignment')")
     page.wait_for_selector(".pw-alignment")
-    page.click("summary:has-text('How it was found')")
+    page.click("summary:has-text('Beam search')")
     page.wait_for_selector(".pw-beam .pw-node")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from penwright.decoding.unknown import never_written
+from penwright.tokenizers.tokenizer import never_generated
 
 PLACE = "#/write?model=writer&text=It%20was&length=12&temperature=0.7&top_k=5&seed=3"
 WRITTEN = "new URLSearchParams(location.hash.split('?')[1]).get('text')"  # as the address has it
@@ -58,7 +58,7 @@ def test_the_numbers_of_a_token_are_those_of_a_plain_pass(visit: Any, server: An
     rows = page.locator(".choices tbody tr").all_inner_texts()
     best = np.argsort(-expected, kind="stable")[:10]
     assert len(rows) == 10
-    may_come = np.where(np.isin(range(len(expected)), never_written(tokenizer)), 0, expected)
+    may_come = np.where(np.isin(range(len(expected)), never_generated(tokenizer)), 0, expected)
     sharp = np.where(may_come >= np.sort(may_come)[-5], may_come, 0) ** (1 / 0.7)
     chances = (sharp / sharp.sum())[best]
     for row, token, chance in zip(rows, best, chances, strict=True):
@@ -105,7 +105,7 @@ def test_another_token_leads_on_and_the_first_way_is_kept(visit: Any, way: str) 
 
 def test_stop_frees_the_model(visit: Any, server: Any) -> None:
     page = visit("#/write?model=writer&text=It&length=4096&temperature=0")
-    page.click("text=Write on")
+    page.click("button:has-text('Continue')")
     page.wait_for_selector(".editor .pw-token >> nth=20", state="attached")  # a line break cannot be seen
     page.keyboard.press("Escape")
     done(page)

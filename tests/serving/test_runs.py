@@ -19,13 +19,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penwright.config import merge
-from penwright.runs import Run
+from penwright.run.folder import Run
+from penwright.run.stop_file import is_stop_requested, mark_stopped
 from penwright.serving.alerts import alerts
-from penwright.serving.runs import thinned
-from penwright.serving.served import Served, Shelf
+from penwright.serving.model_worker import ModelRegistry, ModelWorker
+from penwright.serving.runs import downsample
 from penwright.serving.server import Server
 from penwright.serving.settings import ServingSettings
-from penwright.training.wishes import is_to_stop, note_stopped
 
 from .conftest import SETTINGS, eventually
 
@@ -65,7 +65,7 @@ def test_samples_and_settings_are_those_of_the_run(asked: Any, runs: Path) -> No
 def test_only_a_name_opens_a_run(asked: Any, name: str) -> None:
     for path in ("figures", "samples", "settings"):
         status, found = asked(f"runs/{path}?run={quote(name)}")
-        assert status == 404 and "beside those" in str(found)
+        assert status == 404 and "next to" in str(found)
 
 
 def test_a_run_that_has_just_begun_or_is_broken_breaks_nothing(asked: Any, runs: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_served_run_may_be_deleted(runs: Path, tmp_path: Path) -> None:
     for name in names:
         shutil.copytree(runs / name, tmp_path / name)
     limits = ServingSettings(port=0)
-    served = [Served.load(tmp_path / name, name, limits) for name in names]
+    served = [ModelWorker.load(tmp_path / name, name, limits) for name in names]
     questions: list[tuple[str, Any]] = [
         ("translating/sentences", {"sentences": [{"text": "eins"}]}),
         ("translating/links", {"text": "eins", "target": "one"}),
@@ -161,7 +161,7 @@ def test_a_served_run_may_be_deleted(runs: Path, tmp_path: Path) -> None:
         ("inspect/tokens", {"text": "a"}),
         ("metrics", None),
     ]
-    server = Server(Shelf(served), limits)
+    server = Server(ModelRegistry(served), limits)
     thread = Thread(target=lambda: asyncio.run(server.serve()))
     thread.start()
     try:
@@ -193,10 +193,10 @@ def test_a_run_that_is_being_trained_gets_the_wish_that_it_stops(asked: Any, run
             status, found = asked("runs/stop", {"run": "to-stop"})
             assert (status, found) == (200, {"state": "stopping"})
         assert (
-            is_to_stop(Run(folder))
+            is_stop_requested(Run(folder))
             and {run["name"]: run["state"] for run in get(asked, "")["runs"]}["to-stop"] == "stopping"
         )
-        note_stopped(Run(folder))
+        mark_stopped(Run(folder))
         assert get(asked, "/figures?run=to-stop")["state"] == "stopped"
         assert asked("runs/stop", {"run": "to-stop"})[0] == 409
     finally:
@@ -207,8 +207,8 @@ def test_a_run_that_is_being_trained_gets_the_wish_that_it_stops(asked: Any, run
     ("name", "status", "words"),
     [
         ("writer", 409, "has finished"),
-        ("nothing", 404, "beside those"),
-        ("../runs/writer", 404, "beside"),
+        ("nothing", 404, "next to"),
+        ("../runs/writer", 404, "next to"),
         (7, 422, ""),
     ],
 )
@@ -255,7 +255,7 @@ def test_training_in_another_process_stops_when_the_server_is_asked_and_resumes_
 @given(st.lists(st.floats(0.1, 9), min_size=1, max_size=300), st.integers(2, 40))
 def test_thinned_curves_keep_the_least_and_the_greatest(losses: list[float], most: int) -> None:
     records = [{"step": step, "loss": loss} for step, loss in enumerate(losses)]
-    kept = thinned(records, most)
+    kept = downsample(records, most)
     assert len(kept) <= max(most, len(losses) if len(losses) <= most else 0)
     assert [each["step"] for each in kept] == sorted({each["step"] for each in kept})
     assert {min(losses), max(losses)} <= {each["loss"] for each in kept}

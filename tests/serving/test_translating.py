@@ -14,11 +14,13 @@ from torch import Tensor
 
 import penwright
 from penwright.config import merge
-from penwright.decoding import Aligner, Translating, Translator
-from penwright.decoding.documents import translated
-from penwright.decoding.words import pieces_of_words
-from penwright.serving.served import Served
-from penwright.serving.translating import check_sentence
+from penwright.decoding.batches import TargetBatch
+from penwright.serving.model_worker import ModelWorker
+from penwright.serving.translation import check_sentence
+from penwright.translation.alignment import Aligner
+from penwright.translation.documents import translated
+from penwright.translation.translator import Translator
+from penwright.translation.words import pieces_of_words
 
 from .conftest import SETTINGS
 
@@ -185,7 +187,9 @@ def chinese(server: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[A
     (folder / "pairs.tsv").write_text("".join(lines), encoding="utf-8")
     settings = merge(SETTINGS, {"tokenizer": {"type": "characters"}})
     penwright.train(folder / "pairs.tsv", run=folder / "run", settings=settings, quiet=True)
-    server.shelf._served["chinese"] = served = Served.load(folder / "run", "chinese", server.shelf.get("writer").limits)
+    server.shelf._served["chinese"] = served = ModelWorker.load(
+        folder / "run", "chinese", server.shelf.get("writer").limits
+    )
     yield served
     del server.shelf._served["chinese"]
     served.close()
@@ -240,10 +244,10 @@ def test_a_client_that_goes_away_frees_the_model(asked: Any, translating: Any) -
 def test_who_leaves_a_shared_batch_is_translated_no_further(
     server: Any, translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served, plain = server.shelf.get("translator"), Translating.step
+    served, plain = server.shelf.get("translator"), TargetBatch.step
     begun, left, rows = threading.Event(), threading.Event(), []
 
-    def step(self: Translating, tokens: Tensor) -> Tensor:
+    def step(self: TargetBatch, tokens: Tensor) -> Tensor:
         rows.append(len(tokens))
         if len(rows) == 2:
             begun.set()
@@ -261,7 +265,7 @@ def test_who_leaves_a_shared_batch_is_translated_no_further(
         return str(found.text)
 
     expected = translator.translate(["eins zwei drei"])[0].text
-    monkeypatch.setattr(Translating, "step", step)
+    monkeypatch.setattr(TargetBatch, "step", step)
     with ThreadPoolExecutor(1) as thread:
         assert thread.submit(asyncio.run, ask_and_leave()).result() == expected
     beam_size = translator.defaults.beam_size

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penwright.tokenizers import TextStream, Tokenizer, train_tokenizer
+from penwright.tokenizers import TextStream, Tokenizer
+from penwright.tokenizers.training import train_tokenizer
 
 
 @pytest.fixture(scope="module", params=["characters", "bytes", "bpe", "unigram"])

@@ -11,10 +11,10 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from transformers import PreTrainedTokenizerFast
 
 from penwright.errors import PenwrightError
-from penwright.tokenizers import Tokenizer, train_tokenizer
-from penwright.tokenizers.encoders import WordEncoder
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.encoders import WordEncoder, ids_type
 from penwright.tokenizers.kinds import KINDS
-from penwright.tokenizers.ragged import ids_type
+from penwright.tokenizers.training import train_tokenizer
 
 HARD = [
     "",

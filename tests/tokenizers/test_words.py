@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penwright.tokenizers import Tokenizer, encoders, train_tokenizer, words
-from penwright.tokenizers.words import WORD, cut
+from penwright.tokenizers import Tokenizer, encoders
+from penwright.tokenizers.encoders import WORD, split_words
+from penwright.tokenizers.training import train_tokenizer
 
 PROSE = "The cat sat on the mat, and\tthe dog's  mat was\r\n\r\nsat on.\n" * 20
 NEAR = ["a", "a\0", "a\0\0", "\0", "\0a", "twelve_units", "\ntwelve_un", "thirteen_unit", "👍👍👍👍👍👍"]
@@ -24,22 +25,22 @@ def slow(request: pytest.FixtureRequest) -> Tokenizer:
 @pytest.fixture
 def quick(slow: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> Tokenizer:
     """The same, which finds all its words at once, few as they are; its table is so small that many find no room."""
-    monkeypatch.setattr(encoders, "_FEW", -1)
-    monkeypatch.setattr(words, "_SLOT_BITS", 4)
-    monkeypatch.setattr(words, "_PART", 3)
+    monkeypatch.setattr(encoders, "_SMALL", -1)
+    monkeypatch.setattr(encoders, "_SLOT_BITS", 4)
+    monkeypatch.setattr(encoders, "_CHUNK", 3)
     return Tokenizer(slow._library)
 
 
 @given(texts=TEXTS)
 def test_texts_are_cut_into_their_words(texts: list[str]):
-    found = cut(texts)
+    found = split_words(texts)
     assert found.spelled(np.arange(len(found.starts))) == [word for text in texts for word in WORD.findall(text)]
     assert np.diff(found.bounds).tolist() == [len(WORD.findall(text)) for text in texts]
 
 
 def test_all_white_space_is_known():
     texts = [f"a{chr(code)}b" for code in range(1 << 16) if not 0xD800 <= code < 0xE000]
-    found = cut(texts)
+    found = split_words(texts)
     assert np.diff(found.bounds).tolist() == [len(WORD.findall(text)) for text in texts]
 
 
@@ -55,9 +56,9 @@ def test_words_found_at_once_have_the_ids_of_the_plain_library(slow: Tokenizer, 
 @given(lists=st.lists(TEXTS, min_size=1, max_size=4))
 def test_whatever_was_seen_before(slow: Tokenizer, lists: list[list[str]]):
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(encoders, "_FEW", -1)
-        patched.setattr(words, "_SLOT_BITS", 4)
-        patched.setattr(words, "_PART", 3)
+        patched.setattr(encoders, "_SMALL", -1)
+        patched.setattr(encoders, "_SLOT_BITS", 4)
+        patched.setattr(encoders, "_CHUNK", 3)
         quick = Tokenizer(slow._library)
         for texts in lists:
             assert [ids.tolist() for ids in quick.encode_batch(texts)] == [slow.encode(text) for text in texts]

@@ -9,8 +9,8 @@ import torch
 from penwright.config import Recipe, Table, merge, validate
 from penwright.data.batching import Markers, TextBatches
 from penwright.data.store import Column
-from penwright.models import DecoderOnly
-from penwright.training.machine import Machine
+from penwright.model.decoder_only import DecoderOnly
+from penwright.training.auto.machine import Machine
 from penwright.training.trainer import Trainer
 
 VOCABULARY = 12

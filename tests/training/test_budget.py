@@ -4,7 +4,7 @@ import pytest
 from penwright.config import Cosine, InverseSquareRoot, TrainingSettings, WarmupStableDecay
 from penwright.data.batching import LabelledBatches, Markers
 from penwright.data.store import Column
-from penwright.training.budget import Clock, steps_of
+from penwright.training.budget import Clock, count_steps
 
 
 @pytest.mark.parametrize("schedule", [Cosine(), InverseSquareRoot(), WarmupStableDecay(cooldown_fraction=0.5)])
@@ -42,4 +42,4 @@ def test_tokens_are_those_of_texts_over_whole_epochs_though_each_text_has_one_la
     batches = LabelledBatches(text, np.zeros(40, dtype=np.int32), 64, 80, Markers(0, 1, 2))
     per_epoch = sum(length + 2 for length in lengths)  # with their markers
     settings = TrainingSettings(tokens=n_epochs * per_epoch, accumulate=accumulate)
-    assert steps_of(settings, batches) == n_epochs * batches.per_epoch / accumulate
+    assert count_steps(settings, batches) == n_epochs * batches.per_epoch / accumulate

@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch._inductor.runtime.cache_dir_utils
 
-from penwright import compiler
 from penwright.errors import PenwrightError
+from penwright.native import toolchain
 from penwright.training.compilation import PAYS_FROM, choose_compilation, compile_blocks, uncompiled
 
 CPU = torch.device("cpu")
@@ -17,23 +17,23 @@ CPU = torch.device("cpu")
 def test_a_long_run_on_a_cpu_is_compiled_where_there_is_a_compiler(
     missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compiler, "what_is_missing", lambda: missing)
+    monkeypatch.setattr(toolchain, "missing_requirement", lambda: missing)
     compiled, reason = choose_compilation(CPU, "generate", PAYS_FROM["generate"])
     assert compiled == (not missing) and missing in reason
     assert not choose_compilation(CPU, "generate", PAYS_FROM["generate"] - 1)[0]
 
 
 def test_a_gpu_compiles_where_it_can_and_an_unknown_device_never(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler, "what_is_missing", lambda: "")
+    monkeypatch.setattr(toolchain, "missing_requirement", lambda: "")
     assert choose_compilation(torch.device("cuda"), "translate", PAYS_FROM["translate"])[0]
     assert not choose_compilation(torch.device("cuda"), "translate", 1.0)[0]
     assert not choose_compilation(torch.device("mps"), "translate", 1e6)[0]
-    monkeypatch.setattr(compiler, "what_is_missing", lambda: "there is no C++ compiler")
+    monkeypatch.setattr(toolchain, "missing_requirement", lambda: "there is no C++ compiler")
     assert not choose_compilation(torch.device("cuda"), "translate", 1e6)[0]
 
 
 def test_without_a_compiler_the_reason_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler.sys, "platform", "linux")
+    monkeypatch.setattr(toolchain.sys, "platform", "linux")
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert "C++ compiler" in choose_compilation(CPU, "generate", 1e6)[1]
     with pytest.raises(PenwrightError, match="compile=off"):
@@ -58,13 +58,17 @@ def test_what_is_compiled_is_kept_where_ours_is_unless_somebody_chose_a_place(
     chosen: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PENWRIGHT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv(compiler.KEPT_AT, "")  # so that it is put back in the end, whatever becomes of it
-    monkeypatch.delenv(compiler.KEPT_AT)
+    monkeypatch.setenv(
+        toolchain.INDUCTOR_CACHE_VARIABLE, ""
+    )  # so that it is put back in the end, whatever becomes of it
+    monkeypatch.delenv(toolchain.INDUCTOR_CACHE_VARIABLE)
     if chosen == "by torch":
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
         torch._inductor.runtime.cache_dir_utils.cache_dir()
-        assert compiler.KEPT_AT in os.environ
+        assert toolchain.INDUCTOR_CACHE_VARIABLE in os.environ
     elif chosen == "by the user":
-        monkeypatch.setenv(compiler.KEPT_AT, str(tmp_path / "mine"))
-    compiler.keep_what_is_compiled()
-    assert os.environ[compiler.KEPT_AT] == str(tmp_path / ("mine" if chosen == "by the user" else "cache/compiled"))
+        monkeypatch.setenv(toolchain.INDUCTOR_CACHE_VARIABLE, str(tmp_path / "mine"))
+    toolchain.set_inductor_cache()
+    assert os.environ[toolchain.INDUCTOR_CACHE_VARIABLE] == str(
+        tmp_path / ("mine" if chosen == "by the user" else "cache/compiled")
+    )

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from penwright.data.batches import TextBatch
-from penwright.runs import Run
+from penwright.run.folder import Run
 from penwright.training.distributed import ALONE, Ranks
 
 SETTINGS = {
@@ -102,7 +102,7 @@ def test_two_processes_that_are_interrupted_go_on_bit_for_bit(
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="Linux tells there which processes another began")
-@pytest.mark.parametrize(("which", "told"), [(0, "ended by SIGKILL"), (1, "has gone")], ids=["first", "other"])
+@pytest.mark.parametrize(("which", "told"), [(0, "ended by SIGKILL"), (1, "ended")], ids=["first", "other"])
 def test_a_process_that_is_killed_ends_all_of_them(
     which: int, told: str, text: Path, environment: Environment, tmp_path: Path
 ) -> None:

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from penwright.training.expectation import compressed_bits, outlook_by_epochs, outlook_for
+from penwright.training.auto.forecast import compressed_bits, outlook_by_epochs, outlook_for
 
 
 def test_what_was_seen_before_costs_nothing_and_noise_costs_all() -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from penwright.data.batches import TextBatch
-from penwright.training.feed import Feed
+from penwright.training.prefetch import Prefetcher
 from penwright.training.trainer import Trainer
 
 MakeTrainer = Callable[..., Trainer]
@@ -13,7 +13,7 @@ MakeTrainer = Callable[..., Trainer]
 @pytest.mark.parametrize("ahead", [True, False])
 def test_batches_made_ahead_are_those_of_the_steps_in_whatever_order(make_trainer: MakeTrainer, ahead: bool) -> None:
     batches = make_trainer().batches
-    feed = Feed(batches, 2, torch.device("cpu"), ahead=ahead)
+    feed = Prefetcher(batches, 2, torch.device("cpu"), ahead=ahead)
     for step in (0, 1, 2, 7, 8, 3):
         for given, wanted in zip(feed(step), batches.for_step(step, 2), strict=True):
             assert isinstance(given, TextBatch) and isinstance(wanted, TextBatch)
@@ -26,7 +26,7 @@ def test_an_error_in_making_a_batch_comes_when_its_step_does(
     batches = make_trainer().batches
     made = batches.for_step(0, 1)
     monkeypatch.setattr(batches, "for_step", lambda step, _: made if step < 2 else 1 / 0)
-    feed = Feed(batches, 1, torch.device("cpu"), ahead=True)
+    feed = Prefetcher(batches, 1, torch.device("cpu"), ahead=True)
     assert feed(0) and feed(1)
     with pytest.raises(ZeroDivisionError):
         feed(2)

@@ -19,10 +19,10 @@ from penwright.training.signals import ONE_REQUEST, stop_requests, treat_as_ctrl
 PRETENDED = """
 import os, signal, sys, time
 from pathlib import Path
-from penwright.training.launcher import guard_this_rank, told
+from penwright.training.launcher import guard_this_rank, env_int
 from penwright.training.rank_table import Field, RankTable
 
-rank, folder = told("RANK", 0), Path(os.environ["PRETENDED"])
+rank, folder = env_int("RANK", 0), Path(os.environ["PRETENDED"])
 table = RankTable.inherited(2)
 stopping = []
 for number in (signal.SIGINT, signal.SIGTERM):
@@ -119,7 +119,7 @@ def test_a_rank_that_is_stuck_though_it_runs_is_named(started: Started, tmp_path
     process, pids = started
     (tmp_path / "stuck").touch()
     said = process.communicate(timeout=30)[1]
-    assert process.returncode == 1 and "rank 1 of 2" in said and "does not respond" in said
+    assert process.returncode == 1 and "rank 1 of 2" in said and "did not respond" in said
     assert not any(map(is_alive, pids))
 
 

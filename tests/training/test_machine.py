@@ -5,8 +5,8 @@ import torch
 
 from penwright.config import TrainingSettings
 from penwright.errors import UsageError
-from penwright.training import machine
-from penwright.training.machine import choose_machine, measure_speed
+from penwright.training.auto import machine
+from penwright.training.auto.machine import choose_machine, measure_speed
 
 
 def choose(**settings: object) -> tuple[object, ...]:
@@ -45,7 +45,7 @@ def test_a_container_that_may_use_few_processors_gets_as_many_threads(
 ) -> None:
     if limit is not None:
         (tmp_path / "cpu.max").write_text(f"{limit}\n")
-    monkeypatch.setattr(machine, "QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(machine, "CGROUP_CPU_LIMIT", tmp_path / "cpu.max")
     monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
     before = torch.get_num_threads()
     try:

@@ -3,9 +3,8 @@ import torch
 from torch import nn
 
 from penwright.config import AdamW, ModelSettings, Muon
-from penwright.models import DecoderOnly
-from penwright.training.muon import MuonOptimizer, orthogonalise
-from penwright.training.optimizers import Optimizers
+from penwright.model.decoder_only import DecoderOnly
+from penwright.training.optimizers import MuonOptimizer, Optimizers, orthogonalise
 
 
 @pytest.mark.parametrize("shape", [(2, 8, 8), (1, 4, 16), (3, 16, 4)])

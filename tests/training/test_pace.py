@@ -2,23 +2,23 @@ import pytest
 import torch
 
 from penwright.config import ModelSettings, Task, TrainingSettings
-from penwright.objectives import summed_loss
-from penwright.training import pace as measured
-from penwright.training.machine import choose_machine
-from penwright.training.pace import pace_on
+from penwright.losses import summed_loss
+from penwright.training.auto import throughput as measured
+from penwright.training.auto.machine import choose_machine
+from penwright.training.auto.throughput import throughput_meter
 
 
 @pytest.mark.parametrize("task", ["generate", "translate", "classify"])
 def test_a_larger_model_takes_in_fewer_tokens_a_second(task: Task) -> None:
     machine = choose_machine(TrainingSettings(steps=1, device="cpu", precision="float32", threads=1))
-    pace = pace_on(machine, task)
+    pace = throughput_meter(machine, task)
     small, large = (ModelSettings(d_model=width, n_layers=2, context_length=64) for width in (16, 256))
     assert pace(small, 300, 1024) > pace(large, 300, 1024) > 0
 
 
 def test_a_context_longer_than_the_batch_is_measured_with_one_row() -> None:
     machine = choose_machine(TrainingSettings(steps=1, device="cpu", precision="float32", threads=1))
-    assert pace_on(machine, "generate")(ModelSettings(d_model=16, n_layers=1, context_length=128), 300, 32) > 0
+    assert throughput_meter(machine, "generate")(ModelSettings(d_model=16, n_layers=1, context_length=128), 300, 32) > 0
 
 
 def test_what_is_hidden_from_a_classifier_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,7 +26,7 @@ def test_what_is_hidden_from_a_classifier_takes_no_time(monkeypatch: pytest.Monk
     monkeypatch.setattr(measured, "summed_loss", lambda model, batch: seen.append(batch) or summed_loss(model, batch))
     machine = choose_machine(TrainingSettings(steps=1, device="cpu", precision="float32", threads=1))
     settings = ModelSettings(d_model=16, n_layers=1, context_length=50, token_dropout=0.6)
-    assert pace_on(machine, "classify")(settings, 300, 1000) > 0
+    assert throughput_meter(machine, "classify")(settings, 300, 1000) > 0
     assert {batch.tokens.shape for batch in seen} == {(20, 20)}
 
 
@@ -36,7 +36,7 @@ def test_no_batch_is_longer_than_the_positions_that_a_model_has(task: Task) -> N
     settings = ModelSettings.model_validate(
         {"d_model": 16, "n_layers": 1, "context_length": 8, "positions": {"type": "learned"}}
     )
-    assert pace_on(machine, task)(settings, 300, 64) > 0
+    assert throughput_meter(machine, task)(settings, 300, 64) > 0
 
 
 def test_what_the_memory_cannot_hold_is_no_pace_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,4 +45,4 @@ def test_what_the_memory_cannot_hold_is_no_pace_at_all(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(measured, "summed_loss", too_large)
     machine = choose_machine(TrainingSettings(steps=1, device="cpu", precision="float32", threads=1))
-    assert pace_on(machine, "generate")(ModelSettings(d_model=16, n_layers=1, context_length=8), 300, 64) == 0
+    assert throughput_meter(machine, "generate")(ModelSettings(d_model=16, n_layers=1, context_length=8), 300, 64) == 0

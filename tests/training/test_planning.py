@@ -1,14 +1,13 @@
 import pytest
 import torch
 
-from penwright import compiler
 from penwright.config import SIZES, ModelSettings, Table, merge, validate
 from penwright.errors import UsageError
-from penwright.models.size import size_of
-from penwright.training.affordable import LADDER
-from penwright.training.choices import rounded
-from penwright.training.facts import Facts
-from penwright.training.planning import Plan, make_plan
+from penwright.model.size import size_of
+from penwright.native import toolchain
+from penwright.training.auto.capacity import LADDER, Facts
+from penwright.training.auto.choices import rounded
+from penwright.training.auto.planner import Plan, make_plan
 
 SHAKESPEARE = Facts("generate", n_examples=1, n_bytes=1_000_000, n_characters=65)
 NOVELS = Facts("generate", n_examples=8, n_bytes=9_000_000, n_characters=120)
@@ -188,7 +187,7 @@ def test_a_named_architecture_is_taken_as_it_is() -> None:
 
 
 def test_compiling_is_chosen_by_how_long_the_run_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler, "what_is_missing", lambda: "")
+    monkeypatch.setattr(toolchain, "missing_requirement", lambda: "")
 
     def compiled(**training: object) -> str:
         return plan_for(SHAKESPEARE, training=training, model={"size": "tiny"}).recipe.training.compile
@@ -247,7 +246,7 @@ def test_on_a_gpu_larger_models_are_timed_though_they_are_not_likely_to_be_as_fa
     assert plan_on_gpu(n_tokens / (0.6 * 60 * 10), minutes=10).recipe.model.d_model == SIZES["base"]["d_model"]
 
 
-@pytest.mark.skipif(bool(compiler.what_is_missing()), reason="torch.compile needs a C++ compiler")
+@pytest.mark.skipif(bool(toolchain.missing_requirement()), reason="torch.compile needs a C++ compiler")
 def test_on_a_gpu_steps_are_timed_before_it_is_said_whether_compiling_pays() -> None:
     assert plan_on_gpu(1e6, tokens=1_000_000).recipe.training.compile == "off"
     assert plan_on_gpu(1e3, tokens=1_000_000).recipe.training.compile == "on"

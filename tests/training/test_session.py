@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from penwright.errors import Interrupted
-from penwright.evaluation.scores import Score
-from penwright.runs import Run
-from penwright.training.session import Observer, Sample, Session
+from penwright.evaluation.scores import Sample, Score
+from penwright.run.folder import Run
+from penwright.run.stop_file import clear_stop_files, is_stop_requested, request_stop, was_stopped
+from penwright.training.loop import Observer, Session
 from penwright.training.signals import STOP_SIGNALS
 from penwright.training.trainer import StepReport, Trainer
-from penwright.training.wishes import forget_wishes, is_to_stop, was_stopped, wish_stop
 
 MakeTrainer = Callable[..., Trainer]
 
@@ -230,7 +230,7 @@ def test_a_wish_that_is_left_in_the_run_ends_it_as_a_signal_does(run: Run, make_
     class Visitor(Recorder):
         def stepped(self, trainer: Trainer, report: StepReport) -> None:
             if report.step == 3:
-                wish_stop(run)
+                request_stop(run)
 
     settings = {"steps": 9, "evaluate_every": 9}
     unbroken = make_trainer(training=settings)
@@ -238,10 +238,10 @@ def test_a_wish_that_is_left_in_the_run_ends_it_as_a_signal_does(run: Run, make_
         pass
     with pytest.raises(Interrupted, match="--resume"):
         session_of(run, make_trainer(training=settings), [], Visitor()).fit()
-    assert run.newest()[0].step == 3 and was_stopped(run) and not is_to_stop(run)
+    assert run.newest()[0].step == 3 and was_stopped(run) and not is_stop_requested(run)
     resumed = make_trainer(training=settings)
     resumed.load(run.newest()[0])
-    forget_wishes(run)
+    clear_stop_files(run)
     session_of(run, resumed, [1.0], Recorder()).fit()
     assert not was_stopped(run)
     for name, tensor in unbroken.weights().items():
@@ -249,14 +249,14 @@ def test_a_wish_that_is_left_in_the_run_ends_it_as_a_signal_does(run: Run, make_
 
 
 def test_a_wish_that_comes_with_the_last_step_leaves_a_finished_run(run: Run, make_trainer: MakeTrainer) -> None:
-    wish_stop(run)
-    wish_stop(run)  # a second one says nothing new
+    request_stop(run)
+    request_stop(run)  # a second one says nothing new
     session_of(run, make_trainer(training={"steps": 1}), [1.0], Recorder()).fit()
-    assert run.is_finished and not was_stopped(run) and not is_to_stop(run)
+    assert run.is_finished and not was_stopped(run) and not is_stop_requested(run)
 
 
 def test_evaluation_sees_the_averaged_weights(run: Run, make_trainer: MakeTrainer) -> None:
-    trainer = make_trainer(training={"steps": 5, "average": 0.9, "evaluate_every": 5})
+    trainer = make_trainer(training={"steps": 5, "ema_decay": 0.9, "evaluate_every": 5})
     assert trainer.average is not None
     seen = []
 
@@ -275,10 +275,10 @@ HALF = {"type": "wsd", "warmup_steps": 0, "cooldown_fraction": 0.5}
 
 def test_over_fitting_brings_the_cooldown_forward(run: Run, make_trainer: MakeTrainer) -> None:
     recorder = Recorder()
-    trainer = make_trainer(training={"steps": 100, "evaluate_every": 4, "mind_over_fitting": True}, schedule=HALF)
+    trainer = make_trainer(training={"steps": 100, "evaluate_every": 4, "cooldown_on_overfitting": True}, schedule=HALF)
     session_of(run, trainer, [3.0, 3.02, 3.1, 3.2, 2.0, 1.0, 1.5, 1.5], recorder, "nats per token").fit()
     assert trainer.state.step == 2 * 16  # seen at 12 and 16, so 16 more to cool down
-    assert "over-fit" in recorder.words[0]
+    assert "overfit" in recorder.words[0]
     assert run.best_step() == 24 and run.is_finished
 
 
@@ -287,7 +287,7 @@ def test_over_fitting_that_goes_on_ends_the_run_and_resuming_does_not_undo_that(
 ) -> None:
     recorder = Recorder()
     long = {**HALF, "cooldown_fraction": 0.75}
-    trainer = make_trainer(training={"steps": 100, "evaluate_every": 4, "mind_over_fitting": True}, schedule=long)
+    trainer = make_trainer(training={"steps": 100, "evaluate_every": 4, "cooldown_on_overfitting": True}, schedule=long)
     session_of(run, trainer, [1.0, *[3.0] * 9], recorder, "nats per token").fit()  # from 12 to 48 it cools down
     assert trainer.state.step == 32 and trainer.state.stopped_early and "stopped early" in recorder.words[-1]
     again = make_trainer(training={"steps": 100})
@@ -296,14 +296,14 @@ def test_over_fitting_that_goes_on_ends_the_run_and_resuming_does_not_undo_that(
 
 
 def test_over_fitting_ends_a_run_whose_rate_never_falls(run: Run, make_trainer: MakeTrainer) -> None:
-    minded = {"steps": 100, "evaluate_every": 4, "mind_over_fitting": True}
+    minded = {"steps": 100, "evaluate_every": 4, "cooldown_on_overfitting": True}
     trainer = make_trainer(training=minded, schedule={"type": "constant"})
     session_of(run, trainer, [1.0, *[3.0] * 9], Recorder(), "nats per token").fit()
     assert trainer.state.step == 16 and trainer.state.stopped_early
 
 
 def test_scores_that_jump_by_chance_cut_nothing_short(run: Run, make_trainer: MakeTrainer) -> None:
-    trainer = make_trainer(training={"steps": 20, "evaluate_every": 4, "mind_over_fitting": True}, schedule=HALF)
+    trainer = make_trainer(training={"steps": 20, "evaluate_every": 4, "cooldown_on_overfitting": True}, schedule=HALF)
     session_of(run, trainer, [1.0, 3.0, 3.0, 3.0, 3.0], Recorder(), "accuracy").fit()
     assert trainer.state.step == 20
 
@@ -315,7 +315,7 @@ def test_unless_asked_over_fitting_is_left_alone(run: Run, make_trainer: MakeTra
 
 
 def test_a_further_budget_is_not_judged_by_the_cooled_down_model_before_it(run: Run, make_trainer: MakeTrainer) -> None:
-    trainer = make_trainer(training={"steps": 20, "evaluate_every": 4, "mind_over_fitting": True}, schedule=HALF)
+    trainer = make_trainer(training={"steps": 20, "evaluate_every": 4, "cooldown_on_overfitting": True}, schedule=HALF)
     trainer.state.step = trainer.state.total_steps = 100
     trainer.state.best = trainer.state.best_nats = 1.0
     trainer.extend()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from penwright.runs import STEPS, Run
-from penwright.training.steplog import AT_FIRST, EVERY, StepLog
+from penwright.run.folder import STEPS, Run
+from penwright.training.tensorboard import FIRST_STEPS, LOG_EVERY, StepLog
 from penwright.training.trainer import StepReport, Trainer
 
 
@@ -15,17 +15,21 @@ def test_the_first_steps_are_kept_and_of_later_ones_the_means_of_ten(
     tmp_path: Path, make_trainer: Callable[..., Trainer]
 ) -> None:
     run = Run.create(tmp_path / "run")
-    trainer, log = make_trainer(training={"steps": AT_FIRST + EVERY + 3}), StepLog(run)
+    trainer, log = make_trainer(training={"steps": FIRST_STEPS + LOG_EVERY + 3}), StepLog(run)
     reports = []
     for report in trainer.steps():
         reports.append(report)
         log.stepped(trainer, report)
     log.finished(trainer)
     *first, ten, last = run.records(STEPS)
-    assert [record["loss"] for record in first] == [report.loss for report in reports[:AT_FIRST]]
-    assert (ten["step"], last["step"], last["total_steps"]) == (AT_FIRST + EVERY, AT_FIRST + EVERY + 3, len(reports))
-    later = reports[AT_FIRST : AT_FIRST + EVERY]
-    assert ten["loss"] == pytest.approx(sum(report.loss for report in later) / EVERY)
+    assert [record["loss"] for record in first] == [report.loss for report in reports[:FIRST_STEPS]]
+    assert (ten["step"], last["step"], last["total_steps"]) == (
+        FIRST_STEPS + LOG_EVERY,
+        FIRST_STEPS + LOG_EVERY + 3,
+        len(reports),
+    )
+    later = reports[FIRST_STEPS : FIRST_STEPS + LOG_EVERY]
+    assert ten["loss"] == pytest.approx(sum(report.loss for report in later) / LOG_EVERY)
     assert last["gradient norm"] == pytest.approx(sum(report.grad_norm for report in reports[-3:]) / 3)
     assert last["learning rate"] == pytest.approx(reports[-1].factor * 0.02)
     assert 0 < first[0]["targets"] < last["targets"] == trainer.state.targets
@@ -34,9 +38,9 @@ def test_the_first_steps_are_kept_and_of_later_ones_the_means_of_ten(
 def test_skipped_steps_are_left_out_of_the_means(tmp_path: Path, make_trainer: Callable[..., Trainer]) -> None:
     run = Run.create(tmp_path / "run")
     trainer, log = make_trainer(), StepLog(run)
-    for step, (loss, norm) in enumerate([(2.0, 1.0), (nan, inf)], start=AT_FIRST + 1):
+    for step, (loss, norm) in enumerate([(2.0, 1.0), (nan, inf)], start=FIRST_STEPS + 1):
         log.stepped(trainer, StepReport(step, loss, norm, 1.0, 4))
     log.finished(trainer)
-    log.stepped(trainer, StepReport(AT_FIRST + 3, nan, nan, 1.0, 4))
+    log.stepped(trainer, StepReport(FIRST_STEPS + 3, nan, nan, 1.0, 4))
     log.finished(trainer)
     assert [(record["loss"], record["gradient norm"]) for record in run.records(STEPS)] == [(2.0, 1.0), (None, None)]

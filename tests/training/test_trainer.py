@@ -8,10 +8,10 @@ import torch
 from penwright.config import Table
 from penwright.data.batches import TextBatch
 from penwright.errors import PenwrightError
-from penwright.models.weights import weights_of
-from penwright.objectives import summed_loss
-from penwright.runs import Run
-from penwright.training.machine import Machine
+from penwright.losses import summed_loss
+from penwright.model.weights import weights_of
+from penwright.run.folder import Run
+from penwright.training.auto.machine import Machine
 from penwright.training.trainer import TOO_MANY_SKIPPED, StepReport, Trainer
 
 MakeTrainer = Callable[..., Trainer]
@@ -72,7 +72,7 @@ def test_uneven_batches_count_by_their_targets(make_trainer: MakeTrainer) -> Non
 def test_resuming_gives_the_weights_of_the_unbroken_run_bit_for_bit(
     machine: Machine, make_trainer: MakeTrainer, tmp_path: Path
 ) -> None:
-    settings = {"machine": machine, "training": {"steps": 6, "average": 0.9}}
+    settings = {"machine": machine, "training": {"steps": 6, "ema_decay": 0.9}}
     unbroken = run_through(make_trainer(**settings))
     broken = make_trainer(**settings)
     for report in broken.steps():

@@ -7,7 +7,7 @@ import numpy as np
 from numpy import ndarray
 
 from penwright.views import View
-from penwright.views.packing import roots
+from penwright.views.packing import to_root_bytes
 
 SENTENCE = "the cat sat on the mat and the dog sat on the log while the cat saw the dog and the dog saw the cat ."
 WORDS = ["", *SENTENCE.split()]
@@ -70,7 +70,7 @@ def statistics(weights: ndarray) -> dict[str, ndarray]:
 
 def heads(n_layers: int = 4, n_heads: int = 6, n: int = 24) -> dict[str, Any]:
     weights = attention(n_layers, n_heads, n)
-    part = {"name": "decoder", "weights": roots(weights), "target_tokens": text(n), "source_tokens": text(n)}
+    part = {"name": "decoder", "weights": to_root_bytes(weights), "target_tokens": text(n), "source_tokens": text(n)}
     return {"parts": [part], "statistics": [statistics(weights)]}
 
 

@@ -9,7 +9,7 @@ import samples
 
 from penwright.views import View, html, notebook
 from penwright.views.ink import SIGNED, WEIGHTS
-from penwright.views.packing import roots
+from penwright.views.packing import to_root_bytes
 
 Opened = Callable[..., Any]
 LISTEN = "name => { window.heard = []; addEventListener(name, ({detail}) => window.heard.push(detail)); }"
@@ -61,14 +61,14 @@ def test_a_pixel_of_signed_values_is_blue_below_and_orange_above_zero(opened: Op
 def test_the_head_says_the_number_under_the_keys(opened: Opened, weights: str) -> None:
     data = samples.head(8)
     if weights == "bytes":
-        data["weights"] = roots(data["weights"])
+        data["weights"] = to_root_bytes(data["weights"])
     page = show(opened, "head", data)
     page.focus(".pw-field")
     for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
         page.keyboard.press(key)
     expected = samples.head(8)["weights"][2, 1]
     said = page.inner_text("[aria-live]")
-    assert said.startswith("“␣sat” (2) looks at “␣cat” (1): ")
+    assert said.startswith("“␣sat” (2) attends to “␣cat” (1): ")
     assert abs(float(said.rpartition(": ")[2].rstrip(" %")) / 100 - expected) <= 0.009
     boxes = [page.locator(each).bounding_box() for each in (".pw-field", ".pw-band >> nth=0", ".pw-band >> nth=1")]
     cell = boxes[0]["width"] / 8
@@ -119,7 +119,7 @@ def test_heads_are_sorted_by_a_statistic(opened: Opened) -> None:
 
 @pytest.mark.parametrize("scores", ["seen", "read"])
 def test_a_thumbnail_keeps_the_strongest_weight(opened: Opened, scores: str) -> None:
-    weights = roots(samples.attention(1, 2, 150))
+    weights = to_root_bytes(samples.attention(1, 2, 150))
     tokens = samples.text(150)
     part = {"name": "encoder", "target_tokens": tokens, "source_tokens": tokens}
     thumbs = notebook.thumbnails(weights)

@@ -37,12 +37,12 @@ def test_many_heads_keep_their_thumbnails_and_as_many_weights_as_fit(opened: Cal
     frame.locator(".pw-field").wait_for()
     frame.locator(".pw-back").click()
     frame.locator(".pw-head-card").nth(30).click()
-    assert "a saved .html has all" in frame.locator("[role=status]").inner_text()
+    assert "A saved .html has all" in frame.locator("[role=status]").inner_text()
 
 
 def test_what_cannot_be_made_small_is_refused_with_a_way_out() -> None:
     noise = np.random.default_rng(0).normal(size=(120_000, 2))
-    with pytest.raises(PenwrightError, match=r"save it as \.html instead"):
+    with pytest.raises(PenwrightError, match=r"Save it as \.html"):
         output(View("embeddings", {"xy": noise, "labels": ["x"] * 120_000}))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penwright.views.packing import pack, roots
+from penwright.views.packing import pack, to_root_bytes
 
 
 def header(packed: bytes) -> Any:
@@ -24,7 +24,7 @@ class Classed:
 
 @given(st.floats(0, 1))
 def test_a_probability_in_a_byte_is_at_most_0_004_off(probability: float) -> None:
-    byte = roots(np.array([probability]))
+    byte = to_root_bytes(np.array([probability]))
     assert byte.dtype == np.uint8
     assert abs((byte[0] / 255) ** 2 - probability) <= 0.004
 

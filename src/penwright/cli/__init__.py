@@ -1,1 +1,1 @@
-"""The commands: one module each. Only they print; what is slow to import, they import when they run."""
+"""The commands, one module each. Only they print, and they import slow modules when they run."""

@@ -1,4 +1,4 @@
-"""penwright align: which words of two files stand for each other."""
+"""The `penwright align` command: align the words of two files."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,21 +13,23 @@ NAME = "align"
 
 def command(
     run: RunFolder,
-    source: Annotated[Path, typer.Argument(help="A sentence a line.")],
-    target: Annotated[Path, typer.Argument(help="Their translations, a line each.")],
+    source: Annotated[Path, typer.Argument(help="File with one source sentence per line.")],
+    target: Annotated[Path, typer.Argument(help="File with their translations, one per line.")],
     device: Device = "cpu",
 ) -> None:
-    """Print which words of two files stand for each other.
+    """Align the words of two files, line by line.
 
-    The links of each pair of lines as i-j (Pharaoh format): the numbers of words, from 0, in both. Where no spaces
-    part words, as in Chinese, each character is one.
+    Prints the links of each pair of lines as i-j: the positions of source and target word, from 0 (Pharaoh format).
+    In text without spaces, such as Chinese, each character counts as a word.
     """
-    from penwright.api import load_aligner
-    from penwright.cli.progress import err
-    from penwright.decoding import pharaoh
+    from penwright.cli.progress import print_message
+    from penwright.translation.alignment import pharaoh
+    from penwright.workflows.api import load_aligner
 
     sides = [lines_of(read_text(str(path))) for path in (source, target)]
     if len(sides[0]) != len(sides[1]):
-        raise PenwrightError(f"{source} has {len(sides[0]):,} lines and {target} {len(sides[1]):,}")
-    for links in load_aligner(run, device, say=err).align(list(zip(*sides, strict=True))):
+        raise PenwrightError(
+            f"{source} has {len(sides[0]):,} lines, but {target} has {len(sides[1]):,}. Give one translation per line"
+        )
+    for links in load_aligner(run, device, say=print_message).align(list(zip(*sides, strict=True))):
         print(pharaoh(links))

@@ -1,4 +1,4 @@
-"""What `penwright inspect` finds, drawn in a terminal."""
+"""The answers of `penwright inspect`, drawn in a terminal."""
 
 from collections.abc import Iterator, Sequence
 from math import isnan
@@ -8,10 +8,10 @@ import numpy as np
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from penwright.cli.drawing import Piece, coloured, heat_map, label, numbers, signed_bar, table_of
+from penwright.cli.drawing import ShadedToken, heat_map, label, numbers, shaded_text, signed_bar, table_of
 from penwright.inspection.ablation import Ablation, HeadImportance
 from penwright.inspection.arithmetic import HeadArithmetic
-from penwright.inspection.attention_maps import Alignment, AttentionMaps
+from penwright.inspection.attention_maps import Alignment, AttentionMaps, Rollout
 from penwright.inspection.beams import Beams
 from penwright.inspection.comparison import Comparison, HeadComparison
 from penwright.inspection.embeddings import Neighbours
@@ -19,12 +19,11 @@ from penwright.inspection.gradients import Attribution
 from penwright.inspection.head_statistics import STATISTICS, HeadStatistics
 from penwright.inspection.heads import Head
 from penwright.inspection.lens import Lens
-from penwright.inspection.rollout import Rollout
 from penwright.inspection.token_scores import TokenScores
 from penwright.inspection.tokens import Token
 
-MOST_SURPRISING = 8  # nats, about one in 3,000: all beyond is drawn alike
-LISTED = 20  # tokens or heads of a list that could be long
+MAX_SURPRISE = 8  # nats (a probability of about 1 in 3,000); anything above is drawn the same
+MAX_ROWS = 20  # most rows of a list of tokens or heads
 
 Drawn = Iterator[RenderableType]
 
@@ -34,18 +33,20 @@ def _texts(tokens: Sequence[Token]) -> list[str]:
 
 
 def surprise(found: TokenScores, console: Console) -> Drawn:
+    """Draw the text coloured by the surprise of each token, and a legend."""
     pieces = [
-        Piece(token.text, -log_prob / MOST_SURPRISING)
+        ShadedToken(token.text, -log_prob / MAX_SURPRISE)
         for token, log_prob in zip(found.tokens, found.log_probs, strict=True)
     ]
-    yield from coloured(pieces, console.width)
+    yield from shaded_text(pieces, console.width)
     yield Text(
-        f"surprise: ▁ below 1 nat, each step one more, █ from {MOST_SURPRISING - 1} nats; "
-        f"{found.loss:.3f} nats a token, {len(found.tokens)} tokens"
+        f"surprise (-log p): ▁ below 1 nat, one step per nat, █ from {MAX_SURPRISE - 1} nats; "
+        f"mean {found.loss:.3f} nats per token, {len(found.tokens)} tokens"
     )
 
 
-def likeliest(found: TokenScores, console: Console) -> Drawn:
+def top_tokens(found: TokenScores, console: Console) -> Drawn:
+    """Draw a row for each token: probability, surprise, rank and the most likely tokens in its place."""
     alternatives = found.alternatives
     rows = [
         [label(token.text), f"{np.exp(log_prob):.3f}", f"{-log_prob:.2f}", str(rank), _shares(texts, shares)]
@@ -58,12 +59,13 @@ def likeliest(found: TokenScores, console: Console) -> Drawn:
             strict=True,
         )
     ]
-    ahead = _shares(_nested([found.next.texts])[0], found.next.probabilities)
-    rows.append(["(next)", "", "", "", ahead])
-    yield table_of(["token", "probability", "nats", "rank", "likeliest"], rows, last="left")
+    next_shares = _shares(_nested([found.next.texts])[0], found.next.probabilities)
+    rows.append(["(next)", "", "", "", next_shares])
+    yield table_of(["token", "probability", "nats", "rank", "top_tokens"], rows, last="left")
 
 
 def heads(found: Sequence[HeadStatistics], statistic: str, shown: int | None) -> Drawn:
+    """Draw the statistics of the heads, sorted by one of them, the highest first."""
     rows = [
         (f"{part.name}.{layer}.{number}", [getattr(part, name)[place, number] for name in STATISTICS])
         for part in found
@@ -73,20 +75,22 @@ def heads(found: Sequence[HeadStatistics], statistic: str, shown: int | None) ->
     chosen = STATISTICS.index(statistic)
     rows = sorted((row for row in rows if not isnan(row[1][chosen])), key=lambda row: -row[1][chosen])
     if not rows:
-        yield Text(f"no head has a '{statistic}' over this text")
+        yield Text(f"no head has a '{statistic}' value for this text")
         return
     table = [[name, *("" if isnan(value) else f"{value:.2f}" for value in values)] for name, values in rows[:shown]]
-    yield Text(f"heads by {statistic}" + (f", the first {shown} of {len(rows)}" if len(table) < len(rows) else ""))
+    yield Text(f"heads by {statistic}" + (f", top {shown} of {len(rows)}" if len(table) < len(rows) else ""))
     yield table_of(["head", *STATISTICS], table)
 
 
 def head(found: AttentionMaps, which: Head, console: Console) -> Drawn:
+    """Draw the attention weights of one head as a heat map."""
     (part,) = found.parts
-    yield Text(f"attention of head {which}: a row for each token that looks, a column for each it looks at")
+    yield Text(f"attention of head {which}: each row is a token, the columns are the tokens it attends to")
     yield from heat_map(part.weights[0, which.number], _texts(part.target_tokens), _texts(part.source_tokens), console)
 
 
 def compared(found: Comparison, names: tuple[str, str]) -> Drawn:
+    """Draw two texts or models side by side: the surprise of each token and the difference."""
     one, other = found.sums
     yield Text(f"surprise in nats: {names[0]} {one:.3f}, {names[1]} {other:.3f}, difference {other - one:+.3f}")
     rows = [
@@ -106,6 +110,7 @@ def compared(found: Comparison, names: tuple[str, str]) -> Drawn:
 
 
 def compared_heads(found: Sequence[HeadComparison], names: tuple[str, str]) -> Drawn:
+    """Draw the head statistics that differ most between two texts or models."""
     rows = [
         (f"{part.name}.{layer}.{head}", statistic, values[row, head], part.second[statistic][row, head])
         for part in found
@@ -114,10 +119,10 @@ def compared_heads(found: Sequence[HeadComparison], names: tuple[str, str]) -> D
         for head in range(values.shape[1])
     ]
     rows = sorted((row for row in rows if not isnan(row[3] - row[2])), key=lambda row: -abs(row[3] - row[2]))
-    yield Text(f"heads by how much a statistic differs, the first {min(LISTED, len(rows))} of {len(rows)}")
+    yield Text(f"largest differences in head statistics, top {min(MAX_ROWS, len(rows))} of {len(rows)}")
     yield table_of(
         ["head", "statistic", *names, "difference"],
-        [[head, name, f"{one:.2f}", f"{two:.2f}", f"{two - one:+.2f}"] for head, name, one, two in rows[:LISTED]],
+        [[head, name, f"{one:.2f}", f"{two:.2f}", f"{two - one:+.2f}"] for head, name, one, two in rows[:MAX_ROWS]],
     )
 
 
@@ -126,6 +131,7 @@ def _nats(value: float, sign: str = "") -> str:
 
 
 def arithmetic(found: HeadArithmetic, console: Console) -> Drawn:
+    """Draw each step of a head's computation as a table of numbers."""
     targets, sources = _texts(found.target_tokens), _texts(found.source_tokens)
     dimensions = [str(number) for number in range(found.queries.shape[1])]
     yield numbers("queries Q", found.queries, targets, dimensions, console)
@@ -133,39 +139,44 @@ def arithmetic(found: HeadArithmetic, console: Console) -> Drawn:
     yield numbers("scores Q K^T", found.scores, targets, sources, console)
     yield numbers(f"scaled: scores / sqrt({len(dimensions)})", found.scaled, targets, sources, console)
     if not np.isfinite(found.masked).all():
-        yield numbers("masked: -inf where a token may not look", found.masked, targets, sources, console)
+        yield numbers("masked: -inf where attention is not allowed", found.masked, targets, sources, console)
     yield numbers("weights: softmax of each row", found.weights, targets, sources, console)
     yield numbers("values V", found.values, sources, dimensions, console)
     yield numbers("output: weights V", found.output, targets, dimensions, console)
 
 
 def alignment(found: Alignment, console: Console) -> Drawn:
-    yield Text("where the model looks in the source while it chooses each token")
+    """Draw a translator's attention to the source as a heat map."""
+    yield Text("attention to the source tokens (columns) while each target token (row) is predicted")
     yield from heat_map(found.weights, _texts(found.tokens), _texts(found.source_tokens), console)
 
 
 def beams(found: Beams, console: Console) -> Drawn:
-    """A row for each node, with the text up to it, whose end is shown where it is long."""
-    yield Text("what the search tried at each step, with nats of all so far")
-    room, texts = max(8, console.width - 30), [""] * len(found.nodes)
+    """Draw the search tree: a row for each node, with the text up to it (the end of a long one)."""
+    yield Text("hypotheses at each step of the search, with their log-probability in nats")
+    limit, texts = max(8, console.width - 30), [""] * len(found.nodes)
     rows = []
     for node in found.nodes:
         texts[node.id] = (texts[node.parent] if node.parent is not None else "") + node.token
         whole = label(texts[node.id])
-        state = "ended" if node.final else "went on" if node.kept else ""
+        state = "ended" if node.final else "kept" if node.kept else ""
         rows.append(
-            [str(node.step), f"{node.log_prob:.2f}", state, whole if len(whole) <= room else f"…{whole[-room:]}"]
+            [str(node.step), f"{node.log_prob:.2f}", state, whole if len(whole) <= limit else f"…{whole[-limit:]}"]
         )
     yield table_of(["step", "nats", "", "so far"], rows, last="left")
 
 
 def rollout(found: Sequence[Rollout], console: Console) -> Drawn:
+    """Draw the attention rollout of each part as a heat map."""
     for part in found:
-        yield Text(f"rollout of the {part.name}: where the content of each token comes from")
+        yield Text(
+            f"attention rollout of the {part.name}: which tokens (columns) the content of each token (row) comes from"
+        )
         yield from heat_map(part.weights, _texts(part.target_tokens), _texts(part.source_tokens), console)
 
 
 def lens(found: Lens, console: Console) -> Drawn:
+    """Draw the prediction after each layer: a row for each position, a column for each layer."""
     n_layers, n_places = found.top_probabilities.shape[:2]
     names = _texts(found.tokens) or ["(label)"]
     texts = [_nested(layer) for layer in _nested(found.top_tokens)]
@@ -176,31 +187,35 @@ def lens(found: Lens, console: Console) -> Drawn:
         ]
         for place in range(n_places)
     ]
-    yield Text("the likeliest next token, if the model stopped after the embedding (0) or after so many layers")
+    yield Text(
+        "logit lens: the most likely prediction if the model ended after the embedding (0) or after layer 1, 2, ..."
+    )
     yield table_of(["after", *map(str, range(n_layers))], rows)
 
 
 def attribution(found: Attribution, console: Console) -> Drawn:
-    values = found.values[: found.n_source + found.position + 1]  # what comes later has no say
+    """Draw the tokens that contribute most to a prediction, and how much each contributes."""
+    values = found.values[: found.n_source + found.position + 1]  # later tokens cannot contribute
     strongest = max(np.abs(values).max(initial=0), 1e-12)
-    order = np.argsort(-np.abs(values), kind="stable")[:LISTED]
+    order = np.argsort(-np.abs(values), kind="stable")[:MAX_ROWS]
     rows = [
         [label(found.tokens[place].text), f"{values[place]:+.3f}", signed_bar(values[place] / strongest)]
         for place in sorted(order)
     ]
     whole = found.log_prob - found.baseline_log_prob
     yield Text(
-        f"what speaks for (█) and against (▒) {label(found.target)}, in nats; "
-        f"together {found.values.sum():+.3f} of {whole:+.3f} (gap {abs(found.gap):.3f})"
+        f"attribution: what raises (█) and lowers (▒) the log-probability of {label(found.target)}, in nats; "
+        f"sum {found.values.sum():+.3f} of {whole:+.3f} (gap {abs(found.gap):.3f})"
     )
     yield table_of(["token", "nats", ""], rows, last="left")
 
 
 def ablation(found: Ablation, console: Console) -> Drawn:
+    """Draw what changes without some heads: the loss, the tokens and the next prediction."""
     yield Text(
         f"without {', '.join(found.heads)}: loss {found.loss_before:.3f} before, {found.loss_after:.3f} after, in nats"
     )
-    order = np.argsort(-np.abs(found.changes), kind="stable")[:LISTED]
+    order = np.argsort(-np.abs(found.changes), kind="stable")[:MAX_ROWS]
     if found.tokens:
         yield table_of(
             ["token", "change"],
@@ -216,20 +231,22 @@ def ablation(found: Ablation, console: Console) -> Drawn:
 
 
 def importance(found: Sequence[HeadImportance], console: Console) -> Drawn:
+    """Draw how much the loss rises without each head, the most important head first."""
     rows = [
         (f"{part.name}.{layer}.{number}", change)
         for part in found
         for layer, changes in zip(part.layers, part.changes, strict=True)
         for number, change in enumerate(changes)
     ]
-    yield Text("by how much the loss grows without each head, in nats")
+    yield Text("increase of the loss without each head, in nats")
     yield table_of(
         ["head", "change"], [[name, f"{change:+.4f}"] for name, change in sorted(rows, key=lambda row: -row[1])]
     )
 
 
 def neighbours(found: Neighbours, console: Console) -> Drawn:
-    yield Text(f"nearest to {' + '.join(map(label, found.pieces))}, by cosine")
+    """Draw the tokens nearest to a word."""
+    yield Text(f"nearest to {' + '.join(map(label, found.pieces))}, by cosine similarity")
     rows = [[label(text), f"{cosine:.3f}"] for text, cosine in zip(found.texts, found.cosines, strict=True)]
     yield table_of(["token", "cosine"], rows)
 

@@ -1,4 +1,4 @@
-"""penwright classify: a label for each text."""
+"""The `penwright classify` command: a label for each text."""
 
 from dataclasses import asdict
 
@@ -10,17 +10,17 @@ NAME = "classify"
 def command(run: RunFolder, texts: Texts = None, device: Device = "cpu", json: Json = False) -> None:
     """Classify texts, or the lines of standard input.
 
-    Prints a line for each: label, probability and text, separated by tabs. Blank texts get no label.
+    Prints one line per text: label, probability and text, separated by tabs. Blank texts get no label.
     """
-    from penwright.api import load_classifier
+    from penwright.workflows.load import load_classifier
 
     sources = given_texts(texts)
-    classified = zip(sources, load_classifier(run, device).classify(sources), strict=True)
-    for number, (source, found) in enumerate(classified, start=1):
+    results = zip(sources, load_classifier(run, device).classify(sources), strict=True)
+    for number, (source, result) in enumerate(results, start=1):
         if json:
-            print_json({"text": source, **asdict(found)})
+            print_json({"text": source, **asdict(result)})
             continue
-        for warning in found.warnings:
+        for warning in result.warnings:
             warn(f"text {number}: {warning}" if len(sources) > 1 else warning)
-        probability = "" if found.label is None else f"{found.scores[found.label]:.3f}"
-        print(f"{found.label or ''}\t{probability}\t{source}")
+        probability = "" if result.label is None else f"{result.scores[result.label]:.3f}"
+        print(f"{result.label or ''}\t{probability}\t{source}")

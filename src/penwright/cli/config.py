@@ -1,4 +1,4 @@
-"""penwright config: every setting of a recipe, with its meaning."""
+"""The `penwright config` command: print a recipe in full, or explain every setting."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,18 +11,24 @@ NAME = "config"
 
 
 def command(
-    recipe: Annotated[Path | None, typer.Argument(help="A recipe or a run; without one, all keys.")] = None,
+    recipe: Annotated[
+        Path | None, typer.Argument(help="Recipe file or run folder. Default: explain every setting.")
+    ] = None,
     set_: AnySetting = None,
     json: Json = False,
 ) -> None:
-    """Check a recipe and print it whole, or explain every key.
+    """Print a recipe in full, or explain every setting.
 
-    Whole means with all defaults; without a recipe, every key is explained.
+    With a recipe or a run: check it, fill in the defaults and print it. Without one: print every key with its default
+    and its meaning.
     """
     from penwright.config import Recipe, explain, merge, parse_override, read_toml, validate, write_toml
 
     if recipe is None:
-        print("# Every key, to read: a recipe itself is what `penwright config RECIPE` prints, or --dry-run of `train`")
+        print(
+            "# Every key, its default and its meaning. None: not set. "
+            "To print a recipe: penwright config RECIPE, or penwright train --dry-run"
+        )
         print(explain(Recipe))
         return
     path = recipe / "recipe.toml" if recipe.is_dir() else recipe

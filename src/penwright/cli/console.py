@@ -1,4 +1,4 @@
-"""What rich draws, on any terminal."""
+"""A rich console that works on every terminal."""
 
 from collections.abc import Iterable
 
@@ -7,21 +7,22 @@ from rich.segment import Segment
 
 from penwright.cli.streams import Stream, escaped, without_escaping
 
-DRAWN = str.maketrans("━▁▂▃▄▅▆▇█░▒▓…→←↵␣⟨⟩", "-_.:-=+*#.:%~><|_<>")  # for encodings without these characters
+# ASCII stand-ins, for encodings without these characters.
+ASCII_STAND_INS = str.maketrans("━▁▂▃▄▅▆▇█░▒▓…→←↵␣⟨⟩", "-_.:-=+*#.:%~><|_<>")
 
 
 class SafeConsole(Console):
-    """A rich console that sends its own escape sequences and shows those in what it prints."""
+    """A rich console that sends its own escape sequences and escapes those in the text it prints."""
 
     def __init__(self, stream: Stream):
         super().__init__(file=without_escaping(stream), markup=False, highlight=False, emoji=False)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Render as rich does, with text that the terminal can show."""
+        """Render as rich does, but escape control characters and replace drawings that the encoding lacks."""
         has_drawings = self.encoding.startswith("utf")
         for segment in super().render(renderable, options):
             if segment.control:
                 yield segment
             else:
                 text = escaped(segment.text)
-                yield Segment(text if has_drawings else text.translate(DRAWN), segment.style)
+                yield Segment(text if has_drawings else text.translate(ASCII_STAND_INS), segment.style)

@@ -1,4 +1,4 @@
-"""penwright doctor: what this machine has, and what would make it faster."""
+"""The `penwright doctor` command: what this machine offers for training."""
 
 import os
 import platform
@@ -14,16 +14,19 @@ EXTRAS = {"datasets": "hub", "tensorboard": "tensorboard", "babel": "demo", "num
 
 
 def command(json: Json = False) -> None:
-    """Say what training would run on here, and why."""
+    """Show what training would run on here, and why."""
     import torch
 
     from penwright.config import TrainingSettings
+    from penwright.training.auto.machine import choose_machine, measure_speed
     from penwright.training.compilation import choose_compilation
-    from penwright.training.machine import choose_machine, measure_speed
 
     machine = choose_machine(TrainingSettings(minutes=10))
     compiled, reason = choose_compilation(machine.device, "generate", 600.0)
-    reasons = (*machine.reasons, f"ten minutes of a writer would {'' if compiled else 'not '}be compiled: {reason}")
+    reasons = (
+        *machine.reasons,
+        f"a ten-minute training run of a writer would {'' if compiled else 'not '}be compiled: {reason}",
+    )
     facts: dict[str, object] = {
         "penwright": __version__,
         "python": platform.python_version(),
@@ -32,7 +35,7 @@ def command(json: Json = False) -> None:
         "precision": str(machine.precision).removeprefix("torch."),
         "compile": compiled,
         "matrix products": f"{measure_speed(machine.device, machine.precision) / 1e9:.0f} GFLOP/s",
-        "C++ compiler": shutil.which(os.environ.get("CXX", "g++")) or "none: torch.compile cannot work on the CPU",
+        "C++ compiler": shutil.which(os.environ.get("CXX", "g++")) or "none: torch.compile needs one on the CPU",
         "free disk": f"{shutil.disk_usage(Path.cwd()).free / 1e9:.1f} GB",
         **{name: _installed(name, extra) for name, extra in EXTRAS.items()},
     }
@@ -46,6 +49,7 @@ def command(json: Json = False) -> None:
 
 
 def _installed(name: str, extra: str) -> str:
+    """Return the version of a package, or how to install it."""
     try:
         return version(name)
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""What inspection finds, drawn with characters: coloured text, heat maps, tables; shades where there are no colours."""
+"""Terminal drawings for `penwright inspect`: coloured text, heat maps (shades without colours) and tables."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
@@ -15,31 +15,31 @@ from penwright.cli.progress import SPARKS
 
 SHADES = " ░▒▓█"
 VIRIDIS = ("#440154", "#46327e", "#365c8d", "#277f8e", "#1fa187", "#4ac16d", "#a0da39", "#fde725")
-LABEL, HEADING = 12, 8  # the most cells that the name of a row takes, and that of a column
-CELL = 2  # cells of the terminal for one of a heat map, which so is about square
-NUMBER = 8  # cells for a number of a table
+LABEL, HEADING = 12, 8  # widest name of a row and of a column, in terminal cells
+CELL = 2  # terminal cells for one cell of a heat map, which makes it about square
+NUMBER = 8  # terminal cells for a number in a table
 
 
-class Piece(NamedTuple):
-    """A token as it is drawn, and how strongly, from 0 to 1."""
+class ShadedToken(NamedTuple):
+    """The text of a token, and how strongly to shade it, from 0 to 1."""
 
     text: str
     level: float
 
 
 def visible(text: str) -> str:
-    """The text on one line, with what cannot be seen made visible; it moves no cursor."""
+    """Return the text on one line, with symbols or code points in place of invisible characters."""
     marks = {"\n": "↵", "\t": "→", "\r": "←"}
     return "".join(marks.get(c, c) if c.isprintable() or c in marks else f"⟨U+{ord(c):04X}⟩" for c in text)
 
 
 def label(text: str) -> str:
-    """A token by itself, whose spaces must be seen."""
+    """Return a token with its spaces and invisible characters made visible."""
     return visible(text).replace(" ", "␣")
 
 
-def coloured(pieces: Iterable[Piece], width: int) -> Iterator[Text]:
-    """A text in lines, each with a line of bars below it."""
+def shaded_text(pieces: Iterable[ShadedToken], width: int) -> Iterator[Text]:
+    """Yield a text in lines that fit the width; below each, a line of bars shows the levels again."""
     line, bars = Text(), Text()
     for text, level in pieces:
         style = _style(level)
@@ -57,7 +57,10 @@ def coloured(pieces: Iterable[Piece], width: int) -> Iterator[Text]:
 
 
 def heat_map(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str], console: Console) -> Iterator[Text]:
-    """A row for each target and a column for each source, as many as fit; shades go with the root of the weight."""
+    """Yield a heat map of weights [targets, sources], as many columns as fit.
+
+    The shade follows the square root of a weight, so that small ones show.
+    """
     n_columns = max(1, (console.width - LABEL - 1) // CELL)
     headings = [set_cell_size(label(name), min(HEADING, cell_len(label(name)))) for name in columns[:n_columns]]
     for letters in zip_longest(*headings, fillvalue=" "):
@@ -75,22 +78,22 @@ def heat_map(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str], c
 
 
 def numbers(title: str, matrix: np.ndarray, rows: Sequence[str], columns: Sequence[str], console: Console) -> Table:
-    """A table of numbers, as many columns as fit."""
+    """Return a table of numbers, as many columns as fit."""
     n_columns = max(1, (console.width - LABEL - 4) // NUMBER)
-    dots = ["…"] if len(columns) > n_columns else []
+    ellipsis = ["…"] if len(columns) > n_columns else []
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
     table.add_column("", max_width=LABEL, no_wrap=True)
-    for name in [*columns[:n_columns], *dots]:
+    for name in [*columns[:n_columns], *ellipsis]:
         table.add_column(label(name), justify="right", max_width=NUMBER - 1, no_wrap=True)
     for name, values in zip(rows, matrix, strict=True):
-        table.add_row(label(name), *[f"{value:.2f}" for value in values[:n_columns]], *dots)
+        table.add_row(label(name), *[f"{value:.2f}" for value in values[:n_columns]], *ellipsis)
     return table
 
 
 def table_of(
     columns: Sequence[str], rows: Iterable[Sequence[str]], *, last: Literal["left", "right"] = "right"
 ) -> Table:
-    """The first column to the left, the last as said, the others to the right."""
+    """Return a table: first column left-aligned, last one as `last` says, the others right-aligned."""
     table = Table(box=None, padding=(0, 1, 0, 0))
     for place, name in enumerate(columns):
         justify = "left" if place == 0 else last if place == len(columns) - 1 else "right"
@@ -101,7 +104,7 @@ def table_of(
 
 
 def signed_bar(share: float, width: int = 20) -> str:
-    """A share from -1 to 1: full to the right for what speaks for, hatched for what speaks against."""
+    """Return a bar for a share from -1 to 1: solid if it is positive, hatched if not."""
     return ("█" if share > 0 else "▒") * round(abs(share) * width)
 
 

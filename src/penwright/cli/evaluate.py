@@ -1,4 +1,4 @@
-"""penwright evaluate: the scores of a run."""
+"""The `penwright evaluate` command: score a run."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,28 +16,35 @@ NAME = "evaluate"
 def command(
     run: RunFolder,
     data: OwnFiles = None,
-    beam: Annotated[int | None, typer.Option(help="For translation; 1 is greedy.", min=1)] = None,
-    output: Annotated[Path | None, typer.Option(help="Keep the translations in this file.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="How the files are read: data.key=value.")] = None,
+    beam: Annotated[
+        int | None,
+        typer.Option(help="Beam size for translation; 1 is greedy search. Default: the run's setting.", min=1),
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Write the translations to this file.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Set how DATA is read: data.KEY=VALUE. Repeatable.")
+    ] = None,
     precision: InPrecision = None,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
-    """Score a run beside baselines.
+    """Score a run, and compare it with baselines.
 
-    Evaluates its best model on all of its held-out part, or on files of your own.
+    Evaluates the best checkpoint on the whole held-out part, or on your own files.
     """
-    from penwright import api
-    from penwright.cli.progress import err
+    from penwright.cli.progress import print_message
     from penwright.config import merge, parse_override
+    from penwright.workflows import api
 
     changes = merge(*(parse_override(text) for text in set_ or []))
     kept = precision or api.kept_precision(run, device)
     if kept not in (precision, "float32"):
-        warn(f"measured in {kept}, as it is used since `penwright optimize`; --precision float32 is as it was trained")
-    scores = api.evaluate(run, data or [], changes, device, beam_size=beam, output=output, precision=kept, say=err)
+        warn(f"evaluating in {kept}, which `penwright optimize` chose. For the model as trained: --precision float32")
+    scores = api.evaluate(
+        run, data or [], changes, device, beam_size=beam, output=output, precision=kept, say=print_message
+    )
     if json:
-        print_json([{**score._asdict(), "baselines": [each._asdict() for each in score.baselines]} for score in scores])
+        print_json([{**score._asdict(), "baselines": [item._asdict() for item in score.baselines]} for score in scores])
         return
     for score in scores:
         notes = [score.note, *(_in_words(score, baseline) for baseline in score.baselines)]
@@ -45,5 +52,6 @@ def command(
 
 
 def _in_words(score: "Score", baseline: "Baseline") -> str:
-    beaten = "" if score.beats(baseline.value) else ", not beaten"
-    return f"baseline {baseline.value:.4f} ({baseline.name}{beaten})"
+    """Return a baseline in words, and whether the score beats it."""
+    verdict = "" if score.beats(baseline.value) else ", not beaten"
+    return f"baseline {baseline.value:.4f} ({baseline.name}{verdict})"

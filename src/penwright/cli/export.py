@@ -1,4 +1,4 @@
-"""penwright export: a run for another engine."""
+"""The `penwright export` command: convert a run for another engine."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,18 +14,21 @@ def command(
     run: RunFolder,
     to: Annotated[
         Literal["ctranslate2", "gguf", "huggingface"],
-        typer.Option("--to", help="gguf is for llama.cpp.", show_default=False),
+        typer.Option(
+            "--to", help="Format to write; gguf is for llama.cpp, huggingface for transformers.", show_default=False
+        ),
     ],
-    output: Annotated[Path, typer.Option("--output", help="A new folder.", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", help="New folder for the exported model.", show_default=False)],
     precision: Annotated[
-        Literal["float32", "bfloat16", "int8"], typer.Option(help="Of the weights; int8 is a quarter of float32.")
+        Literal["float32", "bfloat16", "int8"],
+        typer.Option(help="Precision of the weights; int8 takes a quarter of the space of float32."),
     ] = "float32",
 ) -> None:
-    """Write a run as another engine reads it.
+    """Convert a run for CTranslate2, llama.cpp or transformers.
 
-    That is its best model, and its tokenizer.
+    Writes the weights of the best checkpoint, and the tokenizer.
     """
-    from penwright.api import export
+    from penwright.workflows.api import export
 
     export(run, to, output, precision)
     for path in sorted(output.iterdir()):

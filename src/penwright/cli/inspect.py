@@ -1,4 +1,4 @@
-"""penwright inspect: what happens in a model over a text."""
+"""The `penwright inspect` command: what happens inside a model on a text."""
 
 import sys
 from collections.abc import Sequence
@@ -20,51 +20,80 @@ ENDINGS = (".html", ".svg", ".png")
 
 def command(
     run: RunFolder,
-    text: Annotated[str | None, typer.Argument(help="To be read; without one, standard input.")] = None,
-    target: Annotated[str | None, typer.Option(help="A translation or a label, instead of the model's own.")] = None,
-    top: Annotated[int | None, typer.Option(help="The k likeliest tokens at each place.", min=1)] = None,
-    sort: Annotated[str | None, typer.Option(help="All heads by a statistic: previous, induction, entropy ...")] = None,
-    head: Annotated[list[str] | None, typer.Option(help="Where a head looks: LAYER.HEAD or PART.LAYER.HEAD.")] = None,
-    arithmetic: Annotated[str | None, typer.Option(help="A head step by step, with its numbers.")] = None,
-    alignment: Annotated[bool, typer.Option("--alignment", help="Where a translator looks for each token.")] = False,
-    beams: Annotated[int | None, typer.Option(help="What a search with so many beams tried.", min=1)] = None,
-    rollout: Annotated[bool, typer.Option("--rollout", help="Attention followed through all layers.")] = False,
-    lens: Annotated[bool, typer.Option("--lens", help="What the model would say after each layer.")] = False,
-    attribute: Annotated[
-        bool, typer.Option("--attribute", help="On which tokens the next one, or a label, depends.")
+    text: Annotated[str | None, typer.Argument(help="Text to inspect. Default: standard input.")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Translation or label to explain. Default: the model's own.")
+    ] = None,
+    top: Annotated[int | None, typer.Option(help="Show this many most likely tokens at each position.", min=1)] = None,
+    sort: Annotated[
+        str | None,
+        typer.Option(
+            help="Sort all heads by a statistic: entropy, confidence, distance, "
+            "previous, diagonal, first, last or induction."
+        ),
+    ] = None,
+    head: Annotated[
+        list[str] | None, typer.Option(help="Show the attention of a head: LAYER.HEAD or PART.LAYER.HEAD. Repeatable.")
+    ] = None,
+    arithmetic: Annotated[
+        str | None, typer.Option(help="Show how a head (LAYER.HEAD or PART.LAYER.HEAD) computes its output.")
+    ] = None,
+    alignment: Annotated[
+        bool, typer.Option("--alignment", help="Show a translator's attention to the source.")
     ] = False,
-    position: Annotated[int | None, typer.Option(help="The token whose next one --attribute is about, from 0.")] = None,
-    ablate: Annotated[str | None, typer.Option(help="What changes without heads 0.1,2.3, or without each.")] = None,
-    neighbours: Annotated[list[str] | None, typer.Option(help="The words nearest to this one; needs no text.")] = None,
+    beams: Annotated[
+        int | None, typer.Option(help="Show the hypotheses of a beam search with this many beams.", min=1)
+    ] = None,
+    rollout: Annotated[
+        bool, typer.Option("--rollout", help="Show attention rollout: attention combined over all layers.")
+    ] = False,
+    lens: Annotated[bool, typer.Option("--lens", help="Show the prediction after each layer (logit lens).")] = False,
+    attribute: Annotated[
+        bool, typer.Option("--attribute", help="Show how much each token contributes to the next token or the label.")
+    ] = False,
+    position: Annotated[
+        int | None,
+        typer.Option(
+            help="Position, from 0; --attribute explains the token after it. "
+            "Default: a writer's last, a translator's first."
+        ),
+    ] = None,
+    ablate: Annotated[
+        str | None,
+        typer.Option(help="Remove heads, such as 0.1,2.3, and show what changes; `each` removes every head in turn."),
+    ] = None,
+    neighbours: Annotated[
+        list[str] | None, typer.Option(help="Show the tokens nearest to a word. Needs no text. Repeatable.")
+    ] = None,
     other_text: Annotated[
-        str | None, typer.Option(help="Beside this text: how their surprise and heads differ.")
+        str | None, typer.Option(help="Compare with this text: surprise by token, and heads.")
     ] = None,
     other_run: Annotated[
         Path | None,
-        typer.Option(help="Compare with this run, or with a checkpoint: RUN/checkpoints/first."),
+        typer.Option(help="Compare with this run, or with a checkpoint such as RUN/checkpoints/first."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="To a file: a page (.html) or a picture (.svg, .png).")
+        Path | None, typer.Option("--output", "-o", help="Write to a file: a page (.html) or a picture (.svg, .png).")
     ] = None,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
-    """Look into a model: likely tokens, and where heads look.
+    """Look inside a model: token probabilities, heads and layers.
 
-    Without options, the text with its surprise, and the heads that look most at the previous token; with only -o
-    PAGE.html, all that fits on a page.
-    Attention shows where a head looks, not what for: ask --ablate.
+    Without options: the surprise of each token, and the heads that attend most to the previous token. With only -o
+    PAGE.html: a page of all views that suit the model.
+    Attention weights show which tokens a head attends to, not what it contributes; --ablate measures that.
     """
-    from penwright.api import load
     from penwright.cli import questions as ask
     from penwright.inspection import Inspector, overview
+    from penwright.workflows.load import load
 
     if output is not None and output.suffix.lower() not in ENDINGS:
-        raise UsageError(f"{output}: -o writes {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}, by the ending of the name")
+        raise UsageError(f"{output} has no known file type. -o writes {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
     inspector = Inspector(load(run, device))
     chosen = [ask.neighbours(inspector, word) for word in neighbours or []]
     if text is not None or not chosen:
-        text = _standard_input() if text is None else text
+        text = _read_standard_input() if text is None else text
         for warning in inspector.warnings(text, target):
             warn(warning)
         about = ask.Questions(inspector, text, target)
@@ -79,43 +108,46 @@ def command(
             [about.lens()] if lens else [],
             [about.attribution(position)] if attribute else [],
             [about.ablation(ablate)] if ablate else [],
-            _beside(about, (run, other_run), other_text, device),
+            _comparison(about, (run, other_run), other_text, device),
         ]
-        chosen += [question for some in wanted for question in some]
+        chosen += [question for group in wanted for question in group]
         if not chosen and output is None:
-            chosen = about.usual()
+            chosen = about.default_questions()
     if output is None:
         _answer(chosen, json)
         return
     if output.suffix.lower() != ".html" and len(chosen) != 1:
         raise UsageError(
-            f"a {output.suffix} is one picture: ask for one thing, such as --lens; a page (.html) has room for all"
+            f"a {output.suffix} file holds one picture. Ask for one thing, such as --lens, or write a page (.html)"
         )
     views = [view for question in chosen for view in question.views(question.find())]
     _write(output, views or list(overview(inspector, text or "", target)), f"Penwright: {run.resolve().name}", json)
 
 
-def _beside(
+def _comparison(
     about: "Questions", runs: "tuple[Path, Path | None]", other_text: str | None, device: str
 ) -> "list[Question]":
-    """The questions about two at once; none where there is no other one."""
-    from penwright.api import load
+    """Return the questions that compare with another text or run, if one is given."""
     from penwright.cli.questions import Questions
     from penwright.inspection import Inspector
+    from penwright.workflows.load import load
 
     run, other = runs
     if other is None:
         if other_text is None:
             return []
         return about.beside(Questions(about.inspector, other_text, None), ("the text", "the other text"))
-    look = Inspector(load(other, device))
-    if look.shape != about.inspector.shape:
-        raise UsageError(f"{other} holds a {look.shape} and {run} a {about.inspector.shape}: they cannot be compared")
+    other_inspector = Inspector(load(other, device))
+    if other_inspector.shape != about.inspector.shape:
+        raise UsageError(
+            f"{other} holds a {other_inspector.shape} and {run} a {about.inspector.shape}; they cannot be compared"
+        )
     text = about.text if other_text is None else other_text
-    return about.beside(Questions(look, text, about.target), (run.name, other.name))
+    return about.beside(Questions(other_inspector, text, about.target), (run.name, other.name))
 
 
 def _write(output: Path, views: "Sequence[View]", title: str, json: bool) -> None:
+    """Write the views as a page, or the last one as a picture, and print the size of the file."""
     from penwright.tokenizers.tokenizer import well_formed
     from penwright.views import html
 
@@ -134,23 +166,24 @@ def _write(output: Path, views: "Sequence[View]", title: str, json: bool) -> Non
 
 
 def _answer(questions: "list[Question]", json: bool) -> None:
+    """Print the answers, drawn or as JSON."""
     from penwright.cli.console import SafeConsole
     from penwright.inspection import as_record
 
     answers = [(question, question.find()) for question in questions]
     if json:
-        print_json({question.name: as_record(found) for question, found in answers})
+        print_json({question.name: as_record(result) for question, result in answers})
         return
     console = SafeConsole(sys.stdout)
-    for place, (question, found) in enumerate(answers):
+    for place, (question, result) in enumerate(answers):
         if place:
             console.print()
-        for drawn in question.draw(found, console):
+        for drawn in question.draw(result, console):
             console.print(drawn, soft_wrap=True)
 
 
-def _standard_input() -> str:
-    """All of it, as one text, without the line break that ends it."""
+def _read_standard_input() -> str:
+    """Return all of standard input as one text, without the final line break."""
     if sys.stdin.isatty():
-        raise PenwrightError("nothing to read: give a text, or pipe one in")
+        raise PenwrightError("there is no input. Give a text as an argument, or pipe one to standard input")
     return read_text("-").removesuffix("\n").removesuffix("\r")

@@ -1,4 +1,4 @@
-"""The `penwright` command: its table of contents, and how errors end."""
+"""The `penwright` command line: its list of commands, its error messages and exit codes."""
 
 import signal
 import sys
@@ -55,58 +55,59 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help answers in a tenth of a second
+    rich_markup_mode=None,  # plain help prints in a tenth of a second
 )
 for module in COMMANDS:
     app.command(module.NAME)(module.command)
-app.command(optimize.OLD_NAME, hidden=True)(optimize.renamed)
+app.command(optimize.OLD_NAME, hidden=True)(optimize.deprecated_command)
 
 
 @app.callback(invoke_without_command=True)
-def version(show: bool = typer.Option(False, "--version", help="Print the version and stop.")) -> None:
+def version(show: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+    """Print the version and exit, if asked to."""
     if show:
         print(f"penwright {__version__}")
         raise typer.Exit
 
 
 def main() -> NoReturn:
-    """Run the command; exit with 0, 1 (it failed), 2 (it was asked wrongly) or 130 (it was interrupted)."""
+    """Run the command; exit with 0, 1 (failure), 2 (usage error) or 130 (interrupted)."""
     with standard_streams():
         sys.exit(_run())
 
 
 def _run() -> int | str | None:
-    """Run the command and tell of what went wrong; return the exit code."""
-    signal.signal(signal.SIGINT, _interrupted)
+    """Run the command, report its errors on standard error, and return the exit code."""
+    signal.signal(signal.SIGINT, _on_interrupt)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", PenwrightWarning)
-            warnings.showwarning = _told
-            return _until_written()
+            warnings.showwarning = _show_warning
+            return _run_and_flush()
     except PenwrightError as error:
         print(f"penwright: {error}", file=sys.stderr)
         return error.exit_code
-    except BrokenPipeError:  # the reader of our output has gone, as `head` does
+    except BrokenPipeError:  # the reader has closed the pipe, as `head` does
         discard(sys.stdout)
         return 0
-    except OSError as error:  # a full disk, most likely
+    except OSError as error:  # most likely a full disk
         discard(sys.stdout)
-        what = f"{error.filename}: " if error.filename else ""
-        print(f"penwright: {what}{error.strerror or error}", file=sys.stderr)
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"penwright: {where}{error.strerror or error}", file=sys.stderr)
         return 1
 
 
-def _until_written() -> int | str | None:
-    """Run the command until all of its output is written; return the exit code."""
+def _run_and_flush() -> int | str | None:
+    """Run the command and flush its output; return the exit code."""
     try:
         app()
     except SystemExit as end:
-        sys.stdout.flush()  # while a full disk can still be told of
+        sys.stdout.flush()  # here an error, such as a full disk, can still be reported
         return end.code
     return 0
 
 
-def _told(
+def _show_warning(
     message: Warning | str,
     category: type[Warning],
     filename: str,
@@ -114,13 +115,14 @@ def _told(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Ours as every other word to the person; of others, also the line of code that it came from."""
+    """Print our own warnings as plain messages, and other warnings with their source line."""
     if issubclass(category, PenwrightWarning):
         print(f"penwright: {message}", file=sys.stderr)
     else:
         print(warnings.formatwarning(message, category, filename, lineno, line), end="", file=sys.stderr)
 
 
-def _interrupted(number: int, frame: FrameType | None) -> NoReturn:
-    print("\npenwright: interrupted", file=sys.stderr)  # below what was being written
+def _on_interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """Handle SIGINT: print a message and exit with 130."""
+    print("\npenwright: interrupted", file=sys.stderr)  # starts a new line, since output may be unfinished
     sys.exit(130)

@@ -1,4 +1,4 @@
-"""penwright novelty: how much of a text is copied from what a writer learned from."""
+"""The `penwright novelty` command: how much of a text is copied from the training text."""
 
 import json as json_format
 from collections.abc import Iterator, Sequence
@@ -15,26 +15,28 @@ if TYPE_CHECKING:
     from penwright.evaluation.novelty import Novelty, NoveltyReport
 
 NAME = "novelty"
-SHOWN = 200  # characters of a passage
+SHOWN = 200  # characters shown of a passage
 
 
 def command(
     run: RunFolder,
     files: Annotated[
         list[str] | None,
-        typer.Argument(help="Texts, or lines of generate --jsonl; without any: standard input.", metavar="FILE"),
+        typer.Argument(help="Text files, or output of `generate --jsonl`. Default: standard input.", metavar="FILE"),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Find what texts copy from the training text.
+    """Measure how much of a text is copied from the training text.
 
-    The longest run of each text, and the share of its word n-grams that are new.
+    Reports the longest copied passage of each text, and the share of its word n-grams that are new.
     """
-    from penwright import api
+    from penwright.workflows import api
 
     texts = [text for path in files or ["-"] for text in _texts(read_text(path))]
     if not any(text.strip() for text in texts):
-        raise PenwrightError("there is no text to measure: name a file with text in it, or pipe one in")
+        raise PenwrightError(
+            "there is no text to measure. Name a file that contains text, or pipe text to standard input"
+        )
     report = api.novelty(run, texts)
     if json:
         print_json(asdict(report))
@@ -44,7 +46,7 @@ def command(
 
 
 def _texts(content: str) -> list[str]:
-    """The text of each line where all lines are JSON objects with one; else the whole is a text."""
+    """Return the "text" field of each line if all lines are JSON objects with one; else the whole content."""
     try:
         return [json_format.loads(line)["text"] for line in content.split("\n") if line.strip()]
     except (ValueError, TypeError, KeyError):
@@ -52,28 +54,28 @@ def _texts(content: str) -> list[str]:
 
 
 def in_words(report: "NoveltyReport") -> "Iterator[str]":
-    """For people: what each text copies, and all of them beside held-out text."""
-    usual = max((_length(novelty) for novelty in report.held_out), default=0)
+    """Yield the report in words: what each text copies, and a comparison with held-out text."""
+    held_out_longest = max((_length(novelty) for novelty in report.held_out), default=0)
     for number, novelty in enumerate(report.texts, start=1):
         run = novelty.longest
         if run is None:
-            yield f"{number}: no run of 8 bytes is copied"
+            yield f"{number}: no passage of 8 bytes or more is copied"
             continue
         passage = run.text if len(run.text) <= SHOWN else f"{run.text[:SHOWN]}..."
-        more = ", more than any held-out passage does" if _length(novelty) > usual else ""
+        remark = ", longer than in any held-out passage" if _length(novelty) > held_out_longest else ""
         yield (
-            f"{number}: {len(run.text)} characters ({run.n_words} words) in a row are those of {run.document}, "
-            f"line {run.line}{more}: {json_format.dumps(passage, ensure_ascii=False)}"
+            f"{number}: copies {len(run.text)} characters ({run.n_words} words) in a row from {run.document}, "
+            f"line {run.line}{remark}: {json_format.dumps(passage, ensure_ascii=False)}"
         )
     lengths = sorted({n for novelty in report.texts for n in novelty.new})
     rows = [("these texts", report.texts), (f"held-out text ({len(report.held_out)} passages)", report.held_out)]
     width = max(len(name) for name, _ in rows)
-    heads = "".join(f"{f'n={n}':>6}" for n in lengths)
-    yield f"{'new word n-grams, %':{width}}  {heads}    longest run, characters"
+    header = "".join(f"{f'n={n}':>6}" for n in lengths)
+    yield f"{'new word n-grams, %':{width}}  {header}    longest copy, characters"
     for name, measured in rows:
         shares = "".join(f"{_share(measured, n):>6}" for n in lengths)
         copied = [_length(novelty) for novelty in measured]
-        yield f"{name:{width}}  {shares}    median {median(copied or [0]):.0f}, most {max(copied, default=0)}"
+        yield f"{name:{width}}  {shares}    median {median(copied or [0]):.0f}, maximum {max(copied, default=0)}"
 
 
 def _length(novelty: "Novelty") -> int:
@@ -81,5 +83,5 @@ def _length(novelty: "Novelty") -> int:
 
 
 def _share(measured: "Sequence[Novelty]", n: int) -> str:
-    found = [novelty.new[n] for novelty in measured if n in novelty.new]
-    return f"{100 * mean(found):.0f}" if found else "-"
+    values = [novelty.new[n] for novelty in measured if n in novelty.new]
+    return f"{100 * mean(values):.0f}" if values else "-"

@@ -1,4 +1,4 @@
-"""penwright optimize: make a run write or translate faster from now on."""
+"""The `penwright optimize` command: make a run generate or translate faster."""
 
 from penwright.cli.options import InPrecision, Json, RunFolder, print_json, warn
 
@@ -10,23 +10,24 @@ def command(
     precision: InPrecision = None,
     json: Json = False,
 ) -> None:
-    """Make a run write or translate faster from now on.
+    """Make a run generate or translate faster.
 
-    Chooses the fastest precision that is as good, and compiles the steps of decoding. Takes some minutes, once.
+    Chooses the fastest precision that is as accurate as float32, and compiles the decoding steps. Takes a few minutes,
+    once per run.
     """
-    from penwright import api
-    from penwright.cli.progress import err
+    from penwright.cli.progress import print_message
+    from penwright.workflows import api
 
-    nats = api.optimize(run, precision, err)
+    nats = api.optimize(run, precision, print_message)
     if json:
         print_json(nats)
         return
     for name, value in nats.items():
-        print(f"{name}\t{value:.4f} nats per token, held out")
-    print(f"{run} uses compiled steps from now on; with --precision float32 it is as exact as before")
+        print(f"{name}\t{value:.4f} nats per token on held-out text")
+    print(f"{run} now uses compiled steps. For its original accuracy, use --precision float32")
 
 
-def renamed(run: RunFolder, precision: InPrecision = None, json: Json = False) -> None:
-    """Do what `penwright optimize` does, under its old name."""
-    warn(f"`penwright {OLD_NAME}` is now `penwright {NAME}`; the old name will go")
+def deprecated_command(run: RunFolder, precision: InPrecision = None, json: Json = False) -> None:
+    """Run `penwright optimize` under its old name."""
+    warn(f"`penwright {OLD_NAME}` is now `penwright {NAME}`; the old name will be removed")
     command(run, precision, json)

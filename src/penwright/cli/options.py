@@ -1,4 +1,4 @@
-"""What several commands share: where texts come from, how results go out, and flags as settings."""
+"""Arguments and options that several commands share, and helpers to read input and print results."""
 
 import json
 import sys
@@ -13,49 +13,65 @@ from penwright.errors import Option, PenwrightError, Undecided
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from penwright.api import Prepared
     from penwright.config import Table
+    from penwright.workflows.api import Prepared
 
-LONGEST_SIDE = 100  # characters of an example that are shown
-FEW_EXAMPLES = 50  # to learn classes from
-FEW_BYTES = 20_000  # of text to learn from
-RunFolder = Annotated[Path, typer.Argument(help="The folder of a trained run.", metavar="RUN", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda or mps.")]
+LONGEST_SIDE = 100  # characters of one side of an example in the preview
+FEW_EXAMPLES = 50  # labelled texts; fewer draw a warning
+FEW_BYTES = 20_000  # bytes of training text; less draws a warning
+RunFolder = Annotated[Path, typer.Argument(help="Folder of a trained run.", metavar="RUN", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Device = Annotated[str, typer.Option(help="Device to compute on: cpu, cuda or mps.")]
 InPrecision = Annotated[
     Literal["float32", "bfloat16", "int8"] | None,
-    typer.Option("--precision", help="Of the weights; else float32, or what `optimize` found.", show_default=False),
+    typer.Option(
+        "--precision",
+        help="Precision of the weights. Default: what `optimize` chooses, else float32.",
+        show_default=False,
+    ),
 ]
-Data = Annotated[list[str] | None, typer.Argument(help="Files, folders, patterns or hub:NAME.", metavar="DATA")]
+Data = Annotated[
+    list[str] | None, typer.Argument(help="Training data: files, folders, glob patterns or hub:NAME.", metavar="DATA")
+]
 OwnFiles = Annotated[
-    list[str] | None, typer.Argument(help="Files of your own, instead of the held-out part.", metavar="DATA")
+    list[str] | None, typer.Argument(help="Files to use instead of the run's held-out part.", metavar="DATA")
 ]
-RecipeFile = Annotated[Path | None, typer.Option(help="A TOML file of settings.")]
-AnySetting = Annotated[list[str] | None, typer.Option("--set", help="Any setting: table.key=value.")]
-TaskName = Annotated[str | None, typer.Option(help="generate, translate or classify; found out if not given.")]
-Minutes = Annotated[float | None, typer.Option(help="Train for so many minutes of this machine.")]
-Steps = Annotated[int | None, typer.Option(help="Train for so many steps.")]
-Epochs = Annotated[float | None, typer.Option(help="Train for so many passes over the text.")]
-SizeName = Annotated[str | None, typer.Option(help="Of the model: nano, tiny, mini, small, medium, base, ...")]
-Validation = Annotated[list[str] | None, typer.Option(help="Held-out files of your own.")]
-Texts = Annotated[
-    list[str] | None, typer.Argument(help="Texts; without any, each line of standard input is one.", metavar="TEXT")
+RecipeFile = Annotated[Path | None, typer.Option(help="TOML file of settings; options override it.")]
+AnySetting = Annotated[
+    list[str] | None, typer.Option("--set", help="Set any key of the recipe: TABLE.KEY=VALUE. Repeatable.")
 ]
+TaskName = Annotated[
+    str | None, typer.Option(help="Task: generate, translate or classify. Default: detected from the data.")
+]
+Minutes = Annotated[float | None, typer.Option(help="Training budget in minutes, evaluation included.")]
+Steps = Annotated[int | None, typer.Option(help="Training budget in optimizer steps.")]
+Epochs = Annotated[float | None, typer.Option(help="Training budget in epochs (passes over the training data).")]
+SizeName = Annotated[
+    str | None,
+    typer.Option(
+        help="Model size: nano, tiny, mini, small, medium, base, ... Default: chosen for the data and the budget."
+    ),
+]
+Validation = Annotated[
+    list[str] | None,
+    typer.Option(help="Held-out data: a file, folder or pattern. Repeatable. Default: a part of the training data."),
+]
+Texts = Annotated[list[str] | None, typer.Argument(help="Texts. Default: the lines of standard input.", metavar="TEXT")]
 
 
 def given_texts(texts: list[str] | None) -> list[str]:
-    """The arguments, or the lines of standard input, split at newlines only."""
+    """Return the arguments, or the lines of standard input if there are none."""
     if texts:
         return texts
     if sys.stdin.isatty():
-        raise PenwrightError("nothing to read: give a text, or pipe lines in")
+        raise PenwrightError("there is no input. Give a text as an argument, or pipe lines to standard input")
     return lines_of(read_text("-"))
 
 
 def read_text(path: str) -> str:
-    """Read a file, or standard input for "-", decoded as files of training are.
+    """Read a file, or standard input for "-"; its encoding is detected as for training data.
 
-    Raises PenwrightError where it cannot be read, or is no text.
+    Raises PenwrightError if it cannot be read or is not text.
     """
     name = "standard input" if path == "-" else path
     try:
@@ -69,29 +85,29 @@ def read_text(path: str) -> str:
     except PenwrightError as error:
         raise PenwrightError(f"{name} cannot be read: {error}") from None
     if encoding != "utf-8":
-        warn(f"{name} is not in UTF-8 and is read as {encoding}")
+        warn(f"{name} is not UTF-8; reading it as {encoding}")
     return text
 
 
 def lines_of(text: str) -> list[str]:
-    """Lines end at newlines only; there is none after the last newline."""
+    """Split a text into lines, at newlines only; a final newline adds no empty line."""
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     return lines[:-1] if lines[-1] == "" else lines
 
 
 def print_json(record: object) -> None:
-    """Print one JSON value on one line of standard output, which is JSON in any encoding."""
+    """Print a value as one line of JSON, in ASCII if standard output is not in Unicode."""
     in_unicode = (sys.stdout.encoding or "utf-8").lower().startswith("utf")
     print(json.dumps(record, ensure_ascii=not in_unicode, default=str), flush=True)
 
 
 def warn(text: str) -> None:
-    """A line for people on standard error."""
+    """Print a warning on standard error."""
     print(f"penwright: {text}", file=sys.stderr)
 
 
 def without_none(table: dict[str, object]) -> dict[str, object]:
-    """The flags that were given."""
+    """Return the options that were given: drop None and empty lists."""
     return {key: value for key, value in table.items() if value is not None and value != []}
 
 
@@ -102,7 +118,7 @@ def training_flags(
     size: str | None,
     **budget: int | float | None,
 ) -> "Table":
-    """The flags that `train` and `plan` share, as settings; a budget by its name: minutes, steps, epochs."""
+    """Return the options that `train` and `plan` share as settings; `budget` is minutes, steps or epochs."""
     return {
         "data": without_none({"train": data, "validation": validation}),
         "training": without_none({**budget}),
@@ -112,9 +128,9 @@ def training_flags(
 
 
 def settings_of(recipe: Path | None, flags: "Table", overrides: "Sequence[str]") -> "Table":
-    """The recipe, then flags, then --set, each laid over what comes before; a budget given replaces another."""
-    from penwright.api import read_recipe
+    """Merge the recipe, the options and --set; later ones win, and a budget among them replaces the recipe's."""
     from penwright.config import merge, parse_override
+    from penwright.workflows.api import read_recipe
 
     above = merge(flags, *(parse_override(text) for text in overrides))
     settings = merge(read_recipe(recipe, above) if recipe is not None else {}, above)
@@ -122,8 +138,8 @@ def settings_of(recipe: Path | None, flags: "Table", overrides: "Sequence[str]")
 
 
 def plan_as_record(prepared: "Prepared") -> dict[str, object]:
-    """For programs: the recipe, its choices with their reasons, the size, and what was read."""
-    from penwright.preparing import first_examples
+    """Return the plan as a record for JSON: recipe, choices with reasons, model size and a report on the data."""
+    from penwright.workflows.plan import first_examples
 
     plan = prepared.plan
     choices = [choice._asdict() for choice in plan.choices]
@@ -138,21 +154,21 @@ def plan_as_record(prepared: "Prepared") -> dict[str, object]:
 
 
 def _in_one_line(example: dict[str, str]) -> str:
-    """Return an example on one line: `source => target`, `text => label`, or a line of running text."""
+    """Format an example on one line: `source => target`, `text => label`, or a line of running text."""
     from penwright.data.profiles import shortened
 
     return " => ".join(shortened(side, LONGEST_SIDE) for side in example.values())
 
 
 def prepare_by_asking(settings: "Table") -> "tuple[Table, Prepared]":
-    """Prepare a run; on a terminal, ask about each doubtful choice. Returns the settings with the answers."""
-    from penwright import api
-    from penwright.cli.progress import err
+    """Prepare a run, asking on a terminal about each ambiguous choice; also return the settings with the answers."""
+    from penwright.cli.progress import print_message
     from penwright.config import merge, parse_override
+    from penwright.workflows import api
 
     while True:
         try:
-            return settings, api.prepare(settings, err)
+            return settings, api.prepare(settings, print_message)
         except Undecided as undecided:
             if not (undecided.options and sys.stdin.isatty() and sys.stderr.isatty()):
                 raise
@@ -161,12 +177,12 @@ def prepare_by_asking(settings: "Table") -> "tuple[Table, Prepared]":
 
 
 def _ask(undecided: Undecided) -> Option:
-    """Ask on the terminal which option is meant; no answer, or the end of input, raises the question as an error."""
+    """Ask on the terminal which option to take; raise `undecided` if there is no answer."""
     print(undecided.question, file=sys.stderr)
     for number, option in enumerate(undecided.options, 1):
         print(f"  {number}  {option.meaning}", file=sys.stderr)
     while True:
-        print("Number (Enter to stop): ", end="", file=sys.stderr, flush=True)
+        print("Number (Enter to quit): ", end="", file=sys.stderr, flush=True)
         answer = sys.stdin.readline().strip()
         if not answer:
             raise undecided
@@ -175,39 +191,39 @@ def _ask(undecided: Undecided) -> Option:
 
 
 def plan_in_words(prepared: "Prepared") -> "Iterator[str]":
-    """For people: the same, a line each."""
-    from penwright.preparing import first_examples
+    """Yield the lines that describe the plan to a person."""
+    from penwright.workflows.plan import first_examples
 
     plan, size = prepared.plan, prepared.plan.size
     yield f"task: {plan.recipe.task} ({prepared.reason})"
     yield from (f"  {line}" for line in prepared.corpus.report.lines())
-    yield "the first examples, as the model will see them:"
+    yield "first examples, as the model sees them:"
     yield from (f"  {_in_one_line(example)}" for example in first_examples(prepared.corpus))
     yield from (f"{choice.key} = {choice.value} ({choice.reason})" for choice in plan.choices)
     yield from (f"machine: {reason}" for reason in prepared.machine.reasons)
     yield (
-        f"model: {size.parameters:,} parameters, {size.flops_per_token / 1e6:.1f} MFLOP a token, "
-        f"about {size.training_bytes / 1e9:.2g} GB to train"
+        f"model: {size.parameters:,} parameters, {size.flops_per_token / 1e6:.1f} MFLOP per token, "
+        f"about {size.training_bytes / 1e9:.2g} GB of memory to train"
     )
     if plan.minutes_wanted is not None:
         yield (
-            f"too short: the {plan.recipe.training.minutes:.2g} min end before this model has well begun to learn; "
-            f"give it {ceil(10 * plan.minutes_wanted) / 10:g} or more"
+            f"too short: {plan.recipe.training.minutes:.2g} minutes end before this model has learned much. "
+            f"Give --minutes {ceil(10 * plan.minutes_wanted) / 10:g} or more"
         )
     yield from _too_little(prepared)
 
 
 def _too_little(prepared: "Prepared") -> "Iterator[str]":
-    """Say that there is too little to learn from, if so."""
+    """Yield a warning if there is too little to learn from."""
     corpus = prepared.corpus
     if prepared.plan.recipe.task == "classify":
         if corpus.n_training < FEW_EXAMPLES:
             yield (
-                f"too few texts: a model can only memorise {corpus.n_training:,} labelled texts; "
-                "to classify other texts it needs some dozens for each label"
+                f"too few texts: a model can only memorise {corpus.n_training:,} labelled texts. "
+                "To classify new texts, it needs dozens for each label"
             )
     elif corpus.training_bytes < FEW_BYTES:
         yield (
-            f"too little text: a model can only memorise {corpus.training_bytes:,} bytes; to do well on other text "
-            "it needs some hundred thousand"
+            f"too little text: a model can only memorise {corpus.training_bytes:,} bytes. "
+            "To do well on new text, it needs a few hundred thousand"
         )

@@ -1,4 +1,4 @@
-"""penwright plan: what would be trained, and what may be expected of it."""
+"""The `penwright plan` command: what would be trained, and what to expect of it."""
 
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from penwright.cli.options import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penwright.training.expectation import Outlook
+    from penwright.training.auto.forecast import Forecast
 
 NAME = "plan"
 
@@ -41,16 +41,16 @@ def command(
     set_: AnySetting = None,
     json: Json = False,
 ) -> None:
-    """Say what would be trained, and how good it may become.
+    """Show what would be trained, and what to expect of it.
 
-    Also when more minutes stop paying. Trains nothing.
+    Also estimates how much longer training would still pay off. Trains nothing.
     """
-    from penwright import api
-    from penwright.training.choices import rounded
+    from penwright.training.auto.choices import rounded
+    from penwright.workflows import api
 
     flags = training_flags(data, validation, task, size, minutes=minutes, steps=steps, epochs=epochs)
     _, prepared = prepare_by_asking(settings_of(recipe, flags, set_ or []))
-    outlook = api.expect(prepared)
+    outlook = api.forecast(prepared)
     if json:
         print_json({**plan_as_record(prepared), "outlook": outlook._asdict()})
         return
@@ -61,18 +61,19 @@ def command(
         print(line)
 
 
-def _outlook_in_words(outlook: "Outlook", minutes: float | None) -> "Iterator[str]":
+def _outlook_in_words(outlook: "Forecast", minutes: float | None) -> "Iterator[str]":
+    """Yield the forecast in words: the expected quality, and whether longer training pays."""
     if outlook.low is None:
-        yield "how well it will do cannot be told beforehand for this task: labels and translations differ too much"
-        gains = "should make it better", "would hardly make it better"
+        yield "expected: no forecast for this task, because labels and translations vary too much between data sets"
+        gains = "should improve the model", "would hardly improve the model"
     else:
         yield (
-            f"expected: {outlook.low:.2f} to {outlook.high:.2f} bits a byte of the held-out text "
-            f"(a rough guess, from the {outlook.compressed:.2f} that xz needs and a few runs of ours)"
+            f"expected: {outlook.low:.2f} to {outlook.high:.2f} bits per byte of held-out text "
+            f"(a rough estimate, from the {outlook.compressed:.2f} that xz needs and a few recorded runs)"
         )
-        gains = "should gain a hundredth or more", "would gain less than a hundredth"
+        gains = "should gain 1 % or more", "would gain less than 1 %"
     if minutes is not None and outlook.pays_up_to is not None:
         if outlook.pays_up_to >= 2 * minutes:
-            yield f"more time: up to about {outlook.pays_up_to:.0f} minutes, each doubling {gains[0]}"
+            yield f"more time: up to about {outlook.pays_up_to:.0f} minutes, each doubling of the time {gains[0]}"
         else:
-            yield f"more time: another doubling {gains[1]}"
+            yield f"more time: doubling the time {gains[1]}"

@@ -1,4 +1,4 @@
-"""A training run as it goes: a live display on a terminal, clean lines in a log. All of it on standard error."""
+"""Training progress on standard error: a live display on a terminal, plain lines otherwise."""
 
 import sys
 from collections.abc import Sequence
@@ -12,78 +12,85 @@ from rich.text import Text
 
 from penwright.cli.console import SafeConsole
 from penwright.cli.streams import escaped
-from penwright.evaluation.scores import Score
-from penwright.training.session import Observer, Sample
+from penwright.evaluation.scores import Sample, Score
+from penwright.training.loop import Observer
 from penwright.training.trainer import StepReport, Trainer
 
 SPARKS = "▁▂▃▄▅▆▇█"
-LOG_EVERY = 15.0  # seconds between the lines of a log
-SHOWN = 400  # characters of a sample
+LOG_EVERY = 15.0  # seconds between log lines
+SHOWN = 400  # characters shown of a sample
 
 
-def err(text: str) -> None:
-    """Print a line for people, also where Python calls us and the streams are not ours."""
+def print_message(text: str) -> None:
+    """Print a line on standard error with control characters escaped.
+
+    Python callers need this too: only the command line escapes standard error itself.
+    """
     print(escaped(text), file=sys.stderr, flush=True)
 
 
 def progress_observer() -> Observer:
-    """What fits standard error: a live display for a terminal, else lines."""
+    """Return a live display if standard error is a terminal, else one that prints lines."""
     console = SafeConsole(sys.stderr)
     return LiveProgress(console) if console.is_terminal else LineProgress()
 
 
 class _Progress(Observer):
-    """Keeps the figures that both kinds show."""
+    """The figures that both kinds of display show."""
 
     def __init__(self) -> None:
         self.losses: list[float] = []
         self.mean_loss: float | None = None
-        self.began: tuple[float, int] | None = None  # second and targets at the first step seen
+        self.began: tuple[float, int] | None = None  # seconds and targets at the first step seen
 
     def note(self, trainer: Trainer, report: StepReport) -> None:
+        """Take in the figures of a step."""
         if self.began is None:
             self.began = (trainer.state.seconds, trainer.state.targets)
-        if isfinite(report.loss):  # else the step was skipped
+        if isfinite(report.loss):  # a step whose loss is not finite was skipped
             self.mean_loss = report.loss if self.mean_loss is None else 0.95 * self.mean_loss + 0.05 * report.loss
 
     def line(self, trainer: Trainer) -> str:
-        """Step, loss, speed and time left."""
+        """Return a line with step, epoch, loss, throughput, elapsed time and time left."""
         state = trainer.state
         of_total = f"/{state.total_steps:,}" if state.total_steps else ""
-        began_second, began_targets = self.began or (0.0, 0)
-        speed = (state.targets - began_targets) / max(1e-9, state.seconds - began_second)
+        first_seconds, first_targets = self.began or (0.0, 0)
+        speed = (state.targets - first_targets) / max(1e-9, state.seconds - first_seconds)
         left = (state.seconds - state.first_second) * (1 / max(1e-9, trainer.progress) - 1)
-        skipped = f"  {state.skipped} steps skipped (not finite)" if state.skipped else ""
+        skipped = f"  {state.skipped} steps skipped (loss or gradient not finite)" if state.skipped else ""
         return (
             f"step {state.step:,}{of_total}  epoch {trainer.epoch:.2f}  loss {self.mean_loss or 0.0:.3f}  "
-            f"{speed:,.0f} {trainer.unit}/s  {clock(state.seconds)} gone, {clock(left)} left{skipped}"
+            f"{speed:,.0f} {trainer.unit}/s  {clock(state.seconds)} elapsed, {clock(left)} left{skipped}"
         )
 
 
 class LineProgress(_Progress):
-    """One line now and then, for logs and files."""
+    """Progress as occasional lines, for logs and files."""
 
     def __init__(self) -> None:
         super().__init__()
         self.last = monotonic()
 
     def said(self, text: str) -> None:
-        err(text)
+        """Print a message."""
+        print_message(text)
 
     def stepped(self, trainer: Trainer, report: StepReport) -> None:
+        """Print a line if the last one is LOG_EVERY seconds old."""
         self.note(trainer, report)
         if monotonic() - self.last > LOG_EVERY:
             self.last = monotonic()
-            err(self.line(trainer))
+            print_message(self.line(trainer))
 
     def evaluated(self, trainer: Trainer, scores: Sequence[Score], samples: Sequence[Sample], best: bool) -> None:
-        err(f"{self.line(trainer)}\n  held out: {scores_in_words(scores)}{' (best so far)' if best else ''}")
+        """Print the scores and the samples of an evaluation."""
+        print_message(f"{self.line(trainer)}\n  held-out: {scores_in_words(scores)}{' (best so far)' if best else ''}")
         for sample in samples:
-            err(sample_in_words(sample))
+            print_message(sample_in_words(sample))
 
 
 class LiveProgress(_Progress):
-    """A display that is drawn anew in place, with what was said and sampled scrolling by above it."""
+    """Progress as a display that is redrawn in place, with messages and samples scrolling above it."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()
@@ -92,9 +99,11 @@ class LiveProgress(_Progress):
         self.history: list[tuple[int, Sequence[Score]]] = []
 
     def said(self, text: str) -> None:
+        """Print a message above the display."""
         self.console.print(text)
 
     def stepped(self, trainer: Trainer, report: StepReport) -> None:
+        """Update the display; the first step starts it."""
         self.note(trainer, report)
         self.losses.append(self.mean_loss or 0.0)
         if not self.live.is_started:
@@ -102,16 +111,19 @@ class LiveProgress(_Progress):
         self.live.update(self._display(trainer))
 
     def evaluated(self, trainer: Trainer, scores: Sequence[Score], samples: Sequence[Sample], best: bool) -> None:
+        """Add the scores to the display, and print the samples above it."""
         self.history.append((trainer.state.step, scores))
         for sample in samples:
             self.console.print(Text(sample_in_words(sample), style="cyan"))
         self.live.update(self._display(trainer))
 
     def finished(self, trainer: Trainer) -> None:
+        """Stop the display; its last state stays on the screen."""
         if self.live.is_started:
             self.live.stop()
 
     def _display(self, trainer: Trainer) -> Group:
+        """Return the current display: figures, progress bar, loss curve and the last six evaluations."""
         done = round(40 * trainer.progress)
         bar = Text("━" * done, style="green") + Text("━" * (40 - done), style="dim")
         table = Table(box=None, padding=(0, 2, 0, 0))
@@ -123,7 +135,7 @@ class LiveProgress(_Progress):
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """The values as a row of bars, the highest full."""
+    """Return the values as a row of bars, scaled from the lowest to the highest."""
     if not values:
         return ""
     step = max(1, len(values) // width)
@@ -133,18 +145,19 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def clock(seconds: float) -> str:
-    """1:02:03, or 02:03."""
+    """Format seconds as 1:02:03, or as 02:03 below an hour."""
     minutes, second = divmod(int(min(seconds, 1e8)), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute:02}:{second:02}"
 
 
 def scores_in_words(scores: Sequence[Score]) -> str:
+    """Return scores on one line, as names and values."""
     return ", ".join(f"{score.name} {score.value:.4g}" for score in scores)
 
 
 def sample_in_words(sample: Sample) -> str:
-    """Indented, with what it was to be where that is known."""
+    """Return a sample as indented lines: prompt, completion, and the reference if there is one."""
     prompt = sample.prompt.strip()[:SHOWN]
     lines = [f"  > {prompt}"] if prompt else []
     lines += [f"  {line}" for line in sample.completion.strip("\n")[:SHOWN].split("\n")]

@@ -1,4 +1,4 @@
-"""penwright runs: what was trained here, and how well."""
+"""The `penwright runs` command: list runs with their scores."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,35 +12,36 @@ NAME = "runs"
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(help="Where runs are kept.")] = Path("runs"), json: Json = False
+    folder: Annotated[Path, typer.Argument(help="Folder that holds the runs.")] = Path("runs"), json: Json = False
 ) -> None:
-    """List the runs in a folder with their best evaluation."""
+    """List the runs in a folder, with the best evaluation of each."""
     from penwright.errors import PenwrightError, PenwrightWarning
 
-    found = sorted(path.parent for path in [*folder.glob("recipe.toml"), *folder.glob("*/recipe.toml")])
-    if not found:
-        raise PenwrightError(f"there are no runs in {folder}. Train one with: penwright train YOUR_TEXT")
-    for place in found:
+    run_folders = sorted(path.parent for path in [*folder.glob("recipe.toml"), *folder.glob("*/recipe.toml")])
+    if not run_folders:
+        raise PenwrightError(f"{folder} has no runs. Train one with: penwright train YOUR_TEXT")
+    for run_folder in run_folders:
         try:
-            _list(place, json)
-        except PenwrightError as error:  # one damaged run does not hide the others
-            warn(f"{place} is left out: {error}", PenwrightWarning, stacklevel=1)
+            _list(run_folder, json)
+        except PenwrightError as error:  # a damaged run must not hide the others
+            warn(f"skipping {run_folder}: {error}", PenwrightWarning, stacklevel=1)
 
 
-def _list(place: Path, json: bool) -> None:
-    from penwright.runs import Run
+def _list(run_folder: Path, json: bool) -> None:
+    """Print the task, the step and the best scores of a run."""
+    from penwright.run.folder import Run
 
-    run = Run.open(place)
+    run = Run.open(run_folder)
     metrics = run.records("metrics.jsonl")
     last = metrics[-1] if metrics else {"step": 0}
     best = run.best_step()
     if json:
-        print_json({"run": place, "task": run.recipe.task, "best_step": best, "last": last})
+        print_json({"run": run_folder, "task": run.recipe.task, "best_step": best, "last": last})
         return
     shown = next((m for m in metrics if m["step"] == best), last)
     counters = ("step", "seconds", "epoch", "targets", "skipped")
     numbers = {key: value for key, value in shown.items() if key not in counters and isinstance(value, int | float)}
     scores = "  ".join(f"{key} {value:.4g}" for key, value in numbers.items())
-    state = "" if run.is_finished else "\tunfinished: --resume goes on"
+    state = "" if run.is_finished else "\tunfinished: continue with --resume"
     steps = f"step {shown['step']:,} of {run.last_step():,}"
-    print(f"{place}\t{run.recipe.task}\t{steps}\t{scores or 'not yet evaluated'}{state}")
+    print(f"{run_folder}\t{run.recipe.task}\t{steps}\t{scores or 'not yet evaluated'}{state}")

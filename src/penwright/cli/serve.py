@@ -1,4 +1,4 @@
-"""penwright serve: models for programs and people on this machine."""
+"""The `penwright serve` command: serve runs over HTTP."""
 
 import os
 from importlib.util import find_spec
@@ -16,28 +16,33 @@ NEEDED = ("fastapi", "uvicorn", "python-multipart", "prometheus-client")
 
 def command(
     runs: Annotated[
-        list[str], typer.Argument(help="Run folders, or NAME=FOLDER; the first is the default.", metavar="RUN...")
+        list[str], typer.Argument(help="Run folders, or NAME=FOLDER. The first is the default model.", metavar="RUN...")
     ],
-    host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0: any that is free.", min=0, max=65535)] = 8000,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.", min=0, max=65535)] = 8000,
     api_key: Annotated[
-        str | None, typer.Option(help="The key that every request but /health must show.", envvar=KEY)
+        str | None,
+        typer.Option(
+            help="Key that requests must send, except to /health. Required if other machines can connect.", envvar=KEY
+        ),
     ] = None,
     device: Device = "cpu",
     open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="A limit, as max_rows=16; may be repeated.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Set a limit, such as max_rows=16. Repeatable.")
+    ] = None,
 ) -> None:
-    """Serve a page, and the APIs of OpenAI and LibreTranslate."""
+    """Serve a web page and HTTP APIs (OpenAI, LibreTranslate)."""
     from penwright.config import merge, parse_override, validate
 
     missing = [package for package in NEEDED if find_spec(package.replace("-", "_")) is None]
     if missing:
-        raise PenwrightError(f"serving needs {' and '.join(missing)}: pip install 'penwright[serve]'")
+        raise PenwrightError(f"serving needs {' and '.join(missing)}. Install with: pip install 'penwright[serve]'")
 
     from penwright.serving.server import serve
     from penwright.serving.settings import ServingSettings
 
-    key = os.environ.get(KEY) if api_key is None else api_key  # a blank variable is refused too, not taken for none
+    key = os.environ.get(KEY) if api_key is None else api_key  # so that a blank variable is refused, not ignored
     flags = without_none({"host": host, "port": port, "api_key": key, "device": device})
     table = merge(flags, *(parse_override(text) for text in set_ or []))
     server = serve(runs, validate(ServingSettings, table, "the options"))

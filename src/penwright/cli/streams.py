@@ -1,4 +1,4 @@
-"""The standard streams: all three exist, no character fails, and what a terminal shows is never a command to it."""
+"""The standard streams: always open, accepting every character, and escaping control characters for terminals."""
 
 import os
 import sys
@@ -7,28 +7,28 @@ from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from typing import Any, Protocol, TextIO, cast, runtime_checkable
 
-# C0 but line feed and tab, DEL, C1, and what reorders the text around it (bidirectional embeddings and isolates).
-COMMANDS = [*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
-ESCAPES = {code: ascii(chr(code))[1:-1] for code in COMMANDS if chr(code) not in "\n\t"}
+# C0, DEL, C1, and the bidirectional embeddings and isolates, which reorder text. Line feeds and tabs are not escaped.
+CONTROL_CODES = [*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+ESCAPES = {code: ascii(chr(code))[1:-1] for code in CONTROL_CODES if chr(code) not in "\n\t"}
 
 
 @runtime_checkable
 class Stream(Protocol):
-    """What text can be written to."""
+    """The methods of a text stream that we use."""
 
-    def write(self, text: str, /) -> int: ...
-    def flush(self) -> None: ...
-    def isatty(self) -> bool: ...
-    def fileno(self) -> int: ...
+    def write(self, text: str, /) -> int: ...  # noqa: D102
+    def flush(self) -> None: ...  # noqa: D102
+    def isatty(self) -> bool: ...  # noqa: D102
+    def fileno(self) -> int: ...  # noqa: D102
 
 
 def escaped(text: str) -> str:
-    r"""Return the text with control characters as `repr` shows them (\x1b); line feeds and tabs stay."""
+    r"""Return the text with control characters escaped as in `repr` (\x1b), except line feeds and tabs."""
     return text.translate(ESCAPES)
 
 
 class _Layer:
-    """A text stream on top of another one."""
+    """A text stream that wraps another one."""
 
     def __init__(self, beneath: Any):
         self.beneath: Any = beneath
@@ -37,7 +37,7 @@ class _Layer:
         return getattr(self.beneath, name)
 
     def write(self, text: str) -> int:
-        """Write the text; return how many characters were given."""
+        """Write the text; return its number of characters."""
         raise NotImplementedError
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -46,36 +46,37 @@ class _Layer:
             self.write(line)
 
 
-class Escaping(_Layer):
-    """A stream to a terminal: control characters in what is written are shown, not sent."""
+class EscapingStream(_Layer):
+    """A stream that escapes control characters, so that a terminal shows them instead of obeying them."""
 
     @property
     def buffer(self) -> Any:
-        """No way around the escaping, as libraries take it where the encoding is ASCII."""
+        """Not available: libraries use it for ASCII streams, which would bypass the escaping."""
         raise AttributeError("buffer")
 
     def write(self, text: str) -> int:
-        """Write the text escaped."""
+        """Write the text with control characters escaped."""
         self.beneath.write(escaped(text))
         return len(text)
 
 
-class Forgiving(_Layer):
-    """A stream of messages: once its reader has gone, they are dropped, and the work goes on."""
+class LossyStream(_Layer):
+    """A stream for messages that drops them, instead of failing, once its reader has gone."""
 
     def write(self, text: str) -> int:
         """Write the text, or drop it."""
-        with self._losses():
+        with self._discarding_on_error():
             self.beneath.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Send what is buffered, or drop it."""
-        with self._losses():
+        """Flush the buffer, or drop its content."""
+        with self._discarding_on_error():
             self.beneath.flush()
 
     @contextmanager
-    def _losses(self) -> Iterator[None]:
+    def _discarding_on_error(self) -> Iterator[None]:
+        """Discard the stream if an operation on it fails."""
         try:
             yield
         except OSError:  # a closed pipe, a terminal that hung up, a full disk
@@ -83,58 +84,59 @@ class Forgiving(_Layer):
 
 
 def without_escaping(stream: Stream) -> Any:
-    """Return the stream that sends escape sequences, for a program that writes its own."""
-    return stream.beneath if isinstance(stream, Escaping) else stream
+    """Return the stream below the escaping, for libraries that write their own escape sequences."""
+    return stream.beneath if isinstance(stream, EscapingStream) else stream
 
 
 def discard(stream: Stream) -> None:
-    """Let go nowhere what is still to be written to the stream."""
+    """Redirect the stream to the null device, where pending output is dropped."""
     with suppress(OSError):
-        nothing = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nothing, stream.fileno())
-        os.close(nothing)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
 
 
 @contextmanager
 def standard_streams() -> Iterator[None]:
-    """Prepare standard input, output and error; put back those that were there before.
+    """Set up standard input, output and error; restore the previous streams on exit.
 
-    Output to a terminal, and all of standard error, is escaped. Files and pipes are written in UTF-8 unless
-    PYTHONIOENCODING says otherwise. What an encoding lacks is written with backslashes.
+    Control characters are escaped in output to a terminal and in all of standard error. Files and pipes are written
+    in UTF-8 unless PYTHONIOENCODING says otherwise. Characters that the encoding lacks become backslash escapes.
     """
     before = sys.stdin, sys.stdout, sys.stderr
-    _open_closed_ones()
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         _encode_everything(stream)
     if sys.stdout.isatty():
-        sys.stdout = cast(TextIO, Escaping(sys.stdout))
-    sys.stderr = cast(TextIO, Escaping(Forgiving(sys.stderr)))
+        sys.stdout = cast(TextIO, EscapingStream(sys.stdout))
+    sys.stderr = cast(TextIO, EscapingStream(LossyStream(sys.stderr)))
     try:
         yield
     finally:
         sys.stdin, sys.stdout, sys.stderr = before
 
 
-def _open_closed_ones() -> None:
-    """Take the places of closed streams, which the next files to be opened would take otherwise.
+def _open_closed_streams() -> None:
+    """Open the null device for closed streams; the next files to be opened would take their descriptors.
 
-    Reading from standard input fails then (its place can only be written to); what is printed goes nowhere.
+    Reading such a standard input fails, since it is open for writing only. Output is dropped.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            place = os.open(os.devnull, os.O_WRONLY)
-            if place != number:
-                os.dup2(place, number)
-                os.close(place)
+            descriptor = os.open(os.devnull, os.O_WRONLY)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+                os.close(descriptor)
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
-            stream = open(number, "w" if number else "r", encoding="utf-8", closefd=False)  # noqa: SIM115 - for good
+            stream = open(number, "w" if number else "r", encoding="utf-8", closefd=False)  # noqa: SIM115 - stays open
             setattr(sys, name, stream)
 
 
 def _encode_everything(stream: Stream) -> None:
+    """Make the stream accept every character: UTF-8 for files and pipes, backslash escapes for the rest."""
     if not isinstance(stream, TextIOWrapper):
         return
     if not stream.isatty() and not os.environ.get("PYTHONIOENCODING"):

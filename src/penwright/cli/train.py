@@ -1,4 +1,4 @@
-"""penwright train: from a text to a trained model."""
+"""The `penwright train` command: train a model on your own text."""
 
 import shlex
 import sys
@@ -30,42 +30,51 @@ from penwright.cli.options import (
 from penwright.errors import UsageError
 
 if TYPE_CHECKING:
-    from penwright.api import Prepared
     from penwright.config import Table
-    from penwright.training.session import Observer
+    from penwright.training.loop import Observer
+    from penwright.workflows.api import Prepared
 
 NAME = "train"
 OF_THE_RUN = "The run"
 OF_THE_BUDGET = "How long"
-LONGEST_EXAMPLE = 80  # characters, so that it stays on a line
+LONGEST_EXAMPLE = 80  # characters, so that it fits on a line
 
 
 def command(
     data: Data = None,
     task: TaskName = None,
-    run: Annotated[Path | None, typer.Option(help="Where to keep the run; runs/NAME if not given.")] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="Folder for the new run. Default: runs/NAME, named after the data.")
+    ] = None,
     recipe: RecipeFile = None,
     minutes: Minutes = None,
     steps: Steps = None,
     epochs: Epochs = None,
     size: SizeName = None,
     validation: Validation = None,
-    seed: Annotated[int | None, typer.Option(help="Of everything random.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed. Default: 1.")] = None,
     set_: AnySetting = None,
     ensemble: Annotated[
-        int | None, typer.Option(help="Train so many models, and one that learns from them all.", min=2, max=64)
+        int | None, typer.Option(help="Train this many models, and distill them into one.", min=2, max=64)
     ] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with this run; a budget given is a further one.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Resume this run. With a budget (--minutes, --steps), train that much longer.")
+    ] = None,
     processes: Annotated[
-        int | None, typer.Option(help="Train with so many processes: one for each GPU, or the CPU shared.", min=1)
+        int | None,
+        typer.Option(
+            help="Number of training processes (one per GPU, or a split of the CPU cores). Default: 1.", min=1
+        ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan with its reasons, and stop.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan with its reasons and the recipe, then exit.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Train a model on your own text.
 
-    Everything not asked for is chosen from the text and the machine, and printed with its reason.
-    Ctrl+C saves; --resume goes on from there, bit for bit.
+    What you do not set is chosen from the data and the machine, and printed with its reason.
+    Ctrl+C saves the run; --resume continues it, bit for bit.
     """
     flags = {
         **training_flags(data, validation, task, size, minutes=minutes, steps=steps, epochs=epochs),
@@ -73,7 +82,7 @@ def command(
     }
     settings = settings_of(recipe, flags, set_ or [])
     if resume is not None and ensemble is not None:
-        raise UsageError("an ensemble goes on when its own command is given again: leave --resume out")
+        raise UsageError("--resume does not continue an ensemble. Repeat the command that started it, without --resume")
 
     from penwright.training.launcher import guard_this_rank, is_launched, launch
     from penwright.training.signals import treat_as_ctrl_c
@@ -83,7 +92,7 @@ def command(
         raise typer.Exit(launch(processes, ["penwright", *sys.argv[1:]]))
     guard_this_rank()
 
-    from penwright import api
+    from penwright.workflows import api
 
     if api.follow():
         return
@@ -91,10 +100,10 @@ def command(
         _resume(resume, settings, json)
         return
 
-    from penwright.runs import require_unused
+    from penwright.run.folder import require_unused
 
     if run is not None and ensemble is None and not dry_run:
-        require_unused(run)  # before any work is done
+        require_unused(run)  # fail before any work is done
     settings, prepared = prepare_by_asking(settings)
     folder = run or api.new_run_folder(prepared.plan.recipe)
     if ensemble is not None:
@@ -108,17 +117,18 @@ def command(
 
 
 def _train_ensemble(settings: "Table", n_members: int, folder: Path, json: bool, dry_run: bool) -> None:
-    from penwright import api
+    """Train an ensemble; for a dry run, only print the plan of its first member."""
+    from penwright.workflows import api
 
-    told = False
+    has_warned = False
 
     def watch(run: Path, prepared: "Prepared | None") -> "list[Observer]":
-        nonlocal told
+        nonlocal has_warned
         if prepared is not None:
             _show_plan(prepared, run, json, False)
-            if not told:
+            if not has_warned:
                 _warn_of_short_members(prepared, n_members)
-                told = True
+                has_warned = True
         return _observers(run, json)
 
     if dry_run:
@@ -130,36 +140,38 @@ def _train_ensemble(settings: "Table", n_members: int, folder: Path, json: bool,
 
 
 def _warn_of_short_members(member: "Prepared", n_members: int) -> None:
-    from penwright import api
-    from penwright.training.expectation import SATURATION
+    """Warn if the members have too little time for an ensemble to beat a single model."""
+    from penwright.training.auto.forecast import SATURATION
+    from penwright.workflows import api
 
     plan, minutes = member.plan, member.plan.recipe.training.minutes
     if plan.recipe.distillation is not None or minutes is None:
         return
     if plan.minutes_wanted is not None:
         warn(
-            f"each of the {n_members} members has {minutes:.2g} minutes, in which it learns too "
-            f"little to teach anything: give --minutes {api.minutes_for(n_members, plan.minutes_wanted):.2g} or more, "
-            "or leave --ensemble out"
+            f"each of the {n_members} members gets {minutes:.2g} minutes, too few to learn anything worth teaching. "
+            f"Give --minutes {api.minutes_for(n_members, plan.minutes_wanted):.2g} or more, or leave out --ensemble"
         )
-    elif plan.recipe.task == "generate" and plan.epochs < SATURATION:  # of which it was measured
+    elif plan.recipe.task == "generate" and plan.epochs < SATURATION:  # measured for writers only
         enough = api.minutes_for(n_members, minutes * SATURATION / plan.epochs)
         warn(
-            f"each of the {n_members} members reads the text about {plan.epochs:.2g} times, while there is still much "
-            "to learn from it: in the same time one model without --ensemble becomes better. "
-            f"An ensemble pays from about --minutes {enough:.3g} on"
+            f"each of the {n_members} members reads the text only about {plan.epochs:.2g} times, and could learn more "
+            "from it. In the same time, a single model without --ensemble becomes better. "
+            f"An ensemble pays off from about --minutes {enough:.3g}"
         )
 
 
 def _resume(folder: Path, changes: "Table", json: bool) -> None:
-    from penwright import api
-    from penwright.runs import Run
+    """Resume a run, and say how to use it once it is finished."""
+    from penwright.run.folder import Run
+    from penwright.workflows import api
 
     api.resume(folder, changes, _observers(folder, json))
     _finish(folder, Run.open(folder).recipe.task, json)
 
 
 def _observers(folder: Path, json: bool) -> "list[Observer]":
+    """Return the progress display, and a TensorBoard writer if TensorBoard is installed."""
     from penwright.cli.progress import progress_observer
     from penwright.training.tensorboard import tensorboard_observer
 
@@ -168,34 +180,36 @@ def _observers(folder: Path, json: bool) -> "list[Observer]":
 
 
 def _show_plan(prepared: "Prepared", folder: Path, json: bool, dry_run: bool) -> None:
-    from penwright.cli.progress import err
+    """Print the plan on standard error, and for a dry run the recipe on standard output."""
+    from penwright.cli.progress import print_message
     from penwright.config import write_toml
 
     if json:
         print_json({"run": folder, **plan_as_record(prepared)})
         return
     for line in plan_in_words(prepared):
-        err(line)
-    err(f"run: {folder}")
+        print_message(line)
+    print_message(f"run: {folder}")
     if dry_run:
         print(write_toml(prepared.plan.recipe), end="")
 
 
 def _finish(folder: Path, task: str, json: bool) -> None:
-    from penwright.cli.progress import err
+    """Say that training is done, and which commands to try next."""
+    from penwright.cli.progress import print_message
 
     if json:
         print_json({"run": folder, "task": task, "finished": True})
         return
     quoted = shlex.quote(str(folder))
-    err(f"\nDone. Try next:\n  penwright {task} {quoted} {_example(folder)}\n  penwright evaluate {quoted}")
+    print_message(f"\nDone. Try next:\n  penwright {task} {quoted} {_example(folder)}\n  penwright evaluate {quoted}")
 
 
 def _example(folder: Path) -> str:
-    """Something of the held-out text to try the model on, quoted for a shell."""
-    from penwright.runs import Run
+    """Return a held-out prompt to try the model on, quoted for a shell."""
+    from penwright.run.folder import Run
 
     prompts = [record["prompt"].strip() for record in Run.open(folder).records("samples.jsonl")]
     short = [prompt for prompt in prompts if 0 < len(prompt) <= LONGEST_EXAMPLE and "\n" not in prompt]
-    plain = [prompt for prompt in short if "'" not in prompt] or short  # which quotes would make hard to read
+    plain = [prompt for prompt in short if "'" not in prompt] or short  # an apostrophe makes the quoting hard to read
     return shlex.quote(plain[-1] if plain else "...")

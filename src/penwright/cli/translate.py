@@ -1,4 +1,4 @@
-"""penwright translate: one line in, one line out; or a whole document."""
+"""The `penwright translate` command: translate lines, or a whole document."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -23,7 +23,9 @@ from penwright.cli.options import (
 from penwright.errors import UsageError
 
 if TYPE_CHECKING:
-    from penwright.decoding import Demands, Translation, Translator
+    from penwright.translation.constraints.requirements import Constraints
+    from penwright.translation.results import Translation
+    from penwright.translation.translator import Translator
 
 NAME = "translate"
 
@@ -31,26 +33,60 @@ NAME = "translate"
 def command(
     run: RunFolder,
     texts: Texts = None,
-    beam_size: Annotated[int | None, typer.Option("--beam", help="1 is greedy.", min=1)] = None,
-    length_penalty: Annotated[float | None, typer.Option(help="Above 1: longer translations.", min=-10, max=10)] = None,
-    n_best: Annotated[int, typer.Option(help="Print the n best translations of each text.", min=1)] = 1,
-    glossary: Annotated[Path | None, typer.Option(help="Lines of a term, a tab, and its words (forms by |).")] = None,
+    beam_size: Annotated[
+        int | None, typer.Option("--beam", help="Beam size; 1 is greedy search. Default: the run's setting.", min=1)
+    ] = None,
+    length_penalty: Annotated[
+        float | None,
+        typer.Option(
+            help="Length penalty; higher values favor longer translations. Default: the run's setting.", min=-10, max=10
+        ),
+    ] = None,
+    n_best: Annotated[int, typer.Option(help="Number of translations to print for each text, best first.", min=1)] = 1,
+    glossary: Annotated[
+        Path | None,
+        typer.Option(help="Glossary file. Each line: a term, a tab, its translation (with | between forms)."),
+    ] = None,
     bias: Annotated[
-        float | None, typer.Option(help="Only make the glossary's words likelier, by so many nats a token.", min=0)
+        float | None,
+        typer.Option(
+            help="Make glossary terms more likely, by this many nats per token, instead of requiring them.", min=0
+        ),
     ] = None,
-    protect: Annotated[list[str] | None, typer.Option(help="A pattern of what stays as it is; repeatable.")] = None,
-    prefix: Annotated[str, typer.Option(help="What each translation begins with.")] = "",
-    alternatives: Annotated[int | None, typer.Option(help="So many next words after --prefix.", min=1)] = None,
-    sample: Annotated[bool, typer.Option("--sample", help="Draw translations by chance, --n-best of them.")] = False,
-    temperature: Annotated[float | None, typer.Option(help="Of --sample; below 1: less chance.", min=0)] = None,
-    seed: Annotated[int | None, typer.Option(help="Of --sample.", min=0)] = None,
+    protect: Annotated[
+        list[str] | None, typer.Option(help="Regular expression for text to copy unchanged. Repeatable.")
+    ] = None,
+    prefix: Annotated[str, typer.Option(help="Begin each translation with this text.")] = "",
+    alternatives: Annotated[
+        int | None,
+        typer.Option(help="Print this many alternatives for the next word after --prefix. Takes one sentence.", min=1),
+    ] = None,
+    sample: Annotated[
+        bool, typer.Option("--sample", help="Sample --n-best translations instead of using beam search.")
+    ] = False,
+    temperature: Annotated[
+        float | None, typer.Option(help="Sampling temperature for --sample. Default: the run's setting.", min=0)
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Random seed for --sample. Default: the run's setting.", min=0)
+    ] = None,
     diverse: Annotated[
-        float | None, typer.Option(help="Make --n-best translations unlike each other: nats for a shared token.", min=0)
+        float | None,
+        typer.Option(
+            help="Make the --n-best translations differ: "
+            "penalty in nats for each token that an earlier one has at the same position.",
+            min=0,
+        ),
     ] = None,
-    document: Annotated[Path | None, typer.Option(help="A text file: paragraphs stay, sentences are found.")] = None,
-    align: Annotated[bool, typer.Option("--align", help="Add which words stand for each other, as i-j.")] = False,
+    document: Annotated[
+        Path | None, typer.Option(help="Text file to translate as a whole, with its paragraphs and layout.")
+    ] = None,
+    align: Annotated[
+        bool, typer.Option("--align", help="Add the word alignment to each translation, as i-j pairs.")
+    ] = False,
     language: Annotated[
-        str | None, typer.Option(help="Of the source, to find the ends of sentences; else as the run knows it.")
+        str | None,
+        typer.Option(help="Source language, such as de, for sentence splitting. Default: the run's, if known."),
     ] = None,
     precision: InPrecision = None,
     device: Device = "cpu",
@@ -58,21 +94,26 @@ def command(
 ) -> None:
     """Translate texts, or the lines of standard input.
 
-    As many lines come out as go in.
+    Prints one line for each input line, unless an option asks for more.
     """
-    from penwright.api import load_aligner, load_translator
     from penwright.config import DecodingSettings, validate
-    from penwright.decoding import Demands, Glossary, Protection, pharaoh
+    from penwright.translation.alignment import pharaoh
+    from penwright.translation.constraints.glossary import Glossary
+    from penwright.translation.constraints.protection import Protection
+    from penwright.translation.constraints.requirements import Constraints
+    from penwright.workflows.load import load_translator
 
-    demands = Demands(
+    demands = Constraints(
         Glossary.read(glossary) if glossary else Glossary(), inf if bias is None else bias, Protection(protect or ())
     )
     translator = load_translator(run, device, precision)
     translator.source_language = language or translator.source_language
-    translator.share_out()
+    translator.use_processes()
     if document is not None:
         if translator.source_language is None:
-            warn("the language of the source is not known, so sentences end as in English: say it, as --language de")
+            warn(
+                "the source language is not known, so sentences are split as in English. Name it, such as --language de"
+            )
         print(translator.translate_document(read_text(str(document)).replace("\r\n", "\n"), demands), end="")
         return
     sources = given_texts(texts)
@@ -96,18 +137,21 @@ def command(
         )
     links = None
     if align:
-        pairs = [(each.source, candidate.text) for each in translations for candidate in each.candidates]
-        links = [pharaoh(found) for found in load_aligner(run, device).align(pairs)]
+        pairs = [(result.source, candidate.text) for result in translations for candidate in result.candidates]
+        from penwright.workflows.optimize import load_aligner
+
+        links = [pharaoh(alignment) for alignment in load_aligner(run, device).align(pairs)]
     _print(translations, links, json=json)
 
 
 def _print(translations: "Sequence[Translation]", links: Sequence[str] | None, *, json: bool) -> None:
-    rest = iter(links or ())
+    """Print the translations, each with its alignment if there are `links`, as text or as JSON."""
+    remaining = iter(links or ())
     for translation in translations:
-        mine = ["" if links is None else next(rest) for _ in translation.candidates]
+        own_links = ["" if links is None else next(remaining) for _ in translation.candidates]
         if json:
             record = asdict(translation)
-            for candidate, link in zip(record["candidates"], mine, strict=True):
+            for candidate, link in zip(record["candidates"], own_links, strict=True):
                 candidate.update({} if links is None else {"alignment": link})
                 candidate["pieces"] = [piece._asdict() for piece in candidate["pieces"]]
                 candidate["outcomes"] = [outcome._asdict() for outcome in candidate["outcomes"]]
@@ -115,14 +159,15 @@ def _print(translations: "Sequence[Translation]", links: Sequence[str] | None, *
             continue
         for warning in translation.warnings:
             warn(warning)
-        for candidate, link in zip(translation.candidates, mine, strict=True):
+        for candidate, link in zip(translation.candidates, own_links, strict=True):
             print(candidate.text if links is None else f"{candidate.text}\t{link}")
 
 
 def _print_alternatives(
-    translator: "Translator", sources: Sequence[str], prefix: str, n: int, demands: "Demands"
+    translator: "Translator", sources: Sequence[str], prefix: str, n: int, demands: "Constraints"
 ) -> None:
+    """Print alternatives for the next word: the word, its log-probability and the best translation with it."""
     if len(sources) != 1:
-        raise UsageError("--alternatives are for one sentence")
+        raise UsageError("--alternatives works on one sentence. Give a single text")
     for word, log_prob, text, _ in translator.alternatives(sources[0], prefix, n, demands):
         print(f"{word}\t{log_prob:.3f}\t{text}")

@@ -1,5 +1,6 @@
-"""Settings: a TOML recipe and `a.b=c` overrides become frozen, validated objects. Imports no torch."""
+"""Settings: frozen, validated objects made from a TOML recipe and `a.b=c` overrides. Imports no torch."""
 
+from penwright.config.descriptions import SettingDescription, TableDescription, describe, explain, field_comments
 from penwright.config.folders import CACHE_ADVICE, cache_folder, require_writable_cache
 from penwright.config.model import (
     SIZES,
@@ -23,17 +24,25 @@ from penwright.config.recipe import (
     decoding_settings,
     one_or_more,
 )
-from penwright.config.schedules import Constant, Cosine, InverseSquareRoot, Linear, Schedule, Turn, WarmupStableDecay
+from penwright.config.schedules import (
+    Constant,
+    Cosine,
+    EndShift,
+    InverseSquareRoot,
+    Linear,
+    Schedule,
+    WarmupStableDecay,
+)
 from penwright.config.settings import (
     Settings,
     Table,
-    explain,
     flatten,
     merge,
     parse_override,
     parse_toml,
     read_toml,
     validate,
+    with_present_names,
     write_toml,
 )
 from penwright.config.training import BUDGETS, AdamW, Muon, Optimizer, TrainingSettings
@@ -48,6 +57,7 @@ __all__ = [
     "DataSettings",
     "DecodingSettings",
     "DistillationSettings",
+    "EndShift",
     "GivenSettings",
     "InverseSquareRoot",
     "LearnedPositions",
@@ -62,17 +72,20 @@ __all__ = [
     "Recipe",
     "RotaryPositions",
     "Schedule",
+    "SettingDescription",
     "Settings",
     "SinusoidalPositions",
     "Table",
+    "TableDescription",
     "Task",
     "TokenizerSettings",
     "TrainingSettings",
-    "Turn",
     "WarmupStableDecay",
     "cache_folder",
     "decoding_settings",
+    "describe",
     "explain",
+    "field_comments",
     "flatten",
     "merge",
     "one_or_more",
@@ -81,5 +94,6 @@ __all__ = [
     "read_toml",
     "require_writable_cache",
     "validate",
+    "with_present_names",
     "write_toml",
 ]

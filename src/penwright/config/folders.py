@@ -1,4 +1,4 @@
-"""The cache: where things are kept that can be made again."""
+"""The cache folder, for files that can be made again."""
 
 import os
 from pathlib import Path
@@ -11,9 +11,9 @@ CACHE_ADVICE = "Set PENWRIGHT_CACHE to a folder that you can write to."
 
 
 def cache_folder(of: Literal["tokens", "compiled"]) -> Path:
-    """Return this folder of the cache: in PENWRIGHT_CACHE, or in ~/.cache/penwright. It may be deleted at any time.
+    """Return a subfolder of the cache, which is PENWRIGHT_CACHE or ~/.cache/penwright. The user may delete it any time.
 
-    Raises PenwrightError where PENWRIGHT_CACHE is not set and there is no home folder.
+    Raises PenwrightError if PENWRIGHT_CACHE is not set and there is no home folder.
     """
     chosen = os.environ.get("PENWRIGHT_CACHE")
     try:
@@ -23,11 +23,13 @@ def cache_folder(of: Literal["tokens", "compiled"]) -> Path:
 
 
 def require_writable_cache() -> None:
-    """Raise PenwrightError unless files can be written to the cache; call it before work that would be lost."""
+    """Raise PenwrightError unless the cache is writable. Call this before work that would otherwise be lost."""
     for folder in (cache_folder("tokens"), cache_folder("compiled")):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with TemporaryFile(dir=folder) as file:
-                file.write(bytes(4096))  # which a full disk refuses
+                file.write(bytes(4096))  # fails on a full disk
         except OSError as error:
-            raise PenwrightError(f"The cache {folder} cannot be written: {error.strerror}. {CACHE_ADVICE}") from None
+            raise PenwrightError(
+                f"The cache folder {folder} is not writable: {error.strerror}. {CACHE_ADVICE}"
+            ) from None

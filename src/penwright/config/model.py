@@ -1,4 +1,4 @@
-"""The settings of a Transformer: its sizes, and for each part which variant it is."""
+"""Settings of a Transformer: its sizes, and the variant of each part."""
 
 from typing import Annotated, Any, Literal
 
@@ -7,33 +7,33 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 from penwright.config.settings import Settings, Table, merge
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
-Precision = Literal["float32", "bfloat16", "int8"]  # of weights when a model is used
+Precision = Literal["float32", "bfloat16", "int8"]  # of the weights at inference
 FeedForwardKind = Literal["relu", "gelu", "gelu_tanh", "silu", "relu_squared", "swiglu", "geglu"]
 
 
 class SinusoidalPositions(Settings):
-    """Sine and cosine waves of falling frequency, added to the embeddings (Vaswani et al. 2017, section 3.5)."""
+    """Sines and cosines of decreasing frequency, added to the embeddings (Vaswani et al. 2017, section 3.5)."""
 
     type: Literal["sinusoidal"] = "sinusoidal"
-    layout: Literal["interleaved", "halves", "tensor2tensor"] = "interleaved"  # see layers/positions.py
-    offset: NonNegativeInt = 0  # the number of the first position (M2M100 begins at 2)
+    layout: Literal["interleaved", "halves", "tensor2tensor"] = "interleaved"  # halves: all sines first
+    offset: NonNegativeInt = 0  # number of the first position (M2M100: 2)
 
 
 class LearnedPositions(Settings):
-    """One learned vector for each position, added to the embeddings (Devlin et al. 2019; Radford et al. 2019)."""
+    """A learned vector per position, added to the embeddings (Devlin et al. 2019; Radford et al. 2019)."""
 
     type: Literal["learned"] = "learned"
 
 
 class RotaryPositions(Settings):
-    """Queries and keys turned by an angle that grows with their position (Su et al. 2021)."""
+    """Rotary positions (RoPE): queries and keys are rotated by their position (Su et al. 2021)."""
 
     type: Literal["rotary"] = "rotary"
-    base: PositiveFloat = 10_000.0
+    base: PositiveFloat = 10_000.0  # base of the rotation frequencies
 
 
 class NoPositions(Settings):
-    """No positions: a causal model can still tell order, an encoder cannot."""
+    """No positions. A causal model still learns the order of its tokens; an encoder does not."""
 
     type: Literal["none"] = "none"
 
@@ -46,8 +46,8 @@ Positions = Annotated[
 class NormSettings(Settings):
     """LayerNorm (Ba et al. 2016) or RMSNorm (Zhang and Sennrich 2019)."""
 
-    type: Literal["rms", "layer"] = "rms"
-    eps: PositiveFloat = 1e-6
+    type: Literal["rms", "layer"] = "rms"  # RMSNorm or LayerNorm
+    eps: PositiveFloat = 1e-6  # added to the variance (LayerNorm) or the mean square (RMSNorm)
 
 
 SIZES: dict[str, Table] = {
@@ -82,35 +82,35 @@ SIZES["gpt2"] = merge(
 
 
 class ModelSettings(Settings):
-    """One Transformer. The defaults are the modern block; `size` fills in the numbers of a named size."""
+    """A Transformer. The defaults are the modern block; `size` sets the dimensions of a named size."""
 
-    size: str | None = None  # a name of SIZES; keys given beside it win
-    d_model: PositiveInt = 128
-    n_layers: PositiveInt = 4  # of the only stack, or of the encoder
-    n_decoder_layers: PositiveInt | None = None  # of the decoder beside an encoder; as many as n_layers unless given
-    n_heads: PositiveInt = 4
-    n_kv_heads: PositiveInt  # fewer than n_heads: query heads share keys and values; n_heads unless given
-    d_head: PositiveInt  # d_model / n_heads unless given
-    d_ff: PositiveInt  # 4 d_model, or 8/3 of it in steps of 32 with a gate, unless given
-    context_length: PositiveInt = 256  # in tokens
+    size: str | None = None  # nano, tiny, mini, small, medium, base, large, ...; other keys of this table override it
+    d_model: PositiveInt = 128  # width of the embeddings and of all layers
+    n_layers: PositiveInt = 4  # number of layers; of an encoder-decoder, those of the encoder
+    n_decoder_layers: PositiveInt | None = None  # layers of the decoder of an encoder-decoder; None: n_layers
+    n_heads: PositiveInt = 4  # attention heads per layer
+    n_kv_heads: PositiveInt  # default: n_heads; fewer: query heads share keys and values (grouped-query attention)
+    d_head: PositiveInt  # default: d_model / n_heads
+    d_ff: PositiveInt  # default: 4 d_model, or with a gate 8/3 d_model, rounded up to a multiple of 32
+    context_length: PositiveInt = 256  # longest sequence, in tokens
     positions: Positions = RotaryPositions()
     norm: NormSettings = NormSettings()
-    norm_position: Literal["pre", "post"] = "pre"
-    embedding_norm: bool = False  # a norm on the sum of embeddings and positions (BERT)
-    feed_forward: FeedForwardKind = "swiglu"
-    bias: bool = False
-    output_bias: bool = False  # a bias on the logits (Marian)
-    qk_norm: bool = False  # queries and keys of self-attention normed per head (Qwen3)
-    tie_embeddings: Literal["all", "output", "none"] = "all"  # source, target and output; target and output; none
-    scale_embeddings: bool = False  # by sqrt(d_model)
-    window: PositiveInt | None = None  # how many tokens back self-attention sees; None: all
-    pooling: Literal["mean", "first"] = "mean"  # what a classifier reads: the mean of all tokens, or the first
-    pooler: bool = False  # a dense layer with tanh between pooling and the labels (BERT)
-    dropout: Probability = 0.0  # on embeddings and on what each sublayer adds
-    attention_dropout: Probability = 0.0  # on attention weights
-    feed_forward_dropout: Probability = 0.0  # on the hidden layer of the feed-forward
-    token_dropout: Probability = 0.0  # share of a text's tokens, on average, that a classifier learns without
-    zero_init_outputs: bool = True  # each sublayer begins by adding nothing
+    norm_position: Literal["pre", "post"] = "pre"  # norm before each sublayer, or after the residual sum
+    embedding_norm: bool = False  # norm on the sum of embeddings and positions (BERT)
+    feed_forward: FeedForwardKind = "swiglu"  # activation; swiglu and geglu add a gate
+    bias: bool = False  # biases in linear layers and LayerNorm
+    output_bias: bool = False  # bias on the logits (Marian)
+    qk_norm: bool = False  # norm on the queries and keys of self-attention, per head (Qwen3)
+    tie_embeddings: Literal["all", "output", "none"] = "all"  # matrices to share: all; output: target and output
+    scale_embeddings: bool = False  # multiply the embeddings by sqrt(d_model)
+    window: PositiveInt | None = None  # sliding-window self-attention over this many tokens; None: all tokens
+    pooling: Literal["mean", "first"] = "mean"  # a classifier reads the mean of all tokens, or the first token
+    pooler: bool = False  # dense layer with tanh between pooling and output layer (BERT)
+    dropout: Probability = 0.0  # on the embeddings and on the output of each sublayer
+    attention_dropout: Probability = 0.0  # on the attention weights
+    feed_forward_dropout: Probability = 0.0  # on the hidden layer of the feed-forward network
+    token_dropout: Probability = 0.0  # average share of tokens removed from a classifier's training texts
+    zero_init_outputs: bool = True  # the output weights of each sublayer start at zero
 
     @model_validator(mode="before")
     @classmethod
@@ -123,7 +123,7 @@ class ModelSettings(Settings):
         table = merge(SIZES[size], given) if size else dict(given)
         d_model, n_heads = table.get("d_model", 128), table.get("n_heads", 4)
         if not (isinstance(d_model, int) and isinstance(n_heads, int) and n_heads > 0):
-            d_model = n_heads = 1  # any valid number: the fields themselves say what is wrong
+            d_model = n_heads = 1  # any valid number: the validation of the fields reports the error
         if "d_head" not in table and d_model % n_heads:
             raise ValueError(f"d_model ({d_model}) must be a multiple of n_heads ({n_heads})")
         gated = table.get("feed_forward", "swiglu") in ("swiglu", "geglu")
@@ -137,7 +137,7 @@ class ModelSettings(Settings):
         if self.n_heads % self.n_kv_heads:
             raise ValueError(f"n_heads ({self.n_heads}) must be a multiple of n_kv_heads ({self.n_kv_heads})")
         if self.positions.type == "rotary" and self.d_head % 2:
-            raise ValueError(f"rotary positions need an even d_head, this one is {self.d_head}")
+            raise ValueError(f"rotary positions need an even d_head, not {self.d_head}")
         if self.positions.type == "sinusoidal" and self.d_model % 2:
-            raise ValueError(f"sinusoidal positions need an even d_model, this one is {self.d_model}")
+            raise ValueError(f"sinusoidal positions need an even d_model, not {self.d_model}")
         return self

@@ -1,4 +1,4 @@
-"""A recipe: everything that, beside the text itself, decides what a training run does."""
+"""The recipe: all settings of a training run, from the data to decoding."""
 
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
@@ -16,21 +16,21 @@ from pydantic import (
 
 from penwright.config.model import ModelSettings
 from penwright.config.schedules import Constant, Schedule
-from penwright.config.settings import Settings, merge, validate
+from penwright.config.settings import Settings, merge, validate, with_present_names
 from penwright.config.training import AdamW, Optimizer, TrainingSettings
 from penwright.errors import UnknownArgument
 
 Task = Literal["generate", "translate", "classify"]
-Column = str | int  # of a table, by its name or its number from 1
+Column = str | int  # name or number (from 1) of a column of a table
 
 
 def one_or_more(given: Any) -> Any:
-    """Several things as they are; a single text or number as a tuple of one."""
+    """Put a single string or number into a tuple; return anything else unchanged."""
     return (given,) if isinstance(given, str | int) else given
 
 
 def off(given: Any) -> Any:
-    """0 and -1, with which other tools switch a filter off, as None."""
+    """Replace 0 and -1 with None: other tools use them to turn a filter off."""
     return None if isinstance(given, int | float) and not isinstance(given, bool) and given in (0, -1) else given
 
 
@@ -42,44 +42,42 @@ Columns = Annotated[tuple[Column, ...], BeforeValidator(one_or_more)]
 
 
 class DataSettings(Settings):
-    """Where the examples come from, how a table is read, and what is held out."""
+    """Source of the examples, columns of tables, filters, and held-out data."""
 
-    train: Annotated[Paths, Field(min_length=1)]  # files, folders, or hub:name/config
-    validation: Paths = ()  # held-out files of one's own; without them a part of train is held out
-    held_out: Annotated[float, Field(gt=0, lt=1)] | None = None  # that part; None: chosen from the size
-    seed: NonNegativeInt | None = None  # of what is held out; None: the recipe's
-    source: Column | None = None
-    target: Column | None = None
-    text: Columns = ()  # of a labelled table; several are joined by a space
-    label: Column | None = None
-    label_names: dict[str, str] = Field(
-        default_factory=dict
-    )  # what to call labels that files name otherwise, such as {"1" = "World"}
-    encoding: str | None = None  # None: found out
-    max_characters: PositiveInt = 5000  # of one side of a pair, or of a labelled text
-    max_ratio: PositiveFloat | None = 9.0  # between the lengths of the sides of a pair
-    deduplicate: bool = True
+    train: Annotated[Paths, Field(min_length=1)]  # files, folders, hub:NAME or hub:NAME/CONFIG
+    validation: Paths = ()  # your own held-out files; empty: hold out a part of train
+    held_out: Annotated[float, Field(gt=0, lt=1)] | None = None  # share of train to hold out; None: depends on its size
+    seed: NonNegativeInt | None = None  # selects the held-out examples; None: the recipe's seed
+    source: Column | None = None  # column of the source sentences
+    target: Column | None = None  # column of the target sentences
+    text: Columns = ()  # columns of the text; several are joined by a space
+    label: Column | None = None  # column of the labels
+    label_names: dict[str, str] = Field(default_factory=dict)  # names for labels in the files, such as {"1" = "World"}
+    encoding: str | None = None  # encoding of text files; None: detect it
+    max_characters: PositiveInt = 5000  # drop pairs with a longer side, and longer labelled texts
+    max_ratio: PositiveFloat | None = 9.0  # drop pairs whose longer side is more than this many times the other
+    deduplicate: bool = True  # drop repeated examples
 
 
 class TokenizerSettings(Settings):
-    """What the pieces of the text are."""
+    """Type and size of the tokenizer."""
 
-    type: Literal["characters", "bytes", "bpe", "unigram"] = "bpe"
-    vocab_size: PositiveInt | None = None  # with special tokens; at most, for characters; of no account for bytes
-    prefix_space: bool = False  # before each text: the first word is the token that it is elsewhere; for classifiers
+    type: Literal["characters", "bytes", "bpe", "unigram"] = "bpe"  # bpe: byte pair encoding
+    vocab_size: PositiveInt | None = None  # with special tokens; a maximum for characters, ignored for bytes
+    prefix_space: bool = False  # put a space before the first word of a text, as before the others; for classifiers
 
     @model_validator(mode="after")
     def _check(self) -> "TokenizerSettings":
         if self.prefix_space and self.type in ("characters", "bytes"):
-            raise ValueError(f"prefix_space is for pieces of words, of type bpe or unigram, not for {self.type}")
+            raise ValueError(f"prefix_space needs a tokenizer of type bpe or unigram, not {self.type}")
         return self
 
 
 class DistillationSettings(Settings):
-    """Runs on the same text whose models teach this one: what they expect is part of what it is to learn."""
+    """Distillation: models of other runs on the same text provide soft targets for this one."""
 
-    teachers: Annotated[tuple[str, ...], Field(min_length=1)]  # run folders
-    weight: Annotated[float, Field(gt=0, le=1)] = 0.7  # of their probabilities; the text itself has the rest
+    teachers: Annotated[tuple[str, ...], Field(min_length=1)]  # run folders of the teachers
+    weight: Annotated[float, Field(gt=0, le=1)] = 0.7  # share of the teachers in the loss; the text has the rest
 
 
 LARGEST = 2**31 - 1
@@ -87,45 +85,43 @@ Count = Annotated[int, Field(gt=0, le=LARGEST)]
 
 
 class DecodingSettings(Settings):
-    """How a trained model is read out, unless a command says otherwise."""
+    """Defaults of generation and translation; a command can override them."""
 
-    max_new_tokens: Count | None = None  # None: 400 in writing; what the source's length allows in translation
-    min_new_tokens: Annotated[int, Field(ge=0, le=LARGEST)] = 0  # the end does not come before, unless nothing else may
-    temperature: NonNegativeFloat = 0.8  # 0: always the likeliest token
-    top_n_sigma: Annotated[PositiveFloat | None, OrOff] = None  # tokens within n standard deviations of the best score
-    top_k: Annotated[Count | None, OrOff] = None  # the k likeliest tokens; 0: all
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None  # 1: all tokens
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    typical_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    epsilon_cutoff: Annotated[Probability | None, OrOff] = None  # only tokens of at least this probability
-    eta_cutoff: Annotated[Probability | None, OrOff] = None  # the same, less strict where much is possible
-    xtc_probability: Annotated[float, Field(ge=0, le=1)] = 0.0  # how often the likeliest tokens are passed over
-    xtc_threshold: Annotated[float, Field(gt=0, le=1)] = 0.1  # those of at least this probability, all but the last
-    repetition_penalty: PositiveFloat = 1.0
-    presence_penalty: float = 0.0  # what a token that was written loses in score
-    frequency_penalty: float = 0.0  # and what it loses for each time
-    no_repeat_ngram: Annotated[Count | None, OrOff] = None  # no n tokens in a row come twice
-    dry_multiplier: NonNegativeFloat = 0.0  # above 0: what goes on repeating loses score, the more the longer it is
-    dry_base: Annotated[float, Field(ge=1)] = 1.75
-    dry_allowed_length: Count = 2  # tokens
-    dry_breakers: Texts = ("\n", ":", '"', "*")  # no repetition reaches across tokens that hold one of these
-    logit_bias: dict[str, float] = Field(default_factory=dict)  # scores for texts: { dragon = 2.0, "the end" = -5.0 }
-    banned_words: Texts = ()  # whole words in any case; a * at an end stands for the rest of a word
-    required_words: Texts = ()
-    pattern: str | None = None  # a regular expression that matches the whole completion
-    stop: Texts = ()
-    seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
-    beam_size: Count = 5
-    length_penalty: Annotated[float, Field(ge=-10, le=10)] = (
-        1.0  # hypotheses are ranked by log-probability / length ** length_penalty
-    )
-    outlook: NonNegativeFloat = 0.25  # the share that beams may become longer while they are waited for, or 4 tokens
-    coverage_penalty: NonNegativeFloat = 0.0  # above 0: against translations that leave out parts of the source
+    max_new_tokens: Count | None = None  # None: 400 for generation; depends on the source length for translation
+    min_new_tokens: Annotated[int, Field(ge=0, le=LARGEST)] = 0  # no end token before this many tokens, if possible
+    temperature: NonNegativeFloat = 0.8  # 0: always the most likely token
+    top_n_sigma: Annotated[PositiveFloat | None, OrOff] = None  # keep logits within n standard deviations of the best
+    top_k: Annotated[Count | None, OrOff] = None  # keep the k most likely tokens; 0: all
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None  # nucleus: smallest set with total probability p; 1: all
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None  # minimum probability, relative to the most likely token
+    typical_p: Annotated[float, Field(gt=0, le=1)] | None = None  # typical sampling: set with total probability p
+    epsilon_cutoff: Annotated[Probability | None, OrOff] = None  # minimum probability of a token
+    eta_cutoff: Annotated[Probability | None, OrOff] = None  # epsilon_cutoff, but lower when the entropy is high
+    xtc_probability: Annotated[float, Field(ge=0, le=1)] = 0.0  # XTC: chance per token of excluding the top choices
+    xtc_threshold: Annotated[float, Field(gt=0, le=1)] = 0.1  # XTC: of tokens above this, keep the least likely
+    repetition_penalty: PositiveFloat = 1.0  # above 1: tokens already in the text become less likely (CTRL)
+    presence_penalty: float = 0.0  # subtracted once from the logit of each generated token
+    frequency_penalty: float = 0.0  # subtracted from a token's logit for each time it was generated
+    no_repeat_ngram: Annotated[Count | None, OrOff] = None  # no sequence of n tokens occurs twice
+    dry_multiplier: NonNegativeFloat = 0.0  # DRY: above 0, penalize continuing a repetition, more so a long one
+    dry_base: Annotated[float, Field(ge=1)] = 1.75  # DRY: growth of the penalty per repeated token
+    dry_allowed_length: Count = 2  # DRY: longest repetition without penalty, in tokens
+    dry_breakers: Texts = ("\n", ":", '"', "*")  # DRY: repetitions end at tokens that contain one of these
+    logit_bias: dict[str, float] = Field(default_factory=dict)  # added to logits: { dragon = 2.0, "the end" = -5.0 }
+    banned_words: Texts = ()  # whole words in any case; * at the start or end matches the rest of a word
+    required_words: Texts = ()  # the completion contains each of these
+    pattern: str | None = None  # regular expression that the whole completion matches
+    stop: Texts = ()  # generation ends at the first of these strings
+    seed: Annotated[int, Field(ge=0, lt=2**64)] = 0  # random seed of sampling
+    beam_size: Count = 5  # hypotheses that beam search keeps; 1: greedy search
+    length_penalty: Annotated[float, Field(ge=-10, le=10)] = 1.0  # score: log-probability / length ** length_penalty
+    beam_patience: NonNegativeFloat = 0.25  # wait for beams to grow by this share (at least 4 tokens) before stopping
+    coverage_penalty: NonNegativeFloat = 0.0  # above 0: penalize translations that leave out parts of the source
 
 
 GivenSettings = DecodingSettings | Mapping[str, Any] | None
 
-# What the command line calls some settings.
+# Names of command-line options that differ from the names of their settings.
 FLAGS = {"ban": "banned_words", "beam": "beam_size", "bias": "logit_bias", "require": "required_words"}
 
 
@@ -135,19 +131,21 @@ def decoding_settings(
     options: Mapping[str, Any] | None = None,
     used: Collection[str] = tuple(DecodingSettings.model_fields),
 ) -> DecodingSettings:
-    """Lay settings over the defaults: `given` as a whole or as a table, then keyword arguments; None changes nothing.
+    """Merge decoding settings: the defaults, then `given`, then keyword arguments (`options`) that are not None.
 
-    Raises UnknownArgument, with the nearest name, for a keyword argument that is not among those `used`.
+    A complete `given` replaces the defaults; a table overrides some of them. Raises UnknownArgument, with the closest
+    name, for an option that is not in `used`.
     """
     base, table = (given, {}) if isinstance(given, DecodingSettings) else (defaults, given or {})
-    named = {FLAGS.get(name, name): value for name, value in (options or {}).items() if value is not None}
-    for name in [FLAGS.get(name, name) for name in options or {}]:
+    table, options = (with_present_names(each or {}, "decoding.") for each in (table, options))
+    named = {FLAGS.get(name, name): value for name, value in options.items() if value is not None}
+    for name in [FLAGS.get(name, name) for name in options]:
         if name in used:
             continue
         if name in DecodingSettings.model_fields:
-            raise UnknownArgument(f"{name} has no effect here; the settings that have one are {', '.join(used)}")
+            raise UnknownArgument(f"{name} has no effect here; the settings that do are {', '.join(used)}")
         nearest = get_close_matches(name, [*used, *FLAGS], n=1, cutoff=0.5)
-        hint = f"did you mean '{nearest[0]}'?" if nearest else f"The settings are {', '.join(used)}."
+        hint = f"did you mean '{nearest[0]}'?" if nearest else f"the settings are {', '.join(used)}"
         raise UnknownArgument(f"there is no setting '{name}'; {hint}")
     if not table and not named:
         return base
@@ -155,10 +153,10 @@ def decoding_settings(
 
 
 class Recipe(Settings):
-    """All settings of one run. `penwright config` prints it; a run folder keeps it as recipe.toml."""
+    """All settings of a run. `penwright config` prints them; a run folder keeps them in recipe.toml."""
 
-    task: Task
-    seed: NonNegativeInt = 1
+    task: Task  # generate, translate or classify
+    seed: NonNegativeInt = 1  # random seed
     data: DataSettings
     tokenizer: TokenizerSettings = TokenizerSettings()
     model: ModelSettings
@@ -171,5 +169,5 @@ class Recipe(Settings):
     @model_validator(mode="after")
     def _check(self) -> "Recipe":
         if self.tokenizer.prefix_space and self.task != "classify":
-            raise ValueError("[tokenizer] prefix_space is for classifiers: what others write would begin with a space")
+            raise ValueError("[tokenizer] prefix_space is for classifiers only: other outputs would begin with a space")
         return self

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: each a frozen object whose factor(step, total) scales the peak rate."""
+"""Learning-rate schedules: frozen objects whose factor(step, total_steps) scales the peak learning rate."""
 
 from abc import abstractmethod
 from math import ceil, cos, inf, pi, sqrt
@@ -11,76 +11,76 @@ from penwright.config.settings import Settings
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
-class Turn(NamedTuple):
-    """Where the end of a run was moved last: from there progress goes in a straight line to the new end."""
+class EndShift(NamedTuple):
+    """The last time that the end of a run was moved. From there, progress is linear to the new end."""
 
     step: int = 0
     progress: float = 0.0  # at that step
 
 
-NEVER = Turn()
+NO_SHIFT = EndShift()
 
 
 class _Warmup(Settings):
-    """Linear warm-up over the first steps, which all schedules share."""
+    """Base of the schedules: a linear warm-up over the first steps."""
 
-    settles_at: ClassVar[float] = 0.1  # the part of a budget in minutes after which the total must be known
-    warmup_steps: NonNegativeInt = 0
+    settles_at: ClassVar[float] = 0.1  # share of a budget in minutes after which the total must be known
+    warmup_steps: NonNegativeInt = 0  # steps of linear warm-up
 
-    def factor(self, step: int, total_steps: int | None, turn: Turn = NEVER) -> float:
-        """The factor in [0, 1] of the given step, counted from 0; a total of None is not known yet."""
+    def factor(self, step: int, total_steps: int | None, turn: EndShift = NO_SHIFT) -> float:
+        """Return the factor in [0, 1] of a step, counted from 0; `total_steps` is None while it is unknown."""
         if step < self.warmup_steps:
             return (step + 1) / self.warmup_steps
         return self._after_warmup(self.progress(step, total_steps, turn), step)
 
-    def progress(self, step: int, total_steps: int | None, turn: Turn = NEVER) -> float:
-        """The part in [0, 1] of the way from the warm-up to the end."""
+    def progress(self, step: int, total_steps: int | None, turn: EndShift = NO_SHIFT) -> float:
+        """Return the progress in [0, 1] from the end of the warm-up to the end of the run."""
         since = max(turn.step, self.warmup_steps)
         length = max(1, total_steps - since) if total_steps is not None else inf
         return min(1.0, turn.progress + (1 - turn.progress) * max(0, step - since) / length)
 
     @abstractmethod
     def _after_warmup(self, progress: float, step: int) -> float:
-        """The factor at this part of the steps after the warm-up."""
+        """Return the factor at this progress after the warm-up."""
 
 
 class InverseSquareRoot(_Warmup):
-    """Falls as 1 / sqrt(step) after the warm-up, not below a floor (Vaswani et al. 2017, section 5.3)."""
+    """Decay as 1 / sqrt(step) after the warm-up, down to a floor (Vaswani et al. 2017, section 5.3)."""
 
     type: Literal["inverse_sqrt"] = "inverse_sqrt"
-    warmup_steps: PositiveInt = 400
-    final_fraction: Fraction = 0.0
+    warmup_steps: PositiveInt = 400  # steps of linear warm-up
+    final_fraction: Fraction = 0.0  # lowest learning rate, as a share of the peak
 
     def _after_warmup(self, progress: float, step: int) -> float:
         return max(self.final_fraction, sqrt(self.warmup_steps / (step + 1)))
 
 
 class Cosine(_Warmup):
-    """Half a cosine wave down to final_fraction of the peak (Loshchilov and Hutter 2017)."""
+    """Cosine decay to final_fraction of the peak (Loshchilov and Hutter 2017)."""
 
     type: Literal["cosine"] = "cosine"
-    final_fraction: Fraction = 0.1
+    final_fraction: Fraction = 0.1  # final learning rate, as a share of the peak
 
     def _after_warmup(self, progress: float, step: int) -> float:
         return self.final_fraction + (1 - self.final_fraction) * (1 + cos(pi * progress)) / 2
 
 
 class Linear(_Warmup):
-    """A straight line down to final_fraction of the peak."""
+    """Linear decay to final_fraction of the peak."""
 
     type: Literal["linear"] = "linear"
-    final_fraction: Fraction = 0.0
+    final_fraction: Fraction = 0.0  # final learning rate, as a share of the peak
 
     def _after_warmup(self, progress: float, step: int) -> float:
         return 1 - (1 - self.final_fraction) * progress
 
 
 class WarmupStableDecay(_Warmup):
-    """The peak for most of the run, then a straight cooldown (Hu et al. 2024, MiniCPM, section 4)."""
+    """Constant at the peak, then a linear cooldown (warmup-stable-decay; Hu et al. 2024, MiniCPM, section 4)."""
 
     type: Literal["wsd"] = "wsd"
-    cooldown_fraction: Fraction = 0.5  # of the steps
-    final_fraction: Fraction = 0.0
+    cooldown_fraction: Fraction = 0.5  # share of the steps after the warm-up
+    final_fraction: Fraction = 0.0  # final learning rate, as a share of the peak
 
     def _after_warmup(self, progress: float, step: int) -> float:
         if self.cooldown_fraction == 0:
@@ -89,13 +89,13 @@ class WarmupStableDecay(_Warmup):
         return 1 - (1 - self.final_fraction) * into_cooldown
 
     def total_if_cooled_from(self, step: int) -> int:
-        """The number of all steps with which the cooldown would begin at this one."""
+        """Return the total number of steps for which the cooldown begins at this step."""
         after_warmup = max(1, step - self.warmup_steps)
         return self.warmup_steps + ceil(after_warmup / (1 - self.cooldown_fraction))
 
 
 class Constant(_Warmup):
-    """The peak from the warm-up to the end."""
+    """Constant at the peak after the warm-up."""
 
     type: Literal["constant"] = "constant"
 

@@ -1,31 +1,35 @@
-"""What all settings share: frozen objects, TOML in and out, overrides, and errors that name the nearest key."""
+"""Base of all settings: frozen objects, TOML input and output, overrides, and errors that suggest the closest key."""
 
-import inspect
-import re
 import tomllib
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from warnings import warn
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from penwright.errors import PenwrightError, UsageError
+from penwright.errors import PenwrightError, PenwrightWarning, UsageError
 
-Table = dict[str, Any]  # what a TOML table is in Python: only pydantic knows the types inside
+Table = dict[str, Any]  # a TOML table in Python; pydantic checks the types of its values
+RENAMED = {  # settings by their old full names, which are still read
+    "decoding.outlook": "beam_patience",
+    "training.average": "ema_decay",
+    "training.mind_over_fitting": "cooldown_on_overfitting",
+}
 
 
 class Settings(BaseModel):
-    """Base of all settings: they cannot be changed once made, and unknown keys are refused."""
+    """The base class of all settings: immutable, without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
     def _keep_variant(cls, given: Any) -> Any:
-        """A table that does not say which variant it is about is about the default one."""
+        """Set a missing `type` in the tables of variants to the default variant."""
         if not isinstance(given, Mapping):
             return given
         kinds = {name: field.default.type for name, field in cls.model_fields.items() if field.discriminator}
@@ -37,18 +41,18 @@ AnySettings = TypeVar("AnySettings", bound=Settings)
 
 
 def read_toml(path: Path) -> Table:
-    """The tables of a recipe file; raises PenwrightError with the place of a mistake in it."""
+    """Read the tables of a recipe file; raise PenwrightError with the position of a syntax error."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         raise PenwrightError(f"there is no recipe {path}") from None
     except OSError as error:
         raise PenwrightError(f"{path} cannot be read as a recipe: {error}") from None
-    return parse_toml(content, path)
+    return with_present_names(parse_toml(content, path))
 
 
 def parse_toml(content: bytes, path: Path) -> Table:
-    """The tables in the content of a recipe file; raises PenwrightError that names this path."""
+    """Parse the content of a recipe file; raise PenwrightError, naming `path`, if it is not valid."""
     try:
         return tomllib.loads(content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -60,12 +64,12 @@ def parse_toml(content: bytes, path: Path) -> Table:
 
 
 def write_toml(settings: Settings) -> str:
-    """The settings as TOML; what is None is left out, since TOML has no word for it."""
+    """Return the settings as TOML, without values that are None, which TOML cannot express."""
     return tomli_w.dumps(settings.model_dump(mode="json", exclude_none=True))
 
 
 def parse_override(text: str) -> Table:
-    """`model.d_model=256` as nested tables; the value is TOML where it parses as TOML, else a string."""
+    """Parse an override such as `model.d_model=256` into nested tables; a value that is not TOML is a string."""
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
         raise UsageError(f"'{text}' is not a setting: write it as table.key=value, for example model.d_model=256")
@@ -75,11 +79,11 @@ def parse_override(text: str) -> Table:
         parsed = value
     for part in reversed(key.strip().split(".")):
         parsed = {part: parsed}
-    return dict(parsed)
+    return with_present_names(parsed)
 
 
 def merge(*tables: Mapping[str, Any]) -> Table:
-    """The tables laid over each other, later ones winning; a new `type` replaces the whole variant beneath it."""
+    """Merge tables recursively; later ones override earlier ones, and a different `type` replaces the whole table."""
     merged: Table = {}
     for table in tables:
         for key, value in table.items():
@@ -92,8 +96,19 @@ def merge(*tables: Mapping[str, Any]) -> Table:
     return merged
 
 
+def with_present_names(table: Mapping[str, Any], above: str = "", warns: bool = True) -> Table:
+    """Return nested tables in which renamed settings have their present names; warn of each old name if `warns`."""
+    found: Table = {}
+    for key, value in table.items():
+        name = RENAMED.get(f"{above}{key}", key)
+        if name != key and warns:
+            warn(f"the setting {above}{key} is now called {above}{name}", PenwrightWarning, stacklevel=2)
+        found[name] = with_present_names(value, f"{above}{key}.", warns) if isinstance(value, Mapping) else value
+    return found
+
+
 def flatten(table: Mapping[str, Any], above: str = "") -> Table:
-    """The settings of all tables by their whole names, such as model.d_model."""
+    """Return the settings of nested tables by their full names, such as `model.d_model`."""
     found: Table = {}
     for key, value in table.items():
         found |= flatten(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
@@ -101,9 +116,9 @@ def flatten(table: Mapping[str, Any], above: str = "") -> Table:
 
 
 def validate(kind: type[AnySettings], table: Mapping[str, Any], where: str) -> AnySettings:
-    """Settings of this kind from tables; raises UsageError that names the place and, for a typo, the nearest key."""
+    """Make settings from tables; raise UsageError, which says where the mistake is and suggests the closest key."""
     try:
-        return kind.model_validate(table)
+        return kind.model_validate(with_present_names(table))
     except ValidationError as error:
         problems = [_explain(kind, problem["loc"], problem) for problem in error.errors()]
         raise UsageError("\n".join(f"{where}: {problem}" for problem in problems)) from None
@@ -124,7 +139,7 @@ def _explain(kind: type[BaseModel], location: tuple[int | str, ...], problem: Ma
 
 
 def _walk(kind: type[BaseModel], location: list[int | str]) -> tuple[list[str], list[str]]:
-    """The names of the tables on the way to this location, and the keys there; a variant's type is no table."""
+    """Return the names of the tables on the path to a location, and the keys there; skip types of variants."""
     names, kinds = [], [kind]
     for step in map(str, location):
         variant = [k for k in kinds if len(kinds) > 1 and k.model_fields["type"].default == step]
@@ -134,27 +149,12 @@ def _walk(kind: type[BaseModel], location: list[int | str]) -> tuple[list[str], 
         inner = [k.model_fields[step].annotation for k in kinds if step in k.model_fields]
         if inner:
             names.append(step)
-            kinds = [found for annotation in inner for found in _settings_in(annotation)] or kinds
+            kinds = [found for annotation in inner for found in settings_in(annotation)] or kinds
     return names, sorted({key for k in kinds for key in k.model_fields})
 
 
-def _settings_in(annotation: object) -> list[type[BaseModel]]:
+def settings_in(annotation: object) -> list[type[BaseModel]]:
+    """Return the classes of settings that an annotation names."""
     if get_origin(annotation) in (Union, UnionType, Annotated):
-        return [found for argument in get_args(annotation) for found in _settings_in(argument)]
+        return [found for argument in get_args(annotation) for found in settings_in(argument)]
     return [annotation] if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
-
-
-def explain(kind: type[BaseModel], table: str = "") -> str:
-    """Every key of these settings, table by table, with its default and the comment that stands beside it."""
-    source = inspect.getsource(kind)
-    lines, tables = [], []
-    for name, field in kind.model_fields.items():
-        variants = _settings_in(field.annotation)
-        if variants:
-            tables += [explain(variant, f"{table}.{name}".strip(".")) for variant in variants]
-            continue
-        default = "..." if field.is_required() else repr(field.get_default(call_default_factory=True))
-        comment = re.search(rf"^    {name}: .*?  # (.*)$", source, re.MULTILINE)
-        lines.append(f"{name} = {default}{f'  # {comment[1]}' if comment else ''}")
-    summary = (kind.__doc__ or "").split("\n")[0]
-    return "\n".join([f"[{table}]  # {summary}" if table else f"# {summary}", *lines, "", *tables])

@@ -1,4 +1,4 @@
-"""The settings of training: the optimizer, the budget, and what is done on the way."""
+"""Settings of training: the optimizer, the budget, evaluation and checkpoints."""
 
 from typing import Annotated, Any, Literal
 
@@ -18,28 +18,28 @@ Momentum = Annotated[float, Field(ge=0, lt=1)]
 
 
 class AdamW(Settings):
-    """Adam with decoupled weight decay (Loshchilov and Hutter 2019), fused where the device allows."""
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019), in a fused kernel if the device has one."""
 
     type: Literal["adamw"] = "adamw"
-    learning_rate: PositiveFloat = 1e-3
-    weight_decay: NonNegativeFloat = 0.1  # of matrices; never of norms, biases and embeddings
-    betas: tuple[Momentum, Momentum] = (0.9, 0.98)
-    eps: PositiveFloat = 1e-8
+    learning_rate: PositiveFloat = 1e-3  # peak learning rate
+    weight_decay: NonNegativeFloat = 0.1  # for matrices only, not for norms, biases and embeddings
+    betas: tuple[Momentum, Momentum] = (0.9, 0.98)  # decay rates of the moving averages of the gradient and its square
+    eps: PositiveFloat = 1e-8  # added to the denominator of an update
 
 
 class Muon(Settings):
-    """Muon (Jordan et al. 2024) for the matrices inside the blocks, AdamW for all other parameters."""
+    """Muon (Jordan et al. 2024) for the matrices inside the blocks; AdamW for all other parameters."""
 
     type: Literal["muon"] = "muon"
-    learning_rate: PositiveFloat = 0.02
-    momentum: Momentum = 0.95
-    weight_decay: NonNegativeFloat = 0.0
+    learning_rate: PositiveFloat = 0.02  # peak learning rate
+    momentum: Momentum = 0.95  # Nesterov momentum
+    weight_decay: NonNegativeFloat = 0.0  # for the matrices inside the blocks
     adamw: AdamW = AdamW(learning_rate=3e-3, weight_decay=0.0, betas=(0.9, 0.95))
 
     @field_validator("adamw", mode="before")
     @classmethod
     def _fill_in(cls, given: Any) -> Any:
-        """What is not given is as above, not as where AdamW is for all."""
+        """Fill in missing values from the default above, not from the defaults of AdamW alone."""
         own = cls.model_fields["adamw"].default
         return own.model_dump() | given if isinstance(given, dict) else given
 
@@ -49,26 +49,28 @@ BUDGETS = ("steps", "epochs", "tokens", "minutes")
 
 
 class TrainingSettings(Settings):
-    """How long to train, in what portions, and how often to look up from it."""
+    """Budget, batches, evaluation, checkpoints and hardware. Exactly one budget is given."""
 
-    steps: PositiveInt | None = None  # the budget is exactly one of steps,
-    epochs: PositiveFloat | None = None  # passes over the training part,
-    tokens: PositiveInt | None = None  # target tokens,
-    minutes: PositiveFloat | None = None  # or minutes of this machine, evaluation included
-    batch_tokens: PositiveInt = 4096  # tokens of one batch, padding included; of labelled texts, on average
-    accumulate: PositiveInt = 1  # batches of one step
-    max_grad_norm: PositiveFloat | None = 1.0
-    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    average: Annotated[float, Field(ge=0, lt=1)] = 0.0  # decay of the running average of the weights; 0: none
-    evaluate_every: PositiveInt | None = None  # in steps; None: ten times a run
-    patience: PositiveInt | None = None  # evaluations without a better score before stopping; None: never
-    mind_over_fitting: bool = False  # cool down as soon as held-out examples surprise the model more and more
-    keep: PositiveInt = 2  # how many of the last checkpoints stay, beside the best
-    prompts: tuple[str, ...] = ()  # what the samples of each evaluation continue; taken from held-out text when empty
-    device: str = "auto"
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    compile: Literal["auto", "on", "off"] = "auto"
-    threads: NonNegativeInt = 0  # of the CPU; 0: as many as there are
+    steps: PositiveInt | None = None  # budget in optimizer steps
+    epochs: PositiveFloat | None = None  # budget in passes over the training data
+    tokens: PositiveInt | None = None  # budget in target tokens
+    minutes: PositiveFloat | None = None  # budget in minutes on this machine, evaluation included
+    batch_tokens: PositiveInt = 4096  # tokens per batch, padding included; an average for labelled texts
+    accumulate: PositiveInt = 1  # batches per step (gradient accumulation)
+    max_grad_norm: PositiveFloat | None = 1.0  # gradient clipping; None: off
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of the target spread over all tokens or labels
+    ema_decay: Annotated[float, Field(ge=0, lt=1)] = 0.0  # decay of the moving average of the weights (EMA); 0: off
+    evaluate_every: PositiveInt | None = None  # steps between evaluations; None: ten evaluations per run
+    patience: PositiveInt | None = None  # stop after this many evaluations without a better score; None: never
+    cooldown_on_overfitting: bool = (
+        False  # start the cooldown when the held-out loss rises, and stop if it keeps rising
+    )
+    keep: PositiveInt = 2  # newest checkpoints to keep, in addition to the best
+    prompts: tuple[str, ...] = ()  # prompts of the samples at each evaluation; empty: from held-out text
+    device: str = "auto"  # cpu, cuda, mps, ...
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"  # number format of the matrix products
+    compile: Literal["auto", "on", "off"] = "auto"  # use torch.compile
+    threads: NonNegativeInt = 0  # CPU threads; 0: all
 
     @model_validator(mode="after")
     def _one_budget(self) -> "TrainingSettings":

@@ -1,1 +1,1 @@
-"""Examples from files: read, cleaned, split, stored as tokens, and put into batches."""
+"""Training data from files: reading, cleaning, splitting, storing as tokens, and batching."""

@@ -1,4 +1,4 @@
-"""Two files whose lines belong together: they must have the same number of them."""
+"""Parallel text files: line n of one file is the translation of line n of the other."""
 
 from collections.abc import Iterator
 
@@ -9,15 +9,15 @@ from penwright.data.files import SourceFile
 from penwright.data.paths import suffix_of
 from penwright.errors import PenwrightError
 
-CONVINCING = 0.6  # how much better lengths agree once the missing lines are skipped
-SAMPLE = 2000  # lines that are looked at to see whether two files are translations
-FEWEST = 20  # lines that tell anything
-ALIKE = 0.4  # correlation of the lengths of lines, from which on two files may be translations
-MOST_LINES = 5_000_000  # that are compared in search of the gap
+CONVINCING = 0.6  # a gap is clear if skipping it cuts the mismatch of line lengths to this share
+SAMPLE = 2000  # lines compared to see whether two files are translations
+FEWEST = 20  # pairs of lines needed for a verdict
+ALIKE = 0.4  # two files may be translations if their line lengths correlate more than this
+MOST_LINES = 5_000_000  # in longer files, the gap is not searched for
 
 
 def look_like_translations(first: SourceFile, second: SourceFile) -> bool:
-    """Whether the lines of two files differ, and long ones stand beside long ones."""
+    """Return whether two files look like translations: different lines of correlated lengths."""
     lines = [file.first_lines(SAMPLE) for file in (first, second)]
     pairs = [(a, b) for a, b in zip(*lines, strict=False) if a.strip() and b.strip()]
     if len(pairs) < FEWEST or sum(a == b for a, b in pairs) > len(pairs) // 2:
@@ -29,7 +29,10 @@ def look_like_translations(first: SourceFile, second: SourceFile) -> bool:
 
 
 def check_alignment(first: SourceFile, second: SourceFile) -> None:
-    """Raise PenwrightError when lines have no partner, with both counts and, if lengths tell, where that begins."""
+    """Raise PenwrightError if the files differ in their number of lines.
+
+    The message gives both counts and, if line lengths show it, the line where the files diverge.
+    """
     if first.n_lines == second.n_lines:
         return
     longer, shorter = (first, second) if first.n_lines > second.n_lines else (second, first)
@@ -42,23 +45,27 @@ def check_alignment(first: SourceFile, second: SourceFile) -> None:
     where = f"; first difference near line {_spaced(gap + 1)}" if gap is not None else ""
     have = "1 line of {} has" if missing == 1 else f"{_spaced(missing)} lines of {{}} have"
     raise PenwrightError(
-        f"{have.format(longer.path)} no partner in {shorter.path} ({counts}{where}). Nothing was trained."
+        f"{have.format(longer.path)} no partner in {shorter.path} ({counts}{where}). "
+        "Add or remove lines until they correspond one to one."
     )
 
 
 def first_gap(longer: NDArray[np.float64], shorter: NDArray[np.float64]) -> int | None:
-    """The line, from 0, from which all others of `longer` stand too low, when the lengths of lines are clear on it."""
+    """Return the line (from 0) at which extra lines begin in `longer`, or None if line lengths do not show it.
+
+    The gap is where the line lengths mismatch least: unshifted before it, shifted after it.
+    """
     missing, n = len(longer) - len(shorter), len(shorter)
     if n < 10 or missing > n // 2:
         return None
     ratios = np.log((longer[:n] + 5) / (shorter + 5)), np.log((longer[missing:] + 5) / (shorter + 5))
-    level = np.median(np.concatenate(ratios))  # one language is wordier than the other
-    unmoved, moved = (np.abs(ratio - level) for ratio in ratios)
-    costs = np.concatenate([[0.0], np.cumsum(unmoved)]) + np.concatenate([np.cumsum(moved[::-1])[::-1], [0.0]])
+    level = np.median(np.concatenate(ratios))  # one language may be wordier than the other
+    unshifted, shifted = (np.abs(ratio - level) for ratio in ratios)
+    costs = np.concatenate([[0.0], np.cumsum(unshifted)]) + np.concatenate([np.cumsum(shifted[::-1])[::-1], [0.0]])
     gap = int(np.argmin(costs))
     before, after = (
-        unmoved[:gap].sum() / moved[:gap].sum(initial=1e-9),
-        moved[gap:].sum() / unmoved[gap:].sum(initial=1e-9),
+        unshifted[:gap].sum() / shifted[:gap].sum(initial=1e-9),
+        shifted[gap:].sum() / unshifted[gap:].sum(initial=1e-9),
     )
     clear = (gap < n // 20 or before < CONVINCING) and (n - gap < n // 20 or after < CONVINCING)
     return gap if clear else None
@@ -73,5 +80,5 @@ def _spaced(number: int) -> str:
 
 
 def aligned(first: SourceFile, second: SourceFile) -> Iterator[tuple[str, str]]:
-    """The lines side by side, without the spaces around them."""
+    """Return the lines of both files in pairs, without surrounding whitespace."""
     return ((a.strip(), b.strip()) for a, b in zip(first.lines(), second.lines(), strict=True))

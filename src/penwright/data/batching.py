@@ -1,6 +1,7 @@
-"""Which examples stand in which batch: a pure function of (seed, step), so that resuming needs no state.
+"""The assignment of examples to batches: a pure function of (seed, step), so resuming needs no saved state.
 
-Text is cut into windows, anew for each epoch; pairs and labelled texts are put beside others of their length.
+Text is cut into windows, at new places in each epoch. Pairs and labelled texts share batches with others of similar
+length.
 """
 
 from abc import ABC, abstractmethod
@@ -22,12 +23,12 @@ from penwright.errors import PenwrightError
 
 Indices = NDArray[np.int64]
 Labels = NDArray[np.int32]
-_LONGEST_BATCH = 4  # times the tokens asked for: what a batch of long labelled texts may hold
+_LONGEST_BATCH = 4  # a batch of long labelled texts may hold this many times `batch_tokens`
 
 
 @dataclass(frozen=True)
 class Markers:
-    """The special tokens that batches need."""
+    """The ids of the special tokens that batches need."""
 
     pad: int
     start: int
@@ -35,37 +36,38 @@ class Markers:
 
 
 class Batches(ABC, Generic[AnyBatch]):
-    """The batches of one part of a corpus, by their number since the start of training."""
+    """The batches of one part of a corpus, numbered from the start of training."""
 
     per_epoch: float  # batches in one pass over the part
-    tokens_per_epoch: int  # of its targets, or of texts whose targets are labels
-    n_left_out: int = 0  # examples that are longer than the model can read
-    n_cut: int = 0  # those of which it reads a part at a time
+    tokens_per_epoch: int  # target tokens; for labelled texts, the tokens of the texts
+    n_left_out: int = 0  # examples dropped because the model cannot read that many tokens
+    n_cut: int = 0  # texts longer than the context, of which a batch holds one part
 
     @abstractmethod
     def batch(self, number: int) -> AnyBatch:
-        """The batch with this number, counted over all epochs."""
+        """Return the batch with this number, counted over all epochs."""
 
     @abstractmethod
     def in_order(self, one_in: int = 1) -> Iterator[AnyBatch]:
-        """Every example once, in an order that never changes: for evaluation; or of one in so many batches."""
+        """Yield all examples once in a fixed order, for evaluation; or only every `one_in`-th batch of them."""
 
     def for_step(self, step: int, accumulate: int) -> list[AnyBatch]:
-        """The batches of one optimizer step, counted from 0."""
+        """Return the `accumulate` batches of one optimizer step. Steps count from 0."""
         return [self.batch(step * accumulate + k) for k in range(accumulate)]
 
 
 class TextBatches(Batches[TextBatch]):
-    """Windows of `context_length` tokens over the documents laid end to end, each between a start and an end token.
+    """Windows of `context_length` tokens over the concatenated documents, with start and end tokens around each.
 
-    Every epoch cuts at other places and in another order. Windows that cross from one document into the next tell so
-    by their segments, and no window is asked to predict a start token. One window an epoch runs on from the end of all
-    to the beginning; within a single document that is no crossing, which would have to be compiled just for it.
+    Every epoch cuts at other places and shuffles the windows anew. A batch with windows that cross document boundaries
+    has `segments`. Start tokens are never targets. One window per epoch wraps around from the end of the text to its
+    beginning. In a single document, the wrap does not count as a boundary: `segments` would have to be compiled just
+    for that window.
     """
 
     def __init__(self, text: Column, context_length: int, batch_tokens: int, markers: Markers, seed: int = 0):
         self.text, self.markers, self.seed = text, markers, seed
-        self.begins = text.offsets + 2 * np.arange(len(text.offsets))  # of the documents with their two markers
+        self.begins = text.offsets + 2 * np.arange(len(text.offsets))  # of the documents, each with two markers
         self.total = int(self.begins[-1])
         self.length = max(1, min(context_length, self.total - 1))
         self.rows = max(1, batch_tokens // self.length)
@@ -74,6 +76,7 @@ class TextBatches(Batches[TextBatch]):
         self.tokens_per_epoch = self.n_windows * self.length
 
     def batch(self, number: int) -> TextBatch:
+        """Return the batch with this number: windows in the shuffled order of their epoch."""
         wanted = np.arange(number * self.rows, (number + 1) * self.rows)
         epochs = range(wanted[0] // self.n_windows, wanted[-1] // self.n_windows + 1)
         starts = [
@@ -85,6 +88,7 @@ class TextBatches(Batches[TextBatch]):
         return self._windows(np.concatenate(starts)[:, None] + np.arange(self.length + 1))
 
     def in_order(self, one_in: int = 1) -> Iterator[TextBatch]:
+        """Yield windows from the beginning of the text to its end, the shorter last one included."""
         last = self.total - 1  # every token but the first is predicted once
         whole = np.arange(0, last - self.length + 1, self.length)
         begins = range(0, len(whole), self.rows)
@@ -95,10 +99,10 @@ class TextBatches(Batches[TextBatch]):
             yield self._windows((last - rest + np.arange(rest + 1))[None])
 
     def _windows(self, places: Indices) -> TextBatch:
-        """The tokens at these places, which run on from the end of the last document to the first."""
+        """Return the tokens at these places as a batch. Places past the last document wrap around to the first."""
         places = places % self.total
         documents = np.searchsorted(self.begins, places, side="right") - 1
-        inside = places - self.begins[documents] - 1  # -1 at the start token, the length at the end token
+        inside = places - self.begins[documents] - 1  # -1 at the start token, the document's length at the end token
         lengths = self.text.lengths[documents]
         at = np.clip(self.text.offsets[documents] + inside, 0, max(0, len(self.text.tokens) - 1))
         tokens = self.text.tokens[at].astype(np.int64)
@@ -114,7 +118,7 @@ class TextBatches(Batches[TextBatch]):
 
 
 class _Bucketed(Batches[AnyBatch]):
-    """Examples of like lengths side by side; which lengths share a batch is the same in every epoch, who is not."""
+    """Batches of examples with similar lengths. Each epoch shuffles the batches, and the examples of equal lengths."""
 
     def __init__(
         self,
@@ -125,10 +129,15 @@ class _Bucketed(Batches[AnyBatch]):
         *,
         alike: bool = False,
     ):
-        """`lengths` of each side of every example, the targets first; `batch_tokens` bounds rows times the longest.
+        """Sort the examples by length and divide them into batches.
 
-        Examples with a side of more than `longest` are left out. Batches that are `alike` hold as many examples each,
-        as many as have `batch_tokens` on average, and only the longest up to four times that.
+        Args:
+            lengths: The lengths of each side of all examples, the targets first.
+            batch_tokens: A bound on rows times the longest row; with `alike`, the average tokens of a batch.
+            seed: The seed of the shuffling.
+            longest: Examples with a longer side are left out.
+            alike: Give all batches the same number of examples. Batches of very long ones are divided so that
+                none holds more than four times `batch_tokens`.
         """
         self.seed, self.longest = seed, longest
         rounded = [-(-side // LENGTH_STEP) * LENGTH_STEP for side in lengths]
@@ -150,7 +159,7 @@ class _Bucketed(Batches[AnyBatch]):
         return self.examples(order[self._rows(int(batches[place]))])
 
     def _rows(self, batch: int) -> slice:
-        """Where they stand in the order of an epoch."""
+        """Return where the examples of a batch are in the order of an epoch."""
         return slice(self.borders[batch], self.borders[batch + 1])
 
     def in_order(self, one_in: int = 1) -> Iterator[AnyBatch]:
@@ -159,17 +168,18 @@ class _Bucketed(Batches[AnyBatch]):
 
     @lru_cache(maxsize=2)  # noqa: B019 - the two epochs that a step may touch; batches live as long as the process
     def _epoch(self, epoch: int) -> tuple[Indices, Indices]:
+        """Return the order of batches and the order of examples in this epoch."""
         random = np.random.default_rng((self.seed, epoch))
-        mixed = np.lexsort((random.random(len(self.order)), self.cells))  # places change only within a cell
+        mixed = np.lexsort((random.random(len(self.order)), self.cells))  # shuffles within each cell only
         return random.permutation(len(self.borders) - 1), self.order[mixed]
 
     @abstractmethod
     def examples(self, rows: Indices) -> AnyBatch:
-        """These examples as a batch."""
+        """Return these examples as a batch."""
 
 
 class PairBatches(_Bucketed[PairBatch]):
-    """Sentence pairs: the source ends with an end token, the target begins with a start token."""
+    """Batches of sentence pairs. Sources end with an end token; decoder inputs begin with a start token."""
 
     def __init__(
         self,
@@ -180,11 +190,12 @@ class PairBatches(_Bucketed[PairBatch]):
         seed: int = 0,
         longest: int | None = None,
     ):
-        """`longest`: of a side with its marker, where a model cannot read longer ones."""
+        """`longest` bounds the length of a side with its marker, for a model that cannot read longer ones."""
         self.source, self.target, self.markers = source, target, markers
         super().__init__([target.lengths + 1, source.lengths + 1], batch_tokens, seed, longest)
 
     def examples(self, rows: Indices) -> PairBatch:
+        """Return these pairs as a batch."""
         end, pad, most = self.markers.end, self.markers.pad, self.longest
         sources, translations = ([column[row] for row in rows.tolist()] for column in (self.source, self.target))
         source, source_lengths = _padded(sources, pad, after=end, most=most)
@@ -195,11 +206,12 @@ class PairBatches(_Bucketed[PairBatch]):
 
 
 class LabelledBatches(_Bucketed[LabelledBatch]):
-    """Texts between a start and an end token; of one that is longer than the context, another part in each epoch.
+    """Batches of labelled texts, each text between a start and an end token.
 
-    Batches hold as many texts each, long or short: a batch's loss is their mean, so each counts as much as any other.
-    With token dropout, those of which as many tokens are shown stand side by side; `in_order` drops none, and of long
-    texts gives the beginning.
+    Batches hold the same number of texts, long or short, unless they become too large. The loss of a batch is their
+    mean, so texts count the same. A text longer than the context shows another part in each epoch. With token dropout,
+    texts with similar numbers of remaining tokens share a batch. `in_order` drops no tokens, and reads the beginning
+    of long texts.
     """
 
     def __init__(
@@ -212,17 +224,18 @@ class LabelledBatches(_Bucketed[LabelledBatch]):
         seed: int = 0,
         token_dropout: TokenDropout | None = None,
     ):
-        """`batch_tokens` are those of whole texts, whatever is shown of them."""
+        """`batch_tokens` counts the tokens of the texts before token dropout."""
         self.text, self.labels, self.markers, self.token_dropout = text, labels, markers, token_dropout
         self.cut = max(1, context_length - 2)
-        self.beyond = np.maximum(text.lengths - self.cut, 0)  # tokens that a part leaves out
+        self.beyond = np.maximum(text.lengths - self.cut, 0)  # tokens of a text that do not fit into the context
         self.n_cut = int((self.beyond > 0).sum())
         self.lengths = np.minimum(text.lengths, self.cut) + 2
         super().__init__([self.lengths], batch_tokens, seed, longest=self.cut + 2, alike=True)
 
     def batch(self, number: int) -> LabelledBatch:
+        """Return the batch with this number, with random parts of long texts and with token dropout."""
         epoch, place = divmod(number, int(self.per_epoch))
-        random = np.random.default_rng((self.seed, epoch, 1 + place))  # a last 0 would be the epoch's own
+        random = np.random.default_rng((self.seed, epoch, 1 + place))  # a final 0 would repeat the epoch's generator
         if self.token_dropout is None:
             batches, order = self._epoch(epoch)
             return self.examples(order[self._rows(int(batches[place]))], random)
@@ -230,16 +243,16 @@ class LabelledBatches(_Bucketed[LabelledBatch]):
         rows = self._rows(int(batches[place]))
         return self.token_dropout.shown(self.examples(order[rows], random), n_shown[rows], random)
 
-    @lru_cache(maxsize=2)  # noqa: B019 - as _epoch
+    @lru_cache(maxsize=2)  # noqa: B019 - as for _epoch
     def _epoch_of_parts(self, epoch: int, token_dropout: TokenDropout) -> tuple[Indices, Indices, Indices]:
-        """The order of batches, that of texts in them, and how many tokens are shown of each in that order."""
+        """Return the order of batches, the order of texts, and how many tokens are shown of each text in that order."""
         random = np.random.default_rng((self.seed, epoch))
-        n_shown = token_dropout.numbers_shown(self.lengths[self.order], random)
+        n_shown = token_dropout.draw_lengths(self.lengths[self.order], random)
         mixed = np.lexsort((random.random(len(self.order)), -(-n_shown // LENGTH_STEP)))
         return random.permutation(len(self.borders) - 1), self.order[mixed], n_shown[mixed]
 
     def examples(self, rows: Indices, random: np.random.Generator | None = None) -> LabelledBatch:
-        """`random` chooses which part of a long text; None: its beginning."""
+        """Return these texts as a batch. `random` chooses the part of a long text; None takes its beginning."""
         beyond = self.beyond[rows]
         begins = random.integers(beyond + 1) if random is not None and beyond.any() else np.zeros_like(beyond)
         places = zip(rows.tolist(), begins.tolist(), strict=True)
@@ -255,12 +268,13 @@ AnyBatches = TextBatches | PairBatches | LabelledBatches
 
 @lru_cache(maxsize=2)
 def _window_starts(seed: int, epoch: int, n_windows: int, length: int) -> Indices:
+    """Return where the windows of this epoch start, in shuffled order."""
     random = np.random.default_rng((seed, epoch))
     return random.integers(length) + random.permutation(n_windows) * length
 
 
 def _borders(lengths: Indices, batch_tokens: int) -> list[int]:
-    """Where batches begin and end among examples in order, so that rows times the longest stays within the budget."""
+    """Return the borders of batches of at most `batch_tokens`, counted as rows times the longest row."""
     borders, longest = [0], 0
     for place, length in enumerate(lengths.tolist()):
         longest = max(longest, length)
@@ -271,7 +285,10 @@ def _borders(lengths: Indices, batch_tokens: int) -> list[int]:
 
 
 def _even_borders(lengths: Indices, batch_tokens: int) -> list[int]:
-    """As many examples in each batch, `batch_tokens` on average; batches of more than _LONGEST_BATCH times are cut."""
+    """Return the borders of equally many examples per batch, with `batch_tokens` on average.
+
+    Batches of more than _LONGEST_BATCH times `batch_tokens` are divided.
+    """
     n_batches = max(1, min(len(lengths), round(float(lengths.sum()) / batch_tokens)))
     borders = [0]
     for begin, end in pairwise(np.linspace(0, len(lengths), n_batches + 1).astype(int).tolist()):
@@ -287,9 +304,9 @@ def _padded(
     after: int | None = None,
     most: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The rows as one right-padded tensor, with a token before or after each, and their lengths.
+    """Return the rows as one right-padded tensor, and their lengths. Tokens `before` and `after` are added to each row.
 
-    Its width is a multiple of LENGTH_STEP, or `most`, which no row exceeds.
+    The width is a multiple of LENGTH_STEP, or `most` if that is smaller. No row may exceed `most`.
     """
     head, tail = int(before is not None), int(after is not None)
     lengths = np.array([len(row) + head + tail for row in rows])

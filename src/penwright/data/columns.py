@@ -1,4 +1,4 @@
-"""Which columns of a table hold the source and target, or the text and label: told, as in training, or guessed."""
+"""The choice of columns for source and target, or text and label: from settings, from training, or guessed."""
 
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
@@ -23,35 +23,38 @@ from penwright.errors import PenwrightError
 KEYS = ("source", "target", "text", "label")
 
 
-class Chosen(NamedTuple):
-    """The columns of each role, by their places from 0, and what there is to say about the choice."""
+class ColumnChoice(NamedTuple):
+    """The columns chosen for each role, by index from 0, with a remark on the choice."""
 
     places: dict[str, tuple[int, ...]]
-    remark: str  # why these, and which ones are not used
+    remark: str  # why these columns, and which others are not used
     profiles: Sequence[Profile]
 
     def roles(self, table: Table) -> Roles:
-        """The choice as a run keeps it: names and numbers."""
+        """Return the choice as a run stores it: column names, and numbers from 1."""
         return {
             key: tuple((table.columns[place], place + 1) for place in places) for key, places in self.places.items()
         }
 
 
 def names_in(columns: Columns) -> list[str]:
-    """Return the columns that are known by name, told or from training: a first row that holds one is a header."""
-    told = [name for key in KEYS for name in told_columns(columns, key)]
+    """Return the columns known by name, from settings or from training. A first row with one of them is a header."""
+    told = [name for key in KEYS for name in requested_columns(columns, key)]
     trained = [name for each in columns.as_trained.values() for name, _ in each]
     return [name for name in (*told, *trained) if isinstance(name, str) and not name.isdecimal()]
 
 
-def told_columns(columns: Columns, key: str) -> tuple[str | int, ...]:
-    """Return the columns that settings name for a role."""
+def requested_columns(columns: Columns, key: str) -> tuple[str | int, ...]:
+    """Return the columns that the settings name for a role."""
     told = getattr(columns, key)
     return told if isinstance(told, tuple) else () if told is None else (told,)
 
 
 def find_column(table: Table, told: str | int) -> int:
-    """Return the place, from 0, of a column told by name or by number from 1."""
+    """Return the index, from 0, of a column given by name or by number from 1.
+
+    Raises PenwrightError with the nearest name if the table has no such column.
+    """
     if told in table.columns:
         return table.columns.index(str(told))
     number = int(told) if isinstance(told, int) or told.isdecimal() else None
@@ -62,11 +65,11 @@ def find_column(table: Table, told: str | int) -> int:
     raise PenwrightError(f"{table.name} has no column '{told}'; {hint}")
 
 
-def pair_columns(table: Table, columns: Columns) -> Chosen:
-    """Choose source and target."""
+def pair_columns(table: Table, columns: Columns) -> ColumnChoice:
+    """Choose the source and the target column."""
     if len(table.columns) < 2:
         raise PenwrightError(
-            f"{table.name} has only one column; pairs need two: a table with source and target, "
+            f"{table.name} has only one column. Sentence pairs need two columns, source and target, "
             "or two files with the same number of lines"
         )
     known = {key: _known(table, columns, key) for key in ("source", "target")}
@@ -82,25 +85,25 @@ def pair_columns(table: Table, columns: Columns) -> Chosen:
 
 
 def _other_side(table: Table, profiles: Sequence[Profile], source: int | None, target: int | None) -> Guess:
-    """Guess both sides, or the one that is missing."""
+    """Guess both sides, or the one that is not known."""
     known = target if source is None else source
     if known is None:
         return guess_pair(table.name, profiles)
     others = [each for each in profiles if each.place != known]
     guess = Guess((others[0].place,), "the other column") if len(others) == 1 else None
     if guess is None:
-        both = guess_pair(table.name, _as_text(profiles, known))
+        both = guess_pair(table.name, _possible_sides(profiles, known))
         guess = Guess(tuple(place for place in both.columns if place != known)[:1], both.reason)
     return Guess((known, *guess.columns) if target is None else (*guess.columns, known), guess.reason)
 
 
-def _as_text(profiles: Sequence[Profile], known: int) -> list[Profile]:
-    """Leave out the columns that are not text, but for the one that is known to be a side."""
+def _possible_sides(profiles: Sequence[Profile], known: int) -> list[Profile]:
+    """Return the columns of text, and the one that is known to be a side."""
     return [each for each in profiles if each.is_text or each.place == known]
 
 
-def labelled_columns(table: Table, columns: Columns) -> Chosen:
-    """Choose the texts and the label."""
+def labelled_columns(table: Table, columns: Columns) -> ColumnChoice:
+    """Choose the text columns and the label column."""
     texts, labels = (_known(table, columns, key) for key in ("text", "label"))
     reasons, profiles = [], profiles_of(table)
     if not labels:
@@ -114,7 +117,7 @@ def labelled_columns(table: Table, columns: Columns) -> Chosen:
     return _chosen(table, profiles, {"text": texts, "label": labels[:1]}, reasons)
 
 
-def text_columns(table: Table, columns: Columns) -> Chosen:
+def text_columns(table: Table, columns: Columns) -> ColumnChoice:
     """Choose the columns of running text."""
     if not table.columns:
         raise PenwrightError(f"{table.name}: there are no rows")
@@ -127,15 +130,15 @@ def text_columns(table: Table, columns: Columns) -> Chosen:
 
 
 def _known(table: Table, columns: Columns, key: str) -> tuple[int, ...]:
-    """Return the columns that are told, else those of training; none where they are to be guessed."""
-    told = told_columns(columns, key)
+    """Return the columns that the settings name, else the ones used in training; none if they must be guessed."""
+    told = requested_columns(columns, key)
     if told:
         return tuple(find_column(table, each) for each in told)
     return tuple(_as_trained(table, columns.as_trained, key))
 
 
 def _as_trained(table: Table, roles: Roles, key: str) -> Iterator[int]:
-    """Find the columns of training in this table: by name where it has a header, else by number."""
+    """Yield the columns used in training: by name if this table has a header, else by number."""
     without_header = table.columns == tuple(str(number) for number in range(1, len(table.columns) + 1))
     lowered = [name.casefold() for name in table.columns]
     for name, number in roles.get(key, ()):
@@ -145,26 +148,27 @@ def _as_trained(table: Table, roles: Roles, key: str) -> Iterator[int]:
             yield lowered.index(name.casefold())
         elif (without_header or name.isdecimal()) and number <= len(table.columns):
             yield number - 1
-        elif not _tells_by_name(table, key):
+        elif not _is_clear_by_name(table, key):
             raise PenwrightError(
                 f"{table.name} has no column '{name}', which was the {key} in training; "
                 f"its columns are: {', '.join(table.columns)}. Say which one is the {key}: --set data.{key}=..."
             )
 
 
-def _tells_by_name(table: Table, key: str) -> bool:
-    """Whether the names of other columns leave no doubt about this role."""
-    finds = {"text": named_text, "label": named_label}.get(key, named_pair)
-    return finds(profiles_of(table)) is not None
+def _is_clear_by_name(table: Table, key: str) -> bool:
+    """Return whether the names of other columns leave no doubt about this role."""
+    find_named = {"text": named_text, "label": named_label}.get(key, named_pair)
+    return find_named(profiles_of(table)) is not None
 
 
 def _chosen(
     table: Table, profiles: Sequence[Profile], places: dict[str, tuple[int, ...]], reasons: Sequence[str]
-) -> Chosen:
+) -> ColumnChoice:
+    """Return the choice with its remark."""
     why = "; ".join(filter(None, reasons))
     used = {place for each in places.values() for place in each}
     rest = unused(profiles, used)
     if "text" in places and (advice := advice_for_more_texts(profiles, places["text"], used)):
         rest += f"; {advice}"
     remarks = [f"{table.name}: {why}" if why else "", f"{table.name}: {rest}" if rest else ""]
-    return Chosen(places, "\n".join(filter(None, remarks)), profiles)
+    return ColumnChoice(places, "\n".join(filter(None, remarks)), profiles)

@@ -1,28 +1,38 @@
-"""The door to all corpora: files in, examples in a training and a held-out part out."""
+"""The public interface to corpora: opens files as examples, with a training and a held-out part."""
 
 from penwright.data.detection import detect_task
-from penwright.data.examples import Cleaning, Columns, Corpus, Document, Labelled, Pair, Part, Reading, Roles
-from penwright.data.labelled import measured_labelled, open_labelled
-from penwright.data.parallel import measured_pairs, open_pairs
+from penwright.data.examples import (
+    Cleaning,
+    Columns,
+    Corpus,
+    CorpusPart,
+    Document,
+    Labelled,
+    Pair,
+    ReadingOptions,
+    Roles,
+)
+from penwright.data.labelled import open_evaluation_labelled, open_labelled
+from penwright.data.parallel import open_evaluation_pairs, open_pairs
 from penwright.data.report import Dropped, Report
-from penwright.data.text import measured_text, open_text
+from penwright.data.text import open_evaluation_text, open_text
 
 __all__ = [
     "Cleaning",
     "Columns",
     "Corpus",
+    "CorpusPart",
     "Document",
     "Dropped",
     "Labelled",
     "Pair",
-    "Part",
-    "Reading",
+    "ReadingOptions",
     "Report",
     "Roles",
     "detect_task",
-    "measured_labelled",
-    "measured_pairs",
-    "measured_text",
+    "open_evaluation_labelled",
+    "open_evaluation_pairs",
+    "open_evaluation_text",
     "open_labelled",
     "open_pairs",
     "open_text",

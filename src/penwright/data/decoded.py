@@ -1,4 +1,4 @@
-"""Turn the bytes of a file into plain text, and count what it holds and what had to be put right."""
+"""Decoding of a file into plain text, with counts of its content and of all corrections."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
@@ -6,30 +6,30 @@ from dataclasses import dataclass, field
 
 from penwright.data.encoding import MIXED, decoder_of
 
-MARK = "\ufeff"  # the byte-order mark, at the start of a file only
+MARK = "\ufeff"  # the byte-order mark; dropped only at the start of a file
 REPLACEMENT = "\ufffd"
-OLD_MAC = 10  # so many bare carriage returns for each line end, and they are the line ends
+OLD_MAC = 10  # with this many bare carriage returns per newline, they are the line ends
 
 
 @dataclass
-class Tally:
-    """What one pass over a file counts."""
+class TextCounts:
+    """The counts of one pass over a file."""
 
     characters: int = 0
     utf8_bytes: int = 0
     newlines: int = 0
-    replaced: int = 0
-    unpacked: int = 0
+    replaced: int = 0  # invalid byte sequences
+    unpacked: int = 0  # bytes read, without compression
     nul: int = 0
     crlf: int = 0
-    cr: int = 0  # those of no CRLF
+    cr: int = 0  # carriage returns that are not part of a CRLF
     blank: bool = True
     ends_in_line: bool = False
-    text: "hashlib._Hash" = field(default_factory=hashlib.sha256)
+    text: "hashlib._Hash" = field(default_factory=hashlib.sha256)  # of the text in UTF-8
 
     @property
     def is_old_mac(self) -> bool:
-        """Whether bare carriage returns end the lines."""
+        """True if bare carriage returns end the lines, as on the classic Mac."""
         return self.cr > 1 and self.cr >= OLD_MAC * self.newlines
 
     def add(self, text: str) -> None:
@@ -43,22 +43,23 @@ class Tally:
         self.ends_in_line = text[-1:] != "\n" if text else self.ends_in_line
 
 
-def survey(blocks: Iterable[bytes], encoding: str, old_mac: bool = False) -> Tally:
+def count_text(blocks: Iterable[bytes], encoding: str, old_mac: bool = False) -> TextCounts:
     """Return the counts of a whole file."""
-    tally = Tally()
+    tally = TextCounts()
     for text in decoded(blocks, encoding, tally, old_mac):
         tally.add(text)
     return tally
 
 
-def decoded(blocks: Iterable[bytes], encoding: str, tally: Tally, old_mac: bool) -> Iterator[str]:
-    """Yield text in blocks without a mark at the start, NULs and carriage returns of line ends; count them in `tally`.
+def decoded(blocks: Iterable[bytes], encoding: str, tally: TextCounts, old_mac: bool) -> Iterator[str]:
+    """Yield the decoded text in blocks, and count corrections in `tally`.
 
-    Bare carriage returns are line ends if the file is that of an `old_mac`.
+    Drops a byte-order mark at the start and all NUL characters, and turns CRLF into a newline. With `old_mac`, a bare
+    carriage return is a newline too.
     """
     decoder = decoder_of(encoding)
     count_damage = _damage_counter(encoding)
-    held = ""  # a carriage return at the end of a block: perhaps half of a line end
+    held = ""  # a carriage return at the end of a block may be half of a CRLF
     first = True
     for block in blocks:
         text = decoder.decode(block)
@@ -77,8 +78,8 @@ def decoded(blocks: Iterable[bytes], encoding: str, tally: Tally, old_mac: bool)
         yield text + ("\n" if rest and old_mac else rest)
 
 
-def _tidy(text: str, tally: Tally, old_mac: bool) -> tuple[str, str]:
-    """Return the text with plain line ends and without NULs, and a carriage return that may belong to what follows."""
+def _tidy(text: str, tally: TextCounts, old_mac: bool) -> tuple[str, str]:
+    """Return the text with plain line ends and without NULs, and a last carriage return held for the next block."""
     if "\0" in text:
         tally.nul += text.count("\0")
         text = text.replace("\0", "")
@@ -92,11 +93,14 @@ def _tidy(text: str, tally: Tally, old_mac: bool) -> tuple[str, str]:
     return (text.replace("\r", "\n") if old_mac else text), held
 
 
-def _damage_counter(encoding: str) -> Callable[[bytes, str, Tally], None]:
-    """Return a counter of replacement characters that are not in the file itself: only Unicode can hold them."""
+def _damage_counter(encoding: str) -> Callable[[bytes, str, TextCounts], None]:
+    """Return a function that counts invalid byte sequences by their replacement characters.
+
+    A U+FFFD that the file itself contains does not count. In UTF-16, UTF-32 and GB18030, nothing is counted.
+    """
     genuine, tail = REPLACEMENT.encode(), b""
 
-    def count(block: bytes, text: str, tally: Tally) -> None:
+    def count(block: bytes, text: str, tally: TextCounts) -> None:
         nonlocal tail
         tally.unpacked += len(block)
         if encoding == "utf-8" or encoding.startswith(MIXED):

@@ -1,4 +1,4 @@
-"""Which task a person's files are meant for, told from their names and their content."""
+"""Detection of the task that files are meant for, from their names and their content."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,19 +23,19 @@ from penwright.data.guesses import (
     undecided_pair,
 )
 from penwright.data.headers import OTHER_NAMES, PROMPT_NAMES
-from penwright.data.languages import side_names
-from penwright.data.paths import TEXT_SUFFIXES, is_collection, is_folder, is_pattern, suffix_of, unzipped
+from penwright.data.paths import TEXT_SUFFIXES, expand_archives, is_collection, is_folder, is_pattern, suffix_of
 from penwright.data.profiles import Profile, profiles_of
 from penwright.data.readers.bilingual import holds_pairs, holds_segments
 from penwright.data.readers.classes import classes_in
 from penwright.data.readers.formats import FORMATS
 from penwright.data.readers.hub import is_hub, open_hub
 from penwright.data.readers.labelled_lines import labelled_lines
-from penwright.data.readers.tables import Table, table_in
+from penwright.data.readers.tables import Table, find_table
 from penwright.errors import Option, PenwrightError, Undecided
+from penwright.languages import side_names
 
-LOPSIDED = 4  # times as long as the other, in the middle row, and two columns are hardly translations
-SHOWN = 10  # names of classes in a message
+LOPSIDED = 4  # with this median ratio of lengths, two columns are hardly translations
+SHOWN = 10  # class names listed in a message
 WRITE, TRANSLATE = (
     Option(("task=generate",), "learn to write like these texts"),
     Option(("task=translate",), "learn to translate one into the other"),
@@ -43,12 +43,12 @@ WRITE, TRANSLATE = (
 
 
 def detect_task(paths: Sequence[str | Path], *, encoding: str | None = None) -> tuple[str, str]:
-    """Return `generate`, `translate` or `classify`, and why; the first file speaks for all tables.
+    """Return the task (`generate`, `translate` or `classify`) and the reason. The first table decides for all.
 
-    Raises Undecided where a wrong guess could spoil the model.
+    Raises Undecided if a wrong guess could spoil the model.
     """
     if not paths:
-        raise PenwrightError("no files were given to learn from")
+        raise PenwrightError("no files are given; name at least one file, folder or hub data set")
     first, *others = _single_files([str(path) for path in paths])
     if is_hub(first):
         return task_of_table(open_hub(first))
@@ -60,37 +60,39 @@ def detect_task(paths: Sequence[str | Path], *, encoding: str | None = None) -> 
 
 
 def _single_files(paths: list[str]) -> list[str]:
-    """Put the files in an archive in its place, if they are so few that they may be a table or a pair of texts."""
-    files = unzipped(paths)
+    """Replace archives by the files in them, if these are few enough to be a table or a pair of texts."""
+    files = expand_archives(paths)
     return files if len(files) <= max(2, len(paths)) else paths
 
 
 def _about_classes(folder: str) -> str:
-    """Say how folders in a folder are read as classes. Raises Undecided if their names are those of classes."""
+    """Return a hint on reading subfolders as classes. Raises Undecided if they are named like classes."""
     names, are_named = classes_in(folder)
     shown = ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
     if are_named:
         raise Undecided(
-            f"{folder} has a folder for each of {shown}, as classes have",
+            f"{folder} has subfolders that are named like classes: {shown}",
             [Option(("task=classify",), "learn which folder a text belongs to"), WRITE],
         )
     return f" (if its folders {shown} are classes: --task classify)" if names else ""
 
 
 def _ask_about_sides(first: str, others: Sequence[str], what: str) -> None:
-    """Raise Undecided for two folders or patterns that are named as two sides of a translation."""
+    """Raise Undecided for two folders or patterns that are named like the two sides of a translation."""
     if len(others) == 1 and is_collection(others[0]) and side_names(first, others[0]):
         raise Undecided(
-            f"{first} and {others[0]} are named as the two sides of a translation, but a {what} is running text",
+            f"{first} and {others[0]} are named like the two sides of a translation, "
+            f"but a {what} is read as running text",
             [WRITE],
-            "To translate, name the files themselves, both sides of each in turn: en/a.txt de/a.txt en/b.txt de/b.txt",
+            "To translate, name the files in pairs instead: en/a.txt de/a.txt en/b.txt de/b.txt",
         )
 
 
 def _task_of_file(first: SourceFile, others: Sequence[str], encoding: str | None) -> tuple[str, str]:
+    """Return the task that the first file shows, alone or together with the others, and the reason."""
     if holds_pairs(first):
-        return "translate", f"{first.path} is {FORMATS[first.format].what}"
-    table = table_in(first)
+        return "translate", f"{first.path} is {FORMATS[first.format].description}"
+    table = find_table(first)
     if table:
         return task_of_table(table)
     labelled = labelled_lines(first)
@@ -102,7 +104,10 @@ def _task_of_file(first: SourceFile, others: Sequence[str], encoding: str | None
 
 
 def _task_of_files(first: SourceFile, others: Sequence[str], encoding: str | None) -> tuple[str, str]:
-    """Choose translation for two files that are named as its sides, or that have other endings and as many lines."""
+    """Return `translate` for files named like sides, or with unlike suffixes and equally many lines; else `generate`.
+
+    Raises Undecided if two files have lines like translations, but names that do not show it.
+    """
     running_text = "generate", f"{first.path} and the others are running text"
     if is_collection(others[0]) or is_hub(others[0]):
         return running_text
@@ -111,32 +116,35 @@ def _task_of_files(first: SourceFile, others: Sequence[str], encoding: str | Non
     are_unlike = len(endings) == 2 and not endings & {*TEXT_SUFFIXES, ""}
     second = examine_text(others[0], encoding)
     if holds_segments(first) and holds_segments(second) and len(others) == 1:
-        return "translate", f"{first.path} and {second.path} are {FORMATS[first.format].what}, one in each language"
+        return (
+            "translate",
+            f"{first.path} and {second.path} are {FORMATS[first.format].description}, one in each language",
+        )
     same = first.n_lines == second.n_lines
-    if are_sides and (same or len(others) == 1):  # that the lines do not fit together is said where they are read
-        return "translate", f"{first.path} and {second.path} are named as the two sides of a translation"
+    if are_sides and (same or len(others) == 1):  # unequal numbers of lines are reported when the files are read
+        return "translate", f"{first.path} and {second.path} are named like the two sides of a translation"
     if same and are_unlike:
         return "translate", f"{first.path} and {second.path} have the same number of lines, {first.n_lines:,}"
     if same and len(others) == 1 and look_like_translations(first, second):
         raise Undecided(
-            f"{first.path} and {second.path} have the same number of lines, {first.n_lines:,}, of similar lengths, as "
-            "translations have, but their names do not tell",
+            f"{first.path} and {second.path} have the same number of lines, {first.n_lines:,}, of similar lengths. "
+            "They may be translations, but their names do not show it",
             [TRANSLATE, WRITE],
         )
     return running_text
 
 
 def task_of_table(table: Table) -> tuple[str, str]:
-    """Return the task that the columns of a table are meant for, and why."""
+    """Return the task that the columns of a table suggest, and the reason."""
     if len(table.columns) < 2:
-        return "generate", f"{table.name} has one column, of running text"
+        return "generate", f"{table.name} has a single column, of running text"
     profiles = profiles_of(table)
     label, pair, text = (
         named_label(profiles),
         named_pair(profiles),
-        named_text([each for each in profiles if each.has_words]),
+        named_text([column for column in profiles if column.has_words]),
     )
-    if label is not None and pair is not None and not _answers_a_prompt(pair):
+    if label is not None and pair is not None and not _is_prompt_and_answer(pair):
         raise Undecided(
             f"{table.name} has a label, {label.described()}, but also a source and a target, "
             f"'{pair[0].name}' and '{pair[1].name}'",
@@ -146,50 +154,55 @@ def task_of_table(table: Table) -> tuple[str, str]:
         return "classify", f"{table.name} has a column '{label.name}'"
     if pair is not None:
         return "translate", f"{table.name} has the columns '{pair[0].name}' and '{pair[1].name}'"
-    if any(name in ("label", "labels") for name in map(str.lower, table.columns)):  # with a single value
+    if any(name in ("label", "labels") for name in map(str.lower, table.columns)):  # a label column with a single value
         return "classify", f"{table.name} has a column of labels"
-    if text is not None and _is_the_text(text, profiles):
+    if text is not None and _is_main_text(text, profiles):
         return _task_of_named_text(table, profiles, text)
     return _task_by_values(table, profiles)
 
 
-def _answers_a_prompt(pair: tuple[Profile, Profile]) -> bool:
+def _is_prompt_and_answer(pair: tuple[Profile, Profile]) -> bool:
+    """Return whether the pair is a prompt and its answer, by the name of the first column."""
     return pair[0].name.casefold() in PROMPT_NAMES
 
 
-def _is_the_text(text: Profile, profiles: Sequence[Profile]) -> bool:
-    """Whether the other columns of text, if any, only go with this one: titles, or much shorter ones."""
-    others = [each for each in texts_of(profiles) if each is not text]
+def _is_main_text(text: Profile, profiles: Sequence[Profile]) -> bool:
+    """Return whether all other text columns are minor: titles and the like, or much shorter ones."""
+    others = [column for column in texts_of(profiles) if column is not text]
     return all(
-        name in OTHER_NAMES or (len(profiles) > 2 and CLEARLY_LONGER * each.n_characters <= text.n_characters)
-        for each, name in zip(others, names_of(others), strict=True)
+        name in OTHER_NAMES or (len(profiles) > 2 and CLEARLY_LONGER * column.n_characters <= text.n_characters)
+        for column, name in zip(others, names_of(others), strict=True)
     )
 
 
 def _task_of_named_text(table: Table, profiles: Sequence[Profile], text: Profile) -> tuple[str, str]:
-    """Choose for a table with one column of text: the others may be labels, or details about each text."""
-    likely = [each for each in likely_labels(profiles, without=(text.place,)) if len(each.values) <= FEW]
+    """Return the task of a table with one named text column. Its other columns may be labels or metadata.
+
+    Raises Undecided if that is not clear.
+    """
+    likely = [column for column in likely_labels(profiles, without=(text.place,)) if len(column.values) <= FEW]
     if likely and len(profiles) == 2:
         return "classify", f"column {likely[0].name} of {table.name} has few different short values"
     if not likely or profiles[0].n_rows < ENOUGH_TO_TELL:
         return (
             "generate",
-            f"{table.name} has rows of text in '{text.name}', and neither labels nor translations by name",
+            f"{table.name} has text in '{text.name}', and no column that is named like labels or translations",
         )
     labels = [
-        Option(("task=classify", setting("label", each)), f"learn the classes {each.described()}") for each in likely
+        Option(("task=classify", setting("label", column)), f"learn the classes {column.described()}")
+        for column in likely
     ]
     raise Undecided(
-        f"{table.name} has one column of text, '{text.name}', and others that may be labels or not",
+        f"{table.name} has one column of text, '{text.name}', and other columns that may or may not be labels",
         [*labels, Option(("task=generate",), f"learn to write like the texts of '{text.name}'")],
     )
 
 
 def _task_by_values(table: Table, profiles: Sequence[Profile]) -> tuple[str, str]:
-    """Choose for a table whose columns are not named as those of a task."""
+    """Return the task of a table by the values of its columns, because their names do not show it."""
     texts = texts_of(profiles)
     likely = likely_labels(profiles)
-    if likely and (len(texts) > 1 or any(each not in likely for each in texts)):
+    if likely and (len(texts) > 1 or any(column not in likely for column in texts)):
         label = guess_label(table.name, profiles)
         return "classify", f"{label.reason} in {table.name}"
     if len(texts) == 2:
@@ -203,25 +216,25 @@ def _task_by_values(table: Table, profiles: Sequence[Profile]) -> tuple[str, str
     raise Undecided(
         f"{table.name}: no column looks like text. Its columns are: {overview(profiles)}",
         [],
-        "Say what is to be learned: --task generate --set data.text=..., --task classify --set data.text=... "
+        "Choose a task and its columns: --task generate --set data.text=..., --task classify --set data.text=... "
         "--set data.label=..., or --task translate --set data.source=... --set data.target=...",
     )
 
 
 def _refuse_scored_pairs(table: Table, profiles: Sequence[Profile], texts: Sequence[Profile]) -> None:
-    """Raise Undecided for sentence1 and sentence2 beside a number: most likely it is what is to be learned."""
-    scale = next((each for each in profiles if each.is_scale), None)
+    """Raise Undecided for two texts with a score, which is probably what the model should learn."""
+    scale = next((column for column in profiles if column.is_scale), None)
     if pair_of_texts(texts) is not None and scale is not None:
         raise Undecided(
             f"{table.name} has pairs of texts, {overview(texts)}, and numbers on a scale, {scale.described()}. "
             "Penwright learns classes, not numbers",
             [TRANSLATE],
-            "To learn classes, replace the numbers by some, such as low and high",
+            "To learn classes, replace the numbers by class names such as low and high",
         )
 
 
 def _require_similar_lengths(table: Table, first: Profile, second: Profile) -> None:
-    """Raise Undecided where one of two columns of text is many times as long as the other."""
+    """Raise Undecided if one of two text columns is many times longer than the other."""
     ratios = [a / b for a, b in zip(first.lengths, second.lengths, strict=True) if a and b]
     if len(ratios) < ENOUGH_TO_TELL:
         return
@@ -230,6 +243,6 @@ def _require_similar_lengths(table: Table, first: Profile, second: Profile) -> N
         longer = first if ratio > 1 else second
         raise Undecided(
             f"{table.name} has two columns of text, {overview([first, second])}, "
-            "of which one is much longer than the other: hardly translations",
+            "but one is much longer than the other, which is unusual for translations",
             [Option(("task=generate", setting("text", longer)), f"learn to write like '{longer.name}'"), TRANSLATE],
         )

@@ -1,4 +1,4 @@
-"""Documents: files of running text, and rows of tables or hub data sets, measured and read in pieces."""
+"""Documents (text files, and rows of tables or hub data sets), measured once and read in pieces."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,40 +11,40 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penwright.data.columns import names_in, text_columns
-from penwright.data.examples import ALL_COLUMNS, Columns, Document, Part
+from penwright.data.examples import ALL_COLUMNS, Columns, CorpusPart, Document
 from penwright.data.files import BLOCK, NotText, SourceFile, examine, examine_text
-from penwright.data.paths import is_collection, is_pattern, kinds_of, left_aside, text_files
+from penwright.data.paths import count_suffixes, describe_skipped, is_collection, is_pattern, text_files
 from penwright.data.readers.archives import data_members, is_archive
 from penwright.data.readers.bilingual import holds_pairs
 from penwright.data.readers.formats import FORMATS
 from penwright.data.readers.hub import is_hub, open_hub
-from penwright.data.readers.tables import Table, is_table_file, names_text, table_in
+from penwright.data.readers.tables import Table, find_table, has_text_column, is_table_file
 from penwright.data.sources import Broken, Source, Sources, number_reason
 from penwright.data.splits import Hashes, Mask
 from penwright.errors import PenwrightError
 
-Measures = Iterator[tuple[int, int, int]]  # characters (0: blank; below 0: number of a reason), UTF-8 bytes, hash
+Measures = Iterator[tuple[int, int, int]]  # characters (0: blank; negative: number of a reason), UTF-8 bytes, hash
 MEASURE = np.dtype([("characters", np.int64), ("n_bytes", np.int64), ("hash", np.uint64)])
 
 
 @dataclass(frozen=True)
 class Documents(Sources[Document]):
-    """All documents of some paths, measured."""
+    """All documents of some paths, with their sizes and hashes."""
 
-    characters: NDArray[np.int64]  # 0: blank; below 0: broken, the number of the reason
+    characters: NDArray[np.int64]  # 0: blank; negative: broken, minus the number of the reason
     n_bytes: NDArray[np.int64]  # in UTF-8
     hashes: Hashes
-    reasons: Mapping[str, int]  # why documents are broken
+    reasons: Mapping[str, int]  # why documents are broken, with the number of each reason
 
-    def part(self, chosen: Mask) -> Part[Document]:
-        """The chosen ones as a part of a corpus."""
+    def part(self, chosen: Mask) -> CorpusPart[Document]:
+        """Return the chosen documents as a part of a corpus."""
         size, n_bytes = int(self.characters[chosen].sum()), int(self.n_bytes[chosen].sum())
-        return Part(partial(self.read, chosen), int(chosen.sum()), size, n_bytes)
+        return CorpusPart(partial(self.read, chosen), int(chosen.sum()), size, n_bytes)
 
 
 @dataclass(frozen=True)
-class Span:
-    """A part of a text in pieces, by characters."""
+class TextSlice:
+    """A slice, in characters, of a text that is read in pieces."""
 
     pieces: Callable[[], Iterator[str]]
     begin: int = 0
@@ -62,19 +62,19 @@ class Span:
 
 
 def open_documents(paths: Sequence[str | Path], encoding: str | None, columns: Columns = ALL_COLUMNS) -> Documents:
-    """Open the documents of files, folders and hub data sets, each read once to measure it."""
+    """Open the documents of files, folders and hub data sets. Each is read once to measure it."""
     if not paths:
-        raise PenwrightError("no files were given to learn from")
+        raise PenwrightError("no files are given; name at least one file, folder or hub data set")
     reasons: dict[str, int] = {}
     given = dict.fromkeys(map(str, paths))
-    found = list(chain.from_iterable(_sources(path, encoding, columns, reasons) for path in given))
-    measures = [np.fromiter(measured, dtype=MEASURE) for _, measured in found]
+    opened = list(chain.from_iterable(_sources(path, encoding, columns, reasons) for path in given))
+    measures = [np.fromiter(measured, dtype=MEASURE) for _, measured in opened]
     every = np.concatenate(measures)
     if not len(every):
-        paths = ", ".join(file.path for source, _ in found for file in source.files)
+        paths = ", ".join(file.path for source, _ in opened for file in source.files)
         raise PenwrightError(f"{paths}: there are no rows")
     return Documents(
-        tuple(source for source, _ in found),
+        tuple(source for source, _ in opened),
         tuple(map(len, measures)),
         every["characters"],
         every["n_bytes"],
@@ -86,6 +86,7 @@ def open_documents(paths: Sequence[str | Path], encoding: str | None, columns: C
 def _sources(
     path: str, encoding: str | None, columns: Columns, reasons: dict[str, int]
 ) -> Iterator[tuple[Source[Document], Measures]]:
+    """Yield the sources of one path, each with the measures of its documents."""
     if is_hub(path):
         yield _rows(open_hub(path), columns, reasons)
     elif is_archive(path) and len(members := data_members(path)) == 1:
@@ -95,23 +96,24 @@ def _sources(
     else:
         file = examine_text(path, encoding)
         _refuse_pairs(file)
-        table = table_in(file, names_in(columns))
-        is_read_by_rows = table is not None and (is_table_file(file) or names_text(table) or bool(columns.text))
+        table = find_table(file, names_in(columns))
+        is_read_by_rows = table is not None and (is_table_file(file) or has_text_column(table) or bool(columns.text))
         yield _rows(table, columns, reasons) if table and is_read_by_rows else _whole_files((file,))
 
 
 def _refuse_pairs(file: SourceFile) -> None:
+    """Raise NotText if the file holds sentence pairs."""
     if holds_pairs(file):
         raise NotText(
-            f"{file.path} is {FORMATS[file.format].what}, not running text; train a translator from it "
+            f"{file.path} is {FORMATS[file.format].description}, not running text; train a translator on it "
             "(--task translate), or save one side as a .txt file"
         )
 
 
 def _text_among(path: str, encoding: str | None) -> tuple[tuple[SourceFile, ...], str]:
-    """Return the readable texts of a folder, archive or pattern, and a remark on what was read and what was not.
+    """Return the readable text files of a folder, archive or pattern, and a remark on what was read and skipped.
 
-    Some may be blank. Raises PenwrightError if none can be read.
+    Some of them may be blank. Raises PenwrightError if none can be read.
     """
     files, remarks = [], []
     paths = text_files([path])
@@ -124,22 +126,25 @@ def _text_among(path: str, encoding: str | None) -> tuple[tuple[SourceFile, ...]
             remarks.append(f"not read: {error}")
             if len(remarks) == len(paths):
                 raise
-    others = "" if is_pattern(path) else left_aside(Path(path))
+    others = "" if is_pattern(path) else describe_skipped(Path(path))
     remarks += [f"not read: {others}"] if others else []
-    kinds = kinds_of([Path(file.path) for file in files])
+    kinds = count_suffixes([Path(file.path) for file in files])
     return tuple(files), "; ".join([f"{path}: read: {kinds}", *remarks]) if remarks or "," in kinds else ""
 
 
 def _examined(path: Path, encoding: str | None) -> SourceFile:
+    """Examine a file, and raise NotText if it is a Parquet table."""
     file = examine(path, encoding)
     if file.is_parquet:
-        raise NotText(f"{path} is a Parquet table; give tables one by one, without a folder or pattern")
+        raise NotText(f"{path} is a Parquet table; name each table itself, not its folder or a pattern")
     return file
 
 
 def _whole_files(files: tuple[SourceFile, ...], remark: str = "") -> tuple[Source[Document], Measures]:
+    """Return a source with one document per file, and the measures of the files."""
+
     def documents() -> Iterator[Document]:
-        return (Document(file.path, Span(file.chunks)) for file in files)
+        return (Document(file.path, TextSlice(file.chunks)) for file in files)
 
     def measures() -> Measures:
         for file in files:
@@ -149,6 +154,7 @@ def _whole_files(files: tuple[SourceFile, ...], remark: str = "") -> tuple[Sourc
 
 
 def _rows(table: Table, columns: Columns, reasons: dict[str, int]) -> tuple[Source[Document], Measures]:
+    """Return a source with one document per row of a table, and the measures of the rows."""
     chosen = text_columns(table, columns)
     places = chosen.places["text"]
 
@@ -158,7 +164,7 @@ def _rows(table: Table, columns: Columns, reasons: dict[str, int]) -> tuple[Sour
 
     def documents() -> Iterator[Document | Broken]:
         for place, text in enumerate(texts()):
-            yield text if isinstance(text, Broken) else Document(table.place(place), Span(partial(_pieces, text)))
+            yield text if isinstance(text, Broken) else Document(table.place(place), TextSlice(partial(_pieces, text)))
 
     def measures() -> Measures:
         for row in texts():
@@ -173,6 +179,7 @@ def _rows(table: Table, columns: Columns, reasons: dict[str, int]) -> tuple[Sour
 
 
 def _pieces(text: str) -> Iterator[str]:
+    """Yield a text in pieces of at most BLOCK characters, cut after a newline where possible."""
     begin = 0
     while begin < len(text):
         end = begin + BLOCK

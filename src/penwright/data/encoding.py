@@ -1,4 +1,4 @@
-"""Which encoding the bytes of a file are in, and whether they are text at all."""
+"""Detection of the encoding of a file, and of files that are not text."""
 
 import codecs
 import re
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 BYTE_ORDER_MARKS = {
     codecs.BOM_UTF8: "utf-8",
-    codecs.BOM_UTF32_LE: "utf-32-le",  # before UTF-16, whose mark it begins with
+    codecs.BOM_UTF32_LE: "utf-32-le",  # before UTF-16, because its mark begins with the UTF-16 mark
     codecs.BOM_UTF32_BE: "utf-32-be",
     codecs.BOM_UTF16_LE: "utf-16-le",
     codecs.BOM_UTF16_BE: "utf-16-be",
@@ -48,45 +48,45 @@ SIGNATURES = {
     b"\x80\x05": "a pickle",
 }
 CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b"))
-MIXED = "utf-8|"  # before the encoding of those lines of a file that are not UTF-8
-FEWEST_MIXED = 0.05  # of the lines that are not ASCII, in either encoding
-LONGEST_LINE = 1 << 24  # bytes that are looked at together
-MAX_CONTROLS = 0.05  # of the bytes of a text, NUL counted in
+MIXED = "utf-8|"  # prefix to the encoding of the lines that are not UTF-8
+FEWEST_MIXED = 0.05  # each encoding has at least this share of the non-ASCII lines
+LONGEST_LINE = 1 << 24  # bytes decoded together; longer lines are cut
+MAX_CONTROLS = 0.05  # share of the bytes of a text, NUL included
 CANDIDATES = [
     *("cp1252", "cp1250", "iso8859_2", "cp1253", "cp1254"),
     *("cp1251", "koi8_r", "iso8859_5", "cp866"),  # Cyrillic
     *("cp1255", "iso8859_8", "cp1256", "iso8859_6", "cp874"),  # Hebrew, Arabic, Thai
     *("cp932", "euc_jp", "gb18030", "big5", "big5hkscs", "cp949"),
 ]
-CARONS = b"\x8a\x8e\x9a\x9e"  # Š, Ž, š, ž in Windows-1250 and -1252, rare in the languages of the latter
-TURKISH = b"\xfd"  # ı in Windows-1254, of the letters beyond ASCII two in five; ý in -1252, the rarest of Icelandic
-BORDER = re.compile(rb"[\x00-\x2f][^\x00-\x2f]*\Z")  # such a byte is in no encoding the rest of a character
-HEAD, SAMPLE = 1 << 16, 1 << 15  # bytes of a text whose kind is told, and of those from which an encoding is guessed
-MAX_STRANGENESS = 0.4  # of the letters of a text, as charset_normalizer counts it; even a pangram must pass
-MAX_INVALID = 0.001  # of the bytes of a damaged UTF-8 file
-STRAY_BYTES = 3  # so many invalid ones say nothing of another encoding
+CARONS = b"\x8a\x8e\x9a\x9e"  # Š, Ž, š, ž in Windows-1250 and -1252; rare in the languages that use -1252
+TURKISH = b"\xfd"  # in Windows-1254 ı, two in five Turkish non-ASCII letters; in -1252 ý, the rarest in Icelandic
+BORDER = re.compile(rb"[\x00-\x2f][^\x00-\x2f]*\Z")  # no encoding continues a character with a byte below 0x30
+HEAD, SAMPLE = 1 << 16, 1 << 15  # bytes used to tell text from other files, and to guess an encoding
+MAX_STRANGENESS = 0.4  # charset_normalizer's mess ratio of a text; even a pangram must pass
+MAX_INVALID = 0.001  # share of invalid bytes in a damaged UTF-8 file
+STRAY_BYTES = 3  # up to this many invalid sequences do not suggest another encoding
 
 
 def check_encoding(name: str) -> str:
-    """The name as Python's codecs know it; raises PenwrightError with the nearest one."""
+    """Return Python's name of an encoding. Raises PenwrightError with the nearest name if there is none."""
     try:
         codec = codecs.lookup(name)
-        "".encode(name)  # LookupError where it makes something else of bytes, as "hex" does
+        "".encode(name)  # LookupError for codecs that are not text encodings, such as "hex"
         return codec.name
     except LookupError:
         nearest = get_close_matches(name.lower(), sorted({*aliases, *aliases.values()}), n=1)
-        hint = f"did you mean '{nearest[0]}'?" if nearest else "Examples: utf-8, cp1250, latin-1."
+        hint = f"did you mean '{nearest[0]}'?" if nearest else "examples are utf-8, cp1250 and latin-1"
         raise PenwrightError(f"there is no encoding '{name}'; {hint}") from None
 
 
 def decode(content: bytes) -> tuple[str, str]:
-    """Decode a text as files of training are decoded; return it, without its byte-order mark, with its encoding.
+    """Decode a text like a training file; return it without a byte-order mark, and its encoding.
 
-    Raises PenwrightError for what is no text.
+    Raises PenwrightError if it is not text.
     """
     head = content[:HEAD]
     encoding = first_guess(head)
-    if what := what_else(head, encoding):
+    if what := describe_non_text(head, encoding):
         raise PenwrightError(f"this is not text but looks like {what}")
     text = content.decode(encoding, errors="replace")
     n_invalid = text.count("\ufffd") - content.count("\ufffd".encode()) if encoding == "utf-8" else 0
@@ -102,7 +102,7 @@ def decode(content: bytes) -> tuple[str, str]:
 
 
 def first_guess(head: bytes) -> str:
-    """The encoding that a byte-order mark or the places of NUL bytes tell, else UTF-8."""
+    """Return the encoding shown by a byte-order mark or by the positions of NUL bytes, else UTF-8."""
     for mark, encoding in BYTE_ORDER_MARKS.items():
         if head.startswith(mark):
             return encoding
@@ -112,8 +112,8 @@ def first_guess(head: bytes) -> str:
     return "utf-8"
 
 
-def what_else(head: bytes, encoding: str) -> str | None:
-    """What these bytes are when they are no text in this encoding, else None."""
+def describe_non_text(head: bytes, encoding: str) -> str | None:
+    """Return what these bytes look like if they are not text in this encoding, else None."""
     for signature, what in SIGNATURES.items():
         if head.startswith(signature):
             return what
@@ -124,20 +124,20 @@ def what_else(head: bytes, encoding: str) -> str | None:
 
 
 def is_damaged_utf8(n_invalid: int, n_multibyte: int, n_bytes: int) -> bool:
-    """Whether a file with invalid bytes is UTF-8 all the same: they are few, beside many valid sequences."""
+    """Return whether a file with invalid bytes is UTF-8 nevertheless: they are few, and valid sequences are many."""
     few = n_invalid <= STRAY_BYTES or n_multibyte > n_invalid
     return few and n_invalid <= max(1, MAX_INVALID * n_bytes) and n_invalid * 20 <= n_bytes
 
 
 def decoder_of(encoding: str) -> codecs.IncrementalDecoder:
-    """Return a decoder that replaces what is invalid by U+FFFD."""
+    """Return a decoder that replaces invalid bytes by U+FFFD."""
     if encoding.startswith(MIXED):
         return _LineDecoder(encoding.removeprefix(MIXED))
     return codecs.getincrementaldecoder(encoding)(errors="replace")
 
 
 class _LineDecoder(codecs.IncrementalDecoder):
-    """Decodes lines that are not UTF-8 as another encoding, as `cat` of files in two encodings needs it."""
+    """A decoder for concatenated files in two encodings: UTF-8, and another one for the lines that are not UTF-8."""
 
     def __init__(self, other: str) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ class _LineDecoder(codecs.IncrementalDecoder):
         self.rest = b""
 
     def decode(self, data: "ReadableBuffer", final: bool = False) -> str:
-        """Decode all lines that end here, or all that is left."""
+        """Decode the lines that are complete; if `final`, decode everything that is left."""
         content = self.rest + bytes(data)
         cut = len(content) if final or len(content) > LONGEST_LINE else content.rfind(b"\n") + 1
         content, self.rest = content[:cut], content[cut:]
@@ -159,7 +159,7 @@ class _LineDecoder(codecs.IncrementalDecoder):
 
 
 def kind_of_line(line: bytes) -> Literal["ascii", "utf-8", "damaged", "foreign"]:
-    """Tell a line of another encoding from one of UTF-8 with damage, most of which is valid."""
+    """Return the kind of a line. Damaged UTF-8 has mostly valid characters; a foreign encoding does not."""
     if line.isascii():
         return "ascii"
     with suppress(UnicodeDecodeError):
@@ -170,7 +170,10 @@ def kind_of_line(line: bytes) -> Literal["ascii", "utf-8", "damaged", "foreign"]
 
 
 def sample_lines(blocks: Iterable[bytes]) -> tuple[Counter[str], bytes]:
-    """Count the lines by their kind, and return a sample of those in which another encoding shows."""
+    """Return the number of lines of each kind, and a sample of the non-ASCII ones.
+
+    In a file of two encodings, the sample has only foreign lines.
+    """
     kinds, samples, rest = Counter[str](), {"every": b"", "foreign": b""}, b""
 
     def take_in(line: bytes) -> None:
@@ -184,26 +187,26 @@ def sample_lines(blocks: Iterable[bytes]) -> tuple[Counter[str], bytes]:
         *lines, rest = (rest + block).split(b"\n")
         for line in lines:
             take_in(line + b"\n")
-        rest = rest[: SAMPLE + 1]  # of a line that is longer, only its beginning counts
+        rest = rest[: SAMPLE + 1]  # only the beginning of a longer line counts
     take_in(rest)
     sample = samples["foreign" if is_mixed(kinds) else "every"]
     return kinds, sample if len(sample) <= SAMPLE else whole_characters(sample[:SAMPLE])
 
 
 def is_mixed(kinds: Mapping[str, int]) -> bool:
-    """Whether so many lines of each kind are a file in two encodings rather than one with damage."""
+    """Return whether the counts of lines suggest a file in two encodings rather than a damaged one."""
     foreign, valid = kinds.get("foreign", 0), kinds.get("utf-8", 0)
     return foreign > STRAY_BYTES and valid > 1 and min(foreign, valid) >= FEWEST_MIXED * (foreign + valid)
 
 
 def whole_characters(sample: bytes) -> bytes:
-    """Without the end, where a cut may have left half of a character that takes several bytes."""
+    """Return the sample without its end, where a cut may have split a multi-byte character."""
     border = BORDER.search(sample)
     return sample[: border.start() + 1] if border and border.start() else sample[: len(sample) & ~1]
 
 
 def guess_encoding(sample: bytes) -> str:
-    """The likeliest encoding of lines that are not UTF-8; the last character must be whole."""
+    """Return the likeliest encoding of lines that are not UTF-8. The last character must be complete."""
     matches = from_bytes(sample, cp_isolation=CANDIDATES, enable_fallback=False, threshold=MAX_STRANGENESS)
     best = matches.best()
     if best is None:
@@ -213,19 +216,20 @@ def guess_encoding(sample: bytes) -> str:
     if alike & {"cp1252", "cp1254"} and _is_turkish(sample):
         return "cp1254"
     if "cp1252" in alike and not any(byte in sample for byte in CARONS):
-        return "cp1252"  # the commonest of those that read alike
+        return "cp1252"  # the most common of equally good encodings
     if "iso8859_2" in alike and not any(0x80 <= byte < 0xA0 for byte in sample):
-        return "iso8859_2"  # its letters leave 0x80 to 0x9F free, where Windows-1250 has some of its commonest
+        return "iso8859_2"  # it has no letters in 0x80-0x9F, where Windows-1250 has common ones
     return best.encoding
 
 
 def _is_turkish(sample: bytes) -> bool:
+    """Return whether ı makes up more than a fifth of the non-ASCII bytes."""
     beyond_ascii = len(sample) - len(sample.translate(None, bytes(range(128, 256))))
     return 5 * sample.count(TURKISH) > beyond_ascii
 
 
 def known_encoding(name: str) -> str | None:
-    """Return the name as Python's codecs know it, if they do."""
+    """Return Python's name of an encoding, or None if there is none."""
     try:
         return check_encoding(name)
     except PenwrightError:

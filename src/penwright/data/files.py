@@ -1,4 +1,4 @@
-"""A text file as it is read: unpacked, decoded, with what had to be put right counted. Lines end at "\\n"."""
+"""Text files: unpacked and decoded, with counts of all corrections. Lines end at newlines only."""
 
 import codecs
 import hashlib
@@ -10,79 +10,79 @@ from itertools import chain
 from pathlib import Path
 from zipfile import is_zipfile
 
-from penwright.data.decoded import Tally, decoded, survey
+from penwright.data.decoded import TextCounts, count_text, decoded
 from penwright.data.encoding import (
     MIXED,
     check_encoding,
     decoder_of,
+    describe_non_text,
     first_guess,
     guess_encoding,
     is_damaged_utf8,
     is_mixed,
     sample_lines,
-    what_else,
 )
 from penwright.data.raw import copy_once, open_raw, raw_blocks, state_of, stored_file
 from penwright.data.readers.documents import document_lines
 from penwright.data.readers.formats import HEAD as START
-from penwright.data.readers.formats import Format, format_of
+from penwright.data.readers.formats import Format, detect_format
 from penwright.data.readers.html import declared_encoding
 from penwright.data.readers.spreadsheets import sheets_read
 from penwright.errors import PenwrightError
 
-BLOCK = 1 << 20  # bytes read at a time, and about the longest piece of text handed on
-HEAD = 4 * BLOCK  # characters from which lines are taken to see what a file is
-PARQUET = "parquet"  # in place of an encoding
+BLOCK = 1 << 20  # bytes read at a time, and about the length of the longest piece of text
+HEAD = 4 * BLOCK  # characters in which first_lines() finds lines
+PARQUET = "parquet"  # stands in place of an encoding
 
 
 class NotText(PenwrightError):
-    """A file of something else."""
+    """Error for a file that is not running text."""
 
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file that a corpus was made from, and what reading it found."""
+    """A file of a corpus, and what was found while reading it."""
 
     path: str
     n_bytes: int  # as stored
     sha256: str  # as stored
     encoding: str = "utf-8"
-    guessed: bool = False  # the encoding, from the look of the letters
+    guessed: bool = False  # whether the encoding was guessed from the letters
     n_lines: int = 0
     n_characters: int = 0
-    n_utf8_bytes: int = 0  # of the text as it is handed on
-    text_sha256: str = ""  # of the same in UTF-8: equal texts are told by it, however they are stored
-    n_replaced: int = 0  # invalid bytes, each now U+FFFD
-    first_replaced: int | None = None  # offset in the unpacked bytes
+    n_utf8_bytes: int = 0  # of the decoded text
+    text_sha256: str = ""  # of the decoded text in UTF-8; equal for equal texts, however they are stored
+    n_replaced: int = 0  # invalid byte sequences, each replaced by U+FFFD
+    first_replaced: int | None = None  # offset of the first one in the unpacked bytes
     n_nul: int = 0  # removed
     n_crlf: int = 0  # lines that ended in CRLF
     n_cr: int = 0  # lines that ended in a bare CR
     blank: bool = False
-    format: str = ""  # of what is not plain text, such as "docx"
-    remark: str = ""  # on the part of it that is read
-    copy: str = ""  # the temporary file that holds its text, unless it is the file itself
+    format: str = ""  # name of a format other than plain text, such as "docx"
+    remark: str = ""  # on the part that was read
+    copy: str = ""  # the temporary file with its text; "" if the file itself is read
 
     @property
     def stored(self) -> Path:
-        """The file to read instead of `path`, which may be a pipe, a member of an archive or a document."""
+        """The file to read. `path` itself may be a pipe, a member of an archive or a document."""
         return Path(self.copy or self.path)
 
     @property
     def is_parquet(self) -> bool:
-        """Whether the file holds a Parquet table rather than text."""
+        """True if the file is a Parquet table rather than text."""
         return self.encoding == PARQUET
 
     def blocks(self) -> Iterator[str]:
-        """The text in pieces of about 1 MiB, cut anywhere."""
-        return decoded(raw_blocks(self.stored, self.path, BLOCK), self.encoding, Tally(), old_mac=self.n_cr > 0)
+        """Yield the text in pieces of about 1 MiB, cut anywhere."""
+        return decoded(raw_blocks(self.stored, self.path, BLOCK), self.encoding, TextCounts(), old_mac=self.n_cr > 0)
 
     def chunks(self) -> Iterator[str]:
-        """The text in pieces of about 1 MiB, cut before a line start where there is one."""
+        """Yield the text in pieces of about 1 MiB, cut at the start of a line where possible."""
         rest = ""
         for block in self.blocks():
             text = rest + block
             cut = text.rfind("\n") + 1 or len(text)
-            if len(text) - cut > BLOCK:  # only the start of a line longer than a block
+            if len(text) - cut > BLOCK:  # the rest is the start of a line longer than a block
                 cut = len(text)
             yield text[:cut]
             rest = text[cut:]
@@ -90,11 +90,11 @@ class SourceFile:
             yield rest
 
     def lines(self) -> Iterator[str]:
-        """The lines without their ends; the last counts with or without a newline."""
+        """Yield the lines without newlines. The last line counts with or without one."""
         return chain.from_iterable(self._line_lists())
 
     def first_lines(self, n: int) -> list[str]:
-        """At most so many, as far as they end in the first few MiB; of a single one that is longer, its beginning."""
+        """Return at most `n` lines that end within about HEAD characters, or the beginning of a longer first line."""
         text = ""
         for block in self.blocks():
             text += block
@@ -106,7 +106,8 @@ class SourceFile:
         return lines[:n]
 
     def _line_lists(self) -> Iterator[list[str]]:
-        parts: list[str] = []  # of a line that runs over several blocks
+        """Yield the lines of each block in a list."""
+        parts: list[str] = []  # of a line that spans several blocks
         for block in self.blocks():
             first, *others = block.split("\n")
             parts.append(first)
@@ -119,16 +120,16 @@ class SourceFile:
 
 
 def examine(path: str | Path, encoding: str | None = None) -> SourceFile:
-    """Read a file once to find its format, encoding and size. What can be read of a document is its text.
+    """Read a file once to find its format, encoding and size. The text of documents is extracted.
 
-    Raises PenwrightError if it is missing, damaged, or no text.
+    Raises PenwrightError if the file is missing, damaged or not text.
     """
     name, stored = str(path), stored_file(path)
     kind = _format(stored, name, check_encoding(encoding) if encoding else None)
     if kind is not None and kind.kind == "other":
-        raise NotText(f"{name} is {kind.what}; {kind.remedy}")
+        raise NotText(f"{name} is {kind.description}; {kind.remedy}")
     if kind is not None and kind.kind == "archive":
-        what = "give it under a name that ends in .zip" if is_zipfile(stored) else "it is damaged: fetch it again"
+        what = "give it a name that ends in .zip" if is_zipfile(stored) else "it is damaged: download it again"
         raise NotText(f"{name} is a .zip archive; {what}, or unpack it")
     if kind is None or kind.kind == "pairs":
         file = _examine_text(stored, name, encoding)
@@ -147,9 +148,10 @@ def read_markup(path: str | Path, encoding: str | None = None) -> str:
 
 
 def _format(stored: Path, name: str, encoding: str | None) -> Format | None:
+    """Return the format of a file, or None for plain text."""
     head = next(raw_blocks(stored, name, START), b"")
     text = decoder_of(encoding or first_guess(head)).decode(head)
-    return format_of(name, head, text, lambda: open_raw(stored))
+    return detect_format(name, head, text, lambda: open_raw(stored))
 
 
 def _extracted(kind: Format, stored: Path, name: str, encoding: str | None) -> Iterator[bytes]:
@@ -160,18 +162,19 @@ def _extracted(kind: Format, stored: Path, name: str, encoding: str | None) -> I
 
 
 def _examine_text(stored: Path, name: str, encoding: str | None) -> SourceFile:
+    """Examine a file as plain text or Parquet, guessing its encoding unless it is given. Raises NotText."""
     blocks = partial(raw_blocks, stored, name, BLOCK)
     chosen = check_encoding(encoding) if encoding else None
     head = next(blocks(), b"")[:START]
     if head.startswith(b"PAR1"):
         copy = "" if str(stored) == name else str(stored)
         return SourceFile(name, stored.stat().st_size, _sha256(stored), PARQUET, copy=copy)
-    guess = (chosen or first_guess(head)).removesuffix("-sig")  # a mark at the start is dropped in any case
+    guess = (chosen or first_guess(head)).removesuffix("-sig")  # a byte-order mark is always dropped
     if guess == "utf-8" and not chosen:
         guess = declared_encoding(head) or guess
-    if what := what_else(head, guess):
+    if what := describe_non_text(head, guess):
         raise NotText(f"{name} is not text but looks like {what}")
-    tally, guessed, first_replaced = survey(blocks(), guess), False, None
+    tally, guessed, first_replaced = count_text(blocks(), guess), False, None
     if tally.replaced and guess == "utf-8":
         multibyte = tally.utf8_bytes - tally.characters - 2 * tally.replaced  # U+FFFD itself takes three bytes
         kinds, foreign = (Counter[str](), b"") if chosen else sample_lines(blocks())
@@ -181,10 +184,10 @@ def _examine_text(stored: Path, name: str, encoding: str | None) -> SourceFile:
             first_replaced = _first_invalid(blocks())
         else:
             guess, guessed = guess_encoding(foreign), True
-        tally = survey(blocks(), guess) if guessed else tally
+        tally = count_text(blocks(), guess) if guessed else tally
     old_mac = tally.is_old_mac
     if old_mac:
-        tally = survey(blocks(), guess, old_mac=True)
+        tally = count_text(blocks(), guess, old_mac=True)
     return SourceFile(
         path=name,
         n_bytes=stored.stat().st_size,
@@ -206,10 +209,10 @@ def _examine_text(stored: Path, name: str, encoding: str | None) -> SourceFile:
 
 
 def examine_text(path: str | Path, encoding: str | None = None) -> SourceFile:
-    """The same, and the file must not be blank."""
+    """Examine a file that must not be blank. Raises PenwrightError if it is."""
     file = examine(path, encoding)
     if file.blank:
-        what = "holds only spaces and line ends" if file.n_bytes else "is empty"
+        what = "contains only whitespace" if file.n_bytes else "is empty"
         raise PenwrightError(f"{path} {what}; give a file with text in it")
     return file
 
@@ -220,6 +223,7 @@ def _sha256(path: Path) -> str:
 
 
 def _first_invalid(blocks: Iterator[bytes]) -> int | None:
+    """Return the offset of the first byte that is not valid UTF-8."""
     decoder, before = codecs.getincrementaldecoder("utf-8")(), 0
     for block in blocks:
         pending = len(decoder.getstate()[0])

@@ -1,4 +1,4 @@
-"""Guess which columns of a table are the text, label, source and target; a doubtful guess is left to the person."""
+"""Guesses at the text, label, source and target columns of a table. The user decides doubtful cases."""
 
 import json
 import re
@@ -12,7 +12,6 @@ from penwright.data.headers import (
     ANSWER_NAMES,
     DETAIL_NAMES,
     LABEL_NAMES,
-    LANGUAGE_NAMES,
     PAIRS_OF_TEXTS,
     PROMPT_NAMES,
     RATING_NAMES,
@@ -22,17 +21,18 @@ from penwright.data.headers import (
 )
 from penwright.data.profiles import IDENTIFIERS, LISTS, NUMBERS, TEXT, Profile
 from penwright.errors import Option, PenwrightError, Undecided
+from penwright.languages import LANGUAGE_NAMES
 
-FEW = 20  # classes that identifiers, such as class1, may name
-CLEARLY_FEWER = 5  # times fewer values make one of two columns the label
-CLEARLY_LONGER = 2  # times as many characters make one of two columns the text
-ENOUGH_TO_TELL = 20  # rows
-MOST_OPTIONS = 8
+FEW = 20  # identifiers such as class1 may be labels if there are at most this many
+CLEARLY_FEWER = 5  # a column with this many times fewer values than any other is the label
+CLEARLY_LONGER = 2  # a column with this many times more characters than any other is the text
+ENOUGH_TO_TELL = 20  # rows needed to judge by their values
+MOST_OPTIONS = 8  # columns or choices listed in a message
 Profiles = Sequence[Profile]
 
 
 class Guess(NamedTuple):
-    """The columns for a role, and why."""
+    """The columns guessed for a role, and the reason."""
 
     columns: tuple[int, ...]
     reason: str
@@ -40,10 +40,11 @@ class Guess(NamedTuple):
 
 def setting(key: str, *columns: Profile) -> str:
     """Return the setting that chooses these columns, such as `data.text=headline`."""
-    return f"data.{key}={_toml([each.name for each in columns] if len(columns) > 1 else columns[0].name)}"
+    return f"data.{key}={_toml([column.name for column in columns] if len(columns) > 1 else columns[0].name)}"
 
 
 def _toml(value: str | list[str]) -> str:
+    """Return a value in TOML; a text is quoted only if TOML would read it as something else."""
     if isinstance(value, list):
         return json.dumps(value, ensure_ascii=False)
     try:
@@ -54,52 +55,53 @@ def _toml(value: str | list[str]) -> str:
 
 
 def overview(profiles: Profiles) -> str:
-    """List the columns of a table, each with an example."""
-    return ", ".join(each.described() for each in profiles)
+    """Return a list of the columns in words, each with an example."""
+    return ", ".join(column.described() for column in profiles)
 
 
 # --- labels ---
 
 
 def named_label(profiles: Profiles) -> Profile | None:
-    """Return the column that is called as labels are and has several values, if there is one."""
-    by_name = {name: each for each, name in zip(reversed(profiles), reversed(names_of(profiles)), strict=True)}
+    """Return the column that is named like a label and has several values, or None."""
+    by_name = {name: column for column, name in zip(reversed(profiles), reversed(names_of(profiles)), strict=True)}
     exact = [by_name[name] for name in LABEL_NAMES if name in by_name]
-    return next((each for each in exact if len(each.values) > 1), None) or _partly_named_label(profiles)
+    return next((column for column in exact if len(column.values) > 1), None) or _partly_named_label(profiles)
 
 
 def _partly_named_label(profiles: Profiles) -> Profile | None:
-    """Return the column with a name such as is_joke, airline_sentiment or stars, if its values are labels."""
-    for each, name in zip(profiles, names_of(profiles), strict=True):
+    """Return the column with a name such as is_joke, airline_sentiment or stars, if its values could be labels."""
+    for column, name in zip(profiles, names_of(profiles), strict=True):
         first, *others = re.split(r"[\W_]+", name)
         like_label = others and (others[-1] in LABEL_NAMES or first in LABEL_NAMES)
-        yes_or_no = others and first in ("is", "has") and len(each.values) == 2
-        if (like_label or yes_or_no or name in RATING_NAMES) and each.are_labels and not each.is_scale:
-            return each
+        yes_or_no = others and first in ("is", "has") and len(column.values) == 2
+        if (like_label or yes_or_no or name in RATING_NAMES) and column.are_labels and not column.is_scale:
+            return column
     return None
 
 
 def likely_labels(profiles: Profiles, without: Collection[int] = ()) -> list[Profile]:
-    """Return the columns whose values look like labels, those with the fewest different values first."""
+    """Return the columns whose values look like labels, fewest different values first."""
     found = [
-        each
-        for each, name in zip(profiles, names_of(profiles), strict=True)
-        if each.place not in without and _may_be_label(each) and name not in DETAIL_NAMES
+        column
+        for column, name in zip(profiles, names_of(profiles), strict=True)
+        if column.place not in without and _may_be_label(column) and name not in DETAIL_NAMES
     ]
-    return sorted(found, key=lambda each: len(each.values))
+    return sorted(found, key=lambda column: len(column.values))
 
 
 def _may_be_label(profile: Profile) -> bool:
+    """Return whether a column could hold labels: few different ones, all short, and not on a scale."""
     few = profile.kind in (TEXT, NUMBERS) or (profile.kind == IDENTIFIERS and len(profile.values) <= FEW)
     return few and profile.are_labels and not profile.is_scale
 
 
 def guess_label(table: str, profiles: Profiles, without: Sequence[int] = ()) -> Guess:
-    """Choose the column of the labels; raise Undecided where several could be, or none."""
-    named = named_label([each for each in profiles if each.place not in without])
+    """Choose the label column. Raises Undecided if several columns could be it, or none."""
+    named = named_label([column for column in profiles if column.place not in without])
     if named is not None:
         _refuse_scale(table, named)
-        return Guess((named.place,), f"'{named.name}' is a name of labels")
+        return Guess((named.place,), f"'{named.name}' is a common name for labels")
     likely = likely_labels(profiles, without)
     if likely and (len(likely) == 1 or len(likely[1].values) >= CLEARLY_FEWER * len(likely[0].values)):
         best = likely[0]
@@ -107,21 +109,22 @@ def guess_label(table: str, profiles: Profiles, without: Sequence[int] = ()) -> 
         return Guess((best.place,), f"column {best.name} {what} different short values ({len(best.values):,})")
     if likely:
         raise _undecided(table, "column is the label", "label", likely)
-    left = [each for each in profiles if each.place not in without]
-    called = [each for each, name in zip(left, names_of(left), strict=True) if name in LABEL_NAMES]
-    called = called or [each for each in left if each.is_constant and len(profiles) == 2]
-    if called:  # whose single value is named where the labels are counted
+    left = [column for column in profiles if column.place not in without]
+    called = [column for column, name in zip(left, names_of(left), strict=True) if name in LABEL_NAMES]
+    called = called or [column for column in left if column.is_constant and len(profiles) == 2]
+    if called:  # counting the labels reports its single value
         return Guess((called[0].place,), f"column {called[0].name} is the only one that can hold labels")
-    others = [each for each in left if not each.is_constant and each.values]
+    others = [column for column in left if not column.is_constant and column.values]
     n_rows = f" in {profiles[0].n_rows:,} rows" if profiles and profiles[0].n_rows < ENOUGH_TO_TELL else ""
     raise Undecided(
         f"{table}: no column looks like labels (few different short values){n_rows}; "
-        f"its columns are: {', '.join(each.name for each in profiles)}",
+        f"its columns are: {', '.join(column.name for column in profiles)}",
         _options("label", others),
     )
 
 
 def _refuse_scale(table: str, label: Profile) -> None:
+    """Raise PenwrightError if the labels are numbers on a scale."""
     if label.is_scale:
         raise PenwrightError(
             f"{table}: column '{label.name}' holds numbers on a scale, such as {label.example} "
@@ -134,48 +137,51 @@ def _refuse_scale(table: str, label: Profile) -> None:
 
 
 def guess_texts(table: str, profiles: Profiles, without: Collection[int] = ()) -> Guess:
-    """Choose the column of the text, or both of a pair such as sentence1 and sentence2."""
-    left = [each for each in profiles if each.place not in without]
+    """Choose the text column, or both columns of a pair such as sentence1 and sentence2.
+
+    Raises Undecided if several columns could be the text, or none.
+    """
+    left = [column for column in profiles if column.place not in without]
     if not left:
         raise PenwrightError(f"{table} has only one column; it needs a text and a label")
-    readable = [each for each in left if each.is_text]
+    readable = [column for column in left if column.is_text]
     pair = pair_of_texts(readable)
     if pair is not None:
         first, second = pair
         return Guess((first.place, second.place), f"'{first.name}' and '{second.name}' are a pair of texts")
-    named = named_text([each for each in left if each.has_words])
+    named = named_text([column for column in left if column.has_words])
     if named is not None:
-        return Guess((named.place,), f"'{named.name}' is a name of texts")
-    telling = [each for each in readable if not each.is_boilerplate and not each.is_constant]
-    telling = [each for each in telling if not each.are_labels or each.n_rows < ENOUGH_TO_TELL] or telling
-    ranked = sorted(telling or readable, key=lambda each: each.n_characters, reverse=True)
-    lists = next((each for each in left if each.kind == LISTS), None)
+        return Guess((named.place,), f"'{named.name}' is a common name for texts")
+    telling = [column for column in readable if not column.is_boilerplate and not column.is_constant]
+    telling = [column for column in telling if not column.are_labels or column.n_rows < ENOUGH_TO_TELL] or telling
+    ranked = sorted(telling or readable, key=lambda column: column.n_characters, reverse=True)
+    lists = next((column for column in left if column.kind == LISTS), None)
     if not ranked and lists is not None:
         raise PenwrightError(
             f"{table}: column '{lists.name}' holds lists, such as {lists.example}, and no column holds text. "
-            "Penwright reads one text for each column: write a conversation as one column of text, or as two such as "
+            "Penwright reads one text from each cell: write a conversation as one column of text, or as two such as "
             f"prompt and response. The columns are: {overview(profiles)}"
         )
     if not ranked:
-        raise _undecided(table, "column is the text? None looks like text", "text", left)
+        raise _undecided(table, "column is the text (none looks like it)", "text", left)
     if len(ranked) == 1:
-        return Guess((ranked[0].place,), f"column {ranked[0].name} is the only one of text")
+        return Guess((ranked[0].place,), f"column {ranked[0].name} is the only text column")
     if ranked[0].n_characters < CLEARLY_LONGER * ranked[1].n_characters:
         raise _undecided(table, "column is the text", "text", ranked)
     return Guess((ranked[0].place,), f"column {ranked[0].name} has by far the longest text")
 
 
 def named_text(profiles: Profiles) -> Profile | None:
-    """Return the longest of the columns with a name of texts, such as review, or else headline_text."""
+    """Return the column named like a text (review, or else headline_text), the longest of several, or None."""
     names = names_of(profiles)
-    exact = [each for each, name in zip(profiles, names, strict=True) if name in TEXT_NAMES]
+    exact = [column for column, name in zip(profiles, names, strict=True) if name in TEXT_NAMES]
     parts = [{*re.split(r"[\W_]+", name)} for name in names]
-    partly = [each for each, part in zip(profiles, parts, strict=True) if part & {*TEXT_NAMES}]
-    return max(exact or partly, key=lambda each: each.n_characters, default=None)
+    partly = [column for column, part in zip(profiles, parts, strict=True) if part & {*TEXT_NAMES}]
+    return max(exact or partly, key=lambda column: column.n_characters, default=None)
 
 
 def pair_of_texts(profiles: Profiles) -> tuple[Profile, Profile] | None:
-    """Return the columns of two texts that belong together: sentence1 and sentence2, premise and hypothesis."""
+    """Return two columns of texts that belong together, such as sentence1 and sentence2, or None."""
     by_name = dict(zip(names_of(profiles), profiles, strict=True))
     for name, first in by_name.items():
         numbered = re.fullmatch(r"(.*[^\W\d].*)(?:(1)|(?<=[_-])(a))", name)
@@ -189,9 +195,9 @@ def pair_of_texts(profiles: Profiles) -> tuple[Profile, Profile] | None:
 
 
 def named_pair(profiles: Profiles) -> tuple[Profile, Profile] | None:
-    """Return the columns of text that are called as a source and a target, a prompt and an answer, or two languages."""
-    by_name = {name: each for name, each in zip(names_of(profiles), profiles, strict=True) if each.has_words}
-    by_name = {name: each for name, each in by_name.items() if not (each.is_constant and each.n_rows > 2)}
+    """Return two text columns named like source and target, prompt and answer, or two languages, or None."""
+    by_name = {name: column for name, column in zip(names_of(profiles), profiles, strict=True) if column.has_words}
+    by_name = {name: column for name, column in by_name.items() if not (column.is_constant and column.n_rows > 2)}
     for sources, targets in ((SOURCE_NAMES, TARGET_NAMES), (PROMPT_NAMES, ANSWER_NAMES)):
         source = next((by_name[name] for name in sources if name in by_name), None)
         target = next((by_name[name] for name in targets if name in by_name), None)
@@ -202,73 +208,82 @@ def named_pair(profiles: Profiles) -> tuple[Profile, Profile] | None:
 
 
 def _languages(by_name: dict[str, Profile]) -> list[Profile]:
-    return [each for name, each in by_name.items() if re.split("[-_]", name)[0] in LANGUAGE_NAMES]
+    """Return the columns that are named after languages."""
+    return [column for name, column in by_name.items() if re.split("[-_]", name)[0] in LANGUAGE_NAMES]
 
 
 def guess_pair(table: str, profiles: Profiles, without: Collection[int] = ()) -> Guess:
-    """Choose the source and the target; raise Undecided unless their names or all other columns' values tell."""
-    left = [each for each in profiles if each.place not in without]
+    """Choose the source and the target column. Raises Undecided unless their names or values show them."""
+    left = [column for column in profiles if column.place not in without]
     pair = named_pair(left)
     if pair is not None:
-        return Guess((pair[0].place, pair[1].place), f"'{pair[0].name}' and '{pair[1].name}' are names of a pair")
+        return Guess(
+            (pair[0].place, pair[1].place), f"'{pair[0].name}' and '{pair[1].name}' are common names for a pair"
+        )
     texts = texts_of(left)
-    if len(left) == 2 and any(not each.values for each in left):  # that nothing is left is said with its reasons
+    if len(left) == 2 and any(not column.values for column in left):  # cleaning reports why no rows are left
         texts = list(left)
     if len(texts) == 2:
-        why = f"columns {texts[0].name} and {texts[1].name} are the only ones of text" if len(left) > 2 else ""
+        why = f"columns {texts[0].name} and {texts[1].name} are the only text columns" if len(left) > 2 else ""
         return Guess((texts[0].place, texts[1].place), why)
-    raise undecided_pair(table, profiles, texts if len(texts) > 2 else [each for each in profiles if each.values])
+    raise undecided_pair(table, profiles, texts if len(texts) > 2 else [column for column in profiles if column.values])
 
 
 def undecided_pair(table: str, profiles: Profiles, candidates: Profiles) -> Undecided:
-    """Return the question which columns are source and target."""
+    """Return the question which columns are the source and the target."""
     options = [
         Option((setting("source", first), setting("target", second)), f"{first.described()} to {second.described()}")
         for first, second in permutations(candidates, 2)
     ]
-    found = f"{len(candidates)} columns hold text" if len(texts_of(profiles)) > 2 else "fewer than two hold text"
-    question = f"{table}: which columns are the source and the target? Of its columns {found}: {overview(profiles)}"
+    found = f"{len(candidates)} hold text" if len(texts_of(profiles)) > 2 else "fewer than two hold text"
+    question = f"{table}: which columns are the source and the target? Of its columns, {found}: {overview(profiles)}"
     return Undecided(question, options[:MOST_OPTIONS])
 
 
 def texts_of(profiles: Profiles) -> list[Profile]:
-    """Return the columns of text, without those that say the same, or nearly the same, in each row."""
+    """Return the text columns, without columns whose text is the same, or nearly the same, in each row."""
     texts = [
-        each
-        for each in profiles
-        if each.is_text
-        and (each.n_rows < ENOUGH_TO_TELL or not (each.is_constant or (each.are_labels and len(each.values) <= FEW)))
+        column
+        for column in profiles
+        if column.is_text
+        and (
+            column.n_rows < ENOUGH_TO_TELL
+            or not (column.is_constant or (column.are_labels and len(column.values) <= FEW))
+        )
     ]
-    telling = [each for each in texts if not each.is_boilerplate]
+    telling = [column for column in texts if not column.is_boilerplate]
     return telling if len(texts) > 2 and len(telling) >= 2 else texts
 
 
-# --- words for all ---
+# --- shared wording ---
 
 
 def unused(profiles: Profiles, used: Collection[int]) -> str:
-    """Say which columns are not read, and how to read a text among them; "" where there are none."""
-    left = [each for each in profiles if each.place not in used]
+    """Describe the columns that are not used; "" if there are none."""
+    left = [column for column in profiles if column.place not in used]
     more = [f"{len(left) - MOST_OPTIONS} more"] if len(left) > MOST_OPTIONS else []
-    return f"not used: {', '.join([*(each.described() for each in left[:MOST_OPTIONS]), *more])}" if left else ""
+    return f"not used: {', '.join([*(column.described() for column in left[:MOST_OPTIONS]), *more])}" if left else ""
 
 
 def advice_for_more_texts(profiles: Profiles, texts: Collection[int], used: Collection[int]) -> str:
-    """Say how to read further columns of text, joined; "" where there are none."""
-    more = [each for each in texts_of(profiles) if each.place not in used]
-    every = [each for each in profiles if each.place in texts or each in more]
+    """Describe how to read the unused text columns too, joined; "" if there are none."""
+    more = [column for column in texts_of(profiles) if column.place not in used]
+    every = [column for column in profiles if column.place in texts or column in more]
     return f"to read them joined by a space: --set {quote(setting('text', *every))}" if more else ""
 
 
 def names_of(profiles: Profiles) -> list[str]:
-    """Return the names of the columns as they are looked up: in lower case, with underscores."""
-    return [re.sub(r"(?<=[a-z])(?=[A-Z])", "_", each.name).strip().casefold().replace(" ", "_") for each in profiles]
+    """Return the column names in the form used for lookup: in lower case, with underscores."""
+    return [
+        re.sub(r"(?<=[a-z])(?=[A-Z])", "_", column.name).strip().casefold().replace(" ", "_") for column in profiles
+    ]
 
 
 def _options(key: str, columns: Profiles) -> list[Option]:
-    return [Option((setting(key, each),), each.described()) for each in columns[:MOST_OPTIONS]]
+    return [Option((setting(key, column),), column.described()) for column in columns[:MOST_OPTIONS]]
 
 
 def _undecided(table: str, what: str, key: str, columns: Profiles) -> Undecided:
-    others = [each for each in columns if each.kind != LISTS]
+    """Return the question which column has a role."""
+    others = [column for column in columns if column.kind != LISTS]
     return Undecided(f"{table}: which {what.rstrip('?')}?", _options(key, others or columns))

@@ -1,4 +1,4 @@
-"""Token dropout: what a classifier that learns is shown of its texts, so that no single word decides."""
+"""Token dropout: training texts of a classifier lose random tokens, so that no single word decides."""
 
 from dataclasses import dataclass
 
@@ -9,41 +9,41 @@ from numpy.typing import NDArray
 
 from penwright.data.batches import LENGTH_STEP, LabelledBatch
 
-MOST_HIDDEN = 0.9  # of a text's tokens, unless the mean itself is above
+MOST_HIDDEN = 0.9  # highest share of hidden tokens in a text, unless the mean itself is higher
 
 
 @dataclass(frozen=True)
 class TokenDropout:
-    """Hides tokens of texts, each text another share of them (Iyyer et al. 2015, word dropout).
+    """Token dropout with a random share for each text (word dropout, Iyyer et al. 2015).
 
-    The shares are spread as widely around their mean as they can be, since what is read later is whole. What is hidden
-    is left out, so that a step takes no longer than what is shown is worth. The first word is never hidden: a text of
-    which only the start token is left would teach nothing.
+    The shares spread as widely around `mean` as possible, because the trained model reads whole texts. Hidden tokens
+    are removed, not masked, which saves their computation. The first word is never hidden: a text with only its start
+    token would teach nothing.
     """
 
-    mean: float  # share that is hidden, from 0 to 1
-    keeps_start: bool = False  # where a classifier reads the first token alone
+    mean: float  # average share of hidden tokens, from 0 to 1
+    keeps_start: bool = False  # for classifiers that read only the start token
 
     @property
-    def _always(self) -> slice:
-        """The places in a text that are always shown."""
+    def _never_hidden(self) -> slice:
+        """The positions that are never hidden."""
         return slice(0 if self.keeps_start else 1, 2)
 
-    def numbers_shown(self, lengths: NDArray[np.int64], random: Generator) -> NDArray[np.int64]:
-        """How many tokens are shown of each text of so many, start and end tokens counted."""
+    def draw_lengths(self, lengths: NDArray[np.int64], random: Generator) -> NDArray[np.int64]:
+        """Draw the number of tokens to show of each text. `lengths` includes the start and end tokens."""
         spread = min(self.mean, max(0.0, MOST_HIDDEN - self.mean))
         shares = random.uniform(self.mean - spread, self.mean + spread, len(lengths))
-        always = self._always.stop - self._always.start
+        always = self._never_hidden.stop - self._never_hidden.start
         return always + random.binomial(lengths - always, 1 - shares)
 
     def shown(self, batch: LabelledBatch, numbers: NDArray[np.int64], random: Generator) -> LabelledBatch:
-        """So many tokens of each text, drawn by chance, in their order and with their positions."""
+        """Return the batch with only `numbers[i]` random tokens of text i, in order and with their positions."""
         whole = batch.tokens.shape[1]
-        keys = np.where(batch.padding.numpy(), random.random(batch.tokens.shape), 2.0)  # the smallest are drawn
-        keys[:, self._always] = -1.0
+        keys = np.where(batch.padding.numpy(), random.random(batch.tokens.shape), 2.0)  # the smallest are kept
+        keys[:, self._never_hidden] = -1.0
         width = min(whole, -(-int(numbers.max()) // LENGTH_STEP) * LENGTH_STEP)
         drawn = keys.argsort(1)[:, :width]
-        places = np.sort(np.where(np.arange(width) < numbers[:, None], drawn, whole), 1)  # nothing is at the last ones
+        places = np.sort(np.where(np.arange(width) < numbers[:, None], drawn, whole), 1)  # `whole` stands for padding
         padding = torch.from_numpy(places < whole)
         positions = torch.from_numpy(np.minimum(places, whole - 1))
         tokens = batch.tokens.gather(1, positions)

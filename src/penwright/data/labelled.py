@@ -1,4 +1,4 @@
-"""Labelled texts: tables with a text and a label in each row, from files or a hub data set."""
+"""Labelled texts: tables with a text and a label in each row, or folders with a subfolder for each label."""
 
 import re
 from collections import Counter
@@ -11,10 +11,10 @@ from shlex import quote
 import numpy as np
 
 from penwright.data.columns import labelled_columns, names_in
-from penwright.data.examples import AS_FOUND, Columns, Corpus, Labelled, Part, Reading
+from penwright.data.examples import DEFAULT_READING, Columns, Corpus, CorpusPart, Labelled, ReadingOptions
 from penwright.data.files import examine_text
-from penwright.data.labels import look_alikes, require_single_labels, single_label, tidied
-from penwright.data.paths import is_folder, unzipped
+from penwright.data.labels import label_cleaning_remark, look_alikes, require_single_labels, single_label
+from penwright.data.paths import expand_archives, is_folder
 from penwright.data.readers.bilingual import holds_pairs
 from penwright.data.readers.classes import class_files, class_rows
 from penwright.data.readers.formats import FORMATS
@@ -22,43 +22,46 @@ from penwright.data.readers.hub import is_hub, open_hub
 from penwright.data.readers.labelled_lines import PREFIX, LabelledLines, labelled_lines
 from penwright.data.readers.tables import Table, delimited_table, has_tabs, is_table_file, open_table, select
 from penwright.data.report import count
-from penwright.data.rows import RowKind, Rows, RowSource, TwoSides, common_rules, measured_rows, open_rows
+from penwright.data.rows import RowKind, Rows, RowSource, TwoSides, common_rules, open_evaluation_rows, open_rows
 from penwright.data.sources import Broken, Rule
 from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_of_classes
 from penwright.errors import PenwrightError
 
-MOST_HELD_OUT = 2000  # rows, unless a fraction is asked for
-MOST_LABELS = 1000  # unless the column was told
-MOST_LABELS_PER_TEXT = 0.5
-FEWEST_LINES = 2  # with a label in each, in a file that is known to have labels
-FEW_NUMBERS = 10  # that may well be names of classes
+MOST_HELD_OUT = 2000  # rows, unless the settings give a share
+MOST_LABELS = 1000  # different labels
+MOST_LABELS_PER_TEXT = 0.5  # allows more labels if the settings name the label column
+FEWEST_LINES = 2  # lines with a label needed to read a file as labelled lines
+FEW_NUMBERS = 10  # up to this many different numbers are probably class names
 NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
 
 
-def open_labelled(paths: Sequence[str | Path], reading: Reading = AS_FOUND) -> Corpus[Labelled]:
-    """Open texts to learn classes from; no text of the held-out part is in the training part."""
+def open_labelled(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING) -> Corpus[Labelled]:
+    """Open labelled texts for training. No held-out text occurs in the training part."""
     corpus = open_rows(LABELLED, paths, reading)
     held_out = {example.label for example in corpus.held_out}
     counts = _count_labels(corpus, held_out)
-    notes = [_labels_note(counts), *_doubts(counts, held_out), *look_alikes(counts)]
+    notes = [_labels_note(counts), *_label_warnings(counts, held_out), *look_alikes(counts)]
     report = replace(corpus.report, notes=(*corpus.report.notes, *notes))
     return replace(corpus, report=report, label_counts=counts)
 
 
-def measured_labelled(paths: Sequence[str | Path], reading: Reading = AS_FOUND) -> Corpus[Labelled]:
-    """Labelled texts to measure a model on: all of them, as they are, but for blank ones."""
-    return measured_rows(LABELLED, paths, reading)
+def open_evaluation_labelled(
+    paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING
+) -> Corpus[Labelled]:
+    """Open labelled texts for evaluation. Only blank and unreadable ones are dropped."""
+    return open_evaluation_rows(LABELLED, paths, reading)
 
 
-def _sources(paths: Sequence[str], reading: Reading) -> list[RowSource]:
-    """Return the tables in these files, and the folders with a folder for each class."""
+def _sources(paths: Sequence[str], reading: ReadingOptions) -> list[RowSource]:
+    """Return the sources of these paths: tables, or folders with a subfolder for each class."""
     return [
         _from_folder(path, reading) if is_folder(path) else _from_table(_open(path, reading), reading.columns)
-        for path in unzipped(paths)
+        for path in expand_archives(paths)
     ]
 
 
-def _from_folder(folder: str, reading: Reading) -> RowSource:
+def _from_folder(folder: str, reading: ReadingOptions) -> RowSource:
+    """Return the files of a folder as texts, labelled with their subfolders."""
     found, remark = class_files(folder, reading.encoding)
     files = [(reading.columns.label_names.get(name, name), file) for name, file in found]
     choice = "each folder is a class, each file a text"
@@ -66,12 +69,15 @@ def _from_folder(folder: str, reading: Reading) -> RowSource:
     return RowSource(every, partial(class_rows, files), lambda number: every[number].path, choice, remark=remark)
 
 
-def _open(path: str, reading: Reading) -> Table:
+def _open(path: str, reading: ReadingOptions) -> Table:
+    """Open a file or a hub data set as a table with labels. Raises PenwrightError if it has none."""
     if is_hub(path):
         return open_hub(path)
     file, names = examine_text(path, reading.encoding), names_in(reading.columns)
     if holds_pairs(file):
-        raise PenwrightError(f"{path} is {FORMATS[file.format].what}, without labels; give a table of texts and labels")
+        raise PenwrightError(
+            f"{path} is {FORMATS[file.format].description}, without labels; give a table of texts and labels"
+        )
     if is_table_file(file):
         return open_table(file, names)
     lines = None if has_tabs(file) else labelled_lines(file, FEWEST_LINES)
@@ -79,12 +85,13 @@ def _open(path: str, reading: Reading) -> Table:
     if len(table.columns) < 2:
         raise PenwrightError(
             f"{path} has no labels: give a table with a text and a label in each row (.csv, .tsv, .jsonl), "
-            f"a folder with a folder for each label, or lines such as 'label<TAB>text' or '{PREFIX}good text'"
+            f"a folder with a subfolder for each label, or lines such as 'label<TAB>text' or '{PREFIX}good text'"
         )
     return table
 
 
 def _from_table(table: Table, columns: Columns) -> RowSource:
+    """Return the rows of a table as labelled texts."""
     chosen = labelled_columns(table, columns)
     texts, (label,) = chosen.places["text"], chosen.places["label"]
     names = " + ".join(table.columns[text] for text in texts)
@@ -96,14 +103,14 @@ def _from_table(table: Table, columns: Columns) -> RowSource:
         require_single_labels(table.name, values)
     read = partial(_with_tidy_labels, table, texts, label, columns.label_names)
     why = f"{table.name}: {table.form}" if isinstance(table, LabelledLines) else chosen.remark
-    remark = "\n".join(filter(None, [why, tidied(table.name, values)]))
+    remark = "\n".join(filter(None, [why, label_cleaning_remark(table.name, values)]))
     return RowSource(table.files, read, table.place, choice, remark=remark, roles=chosen.roles(table))
 
 
 def _with_tidy_labels(
     table: Table, texts: Sequence[int], label: int, names: Mapping[str, str]
 ) -> Iterator[TwoSides | Broken]:
-    """Yield text and label of every row, with each label as it is to be called."""
+    """Yield the text and the label of every row, with labels tidied and renamed as the settings say."""
     tidy: dict[str, str] = {}
     for number, row in enumerate(select(table, texts, label)):
         if isinstance(row, Broken):
@@ -116,13 +123,18 @@ def _with_tidy_labels(
         yield text, tidy[found]
 
 
-def _look(rows: Rows, keep: Mask, reading: Reading) -> list[str]:
+def _check_rows(rows: Rows, keep: Mask, reading: ReadingOptions) -> list[str]:
+    """Check the number of labels, and return a note if texts have several."""
     _check_number_of_labels(rows, keep, is_told=reading.columns.label is not None)
     n_texts, n_rows = len(np.unique(rows.first_hashes[keep])), len(np.unique(rows.hashes[keep]))
     return [f"{count(n_rows - n_texts, 'text')} with more than one label"] if n_rows > n_texts else []
 
 
 def _check_number_of_labels(rows: Rows, keep: Mask, *, is_told: bool) -> None:
+    """Raise PenwrightError if there are more than MOST_LABELS labels.
+
+    With `is_told`, the settings name the label column: then MOST_LABELS_PER_TEXT allows more labels in large corpora.
+    """
     n_labels, n_rows = len(np.unique(rows.second_hashes[keep])), int(keep.sum())
     if n_labels <= MOST_LABELS or (is_told and n_labels <= n_rows * MOST_LABELS_PER_TEXT):
         return
@@ -130,7 +142,7 @@ def _check_number_of_labels(rows: Rows, keep: Mask, *, is_told: bool) -> None:
     advice = (
         "each class needs several texts to learn from"
         if is_told
-        else f"is that the column of the labels? If it is, say so with --set {_as_told(rows)}, else name another one"
+        else f"is that the label column? If so, confirm it with --set {_label_setting(rows)}; else name another one"
     )
     raise PenwrightError(
         f"{rows.files[0].path}: {n_labels:,} different labels, such as '{label[:40]}', are too many "
@@ -138,46 +150,53 @@ def _check_number_of_labels(rows: Rows, keep: Mask, *, is_told: bool) -> None:
     )
 
 
-def _as_told(rows: Rows) -> str:
-    """Return the setting that names the column of labels that was found."""
+def _label_setting(rows: Rows) -> str:
+    """Return the setting that names the label column that was found."""
     chosen = rows.roles.get("label", ())
     return quote(f"data.label={chosen[0][0]}") if chosen else "data.label=..."
 
 
-def _hold_out(rows: Rows, keep: Mask, reading: Reading) -> Mask:
+def _hold_out(rows: Rows, keep: Mask, reading: ReadingOptions) -> Mask:
+    """Choose the rows to hold out, from each class the same share."""
     kept, fraction = int(keep.sum()), reading.held_out
     wanted = kept * fraction if fraction is not None else min(kept * DEFAULT_FRACTION, MOST_HELD_OUT)
     chosen = held_out_of_classes(rows.first_hashes, rows.second_hashes, keep, round(wanted), reading.seed)
     if not chosen.any():
         raise PenwrightError(
-            f"{rows.files[0].path} has {count(kept, 'labelled text')} and no class with two different texts, so that "
-            "one could be held out; give more, or files of your own as validation"
+            f"{rows.files[0].path} has {count(kept, 'labelled text')} but no class with two different texts, so none "
+            "can be held out; add texts, or name held-out files with --validation"
         )
     return chosen
 
 
 def _leak_rule(rows: Rows, where: Rows, chosen: Mask) -> Rule:
+    """Return the rule that drops training rows with a held-out text."""
     return "text also held out", lambda _: np.isin(rows.first_hashes, where.first_hashes[chosen])
 
 
 def _count_labels(corpus: Corpus[Labelled], held_out: Set[str]) -> dict[str, int]:
-    """The classes of the training part in order, which must be two or more and hold all those held out."""
+    """Return the labels of the training part in order, with their counts.
+
+    Raises PenwrightError if there is only one label, or if a held-out text has another one.
+    """
     counts = Counter(example.label for example in corpus.training)
     labels = sorted(counts, key=_label_order)
     if len(labels) == 1:
         raise PenwrightError(
-            f"{corpus.files[0].path}: all texts have the label '{labels[0]}'; classes need two different ones or more"
+            f"{corpus.files[0].path}: all texts have the label '{labels[0]}'; "
+            "a classifier needs at least two different ones"
         )
     unknown = sorted(held_out - set(labels), key=_label_order)
     if unknown:
         raise PenwrightError(
-            f"the held-out texts have labels that no text to learn from has: {', '.join(unknown[:5])}; "
-            f"known are: {', '.join(labels[:10])}. Write the labels alike in all files."
+            f"the held-out texts have labels that no training text has: {', '.join(unknown[:5])}; "
+            f"training labels are: {', '.join(labels[:10])}. Use the same labels in all files."
         )
     return {label: counts[label] for label in labels}
 
 
 def _label_order(label: str) -> tuple[bool, float, str]:
+    """Return a sort key: numbers first by value, then other labels alphabetically."""
     try:
         return False, float(label), label
     except ValueError:
@@ -190,22 +209,24 @@ def _labels_note(counts: dict[str, int]) -> str:
     return f"{len(counts)} labels to learn: {', '.join(shown[:20])}{more}"
 
 
-def _doubts(counts: Mapping[str, int], held_out: Set[str]) -> Iterator[str]:
-    """What makes the scores tell less than they seem to."""
+def _label_warnings(counts: Mapping[str, int], held_out: Set[str]) -> Iterator[str]:
+    """Yield warnings about labels that the held-out scores do not cover, or that may be numbers."""
     unseen = [label for label in counts if label not in held_out]
     if unseen:
         which = ", ".join(unseen[:5]) + (", ..." if len(unseen) > 5 else "")
-        yield f"no text of {count(len(unseen), 'label')} is held out ({which}): how well they are told is not measured"
+        yield f"no text of {count(len(unseen), 'label')} is held out ({which}): their scores are not measured"
     if len(counts) > FEW_NUMBERS and all(NUMBER.fullmatch(label) for label in counts):
-        yield f"labels such as {next(iter(counts))} are taken for names of classes, not for numbers near to each other"
+        yield f"labels such as {next(iter(counts))} are read as class names, not as numbers"
 
 
-def _part(rows: Rows, chosen: Mask) -> Part[Labelled]:
+def _part(rows: Rows, chosen: Mask) -> CorpusPart[Labelled]:
+    """Return the chosen rows as a part of a corpus."""
+
     def read() -> Iterator[Labelled]:
         return map(Labelled._make, rows.read(chosen))
 
     n_characters, n_bytes = int(rows.first_sizes[chosen].sum()), int(rows.first_bytes[chosen].sum())
-    return Part(read, int(chosen.sum()), n_characters, n_bytes)
+    return CorpusPart(read, int(chosen.sum()), n_characters, n_bytes)
 
 
 LABELLED = RowKind(
@@ -214,7 +235,7 @@ LABELLED = RowKind(
     chosen_by="the texts",
     sources=_sources,
     rules=common_rules,
-    look=_look,
+    look=_check_rows,
     hold_out=_hold_out,
     leak_rule=_leak_rule,
     part=_part,

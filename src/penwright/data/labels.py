@@ -1,4 +1,4 @@
-"""What labels are called: one for each text, without invisible characters, and which of them look alike."""
+"""Cleaning of labels: one for each text, without invisible characters, with warnings about look-alikes."""
 
 import ast
 import json
@@ -10,14 +10,14 @@ from unicodedata import category, normalize
 from penwright.data.report import count
 from penwright.errors import PenwrightError
 
-JOINERS = "\u200c\u200d"  # invisible, but part of how words in some languages and emoji are written
+JOINERS = "\u200c\u200d"  # invisible, but needed to write some languages and emoji
 SEPARATORS = "|;,"
-SEVERAL = 0.1  # share of the different labels that hold a separator
+SEVERAL = 0.1  # with a separator in this share of the labels, they may be combinations
 NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
 
 
 def single_label(label: str, place: str) -> str:
-    """Return a tidy label; a list of one counts as that one. Raises PenwrightError for a list of several."""
+    """Return a tidy label; a list of one label counts as that label. Raises PenwrightError for a list of several."""
     if label.startswith("[") and label.endswith("]"):
         items = _items(label)
         if items is not None and len(items) > 1:
@@ -30,7 +30,7 @@ def single_label(label: str, place: str) -> str:
 
 
 def _items(text: str) -> list[str] | None:
-    """Return the items of a list as JSON or Python writes it."""
+    """Return the items of a list in JSON or Python notation, or None."""
     for parse in (json.loads, ast.literal_eval):
         try:
             found = parse(text)
@@ -48,8 +48,8 @@ def tidy_label(label: str) -> str:
     return " ".join("".join(visible).split())
 
 
-def tidied(table: str, labels: Iterable[str]) -> str:
-    """Say that labels are read without invisible characters, where some have them; "" where none has."""
+def label_cleaning_remark(table: str, labels: Iterable[str]) -> str:
+    """Return a remark on labels with invisible characters or decomposed accents; "" if there are none."""
     changed = sorted(label for label in labels if tidy_label(label) != label)
     if not changed:
         return ""
@@ -61,21 +61,21 @@ def tidied(table: str, labels: Iterable[str]) -> str:
 
 
 def require_single_labels(table: str, labels: Collection[str]) -> None:
-    """Raise PenwrightError where labels are combinations, such as `action|comedy`, of what also are labels."""
+    """Raise PenwrightError if labels such as `action|comedy` combine others."""
     for separator in SEPARATORS:
         joined = [label for label in labels if separator in label.strip(separator)]
         parts = {part.strip() for label in joined for part in label.split(separator)}
         recur = len(parts) < len(joined) or 2 * len(parts & set(labels)) >= len(parts)
         if len(joined) >= max(2, SEVERAL * len(labels)) and recur:
             raise PenwrightError(
-                f"{table}: labels such as '{min(joined)}' are several in one. Penwright learns one label for each "
+                f"{table}: labels such as '{min(joined)}' combine several. Penwright learns one label for each "
                 "text: keep one in each row. To learn each combination as a class of its own, name the column: "
                 "--set data.label=..."
             )
 
 
 def look_alikes(labels: Iterable[str]) -> Iterator[str]:
-    """Warn of labels that differ only in case, blanks, characters of the same look, or the way to write a number."""
+    """Yield warnings about labels that differ only in case, spaces, look-alike characters or number format."""
     groups: dict[str, list[str]] = {}
     for label in labels:
         groups.setdefault(label_key(label), []).append(label)
@@ -83,13 +83,13 @@ def look_alikes(labels: Iterable[str]) -> Iterator[str]:
         if len(group) > 1:
             one, other = (json.dumps(label, ensure_ascii=False) for label in group[:2])
             yield (
-                f"the labels {', '.join(map(repr, group))} look alike and are learned as different classes; to make "
-                f"them one: --set {quote(f'data.label_names={{{one}={other}}}')}"
+                f"the labels {', '.join(map(repr, group))} look alike and are learned as different classes; to merge "
+                f"them: --set {quote(f'data.label_names={{{one}={other}}}')}"
             )
 
 
 def label_key(label: str) -> str:
-    """Return what labels that look alike have in common."""
+    """Return a key that labels share if they look alike."""
     if NUMBER.fullmatch(label):
         return str(float(label))
     visible = "".join(c for c in normalize("NFKC", label).casefold() if category(c) != "Cf")

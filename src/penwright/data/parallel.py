@@ -1,4 +1,4 @@
-"""Sentence pairs: two aligned files, a table with two columns, a TMX file, or a hub data set."""
+"""Sentence pairs from aligned files, tables with two columns, TMX files or hub data sets."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -9,10 +9,9 @@ import numpy as np
 
 from penwright.data.alignment import aligned, check_alignment
 from penwright.data.columns import names_in, pair_columns
-from penwright.data.examples import AS_FOUND, Cleaning, Columns, Corpus, Pair, Part, Reading
+from penwright.data.examples import DEFAULT_READING, Cleaning, Columns, Corpus, CorpusPart, Pair, ReadingOptions
 from penwright.data.files import SourceFile, examine_text
-from penwright.data.languages import side_name, side_names
-from penwright.data.paths import suffix_of, unzipped
+from penwright.data.paths import expand_archives, suffix_of
 from penwright.data.readers.bilingual import (
     bilingual_languages,
     bilingual_pairs,
@@ -23,29 +22,30 @@ from penwright.data.readers.bilingual import (
 from penwright.data.readers.hub import is_hub, open_hub
 from penwright.data.readers.tables import Table, delimited_table, has_tabs, is_table_file, open_table, select
 from penwright.data.report import count
-from penwright.data.rows import SHORT, RowKind, Rows, RowSource, common_rules, measured_rows, open_rows
+from penwright.data.rows import SHORT, RowKind, Rows, RowSource, common_rules, open_evaluation_rows, open_rows
 from penwright.data.sources import Rule
 from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_rows
 from penwright.errors import PenwrightError
+from penwright.languages import side_name, side_names
 
-MOST_HELD_OUT = 1000  # pairs, unless a fraction is asked for
+MOST_HELD_OUT = 1000  # pairs, unless the settings give a share
 
 
-def open_pairs(paths: Sequence[str | Path], reading: Reading = AS_FOUND) -> Corpus[Pair]:
-    """Pairs to learn translation from; no sentence of the held-out part stands on its side in the training part."""
+def open_pairs(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING) -> Corpus[Pair]:
+    """Open sentence pairs for training. No held-out sentence occurs on the same side of the training part."""
     return open_rows(PAIRS, paths, reading)
 
 
-def measured_pairs(paths: Sequence[str | Path], reading: Reading = AS_FOUND) -> Corpus[Pair]:
-    """Pairs to measure a model on: all of them, as they are, but for those with a blank side."""
-    return measured_rows(PAIRS, paths, reading)
+def open_evaluation_pairs(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING) -> Corpus[Pair]:
+    """Open sentence pairs for evaluation. Only unreadable pairs and pairs with a blank side are dropped."""
+    return open_evaluation_rows(PAIRS, paths, reading)
 
 
-def _sources(paths: Sequence[str], reading: Reading) -> list[RowSource]:
-    """What the paths hold: each table by itself, other files two by two."""
+def _sources(paths: Sequence[str], reading: ReadingOptions) -> list[RowSource]:
+    """Return the sources of these paths: one for each table, and one for every two other files."""
     columns = reading.columns
     sources, plain = [], []
-    for path in unzipped(paths):
+    for path in expand_archives(paths):
         if is_hub(path):
             sources.append(_from_table(open_hub(path), columns))
             continue
@@ -58,10 +58,11 @@ def _sources(paths: Sequence[str], reading: Reading) -> list[RowSource]:
             sources.append(_from_table(delimited_table(file, "\t", names_in(columns)), columns))
         else:
             plain.append(file)
-    return [*sources, *(_from_two(first, second, reading) for first, second in _two_by_two(plain))]
+    return [*sources, *(_from_two(first, second, reading) for first, second in _in_pairs(plain))]
 
 
 def _from_table(table: Table, columns: Columns) -> RowSource:
+    """Return the rows of a table as pairs."""
     chosen = pair_columns(table, columns)
     (source,), (target,) = chosen.places["source"], chosen.places["target"]
     names = table.columns[source], table.columns[target]
@@ -77,6 +78,7 @@ def _from_table(table: Table, columns: Columns) -> RowSource:
 
 
 def _from_bilingual(file: SourceFile, columns: Columns) -> RowSource:
+    """Return the pairs of a bilingual file such as TMX, in the languages that the settings name."""
     trained = {key: roles[0][0] for key, roles in columns.as_trained.items() if roles}
     asked = [columns.source or trained.get("source"), columns.target or trained.get("target")]
     names = bilingual_languages(file, *(None if name is None else str(name) for name in asked))
@@ -86,15 +88,15 @@ def _from_bilingual(file: SourceFile, columns: Columns) -> RowSource:
     return RowSource((file,), read, lambda i: f"{file.path} unit {i + 1:,}", choice, names, roles=roles)
 
 
-def _from_two(first: SourceFile, second: SourceFile, reading: Reading) -> RowSource:
-    """Read the lines of two files side by side, or the segments that have the same time or number."""
+def _from_two(first: SourceFile, second: SourceFile, reading: ReadingOptions) -> RowSource:
+    """Return the lines of two files as pairs, or their segments with the same time or number."""
     columns, are_segments = reading.columns, holds_segments(first) and first.format == second.format
     if not are_segments:
         check_alignment(first, second)
     sides = side_names(first.path, second.path)
     names = sides.names if sides and all(sides.names) else (side_name(first.path), side_name(second.path))
-    told = columns.source or columns.target
-    if told is None:
+    requested = columns.source or columns.target
+    if requested is None:
         is_swapped = sides is not None and sides.is_target_first
     else:
         endings = suffix_of(first.path)[1:], suffix_of(second.path)[1:]
@@ -111,16 +113,16 @@ def _from_two(first: SourceFile, second: SourceFile, reading: Reading) -> RowSou
     )
 
 
-def _two_by_two(files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, SourceFile]]:
-    """a.en a.de b.en b.de, or a.en b.en a.de b.de."""
+def _in_pairs(files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, SourceFile]]:
+    """Return the files in pairs. They are listed as a.en a.de b.en b.de, or as a.en b.en a.de b.de."""
     if len(files) == 1:
         raise PenwrightError(
-            f"{files[0].path} has no columns: give the file with the translations too (line by line), "
+            f"{files[0].path} has no columns: give a second file with its translations, line by line, "
             "or a table (.tsv, .csv, .jsonl, .tmx)"
         )
     if len(files) % 2:
         raise PenwrightError(
-            f"{len(files)} files cannot be put together two by two: {', '.join(file.path for file in files)}"
+            f"{len(files)} files cannot be paired, since their number is odd: {', '.join(file.path for file in files)}"
         )
     half = len(files) // 2
     suffixes = [suffix_of(file.path) for file in files]
@@ -130,6 +132,7 @@ def _two_by_two(files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, Sourc
 
 
 def _rules(rows: Rows, cleaning: Cleaning) -> list[Rule]:
+    """Return the common rules and, for pairs, the limit on the ratio of lengths."""
     rules, ratio = common_rules(rows, cleaning), cleaning.max_ratio
     if ratio is None:
         return rules
@@ -141,18 +144,21 @@ def _rules(rows: Rows, cleaning: Cleaning) -> list[Rule]:
     return [*rules, (f"one side more than {ratio:g} times as long as the other", lopsided)]
 
 
-def _hold_out(rows: Rows, keep: Mask, reading: Reading) -> Mask:
+def _hold_out(rows: Rows, keep: Mask, reading: ReadingOptions) -> Mask:
+    """Choose the pairs to hold out, by the hashes of their sources."""
     kept, fraction = int(keep.sum()), reading.held_out
     if len(np.unique(rows.first_hashes[keep])) < 2:
         raise PenwrightError(
-            f"{rows.files[0].path} has {count(kept, 'pair')} of a single source: too little to learn from and to "
-            "hold some out; give more, or files of your own as validation"
+            f"{rows.files[0].path} has {count(kept, 'pair')} of a single source sentence, so none can be "
+            "held out; add other pairs, or name held-out files with --validation"
         )
     wanted = kept * fraction if fraction is not None else min(kept * DEFAULT_FRACTION, MOST_HELD_OUT)
     return held_out_rows(rows.first_hashes, keep, round(wanted), reading.seed)
 
 
 def _leak_rule(rows: Rows, where: Rows, chosen: Mask) -> Rule:
+    """Return the rule that drops training pairs with a held-out source or target."""
+
     def leaks(_: Mask) -> Mask:
         sides = (rows.first_hashes, where.first_hashes), (rows.second_hashes, where.second_hashes)
         found = [np.isin(side, held_out[chosen]) for side, held_out in sides]
@@ -161,17 +167,20 @@ def _leak_rule(rows: Rows, where: Rows, chosen: Mask) -> Rule:
     return "source or target also held out", leaks
 
 
-def _same_sides(rows: Rows, keep: Mask, _: Reading) -> list[str]:
+def _identical_sides(rows: Rows, keep: Mask, _: ReadingOptions) -> list[str]:
+    """Return a note on pairs with identical sides."""
     same = int((keep & (rows.first_hashes == rows.second_hashes)).sum())
-    return [f"{count(same, 'pair')} with source and target alike"] if same else []
+    return [f"{count(same, 'pair')} with identical source and target"] if same else []
 
 
-def _part(rows: Rows, chosen: Mask) -> Part[Pair]:
+def _part(rows: Rows, chosen: Mask) -> CorpusPart[Pair]:
+    """Return the chosen rows as a part of a corpus."""
+
     def read() -> Iterator[Pair]:
         return map(Pair._make, rows.read(chosen))
 
     n_characters, n_bytes = int(rows.second_sizes[chosen].sum()), int(rows.second_bytes[chosen].sum())
-    return Part(read, int(chosen.sum()), n_characters, n_bytes)
+    return CorpusPart(read, int(chosen.sum()), n_characters, n_bytes)
 
 
 PAIRS = RowKind(
@@ -180,7 +189,7 @@ PAIRS = RowKind(
     chosen_by="their sources",
     sources=_sources,
     rules=_rules,
-    look=_same_sides,
+    look=_identical_sides,
     hold_out=_hold_out,
     leak_rule=_leak_rule,
     part=_part,

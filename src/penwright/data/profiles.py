@@ -1,4 +1,4 @@
-"""What the values of a table's columns look like: text, numbers, links, dates, identifiers, ..."""
+"""Profiles of the columns of a table: whether their values are text, numbers, links, dates, identifiers, ..."""
 
 import re
 from collections import Counter
@@ -10,12 +10,12 @@ from penwright.data.readers.grid import Row
 from penwright.data.readers.tables import Table
 from penwright.data.sources import Broken
 
-SAMPLE = 1000  # rows, at least, that are looked at
-MOST_ROWS = 50_000  # rows from which they are taken: files are often sorted by label
-MOSTLY = 0.9  # share of the values that make a column one of numbers, links, ...
+SAMPLE = 1000  # rows in a profile, at least, if the table has that many
+MOST_ROWS = 50_000  # rows from which they are sampled: files are often sorted by label
+MOSTLY = 0.9  # a column is not text if this share of its values is numbers, links, ...
 LONGEST_EXAMPLE = 40  # characters
 LONGEST_LABEL = 50  # characters
-MOST_CLASSES = 30  # that are called by numbers with fractions
+MOST_CLASSES = 30  # a column with more different fractional numbers is a scale
 TEXT, EMPTY, NUMBERS, IDENTIFIERS, LISTS = "text", "no values", "numbers", "identifiers", "lists"
 DATES = "dates or times"
 
@@ -46,6 +46,7 @@ _DATE_WORDS = _words("""
 
 
 def _is_date(value: str) -> bool:
+    """Return whether a value is a date or a time, with month and day names in many languages."""
     if len(value) > LONGEST_EXAMPLE or not any(map(str.isdecimal, value)):
         return False
     parts = [part.casefold() for part in _DATE_PARTS.findall(value)]
@@ -68,7 +69,7 @@ _TESTS: tuple[tuple[str, Callable[[str], object]], ...] = (
 
 
 def kind_of(value: str) -> str:
-    """Return what a value is: text, or something that is rarely meant to be learned as text."""
+    """Return the kind of a value: text, or something that is rarely used as training text."""
     for kind, matches in _TESTS:
         if matches(value):
             return kind
@@ -77,51 +78,54 @@ def kind_of(value: str) -> str:
 
 @dataclass(frozen=True)
 class Profile:
-    """One column of a table: its name, what most of its values are, and how they are distributed."""
+    """The profile of a column: its name, the kind of most of its values, and their distribution."""
 
     place: int  # from 0
     name: str
     kind: str
     n_rows: int  # in the sample
     values: frozenset[str]
-    lengths: tuple[int, ...]  # of the values in characters; 0 where there is none
+    lengths: tuple[int, ...]  # of the values in characters; 0 for blank ones
     example: str
-    is_boilerplate: bool  # all values begin alike
+    is_boilerplate: bool  # all values begin with the same text
 
     @property
     def n_characters(self) -> int:
+        """Number of characters in the sample."""
         return sum(self.lengths)
 
     @property
     def is_text(self) -> bool:
+        """True if the values are text."""
         return self.kind == TEXT
 
     @property
     def has_words(self) -> bool:
-        """Whether the values are text or dates in words, as a phrase book has them."""
+        """True if the values are text, or all of them are dates with words, as in a phrase book."""
         return self.is_text or (self.kind == DATES and all(map(_LONG_WORD.search, self.values)))
 
     @property
     def is_constant(self) -> bool:
+        """True if all values that are not blank are the same."""
         return len(self.values) == 1 and self.n_rows > 1
 
     @property
     def has_few_values(self) -> bool:
-        """Whether the values repeat as those of labels do."""
+        """True if the values repeat as often as labels do."""
         return 2 <= len(self.values) <= max(2, self.n_rows // 5) and len(self.values) < self.n_rows
 
     @property
     def are_labels(self) -> bool:
-        """Whether the values could be labels: few different ones, all short."""
+        """True if the values could be labels: few different ones, all short."""
         return self.has_few_values and max(map(len, self.values)) <= LONGEST_LABEL
 
     @property
     def is_scale(self) -> bool:
-        """Whether the values are measurements, such as 0.37, rather than names of classes."""
+        """True if the values are measurements, such as 0.37, rather than names of classes."""
         return self.kind == NUMBERS and len(self.values) > MOST_CLASSES and any(map(_FRACTION.search, self.values))
 
     def described(self) -> str:
-        """The column in words, with an example."""
+        """Return the column in words, with an example."""
         if self.kind == EMPTY:
             return f"'{self.name}' (no values)"
         if self.is_constant:
@@ -130,13 +134,16 @@ class Profile:
 
 
 def profiles_of(table: Table) -> list[Profile]:
-    """Look at rows from all over the beginning of a table, column by column."""
+    """Return a profile of each column, from rows sampled at equal distances."""
     rows = spread_rows(table)
     return [_profile(place, name, [row[place].strip() for row in rows]) for place, name in enumerate(table.columns)]
 
 
 def spread_rows(table: Table) -> list[Row]:
-    """Return rows at equal distances, without broken and blank ones: between SAMPLE and twice as many, or all."""
+    """Return rows at equal distances, without broken and blank ones.
+
+    They are between SAMPLE and twice as many, or all rows of a smaller table.
+    """
     stride = 1
     kept: list[Row | Broken] = []
     for number, row in enumerate(islice(table.rows(range(len(table.columns))), MOST_ROWS)):
@@ -148,6 +155,7 @@ def spread_rows(table: Table) -> list[Row]:
 
 
 def _profile(place: int, name: str, cells: Sequence[str]) -> Profile:
+    """Return the profile of a column with these cells."""
     filled = [cell for cell in cells if cell]
     values = frozenset(filled)
     kinds = Counter(map(kind_of, filled))
@@ -168,14 +176,15 @@ def _profile(place: int, name: str, cells: Sequence[str]) -> Profile:
 
 
 def _begin_alike(values: frozenset[str]) -> bool:
+    """Return whether the values share a beginning that makes up much of their text."""
     if len(values) < 5:
         return False
-    first, last = min(values), max(values)  # what these two share, all between them share
+    first, last = min(values), max(values)  # all values share the beginning that these two share
     shared = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
     return shared >= 10 and shared >= 0.4 * sum(map(len, values)) / len(values)
 
 
 def shortened(text: str, longest: int) -> str:
-    """Return the text on one line, cut where it is longer; control characters are shown as escapes."""
+    """Return the text on one line of at most `longest` characters, with control characters escaped."""
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text[: longest + 1])
     return line if len(line) <= longest else f"{line[: longest - 3]}..."

@@ -1,4 +1,4 @@
-"""The bytes of a file: temporary copies of pipes, of members of .zip archives and of extracted text; .gz unpacked."""
+"""The bytes of files, with .gz unpacked, and temporary copies of pipes, archive members and extracted text."""
 
 import atexit
 import gzip
@@ -24,7 +24,7 @@ _copies: dict[object, Path] = {}
 
 
 def stored_file(path: str | Path) -> Path:
-    """Return the file that holds the bytes of `path`: itself, or a copy of a pipe or of a member of an archive.
+    """Return the file with the bytes of `path`: the file itself, or a copy of a pipe or an archive member.
 
     A pipe can be read only once, so its copy is kept until the process ends.
     """
@@ -38,13 +38,13 @@ def stored_file(path: str | Path) -> Path:
 
 
 def state_of(path: Path) -> tuple[int, int]:
-    """Return what changes when the file changes: its size and its time of modification."""
+    """Return the size and the modification time of a file, which change when the file does."""
     status = path.stat()
     return status.st_size, status.st_mtime_ns
 
 
 def copy_once(key: object, name: str, blocks: Callable[[], Iterable[bytes]]) -> Path:
-    """Return a temporary file with these blocks; the same key gives the same file. `name` is for errors."""
+    """Return a temporary file with these blocks. The same key returns the same file. Errors call it `name`."""
     if key in _copies:
         return _copies[key]
     copy, size = _folder() / str(len(_copies)), 0
@@ -54,20 +54,20 @@ def copy_once(key: object, name: str, blocks: Callable[[], Iterable[bytes]]) -> 
                 size += len(block)
                 if size > MOST_COPIED:
                     raise PenwrightError(
-                        f"{name} holds more than {MOST_COPIED >> 30} GiB; save it as a file and give that"
+                        f"{name} has more than {MOST_COPIED >> 30} GiB; save it as a file and name that file"
                     )
                 file.write(block)
     except OSError as error:
         raise PenwrightError(
             f"{name} cannot be copied to {copy.parent}: {error.strerror or error}. "
-            "Set TMPDIR to a folder with room, or save it as a file and give that"
+            "Set TMPDIR to a folder with enough space, or save it as a file and name that file"
         ) from None
     _copies[key] = copy
     return copy
 
 
 def open_raw(path: str | Path) -> BufferedIOBase:
-    """Open the unpacked bytes of a file. The caller closes it and meets damage in a .gz file as OSError or EOFError."""
+    """Open the unpacked bytes of a file, which the caller closes. Reading a damaged .gz raises OSError or EOFError."""
     try:
         with open(path, "rb") as file:
             packed = file.read(2) == GZIP
@@ -77,31 +77,32 @@ def open_raw(path: str | Path) -> BufferedIOBase:
 
 
 def raw_blocks(path: Path, name: str, size: int = BLOCK) -> Iterator[bytes]:
-    """Yield the unpacked bytes of a file in blocks of this size; errors call it `name`."""
+    """Yield the unpacked bytes of a file in blocks of this size. Errors call it `name`."""
     try:
         with open_raw(path) as file:
             while block := file.read(size):
                 yield block
     except EOFError:
-        raise PenwrightError(f"{name} breaks off before its end (a cut-off .gz file); fetch or pack it again") from None
+        raise PenwrightError(f"{name} ends too early (a truncated .gz file); download or compress it again") from None
     except (gzip.BadGzipFile, zlib.error) as error:
-        raise PenwrightError(f"{name} is a damaged .gz file ({error}); fetch or pack it again") from None
+        raise PenwrightError(f"{name} is a damaged .gz file ({error}); download or compress it again") from None
     except OSError as error:
         raise PenwrightError(f"{name} cannot be read: {error.strerror or error}") from None
 
 
 def _is_pipe(path: Path) -> bool:
+    """Return whether the path is standard input, a pipe, a socket or a character device."""
     if str(path) == STANDARD_INPUT:
         return True
     try:
         mode = path.stat().st_mode
-    except OSError:  # what is wrong is said where the file is looked for
+    except OSError:  # existing_file() reports what is wrong
         return False
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode)
 
 
 def _blocks_of_pipe(path: Path) -> Iterator[bytes]:
-    """Yield what a pipe gives until its end. `-` is standard input."""
+    """Yield the content of a pipe. `-` is standard input."""
     if str(path) == STANDARD_INPUT and (sys.stdin is None or sys.stdin.isatty()):
         raise PenwrightError(f"{path} stands for standard input, which has no data; pipe the text in, or give a file")
     try:
@@ -114,7 +115,7 @@ def _blocks_of_pipe(path: Path) -> Iterator[bytes]:
 
 @cache
 def _folder() -> Path:
-    """Return this process's folder for copies, made private to its user and deleted when the process ends."""
+    """Return this process's folder for copies, private to its user and deleted when the process ends."""
     folder, owner = Path(tempfile.mkdtemp(prefix="penwright-")), os.getpid()
 
     def delete() -> None:

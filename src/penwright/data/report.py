@@ -1,4 +1,4 @@
-"""What was read, left out and held out, in words for a person and as a table for a program."""
+"""Reports on corpora: what was read, dropped and held out, in words and as JSON."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -7,7 +7,7 @@ from penwright.data.files import SourceFile
 from penwright.data.paths import STANDARD_INPUT
 from penwright.data.readers.formats import FORMATS, PLAIN
 
-SHOWN = 8  # files that are described one by one
+SHOWN = 8  # files that are described individually
 NAMES = {
     "parquet": "Parquet",
     "utf-8": "UTF-8",
@@ -26,18 +26,18 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Dropped:
-    """Examples left out for one reason."""
+    """The number of examples dropped for one reason."""
 
     reason: str
     count: int
-    first: str = ""  # where the first of them stands
+    first: str = ""  # where the first of them is
 
 
 @dataclass(frozen=True)
 class Report:
-    """What became of the files of a corpus."""
+    """The result of reading the files of a corpus."""
 
-    unit: str  # what an example is called: "pair"
+    unit: str  # the name of an example, such as "pair"
     files: tuple[SourceFile, ...]
     n_read: int
     n_kept: int
@@ -46,7 +46,7 @@ class Report:
     notes: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
-        """A few sentences that say it all."""
+        """Return the report in a few sentences."""
         shown = [describe(file) for file in self.files[:SHOWN]]
         if len(self.files) > SHOWN:
             rest = self.files[SHOWN:]
@@ -57,24 +57,24 @@ class Report:
         return [*shown, "; ".join([kept, *left_out]), *self.notes, self.split]
 
     def as_dict(self) -> dict[str, object]:
-        """All of it, ready for JSON."""
+        """Return the report as a dictionary, ready for JSON."""
         record = asdict(self) | {"text": self.lines()}
         for file in record["files"]:
-            del file["copy"]  # which is gone by then
+            del file["copy"]  # it no longer exists when the report is read
         return record
 
 
 def describe(file: SourceFile) -> str:
-    """A file in a line: its size, encoding, and what had to be put right."""
+    """Describe a file in one line: its size, encoding and corrections."""
     encoding = " and ".join(NAMES.get(each, each) for each in file.encoding.split("|"))
     encoding += ", line by line," if "|" in file.encoding else ""
     facts = [f"{file.n_bytes:,} bytes"]
     if file.format:
-        facts.append(FORMATS[file.format].what)
+        facts.append(FORMATS[file.format].description)
     if file.remark:
         facts.append(file.remark)
     if file.encoding and FORMATS.get(file.format, PLAIN).is_decoded:
-        facts.append(f"{encoding} by the look of its letters (else set the encoding)" if file.guessed else encoding)
+        facts.append(f"{encoding} guessed from its letters (if wrong, set the encoding)" if file.guessed else encoding)
     if file.n_lines:
         facts.append(count(file.n_lines, "line"))
     name = "standard input" if file.path == STANDARD_INPUT else file.path
@@ -82,7 +82,7 @@ def describe(file: SourceFile) -> str:
 
 
 def oddities(file: SourceFile) -> list[str]:
-    """What reading a file had to put right."""
+    """Return the corrections made while reading a file."""
     found = []
     if file.n_replaced:
         place = "" if file.first_replaced is None else f", the first at byte {file.first_replaced:,}"
@@ -97,12 +97,12 @@ def oddities(file: SourceFile) -> list[str]:
 
 
 def count(number: int, noun: str) -> str:
-    """A number with its noun: '1 pair', '29,000 pairs'."""
+    """Return a number with its noun: '1 pair', '29,000 pairs'."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def reasons(dropped: Sequence[Dropped]) -> str:
-    """Why nothing is left, for an error."""
+    """Return the reasons why no examples are left, for an error."""
     return "; ".join(f"{each.count:,} {each.reason}{_place(each)}" for each in dropped) or "there were none"
 
 

@@ -1,4 +1,4 @@
-"""Corpora of two-sided rows, which pairs and labelled texts both are: measured once, then chosen from with numpy."""
+"""Corpora of rows with two sides, such as pairs or labelled texts: measured once, then selected with NumPy."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penwright.data.examples import (
-    NOTHING_LEFT_OUT,
+    KEEP_ALL,
     Cleaning,
     Corpus,
+    CorpusPart,
     Example,
-    Part,
-    Reading,
+    ReadingOptions,
     fingerprint_of,
     only_held_out,
-    read_alike,
+    with_training_columns,
 )
 from penwright.data.report import Dropped, Report, count, reasons
 from penwright.data.sources import Broken, Rule, Source, Sources, broken_rules, leave_out, number_reason
@@ -30,35 +30,35 @@ from penwright.errors import PenwrightError
 TwoSides = tuple[str, str]
 RowSource = Source[TwoSides]
 Sizes = NDArray[np.uint32]
-SHORT = 30  # characters of a side whose ratio to the other says nothing
+SHORT = 30  # characters; if no side is longer, their ratio says nothing
 BATCH = 8192  # rows measured at a time
 
 
 @dataclass(frozen=True)
 class Rows(Sources[TwoSides]):
-    """All rows of some sources with their lengths and hashes: 33 bytes a row, however long its text is."""
+    """The lengths and hashes of all rows of some sources: 33 bytes per row, however long its text is."""
 
-    reasons: Mapping[str, int]  # why rows are broken
+    reasons: Mapping[str, int]  # why rows are broken, with the number of each reason
     first_hashes: Hashes
     second_hashes: Hashes
     first_sizes: Sizes  # characters
     second_sizes: Sizes
     first_bytes: Sizes  # in UTF-8
     second_bytes: Sizes
-    broken: NDArray[np.uint8]  # the number of the reason; 0 for a row that could be read
+    broken: NDArray[np.uint8]  # number of the reason; 0 for a readable row
 
     def __len__(self) -> int:
         return len(self.first_hashes)
 
     @cached_property
     def hashes(self) -> Hashes:
-        """Of both sides together."""
+        """The hashes of both sides together."""
         with np.errstate(over="ignore"):
             return self.first_hashes * np.uint64(0x9E3779B97F4A7C15) + self.second_hashes
 
 
 def measure(sources: Sequence[RowSource]) -> Rows:
-    """Read all rows once."""
+    """Read all rows once and return their lengths and hashes."""
     batches, counts, reasons = [], [], dict[str, int]()
     for source in sources:
         rows, n = source.read(), 0
@@ -75,6 +75,7 @@ def measure(sources: Sequence[RowSource]) -> Rows:
 
 
 def _measure(batch: Sequence[TwoSides | Broken | None], reasons: dict[str, int]) -> tuple[NDArray[np.generic], ...]:
+    """Return the columns of Rows for these rows: hashes, characters, bytes, and numbers of reasons."""
     first, second = zip(*(row if isinstance(row, tuple) else ("", "") for row in batch), strict=True)
     encoded = [[text.encode() for text in side] for side in (first, second)]
     return (
@@ -94,7 +95,7 @@ def _sizes(side: Iterable[str] | Iterable[bytes]) -> Sizes:
 
 
 def clean(rows: Rows, rules: Sequence[Rule], keep: Mask | None = None) -> tuple[Mask, list[Dropped]]:
-    """The rows that no rule leaves out, and what the rules, in their order, leave out."""
+    """Return the rows that pass all rules, and what each rule drops. Raises PenwrightError if no row is left."""
     keep = np.ones(len(rows), dtype=np.bool_) if keep is None else keep.copy()
     before = int(keep.sum())
     dropped = leave_out(rules, keep, rows.place)
@@ -104,7 +105,7 @@ def clean(rows: Rows, rules: Sequence[Rule], keep: Mask | None = None) -> tuple[
 
 
 def common_rules(rows: Rows, cleaning: Cleaning) -> list[Rule]:
-    """What pairs and labelled texts both must be."""
+    """Return the rules that apply both to pairs and to labelled texts."""
     most = cleaning.max_characters
     rules: list[Rule] = [
         *broken_rules(rows.broken, rows.reasons),
@@ -116,26 +117,28 @@ def common_rules(rows: Rows, cleaning: Cleaning) -> list[Rule]:
 
 @dataclass(frozen=True)
 class RowKind(Generic[Example]):
-    """What sets pairs and labelled texts apart."""
+    """The differences between kinds of rows: pairs and labelled texts."""
 
-    name: str  # in a fingerprint
-    unit: str  # what a row is called in a report
-    chosen_by: str  # whose hashes choose what is held out
-    sources: Callable[[Sequence[str], Reading], list[RowSource]]
-    rules: Callable[[Rows, Cleaning], list[Rule]]  # for rows that are left out
-    look: Callable[[Rows, Mask, Reading], list[str]]  # notes on those that stay; PenwrightError when they are no good
-    hold_out: Callable[[Rows, Mask, Reading], Mask]  # which of those that stay
-    leak_rule: Callable[[Rows, Rows, Mask], Rule]  # for rows to learn from that tell of the held-out ones
-    part: Callable[[Rows, Mask], Part[Example]]
+    name: str  # part of the fingerprint
+    unit: str  # the name of a row in reports
+    chosen_by: str  # what is hashed to choose the held-out rows
+    sources: Callable[[Sequence[str], ReadingOptions], list[RowSource]]
+    rules: Callable[[Rows, Cleaning], list[Rule]]  # which rows to drop
+    look: Callable[
+        [Rows, Mask, ReadingOptions], list[str]
+    ]  # notes on the kept rows; PenwrightError if they are unusable
+    hold_out: Callable[[Rows, Mask, ReadingOptions], Mask]  # which of the kept rows to hold out
+    leak_rule: Callable[[Rows, Rows, Mask], Rule]  # which training rows reveal held-out ones
+    part: Callable[[Rows, Mask], CorpusPart[Example]]
 
 
-def open_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: Reading) -> Corpus[Example]:
-    """Rows to learn from, and apart from them those of `reading.validation`, else a part chosen by hashes and seed."""
+def open_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: ReadingOptions) -> Corpus[Example]:
+    """Open rows for training. Hold out `reading.validation`, else a part chosen by hashes and seed."""
     rows = _read(kind, paths, reading)
     keep, dropped = clean(rows, kind.rules(rows, reading.cleaning))
     notes = kind.look(rows, keep, reading)
     if reading.validation:
-        where, chosen = _read_all(kind, reading.validation, read_alike(reading, rows.roles))
+        where, chosen = _read_all(kind, reading.validation, with_training_columns(reading, rows.roles))
         rest, files, how = keep, rows.files + where.files, "the validation files"
     else:
         where, chosen = rows, kind.hold_out(rows, keep, reading)
@@ -168,20 +171,24 @@ def open_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: Read
     )
 
 
-def measured_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: Reading) -> Corpus[Example]:
-    """Rows to measure a model on: all of them, as they are, but for those with a blank side."""
+def open_evaluation_rows(
+    kind: RowKind[Example], paths: Sequence[str | Path], reading: ReadingOptions
+) -> Corpus[Example]:
+    """Open rows for evaluation. Only unreadable rows and rows with a blank side are dropped."""
     rows, chosen = _read_all(kind, paths, reading)
     corpus = only_held_out(kind.part(rows, chosen), rows.files, kind.unit, rows.choices, rows.notes)
     names = {source.names for source in rows.each}
     return replace(corpus, names=names.pop() if len(names) == 1 else (), roles=rows.roles)
 
 
-def _read(kind: RowKind[Example], paths: Sequence[str | Path], reading: Reading) -> Rows:
+def _read(kind: RowKind[Example], paths: Sequence[str | Path], reading: ReadingOptions) -> Rows:
+    """Read and measure the rows of some paths."""
     if not paths:
-        raise PenwrightError("no files were given to learn from")
+        raise PenwrightError("no files are given; name at least one file, folder or hub data set")
     return measure(kind.sources(list(dict.fromkeys(map(str, paths))), reading))
 
 
-def _read_all(kind: RowKind[Example], paths: Sequence[str | Path], reading: Reading) -> tuple[Rows, Mask]:
+def _read_all(kind: RowKind[Example], paths: Sequence[str | Path], reading: ReadingOptions) -> tuple[Rows, Mask]:
+    """Read and measure the rows of some paths for evaluation; return which ones are usable."""
     rows = _read(kind, paths, reading)
-    return rows, clean(rows, kind.rules(rows, NOTHING_LEFT_OUT))[0]
+    return rows, clean(rows, kind.rules(rows, KEEP_ALL))[0]

@@ -1,4 +1,4 @@
-"""Which part of a corpus is held out: chosen by hashes of the content, so that it never depends on the order."""
+"""Held-out splits, chosen by hashes of the content, so that they do not depend on its order."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -10,12 +10,12 @@ Hashes = NDArray[np.uint64]
 Mask = NDArray[np.bool_]
 
 DEFAULT_FRACTION = 0.1
-TOO_MANY = 2  # times the rows that are wanted
-ENOUGH_FOR_ONE = 0.3  # of a row of a class that the wanted share comes to: 3 rows of which a tenth is held out
+TOO_MANY = 2  # a choice of more than this many times the wanted rows is discarded
+ENOUGH_FOR_ONE = 0.3  # a class whose share is this part of a row has one held out: 3 rows at 10 %
 
 
 def shuffled(hashes: Hashes, seed: int) -> Hashes:
-    """Another hash of each hash, different for every seed (the finalizer of splitmix64)."""
+    """Return another hash for each hash, different for every seed (the finalizer of splitmix64)."""
     with np.errstate(over="ignore"):
         mixed = hashes + np.uint64((seed * 0x9E3779B97F4A7C15 + 0x632BE59BD9B4E019) % 2**64)
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -24,7 +24,7 @@ def shuffled(hashes: Hashes, seed: int) -> Hashes:
 
 
 def repeats(hashes: Hashes, keep: Mask) -> Mask:
-    """All kept ones but the first of each hash."""
+    """Return which kept items repeat the hash of an earlier one."""
     kept = np.flatnonzero(keep)
     found = keep.copy()
     found[kept[np.unique(hashes[kept], return_index=True)[1]]] = False
@@ -32,7 +32,10 @@ def repeats(hashes: Hashes, keep: Mask) -> Mask:
 
 
 def held_out_rows(keys: Hashes, keep: Mask, wanted: int, seed: int) -> Mask:
-    """About this many kept rows, at least one; rows with the same key go together, but not if they are too many."""
+    """Choose about `wanted` kept rows, at least one.
+
+    Rows with the same key stay together. If a large group makes them too many, other groups are chosen.
+    """
     order = shuffled(keys, seed)
     among = order[keep]
     wanted = min(max(1, wanted), len(among))
@@ -44,9 +47,10 @@ def held_out_rows(keys: Hashes, keep: Mask, wanted: int, seed: int) -> Mask:
 
 
 def held_out_of_classes(keys: Hashes, classes: Hashes, keep: Mask, wanted: int, seed: int) -> Mask:
-    """The same share of each class; of those too rare for a row of their own, about as many as their shares come to.
+    """Choose the same share of each class.
 
-    No class loses its last row: those of one key stay in training.
+    Classes too rare to lose a row of their own are pooled, and together lose about their share. No class loses its
+    last row: a class with only one text stays in training.
     """
     _, first = np.unique(np.stack([classes[keep], keys[keep]]), axis=1, return_index=True)
     among = np.flatnonzero(keep)[first]  # each text of each class once
@@ -71,34 +75,34 @@ def held_out_of_classes(keys: Hashes, classes: Hashes, keep: Mask, wanted: int, 
 
 
 def held_out_documents(hashes: Hashes, sizes: NDArray[np.int64], wanted: int, seed: int) -> Mask:
-    """Whole documents in the order of their hashes until these many characters; at least one, and never all.
+    """Choose whole documents of up to `wanted` characters, in the order of their hashes; at least one, never all.
 
-    Equal ones go together.
+    Equal documents stay together.
     """
     unique, which = np.unique(hashes, return_inverse=True)
-    sizes = np.bincount(which, weights=sizes).astype(np.int64)  # of all that are equal
+    sizes = np.bincount(which, weights=sizes).astype(np.int64)  # total size of equal documents
     chosen, total = np.zeros(len(unique), dtype=bool), 0
     for document in np.argsort(shuffled(unique, seed), kind="stable")[:-1].tolist():
         if total + sizes[document] <= wanted:
             chosen[document], total = True, total + int(sizes[document])
         elif total:
-            break  # going on to smaller ones would hold out no long ones
+            break  # skipping to smaller documents would never hold out long ones
     if not total:
         chosen[np.argmin(sizes)] = True
     return chosen[which]
 
 
 class Cut(NamedTuple):
-    """A place in a text."""
+    """A position in a text, in characters and in bytes."""
 
     characters: int
     n_bytes: int  # in UTF-8
 
 
 def tail_start(chunks: Iterable[str], n_characters: int, fraction: float) -> Cut:
-    """Where the last part of a document begins: at the first line start at or after its share of the characters.
+    """Return where the last `fraction` of a document begins, moved forward to the start of a line.
 
-    Without one before the middle of that part, in the middle of a line.
+    If no line starts in the first half of that part, it begins in the middle of a line.
     """
     position = min(max(1, int(n_characters * (1 - fraction))), n_characters)
     latest = position + (n_characters - position) // 2

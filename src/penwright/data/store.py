@@ -1,4 +1,4 @@
-"""Tokens on disk: ragged columns in memory-mapped files, found again by a key of all they were made of."""
+"""Token stores: ragged columns in memory-mapped files, cached under a key of all that they were made from."""
 
 import hashlib
 import json
@@ -16,11 +16,11 @@ from numpy.typing import DTypeLike
 from penwright.errors import PenwrightError
 from penwright.storage import MOST_IN_SMALL, read_json
 
-FORMAT_VERSION = 2  # 1 had no checksum of store.json
+FORMAT_VERSION = 2  # version 1 had no checksum of store.json
 
 
 class ColumnSummary(TypedDict):
-    """What store.json says of a column."""
+    """The entry of a column in store.json."""
 
     dtype: str
     n_tokens: int
@@ -29,9 +29,9 @@ class ColumnSummary(TypedDict):
 
 @dataclass(frozen=True)
 class Column:
-    """The token ids of one text per row, without special tokens: column[row] is an array of ids."""
+    """The token ids of one text per row, without special tokens. `column[row]` is an array of ids."""
 
-    tokens: UInt[np.ndarray, " tokens"]  # those of all rows, one after another
+    tokens: UInt[np.ndarray, " tokens"]  # of all rows, concatenated
     offsets: Int64[np.ndarray, " offsets"]  # row i is tokens[offsets[i] : offsets[i + 1]]
     n_bytes: int  # of the texts in UTF-8
 
@@ -45,12 +45,13 @@ class Column:
 
     @cached_property
     def lengths(self) -> Int64[np.ndarray, " rows"]:
+        """Number of tokens in each row."""
         return np.diff(self.offsets)
 
 
 @dataclass(frozen=True)
 class TokenStore:
-    """A folder of columns with the same number of rows; `key` says what they were made of."""
+    """A folder of columns with the same number of rows. `key` identifies what they were made from."""
 
     folder: Path
     key: str
@@ -63,39 +64,42 @@ class TokenStore:
         return self.n_rows
 
     def column(self, name: str) -> Column:
+        """Return the column with this name."""
         return self.columns[name]
 
     def n_tokens(self, column: str) -> int:
+        """Return the number of tokens in a column."""
         return len(self.columns[column].tokens)
 
     def n_bytes(self, column: str) -> int:
+        """Return the size of the texts of a column, in UTF-8 bytes."""
         return self.columns[column].n_bytes
 
     def verify(self) -> None:
-        """Read every file and raise PenwrightError for one that has changed; opening checks only the sizes."""
+        """Read every file, and raise PenwrightError if one has changed. Opening a store checks only sizes."""
         for name, expected in self.hashes.items():
             with (self.folder / name).open("rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != expected:
-                    raise PenwrightError(f"{self.folder / name} is damaged; delete {self.folder}, and it is made anew")
+                    raise PenwrightError(f"{self.folder / name} is damaged; delete {self.folder} to rebuild it")
 
 
 def store_key(*parts: str) -> str:
-    """A name for a store from all it depends on: the hashes of the corpus and of the tokenizer, settings and so on."""
+    """Return the name of a store: a hash of all it depends on, such as corpus, tokenizer and settings."""
     return hashlib.sha256(json.dumps([FORMAT_VERSION, *parts]).encode("utf-8")).hexdigest()
 
 
 def checksum(manifest: Mapping[str, object]) -> str:
-    """The SHA-256 of what store.json says, its own checksum left out."""
+    """Return the SHA-256 of the content of store.json, except for its own checksum."""
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode("utf-8")).hexdigest()
 
 
 def cached_store(cache_folder: Path, key: str, build: Callable[[Path], object]) -> TokenStore:
-    """Open the store of this key; if it is missing or damaged, `build` writes it to the folder it is given."""
+    """Open the store with this key. If it is missing or damaged, `build` first writes it to the given folder."""
     folder = cache_folder / key
-    if folder.exists():  # else another process may be making it just now
+    if folder.exists():  # if not, another process may be building it right now
         try:
             store = open_store(folder)
-            if store.key == key:  # else a folder with a wrong name
+            if store.key == key:  # if not, the folder has a wrong name
                 store.verify()
                 return store
             shutil.rmtree(folder, ignore_errors=True)
@@ -106,21 +110,21 @@ def cached_store(cache_folder: Path, key: str, build: Callable[[Path], object]) 
 
 
 def open_store(folder: Path) -> TokenStore:
-    """Map the files into memory; raises PenwrightError when some are missing, damaged or of another version."""
+    """Map a store into memory. Raises PenwrightError if files are missing, damaged or of another version."""
     try:
         manifest = read_json(folder / "store.json", MOST_IN_SMALL)
         if manifest["version"] != FORMAT_VERSION:
             raise PenwrightError(
                 f"the token store {folder} has format {manifest['version']}, not {FORMAT_VERSION}; "
-                "delete it, and it is made anew"
+                "delete it to rebuild it"
             )
         if manifest.pop("checksum") != checksum(manifest):
-            raise PenwrightError(f"{folder / 'store.json'} is damaged; delete {folder}, and it is made anew")
+            raise PenwrightError(f"{folder / 'store.json'} is damaged; delete {folder} to rebuild it")
         for name, file in manifest["files"].items():
             if (folder / name).stat().st_size != file["size"]:
                 raise PenwrightError(
                     f"{folder / name} is damaged: it does not have {file['size']:,} bytes; "
-                    f"delete {folder}, and it is made anew"
+                    f"delete {folder} to rebuild it"
                 )
         return TokenStore(
             folder=folder,
@@ -131,7 +135,7 @@ def open_store(folder: Path) -> TokenStore:
             hashes={name: file["sha256"] for name, file in manifest["files"].items()},
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise PenwrightError(f"{folder} holds no complete token store: {error}") from error
+        raise PenwrightError(f"{folder} is not a complete token store: {error}") from error
 
 
 def _open_column(folder: Path, name: str, summary: ColumnSummary) -> Column:
@@ -140,18 +144,21 @@ def _open_column(folder: Path, name: str, summary: ColumnSummary) -> Column:
 
 
 def _map(path: Path, dtype: DTypeLike) -> np.ndarray:
-    if path.stat().st_size == 0:  # nothing that could be mapped
+    if path.stat().st_size == 0:  # an empty file cannot be mapped
         return np.empty(0, dtype=dtype)
     return np.memmap(path, dtype=dtype, mode="r")
 
 
 def tokens_file(column: str) -> str:
+    """Return the name of the file with the tokens of a column."""
     return f"{column}.tokens.bin"
 
 
 def offsets_file(column: str) -> str:
+    """Return the name of the file with the offsets of a column."""
     return f"{column}.offsets.bin"
 
 
 def labels_file(column: str) -> str:
+    """Return the name of the file with a column of labels."""
     return f"{column}.labels.bin"

@@ -1,4 +1,4 @@
-"""Writes a token store as a stream, in constant memory; it appears complete or not at all."""
+"""Writer of token stores: streams rows in constant memory. A store appears complete or not at all."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ from penwright.errors import PenwrightError
 from penwright.tokenizers import Tokenizer
 
 Cell = str | Iterable[str] | int
-"""A text; a text too long for memory, in chunks, whose tokens are put one after another; or a label."""
+"""A text; the chunks of a text too long for memory, whose tokens are concatenated; or a label id."""
 
 _BATCH_CHARACTERS = 1 << 20
 _DAY = 86_400.0
@@ -40,9 +40,9 @@ def write_store(
     key: str,
     labels: Sequence[str] = (),
 ) -> TokenStore:
-    """Write rows of texts, one for each of `columns`, followed by integers, one for each of `labels`.
+    """Write a token store. A row has a text for each of `columns`, then an integer for each of `labels`.
 
-    The folder appears when all of it is on disk. Raises PenwrightError when it cannot be written.
+    The folder appears only when everything is on disk. Raises PenwrightError if it cannot be written.
     """
     with _complete_or_absent(folder, key) as unfinished, ExitStack() as files:
         text_columns = {name: _TextColumn(unfinished, name, tokenizer, files) for name in columns}
@@ -90,7 +90,7 @@ class _File:
 
 
 class _TextColumn:
-    """Tokenizes the texts in batches, so that the tokenizer works on many of them at once."""
+    """A writer of a text column. It tokenizes many texts at once."""
 
     def __init__(self, folder: Path, name: str, tokenizer: Tokenizer, files: ExitStack) -> None:
         self._tokenizer = tokenizer
@@ -99,18 +99,18 @@ class _TextColumn:
         self._offsets.write(np.zeros(1, np.int64).tobytes())
         self._n_tokens = self._n_bytes = 0
         self._chunks: list[str] = []
-        self._row_ends: list[int] = []  # how many of the chunks belong to this row and those before it
+        self._row_ends: list[int] = []  # for each row, the number of chunks up to its end
         self._n_waiting = 0
 
     def add(self, cell: Cell) -> None:
-        assert not isinstance(cell, int), "a text was expected, not a label"
+        assert not isinstance(cell, int), "expected a text, not a label"
         for chunk in [cell] if isinstance(cell, str) else cell:
             self._chunks.append(chunk)
             self._n_waiting += len(chunk)
             if self._n_waiting >= _BATCH_CHARACTERS:
                 self._flush()
         self._row_ends.append(len(self._chunks))
-        self._n_waiting += 1  # so that empty texts are not kept waiting without end
+        self._n_waiting += 1  # so that empty texts do not pile up
 
     def finish(self) -> tuple[_File, ...]:
         self._flush()
@@ -133,11 +133,13 @@ class _TextColumn:
 
 
 class _LabelColumn:
+    """A writer of a column of label ids."""
+
     def __init__(self, folder: Path, name: str, files: ExitStack) -> None:
         self._file = _File(folder / labels_file(name), files)
 
     def add(self, cell: Cell) -> None:
-        assert isinstance(cell, int), "a label was expected, not a text"
+        assert isinstance(cell, int), "expected a label, not a text"
         self._file.write(np.int32(cell).tobytes())
 
     def finish(self) -> tuple[_File, ...]:
@@ -147,7 +149,7 @@ class _LabelColumn:
 
 @contextmanager
 def _complete_or_absent(folder: Path, key: str) -> Iterator[Path]:
-    """A new folder that gets its name when all is well, and is gone otherwise; only SIGKILL can leave it behind."""
+    """Yield a temporary folder. It is renamed to `folder` on success and deleted on failure, except after SIGKILL."""
     unfinished = folder.with_name(f"{folder.name}.tmp-{os.getpid()}")
     try:
         _remove_abandoned(folder)
@@ -164,23 +166,24 @@ def _complete_or_absent(folder: Path, key: str) -> Iterator[Path]:
 
 
 def _rename(unfinished: Path, folder: Path, key: str) -> None:
+    """Rename the finished folder, unless another process has already written the same store."""
     try:
         unfinished.replace(folder)
     except OSError:
         if not folder.is_dir() or open_store(folder).key != key:
             raise
-        # Otherwise another process was first with the same tokens.
 
 
 def _remove_abandoned(folder: Path) -> None:
+    """Delete temporary folders that are more than a day old."""
     for abandoned in folder.parent.glob(f"{folder.name}.tmp-*"):
-        with suppress(FileNotFoundError):  # its process has finished in this moment
+        with suppress(FileNotFoundError):  # its process may rename it at this moment
             if time.time() - abandoned.stat().st_mtime > _DAY:
                 shutil.rmtree(abandoned, ignore_errors=True)
 
 
 def _sync_folder(folder: Path) -> None:
-    """Without this a power cut can lose the names of files that are safely on disk."""
+    """Flush a folder to disk. Without this, a power cut can lose the names of files whose content is safe."""
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Running text as a corpus: which documents stay, and which of them, or which end of each, is held out."""
+"""Corpora of running text: which documents are kept, and which of them, or the end of each, are held out."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -7,40 +7,40 @@ from pathlib import Path
 
 import numpy as np
 
-from penwright.data.documents import Documents, Span, open_documents
+from penwright.data.documents import Documents, TextSlice, open_documents
 from penwright.data.examples import (
-    AS_FOUND,
-    NOTHING_LEFT_OUT,
+    DEFAULT_READING,
+    KEEP_ALL,
     Cleaning,
     Corpus,
+    CorpusPart,
     Document,
-    Part,
-    Reading,
+    ReadingOptions,
     fingerprint_of,
     only_held_out,
-    read_alike,
+    with_training_columns,
 )
 from penwright.data.report import Dropped, Report, count, reasons
 from penwright.data.sources import Rule, broken_rules, leave_out
 from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_documents, repeats, tail_start
 from penwright.errors import PenwrightError
 
-MANY = 20  # different documents of which whole ones are held out; of fewer, or of very long ones, the end of each
-ENOUGH = 0.5  # of what is to be held out
-MOST_HELD_OUT = 500_000  # characters, unless a fraction is asked for
-Parts = tuple[Part[Document], Part[Document]]
+MANY = 20  # with this many different documents, whole ones are held out; else the end of each
+ENOUGH = 0.5  # share of the wanted characters that whole documents must reach
+MOST_HELD_OUT = 500_000  # characters, unless the settings give a share
+Parts = tuple[CorpusPart[Document], CorpusPart[Document]]
 
 
-def open_text(paths: Sequence[str | Path], reading: Reading = AS_FOUND) -> Corpus[Document]:
-    """Documents to learn from; held out are those of `reading.validation`, else a part chosen by size and seed."""
+def open_text(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING) -> Corpus[Document]:
+    """Open documents for training. Hold out `reading.validation`, else a part chosen by size and seed."""
     training = open_documents(paths, reading.encoding, reading.columns)
-    alike = read_alike(reading, training.roles).columns
+    alike = with_training_columns(reading, training.roles).columns
     own = open_documents(reading.validation, reading.encoding, alike) if reading.validation else None
-    keep, dropped = _clean(training, own, reading.cleaning)
+    keep, dropped = _kept_documents(training, own, reading.cleaning)
     whole = _whole_documents(training, keep, reading) if own is None else None
     if own is not None:
-        valid, _ = _clean(own, None, NOTHING_LEFT_OUT)
-        parts, split = (training.part(keep), own.part(valid)), _own_files(own.part(valid))
+        valid, _ = _kept_documents(own, None, KEEP_ALL)
+        parts, split = (training.part(keep), own.part(valid)), _describe_validation(own.part(valid))
     else:
         parts, split = whole or _tails(training, keep, reading.held_out)
     files, choices = training.files + (own.files if own else ()), training.choices + (own.choices if own else ())
@@ -67,16 +67,16 @@ def open_text(paths: Sequence[str | Path], reading: Reading = AS_FOUND) -> Corpu
     return Corpus(*parts, files, fingerprint, report, roles=training.roles)
 
 
-def measured_text(paths: Sequence[str | Path], reading: Reading = AS_FOUND) -> Corpus[Document]:
-    """Documents to measure a model on: all of them, as they are."""
+def open_evaluation_text(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING) -> Corpus[Document]:
+    """Open documents for evaluation. Only blank and unreadable ones are dropped."""
     documents = open_documents(paths, reading.encoding, reading.columns)
-    keep, _ = _clean(documents, None, NOTHING_LEFT_OUT)
+    keep, _ = _kept_documents(documents, None, KEEP_ALL)
     corpus = only_held_out(documents.part(keep), documents.files, "document", documents.choices, documents.notes)
     return replace(corpus, roles=documents.roles)
 
 
-def _clean(documents: Documents, held_out: Documents | None, cleaning: Cleaning) -> tuple[Mask, list[Dropped]]:
-    """Which documents stay, and how many do not for which reason; those also held out do not."""
+def _kept_documents(documents: Documents, held_out: Documents | None, cleaning: Cleaning) -> tuple[Mask, list[Dropped]]:
+    """Return which documents are kept, and what was dropped. Documents that are also in `held_out` are dropped."""
     keep = np.ones(len(documents.hashes), dtype=np.bool_)
     rules: list[Rule] = [
         *broken_rules(-documents.characters, documents.reasons),
@@ -91,6 +91,7 @@ def _clean(documents: Documents, held_out: Documents | None, cleaning: Cleaning)
 
 
 def _also_in(documents: Documents, held_out: Documents | None) -> Mask:
+    """Return which documents are also held out."""
     return np.isin(documents.hashes, np.zeros(0, dtype=np.uint64) if held_out is None else held_out.hashes)
 
 
@@ -98,8 +99,8 @@ def _are_many(documents: Documents, keep: Mask) -> bool:
     return len(np.unique(documents.hashes[keep])) >= MANY
 
 
-def _whole_documents(documents: Documents, keep: Mask, reading: Reading) -> tuple[Parts, str] | None:
-    """None of few, nor where less than half of what is wanted comes together, since those that follow are too long."""
+def _whole_documents(documents: Documents, keep: Mask, reading: ReadingOptions) -> tuple[Parts, str] | None:
+    """Hold out whole documents. Return None if there are few, or if they cover under half of the wanted characters."""
     if not _are_many(documents, keep):
         return None
     kept = np.flatnonzero(keep)
@@ -111,12 +112,14 @@ def _whole_documents(documents: Documents, keep: Mask, reading: Reading) -> tupl
         return None
     parts = documents.part(keep & ~chosen), documents.part(chosen)
     split = (
-        f"held out: {count(len(parts[1]), 'whole document')} of {len(kept):,}, {_size(*parts)}, by seed {reading.seed}"
+        f"held out: {count(len(parts[1]), 'whole document')} of {len(kept):,}, {_describe_size(*parts)}, "
+        f"by seed {reading.seed}"
     )
     return parts, split
 
 
 def _tails(documents: Documents, keep: Mask, fraction: float | None) -> tuple[Parts, str]:
+    """Hold out the end of each document."""
     total = int(documents.characters[keep].sum())
     share = _wanted(total, fraction) / total if fraction is None else fraction
     sizes = documents.characters[keep].tolist()
@@ -128,37 +131,39 @@ def _tails(documents: Documents, keep: Mask, fraction: float | None) -> tuple[Pa
         remarks = "".join(f". {remark}" for remark in documents.notes)
         size = count(total, "character")
         raise PenwrightError(
-            f"{documents.files[0].path}: {size} in all, too little to learn from and to hold some out; "
-            f"give at least some thousand characters{remarks}"
+            f"{documents.files[0].path}: {size} in total, too few to hold some out; "
+            f"give at least a few thousand characters{remarks}"
         )
 
     def heads() -> Iterator[Document]:
         for (name, chunks), cut in zip(documents.read(keep), cuts, strict=True):
-            yield Document(name, Span(chunks.__iter__, 0, cut.characters))
+            yield Document(name, TextSlice(chunks.__iter__, 0, cut.characters))
 
     def ends() -> Iterator[Document]:
         for (name, chunks), cut in compress(zip(documents.read(keep), cuts, strict=True), tails):
-            yield Document(name, Span(chunks.__iter__, cut.characters))
+            yield Document(name, TextSlice(chunks.__iter__, cut.characters))
 
     in_heads, bytes_in_heads = (sum(column) for column in zip(*cuts, strict=True))
-    training = Part(heads, len(cuts), in_heads, bytes_in_heads)
-    held_out = Part(ends, sum(tails), total - in_heads, int(documents.n_bytes[keep].sum()) - bytes_in_heads)
+    training = CorpusPart(heads, len(cuts), in_heads, bytes_in_heads)
+    held_out = CorpusPart(ends, sum(tails), total - in_heads, int(documents.n_bytes[keep].sum()) - bytes_in_heads)
     which = "the document" if len(sizes) == 1 else f"each of {len(sizes)} documents"
     return (
         training,
         held_out,
-    ), f"held out: the end of {which}, {_size(training, held_out)}, cut at a line start where there is one"
+    ), f"held out: the end of {which}, {_describe_size(training, held_out)}, cut at the start of a line where possible"
 
 
 def _wanted(total: int, fraction: float | None) -> int:
-    """Characters to hold out: a tenth, but no more than are needed to measure well, unless told."""
+    """Return the number of characters to hold out: the given share, else a tenth, but at most MOST_HELD_OUT."""
     return int(total * fraction) if fraction is not None else min(int(total * DEFAULT_FRACTION), MOST_HELD_OUT)
 
 
-def _own_files(part: Part[Document]) -> str:
+def _describe_validation(part: CorpusPart[Document]) -> str:
+    """Describe held-out documents from validation files."""
     return f"held out: the validation files, {count(len(part), 'document')} of {part.n_characters:,} characters"
 
 
-def _size(training: Part[Document], held_out: Part[Document]) -> str:
+def _describe_size(training: CorpusPart[Document], held_out: CorpusPart[Document]) -> str:
+    """Describe the size of the held-out part, with its share of all characters."""
     share = held_out.n_characters / (training.n_characters + held_out.n_characters)
     return f"{held_out.n_characters:,} characters ({100 * share:.3g} %)"

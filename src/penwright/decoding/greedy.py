@@ -1,14 +1,14 @@
-"""Greedy search: what beam search finds with one beam, written token by token as generate() does."""
+"""Greedy search: beam search with a single beam, run through `generate()`."""
 
 from collections.abc import Sequence
 from itertools import accumulate
 
-from penwright.decoding.choosing.largest import Choosing
-from penwright.decoding.choosing.sampling import Sampling
-from penwright.decoding.choosing.spelled import SpelledRows
-from penwright.decoding.decodable import Decodable
-from penwright.decoding.generate import generate
+from penwright.decoding.batches import Decodable
+from penwright.decoding.generation_loop import generate
 from penwright.decoding.hypotheses import BeamSettings, Hypothesis, Wanted, hypothesis_of
+from penwright.decoding.sampling.sampler import Sampling
+from penwright.decoding.sampling.topk import TokenSelector
+from penwright.decoding.sampling.utf8_rows import Utf8Rows
 
 
 def greedy_search(
@@ -17,12 +17,13 @@ def greedy_search(
     settings: BeamSettings,
     *,
     end_id: int,
-    choosing: Choosing,
+    choosing: TokenSelector,
     wanted: Wanted | None = None,
 ) -> list[list[Hypothesis]]:
-    """The one hypothesis of each row of the model, of the likeliest tokens; `limits` are their longest lengths.
+    """Return one hypothesis for each row of the model, taking the likeliest token at each step.
 
-    A sentence that is not `wanted` any more ends at the next step, with what there is of it.
+    `limits` are the maximum lengths, end token included. A sentence for which `wanted` returns False ends at the next
+    step with the tokens that it has.
     """
     tokens: list[list[int]] = [[] for _ in limits]
     log_probs: list[list[float]] = [[] for _ in limits]
@@ -38,16 +39,16 @@ def greedy_search(
         end_id=end_id,
         max_new_tokens=max(limits),
         should_stop=is_over,
-        constraint=SpelledRows(choosing.spelling, limits, choosing.choose),
+        constraint=Utf8Rows(choosing.spelling, limits, choosing.choose),
     )
     for step in steps:
         for row, token, log_prob in zip(step.rows, step.tokens, step.log_probs, strict=True):
             tokens[row].append(token)
             log_probs[row].append(log_prob)
             ended[row] = token == end_id
-    sums = [list(accumulate(each)) for each in log_probs]
+    sums = [list(accumulate(row_log_probs)) for row_log_probs in log_probs]
     penalty = settings.length_penalty
     return [
-        [hypothesis_of(written, so_far, len(written), so_far[-1], over, penalty)]
-        for written, so_far, over in zip(tokens, sums, ended, strict=True)
+        [hypothesis_of(row_tokens, row_sums, len(row_tokens), row_sums[-1], has_ended, penalty)]
+        for row_tokens, row_sums, has_ended in zip(tokens, sums, ended, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""Token sequences of different lengths side by side: which go together, and how they are filled up."""
+"""Batches of token sequences of different lengths: grouping by length, and padding."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -10,14 +10,14 @@ from torch import Tensor
 
 
 class Padded(NamedTuple):
-    """Rows of different lengths, with fillers on the right."""
+    """Rows of different lengths, padded on the right."""
 
     tokens: Int[Tensor, "rows width"]
     padding: Bool[Tensor, "rows width"]  # True at real tokens
 
 
 def right_padded(rows: Sequence[Sequence[int]], device: torch.device, width: int = 0) -> Padded:
-    """The rows side by side, as wide as the longest or wider; fillers are token 0, which no mask lets through."""
+    """Pad rows on the right, to the longest one or to `width`; padding is token 0, which masks hide."""
     lengths = np.array([len(row) for row in rows])
     padding = np.arange(max(width, lengths.max())) < lengths[:, None]
     tokens = np.zeros(padding.shape, dtype=np.int64)
@@ -26,7 +26,10 @@ def right_padded(rows: Sequence[Sequence[int]], device: torch.device, width: int
 
 
 def batches_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Numbers of sequences of like length, at most max_tokens a batch with padding; one sequence is never too many."""
+    """Yield batches of the indices of sequences of similar length, each at most max_tokens with padding.
+
+    A sequence that is longer than max_tokens gets a batch of its own.
+    """
     batch: list[int] = []
     for number in sorted(range(len(lengths)), key=lengths.__getitem__):
         if batch and (len(batch) + 1) * lengths[number] > max_tokens:

@@ -1,1 +1,1 @@
-"""How good a model is: on the whole held-out part, beside a baseline that any model must beat."""
+"""Evaluation of models on held-out data, with baselines that any model must beat."""

@@ -1,34 +1,97 @@
-"""Accuracy, macro-F1 and surprise of predicted labels."""
+"""Scores of predicted labels, and the calibration of their probabilities."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
+import torch
 from jaxtyping import Float, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from penwright.evaluation.perplexity import Surprise
+from penwright.data.batches import LabelledBatch
+from penwright.decoding.batches import evaluating
+from penwright.evaluation.perplexity import NegativeLogLikelihood
 from penwright.evaluation.scores import Score
+from penwright.model.encoder_only import EncoderOnly
 
 Counts = NDArray[np.int64]
 
 
-def classified(log_probs: Float[Tensor, "texts n_labels"], labels: Int64[Tensor, " texts"]) -> tuple[Counts, Surprise]:
-    """How often each true label (row) was given each label (column), and the surprise at the true ones."""
+def confusion_and_nll(
+    log_probs: Float[Tensor, "texts n_labels"], labels: Int64[Tensor, " texts"]
+) -> tuple[Counts, NegativeLogLikelihood]:
+    """Return the confusion matrix and the total negative log-likelihood of the true labels.
+
+    Rows of the matrix are true labels, columns are predicted ones.
+    """
     counts = np.zeros((log_probs.shape[1], log_probs.shape[1]), dtype=np.int64)
     np.add.at(counts, (labels.numpy(), log_probs.argmax(-1).numpy()), 1)
-    return counts, Surprise(float(F.nll_loss(log_probs, labels, reduction="sum")), len(labels))
+    return counts, NegativeLogLikelihood(float(F.nll_loss(log_probs, labels, reduction="sum")), len(labels))
 
 
 def classification_scores(counts: Counts) -> tuple[Score, ...]:
-    """Accuracy, and the mean over labels of the harmonic mean of precision and recall, both in percent."""
+    """Return the accuracy and the macro-F1 score, both in percent.
+
+    Macro-F1 is the unweighted mean of the F1 scores of all labels that have examples.
+    """
     correct = np.diag(counts)
     f1 = 2 * correct / np.maximum(counts.sum(0) + counts.sum(1), 1)
-    present = counts.sum(1) > 0  # a label without any example says nothing
+    present = counts.sum(1) > 0  # a label without examples has no recall
     n = max(1, counts.sum())
     accuracy = 100 * correct.sum() / n
     error = (accuracy * (100 - accuracy) / n) ** 0.5
-    note = f"% of {counts.sum():,} examples, give or take {error:.1f}"
+    note = f"% of {counts.sum():,} examples, standard error {error:.1f}"
     return (
         Score("accuracy", float(accuracy), True, note, float(error)),
         Score("macro-F1", float(100 * f1[present].mean()), True, "%"),
     )
+
+
+N_BINS = 10  # of equal width, from 0 to 1
+
+
+class Bin(NamedTuple):
+    """Texts whose most probable label has a probability between `low` and `high`."""
+
+    low: float
+    high: float
+    n: int
+    confidence: float  # mean probability of that label
+    accuracy: float  # share of texts for which that label is right
+
+
+class Calibration(NamedTuple):
+    """The calibration of a classifier. Only bins with texts are listed, by increasing probability."""
+
+    bins: tuple[Bin, ...]
+    n: int
+    error: float  # expected calibration error: mean |accuracy - confidence|, weighted by texts (Guo et al. 2017)
+
+
+def calibration(model: EncoderOnly, batches: Iterable[LabelledBatch], device: torch.device) -> Calibration:
+    """Measure the calibration of a classifier on held-out labelled texts."""
+    confidences, right = [np.zeros(0)], [np.zeros(0, dtype=bool)]
+    with evaluating(model), torch.inference_mode():
+        for batch in batches:
+            logits = model(batch.tokens.to(device), batch.padding.to(device))
+            best = logits.double().softmax(-1).max(-1)
+            confidences.append(best.values.cpu().numpy())
+            right.append((best.indices.cpu() == batch.targets).numpy())
+    return compute_calibration(np.concatenate(confidences), np.concatenate(right))
+
+
+def compute_calibration(confidences: NDArray[np.float64], right: NDArray[np.bool_]) -> Calibration:
+    """Compute the calibration from the confidence in each text's label, and whether the label is right.
+
+    A value on the border of two bins belongs to the upper one.
+    """
+    which = np.minimum((confidences * N_BINS).astype(int), N_BINS - 1)
+    bins = []
+    for number in np.unique(which):
+        in_bin = which == number
+        edges = number / N_BINS, (number + 1) / N_BINS
+        bins.append(Bin(*edges, int(in_bin.sum()), float(confidences[in_bin].mean()), float(right[in_bin].mean())))
+    error = sum(bin_.n * abs(bin_.accuracy - bin_.confidence) for bin_ in bins) / max(1, len(confidences))
+    return Calibration(tuple(bins), len(confidences), error)

@@ -1,6 +1,6 @@
-"""How much of a text is copied from the training text: its longest run there, and the share of word n-grams not there.
+"""Novelty of texts: the longest passage copied from the training text, and the share of new word n-grams.
 
-The training text is read once, in pieces, against all texts together, so no index of it is kept.
+The training text is read once, in chunks, and compared with all texts at the same time. No index of it is kept.
 """
 
 import re
@@ -13,47 +13,51 @@ from numpy.typing import NDArray
 
 from penwright.data.corpora import Document
 
-LENGTHS = range(2, 9)  # of word n-grams
-SHORTEST = 8  # bytes of a run that is worth naming
-CARRIED = 2_000  # characters of a piece that are read again with the next one, for n-grams across the cut
+LENGTHS = range(2, 9)  # values of n for the word n-grams
+SHORTEST = 8  # bytes; shorter passages are not reported
+CARRIED = 2_000  # characters of a chunk that are read again with the next one, for n-grams across the border
 _WORD = re.compile(r"\w+")
-_ROW = re.compile(r"([^\w\n])\1{2,}")  # of one mark, such as a line of dashes, which is nothing to copy
+_ROW = re.compile(r"([^\w\n])\1{2,}")  # repeated marks, such as a line of dashes, are no sign of copying
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 Hashes = UInt64[np.ndarray, " _places"]
 
 
 @dataclass(frozen=True)
-class Run:
-    """A passage that stands in the training text; a row of one mark, such as a line of dashes, counts as two."""
+class CopiedPassage:
+    """A passage that also occurs in the training text. A repeated mark, such as a line of dashes, counts as two."""
 
     text: str
     document: str
-    line: int  # where it begins there
+    line: int  # line in the document where the passage begins
 
     @property
     def n_words(self) -> int:
+        """The number of words in the passage."""
         return len(_WORD.findall(self.text))
 
 
 @dataclass(frozen=True)
 class Novelty:
-    """What is new in a text."""
+    """The novelty of a text."""
 
-    longest: Run | None  # copied; None: none of 8 bytes or more
-    new: dict[int, float]  # by n, the share of n-grams of words (in lower case, without marks) that training lacks
+    longest: CopiedPassage | None  # copied; None if no passage has 8 bytes or more
+    new: dict[int, float]  # by n, the share of word n-grams (lower case, no marks) that training lacks
 
 
 @dataclass(frozen=True)
 class NoveltyReport:
-    """Texts, and passages of the held-out text of about their length: people repeat what they wrote, too."""
+    """The novelty of generated texts, and of held-out passages of similar length.
+
+    People repeat what they wrote, too. The held-out passages show how much copying is normal.
+    """
 
     texts: tuple[Novelty, ...]
     held_out: tuple[Novelty, ...]
 
 
 def measure(texts: Sequence[str], training: Iterable[Document]) -> list[Novelty]:
-    """The novelty of each text against all the documents."""
-    runs, ngrams = _Runs(texts), _Ngrams(texts)
+    """Return the novelty of each text compared with all training documents."""
+    runs, ngrams = _PassageSearch(texts), _Ngrams(texts)
     for document in training:
         before = ""
         for chunk in document.chunks:
@@ -65,7 +69,7 @@ def measure(texts: Sequence[str], training: Iterable[Document]) -> list[Novelty]
 
 
 def passages(documents: Iterable[Document], n_characters: int, most: int = 50) -> list[str]:
-    """Passages of this length, spread evenly over the documents."""
+    """Return at most `most` passages of `n_characters` characters, spread evenly over the documents."""
     whole: list[str] = []
     for document in documents:
         text = "".join(document.chunks)
@@ -75,21 +79,22 @@ def passages(documents: Iterable[Document], n_characters: int, most: int = 50) -
 
 
 class _Ngrams:
-    """Which word n-grams of the texts have been found; a word is its hash, an n-gram a polynomial of them."""
+    """The word n-grams of the texts, and which were found. An n-gram is hashed as a polynomial of word hashes."""
 
     def __init__(self, texts: Sequence[str]):
         self._texts = [dict(_ngrams(_words(text))) for text in texts]
-        self._wanted = {n: np.unique(np.concatenate([text[n] for text in self._texts] or [_none()])) for n in LENGTHS}
+        self._wanted = {n: np.unique(np.concatenate([text[n] for text in self._texts] or [_empty()])) for n in LENGTHS}
         self._found = {n: np.zeros(len(wanted), dtype=bool) for n, wanted in self._wanted.items()}
 
     def read(self, text: str, begun: bool) -> None:
-        """A piece of a document; `begun`: its first word may be cut, but stood whole in the piece before."""
+        """Search a chunk of a document. With `begun`, skip its first word, which may be cut and was whole before."""
         words = _words(text)
         for n, hashes in _ngrams(words[1:] if begun else words):
             places, known = _look_up(self._wanted[n], hashes)
             self._found[n][places[known]] = True
 
     def shares(self) -> Iterator[dict[int, float]]:
+        """Yield for each text the share of n-grams that were not found, by n."""
         for text in self._texts:
             found = {n: self._found[n][np.searchsorted(self._wanted[n], hashes)] for n, hashes in text.items()}
             yield {n: float(1 - known.mean()) for n, known in found.items() if len(known)}
@@ -103,16 +108,16 @@ def _words(text: str) -> Hashes:
 def _ngrams(words: Hashes) -> Iterator[tuple[int, Hashes]]:
     hashes = words
     for n in LENGTHS:
-        hashes = hashes[:-1] * _FACTOR + words[n - 1 :] if len(words) >= n else _none()
+        hashes = hashes[:-1] * _FACTOR + words[n - 1 :] if len(words) >= n else _empty()
         yield n, hashes
 
 
-def _none() -> Hashes:
+def _empty() -> Hashes:
     return np.zeros(0, dtype=np.uint64)
 
 
 def _look_up(wanted: Hashes, hashes: Hashes) -> tuple[NDArray[np.int64], Bool[np.ndarray, " _places"]]:
-    """The place of each hash among the wanted ones, and whether it is one of them."""
+    """Return the index of each hash in the sorted `wanted` ones, and whether it is one of them."""
     if not len(wanted):
         return np.zeros(len(hashes), dtype=np.int64), np.zeros(len(hashes), dtype=bool)
     places = np.minimum(np.searchsorted(wanted, hashes), len(wanted) - 1)
@@ -121,35 +126,35 @@ def _look_up(wanted: Hashes, hashes: Hashes) -> tuple[NDArray[np.int64], Bool[np
 
 @dataclass
 class _Text:
-    """A text of which the longest run is sought."""
+    """A text and the longest passage found in it so far."""
 
     spelled: bytes
-    longest: Run | None = None
-    n_bytes: int = SHORTEST - 1  # of the longest so far
+    longest: CopiedPassage | None = None
+    n_bytes: int = SHORTEST - 1  # length of the longest passage so far
 
 
 @dataclass
-class _Runs:
-    """Longest common runs by doubling: where 8 bytes agree it is seen whether 16 do, then 32 and so on.
+class _PassageSearch:
+    """A search for the longest common passages by doubling: windows of 8 bytes are compared, then 16, 32 and so on.
 
-    A run of L bytes is found by any window of 2^k <= L bytes in it, and measured by going on to both sides.
+    A passage of L bytes is found by any window of 2^k <= L bytes in it, and measured by extending it to both sides.
     """
 
     given: Sequence[str]
     _document: str = ""
-    _held: str = ""  # the end of what was read, while it may be the beginning of a row of marks
+    _held: str = ""  # the end of the text read so far, which may begin a run of marks
     _texts: list[_Text] = field(init=False)
-    _carried: bytes = b""
-    _line: int = 1  # at the beginning of what is carried
+    _carried: bytes = b""  # the end of the bytes searched so far, searched again with the next chunk
+    _line: int = 1  # line number where the carried bytes begin
 
     def __post_init__(self) -> None:
-        self._texts = [_Text(_squeezed(text)) for text in self.given]
+        self._texts = [_Text(_encode(text)) for text in self.given]
         self._most = max((len(text.spelled) for text in self._texts), default=0)
         self._windows = list(self._make_windows())
 
     def _make_windows(self) -> Iterator[tuple[int, Hashes, NDArray[np.int64], NDArray[np.int64]]]:
-        """For each length: the hashes of all windows in order, with the text and the place of each."""
-        pieces = [_eights(text.spelled) for text in self._texts]
+        """Yield for each window size the size, the sorted hashes of all windows, and the text and place of each."""
+        pieces = [_eight_byte_windows(text.spelled) for text in self._texts]
         size = SHORTEST
         while any(map(len, pieces)):
             hashes = np.concatenate(pieces)
@@ -157,31 +162,31 @@ class _Runs:
             places = np.concatenate([np.arange(len(piece)) for piece in pieces])
             order = np.argsort(hashes, kind="stable")
             yield size, hashes[order], texts[order], places[order]
-            pieces = [_doubled(piece, size) for piece in pieces]
+            pieces = [_double(piece, size) for piece in pieces]
             size *= 2
 
     def read(self, document: str, chunk: str) -> None:
-        """The next piece of a document."""
+        """Search the next chunk of a document."""
         text = self._held + chunk
         kept = len(text.rstrip(text[-1:])) if _ROW.match(3 * text[-1:]) else len(text)
         self._document, self._held = document, text[kept:]
-        self._search(self._carried + _squeezed(text[:kept]))
+        self._search(self._carried + _encode(text[:kept]))
 
     def end_document(self) -> None:
-        """No run goes from one document to the next."""
-        self._search(self._carried + _squeezed(self._held))
+        """Search the rest of a document, and start anew: no passage spans two documents."""
+        self._search(self._carried + _encode(self._held))
         self._held, self._carried, self._line = "", b"", 1
 
     def _search(self, piece: bytes) -> None:
         levels: list[tuple[Hashes, NDArray[np.int64]]] = []
-        hashes, alive = _eights(piece), None
+        hashes, alive = _eight_byte_windows(piece), None
         for size, wanted, _, _ in self._windows:
             known = _look_up(wanted, hashes if alive is None else hashes[alive])[1]
             alive = np.flatnonzero(known) if alive is None else alive[known]
             if not len(alive):
                 break
             levels.append((hashes[alive], alive))
-            hashes = _doubled(hashes, size)
+            hashes = _double(hashes, size)
             alive = alive[alive < len(hashes)]
         for level in reversed(range(len(levels))):
             self._measure(level, *levels[level], piece)
@@ -191,7 +196,7 @@ class _Runs:
         self._carried = piece[max(0, kept) :]
 
     def _measure(self, level: int, hashes: Hashes, places: NDArray[np.int64], piece: bytes) -> None:
-        """Runs around these places, in texts of which no run of twice the size is known."""
+        """Extend the matches at these places, in texts without a known passage of twice the window size."""
         size, wanted, texts, inside = self._windows[level]
         open_texts = np.array([text.n_bytes < min(2 * size, len(text.spelled)) for text in self._texts])
         if not open_texts.any():
@@ -205,24 +210,26 @@ class _Runs:
                     self._extend(text, start, piece, place, 2 * size)
 
     def _extend(self, text: _Text, start: int, piece: bytes, place: int, most: int) -> None:
-        """The whole run around a place of the text and one of the piece, which is shorter than `most`."""
-        left = _agreeing(text.spelled[max(0, start - most) : start][::-1], piece[max(0, place - most) : place][::-1])
-        right = _agreeing(text.spelled[start : start + most], piece[place : place + most])
+        """Extend a match by up to `most` bytes on each side, and keep it if it is the longest."""
+        left = _n_common(text.spelled[max(0, start - most) : start][::-1], piece[max(0, place - most) : place][::-1])
+        right = _n_common(text.spelled[start : start + most], piece[place : place + most])
         if left + right > text.n_bytes:
             text.n_bytes = left + right
             passage = text.spelled[start - left : start + right].decode("utf-8", errors="ignore")
-            text.longest = Run(passage, self._document, self._line + piece.count(b"\n", 0, place - left))
+            text.longest = CopiedPassage(passage, self._document, self._line + piece.count(b"\n", 0, place - left))
 
-    def longest(self) -> list[Run | None]:
+    def longest(self) -> list[CopiedPassage | None]:
+        """Return the longest passage of each text."""
         return [text.longest for text in self._texts]
 
 
-def _squeezed(text: str) -> bytes:
+def _encode(text: str) -> bytes:
+    """Encode a text in which repeated marks are cut to two."""
     return _ROW.sub(r"\1\1", text).encode("utf-8", errors="replace")
 
 
-def _eights(spelled: bytes) -> Hashes:
-    """Every 8 bytes as a number."""
+def _eight_byte_windows(spelled: bytes) -> Hashes:
+    """Return each window of 8 bytes as a number."""
     n = max(0, len(spelled) - SHORTEST + 1)
     single = np.frombuffer(spelled, dtype=np.uint8)
     hashes = np.zeros(n, dtype=np.uint64)
@@ -231,13 +238,13 @@ def _eights(spelled: bytes) -> Hashes:
     return hashes
 
 
-def _doubled(hashes: Hashes, size: int) -> Hashes:
-    """The hashes of windows of twice the size."""
+def _double(hashes: Hashes, size: int) -> Hashes:
+    """Return the hashes of windows of twice the size."""
     return (hashes[:-size] ^ hashes[:-size] >> np.uint64(29)) * _FACTOR + hashes[size:]
 
 
-def _agreeing(a: bytes, b: bytes) -> int:
-    """How many bytes are the same from the beginning."""
+def _n_common(a: bytes, b: bytes) -> int:
+    """Return the length of the common prefix in bytes."""
     n = min(len(a), len(b))
     differs = np.frombuffer(a, np.uint8, n) != np.frombuffer(b, np.uint8, n)
     return int(differs.argmax()) if differs.any() else n

@@ -1,4 +1,4 @@
-"""How surprised a model is by held-out text: nats a token, and bits a byte, which compares across tokenizers."""
+"""Loss of a model on held-out text: nats per token, and bits per byte, which is comparable across tokenizers."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -11,26 +11,29 @@ from numpy.typing import NDArray
 
 from penwright.data.batches import IGNORED, Batch
 from penwright.evaluation.scores import Score
-from penwright.models import Model
-from penwright.objectives import summed_loss
+from penwright.losses import summed_loss
+from penwright.model import Model
 
-N_CHARACTERS = 160_000  # of Unicode 17, about, any of which an unknown one may be
+N_UNICODE_CHARACTERS = 160_000  # in Unicode 17, roughly; an unknown character may be any of them
 
 
-class Surprise(NamedTuple):
-    """The negative log-probability of all targets together, in nats, and how many they were."""
+class NegativeLogLikelihood(NamedTuple):
+    """The total negative log-likelihood of all targets in nats, and the number of targets."""
 
     nats: float
     n_targets: int
 
     @property
     def mean(self) -> float:
+        """The mean negative log-likelihood, in nats per target."""
         return self.nats / max(1, self.n_targets)
 
 
 @torch.inference_mode()
-def surprise(model: Model, batches: Iterable[Batch], device: torch.device, ignored: int = IGNORED) -> Surprise:
-    """Over all batches, in evaluation mode; targets equal to `ignored` do not count."""
+def negative_log_likelihood(
+    model: Model, batches: Iterable[Batch], device: torch.device, ignored: int = IGNORED
+) -> NegativeLogLikelihood:
+    """Return the negative log-likelihood of all batches, in evaluation mode. Targets equal to `ignored` are skipped."""
     was_training = model.training
     model.eval()
     nats, n_targets = 0.0, 0
@@ -39,7 +42,7 @@ def surprise(model: Model, batches: Iterable[Batch], device: torch.device, ignor
         nats += float(summed_loss(model, counted.to(device)))
         n_targets += counted.n_targets
     model.train(was_training)
-    return Surprise(nats, n_targets)
+    return NegativeLogLikelihood(nats, n_targets)
 
 
 def _without(batch: Batch, ignored: int) -> Batch:
@@ -47,24 +50,25 @@ def _without(batch: Batch, ignored: int) -> Batch:
     return replace(batch, targets=targets, n_targets=int((targets != IGNORED).sum()))
 
 
-def text_scores(total: Surprise, n_bytes: int, n_unknown: int = 0) -> tuple[Score, ...]:
-    """Nats a token and bits a byte of the held-out text, whose length in UTF-8 is n_bytes.
+def text_scores(total: NegativeLogLikelihood, n_bytes: int, n_unknown: int = 0) -> tuple[Score, ...]:
+    """Return nats per token and bits per byte of a held-out text with `n_bytes` bytes in UTF-8.
 
-    The bits are those that would bring the text back: a character that the tokenizer does not know costs, beside its
-    token, those that say which it is.
+    Bits per byte count all bits needed to restore the text. A character unknown to the tokenizer therefore costs its
+    token, plus the bits that identify the character.
     """
-    bits = total.nats / log(2) + n_unknown * log2(N_CHARACTERS)
-    note = f"{n_bytes:,} bytes held out"
+    bits = total.nats / log(2) + n_unknown * log2(N_UNICODE_CHARACTERS)
+    note = f"{n_bytes:,} held-out bytes"
     if n_unknown:
-        note += f", {n_unknown:,} unknown characters among them, for {log2(N_CHARACTERS):.1f} bits more each"
+        note += f", with {n_unknown:,} unknown characters at {log2(N_UNICODE_CHARACTERS):.1f} extra bits each"
     return Score("nats per token", total.mean), Score("bits per byte", bits / max(1, n_bytes), note=note)
 
 
 def baselines(training: NDArray[np.integer], held_out: NDArray[np.integer], vocab_size: int) -> dict[str, float]:
-    """Nats a token of predicting by frequency alone (unigram), and by the token before (bigram).
+    """Return the nats per token of a unigram and a bigram model.
 
-    Both are smoothed so that nothing has probability zero: the unigram by adding one, the bigram by Witten and Bell
-    (1991), which trusts a context less the more different tokens have followed it. Of a single token neither is told.
+    Both are smoothed so that no token has probability zero. The unigram uses add-one smoothing. The bigram uses Witten
+    and Bell (1991), which trusts a context less, the more different tokens have followed it. The result is empty for
+    fewer than two held-out tokens.
     """
     if len(held_out) < 2:
         return {}
@@ -75,7 +79,7 @@ def baselines(training: NDArray[np.integer], held_out: NDArray[np.integer], voca
     seen = np.bincount(pairs // vocab_size, weights=pair_counts, minlength=vocab_size)[before]
     kinds = np.bincount(pairs // vocab_size, minlength=vocab_size)[before]
     wanted = before * vocab_size + after
-    pairs, pair_counts = np.append(pairs, -1), np.append(pair_counts, 0)  # where there is none, that
+    pairs, pair_counts = np.append(pairs, -1), np.append(pair_counts, 0)  # a sentinel for pairs that sort last
     place = np.searchsorted(pairs[:-1], wanted)
     together = np.where(pairs[place] == wanted, pair_counts[place], 0)
     bigram = (together + kinds * unigram[after]) / np.maximum(seen + kinds, 1)

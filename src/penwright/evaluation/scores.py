@@ -1,28 +1,36 @@
-"""A score with its name, and which way is better."""
+"""Named scores of an evaluation, and samples for people to read."""
 
 from math import isfinite
 from typing import NamedTuple
 
 
 class Baseline(NamedTuple):
-    """What a score is compared with: the value that a simple method reaches."""
+    """The value that a simple method reaches, for comparison with a score."""
 
     name: str
     value: float
 
 
 class Score(NamedTuple):
-    """One figure of an evaluation."""
+    """One score of an evaluation."""
 
     name: str
     value: float
     higher_is_better: bool = False
-    note: str = ""  # what must be known to compare it: a signature, a unit
-    standard_error: float | None = None  # where it is known: values this close may be the same
-    baselines: tuple[Baseline, ...] = ()  # which any model must beat; of a finished run's evaluation
+    note: str = ""  # what a comparison depends on: a signature, a unit
+    standard_error: float | None = None  # if known; smaller differences may be chance
+    baselines: tuple[Baseline, ...] = ()  # values that any model must beat; only in the evaluation of a finished run
 
     def beats(self, other: float | None) -> bool:
-        """Whether this is a better value; one that is not finite beats nothing."""
+        """Return whether this is a better value than `other`. A value that is not finite beats nothing."""
         if not isfinite(self.value):
             return False
         return other is None or (self.value > other if self.higher_is_better else self.value < other)
+
+
+class Sample(NamedTuple):
+    """The output of the model for a fixed prompt, with the reference from the held-out text if there is one."""
+
+    prompt: str
+    completion: str
+    reference: str = ""

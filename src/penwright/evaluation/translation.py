@@ -1,18 +1,18 @@
-"""BLEU and chrF of translations, by sacrebleu, with the signature that makes them comparable."""
+"""BLEU and chrF of translations, computed by sacrebleu, with the signatures that make them comparable."""
 
 from collections.abc import Sequence
 
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from penwright.data.scripts import HAN, KANA, OTHERS
 from penwright.evaluation.scores import Score
+from penwright.text import HAN, KANA, OTHERS
 
-MUCH = 0.2  # of the letters of the references, in a script without spaces: more than names that are quoted
+MUCH = 0.2  # share of the references' letters in scripts without spaces; quoted names alone stay below it
 
 
 def translation_scores(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[Score, ...]:
-    """BLEU (cased) and chrF of the whole set, 0 to 100."""
+    """Return corpus BLEU (cased) and corpus chrF, both from 0 to 100."""
     bleu, chrf = bleu_for(references), CHRF()
     bleu_score = bleu.corpus_score(list(hypotheses), [list(references)]).score
     chrf_score = chrf.corpus_score(list(hypotheses), [list(references)]).score
@@ -23,10 +23,10 @@ def translation_scores(hypotheses: Sequence[str], references: Sequence[str]) -> 
 
 
 def bleu_for(references: Sequence[str]) -> BLEU:
-    """BLEU with the tokenizer that suits the script of the references.
+    """Return BLEU with the tokenizer that suits the script of the references.
 
-    13a, the customary one, takes what stands between two spaces for a word, which in Chinese is a whole sentence. So
-    `zh` for Chinese, as is customary; `char` for Japanese, Thai and others without spaces.
+    The standard tokenizer, `13a`, splits words at spaces, which would make a whole Chinese sentence one word. Chinese
+    uses `zh`, as is standard. Japanese, Thai and other languages without spaces use `char`.
     """
     text = "".join(references)
     letters = max(1, sum(map(str.isalpha, text)))

@@ -1,4 +1,4 @@
-"""Settings of decoding, tried on held-out pairs: which are better than those in use, by more than chance."""
+"""Search for decoding settings that are significantly better than the current ones on held-out pairs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,19 +8,21 @@ from typing import NamedTuple
 from sacrebleu.significance import PairedTest, Result
 
 from penwright.config import DecodingSettings
-from penwright.decoding import NO_DEMANDS, Candidate, Translator
-from penwright.decoding.looking import TokenPair, coverage, cross_attention
 from penwright.errors import PenwrightError, Say, say_nothing
 from penwright.evaluation.translation import bleu_for, translation_scores
+from penwright.translation.constraints.requirements import NO_CONSTRAINTS
+from penwright.translation.cross_attention import TokenPair, coverage, cross_attention
+from penwright.translation.results import Candidate
+from penwright.translation.translator import Translator
 
 LENGTH_PENALTIES = tuple(n / 5 for n in range(11))
 COVERAGE_PENALTIES = (0.0, 0.05, 0.1, 0.2, 0.4)
-FEWEST = 20  # pairs
-CHANCE = 0.05  # settings are kept if a gain like theirs would come less often by chance
+FEWEST = 20  # pairs needed for tuning
+SIGNIFICANCE_LEVEL = 0.05  # significance level: a gain with a smaller p-value counts as an improvement
 
 
 class Trial(NamedTuple):
-    """A pair of settings and the BLEU that ranking the same hypotheses by them gives."""
+    """A pair of penalties, and the BLEU score after reranking the same hypotheses with them."""
 
     length_penalty: float
     coverage_penalty: float
@@ -29,30 +31,32 @@ class Trial(NamedTuple):
 
 @dataclass(frozen=True)
 class Tuning:
-    """What was tried, and what search itself makes of the best."""
+    """The trials, and the BLEU scores of a full search with the current and with the best settings."""
 
     trials: tuple[Trial, ...]  # best first
-    before: float  # BLEU with the settings in use, on other pairs than those of the trials
-    after: float  # BLEU with the best ones, on the same other pairs
-    p: float  # how likely a difference as large is by chance (paired bootstrap, Koehn 2004)
+    before: float  # BLEU with the current settings, on pairs that the trials did not use
+    after: float  # BLEU with the best settings, on the same pairs
+    p: float  # p-value of the difference (paired bootstrap, Koehn 2004)
 
     @property
     def is_better(self) -> bool:
-        return self.after > self.before and self.p < CHANCE
+        """Whether the best settings are significantly better than the current ones."""
+        return self.after > self.before and self.p < SIGNIFICANCE_LEVEL
 
 
 def tune(translator: Translator, sources: Sequence[str], references: Sequence[str], say: Say = say_nothing) -> Tuning:
-    """Choose settings on every other pair, and compare them on the rest with those in use.
+    """Choose settings on every other pair, and compare them with the current settings on the rest.
 
-    To choose, the n best of each source are found once, and ranked anew by all settings.
+    The n-best list of each source is generated once, then reranked with all settings. Raises PenwrightError for fewer
+    than FEWEST pairs.
     """
     if len(sources) < FEWEST:
-        raise PenwrightError(f"{len(sources)} pairs are too few to tune on: give {FEWEST} or more")
-    usual, chosen_on = translator.defaults, sources[::2]
-    say(f"finding the {usual.beam_size} best translations of {len(chosen_on):,} sources")
-    found = translator.translate(chosen_on, n_best=usual.beam_size, demands=NO_DEMANDS)
+        raise PenwrightError(f"{len(sources)} pairs are too few for tuning. Pass {FEWEST} or more")
+    current, chosen_on = translator.defaults, sources[::2]
+    say(f"finding the {current.beam_size} best translations of {len(chosen_on):,} sources")
+    found = translator.translate(chosen_on, n_best=current.beam_size, demands=NO_CONSTRAINTS)
     lists = [translation.candidates for translation in found]
-    say(f"ranking them by {len(LENGTH_PENALTIES) * len(COVERAGE_PENALTIES)} pairs of penalties")
+    say(f"reranking them with {len(LENGTH_PENALTIES) * len(COVERAGE_PENALTIES)} pairs of penalties")
     covered = _coverages(translator, chosen_on, lists)
     trials = [
         Trial(*settings, _bleu(_ranked(lists, covered, *settings), references[::2]))
@@ -60,27 +64,27 @@ def tune(translator: Translator, sources: Sequence[str], references: Sequence[st
     ]
     trials.sort(key=lambda trial: -trial.bleu)
     sources, references = sources[1::2], references[1::2]
-    say(f"comparing the best with those in use, on {len(sources):,} other sources")
-    before = [translation.text for translation in translator.translate(sources, demands=NO_DEMANDS)]
+    say(f"comparing the best settings with the current ones on {len(sources):,} other sources")
+    before = [translation.text for translation in translator.translate(sources, demands=NO_CONSTRAINTS)]
     after = _translated_by(translator, sources, trials[0])
     p = 1.0 if before == after else _p_value(before, after, references)
     return Tuning(tuple(trials), _bleu(before, references), _bleu(after, references), p)
 
 
-def tuned(settings: DecodingSettings, trial: Trial) -> DecodingSettings:
-    """The settings with those of the trial."""
+def apply_trial(settings: DecodingSettings, trial: Trial) -> DecodingSettings:
+    """Return the settings with the penalties of the trial."""
     return settings.model_copy(
         update={"length_penalty": trial.length_penalty, "coverage_penalty": trial.coverage_penalty}
     )
 
 
 def _translated_by(translator: Translator, sources: Sequence[str], trial: Trial) -> list[str]:
-    usual = translator.defaults
-    translator.defaults = tuned(usual, trial)
+    current = translator.defaults
+    translator.defaults = apply_trial(current, trial)
     try:
-        return [translation.text for translation in translator.translate(sources, demands=NO_DEMANDS)]
+        return [translation.text for translation in translator.translate(sources, demands=NO_CONSTRAINTS)]
     finally:
-        translator.defaults = usual
+        translator.defaults = current
 
 
 def _coverages(
@@ -106,8 +110,8 @@ def _ranked(
         return candidate.log_prob / max(1, len(candidate.pieces)) ** length_penalty + coverage_penalty * got
 
     return [
-        max(zip(candidates, gots, strict=True), key=lambda each: score(*each))[0].text
-        for candidates, gots in zip(lists, covered, strict=True)
+        max(zip(candidates, coverages, strict=True), key=lambda each: score(*each))[0].text
+        for candidates, coverages in zip(lists, covered, strict=True)
     ]
 
 

@@ -1,1 +1,1 @@
-"""Models in the formats of other programs: one file for each, its names and ours side by side as data."""
+"""Readers and writers for the model formats of other programs; tables map their names to ours."""

@@ -1,7 +1,7 @@
-"""Our models as CTranslate2 runs them: its Python specification, filled with our weights.
+"""Export of writers and translators to CTranslate2: its model specification, filled with our weights.
 
-It reads and writes tokens as words, spelled as in tokenizer.json: `Tokenizer.from_file(...).encode(text).tokens`. A
-writer's prompt begins with "<s>"; a translator's source is given as it is.
+CTranslate2 reads and writes tokens as strings from tokenizer.json: `Tokenizer.from_file(...).encode(text).tokens`. A
+writer's prompt begins with "<s>"; a translator's source needs no special tokens.
 """
 
 from pathlib import Path
@@ -12,15 +12,18 @@ from torch import Tensor, nn
 
 from penwright.config import ModelSettings, Precision
 from penwright.errors import PenwrightError
-from penwright.formats.outside import check_limits, copied, optional_package
-from penwright.layers.attention import Attention
-from penwright.layers.block import Block, Stack
-from penwright.layers.feed_forward import GATED, FeedForward
-from penwright.models import DecoderOnly, EncoderDecoder, EncoderOnly, Model
-from penwright.models.embedding import Embedding
+from penwright.formats.outside import check_limits, cpu_copy, optional_package
+from penwright.model import Model
+from penwright.model.attention import Attention
+from penwright.model.block import Block, Stack
+from penwright.model.decoder_only import DecoderOnly
+from penwright.model.embedding import Embedding
+from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.encoder_only import EncoderOnly
+from penwright.model.feed_forward import GATED, FeedForward
 from penwright.tokenizers import Tokenizer
 
-ACTIVATIONS = {  # by our name, theirs
+ACTIVATIONS = {  # our name: theirs
     "relu": "RELU",
     "gelu": "GELU",
     "gelu_tanh": "GELUTanh",
@@ -29,16 +32,17 @@ ACTIVATIONS = {  # by our name, theirs
     "geglu": "GELU",
 }
 LIMITS: dict[str, tuple[object, ...]] = {"feed_forward": tuple(ACTIVATIONS), "window": (None,)}
-Spec = Any  # a part of the specification; the package has no types
+Spec = Any  # part of a specification; the package has no type hints
 
 
 def save_ctranslate2(model: Model, tokenizer: Tokenizer, folder: Path, precision: Precision = "float32") -> None:
-    """Fill an empty folder for ctranslate2.Generator or ctranslate2.Translator; its CPU has no bfloat16 of its own.
+    """Write a model for ctranslate2.Generator or ctranslate2.Translator into an empty folder.
 
-    Raises PenwrightError when the model has something that CTranslate2 has not, or the package is missing.
+    CTranslate2 has no native bfloat16 on CPUs. Raises PenwrightError if it does not support the model, or if its
+    package is missing.
     """
     if isinstance(model, EncoderOnly):
-        raise PenwrightError("CTranslate2 has no classifiers: only a writer or a translator can be exported to it")
+        raise PenwrightError("CTranslate2 has no classifiers. Only a writer or a translator can be exported to it")
     limits = {**LIMITS, "norm.type": ("rms",)} if model.settings.qk_norm else LIMITS
     check_limits(model.settings, limits, "CTranslate2")
     specs = optional_package("ctranslate2.specs", "ctranslate2")
@@ -52,7 +56,7 @@ def save_ctranslate2(model: Model, tokenizer: Tokenizer, folder: Path, precision
         spec.config.decoder_start_token = pieces[tokenizer.start_id]
         spec.config.add_source_eos = True
     unknown_id = tokenizer.pad_id if tokenizer.unknown_id is None else tokenizer.unknown_id
-    spec.config.unk_token = pieces[unknown_id]  # one that is missing would be added beyond the model's vocabulary
+    spec.config.unk_token = pieces[unknown_id]  # a token that is missing would be added beyond the vocabulary
     spec.config.bos_token, spec.config.eos_token = pieces[tokenizer.start_id], pieces[tokenizer.end_id]
     spec.config.layer_norm_epsilon = model.settings.norm.eps
     spec.validate()
@@ -85,7 +89,7 @@ def _translator(specs: Any, model: EncoderDecoder) -> Spec:
 
 
 def _variant(specs: Any, settings: ModelSettings) -> dict[str, Any]:
-    """What encoders and decoders are told alike."""
+    """Return the options that the specifications of encoder and decoder share."""
     rotary: dict[str, Any] = {}
     if settings.positions.type == "rotary":
         rotary = {"rotary_dim": settings.d_head, "rotary_interleave": False, "rotary_base": settings.positions.base}
@@ -103,7 +107,7 @@ def _variant(specs: Any, settings: ModelSettings) -> dict[str, Any]:
 
 
 def _fill_embedding(spec: Spec, table: Spec, embedding: Embedding, settings: ModelSettings) -> None:
-    table.weight = copied(embedding.tokens.weight)
+    table.weight = cpu_copy(embedding.tokens.weight)
     spec.scale_embeddings = embedding.scale != 1
     if not isinstance(embedding.norm, nn.Identity):
         _fill_norm(spec.layernorm_embedding, embedding.norm)
@@ -113,10 +117,13 @@ def _fill_embedding(spec: Spec, table: Spec, embedding: Embedding, settings: Mod
 
 @torch.no_grad()
 def _position_table(embedding: Embedding, settings: ModelSettings) -> Tensor:
-    """Our vectors of all positions, for it would compute others; zeros where there are none, or it would add some."""
+    """Return the vectors of all positions, [context_length, d_model]; zeros for a model without any.
+
+    Without a table, CTranslate2 would add position vectors of its own.
+    """
     if embedding.positions is None:
         return torch.zeros(settings.context_length, settings.d_model)
-    return copied(embedding.positions(torch.arange(settings.context_length)[None])[0])
+    return cpu_copy(embedding.positions(torch.arange(settings.context_length)[None])[0])
 
 
 def _fill_stack(spec: Spec, stack: Stack) -> None:
@@ -145,7 +152,7 @@ def _fill_cross_attention(spec: Spec, attention: Attention) -> None:
     _fill_linear(spec.linear[0], attention.query)
     _fill_linear(spec.linear[1], attention.key, attention.value)
     _fill_linear(spec.linear[2], attention.output)
-    for name in ("q_norm", "k_norm"):  # which a decoder with qk_norm has here too, unlike ours
+    for name in ("q_norm", "k_norm"):  # with qk_norm the specification has them here too; our cross-attention has none
         if hasattr(spec, name):
             delattr(spec, name)
 
@@ -160,14 +167,14 @@ def _fill_feed_forward(spec: Spec, feed_forward: FeedForward) -> None:
 
 
 def _fill_linear(spec: Spec, *side_by_side: nn.Linear) -> None:
-    spec.weight = torch.cat([copied(layer.weight) for layer in side_by_side])
+    spec.weight = torch.cat([cpu_copy(layer.weight) for layer in side_by_side])
     biases = [layer.bias for layer in side_by_side if layer.bias is not None]
     if biases:
-        spec.bias = torch.cat([copied(bias) for bias in biases])
+        spec.bias = torch.cat([cpu_copy(bias) for bias in biases])
 
 
 def _fill_norm(spec: Spec, norm: nn.Module) -> None:
     assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
-    spec.gamma = copied(norm.weight)
+    spec.gamma = cpu_copy(norm.weight)
     if isinstance(norm, nn.LayerNorm):
-        spec.beta = torch.zeros_like(spec.gamma) if norm.bias is None else copied(norm.bias)
+        spec.beta = torch.zeros_like(spec.gamma) if norm.bias is None else cpu_copy(norm.bias)

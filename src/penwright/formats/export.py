@@ -1,4 +1,4 @@
-"""The door to all formats that we write."""
+"""The entry point to all export formats."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,7 @@ from penwright.errors import PenwrightError, UsageError
 from penwright.formats.ctranslate2 import save_ctranslate2
 from penwright.formats.gguf import save_gguf
 from penwright.formats.huggingface_export import save_huggingface
-from penwright.models import Model
+from penwright.model import Model
 from penwright.tokenizers import Tokenizer
 
 Format = Literal["ctranslate2", "gguf", "huggingface"]
@@ -23,14 +23,17 @@ SAVERS: dict[Format, Callable[[Model, Tokenizer, Path, Precision], None]] = {
 
 
 def save_as(to: Format, model: Model, tokenizer: Tokenizer, folder: Path, precision: Precision = "float32") -> None:
-    """Make a folder that another engine opens: the whole of it, or none. Raises UsageError when it is already there."""
+    """Export a model to a new folder in another engine's format, completely or not at all.
+
+    Raises UsageError if the folder already exists and is not empty.
+    """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} is already there; name a new folder to export to")
+        raise UsageError(f"{folder} already exists. Name a new folder to export to")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         unfinished = Path(mkdtemp(prefix=f"{folder.name}.tmp-", dir=folder.parent))
     except OSError as error:
-        raise PenwrightError(f"{folder} cannot be made: {error.strerror}") from error
+        raise PenwrightError(f"{folder} cannot be created: {error.strerror}") from error
     try:
         SAVERS[to](model, tokenizer, unfinished, precision)
         unfinished.chmod(0o755)

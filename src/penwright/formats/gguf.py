@@ -1,4 +1,4 @@
-"""Our writers as llama.cpp runs them: a GGUF file of its "llama", or with QK-norm its "qwen3", tokenizer included."""
+"""Export of writers to llama.cpp: a GGUF file with model and tokenizer, as "llama" or (with QK-norm) as "qwen3"."""
 
 from collections.abc import Iterator
 from math import sqrt
@@ -9,13 +9,14 @@ from torch import Tensor
 
 from penwright.config import ModelSettings, Precision
 from penwright.errors import PenwrightError
-from penwright.formats.outside import check_limits, copied, optional_package
-from penwright.models import DecoderOnly, Model
-from penwright.models.weights import weights_of
+from penwright.formats.outside import check_limits, cpu_copy, optional_package
+from penwright.model import Model
+from penwright.model.decoder_only import DecoderOnly
+from penwright.model.weights import weights_of
 from penwright.tokenizers import Tokenizer
 
 FILE_NAME = "model.gguf"
-NAMES = {  # by ours, theirs; those of a block below the name of the block
+NAMES = {  # our name: theirs; inside a block, relative to its name
     "embedding.tokens": "token_embd",
     "decoder.norm": "output_norm",
     "output": "output",
@@ -42,26 +43,26 @@ LIMITS: dict[str, tuple[object, ...]] = {
     "window": (None,),
 }
 QUANTISATIONS: dict[Precision, str] = {"float32": "F32", "bfloat16": "BF16", "int8": "Q8_0"}
-NORMAL, CONTROL = 1, 3  # llama.cpp's types of tokens
+NORMAL, CONTROL = 1, 3  # token types of llama.cpp
 
 
 def save_gguf(model: Model, tokenizer: Tokenizer, folder: Path, precision: Precision = "float32") -> None:
-    """Write model.gguf; int8 is llama.cpp's Q8_0, with a scale for every 32 numbers.
+    """Write model.gguf and tokenizer.json; int8 becomes Q8_0 of llama.cpp, with one scale per 32 weights.
 
-    Raises PenwrightError when the model or its tokenizer has no equal in llama.cpp, or the package is missing.
+    Raises PenwrightError if llama.cpp does not support the model or its tokenizer, or if the gguf package is missing.
     """
     if not isinstance(model, DecoderOnly):
-        raise PenwrightError("GGUF is for writers only; a translator can be exported to ctranslate2")
+        raise PenwrightError("only a writer can be exported to gguf. Export a translator to ctranslate2")
     check_limits(model.settings, LIMITS, "llama.cpp")
     if tokenizer.kind != "bpe":
         raise PenwrightError(
-            f"llama.cpp has no equal of a tokenizer of {tokenizer.kind}; only models trained with "
+            f"llama.cpp does not support the tokenizer of type {tokenizer.kind}. Only models trained with "
             '--set tokenizer.type="bpe" can be exported to gguf'
         )
     if tokenizer.joins_marks:
         raise PenwrightError(
-            "llama.cpp would cut the words of this text at each of its vowel signs and accents, unlike this model; "
-            "export it to huggingface or ctranslate2"
+            "llama.cpp would split words at vowel signs and combining accents, unlike this model's tokenizer. "
+            "The model can be exported to huggingface or ctranslate2"
         )
     gguf = optional_package("gguf", "gguf")
     writer = gguf.GGUFWriter(folder / FILE_NAME, "qwen3" if model.settings.qk_norm else "llama")
@@ -94,7 +95,7 @@ def _describe_model(writer: Any, settings: ModelSettings, vocab_size: int) -> No
 
 
 def _describe_tokenizer(writer: Any, tokenizer: Tokenizer) -> None:
-    """Byte-level BPE as GPT-2 has it. A prompt begins with <s>, as in our training."""
+    """Describe the tokenizer as the byte-level BPE of GPT-2; a prompt begins with <s>, as in training."""
     specials = (tokenizer.pad_id, tokenizer.start_id, tokenizer.end_id)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
@@ -108,11 +109,11 @@ def _describe_tokenizer(writer: Any, tokenizer: Tokenizer) -> None:
 
 
 def _tensors(model: DecoderOnly) -> Iterator[tuple[str, Tensor]]:
-    """All tensors by their names there."""
+    """Yield all tensors with their names in llama.cpp."""
     settings = model.settings
     for name, weight in weights_of(model).items():
-        module, tensor = name.removesuffix(".weight"), copied(weight)
-        if module == "embedding.tokens" and settings.scale_embeddings:  # it cannot scale, so that the table is scaled
+        module, tensor = name.removesuffix(".weight"), cpu_copy(weight)
+        if module == "embedding.tokens" and settings.scale_embeddings:  # llama.cpp does not scale: scale the table
             if settings.tie_embeddings != "none":
                 yield "output.weight", tensor
             tensor = tensor * sqrt(settings.d_model)
@@ -124,11 +125,17 @@ def _tensors(model: DecoderOnly) -> Iterator[tuple[str, Tensor]]:
 
 
 def _interleaved(rows: Tensor, d_head: int) -> Tensor:
-    """Its "llama" turns neighbouring pairs of a head, ours (and its "qwen3") those half a head apart."""
+    """Reorder the rows of each head for the rotary positions of "llama".
+
+    "llama" rotates neighbouring pairs of dimensions. Our models, and "qwen3", rotate pairs that are half a head apart.
+    """
     return rows.unflatten(0, (-1, 2, d_head // 2)).transpose(1, 2).flatten(0, 2).contiguous()
 
 
 def _quantisation(gguf: Any, tensor: Tensor, precision: Precision) -> Any:
-    """Norms stay in float32, and so do rows that Q8_0 cannot cut into parts of 32."""
+    """Return the type to store a tensor in.
+
+    Norms stay in float32, and so do matrices whose rows Q8_0 cannot divide into blocks of 32.
+    """
     exact = tensor.dim() == 1 or (precision == "int8" and tensor.shape[1] % 32)
     return gguf.GGMLQuantizationType[QUANTISATIONS["float32" if exact else precision]]

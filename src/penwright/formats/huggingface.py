@@ -1,4 +1,4 @@
-"""Models of transformers, read from config.json and safetensors without transformers and without unpickling."""
+"""Import of transformers models from config.json and safetensors, without transformers and without unpickling."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from penwright.config import ModelSettings, Table, Task, merge, validate
 from penwright.errors import PenwrightError
-from penwright.formats.architectures import ARCHITECTURES, WORDS, Architecture, Config, Tensors
-from penwright.models import Model, make_model
+from penwright.formats.architectures import ARCHITECTURES, VALUE_NAMES, Architecture, Config, Tensors
+from penwright.model import Model, make_model
 
-# What some versions save although it is computed, or is a parameter under its second name.
+# Suffixes of tensors that some versions save although they are computed, or alias another parameter.
 REDUNDANT = (
     ".attn.bias",
     ".attn.masked_bias",
@@ -29,7 +29,7 @@ REDUNDANT = (
 
 
 class Outline(NamedTuple):
-    """All that make_model needs to build the model of a config.json."""
+    """The arguments of make_model for the model of a config.json."""
 
     task: Task
     vocab_size: int
@@ -37,8 +37,8 @@ class Outline(NamedTuple):
     n_labels: int = 0
 
 
-class Place(NamedTuple):
-    """A tensor of theirs and the parameters here that it holds, side by side along the first dimension."""
+class TensorSource(NamedTuple):
+    """A tensor of a checkpoint, and our parameters that it holds, concatenated along the first dimension."""
 
     name: str
     parameters: tuple[nn.Parameter, ...]
@@ -46,7 +46,7 @@ class Place(NamedTuple):
 
 
 def settings_from_huggingface(config: Config) -> Outline:
-    """Our settings for a config.json; raises PenwrightError naming what in it we have no equal of."""
+    """Translate a config.json into our settings; raise PenwrightError that names what is not supported."""
     architecture = _architecture(config)
     config = {**architecture.defaults, **_flat(config)}
     for key, values in architecture.supported.items():
@@ -55,29 +55,29 @@ def settings_from_huggingface(config: Config) -> Outline:
     settings = validate(ModelSettings, _translate(architecture, config), "config.json")
     vocab_size, labels = _required(config, "vocab_size"), config.get("id2label", {0: "no", 1: "yes"})
     if not isinstance(vocab_size, int) or not isinstance(labels, Mapping):
-        raise PenwrightError(f"config.json: vocab_size = {vocab_size!r} or id2label = {labels!r} is of the wrong type")
+        raise PenwrightError(f"config.json: vocab_size = {vocab_size!r} or id2label = {labels!r} has the wrong type")
     return Outline(architecture.task, vocab_size, settings, len(labels) if architecture.task == "classify" else 0)
 
 
 def model_from_huggingface(config: Config, tensors: Mapping[str, Tensor]) -> Model:
-    """The model of a config.json with these weights, ready for use (in evaluation mode)."""
+    """Build the model of a config.json with these weights, in evaluation mode."""
     architecture = _architecture(config)
     model = make_model(*settings_from_huggingface(config))
     theirs = architecture.prepare(dict(tensors))
-    places = list(places_of(architecture, model))
-    names = {place.name for place in places}
+    sources = list(tensor_sources(architecture, model))
+    names = {source.name for source in sources}
     missing = sorted(names - theirs.keys())
     superfluous = sorted(name for name in theirs.keys() - names if not name.endswith(REDUNDANT))
     if missing or superfluous:
         found = [("missing", missing), ("superfluous", superfluous)]
-        raise PenwrightError("; ".join(f"tensors that are {kind}: {_listed(names)}" for kind, names in found if names))
-    for place in places:
-        _fill(place, theirs[place.name])
+        raise PenwrightError("; ".join(f"{kind} tensors: {_listed(names)}" for kind, names in found if names))
+    for source in sources:
+        _fill(source, theirs[source.name])
     return model.eval()
 
 
 def load_huggingface(folder: Path) -> Model:
-    """The model in a folder that transformers' save_pretrained wrote, or that was downloaded from the hub."""
+    """Load the model in a folder that save_pretrained of transformers wrote, or that comes from the hub."""
     try:
         return model_from_huggingface(_read_config(folder), _read_tensors(folder))
     except PenwrightError as error:
@@ -93,7 +93,10 @@ def _architecture(config: Config) -> Architecture:
 
 
 def _flat(config: Config) -> Config:
-    """With the keys of rotary positions, which have moved between versions, where the tables expect them."""
+    """Return the config with the keys of rotary positions where the tables expect them.
+
+    Versions of transformers keep them in different places.
+    """
     rope = config.get("rope_parameters") or config.get("rope_scaling")
     if not isinstance(rope, Mapping):
         return config
@@ -104,17 +107,19 @@ def _flat(config: Config) -> Config:
 
 
 def _translate(architecture: Architecture, config: Config) -> Table:
-    """The settings as nested tables. What is None in config.json is left to our own default."""
-    found: dict[str, tuple[str, object]] = {}  # by our key: their key and the value
+    """Return our settings as nested tables; a value that is None in config.json keeps our default."""
+    found: dict[str, tuple[str, object]] = {}  # our key: (their key, the value)
     for theirs, ours in architecture.keys:
         value = _required(config, theirs)
-        if ours in WORDS:
-            if value not in WORDS[ours]:
-                raise PenwrightError(f"config.json: {theirs} = {value!r} is not supported, only {_listed(WORDS[ours])}")
-            value = WORDS[ours][value]
+        if ours in VALUE_NAMES:
+            if value not in VALUE_NAMES[ours]:
+                raise PenwrightError(
+                    f"config.json: {theirs} = {value!r} is not supported, only {_listed(VALUE_NAMES[ours])}"
+                )
+            value = VALUE_NAMES[ours][value]
         other, agreed = found.setdefault(ours, (theirs, value))
         if value != agreed:
-            raise PenwrightError(f"config.json: {other} = {agreed!r} and {theirs} = {value!r} must be equal here")
+            raise PenwrightError(f"config.json: {other} = {agreed!r} and {theirs} = {value!r} must be equal")
     table = architecture.block
     for ours, (_, value) in found.items():
         if value is not None:
@@ -129,8 +134,8 @@ def _required(config: Config, key: str) -> object:
     return config[key]
 
 
-def places_of(architecture: Architecture, model: Model) -> Iterator[Place]:
-    """Where each tensor belongs; a parameter that is shared has only its first name."""
+def tensor_sources(architecture: Architecture, model: Model) -> Iterator[TensorSource]:
+    """Yield the tensor that each parameter comes from; a shared parameter is listed under its first name only."""
     parameters = dict(model.named_parameters())
     n_layers = max(model.settings.n_layers, model.settings.n_decoder_layers or 0)
     for rename in architecture.modules:
@@ -139,18 +144,18 @@ def places_of(architecture: Architecture, model: Model) -> Iterator[Place]:
             for kind in ("weight", "bias"):
                 if all(f"{name}.{kind}" in parameters for name in ours):
                     held = tuple(parameters.pop(f"{name}.{kind}") for name in ours)
-                    yield Place(f"{theirs}.{kind}", held, rename.transposed and kind == "weight")
+                    yield TensorSource(f"{theirs}.{kind}", held, rename.transposed and kind == "weight")
     assert not parameters, f"the tables have no name for {_listed(parameters)}"
 
 
 @torch.no_grad()
-def _fill(place: Place, tensor: Tensor) -> None:
-    tensor = tensor.T if place.transposed else tensor
-    rows = [len(parameter) for parameter in place.parameters]
-    expected = (sum(rows), *place.parameters[0].shape[1:])
+def _fill(source: TensorSource, tensor: Tensor) -> None:
+    tensor = tensor.T if source.transposed else tensor
+    rows = [len(parameter) for parameter in source.parameters]
+    expected = (sum(rows), *source.parameters[0].shape[1:])
     if tensor.shape != expected:
-        raise PenwrightError(f"{place.name} has shape {tuple(tensor.shape)}, config.json makes it {expected}")
-    for parameter, part in zip(place.parameters, tensor.split(rows), strict=True):
+        raise PenwrightError(f"{source.name} has shape {tuple(tensor.shape)}, but config.json implies {expected}")
+    for parameter, part in zip(source.parameters, tensor.split(rows), strict=True):
         parameter.copy_(part)
 
 
@@ -162,7 +167,7 @@ def _read_config(folder: Path) -> Config:
 
 
 def _read_tensors(folder: Path) -> Tensors:
-    """From model.safetensors, or from the parts that a large model is saved in."""
+    """Read model.safetensors, or the shards that its index lists."""
     index = folder / "model.safetensors.index.json"
     try:
         parts = ["model.safetensors"]
@@ -170,9 +175,11 @@ def _read_tensors(folder: Path) -> Tensors:
             parts = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
         return {name: tensor for part in parts for name, tensor in load_file(folder / part).items()}
     except FileNotFoundError:
-        raise PenwrightError(f"there is no {parts[0]}; other formats run code when they are opened") from None
+        raise PenwrightError(
+            f"there is no {parts[0]}. Other formats are not read, because opening them can run code"
+        ) from None
     except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise PenwrightError(f"its safetensors cannot be read: {error}") from None
+        raise PenwrightError(f"the safetensors cannot be read: {error}") from None
 
 
 def _listed(names: Iterable[object]) -> str:

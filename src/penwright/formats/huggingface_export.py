@@ -1,4 +1,4 @@
-"""Our writers as models of transformers: the tables of architectures/, read the other way."""
+"""Export of writers to transformers: the tables of architectures/, applied in reverse."""
 
 import json
 from pathlib import Path
@@ -12,20 +12,22 @@ from torch import Tensor
 
 from penwright.config import ModelSettings, Precision
 from penwright.errors import PenwrightError
-from penwright.formats.architectures import ARCHITECTURES, WORDS, Architecture
-from penwright.formats.huggingface import Place, places_of, settings_from_huggingface
-from penwright.formats.outside import copied
-from penwright.models import DecoderOnly, Model
-from penwright.runs import let_others_read
+from penwright.formats.architectures import ARCHITECTURES, VALUE_NAMES, Architecture
+from penwright.formats.huggingface import TensorSource, settings_from_huggingface, tensor_sources
+from penwright.formats.outside import cpu_copy
+from penwright.model import Model
+from penwright.model.decoder_only import DecoderOnly
+from penwright.run.folder import let_others_read
 from penwright.tokenizers import Tokenizer
 
 MODEL_TYPES = {"LlamaForCausalLM": "llama", "Qwen3ForCausalLM": "qwen3", "GPT2LMHeadModel": "gpt2"}
-UNSAID = {"size", "n_decoder_layers", "pooling", "pooler", "zero_init_outputs"}  # what does not change a trained writer
-UNSAID |= {"dropout", "attention_dropout", "feed_forward_dropout"}
+# Settings that do not change what a trained writer computes.
+IGNORED_SETTINGS = {"size", "n_decoder_layers", "pooling", "pooler", "zero_init_outputs"}
+IGNORED_SETTINGS |= {"dropout", "attention_dropout", "feed_forward_dropout"}
 
 
 class _Candidate(NamedTuple):
-    """A class of transformers, how it would be described, and what of our settings it would lose."""
+    """A transformers class for a model, its config.json, and the settings that it would lose."""
 
     architecture: Architecture
     config: dict[str, object]
@@ -33,20 +35,21 @@ class _Candidate(NamedTuple):
 
 
 def save_huggingface(model: Model, tokenizer: Tokenizer, folder: Path, precision: Precision = "float32") -> None:
-    """Fill an empty folder for AutoModelForCausalLM and AutoTokenizer, which begins each prompt with <s>.
+    """Write a model for AutoModelForCausalLM and AutoTokenizer into an empty folder.
 
-    Raises PenwrightError naming the settings that neither Llama nor Qwen3 nor GPT-2 has.
+    The tokenizer begins each prompt with <s>. Raises PenwrightError if neither Llama nor Qwen3 nor GPT-2 can hold the
+    model, naming the settings that the closest of them lacks.
     """
     if not isinstance(model, DecoderOnly):
-        raise PenwrightError("only a writer can be exported to huggingface; a translator to ctranslate2")
+        raise PenwrightError("only a writer can be exported to huggingface. Export a translator to ctranslate2")
     if precision == "int8":
-        raise PenwrightError("huggingface weights are float32 or bfloat16; for int8 export to ctranslate2 or gguf")
+        raise PenwrightError("huggingface weights are float32 or bfloat16. For int8, export to ctranslate2 or gguf")
     candidates = [_candidate(name, model.settings, tokenizer) for name in MODEL_TYPES]
     best = min(candidates, key=lambda candidate: len(candidate.lost))
     if best.lost:
-        raise PenwrightError(f"transformers has no class for this model; none has {', '.join(best.lost)}")
+        raise PenwrightError(f"transformers has no class for this model: none supports {', '.join(best.lost)}")
     dtype = getattr(torch, precision)
-    tensors = {place.name: _gathered(place).to(dtype) for place in places_of(best.architecture, model)}
+    tensors = {source.name: _concatenated(source).to(dtype) for source in tensor_sources(best.architecture, model)}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     let_others_read(folder / "model.safetensors")
     _write(folder / "config.json", {**best.config, "dtype": precision})
@@ -57,9 +60,9 @@ def _candidate(name: str, settings: ModelSettings, tokenizer: Tokenizer) -> _Can
     architecture = ARCHITECTURES[name]
     wanted = settings.model_dump()
     if wanted["tie_embeddings"] == "all":
-        wanted["tie_embeddings"] = "output"  # the same where there is no source
+        wanted["tie_embeddings"] = "output"  # the same for a writer, which has no source embedding
     config: dict[str, object] = {key: values[0] for key, values in architecture.supported.items()}
-    config |= {theirs: _spelled(ours, wanted) for theirs, ours in architecture.keys}
+    config |= {theirs: _their_value(ours, wanted) for theirs, ours in architecture.keys}
     if "rope_theta" in config:
         config["rope_parameters"] = {"rope_type": config.pop("rope_type"), "rope_theta": config["rope_theta"]}
     config |= {"architectures": [name], "model_type": MODEL_TYPES[name], "vocab_size": tokenizer.vocab_size}
@@ -68,30 +71,34 @@ def _candidate(name: str, settings: ModelSettings, tokenizer: Tokenizer) -> _Can
         "eos_token_id": tokenizer.end_id,
         "pad_token_id": tokenizer.pad_id,
     }
-    return _Candidate(architecture, config, _lost(wanted, config))
+    return _Candidate(architecture, config, _lost_settings(wanted, config))
 
 
-def _lost(wanted: dict[str, object], config: dict[str, object]) -> list[str]:
-    """What reading the description again would not give back."""
+def _lost_settings(wanted: dict[str, object], config: dict[str, object]) -> list[str]:
+    """Return the settings that reading the config.json again would not restore."""
     try:
         found = settings_from_huggingface(config).settings.model_dump()
-    except PenwrightError as error:  # a value that has no word there
+    except PenwrightError as error:  # a value that transformers has no name for
         return [str(error)]
-    return [f"model.{key} = {value!r}" for key, value in wanted.items() if key not in UNSAID and found[key] != value]
+    return [
+        f"model.{key} = {value!r}"
+        for key, value in wanted.items()
+        if key not in IGNORED_SETTINGS and found[key] != value
+    ]
 
 
-def _spelled(key: str, wanted: dict[str, object]) -> object:
-    """The value of one of our settings, in their words where they have others."""
+def _their_value(key: str, wanted: dict[str, object]) -> object:
+    """Return the value of one of our settings, under the name that transformers has for it."""
     value: object = wanted
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None
-    words = {ours: theirs for theirs, ours in reversed(WORDS.get(key, {}).items())}
+    words = {ours: theirs for theirs, ours in reversed(VALUE_NAMES.get(key, {}).items())}
     return words.get(value, value)
 
 
-def _gathered(place: Place) -> Tensor:
-    tensor = torch.cat([copied(parameter) for parameter in place.parameters])
-    return tensor.T.contiguous() if place.transposed else tensor
+def _concatenated(source: TensorSource) -> Tensor:
+    tensor = torch.cat([cpu_copy(parameter) for parameter in source.parameters])
+    return tensor.T.contiguous() if source.transposed else tensor
 
 
 def _save_tokenizer(tokenizer: Tokenizer, folder: Path, context_length: int) -> None:
@@ -108,7 +115,7 @@ def _save_tokenizer(tokenizer: Tokenizer, folder: Path, context_length: int) -> 
     if tokenizer.unknown_id is not None:
         special["unk_token"] = tokenizer.pieces[tokenizer.unknown_id]
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": context_length, **special}
-    plain = {"clean_up_tokenization_spaces": False, "split_special_tokens": True}  # text is text, also "</s>"
+    plain = {"clean_up_tokenization_spaces": False, "split_special_tokens": True}  # "</s>" in a text is text
     _write(folder / "tokenizer_config.json", {**settings, **plain})
 
 

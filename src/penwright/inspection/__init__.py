@@ -1,12 +1,11 @@
-"""Seeing what a Transformer does with a text: functions from a model to arrays, and `Inspector`, which asks by text.
+"""Inspection of what a Transformer does with a text: functions from a model to arrays, and `Inspector` for texts.
 
-Results are frozen dataclasses of NumPy arrays and strings; `as_record` makes JSON of them, `view` a picture of one, and
-`overview` the pictures of a whole page.
+Results are frozen dataclasses of NumPy arrays and strings. `as_record` converts them to JSON values, `view` makes a
+picture of one, and `overview` yields the pictures of a whole page.
 """
 
-from penwright.inspection.drawn import view
 from penwright.inspection.inspector import Inspector
-from penwright.inspection.pages import overview
-from penwright.inspection.records import as_record
+from penwright.inspection.pages import as_record, overview
+from penwright.inspection.views import view
 
 __all__ = ["Inspector", "as_record", "overview", "view"]

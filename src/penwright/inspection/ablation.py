@@ -1,7 +1,8 @@
-"""What a model loses without some of its heads: their output is zero, and all else goes on as before.
+"""Ablation: what a model loses without some of its heads, or without a token.
 
-Michel et al. 2019, section 2.2. Unlike attention weights, this shows what a head does for the outcome; but others may
-fill in for it, so that a head without which nothing changes is not always idle.
+An ablated head outputs zero; everything else runs as before (Michel et al. 2019, section 2.2). Unlike attention
+weights, this shows what a head contributes to the outcome. But other heads may compensate: a head whose ablation
+changes nothing is not always idle.
 """
 
 from collections import defaultdict
@@ -14,26 +15,30 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from penwright.decoding.decodable import evaluating
+from penwright.decoding.batches import diverged, evaluating
+from penwright.inspection.forward_pass import ForwardPass, PartName, scores
 from penwright.inspection.heads import Head, all_heads, place_of
-from penwright.inspection.reading import PartName, Reading, scores
 from penwright.inspection.tokens import Token
-from penwright.layers.attention import Kernel
-from penwright.layers.mask import KernelMask
-from penwright.layers.recording import swap_kernels
-from penwright.models import EncoderOnly, Model
+from penwright.model import Model
+from penwright.model.attention import Kernel
+from penwright.model.attention_recording import swap_kernels
+from penwright.model.encoder_only import EncoderOnly
+from penwright.model.mask import KernelMask
 
 
 @dataclass(frozen=True)
 class Ablation:
-    """With all heads ("before") and without some ("after"); losses are in nats, the mean over the tokens."""
+    """Losses and predictions with all heads ("before") and without some ("after").
+
+    Losses are means over the tokens, in nats.
+    """
 
     heads: tuple[str, ...]
-    loss_before: float  # NaN of a text without any token to predict
+    loss_before: float  # NaN for a text without tokens to predict
     loss_after: float
-    tokens: tuple[Token, ...]  # those that were to be predicted; of a classifier none, its loss is that of the label
-    changes: Float64[np.ndarray, " answers"]  # of the loss of each, after - before
-    next_ids: Int[np.ndarray, " outcomes"]  # the likeliest outcomes at the last position, before or after
+    tokens: tuple[Token, ...]  # the predicted ones; none for a classifier, whose loss is about its label
+    changes: Float64[np.ndarray, " answers"]  # in the loss of each, after - before
+    next_ids: Int[np.ndarray, " outcomes"]  # the most likely outcomes at the last position, before or after
     next_texts: tuple[str, ...]
     next_before: Float64[np.ndarray, " outcomes"]  # their probabilities
     next_after: Float64[np.ndarray, " outcomes"]
@@ -41,7 +46,7 @@ class Ablation:
 
 @dataclass(frozen=True)
 class HeadImportance:
-    """By how much the loss grows without each head of a part, one at a time, in nats."""
+    """The increase of the loss without each head of a part, one head at a time, in nats."""
 
     name: PartName
     layers: tuple[int, ...]
@@ -50,7 +55,7 @@ class HeadImportance:
 
 @contextmanager
 def without_heads(model: Model, heads: Sequence[Head]) -> Iterator[None]:
-    """Inside, these heads give zero."""
+    """Set the output of these heads to zero inside the block."""
     silent: dict[tuple[PartName, int], list[int]] = defaultdict(list)
     for head in heads:
         silent[head.part, head.layer].append(head.number)
@@ -72,24 +77,32 @@ def without_heads(model: Model, heads: Sequence[Head]) -> Iterator[None]:
 
 @torch.inference_mode()
 def ablate(
-    model: Model, reading: Reading, heads: Sequence[Head], names: Sequence[str], k: int = 5, label: int | None = None
+    model: Model,
+    reading: ForwardPass,
+    heads: Sequence[Head],
+    names: Sequence[str],
+    k: int = 5,
+    label: int | None = None,
 ) -> Ablation:
-    """`label` is a classifier's true one, by its number; None: the one it chooses with all heads."""
+    """Compare a model's losses and predictions with and without these heads.
+
+    `label` is the number of a classifier's true label; None takes the label that it predicts with all heads.
+    """
     with evaluating(model):
         before = scores(model, reading)[0].log_softmax(-1)
         with without_heads(model, heads):
             after = scores(model, reading)[0].log_softmax(-1)
     answers = _answers(model, reading, before, label)
-    surprise, surprise_after = _surprise(before, answers), _surprise(after, answers)
+    nll, nll_after = _nll(before, answers), _nll(after, answers)
     last, last_after = before[-1], after[-1]
     chosen = torch.cat([row.argsort(dim=-1, descending=True, stable=True)[:k] for row in (last, last_after)]).tolist()
     ids = list(dict.fromkeys(chosen))
     return Ablation(
         tuple(map(str, heads)),
-        _mean(surprise),
-        _mean(surprise_after),
+        _mean(nll),
+        _mean(nll_after),
         reading.answers,
-        surprise_after - surprise,
+        nll_after - nll,
         np.array(ids),
         tuple(names[outcome] for outcome in ids),
         last[ids].exp().cpu().numpy(),
@@ -98,35 +111,67 @@ def ablate(
 
 
 @torch.inference_mode()
-def head_importance(model: Model, reading: Reading, label: int | None = None) -> tuple[HeadImportance, ...]:
-    """Of every head, part by part; takes a pass for each head."""
+def head_importance(model: Model, reading: ForwardPass, label: int | None = None) -> tuple[HeadImportance, ...]:
+    """Ablate each head in turn, part by part; takes one forward pass per head."""
     with evaluating(model):
         whole = scores(model, reading)[0].log_softmax(-1)
         answers = _answers(model, reading, whole, label)
         changes: dict[PartName, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
         for head in all_heads(model):
             with without_heads(model, [head]):
-                less = scores(model, reading)[0].log_softmax(-1)
-            changes[head.part][head.layer].append(_mean(_surprise(less, answers) - _surprise(whole, answers)))
+                ablated = scores(model, reading)[0].log_softmax(-1)
+            changes[head.part][head.layer].append(_mean(_nll(ablated, answers) - _nll(whole, answers)))
     return tuple(
         HeadImportance(part, tuple(layers), np.array(list(layers.values()))) for part, layers in changes.items()
     )
 
 
-def _answers(model: Model, reading: Reading, log_probs: Tensor, label: int | None) -> Int[Tensor, " answers"]:
+def _answers(model: Model, reading: ForwardPass, log_probs: Tensor, label: int | None) -> Int[Tensor, " answers"]:
     if isinstance(model, EncoderOnly):
         return log_probs[0].argmax()[None] if label is None else torch.tensor([label], device=log_probs.device)
     return torch.tensor(reading.answer_ids, device=log_probs.device)
 
 
-def _surprise(
+def _nll(
     log_probs: Float[Tensor, "positions outcomes"], answers: Int[Tensor, " answers"]
 ) -> Float64[np.ndarray, " answers"]:
-    surprise: Float64[np.ndarray, " answers"] = (
-        -log_probs[: len(answers)].gather(-1, answers[:, None])[:, 0].cpu().numpy()
-    )
-    return surprise
+    nll: Float64[np.ndarray, " answers"] = -log_probs[: len(answers)].gather(-1, answers[:, None])[:, 0].cpu().numpy()
+    return nll
 
 
 def _mean(values: Float64[np.ndarray, " answers"]) -> float:
     return float(values.mean()) if len(values) else float("nan")
+
+
+ROWS = 32  # texts per batch
+
+
+@dataclass(frozen=True)
+class Occlusion:
+    """The effect of each token on a label's log-probability, in nats: with the token minus without it."""
+
+    target: str  # the label
+    log_prob: float  # with all tokens
+    tokens: tuple[Token, ...]
+    values: Float64[np.ndarray, " tokens"]  # 0 for special tokens, which cannot be left out
+
+
+def leaving_out(model: EncoderOnly, reading: ForwardPass, label: int, name: str) -> Occlusion:
+    """Measure the effect of each token on a label with one text per token, which lacks that token."""
+    ids = [token.id for token in reading.source]
+    places = [place for place, token in enumerate(reading.source) if token.start < token.end]
+    values = np.zeros(len(ids))
+    with evaluating(model), torch.inference_mode():
+        whole = _log_probs(model, [ids])[0, label]
+        for some in (places[start : start + ROWS] for start in range(0, len(places), ROWS)):
+            without = [ids[:place] + ids[place + 1 :] for place in some]
+            values[some] = (whole - _log_probs(model, without)[:, label]).cpu().numpy()
+    return Occlusion(name, float(whole), reading.source, values)
+
+
+def _log_probs(model: EncoderOnly, texts: Sequence[Sequence[int]]) -> Float[Tensor, "texts labels"]:
+    tokens = torch.tensor(texts, device=next(model.parameters()).device)
+    found = model(tokens, torch.ones_like(tokens, dtype=torch.bool)).double().log_softmax(-1)
+    if found.isnan().any():
+        raise diverged()
+    return found

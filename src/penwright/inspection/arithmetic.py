@@ -1,7 +1,7 @@
-"""One head, number by number: queries, keys, scores, softmax, values (Vaswani et al. 2017, equation 1).
+"""The arithmetic of one head, number by number (Vaswani et al. 2017, equation 1).
 
-scores = Q K^T, scaled = scores / sqrt(d_head), masked = scaled with -inf where a target may not look,
-weights = softmax(masked), output = weights V.
+scores = Q K^T; scaled = scores / sqrt(d_head); masked = scaled with -inf where a target may not attend; weights =
+softmax(masked); output = weights V.
 """
 
 from dataclasses import dataclass
@@ -12,22 +12,22 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from penwright.decoding.decodable import evaluating
+from penwright.decoding.batches import evaluating
+from penwright.inspection.forward_pass import ForwardPass, PartName, scores
 from penwright.inspection.heads import Head, attentions
-from penwright.inspection.reading import PartName, Reading, scores
 from penwright.inspection.tokens import Token
-from penwright.layers.attention import Kernel
-from penwright.layers.mask import KernelMask
-from penwright.layers.recording import swap_kernels
-from penwright.models import Model
+from penwright.model import Model
+from penwright.model.attention import Kernel
+from penwright.model.attention_recording import swap_kernels
+from penwright.model.mask import KernelMask
 
 
 @dataclass(frozen=True)
 class HeadArithmetic:
     """Every step of one head over one text.
 
-    Queries and keys are as they meet: after the norm of a model with qk_norm, and turned by rotary positions. Heads
-    that share keys and values (n_kv_heads < n_heads) show the ones that they share.
+    Queries and keys are shown as they are multiplied: after QK-norm and rotary positions, in models that have them.
+    Heads that share keys and values (n_kv_heads < n_heads) show the shared ones.
     """
 
     name: PartName
@@ -42,25 +42,25 @@ class HeadArithmetic:
     scaled: Float64[np.ndarray, "targets sources"]
     masked: Float64[np.ndarray, "targets sources"]
     weights: Float64[np.ndarray, "targets sources"]
-    output: Float64[np.ndarray, "targets d_head"]  # before the output matrix, which mixes all heads
+    output: Float64[np.ndarray, "targets d_head"]  # before the output projection, which mixes all heads
 
 
 @torch.inference_mode()
-def head_arithmetic(model: Model, reading: Reading, head: Head) -> HeadArithmetic:
-    """The queries, keys and values of one pass, and what the head makes of them, computed anew in float64."""
-    met: list[tuple[Tensor, Tensor, Tensor, KernelMask]] = []
+def head_arithmetic(model: Model, reading: ForwardPass, head: Head) -> HeadArithmetic:
+    """Record a head's queries, keys and values in one pass, and recompute its output from them in float64."""
+    recorded: list[tuple[Tensor, Tensor, Tensor, KernelMask]] = []
 
-    def keeping(name: str, kernel: Kernel) -> Kernel:
+    def _recording(name: str, kernel: Kernel) -> Kernel:
         def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: KernelMask, dropout: float) -> Tensor:
-            met.append((queries[0], keys[0], values[0], mask))
+            recorded.append((queries[0], keys[0], values[0], mask))
             return kernel(queries, keys, values, mask, dropout)
 
         return attend
 
     attention = model.get_submodule(attentions(model)[head.part, head.layer])
-    with evaluating(model), swap_kernels(attention, keeping):
+    with evaluating(model), swap_kernels(attention, _recording):
         scores(model, reading)
-    ((queries, keys, values, mask),) = met
+    ((queries, keys, values, mask),) = recorded
     shared = head.number * len(keys) // len(queries)
     q, k, v = (x.double().cpu().numpy() for x in (queries[head.number], keys[shared], values[shared]))
     return _steps(head, reading, q, k, v, _allowed(mask, len(q), len(k)))
@@ -68,7 +68,7 @@ def head_arithmetic(model: Model, reading: Reading, head: Head) -> HeadArithmeti
 
 def _steps(
     head: Head,
-    reading: Reading,
+    reading: ForwardPass,
     queries: Float64[np.ndarray, "targets d_head"],
     keys: Float64[np.ndarray, "sources d_head"],
     values: Float64[np.ndarray, "sources d_head"],
@@ -84,7 +84,7 @@ def _steps(
 
 
 def _allowed(mask: KernelMask, targets: int, sources: int) -> np.ndarray:
-    """True where a target may look."""
+    """Return a mask that is True where a target may attend."""
     if mask.is_causal:
         return np.tri(targets, sources, dtype=bool)
     return np.ones((targets, sources), bool) if mask.allowed is None else mask.allowed[0, 0].cpu().numpy()

@@ -1,7 +1,7 @@
-"""What each head looks at: attention weights of every layer, of self- and of cross-attention.
+"""Attention maps: the weights of every head, in self-attention and cross-attention.
 
-softmax(Q K^T / sqrt(d_head)) (Vaswani et al. 2017, section 3.2.1), kept while the model computes with them. They say
-where a head looks, not what follows from it (Jain and Wallace 2019): that is for `ablation.py` to ask.
+softmax(Q K^T / sqrt(d_head)) (Vaswani et al. 2017, section 3.2.1) is recorded while the model computes with it. The
+weights show where a head attends, not what effect this has (Jain and Wallace 2019). `ablation.py` measures effects.
 """
 
 from collections import defaultdict
@@ -11,34 +11,34 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, UInt8
+from jaxtyping import Float, Float32, Float64, UInt8
 from torch import Tensor
 
-from penwright.decoding.decodable import evaluating
+from penwright.decoding.batches import evaluating
 from penwright.errors import UsageError
+from penwright.inspection.forward_pass import ForwardPass, PartName, scores
 from penwright.inspection.heads import attentions
-from penwright.inspection.reading import PartName, Reading, scores
 from penwright.inspection.tokens import Token
-from penwright.layers.recording import record_attention
-from penwright.models import Model
+from penwright.model import Model
+from penwright.model.attention_recording import record_attention
 
 LEVELS = 255
 
 
 @dataclass(frozen=True)
-class Part:
-    """The weights of all heads of one kind: row by row how much a target takes from each source; rows sum to 1."""
+class AttentionPart:
+    """The weights of all heads of one part: how much each target takes from each source. Rows sum to 1."""
 
     name: PartName
-    layers: tuple[int, ...]  # those that the first axis counts
+    layers: tuple[int, ...]  # along the first axis
     weights: Float32[np.ndarray, "n_layers n_heads targets sources"]
-    target_tokens: tuple[Token, ...]  # those that are read at a position; a decoder predicts the next one there
+    target_tokens: tuple[Token, ...]  # read at each position, where a decoder predicts the next one
     source_tokens: tuple[Token, ...]
 
 
 @dataclass(frozen=True)
 class PackedPart:
-    """The same in a quarter of the memory: `unpack` gives weights that are wrong by at most 0.004."""
+    """The same weights in a quarter of the memory; `unpack` restores them with an error of at most 0.004."""
 
     name: PartName
     layers: tuple[int, ...]
@@ -49,7 +49,7 @@ class PackedPart:
 
 @dataclass(frozen=True)
 class Alignment:
-    """Which source tokens a translator looks at while it chooses each token of the translation; rows sum to 1."""
+    """A translator's attention to each source token while it chooses each target token. Rows sum to 1."""
 
     weights: Float32[np.ndarray, "answers sources"]
     tokens: tuple[Token, ...]  # of the translation, with the end token
@@ -58,13 +58,16 @@ class Alignment:
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """The attention of a whole model: of a writer `decoder`, of a classifier `encoder`, of a translator all parts."""
+    """The attention of a whole model.
 
-    parts: tuple[Part, ...]
-    answers: tuple[Token, ...]  # the token that each decoder position goes on to predict, as far as the text goes
+    A writer has the part `decoder`, a classifier `encoder`, and a translator all three.
+    """
 
-    def part(self, name: PartName) -> Part:
-        """The part of this name; raises UsageError where the model has none."""
+    parts: tuple[AttentionPart, ...]
+    answers: tuple[Token, ...]  # the next token at each decoder position, as far as the text goes
+
+    def part(self, name: PartName) -> AttentionPart:
+        """Return the part of this name; raises UsageError if the model does not have it."""
         for part in self.parts:
             if part.name == name:
                 return part
@@ -72,36 +75,37 @@ class AttentionMaps:
         raise UsageError(f"this model has no {name} attention: only {who[name]} have it")
 
 
-def attention_maps(model: Model, reading: Reading, layers: Sequence[int] | None = None) -> AttentionMaps:
-    """Of all layers, or of those named: 96 heads over 512 tokens are 100 MB."""
+def attention_maps(model: Model, reading: ForwardPass, layers: Sequence[int] | None = None) -> AttentionMaps:
+    """Return the attention of all layers, or of these. 96 heads over 512 tokens take 100 MB."""
     kept = _recorded(model, reading, layers, lambda weights: weights[0].float().cpu())
-    parts = [Part(name, tuple(maps), _stacked(maps), *reading.sides(name)) for name, maps in kept.items()]
+    parts = [AttentionPart(name, tuple(maps), _stacked(maps), *reading.sides(name)) for name, maps in kept.items()]
     return AttentionMaps(tuple(parts), reading.answers)
 
 
-def packed_maps(model: Model, reading: Reading, layers: Sequence[int] | None = None) -> tuple[PackedPart, ...]:
-    """The same for long texts, packed layer by layer, so that never more than one layer is held in full."""
+def packed_maps(model: Model, reading: ForwardPass, layers: Sequence[int] | None = None) -> tuple[PackedPart, ...]:
+    """Return packed attention for long texts; at most one layer at a time is held unpacked."""
     kept = _recorded(model, reading, layers, lambda weights: _packed(weights[0]).cpu())
     return tuple(PackedPart(name, tuple(maps), _stacked(maps), *reading.sides(name)) for name, maps in kept.items())
 
 
 def alignment(maps: AttentionMaps) -> Alignment:
-    """The mean of all cross-attention heads, at the positions where each token is chosen (that of the token before it).
+    """Return the mean of all cross-attention heads at the positions where each token is chosen.
 
-    Which layers align best differs from model to model, so all count here; raises UsageError but for a translator.
+    A token is chosen at the position of the token before it. All layers count, since the layers that align best differ
+    from model to model. Raises UsageError unless the model is a translator.
     """
     cross = maps.part("cross")
     return Alignment(cross.weights.mean((0, 1))[: len(maps.answers)], maps.answers, cross.source_tokens)
 
 
 def pack(weights: Float[np.ndarray, "*shape"]) -> UInt8[np.ndarray, "*shape"]:
-    """255 sqrt(p), rounded: the root spends the levels on small weights, which are most."""
+    """Pack weights as round(255 sqrt(p)). The root gives small weights, the most frequent ones, more levels."""
     packed: UInt8[np.ndarray, "*shape"] = _packed(torch.from_numpy(weights)).numpy()
     return packed
 
 
 def unpack(packed: UInt8[np.ndarray, "*shape"]) -> Float32[np.ndarray, "*shape"]:
-    """(q / 255)^2."""
+    """Restore packed weights: (q / 255)^2."""
     return np.square(packed.astype(np.float32) / LEVELS)
 
 
@@ -111,13 +115,13 @@ def _packed(weights: Float[Tensor, "*shape"]) -> Tensor:
 
 @torch.inference_mode()
 def _recorded(
-    model: Model, reading: Reading, layers: Sequence[int] | None, keep: Callable[[Tensor], Tensor]
+    model: Model, reading: ForwardPass, layers: Sequence[int] | None, keep: Callable[[Tensor], Tensor]
 ) -> dict[PartName, dict[int, Tensor]]:
-    """What is kept of one pass, by part and layer; layers that were not asked for are not computed with weights."""
+    """Record one pass, by part and layer; other layers run without explicit weights."""
     wanted = {place: name for place, name in attentions(model).items() if layers is None or place[1] in layers}
     if not wanted:
         deepest = max(layer for _, layer in attentions(model))
-        raise UsageError(f"there is no layer {', '.join(map(str, layers or []))}: layers are called 0 to {deepest}")
+        raise UsageError(f"there is no layer {', '.join(map(str, layers or []))}: layers are numbered 0 to {deepest}")
     with ExitStack() as stack:
         stack.enter_context(evaluating(model))
         maps = {
@@ -133,3 +137,63 @@ def _recorded(
 
 def _stacked(maps: dict[int, Tensor]) -> np.ndarray:
     return torch.stack(list(maps.values())).numpy()
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """The share of each target's content that comes from each source.
+
+    For a translator, the rows of `decoder` and `cross` sum to 1 together. Otherwise, each row sums to 1.
+    """
+
+    name: PartName
+    weights: Float64[np.ndarray, "targets sources"]
+    target_tokens: tuple[Token, ...]
+    source_tokens: tuple[Token, ...]
+    answers: tuple[Token, ...]  # the next token at each decoder position, as far as the text goes
+
+
+def rollouts(maps: AttentionMaps) -> tuple[Rollout, ...]:
+    """Compute the rollout of each part of a model; `maps` must have all layers."""
+    parts = {part.name: part for part in maps.parts}
+    if "cross" not in parts:
+        return tuple(_named(part, rollout(part.weights), maps) for part in maps.parts)
+    encoder, decoder, cross = parts["encoder"], parts["decoder"], parts["cross"]
+    read = rollout(encoder.weights)
+    own, foreign = crossed_rollout(decoder.weights, cross.weights, read)
+    return _named(encoder, read, maps), _named(decoder, own, maps), _named(cross, foreign, maps)
+
+
+def rollout(weights: Float[np.ndarray, "n_layers n_heads length length"]) -> Float64[np.ndarray, "length length"]:
+    """Return A_L ... A_1, where A_l is half the mean attention of layer l and half the identity (the residual)."""
+    total = np.eye(weights.shape[-1])
+    for layer in _mean_over_heads(weights):
+        total = (layer + np.eye(len(layer))) / 2 @ total
+    return total
+
+
+def crossed_rollout(
+    decoder: Float[np.ndarray, "n_layers n_heads targets targets"],
+    cross: Float[np.ndarray, "n_layers n_heads targets sources"],
+    encoder: Float[np.ndarray, "sources sources"],
+) -> tuple[Float64[np.ndarray, "targets targets"], Float64[np.ndarray, "targets sources"]]:
+    """Return a decoder's rollout with cross-attention: the shares of target tokens and of source tokens.
+
+    Each cross-attention C counts as a further attention with a residual connection. Half of the content is kept, and
+    half is C times the encoder's rollout.
+    """
+    own, foreign = np.eye(decoder.shape[-1]), np.zeros(cross.shape[-2:])
+    for to_targets, to_sources in zip(_mean_over_heads(decoder), _mean_over_heads(cross), strict=True):
+        step = (to_targets + np.eye(len(to_targets))) / 2
+        own, foreign = step @ own / 2, (step @ foreign + to_sources @ encoder) / 2
+    return own, foreign
+
+
+def _mean_over_heads(
+    weights: Float[np.ndarray, "n_layers n_heads targets sources"],
+) -> Float64[np.ndarray, "n_layers targets sources"]:
+    return weights.astype(np.float64).mean(1)
+
+
+def _named(part: AttentionPart, weights: Float64[np.ndarray, "targets sources"], maps: AttentionMaps) -> Rollout:
+    return Rollout(part.name, weights, part.target_tokens, part.source_tokens, maps.answers)

@@ -1,27 +1,74 @@
-"""What a beam search tried, for one sentence."""
+"""The tree of a beam search: what it tried at each step, and what it kept."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from penwright.decoding import Translator
 from penwright.decoding.hypotheses import Extension
-from penwright.decoding.tree import BeamTree, Node
+from penwright.decoding.sampling.sampler import NEG_INF
 from penwright.errors import UsageError
+from penwright.tokenizers import Tokenizer
+from penwright.translation.translator import Translator
+
+
+class Node(NamedTuple):
+    """A token among the best continuations of a step."""
+
+    id: int
+    parent: int | None
+    token: str
+    log_prob: float  # in nats, of all tokens up to this one
+    step: int  # counted from 0
+    kept: bool  # it was continued, or it ended a translation
+    final: bool  # it ended a translation
+
+
+class BeamTree:
+    """A recorder of the beam search for one source.
+
+    When a new search begins, the previous one was a draft and is discarded.
+    """
+
+    def __init__(self) -> None:
+        self._steps: list[Extension] = []
+
+    def __call__(self, source: int, extension: Extension) -> None:
+        """Record a step; `source` is always the same."""
+        if extension.length == 1:
+            self._steps.clear()
+        self._steps.append(extension)
+
+    def nodes(self, tokenizer: Tokenizer) -> list[Node]:
+        """Return the nodes, step by step; final nodes have no text."""
+        found: list[Node] = []
+        before: dict[int, int] = {}  # the nodes of the previous step's beams
+        for step, extension in enumerate(self._steps):
+            beams: dict[int, int] = {}
+            rows = zip(extension.parents, extension.tokens, extension.log_probs, strict=True)
+            for beam, (parent, token, log_prob) in enumerate(rows):
+                if log_prob > NEG_INF:
+                    beams[beam] = len(found)
+                    final = token == tokenizer.end_id
+                    text = "" if final else tokenizer.token_text(token)
+                    found.append(Node(len(found), before.get(parent), text, log_prob, step, final, final))
+            before = beams
+        continued = {node.parent for node in found}
+        return [node._replace(kept=node.final or node.id in continued) for node in found]
 
 
 @dataclass(frozen=True)
 class Beams:
-    """The tree of the search, step by step."""
+    """The tree of a beam search, step by step."""
 
     nodes: tuple[Node, ...]
 
 
 def beams(translator: Translator, text: str, beam_size: int | None = None) -> Beams:
-    """Raises UsageError for a text that is not translated in one go."""
+    """Return the tree of the search for a text; raises UsageError unless the text is translated in one pass."""
     tree = BeamTree()
 
     def watch(source: int, extension: Extension) -> None:
         if source != 0:
-            raise UsageError("a tree is drawn of one sentence: give a single line that is not too long")
+            raise UsageError("a beam tree needs a single sentence: give one line that fits the model")
         tree(source, extension)
 
     size = beam_size or translator.defaults.beam_size

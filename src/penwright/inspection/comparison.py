@@ -1,4 +1,4 @@
-"""Two texts before one model, or two models before one text: what surprises whom, and which heads differ."""
+"""Comparison of two texts under one model, or of two models on one text: surprise by token, and heads."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ import numpy as np
 from jaxtyping import Float, Float64
 
 from penwright.errors import UsageError
+from penwright.inspection.forward_pass import PartName
 from penwright.inspection.head_statistics import STATISTICS, HeadStatistics
-from penwright.inspection.reading import PartName
 
-MOST_PAIRS = 1_000_000  # of tokens of two texts that differ, each with each, when what they share is looked for
+MOST_PAIRS = 1_000_000  # of differing tokens, each with each, that are searched for shared runs
 Spans = Iterator[tuple[slice, slice]]
 
 
-class Surprises(NamedTuple):
-    """How little each piece of a text was expected, or each label of a classifier."""
+class TokenNlls(NamedTuple):
+    """The surprise (-log p) at each piece of a text, or at each label of a classifier."""
 
     texts: Sequence[str]
     nats: Float[np.ndarray, " pieces"]  # -log p
@@ -26,11 +26,11 @@ class Surprises(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two lists of surprises, laid beside each other; where pieces end at other places, those between are joined."""
+    """Two lists of surprises side by side; pieces with different boundaries are joined."""
 
-    first_texts: tuple[str, ...]  # "" where only the other has something
+    first_texts: tuple[str, ...]  # "" where only the other side has text
     second_texts: tuple[str, ...]
-    first: Float64[np.ndarray, " rows"]  # in nats; NaN where only the other has something
+    first: Float64[np.ndarray, " rows"]  # in nats; NaN where only the other side has text
     second: Float64[np.ndarray, " rows"]
     differences: Float64[np.ndarray, " rows"]  # second - first
     sums: tuple[float, float]  # of all pieces, in nats
@@ -38,7 +38,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class HeadComparison:
-    """The statistics of a part's heads in both; NaN for a head that one of them lacks."""
+    """The statistics of a part's heads on both sides; NaN for a head that one side lacks."""
 
     name: PartName
     layers: tuple[int, ...]
@@ -46,10 +46,11 @@ class HeadComparison:
     second: dict[str, Float64[np.ndarray, "n_layers n_heads"]]
 
 
-def compare(first: Surprises, second: Surprises) -> Comparison:
-    """Of one text, between the places where pieces of both end; of two, by the longest runs that they share.
+def compare(first: TokenNlls, second: TokenNlls) -> Comparison:
+    """Align two lists of surprises.
 
-    Raises UsageError for two texts that differ over so much that what they share is too long to look for.
+    Equal texts are cut where pieces of both end. Different texts are aligned by the longest runs that they share.
+    Raises UsageError for two texts whose differences are too long to align.
     """
     same = "".join(first.texts) == "".join(second.texts)
     spans = list(_same_ends(first.texts, second.texts) if same else _shared(first.texts, second.texts))
@@ -66,7 +67,7 @@ def compare(first: Surprises, second: Surprises) -> Comparison:
 
 
 def _same_ends(first: Sequence[str], second: Sequence[str]) -> Spans:
-    """The fewest pieces that spell the same."""
+    """Yield the smallest groups of pieces on each side with the same text."""
     ends = [list(accumulate(map(len, texts))) for texts in (first, second)]
     starts, at = [0, 0], [0, 0]
     while at[0] < len(first) and at[1] < len(second):
@@ -82,30 +83,31 @@ def _same_ends(first: Sequence[str], second: Sequence[str]) -> Spans:
 
 
 def _shared(first: Sequence[str], second: Sequence[str]) -> Spans:
-    """Piece by piece where both have the same, or as many; else what stands between as a whole."""
+    """Yield what both share piece by piece, and differences piece by piece only if they are equally long."""
     begin, end = _ends_in_common(first, second)
     one, other = first[begin : len(first) - end], second[begin : len(second) - end]
     if len(one) * len(other) > MOST_PAIRS:
         raise UsageError(
-            f"these texts differ over {len(one):,} and {len(other):,} tokens, too many to be laid side by side"
+            f"the texts differ in {len(one):,} and {len(other):,} tokens, too many to compare. Compare shorter texts"
         )
     yield from ((slice(at, at + 1), slice(at, at + 1)) for at in range(begin))
     for _, a, b, c, d in SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
-        yield from _beside(slice(begin + a, begin + b), slice(begin + c, begin + d))
+        yield from _side_by_side(slice(begin + a, begin + b), slice(begin + c, begin + d))
     for back in range(end, 0, -1):
         places = len(first) - back, len(second) - back
         yield slice(places[0], places[0] + 1), slice(places[1], places[1] + 1)
 
 
 def _ends_in_common(first: Sequence[str], second: Sequence[str]) -> tuple[int, int]:
-    """How many pieces both begin with, and how many of the rest both end with."""
+    """Return the number of pieces that both begin with, and of the remaining ones that both end with."""
     shorter = min(len(first), len(second))
     begin = next((at for at in range(shorter) if first[at] != second[at]), shorter)
     end = next((at for at in range(shorter - begin) if first[-1 - at] != second[-1 - at]), shorter - begin)
     return begin, end
 
 
-def _beside(one: slice, other: slice) -> Spans:
+def _side_by_side(one: slice, other: slice) -> Spans:
+    """Yield two runs piece by piece; as a whole if neither is empty and their lengths differ."""
     n, m = one.stop - one.start, other.stop - other.start
     if n and m and n != m:
         yield one, other
@@ -116,7 +118,7 @@ def _beside(one: slice, other: slice) -> Spans:
 
 
 def compare_heads(first: Sequence[HeadStatistics], second: Sequence[HeadStatistics]) -> tuple[HeadComparison, ...]:
-    """Head by head, of the parts that both have; statistics that neither has are left out."""
+    """Compare the heads of the parts that both have; leave out statistics that neither has."""
     known = {part.name: part for part in second}
     return tuple(_compare_part(part, known[part.name]) for part in first if part.name in known)
 

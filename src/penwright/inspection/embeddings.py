@@ -1,18 +1,26 @@
-"""Words as points: which lie close together, by the angle between their vectors, and a flat map of them."""
+"""Token and position vectors: nearest neighbours, a two-dimensional map, similarity of positions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
+import torch
 from jaxtyping import Float, Float64, Int
+
+from penwright.errors import UsageError
+from penwright.inspection.forward_pass import Side, embedding_of
+from penwright.model import Model
+from penwright.model.embedding import Embedding
+from penwright.model.positions import Learned, Rotary, rotary_positions
 
 
 @dataclass(frozen=True)
 class Neighbours:
-    """The tokens whose vectors point most nearly where a word's does, nearest first."""
+    """The tokens whose vectors have the largest cosine with a word's vector, nearest first."""
 
     word: str
-    pieces: tuple[str, ...]  # the word's own tokens; of several, the mean of their vectors stands for the word
+    pieces: tuple[str, ...]  # the word's tokens; the mean of their vectors stands for the word
     ids: Int[np.ndarray, " k"]
     texts: tuple[str, ...]
     cosines: Float64[np.ndarray, " k"]
@@ -20,16 +28,16 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class EmbeddingMap:
-    """Tokens as points of the plane in which their vectors differ most."""
+    """Tokens as points in the plane in which their vectors vary most."""
 
     ids: Int[np.ndarray, " n"]
     texts: tuple[str, ...]
     xy: Float64[np.ndarray, "n 2"]
-    explained: Float64[np.ndarray, "2"]  # the share of the variance that each axis shows
+    explained: Float64[np.ndarray, "2"]  # share of the variance along each axis
 
 
 def cosines(matrix: Float[np.ndarray, "n d_model"], vector: Float[np.ndarray, " d_model"]) -> Float64[np.ndarray, " n"]:
-    """x . y / (|x| |y|) of each row with the vector; 0 where either is zero."""
+    """Return the cosine x . y / (|x| |y|) of each row with the vector; 0 where either is zero."""
     rows, other = matrix.astype(np.float64), vector.astype(np.float64)
     lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(other)
     return np.divide(rows @ other, lengths, out=np.zeros(len(rows)), where=lengths > 0)
@@ -38,7 +46,7 @@ def cosines(matrix: Float[np.ndarray, "n d_model"], vector: Float[np.ndarray, " 
 def nearest(
     matrix: Float[np.ndarray, "n d_model"], vector: Float[np.ndarray, " d_model"], k: int, left_out: Sequence[int] = ()
 ) -> tuple[Int[np.ndarray, " k"], Float64[np.ndarray, " k"]]:
-    """The k rows of the largest cosine with the vector, and it; rows that are left out do not count."""
+    """Return the k rows with the largest cosine with the vector, and the cosines; skip the rows `left_out`."""
     close = cosines(matrix, vector)
     close[list(left_out)] = -np.inf
     order = np.argsort(-close, kind="stable")[: max(0, min(k, len(close) - len(set(left_out))))]
@@ -46,9 +54,9 @@ def nearest(
 
 
 def plane(matrix: Float[np.ndarray, "n d_model"]) -> tuple[Float64[np.ndarray, "n 2"], Float64[np.ndarray, "2"]]:
-    """The first two principal components (Pearson 1901), and the share of the variance of each.
+    """Return the first two principal components (Pearson 1901), and each one's share of the variance.
 
-    Each axis points where its largest coordinate of the model is positive, so that the same model gives the same map.
+    Each axis points where its largest coordinate of the model is positive, so that a model always gives the same map.
     """
     centred = matrix.astype(np.float64) - matrix.mean(0)
     variances, axes = np.linalg.eigh(centred.T @ centred)
@@ -59,3 +67,57 @@ def plane(matrix: Float[np.ndarray, "n d_model"]) -> tuple[Float64[np.ndarray, "
     total = variances.clip(0).sum()
     share[: axes.shape[1]] = variances[:-3:-1].clip(0) / total if total > 0 else 0.0
     return xy, share
+
+
+@dataclass(frozen=True)
+class PositionalSimilarity:
+    """The vector of each position, and the cosine between any two.
+
+    Sinusoidal and learned vectors are added to embeddings. Rotary positions add nothing: they rotate each pair of
+    numbers of a query or key by an angle that grows with the position. Their vectors here are the points (cos, sin) of
+    the pairs, slowest last. The cosine between two positions is then the mean of cos(angle) over the pairs. This is the
+    score of a query and a key that are alike (Su et al. 2021, section 3.4.3).
+    """
+
+    kind: Literal["sinusoidal", "learned", "rotary", "none"]
+    encodings: Float64[np.ndarray, "positions width"]
+    frequencies: Float64[np.ndarray, " pairs"] | None  # in radians per position; None if learned
+    similarity: Float64[np.ndarray, "positions positions"]
+
+
+def positional_similarity(
+    model: Model, n_positions: int | None = None, side: Side | None = None
+) -> PositionalSimilarity:
+    """Compare the first positions, by default of the whole context.
+
+    `side` selects an embedding of a translator, since both have learned positions of their own; by default the source.
+    Raises UsageError for a model without positions.
+    """
+    settings = model.settings
+    n_positions = settings.context_length if n_positions is None else n_positions
+    if settings.positions.type == "learned":
+        n_positions = min(n_positions, settings.context_length)
+    if settings.positions.type == "none":
+        raise UsageError("this model has no positions: only its causal mask tells it the order of tokens")
+    rope, embedding = rotary_positions(settings), embedding_of(model, side)
+    encodings = _added(embedding, n_positions) if rope is None else _circles(rope, n_positions)
+    waves = embedding.positions if rope is None else rope
+    frequencies = None if isinstance(waves, Learned) or waves is None else waves.frequencies.double().cpu().numpy()
+    lengths = np.linalg.norm(encodings, axis=1, keepdims=True)
+    unit = encodings / np.where(lengths > 0, lengths, 1)
+    return PositionalSimilarity(settings.positions.type, encodings, frequencies, unit @ unit.T)
+
+
+@torch.inference_mode()
+def _added(embedding: Embedding, n_positions: int) -> Float64[np.ndarray, "positions width"]:
+    assert embedding.positions is not None
+    places = torch.arange(n_positions, device=embedding.tokens.weight.device)[None]
+    encodings: Float64[np.ndarray, "positions width"] = embedding.positions(places)[0].double().cpu().numpy()
+    return encodings
+
+
+def _circles(rotary: Rotary, n_positions: int) -> Float64[np.ndarray, "positions width"]:
+    rotation = rotary(torch.arange(n_positions)[None])
+    points = torch.stack([rotation.cosines[0, 0], rotation.sines[0, 0]], -1).flatten(-2)
+    encodings: Float64[np.ndarray, "positions width"] = points.double().numpy()
+    return encodings

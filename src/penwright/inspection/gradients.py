@@ -1,13 +1,13 @@
-"""Which tokens an outcome depends on, by its gradient with respect to their vectors.
+"""Attribution: which tokens an outcome depends on, by its gradient with respect to their vectors.
 
-For F = log p(outcome), token vectors x and a baseline x' of tokens that say nothing:
+For F = log p(outcome), token vectors x and a neutral baseline x':
 
 - gradient x input: (x - x') . dF/dx, the first step of a Taylor series (Ancona et al. 2018, section 2.2);
 - integrated gradients: (x - x') . the mean of dF/dx along the straight line from x' to x (Sundararajan et al. 2017).
 
-What each method gives should add up to F(x) - F(x'), "completeness"; the gap is what is missing. The baseline is
-the mean of all token vectors, with special tokens and positions as they are. Zero, the usual one, is no place to set
-out from here: a model that norms its input jumps there.
+The values should add up to F(x) - F(x') ("completeness"); `gap` is what is missing. The baseline is the mean of all
+token vectors, with special tokens and positions unchanged. The usual baseline of zero does not work here, since a model
+that normalizes its input jumps there.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,45 +20,45 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
-from penwright.decoding.decodable import evaluating
+from penwright.decoding.batches import evaluating
 from penwright.errors import UsageError
-from penwright.inspection.reading import Reading, embeddings, scores
+from penwright.inspection.forward_pass import ForwardPass, embeddings, scores
 from penwright.inspection.tokens import Token
-from penwright.models import Model
-from penwright.models.embedding import Embedding
+from penwright.model import Model
+from penwright.model.embedding import Embedding
 
 Method = Literal["integrated_gradients", "gradient_x_input"]
 N_STEPS = 256  # points on the line
-ROWS = 16  # points of the line that go through the model at once
+ROWS = 16  # points per batch
 
 Vectors = Float[Tensor, "rows _ d_model"]  # of the tokens of one side
 
 
 @dataclass(frozen=True)
 class Attribution:
-    """How much each token that the model read raises (or lowers) an outcome's log-probability, in nats."""
+    """The contribution of each token that the model read to an outcome's log-probability, in nats."""
 
     method: Method
     target: str  # the outcome: a token or a label
-    position: int  # of the token after which it is to come; 0 for a label
+    position: int  # of the token before it; 0 for a label
     log_prob: float  # F(x)
     baseline_log_prob: float  # F(x')
     tokens: tuple[Token, ...]  # of the source, then of the target
-    n_source: int  # how many of them are the source's
+    n_source: int  # how many of the tokens are the source's
     values: Float64[np.ndarray, " tokens"]
     gap: float  # F(x) - F(x') - the sum of the values
 
 
 @dataclass(frozen=True)
-class Aim:
-    """An outcome (a token or a label, by number) at a position of a reading."""
+class AttributionTarget:
+    """The outcome to explain (a token or label id), and its position."""
 
     position: int
     outcome: int
 
 
-def likeliest_outcome(model: Model, reading: Reading, position: int) -> int:
-    """What the model itself would say there; raises UsageError beyond the last position."""
+def likeliest_outcome(model: Model, reading: ForwardPass, position: int) -> int:
+    """Return the model's own prediction at a position; raises UsageError beyond the last position."""
     with evaluating(model), torch.inference_mode():
         logits = scores(model, reading)[0]
     if not 0 <= position < len(logits):
@@ -67,20 +67,28 @@ def likeliest_outcome(model: Model, reading: Reading, position: int) -> int:
 
 
 def attribution(
-    model: Model, reading: Reading, aim: Aim, names: Sequence[str], method: Method, n_steps: int = N_STEPS
+    model: Model,
+    reading: ForwardPass,
+    aim: AttributionTarget,
+    names: Sequence[str],
+    method: Method,
+    n_steps: int = N_STEPS,
 ) -> Attribution:
-    """`n_steps` are the points on the line from the baseline; gradient x input needs only its end."""
+    """Attribute an outcome to the tokens that the model reads.
+
+    `n_steps` is the number of points on the line from the baseline; gradient x input needs only the end of the line.
+    """
     tables = list(embeddings(model).values())
     sides = [tokens for tokens in (reading.source, reading.target) if tokens]
     with evaluating(model), torch.no_grad():
-        inputs = [_looked_up(table, tokens) for table, tokens in zip(tables, sides, strict=True)]
-        baseline = [_saying_nothing(table, tokens) for table, tokens in zip(tables, sides, strict=True)]
+        inputs = [_token_vectors(table, tokens) for table, tokens in zip(tables, sides, strict=True)]
+        baseline = [_baseline_vectors(table, tokens) for table, tokens in zip(tables, sides, strict=True)]
         differences = [x - base for x, base in zip(inputs, baseline, strict=True)]
 
         def outcome(vectors: Sequence[Vectors]) -> Float[Tensor, " rows"]:
             with ExitStack() as stack:
-                for table, given in zip(tables, vectors, strict=True):
-                    stack.enter_context(_giving(table, given))
+                for table, fixed in zip(tables, vectors, strict=True):
+                    stack.enter_context(_with_vectors(table, fixed))
                 log_probs = scores(model, reading, rows=len(vectors[0]))[:, aim.position].log_softmax(-1)
             return log_probs[:, aim.outcome]
 
@@ -101,9 +109,9 @@ def attribution(
 
 
 def _line(method: Method, n_steps: int) -> tuple[Float[Tensor, " steps"], Float[Tensor, " steps"]]:
-    """Places on the way from the baseline (0) to the input (1), and the share of the way that each stands for.
+    """Return points on the way from the baseline (0) to the input (1), and the share of the way of each.
 
-    They are densest at the baseline, where an input that is normed turns quickest.
+    They are densest near the baseline, where a normalized input turns fastest.
     """
     if method == "gradient_x_input":
         return torch.ones(1), torch.ones(1)
@@ -118,7 +126,7 @@ def _gradients(
     places: Float[Tensor, " steps"],
     shares: Float[Tensor, " steps"],
 ) -> list[Vectors]:
-    """Those of the outcome at these places between baseline and input, added up by their shares."""
+    """Return the sum of the outcome's gradients at these points of the line, weighted by `shares`."""
     sums = [torch.zeros_like(base) for base in baseline]
     for some, weights in zip(places.to(sums[0]).split(ROWS), shares.to(sums[0]).split(ROWS), strict=True):
         points = [
@@ -133,18 +141,19 @@ def _gradients(
     return sums
 
 
-def _looked_up(embedding: Embedding, tokens: Sequence[Token]) -> Vectors:
+def _token_vectors(embedding: Embedding, tokens: Sequence[Token]) -> Vectors:
     weight = embedding.tokens.weight
     return weight[torch.tensor([token.id for token in tokens], device=weight.device)][None]
 
 
-def _saying_nothing(embedding: Embedding, tokens: Sequence[Token]) -> Vectors:
+def _baseline_vectors(embedding: Embedding, tokens: Sequence[Token]) -> Vectors:
+    """Return the mean token vector for each token; special tokens keep their own vectors."""
     special = torch.tensor([token.start == token.end for token in tokens], device=embedding.tokens.weight.device)
-    return torch.where(special[None, :, None], _looked_up(embedding, tokens), embedding.tokens.weight.mean(0))
+    return torch.where(special[None, :, None], _token_vectors(embedding, tokens), embedding.tokens.weight.mean(0))
 
 
-class _Given(nn.Module):
-    """In the place of a table of vectors: gives the same vectors whatever the tokens are."""
+class _FixedVectors(nn.Module):
+    """A stand-in for an embedding table that returns the same vectors for any tokens."""
 
     def __init__(self, vectors: Vectors):
         super().__init__()
@@ -155,10 +164,10 @@ class _Given(nn.Module):
 
 
 @contextmanager
-def _giving(embedding: Embedding, vectors: Vectors) -> Iterator[None]:
-    """Inside, the embedding has these vectors for its tokens; another that shares its table is not touched."""
+def _with_vectors(embedding: Embedding, vectors: Vectors) -> Iterator[None]:
+    """Make an embedding return these vectors inside the block; others that share its table are unaffected."""
     table = embedding.tokens
-    embedding.tokens = _Given(vectors)  # type: ignore[assignment]  # it is only called here
+    embedding.tokens = _FixedVectors(vectors)  # type: ignore[assignment]  # only called
     try:
         yield
     finally:

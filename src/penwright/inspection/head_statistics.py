@@ -1,7 +1,7 @@
-"""What kind of head each one is, in numbers of its attention weights w[t, s] (target t looks at source s).
+"""Statistics of attention heads, from their weights w[t, s] (target t attends to source s).
 
-They are means over the targets of a text. A statistic that a text or a part does not have is NaN: distances and
-neighbours across two languages, induction where no token comes twice.
+Each is a mean over the targets of a text. It is NaN where it is not defined: distances and neighbours across two
+languages, and induction if no token occurs twice.
 """
 
 from collections.abc import Sequence
@@ -10,15 +10,15 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int
 
-from penwright.inspection.attention_maps import Part
-from penwright.inspection.reading import PartName
+from penwright.inspection.attention_maps import AttentionPart
+from penwright.inspection.forward_pass import PartName
 
 Weights = Float[np.ndarray, "n_layers n_heads targets sources"]
 
 
 @dataclass(frozen=True)
 class HeadStatistics:
-    """The statistics of all heads of a part; the functions of this module say what each is."""
+    """The statistics of all heads of a part; the functions of this module define them."""
 
     name: PartName
     layers: tuple[int, ...]
@@ -32,19 +32,19 @@ class HeadStatistics:
     induction: Float64[np.ndarray, "n_layers n_heads"]
 
 
-STATISTICS = tuple(HeadStatistics.__annotations__)[2:]  # their names, to sort by
+STATISTICS = tuple(HeadStatistics.__annotations__)[2:]  # their names, for sorting
 
 
 def joined(some: Sequence[HeadStatistics]) -> HeadStatistics:
-    """Those of several layers of one part, one above the other."""
+    """Concatenate the statistics of several layers of one part."""
     layers = tuple(layer for each in some for layer in each.layers)
     return HeadStatistics(
         some[0].name, layers, *(np.concatenate([getattr(each, name) for each in some]) for name in STATISTICS)
     )
 
 
-def head_statistics(part: Part) -> HeadStatistics:
-    """All statistics of a part."""
+def head_statistics(part: AttentionPart) -> HeadStatistics:
+    """Compute all statistics of a part."""
     weights = part.weights.astype(np.float64)
     missing = np.full(weights.shape[:2], np.nan)
     across = part.name == "cross"
@@ -64,43 +64,48 @@ def head_statistics(part: Part) -> HeadStatistics:
 
 
 def entropy(weights: Weights) -> Float[np.ndarray, "n_layers n_heads"]:
-    """-sum_s w log w, in nats: 0 for a head that looks at one token, log(sources) for one that looks everywhere."""
+    """Return -sum_s w log w in nats: 0 for a head that attends to one token, log(sources) if it attends evenly."""
     logs = np.log(weights, out=np.zeros_like(weights), where=weights > 0)
     return -(weights * logs).sum(-1).mean(-1)
 
 
 def confidence(weights: Weights) -> Float[np.ndarray, "n_layers n_heads"]:
-    """max_s w (Voita et al. 2019, section 4, whose mean leaves the end token out): 1 for a head sure where to look."""
+    """Return max_s w: 1 for a head that is sure where to attend.
+
+    Voita et al. (2019, section 4) leave the end token out of their mean.
+    """
     return weights.max(-1).mean(-1)
 
 
 def distance(weights: Weights) -> Float[np.ndarray, "n_layers n_heads"]:
-    """sum_s w |t - s|, in tokens (Vig and Belinkov 2019, section 4.3)."""
+    """Return sum_s w |t - s|, in tokens (Vig and Belinkov 2019, section 4.3)."""
     targets, sources = np.indices(weights.shape[-2:])
     return (weights * abs(targets - sources)).sum(-1).mean(-1)
 
 
 def offset(weights: Weights, back: int) -> Float[np.ndarray, "n_layers n_heads"]:
-    """w[t, t - back]: with 1 a head that looks at the previous token (Voita et al. 2019), with 0 one at the same place.
+    """Return w[t, t - back], the attention to the token `back` places before.
 
-    Over the targets that have such a source; NaN where none has.
+    With 1, this finds heads that attend to the previous token (Voita et al. 2019). Only targets that have such a source
+    count; NaN if none has.
     """
     seen = np.diagonal(weights, -back, -2, -1)
     return seen.mean(-1) if seen.shape[-1] else np.full(weights.shape[:-2], np.nan)
 
 
 def first(weights: Weights) -> Float[np.ndarray, "n_layers n_heads"]:
-    """w[t, 0], where heads look that have nothing to do (Xiao et al. 2024, "attention sinks").
+    """Return w[t, 0], the attention to the first token, where idle heads attend (Xiao et al. 2024, "attention sinks").
 
-    Over the targets after the first, since in a causal head the first can look nowhere else.
+    The first target does not count: in a causal head, it can attend nowhere else.
     """
     return weights[..., 1:, 0].mean(-1) if weights.shape[-2] > 1 else np.full(weights.shape[:-2], np.nan)
 
 
 def induction(weights: Weights, ids: Int[np.ndarray, " length"]) -> Float[np.ndarray, "n_layers n_heads"]:
-    """sum of w[t, s + 1] over the earlier places s of token t: what followed it before (Olsson et al. 2022).
+    """Return the attention to tokens that followed the target token before (Olsson et al. 2022).
 
-    Over the targets whose token came before, but for those followed only by the target itself; NaN if there are none.
+    This is the sum of w[t, s + 1] over the earlier places s of token t. Only targets whose token occurred before count.
+    They do not count if the target itself is all that followed. NaN if no target counts.
     """
     followers = _followers(ids)
     repeated = followers.any(-1)
@@ -110,7 +115,7 @@ def induction(weights: Weights, ids: Int[np.ndarray, " length"]) -> Float[np.nda
 
 
 def _followers(ids: Int[np.ndarray, " length"]) -> Bool[np.ndarray, "length length"]:
-    """[t, s]: whether s comes before t, and right after an earlier place of t's token."""
+    """Return a mask [t, s]: whether s precedes t and directly follows an earlier occurrence of t's token."""
     same = ids[:, None] == ids[None, :]
     after_same = np.zeros_like(same)
     after_same[:, 1:] = same[:, :-1]

@@ -1,15 +1,16 @@
-"""Which attention head is meant: its part, its layer and its number, both counted from 0."""
+"""Names of attention heads: part, layer and number, where layers and numbers count from 0."""
 
 from typing import NamedTuple
 
 from penwright.errors import UsageError
-from penwright.inspection.reading import PartName
-from penwright.layers.attention import Attention
-from penwright.models import EncoderDecoder, Model
+from penwright.inspection.forward_pass import PartName
+from penwright.model import Model
+from penwright.model.attention import Attention
+from penwright.model.encoder_decoder import EncoderDecoder
 
 
 class Head(NamedTuple):
-    """One head of a model."""
+    """An attention head of a model."""
 
     part: PartName
     layer: int
@@ -20,27 +21,28 @@ class Head(NamedTuple):
 
 
 def attentions(model: Model) -> dict[tuple[PartName, int], str]:
-    """The name of each attention of a model, by part and layer."""
+    """Return the module name of each attention of a model, by part and layer."""
     return {place_of(name): name for name, module in model.named_modules() if isinstance(module, Attention)}
 
 
 def place_of(name: str) -> tuple[PartName, int]:
-    """The part and layer of an attention's name, such as decoder.blocks.0.cross_attention."""
+    """Return the part and layer of an attention module such as decoder.blocks.0.cross_attention."""
     stack, _, layer, which = name.split(".")
     part: PartName = "cross" if which == "cross_attention" else "encoder" if stack == "encoder" else "decoder"
     return part, int(layer)
 
 
 def all_heads(model: Model) -> list[Head]:
-    """Every head of a model, part by part, layer by layer."""
+    """Return every head of a model, part by part, layer by layer."""
     places = sorted(attentions(model), key=lambda place: ("encoder", "decoder", "cross").index(place[0]))
     return [Head(part, layer, number) for part, layer in places for number in range(model.settings.n_heads)]
 
 
 def parse_head(text: str, model: Model) -> Head:
-    """ "3.2" is head 2 of layer 3; a translator's is one of the decoder, unless "encoder.3.2" or "cross.3.2" is said.
+    """Parse a head's name: "3.2" is head 2 of layer 3.
 
-    Raises UsageError, with the heads there are, where the model has no such head.
+    In a translator, "3.2" is a decoder head; other heads are named "encoder.3.2" or "cross.3.2". Raises UsageError with
+    the range of heads if the model does not have this one.
     """
     heads = all_heads(model)
     parts = list(dict.fromkeys(head.part for head in heads))
@@ -50,7 +52,7 @@ def parse_head(text: str, model: Model) -> Head:
         if str(head) == named:
             return head
     last = heads[-1]
-    kinds = "" if len(parts) == 1 else f", with {' or '.join(f'{part}.' for part in parts)} before it"
+    kinds = "" if len(parts) == 1 else f", optionally after {' or '.join(f'{part}.' for part in parts)}"
     raise UsageError(
-        f"there is no head '{text}': heads are called LAYER.HEAD, from 0.0 to {last.layer}.{last.number}{kinds}"
+        f"there is no head '{text}': heads are named LAYER.HEAD, from 0.0 to {last.layer}.{last.number}{kinds}"
     )

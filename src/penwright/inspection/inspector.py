@@ -1,4 +1,4 @@
-"""The door: a model with its tokenizer, asked by text."""
+"""The `Inspector`: questions about a model, asked with texts."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -7,55 +7,70 @@ from typing import Literal
 import numpy as np
 import torch
 
-from penwright.decoding import Classifier, Generator, Translator
-from penwright.decoding.decodable import evaluating
-from penwright.decoding.unknown import unknown_warnings
+from penwright.classification.classifier import Classifier
+from penwright.decoding.batches import evaluating
 from penwright.errors import UsageError
-from penwright.inspection.ablation import Ablation, HeadImportance, ablate, head_importance
+from penwright.generation.generator import Generator
+from penwright.inspection.ablation import Ablation, HeadImportance, Occlusion, ablate, head_importance, leaving_out
 from penwright.inspection.arithmetic import HeadArithmetic, head_arithmetic
 from penwright.inspection.attention_maps import (
     Alignment,
     AttentionMaps,
     PackedPart,
+    Rollout,
     alignment,
     attention_maps,
     packed_maps,
+    rollouts,
 )
 from penwright.inspection.beams import Beams, beams
-from penwright.inspection.comparison import Surprises
-from penwright.inspection.embeddings import EmbeddingMap, Neighbours, nearest, plane
-from penwright.inspection.gradients import N_STEPS, Aim, Attribution, Method, attribution, likeliest_outcome
+from penwright.inspection.comparison import TokenNlls
+from penwright.inspection.embeddings import (
+    EmbeddingMap,
+    Neighbours,
+    PositionalSimilarity,
+    nearest,
+    plane,
+    positional_similarity,
+)
+from penwright.inspection.forward_pass import ForwardPass, Side, embedding_of, scores
+from penwright.inspection.gradients import (
+    N_STEPS,
+    Attribution,
+    AttributionTarget,
+    Method,
+    attribution,
+    likeliest_outcome,
+)
 from penwright.inspection.head_statistics import HeadStatistics, head_statistics, joined
 from penwright.inspection.heads import all_heads, parse_head
-from penwright.inspection.leaving_out import LeavingOut, leaving_out
 from penwright.inspection.lens import Lens, logit_lens
-from penwright.inspection.positions import PositionalSimilarity, positional_similarity
-from penwright.inspection.reading import Reading, Side, embedding_of, scores
-from penwright.inspection.rollout import Rollout, rollouts
 from penwright.inspection.token_scores import LossByPosition, TokenScores, loss_by_position, token_scores
 from penwright.inspection.tokens import Token, special_token, tokens_of, vocabulary
-from penwright.models import EncoderOnly, Model
+from penwright.model import Model
+from penwright.model.encoder_only import EncoderOnly
 from penwright.tokenizers import Tokenizer
-from penwright.tokenizers.tokenizer import well_formed
+from penwright.tokenizers.tokenizer import unknown_warnings, well_formed
+from penwright.translation.translator import Translator
 
 Inspected = Generator | Translator | Classifier
 Shape = Literal["writer", "translator", "classifier"]
 
 
 class Inspector:
-    """What happens in a model over a text of one's own.
+    """A model with its tokenizer, inspected on texts of one's own.
 
-    `target` is a translator's translation (by default the one that it gives) or a classifier's label (by default the
-    one that it chooses); a writer has none. Of a text longer than the context, the beginning is read, but for
-    `token_scores` and `loss_by_position`, which read all of a writer's text; `warnings` tells. To ask
-    for what there is not, such as the next token of a classifier or a head of a 7th layer of 6, raises UsageError.
+    `target` is a translator's translation or a classifier's label, by default the model's own. A writer has none. A
+    text longer than the context is cut, and `warnings` says so. Only `token_scores` and `loss_by_position` read all of
+    a writer's text. Methods raise UsageError for what the model lacks: the next token of a classifier, or a seventh
+    layer of six.
     """
 
     def __init__(self, application: Inspected):
         self.application = application
         self.model: Model = application.model
         self.tokenizer: Tokenizer = application.tokenizer
-        self._translate = lru_cache(maxsize=16)(self._translation)  # for the questions about it that follow
+        self._translate = lru_cache(maxsize=16)(self._translation)  # reused by later questions about the same text
         self.words = vocabulary(self.tokenizer)  # the readable text of each token
         self.outcomes = list(application.labels) if isinstance(application, Classifier) else self.words
 
@@ -64,6 +79,7 @@ class Inspector:
 
     @property
     def shape(self) -> Shape:
+        """The kind of model: `"writer"`, `"translator"` or `"classifier"`."""
         return self.application.kind
 
     @property
@@ -71,71 +87,74 @@ class Inspector:
         """The names of all heads, as `arithmetic` and `ablate` take them."""
         return [str(head) for head in all_heads(self.model)]
 
-    def read(self, text: str, target: str | None = None) -> Reading:
-        """The tokens that the model reads of a text, all that fit."""
+    def read(self, text: str, target: str | None = None) -> ForwardPass:
+        """Return the tokens of a text that the model reads: all that fit."""
         return self._whole(text, target).cut(self.model.settings.context_length)
 
     def warnings(self, text: str, target: str | None = None) -> tuple[str, ...]:
-        """What the model does not know or not read of a text."""
+        """Return warnings about unknown characters of a text, and about text that the model does not read."""
         warnings = unknown_warnings(self.tokenizer, text + (target or "" if self.shape == "translator" else ""))
         n_tokens, room = len(self.tokenizer.encode(self._line(text))), self._room
         if n_tokens > room:
-            but = " but the scores of tokens" if self.shape == "writer" else ""
+            exempt = " except token scores" if self.shape == "writer" else ""
             warnings.append(
-                f"the text has {n_tokens} tokens: all{but} is about the first {room}, which fit the context"
+                f"the text has {n_tokens} tokens: all results{exempt} are about the first {room}, which fit the context"
             )
         return tuple(warnings)
 
     def attention(self, text: str, target: str | None = None, layers: Sequence[int] | None = None) -> AttentionMaps:
-        """The weights of every head, of all layers or of these."""
+        """Return the attention weights of every head, in all layers or in these."""
         return attention_maps(self.model, self.read(text, target), layers)
 
     def alignment(self, text: str, target: str | None = None) -> Alignment:
-        """Where a translator looks while it chooses each token."""
+        """Return where a translator attends in the source while it chooses each token."""
         return alignment(self.attention(text, target))
 
     def packed_attention(self, text: str, target: str | None = None) -> tuple[PackedPart, ...]:
-        """The same as bytes, for long texts."""
+        """Return the attention weights of every head in one byte each, for long texts."""
         return packed_maps(self.model, self.read(text, target))
 
     def head_statistics(self, text: str, target: str | None = None) -> tuple[HeadStatistics, ...]:
-        """What kind of head each one is, by part."""
+        """Return the statistics of every head, by part."""
         reading, model = self.read(text, target), self.model
         deepest = max(head.layer for head in all_heads(model))
-        one_by_one = (attention_maps(model, reading, [layer]) for layer in range(deepest + 1))  # never all in memory
-        parts = [head_statistics(part) for maps in one_by_one for part in maps.parts]
+        maps_by_layer = (attention_maps(model, reading, [layer]) for layer in range(deepest + 1))  # saves memory
+        parts = [head_statistics(part) for maps in maps_by_layer for part in maps.parts]
         return tuple(joined([part for part in parts if part.name == name]) for name in self._parts)
 
     def beams(self, text: str, beam_size: int | None = None) -> Beams:
-        """What a translator's search tried for a sentence."""
+        """Return the tree of a translator's beam search for a sentence."""
         if not isinstance(self.application, Translator):
             raise UsageError("only a translator searches with beams; this is a " + self.shape)
         return beams(self.application, text, beam_size)
 
     def rollout(self, text: str, target: str | None = None) -> tuple[Rollout, ...]:
-        """Where each position's content comes from, by part."""
+        """Return where the content of each position comes from, by part."""
         return rollouts(self.attention(text, target))
 
     def lens(self, text: str, target: str | None = None, k: int = 5) -> Lens:
-        """What the model would say after each layer."""
+        """Return what the model would predict after each layer."""
         return logit_lens(self.model, self.read(text, target), self.outcomes, k)
 
     def token_scores(self, text: str, target: str | None = None, k: int = 5) -> TokenScores:
-        """The probability and the rank of each token, and the k likeliest in its place."""
+        """Return the probability and rank of each token, and the `k` most likely tokens in its place."""
         reading = self._whole(text, target) if self.shape == "writer" else self.read(text, target)
         return token_scores(self.model, reading, self.words, k)
 
-    def surprises(self, text: str, target: str | None = None) -> Surprises:
-        """Of each token; of a classifier, of each label."""
+    def surprises(self, text: str, target: str | None = None) -> TokenNlls:
+        """Return the surprise at each token, or at each label of a classifier."""
         if self.shape == "classifier":
             with evaluating(self.model), torch.inference_mode():
-                said = scores(self.model, self.read(text))[0, 0].log_softmax(-1)
-            return Surprises(self.outcomes, -said.cpu().numpy())
-        seen = self.token_scores(text, target, k=1)
-        return Surprises([token.text for token in seen.tokens], -seen.log_probs)
+                label_log_probs = scores(self.model, self.read(text))[0, 0].log_softmax(-1)
+            return TokenNlls(self.outcomes, -label_log_probs.cpu().numpy())
+        scored = self.token_scores(text, target, k=1)
+        return TokenNlls([token.text for token in scored.tokens], -scored.log_probs)
 
     def loss_by_position(self, texts: Sequence[str], targets: Sequence[str] | None = None) -> LossByPosition:
-        """Over a writer's texts in windows of the context side by side, or over a translator's pairs."""
+        """Return the mean loss at each position.
+
+        It is measured on a writer's texts, in adjacent windows of the context, or on a translator's pairs.
+        """
         if self.shape == "writer":
             readings = [window for text in texts for window in self._side_by_side(text)]
         else:
@@ -152,42 +171,45 @@ class Inspector:
         method: Method = "integrated_gradients",
         n_steps: int = N_STEPS,
     ) -> Attribution:
-        """What the token after a position depends on, or the label.
+        """Attribute the token after a position, or a classifier's label, to the tokens that the model read.
 
-        The position is by default a writer's last and a translator's first; where the text ends, the likeliest token is
-        taken.
+        The position is by default a writer's last one and a translator's first one. After the end of a text, the most
+        likely token is explained.
         """
         reading = self.read(text, target)
         position = (len(reading.target) - 1 if self.shape == "writer" else 0) if position is None else position
         label, outcome = self._label(target), likeliest_outcome(self.model, reading, position)
         if position < len(reading.answers):
             outcome = reading.answers[position].id
-        aim = Aim(position, outcome if label is None else label)
+        aim = AttributionTarget(position, outcome if label is None else label)
         return attribution(self.model, reading, aim, self.outcomes, method, n_steps)
 
-    def leaving_out(self, text: str, target: str | None = None) -> LeavingOut:
-        """What a classifier would say without each token."""
+    def leaving_out(self, text: str, target: str | None = None) -> Occlusion:
+        """Return the effect of each token on a classifier's label, by leaving the token out."""
         if not isinstance(self.model, EncoderOnly):
-            raise UsageError("tokens are left out of what a classifier reads; this is a " + self.shape)
+            raise UsageError("leaving out tokens needs a classifier; this is a " + self.shape)
         reading, label = self.read(text), self._label(target)
         label = likeliest_outcome(self.model, reading, 0) if label is None else label
         return leaving_out(self.model, reading, label, self.outcomes[label])
 
     def ablate(self, text: str, heads: Sequence[str], target: str | None = None, k: int = 5) -> Ablation:
-        """What changes without these heads, such as "3.2" (layer 3, head 2) or a translator's "cross.3.2"."""
+        """Return what changes without these heads: "3.2" is head 2 of layer 3, "cross.3.2" one of a translator."""
         chosen = [parse_head(head, self.model) for head in heads]
         return ablate(self.model, self.read(text, target), chosen, self.outcomes, k, self._label(target))
 
     def head_importance(self, text: str, target: str | None = None) -> tuple[HeadImportance, ...]:
-        """By how much the loss grows without each head."""
+        """Return how much the loss grows without each head."""
         return head_importance(self.model, self.read(text, target), self._label(target))
 
     def arithmetic(self, text: str, head: str, target: str | None = None) -> HeadArithmetic:
-        """Queries, keys, scores, weights and values of one head, step by step."""
+        """Return the queries, keys, scores, weights and values of one head, step by step."""
         return head_arithmetic(self.model, self.read(text, target), parse_head(head, self.model))
 
     def neighbours(self, word: str, k: int = 10, side: Side | None = None) -> Neighbours:
-        """The tokens nearest to a word, as it stands inside a sentence if that is one token, else by itself."""
+        """Return the tokens nearest to a word.
+
+        The word is read as inside a sentence if that makes it a single token; otherwise, it is read by itself.
+        """
         ids = self._ids_of(word)
         table = self._table(side)
         found, cosines = nearest(table, table[ids].mean(0), k, [*ids, *self._specials])
@@ -195,36 +217,37 @@ class Inspector:
         return Neighbours(word, pieces, found, texts, cosines)
 
     def embedding_map(self, words: Sequence[str] | None = None, n: int = 500, side: Side | None = None) -> EmbeddingMap:
-        """These words, or the first n tokens of the vocabulary, on the plane in which all of those differ most."""
+        """Map words, or the first `n` tokens of the vocabulary, to the plane in which they vary most."""
         if words is None:
             specials = set(self._specials)
             groups = [[token] for token in range(len(self.words)) if token not in specials][:n]
         else:
             groups = [self._ids_of(word) for word in words]
         if not groups:
-            raise UsageError("a map needs words")
+            raise UsageError("a map needs words: name at least one")
         table = self._table(side)
         xy, explained = plane(np.stack([table[ids].mean(0) for ids in groups]))
         texts = tuple("".join(self.words[token] for token in ids) for ids in groups)
         return EmbeddingMap(np.array([ids[0] for ids in groups]), texts, xy, explained)
 
     def positions(self, n: int | None = None, side: Side | None = None) -> PositionalSimilarity:
-        """How alike positions are, and their curves."""
+        """Return the vectors of positions and how similar they are."""
         return positional_similarity(self.model, n, side)
 
     def induction(self, n: int = 50, seed: int = 0) -> HeadStatistics:
-        """A writer's statistics on n random tokens that come twice, where only induction can foresee the second time.
+        """Return a writer's head statistics on `n` random tokens in a row, repeated once.
 
-        The test of Olsson et al. 2022: in a text of one's own, words may come again for other reasons.
+        Only induction can predict the second half. This is the test of Olsson et al. 2022: in ordinary texts, words may
+        repeat for other reasons.
         """
         if self.shape != "writer":
-            raise UsageError("induction is what a writer's heads do; this is a " + self.shape)
+            raise UsageError("induction needs a writer; this is a " + self.shape)
         n = max(1, min(n, (self.model.settings.context_length - 1) // 2))
-        usual = [token for token in range(len(self.words)) if token not in set(self._specials)]
-        chosen = np.random.default_rng(seed).choice(usual, n, replace=n > len(usual)).tolist()
+        ordinary = [token for token in range(len(self.words)) if token not in set(self._specials)]
+        chosen = np.random.default_rng(seed).choice(ordinary, n, replace=n > len(ordinary)).tolist()
         start = special_token(self.tokenizer, self.tokenizer.start_id, 0)
         twice = [Token(self.words[token], token, at, at + 1) for at, token in enumerate(chosen * 2)]
-        maps = attention_maps(self.model, Reading((), (start, *twice), tuple(twice)))
+        maps = attention_maps(self.model, ForwardPass((), (start, *twice), tuple(twice)))
         return head_statistics(maps.parts[0])
 
     @property
@@ -237,7 +260,7 @@ class Inspector:
 
     @property
     def _room(self) -> int:
-        """How many tokens of a text the model reads, beside the special ones."""
+        """The number of tokens of a text that the model reads, not counting special tokens."""
         context = self.model.settings.context_length
         match self.application:
             case Generator():
@@ -247,23 +270,23 @@ class Inspector:
             case Classifier():
                 return context - 2
 
-    def _whole(self, text: str, target: str | None) -> Reading:
-        """A writer's text whole; sources so that their end token has room."""
+    def _whole(self, text: str, target: str | None) -> ForwardPass:
+        """Return all tokens of a writer's text; cut sources so that the end token fits."""
         text = self._line(text)
         tokens = tokens_of(self.tokenizer, text)
         start, end = self._special(self.tokenizer.start_id, 0), self._special(self.tokenizer.end_id, len(text))
         match self.application:
             case Generator():
                 if target is not None:
-                    raise UsageError("a writer has no target: put all of it into the text")
-                return Reading((), (start, *tokens), tokens)
+                    raise UsageError("a writer has no target: put everything into the text")
+                return ForwardPass((), (start, *tokens), tokens)
             case Classifier():
-                return Reading((start, *tokens[: self._room], end), (), ())
+                return ForwardPass((start, *tokens[: self._room], end), (), ())
             case Translator():
                 target = self._translate(text) if target is None else well_formed(target)
                 written = tokens_of(self.tokenizer, target)
                 close = self._special(self.tokenizer.end_id, len(target))
-                return Reading((*tokens[: self._room], end), (start, *written), (*written, close))
+                return ForwardPass((*tokens[: self._room], end), (start, *written), (*written, close))
 
     def _translation(self, text: str) -> str:
         assert isinstance(self.application, Translator)
@@ -272,13 +295,14 @@ class Inspector:
     def _line(self, text: str) -> str:
         text = well_formed(text)
         if self.shape == "translator" and "\n" in text.strip():
-            raise UsageError("a translator reads a line at a time: give it one line to be inspected")
+            raise UsageError("a translator reads one line at a time: give a single line")
         return text.strip() if self.shape == "translator" else text
 
-    def _side_by_side(self, text: str) -> list[Reading]:
+    def _side_by_side(self, text: str) -> list[ForwardPass]:
+        """Split a writer's text into adjacent windows of the context."""
         whole, context = self._whole(text, None), self.model.settings.context_length
         return [
-            Reading((), whole.target[at : at + context], whole.answers[at : at + context])
+            ForwardPass((), whole.target[at : at + context], whole.answers[at : at + context])
             for at in range(0, len(whole.answers), context)
         ]
 
@@ -286,7 +310,7 @@ class Inspector:
         if self.shape != "classifier" or target is None:
             return None
         if target not in self.outcomes:
-            raise UsageError(f"there is no label '{target}'; the labels are {', '.join(self.outcomes)}")
+            raise UsageError(f"there is no label '{target}': the labels are {', '.join(self.outcomes)}")
         return self.outcomes.index(target)
 
     def _special(self, token: int, place: int) -> Token:

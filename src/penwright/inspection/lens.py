@@ -1,9 +1,10 @@
-"""What a model would say if it stopped after each layer: the logit lens (nostalgebraist 2020).
+"""The logit lens (nostalgebraist 2020): what a model would predict if it stopped after each layer.
 
-softmax(output(norm(h_l))), where h_0 is the embedding and h_l what block l gives; `norm` is the last norm of a pre-norm
-model, and nothing in a post-norm one, whose blocks give what is already normed. The last row is the model's own answer.
-Early layers need not speak the language of the last one, so their words can mislead (Belrose et al. 2023, who train a
-translation for each layer). A translator's lens is that of its decoder; a classifier's is about labels.
+This is softmax(output(norm(h_l))), where h_0 is the embedding and h_l is the output of block l. `norm` is the final
+norm of a pre-norm model. In a post-norm model it does nothing, since the blocks' outputs are normalized already. The
+last row is the model's own prediction. Early layers need not use the same representation as the last one, so their
+predictions can mislead. Belrose et al. (2023) train a translation for each layer instead. For a translator, the lens
+reads the decoder; for a classifier, it predicts labels.
 """
 
 from collections.abc import Sequence
@@ -14,37 +15,31 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from penwright.decoding.decodable import evaluating
-from penwright.inspection.reading import (
-    Reading,
-    last_stack,
-    likeliest,
-    ranks,
-    residual_stream,
-    scores,
-)
+from penwright.decoding.batches import evaluating
+from penwright.inspection.forward_pass import ForwardPass, last_stack, ranks, residual_stream, scores, top_predictions
 from penwright.inspection.tokens import Token
-from penwright.models import EncoderOnly, Model
+from penwright.model import Model
+from penwright.model.encoder_only import EncoderOnly
 
 
 @dataclass(frozen=True)
 class Lens:
-    """The likeliest outcomes after the embedding and after each layer, at each place.
+    """The most likely outcomes after the embedding and after each layer, at each place.
 
-    Places are the target tokens of a writer or translator; a classifier has one. The true token is the one that comes
-    next; where the text ends, it has none: probability NaN and rank 0. Ranks count from 1.
+    Places are the target tokens of a writer or translator; a classifier has one. The true token is the next one. Where
+    the text ends, its probability is NaN and its rank is 0. Ranks count from 1.
     """
 
-    tokens: tuple[Token, ...]  # at the places; of a classifier none
-    top_tokens: list[object]  # [n_layers + 1][places][k], likeliest first: readable tokens, or labels
+    tokens: tuple[Token, ...]  # at the places; none for a classifier
+    top_tokens: list[object]  # [n_layers + 1][places][k], most likely first: readable tokens, or labels
     top_probabilities: Float64[np.ndarray, "n_layers_and_one places k"]
     true_probabilities: Float64[np.ndarray, "n_layers_and_one places"]
     true_ranks: Int[np.ndarray, "n_layers_and_one places"]
 
 
 @torch.inference_mode()
-def logit_lens(model: Model, reading: Reading, names: Sequence[str], k: int = 5) -> Lens:
-    """`names` are those of all outcomes: the vocabulary, or the labels."""
+def logit_lens(model: Model, reading: ForwardPass, names: Sequence[str], k: int = 5) -> Lens:
+    """Compute the logit lens; `names` has the names of all outcomes: the vocabulary, or the labels."""
     with evaluating(model):
         stream = residual_stream(model, lambda: scores(model, reading))
         log_probs = torch.stack([_read_out(model, hidden)[0] for hidden in stream]).double().log_softmax(-1)
@@ -56,7 +51,7 @@ def logit_lens(model: Model, reading: Reading, names: Sequence[str], k: int = 5)
     if len(answers):
         probabilities[:, : len(answers)] = known.gather(-1, index[..., None])[..., 0].exp().cpu().numpy()
         places[:, : len(answers)] = ranks(known, index)
-    top = likeliest(log_probs.exp(), names, k)
+    top = top_predictions(log_probs.exp(), names, k)
     return Lens(reading.target, top.texts, top.probabilities, probabilities, places)
 
 

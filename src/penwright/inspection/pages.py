@@ -1,14 +1,39 @@
-"""The views of a page about a text: what the model makes of it first, then how it comes to that."""
+"""The views of a page about a text: first what the model makes of it, then how it gets there."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from math import isfinite
 
-from penwright.inspection.drawn import every_head, labels, view
+import numpy as np
+
 from penwright.inspection.inspector import Inspector
+from penwright.inspection.views import every_head, labels, view
 from penwright.views import View
 
 
+def as_record(found: object) -> object:
+    """Convert dataclasses to dicts and arrays to lists; NaN and infinity, which JSON lacks, become None."""
+    if isinstance(found, np.ndarray | np.generic):
+        found = _without_infinite(np.asarray(found)).tolist()  # makes Python numbers
+    elif isinstance(found, Mapping):
+        found = {str(key): as_record(value) for key, value in found.items()}
+    elif is_dataclass(found) and not isinstance(found, type):
+        found = {field.name: as_record(getattr(found, field.name)) for field in fields(found)}
+    elif isinstance(found, list | tuple):
+        found = [as_record(value) for value in found]
+    return None if isinstance(found, float) and not isfinite(found) else found
+
+
+def _without_infinite(array: np.ndarray) -> np.ndarray:
+    if array.dtype.kind != "f" or np.isfinite(array).all():
+        return array
+    with_none = array.astype(object)
+    with_none[~np.isfinite(array)] = None
+    return with_none
+
+
 def overview(look: Inspector, text: str, target: str | None = None) -> Iterator[View]:
-    """All that can be seen without asking for a place or a head; `views.html` makes a page of it."""
+    """Yield every view that does not need a choice of position or head; `views.html` makes a page of them."""
     yield from _outcome(look, text, target)
     yield view(look.attribution(text, target))
     yield heads(look, text, target)
@@ -18,7 +43,7 @@ def overview(look: Inspector, text: str, target: str | None = None) -> Iterator[
 
 
 def heads(look: Inspector, text: str, target: str | None = None, sort: str = "layer") -> View:
-    """Every head, never with more than one layer in full in memory."""
+    """Return the view of all heads; at most one layer at a time is held in memory unpacked."""
     answers = look.read(text, target).answers
     return every_head(look.packed_attention(text, target), look.head_statistics(text, target), answers, sort)
 
@@ -36,7 +61,7 @@ def _outcome(look: Inspector, text: str, target: str | None) -> Iterator[View]:
 
 
 def _clearest_head(look: Inspector, text: str, target: str | None) -> str:
-    """The most confident one of the last part, a translator's cross-attention."""
+    """Return the most confident head of the last part, which is a translator's cross-attention."""
     part = look.head_statistics(text, target)[-1]
     row, number = divmod(int(part.confidence.argmax()), part.confidence.shape[1])
     return f"{part.name}.{part.layers[row]}.{number}"

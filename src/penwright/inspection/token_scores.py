@@ -1,4 +1,4 @@
-"""How likely a model finds each token of a text, what else it would have said, and how both go with the position."""
+"""Token scores: how likely each token of a text is, what is likely in its place, and the loss by position."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,47 +8,55 @@ import torch
 from jaxtyping import Float64, Int, Int64
 from torch import Tensor
 
-from penwright.decoding.decodable import evaluating, newest_half
-from penwright.inspection.reading import Likeliest, Reading, likeliest, need_answers, ranks, scores
+from penwright.decoding.batches import evaluating, newest_half
+from penwright.inspection.forward_pass import (
+    ForwardPass,
+    TopPredictions,
+    ranks,
+    require_token_model,
+    scores,
+    top_predictions,
+)
 from penwright.inspection.tokens import Token
-from penwright.models import DecoderOnly, Model
+from penwright.model import Model
+from penwright.model.decoder_only import DecoderOnly
 
 
 @dataclass(frozen=True)
 class TokenScores:
-    """Each token of a text as the model saw it come, given all before it (and, in translation, the source)."""
+    """The prediction of each token of a text from all tokens before it (and, in translation, from the source)."""
 
     tokens: tuple[Token, ...]
-    log_probs: Float64[np.ndarray, " positions"]  # log p(token | before), in nats: 0 is certain, -surprise
-    ranks: Int[np.ndarray, " positions"]  # 1: the model's own first choice
-    entropies: Float64[np.ndarray, " positions"]  # -sum p log p over the vocabulary, in nats: how open the choice was
-    alternatives: Likeliest  # in the place of each: of positions, k
-    next: Likeliest  # after the last token, without places
+    log_probs: Float64[np.ndarray, " positions"]  # log p(token | before), in nats; 0 is certain
+    ranks: Int[np.ndarray, " positions"]  # 1: the model's first choice
+    entropies: Float64[np.ndarray, " positions"]  # -sum p log p over the vocabulary, in nats
+    alternatives: TopPredictions  # the most likely tokens at each position: positions, k
+    next: TopPredictions  # after the last token, without positions
 
     @property
     def loss(self) -> float:
-        """The mean surprise, in nats a token; NaN of no tokens."""
+        """The mean negative log-probability, in nats per token; NaN without tokens."""
         return float(-self.log_probs.mean()) if len(self.tokens) else float("nan")
 
 
 @dataclass(frozen=True)
 class LossByPosition:
-    """The mean surprise at each place of the context, in nats, and how many tokens it is the mean of."""
+    """The mean loss at each position of the context in nats, and the number of tokens in each mean."""
 
-    nats: Float64[np.ndarray, " positions"]  # NaN where there was no token
+    nats: Float64[np.ndarray, " positions"]  # NaN without tokens
     counts: Int64[np.ndarray, " positions"]
 
 
 @torch.inference_mode()
-def token_scores(model: Model, reading: Reading, names: Sequence[str], k: int = 5) -> TokenScores:
-    """Raises UsageError for a classifier.
+def token_scores(model: Model, reading: ForwardPass, names: Sequence[str], k: int = 5) -> TokenScores:
+    """Score each token of a text; raises UsageError for a classifier.
 
-    A writer reads a text of any length, and what it sees of a long one is what it sees while it writes: when the
-    context is full, it goes on from the newest half (see `decoding.Continuing`).
+    A writer's text may have any length. A long one is read as the model reads while it writes: when the context is
+    full, it continues from the newest half (see `decoding.batches.PromptBatch`).
     """
-    need_answers(model)
+    require_token_model(model)
     answers = torch.tensor(reading.answer_ids)
-    parts: list[tuple[Tensor, np.ndarray, Tensor, Likeliest]] = []
+    parts: list[tuple[Tensor, np.ndarray, Tensor, TopPredictions]] = []
     after = None
     with evaluating(model):
         for begin, n_known, window in _windows(model, reading):
@@ -62,7 +70,7 @@ def token_scores(model: Model, reading: Reading, names: Sequence[str], k: int = 
                     log_probs.gather(-1, here[:, None])[:, 0].cpu(),
                     ranks(log_probs, here),
                     -(probabilities * log_probs.clamp(min=-1e9)).sum(-1).cpu(),  # 0 log 0 = 0
-                    likeliest(probabilities, names, k),
+                    top_predictions(probabilities, names, k),
                 )
             )
     assert after is not None
@@ -73,14 +81,14 @@ def token_scores(model: Model, reading: Reading, names: Sequence[str], k: int = 
         np.concatenate(places),
         torch.cat(entropies).numpy(),
         _joined(first),
-        likeliest(after.exp(), names, k),
+        top_predictions(after.exp(), names, k),
     )
 
 
 @torch.inference_mode()
-def loss_by_position(model: Model, readings: Iterable[Reading]) -> LossByPosition:
-    """Over many readings, each of which fits the context; raises UsageError for a classifier."""
-    need_answers(model)
+def loss_by_position(model: Model, readings: Iterable[ForwardPass]) -> LossByPosition:
+    """Compute the loss by position over many readings that fit the context; raises UsageError for a classifier."""
+    require_token_model(model)
     context = model.settings.context_length
     nats, counts = np.zeros(context), np.zeros(context, dtype=np.int64)
     with evaluating(model):
@@ -92,8 +100,8 @@ def loss_by_position(model: Model, readings: Iterable[Reading]) -> LossByPositio
     return LossByPosition(np.divide(nats, counts, out=np.full(context, np.nan), where=counts > 0), counts)
 
 
-def _windows(model: Model, reading: Reading) -> Iterator[tuple[int, int, Reading]]:
-    """Where each window begins, how many of its positions an earlier one has answered, and what is read."""
+def _windows(model: Model, reading: ForwardPass) -> Iterator[tuple[int, int, ForwardPass]]:
+    """Yield the start of each window, the number of positions that an earlier one answered, and its tokens."""
     context = model.settings.context_length
     if not isinstance(model, DecoderOnly) or len(reading.target) <= context:
         yield 0, 0, reading
@@ -101,13 +109,13 @@ def _windows(model: Model, reading: Reading) -> Iterator[tuple[int, int, Reading
     n_known, begin = 0, 0
     while begin + n_known < len(reading.target):
         end = min(begin + context, len(reading.target))
-        yield begin, n_known, Reading((), reading.target[begin:end], reading.answers[begin:end])
+        yield begin, n_known, ForwardPass((), reading.target[begin:end], reading.answers[begin:end])
         n_known = newest_half(context) - 1
         begin = end - n_known
 
 
-def _joined(parts: Sequence[Likeliest]) -> Likeliest:
-    return Likeliest(
+def _joined(parts: Sequence[TopPredictions]) -> TopPredictions:
+    return TopPredictions(
         np.concatenate([part.ids for part in parts]),
         np.concatenate([part.probabilities for part in parts]),
         [text for part in parts for text in part.texts],

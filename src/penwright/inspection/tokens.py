@@ -1,4 +1,4 @@
-"""Tokens for people to read: the piece of text that each stands for, and where it stands."""
+"""Tokens in readable form: the text of each, and where it stands."""
 
 import codecs
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ _AS_BYTES = "penwright.as_bytes"
 
 @dataclass(frozen=True)
 class Token:
-    """A token, and the characters of the text, from `start` to before `end`, that it covers wholly or in part."""
+    """A token and the characters that it covers in whole or in part: from `start` up to, but not including, `end`."""
 
-    text: str  # white space as it is; special tokens by name; bytes that are no whole character like ⟨c3⟩
+    text: str  # white space unchanged; the names of special tokens; bytes without a whole character as ⟨c3⟩
     id: int
     start: int
     end: int
 
 
 def tokens_of(tokenizer: Tokenizer, text: str) -> tuple[Token, ...]:
-    """The tokens of a text, without special ones; several may cover the same character.
+    """Return the tokens of a text, without special ones; several may cover the same character.
 
-    Places count in the text as the tokenizer reads it, where half of a surrogate pair is U+FFFD.
+    Offsets count in the text as the tokenizer reads it, where half of a surrogate pair is U+FFFD.
     """
     ids, text = tokenizer.encode(text), well_formed(text)
     if tokenizer.kind == "characters":
@@ -42,12 +42,12 @@ def tokens_of(tokenizer: Tokenizer, text: str) -> tuple[Token, ...]:
 
 
 def special_token(tokenizer: Tokenizer, token: int, place: int) -> Token:
-    """A token that covers nothing of the text."""
+    """Return a token that covers no text."""
     return Token(readable(tokenizer, token), token, place, place)
 
 
 def readable(tokenizer: Tokenizer, token: int) -> str:
-    """What the token stands for: its text, its name if it is special, or bytes like ⟨c3⟩."""
+    """Return what a token stands for: its text, the name of a special token, or bytes like ⟨c3⟩."""
     piece = tokenizer.token_bytes(token)
     if not piece or token == tokenizer.unknown_id:
         return tokenizer.token_text(token)
@@ -55,7 +55,7 @@ def readable(tokenizer: Tokenizer, token: int) -> str:
 
 
 def vocabulary(tokenizer: Tokenizer) -> list[str]:
-    """Every token as `readable` gives it, by id."""
+    """Return the readable form of every token, by id."""
     return [readable(tokenizer, token) for token in range(tokenizer.vocab_size)]
 
 

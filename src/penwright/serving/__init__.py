@@ -1,1 +1,1 @@
-"""A server for trained runs on this machine: interfaces that existing clients know, and a page."""
+"""An HTTP server for trained runs: APIs that existing clients know, and a web page."""

@@ -1,4 +1,4 @@
-"""What a person should look at in the figures of a training run, in plain words."""
+"""Alerts about a training run: what its curves warn of and what to do, in plain words."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -7,14 +7,14 @@ from statistics import median
 from typing import Any, Literal, NamedTuple
 
 Record = Mapping[str, Any]
-WINDOW = 20  # records before a spike that say what is usual
-SPIKE = 8.0  # times the usual distance from the median
-OVER_FITTED = 0.01  # of the least held-out loss, which is more than chance
-FLAT, N_FLAT = 0.003, 4  # no more gain than this share of the loss, over so many evaluations
+WINDOW = 20  # records before a spike that define the usual loss
+SPIKE = 8.0  # times the median distance from the median
+OVER_FITTED = 0.01  # relative rise above the lowest held-out loss that is not noise
+FLAT, N_FLAT = 0.003, 4  # a plateau gains less than this share in this many evaluations
 
 
 class Alert(NamedTuple):
-    """One thing, where it was seen, and what may be done."""
+    """A problem, the step at which it was seen, and what to do about it."""
 
     kind: Literal["not finite", "spike", "plateau", "over-fitting"]
     step: int
@@ -22,7 +22,7 @@ class Alert(NamedTuple):
 
 
 def alerts(steps: Sequence[Record], evaluations: Sequence[Record]) -> list[Alert]:
-    """From the lines of steps.jsonl and metrics.jsonl, in the order of their steps."""
+    """Return the alerts for the records of steps.jsonl and metrics.jsonl, ordered by step."""
     nats = next((name for name in (evaluations[0] if evaluations else ()) if name.startswith("nats")), None)
     held_out = [(int(each["step"]), float(each[nats])) for each in evaluations if nats and _is_number(each.get(nats))]
     found = [*_not_finite(steps), *_spikes(steps), *_over_fitting(held_out, steps), *_plateau(held_out)]
@@ -41,7 +41,7 @@ def _not_finite(steps: Sequence[Record]) -> Iterator[Alert]:
             "not finite",
             grown[0]["step"],
             f"the gradient was not finite; {skipped} step{'s were' if skipped > 1 else ' was'} skipped up to step "
-            f"{grown[-1]['step']:,}. A few do no harm. If they come more and more often, lower "
+            f"{grown[-1]['step']:,}. A few are harmless. If they become more frequent, lower "
             "optimizer.learning_rate, lengthen schedule.warmup_steps, or set training.precision=float32.",
         )
 
@@ -52,7 +52,7 @@ def _more_skipped(before: Record, after: Record) -> bool:
 
 
 def _spikes(steps: Sequence[Record]) -> Iterator[Alert]:
-    """Where the loss stands out from the records before it; one alert for what comes in a row."""
+    """Yield an alert for each loss far above the records before it. Spikes close together share one alert."""
     known = [(each["step"], each["loss"]) for each in steps if _is_number(each.get("loss"))]
     quiet_from = 0
     for place in range(WINDOW, len(known)):
@@ -65,8 +65,8 @@ def _spikes(steps: Sequence[Record]) -> Iterator[Alert]:
             yield Alert(
                 "spike",
                 step,
-                f"the loss jumped from about {usual:.3g} to {loss:.3g}. If it comes down again, nothing is lost; "
-                "if there are more, a lower learning rate or a longer warm-up helps.",
+                f"the loss jumped from about {usual:.3g} to {loss:.3g}. If it falls again, no action is needed. "
+                "If spikes recur, lower the learning rate or lengthen the warm-up.",
             )
 
 
@@ -84,8 +84,8 @@ def _over_fitting(held_out: Sequence[tuple[int, float]], steps: Sequence[Record]
     yield Alert(
         "over-fitting",
         best_step,
-        f"from here on the loss on held-out text rose from {best:.3g} to {last:.3g}{fell}: the model learns its text "
-        "by heart. The best weights are kept. More text, more dropout or fewer steps help.",
+        f"after this step the held-out loss rose from {best:.3g} to {last:.3g}{fell}: the model overfits. "
+        "The best checkpoint is kept. More text, more dropout or fewer steps help.",
     )
 
 
@@ -102,6 +102,6 @@ def _plateau(held_out: Sequence[tuple[int, float]]) -> Iterator[Alert]:
         yield Alert(
             "plateau",
             since,
-            f"the loss on held-out text has hardly moved since then: {before:.4g} and now {last:.4g}. "
-            "More steps at this size gain little; a larger model or more text may.",
+            f"the held-out loss has hardly changed since this step: {before:.4g} then, {last:.4g} now. "
+            "More steps at this size gain little. A larger model or more text may help.",
         )

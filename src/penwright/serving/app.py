@@ -1,4 +1,4 @@
-"""All routes together."""
+"""The FastAPI application: the routes, the middleware and the page."""
 
 from importlib.metadata import version
 from pathlib import Path
@@ -10,34 +10,46 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from penwright.serving import (
-    classify,
-    classifying,
-    comparing,
+    calibration,
+    classify_route,
+    comparison,
     health,
     inspect,
     libretranslate,
     models,
     openai,
     runs,
-    translating,
+    translation,
     writing,
 )
-from penwright.serving.gate import Gate
+from penwright.serving.errors import explain_errors
 from penwright.serving.metrics import Metrics
-from penwright.serving.refusals import explain_errors
-from penwright.serving.served import Shelf
+from penwright.serving.middleware import Middleware
+from penwright.serving.model_worker import ModelRegistry
 from penwright.serving.settings import ServingSettings
 from penwright.views.export import MODULES, STYLE
 
-ROUTES = (health, models, openai, libretranslate, classify, classifying, writing, translating, inspect, comparing, runs)
+ROUTES = (
+    health,
+    models,
+    openai,
+    libretranslate,
+    classify_route,
+    calibration,
+    writing,
+    translation,
+    inspect,
+    comparison,
+    runs,
+)
 PAGE = Path(__file__).parent / "page"
 
 
-def create_app(shelf: Shelf, settings: ServingSettings) -> FastAPI:
+def create_app(shelf: ModelRegistry, settings: ServingSettings) -> FastAPI:
     """Return the application that serves these models."""
     app = FastAPI(title="Penwright", version=version("penwright"), docs_url=None, redoc_url=None)
     app.state.shelf, app.state.settings, app.state.metrics = shelf, settings, Metrics(shelf)
-    app.add_middleware(Gate, settings=settings, metrics=app.state.metrics)
+    app.add_middleware(Middleware, settings=settings, metrics=app.state.metrics)
     for module in ROUTES:
         app.include_router(module.router)
     explain_errors(app)
@@ -46,7 +58,7 @@ def create_app(shelf: Shelf, settings: ServingSettings) -> FastAPI:
     page = StaticFiles(directory=PAGE, html=True)
 
     async def elsewhere(scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer where no route is: with a file of the page, or 404 also where a mount would say 405."""
+        """Serve a file of the page for a path without a route. Raise 404 even if a mount would answer 405."""
         if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD"):
             raise HTTPException(404)
         await page(scope, receive, send)

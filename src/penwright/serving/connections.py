@@ -1,7 +1,7 @@
-"""Connections that give way: slow senders, slow readers and idle connections are closed before they use up the server.
+"""Connection limits: slow senders, slow readers and idle connections are closed before they exhaust the server.
 
-uvicorn limits none of these: it has a timeout between two requests only, and its `limit_concurrency` answers everybody
-with 503.
+uvicorn limits none of these. Its only timeout is the one between two requests, and its `limit_concurrency` answers
+every client with 503.
 """
 
 import asyncio
@@ -18,22 +18,22 @@ try:
 except ImportError:  # on Windows
     resource = None  # type: ignore[assignment]
 
-SLOWEST = 1000  # bytes a second that a client must take of its answer
-OFTEN, WINDOW = 5, 60.0  # how many messages of one kind are logged in so many seconds
+SLOWEST = 1000  # minimum bytes per second at which a client must read its response
+OFTEN, WINDOW = 5, 60.0  # messages of one kind that are logged per WINDOW seconds
 
 
 def protocol(read_seconds: float, most: int) -> type[H11Protocol]:
-    """Return the protocol class of a server that has `most` connections at a time."""
+    """Return a protocol class that keeps at most `most` connections open."""
 
     class Connection(_Connection):
-        """A connection with the limits of one server."""
+        """A connection with the limits of this server."""
 
     Connection.read_seconds, Connection.most = read_seconds, most
     return Connection
 
 
-def affordable(wanted: int) -> int:
-    """Return how many of `wanted` connections the process has file descriptors for; half of them are for files."""
+def allowed_connections(wanted: int) -> int:
+    """Return how many of `wanted` connections the file descriptor limit allows. Half of the limit is kept for files."""
     if resource is None:
         return wanted
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -41,21 +41,21 @@ def affordable(wanted: int) -> int:
 
 
 class _Connection(H11Protocol):
-    """A connection whose client must send each request, and take each answer, in time."""
+    """A connection that is closed if its client sends a request or reads a response too slowly."""
 
     read_seconds: float
     most: int
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self._reading: asyncio.TimerHandle | None = None
-        self._writing: asyncio.TimerHandle | None = None
+        self._read_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
         self._idle_since = monotonic()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take the connection; close the one that has been idle longest where there are too many."""
+        """Accept the connection. If there are too many, close the one that has been idle longest."""
         super().connection_made(transport)
-        transport.set_write_buffer_limits(high=0)  # so that `pause_writing` is called as soon as the client is behind
+        transport.set_write_buffer_limits(high=0)  # call `pause_writing` as soon as the client falls behind
         self._wait_for_request()
         if len(self.connections) > self.most:
             mine = [each for each in self.connections if isinstance(each, _Connection)]
@@ -65,62 +65,62 @@ class _Connection(H11Protocol):
                 min(idle, key=lambda each: each._idle_since)._close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timers."""
-        _stop(self._reading, self._writing)
+        """Cancel the timers."""
+        _stop(self._read_timer, self._write_timer)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read on. The head of a request has a deadline that more bytes do not move; the gate sets that of its body."""
+        """Handle received bytes. They do not extend the headers' deadline; the middleware sets one for the body."""
         was_waiting = self.conn.their_state is h11.IDLE
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
-            _stop(self._reading)
-            self._reading = None
-        elif not was_waiting or self._reading is None:
+            _stop(self._read_timer)
+            self._read_timer = None
+        elif not was_waiting or self._read_timer is None:
             self._wait_for_request()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request."""
+        """Note that the connection is idle from now on."""
         super().on_response_complete()
         self._idle_since = monotonic()
 
     def pause_writing(self) -> None:
-        """Note that the client is behind, and give it time to catch up."""
+        """Pause writing, and watch whether the client catches up."""
         super().pause_writing()
-        self._expect_progress()
+        self._watch_progress()
 
     def resume_writing(self) -> None:
-        """Note that the client has caught up."""
-        _stop(self._writing)
+        """Resume writing once the client has caught up."""
+        _stop(self._write_timer)
         super().resume_writing()
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is being answered."""
+        """True if no request is in progress."""
         return self.cycle is None or self.cycle.response_complete
 
     def _wait_for_request(self) -> None:
-        _stop(self._reading)
-        self._reading = self.loop.call_later(self.read_seconds, self._close)
+        _stop(self._read_timer)
+        self._read_timer = self.loop.call_later(self.read_seconds, self._close)
 
-    def _expect_progress(self) -> None:
+    def _watch_progress(self) -> None:
         before = self.transport.get_write_buffer_size()
 
         def check() -> None:
             if before - self.transport.get_write_buffer_size() < min(before, SLOWEST * self.read_seconds):
                 self.transport.abort()
             else:
-                self._expect_progress()
+                self._watch_progress()
 
-        self._writing = self.loop.call_later(self.read_seconds, check)
+        self._write_timer = self.loop.call_later(self.read_seconds, check)
 
     def _close(self) -> None:
-        """Close, after saying why where a part of a request has come."""
+        """Close the connection. Answer 408 first if part of a request has arrived."""
         if self.is_idle and self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
-            self._say_too_slow()
+            self._send_timeout()
         self.transport.close()
 
-    def _say_too_slow(self) -> None:
+    def _send_timeout(self) -> None:
         headers = [(b"content-length", b"0"), (b"connection", b"close")]
         for event in (h11.Response(status_code=408, headers=headers, reason=b"Request Timeout"), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
@@ -132,8 +132,8 @@ def _stop(*timers: asyncio.TimerHandle | None) -> None:
             timer.cancel()
 
 
-class SeldomSaid(logging.Filter):
-    """Drop what was logged often in the last minute, and add up how often that was."""
+class RateLimitFilter(logging.Filter):
+    """A log filter that drops frequent messages and reports how many it dropped."""
 
     def __init__(self, clock: Callable[[], float] = monotonic):
         super().__init__()
@@ -142,12 +142,12 @@ class SeldomSaid(logging.Filter):
         self._counts: dict[str, int] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether the record is to be logged."""
+        """Return whether to log the record."""
         kind, now = str(record.msg)[:200], self._clock()
         if now - self._since.get(kind, -WINDOW) >= WINDOW:
             dropped = self._counts.get(kind, 0) - OFTEN
             self._since[kind], self._counts[kind] = now, 0
             if dropped > 0:
-                record.msg = f"{record.msg} ({dropped:,} more like it were not logged.)"
+                record.msg = f"{record.msg} ({dropped:,} similar messages were not logged.)"
         self._counts[kind] += 1
         return self._counts[kind] <= OFTEN

@@ -1,4 +1,4 @@
-"""Decoding settings as clients send them: with the types of JSON, and no larger than a server can take."""
+"""Decoding settings from clients: with the types of JSON and with limits on their size."""
 
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from penwright.config import DecodingSettings
+from penwright.config import DecodingSettings, with_present_names
 from penwright.errors import UsageError
-from penwright.serving.reasons import first_problem
-from penwright.serving.refusals import TooMuch
+from penwright.serving.errors import RequestTooLarge
+from penwright.serving.field_errors import first_problem
 
-OFF: Mapping[str, Collection[float]] = {  # values by which other programs switch a setting off
+OFF: Mapping[str, Collection[float]] = {  # values that disable a setting in other programs
     "top_k": (0, -1),
     "top_n_sigma": (0, -1),
     "no_repeat_ngram": (0,),
@@ -35,13 +35,13 @@ LISTS: Mapping[str, _Most] = {
 
 
 def decoding_settings(defaults: DecodingSettings, changes: Mapping[str, Any], where: str) -> DecodingSettings:
-    """Return the defaults with these changes; raises UsageError or TooMuch, which name the setting."""
-    keys = DecodingSettings.model_fields
-    strange = next((name for name in changes if name not in keys), None)
-    if strange is not None:
-        near = get_close_matches(str(strange), keys, n=1, cutoff=0.5)
-        hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(keys)}"
-        raise UsageError(f"{where} has no key '{str(strange)[:40]}': {hint}")
+    """Return the defaults with these changes. Raises UsageError or TooMuch, which name the setting."""
+    changes, keys = with_present_names(changes, "decoding."), DecodingSettings.model_fields
+    unknown = next((name for name in changes if name not in keys), None)
+    if unknown is not None:
+        near = get_close_matches(str(unknown), keys, n=1, cutoff=0.5)
+        hint = f"did you mean '{near[0]}'?" if near else f"the keys are {', '.join(keys)}"
+        raise UsageError(f"{where} has no key '{str(unknown)[:40]}': {hint}")
     for name, most in LISTS.items():
         _check_size(f"{where}.{name}", changes.get(name), most)
     table = {**defaults.model_dump(), **{name: _plain(name, value) for name, value in changes.items()}}
@@ -53,12 +53,12 @@ def decoding_settings(defaults: DecodingSettings, changes: Mapping[str, Any], wh
 
 
 def is_off(name: str, value: object) -> bool:
-    """Return whether a value of a setting means that the setting is not used."""
+    """Return whether this value disables the setting."""
     return type(value) in (int, float) and value in OFF.get(name, ())
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Return the value as the settings have it; JSON has no tuples."""
+    """Return the value in the type of the settings: None if it disables one, and tuples, which JSON lacks."""
     if is_off(name, value):
         return None
     return tuple(value) if isinstance(value, list) else value
@@ -68,7 +68,9 @@ def _check_size(name: str, given: object, most: _Most) -> None:
     if not isinstance(given, list | dict):
         return
     if len(given) > most.entries:
-        raise TooMuch(f"{name} has {len(given):,} entries: this server takes {most.entries}")
+        raise RequestTooLarge(f"{name} has {len(given):,} entries: this server accepts {most.entries}. Send fewer")
     n = sum(len(each) for each in given if isinstance(each, str))
     if n > most.characters:
-        raise TooMuch(f"{name} has {n:,} characters in all: this server takes {most.characters:,}")
+        raise RequestTooLarge(
+            f"{name} has {n:,} characters in total: this server accepts {most.characters:,}. Send fewer"
+        )

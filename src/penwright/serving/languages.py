@@ -1,13 +1,13 @@
-"""Which languages a translator is for, as far as a run tells, and which one a text seems to be in."""
+"""The languages of a translator, and language detection."""
 
 from collections.abc import Sequence
 from math import exp
 from typing import NamedTuple
 
-from penwright.data.languages import Languages, languages_in
-from penwright.serving.served import Served, Wording
-from penwright.tasks import languages_of as known_languages
-from penwright.using import Opened
+from penwright.application import languages_of as known_languages
+from penwright.languages import Languages, languages_in
+from penwright.serving.model_worker import ModelWorker, TranslationChoices
+from penwright.workflows.load import OpenedRun
 
 NAMES = {
     "ar": "Arabic",
@@ -29,30 +29,30 @@ NAMES = {
 UNKNOWN = Languages("source", "target")
 
 
-class Guess(NamedTuple):
-    """How sure the translator from a language is of what it makes of a text: the probability of a token, on average."""
+class LanguageGuess(NamedTuple):
+    """A possible language of a text, and the mean probability per token that its translator reaches."""
 
     language: str
     share: float
 
 
-def languages_of(name: str, it: Opened) -> Languages:
-    """Told by the name under which a run is served (de-en), or by what it was trained on."""
+def languages_of(name: str, it: OpenedRun) -> Languages:
+    """Return the languages of a run, from its served name (de-en) or from its training data."""
     return languages_in(name) or known_languages(it.recipe, it.card) or UNKNOWN
 
 
-async def detect(text: str, translators: Sequence[Served]) -> list[Guess]:
-    """The languages that are translated from, the likeliest first."""
+async def detect(text: str, translators: Sequence[ModelWorker]) -> list[LanguageGuess]:
+    """Rank the source languages of the translators by how likely the text is in them, best first."""
     guesses = []
     for served in translators:
-        (found,) = await served.translate([text], Wording(beam_size=1))
+        (found,) = await served.translate([text], TranslationChoices(beam_size=1))
         n_tokens = len(found.candidates[0].pieces)
         share = exp(found.candidates[0].log_prob / n_tokens) if n_tokens else 0.0
-        guesses.append(Guess(languages_of(served.name, served.opened).source, share))
+        guesses.append(LanguageGuess(languages_of(served.name, served.opened).source, share))
     best = sorted(guesses, key=lambda guess: -guess.share)
     return list({guess.language: guess for guess in reversed(best)}.values())[::-1]
 
 
 def name_of(code: str) -> str:
-    """For people."""
+    """Return the English name of a language, or its code if the name is not known."""
     return NAMES.get(code, code)

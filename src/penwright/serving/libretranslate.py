@@ -1,4 +1,4 @@
-"""LibreTranslate's interface, as its clients know it."""
+"""The routes of LibreTranslate's API, for its existing clients."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -9,46 +9,46 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from penwright.errors import UsageError
-from penwright.serving.bodies import FORM, PARTS, kind_of, read_fields
-from penwright.serving.fields import LARGEST, MOST_ENTRIES, Name, Text, TheSettings, TheShelf, check_texts
-from penwright.serving.languages import Guess, detect, languages_of, name_of
-from penwright.serving.markup import Piece, pieces, texts_of, with_texts
-from penwright.serving.refusals import PLAIN_REFUSALS
-from penwright.serving.served import Served, Shelf, Wording
+from penwright.serving.errors import PLAIN_REFUSALS
+from penwright.serving.fields import LARGEST, MOST_ENTRIES, Limits, Name, Registry, Text, check_texts
+from penwright.serving.html_tags import Piece, pieces, texts_of, with_texts
+from penwright.serving.languages import LanguageGuess, detect, languages_of, name_of
+from penwright.serving.model_worker import ModelRegistry, ModelWorker, TranslationChoices
+from penwright.serving.request_bodies import FORM, PARTS, kind_of, read_fields
 
 router = APIRouter(responses=PLAIN_REFUSALS)
 Asked = TypeVar("Asked", bound=BaseModel)
 
 
 class ToTranslate(BaseModel):
-    """One text, or several. Fields that are not named here change nothing."""
+    """A request to translate one or more texts. Other fields are ignored."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
-    q: Text | Annotated[list[Text], Field(max_length=MOST_ENTRIES, fail_fast=True)]
-    source: Name = "auto"
-    target: Name
-    format: Literal["text", "html"] = "text"
-    alternatives: Annotated[int, Field(ge=0, le=LARGEST)] = 0
-    api_key: Text | None = None
+    q: Text | Annotated[list[Text], Field(max_length=MOST_ENTRIES, fail_fast=True)]  # texts to translate
+    source: Name = "auto"  # language code; auto: detect the language
+    target: Name  # language code
+    format: Literal["text", "html"] = "text"  # html: keep tags, and translate the text between them
+    alternatives: Annotated[int, Field(ge=0, le=LARGEST)] = 0  # further translations to return
+    api_key: Text | None = None  # the server's key, if it has one
 
 
 class ToDetect(BaseModel):
-    """A text in a language that is not known."""
+    """A request to detect the language of a text."""
 
-    q: Text
-    api_key: Text | None = None
+    q: Text  # text whose language to detect
+    api_key: Text | None = None  # the server's key, if it has one
 
 
 class Detected(BaseModel):
-    """A language, and how sure that is, in per cent."""
+    """A detected language, with the confidence in percent."""
 
     confidence: float
     language: str
 
 
 class Translated(BaseModel):
-    """A text for a text, a list for a list."""
+    """The translations: a text for a text, a list for a list."""
 
     translatedText: str | list[str]
     alternatives: list[str] | list[list[str]] | None = None
@@ -56,7 +56,7 @@ class Translated(BaseModel):
 
 
 class Language(BaseModel):
-    """A language that is translated from."""
+    """A source language and its target languages."""
 
     code: str
     name: str
@@ -64,28 +64,28 @@ class Language(BaseModel):
 
 
 def _body(model: type[BaseModel]) -> dict[str, Any]:
-    """Of JSON or of a form, for the description of the interface."""
+    """Return the OpenAPI description of a request body, as JSON or as a form."""
     kinds = ("application/json", FORM, PARTS)
     schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
     return {"requestBody": {"required": True, "content": {kind: {"schema": schema} for kind in kinds}}}
 
 
 @router.post("/translate", response_model_exclude_none=True, openapi_extra=_body(ToTranslate))
-async def translate(request: Request, shelf: TheShelf, limits: TheSettings) -> Translated:
-    """Translate texts. Of HTML, tags stay as they are, and so do scripts, code and what is marked translate="no"."""
+async def translate(request: Request, shelf: Registry, limits: Limits) -> Translated:
+    """Translate texts. In HTML, tags, scripts, code and elements marked translate="no" stay as they are."""
     asked = await _read(request, ToTranslate)
     several = isinstance(asked.q, list)
     texts = asked.q if isinstance(asked.q, list) else [asked.q]
     check_texts(texts, limits)
     if asked.alternatives >= limits.max_n:
-        raise UsageError(f"{asked.alternatives} alternatives: this server gives fewer than {limits.max_n} (max_n)")
+        raise UsageError(f"{asked.alternatives} alternatives: this server allows fewer than {limits.max_n} (max_n)")
     pages = [await asyncio.to_thread(pieces, text) if asked.format == "html" else [Piece("", text)] for text in texts]
     wanted = list(dict.fromkeys(text for page in pages for text in texts_of(page)))
     served, guess = await _translator(shelf, asked, " ".join(wanted)[:500])
-    ways = await _ways(served, wanted, asked.alternatives + 1)
+    ranked = await _ranked_translations(served, wanted, asked.alternatives + 1)
     put_together = with_texts if asked.format == "html" else _plain
     found = [
-        [put_together(page, {text: way[:rank][-1] for text, way in ways.items()}) for rank in _ranks(page, ways)]
+        [put_together(page, {text: way[:rank][-1] for text, way in ranked.items()}) for rank in _ranks(page, ranked)]
         for page in pages
     ]
     others = [page[1:] for page in found]
@@ -97,10 +97,10 @@ async def translate(request: Request, shelf: TheShelf, limits: TheSettings) -> T
     )
 
 
-async def _ways(served: Served, texts: Sequence[str], n: int) -> dict[str, list[str]]:
-    """Return up to n translations of each text, best first; a page may have more texts than can wait at once."""
+async def _ranked_translations(served: ModelWorker, texts: Sequence[str], n: int) -> dict[str, list[str]]:
+    """Return up to n translations of each text, best first. A page may need several rounds: the queue is limited."""
     found: dict[str, list[str]] = {}
-    wording = Wording(max(served.translator.defaults.beam_size, n), n)
+    wording = TranslationChoices(max(served.translator.defaults.beam_size, n), n)
     at_once = min(len(texts), served.limits.max_texts, served.limits.max_waiting)
     for start in range(0, len(texts), max(1, at_once)):
         some = texts[start : start + at_once]
@@ -109,9 +109,9 @@ async def _ways(served: Served, texts: Sequence[str], n: int) -> dict[str, list[
     return found
 
 
-def _ranks(page: Sequence[Piece], ways: Mapping[str, Sequence[str]]) -> range:
-    """Return the ranks of the translations of a page, from 1: as many as any of its texts has."""
-    return range(1, 1 + max((len(ways[text]) for text in texts_of(page)), default=1))
+def _ranks(page: Sequence[Piece], ranked: Mapping[str, Sequence[str]]) -> range:
+    """Return the ranks of a page's translations, from 1. The text with the most translations sets their number."""
+    return range(1, 1 + max((len(ranked[text]) for text in texts_of(page)), default=1))
 
 
 def _plain(page: Sequence[Piece], translations: Mapping[str, str]) -> str:
@@ -119,8 +119,8 @@ def _plain(page: Sequence[Piece], translations: Mapping[str, str]) -> str:
 
 
 @router.post("/detect", openapi_extra=_body(ToDetect))
-async def which_language(request: Request, shelf: TheShelf, limits: TheSettings) -> list[Detected]:
-    """Guess the language of a text, among those that can be translated from."""
+async def which_language(request: Request, shelf: Registry, limits: Limits) -> list[Detected]:
+    """Guess the language of a text among the source languages."""
     asked = await _read(request, ToDetect)
     check_texts([asked.q], limits)
     guesses = await detect(asked.q[:500], _translators(shelf))
@@ -128,14 +128,14 @@ async def which_language(request: Request, shelf: TheShelf, limits: TheSettings)
 
 
 @router.get("/languages")
-async def languages(shelf: TheShelf) -> list[Language]:
-    """Those that can be translated from, each with what it can be translated to."""
+async def languages(shelf: Registry) -> list[Language]:
+    """List the source languages, each with its target languages."""
     return _languages(shelf)
 
 
 @router.get("/frontend/settings")
-async def frontend_settings(shelf: TheShelf, limits: TheSettings) -> dict[str, Any]:
-    """What pages that are made for LibreTranslate ask first."""
+async def frontend_settings(shelf: Registry, limits: Limits) -> dict[str, Any]:
+    """Return the settings that web pages made for LibreTranslate request first."""
     first = next(iter(_languages(shelf)), None)
     source = {"code": first.code, "name": first.name} if first else None
     target = {"code": first.targets[0], "name": name_of(first.targets[0])} if first else None
@@ -150,7 +150,7 @@ async def frontend_settings(shelf: TheShelf, limits: TheSettings) -> dict[str, A
     }
 
 
-def _languages(shelf: Shelf) -> list[Language]:
+def _languages(shelf: ModelRegistry) -> list[Language]:
     targets: dict[str, list[str]] = {}
     for served in _translators(shelf):
         pair = languages_of(served.name, served.opened)
@@ -158,37 +158,41 @@ def _languages(shelf: Shelf) -> list[Language]:
     return [Language(code=code, name=name_of(code), targets=to) for code, to in targets.items()]
 
 
-def _translators(shelf: Shelf) -> list[Served]:
+def _translators(shelf: ModelRegistry) -> list[ModelWorker]:
     shelf.get(None, "translator")
     return [served for served in shelf if served.kind == "translator"]
 
 
-async def _translator(shelf: Shelf, asked: ToTranslate, sample: str) -> tuple[Served, Guess | None]:
-    """Who translates this, and for source "auto", from which language."""
+async def _translator(
+    shelf: ModelRegistry, asked: ToTranslate, sample: str
+) -> tuple[ModelWorker, LanguageGuess | None]:
+    """Return the translator for a request and, if its source is "auto", the detected language."""
     pairs = {served: languages_of(served.name, served.opened) for served in _translators(shelf)}
-    fitting = [served for served, pair in pairs.items() if asked.target in {pair.target, "target"}]
+    suitable = [served for served, pair in pairs.items() if asked.target in {pair.target, "target"}]
     if asked.source != "auto":
-        fitting = [served for served in fitting if asked.source in {pairs[served].source, "source"}]
+        suitable = [served for served in suitable if asked.source in {pairs[served].source, "source"}]
     unknown = [served for served, pair in pairs.items() if pair.source == "source"]
-    if not fitting and len(pairs) == len(unknown) == 1:
-        fitting = unknown  # the only one there is, of which nothing is known
-    if not fitting:
-        there = ", ".join(f"{pair.source} to {pair.target}" for pair in pairs.values())
-        raise UsageError(f"{asked.source[:20]} to {asked.target[:20]} is not supported: there is {there}")
+    if not suitable and len(pairs) == len(unknown) == 1:
+        suitable = unknown  # the only translator, and its languages are unknown
+    if not suitable:
+        supported = ", ".join(f"{pair.source} to {pair.target}" for pair in pairs.values())
+        raise UsageError(
+            f"{asked.source[:20]} to {asked.target[:20]} is not supported. This server translates {supported}"
+        )
     if asked.source != "auto":
-        return fitting[0], None
-    guess = (await detect(sample, fitting))[0]
-    return next(served for served in fitting if pairs[served].source == guess.language), guess
+        return suitable[0], None
+    guess = (await detect(sample, suitable))[0]
+    return next(served for served in suitable if pairs[served].source == guess.language), guess
 
 
 async def _read(request: Request, model: type[Asked]) -> Asked:
-    """Return the question in JSON or in a form; a form has nothing but texts."""
+    """Return the request, sent as JSON or as a form. All values of a form are text."""
     content_type, body = request.headers.get("content-type", ""), await request.body()
     is_json = kind_of(content_type, body) == "application/json"
     try:
         given = await read_fields(content_type, body)
     except (ValueError, RecursionError):
-        raise UsageError("the body is neither a JSON object nor a form") from None
+        raise UsageError("the body is neither a JSON object nor a form. Send one of them") from None
     try:
         return model.model_validate(given, strict=is_json)
     except ValidationError as error:

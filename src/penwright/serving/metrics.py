@@ -1,4 +1,4 @@
-"""What a server has done, for Prometheus."""
+"""The metrics of a server, for Prometheus."""
 
 from collections.abc import Iterable, Iterator
 
@@ -6,39 +6,39 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from penwright.serving.served import Served, Shelf
+from penwright.serving.model_worker import ModelRegistry, ModelWorker
 
 
 class Metrics:
-    """Counts requests; asks the models for the rest."""
+    """A registry of metrics: it counts requests, and reads the other values from the models."""
 
-    def __init__(self, shelf: Shelf):
+    def __init__(self, shelf: ModelRegistry):
         self._registry = CollectorRegistry()
         self._registry.register(_Models(shelf))
         labels, registry = ["route", "status"], self._registry
-        self._requests = Counter("penwright_requests", "Requests that were answered", labels, registry=registry)
-        self._seconds = Histogram("penwright_request_seconds", "What they took", ["route"], registry=registry)
+        self._requests = Counter("penwright_requests", "Answered requests", labels, registry=registry)
+        self._seconds = Histogram("penwright_request_seconds", "Duration of requests", ["route"], registry=registry)
 
     def count(self, route: str, status: int, seconds: float) -> None:
-        """A request that has come to its end; status 499: the client left."""
+        """Count a finished request. Status 499 means that the client left."""
         self._requests.labels(route, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
 
     def page(self) -> bytes:
-        """All of it, in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
 
 class _Models(Collector):
-    def __init__(self, shelf: Shelf):
+    def __init__(self, shelf: ModelRegistry):
         self._shelf = shelf
 
     def collect(self) -> Iterable[Metric]:
-        inside = GaugeMetricFamily("penwright_texts_inside", "Texts that wait or are worked on", labels=["model"])
-        written = GaugeMetricFamily("penwright_rows", "Completions that are written now", labels=["model"])
-        tokens = CounterMetricFamily("penwright_tokens_written", "Tokens of completions", labels=["model"])
+        inside = GaugeMetricFamily("penwright_texts_inside", "Texts queued or in progress", labels=["model"])
+        written = GaugeMetricFamily("penwright_rows", "Completions in progress", labels=["model"])
+        tokens = CounterMetricFamily("penwright_tokens_written", "Tokens generated for completions", labels=["model"])
         texts = CounterMetricFamily("penwright_texts", "Texts translated or classified", labels=["model"])
-        left = CounterMetricFamily("penwright_texts_given_up", "Texts whose client left", labels=["model"])
+        left = CounterMetricFamily("penwright_texts_given_up", "Texts abandoned by their client", labels=["model"])
         families: tuple[GaugeMetricFamily | CounterMetricFamily, ...] = (written, tokens, texts, left)
         for served in self._shelf:
             inside.add_metric([served.name], served.n_inside)
@@ -47,9 +47,9 @@ class _Models(Collector):
         return [inside, *families]
 
 
-def _counts(served: Served) -> Iterator[int]:
+def _counts(served: ModelWorker) -> Iterator[int]:
     if served.kind == "writer":
         pooling = served.pooling
         yield from (pooling.pool.n_rows, pooling.n_tokens, 0, pooling.n_left)
     else:
-        yield from (0, 0, served.gathering.n_texts, served.gathering.n_left)
+        yield from (0, 0, served.batcher.n_texts, served.batcher.n_left)

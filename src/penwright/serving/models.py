@@ -1,4 +1,4 @@
-"""What the page must know of the models before it asks them for anything."""
+"""The route that describes the served models."""
 
 from typing import Any
 
@@ -6,17 +6,17 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 
 from penwright.inspection.heads import all_heads
-from penwright.models import Model
-from penwright.models.size import size_of
-from penwright.runs import SAMPLES
-from penwright.serving.fields import TheShelf
+from penwright.model import Model
+from penwright.model.size import size_of
+from penwright.run.folder import SAMPLES
+from penwright.serving.fields import Registry
 from penwright.serving.languages import languages_of
+from penwright.serving.model_worker import Kind, ModelWorker
 from penwright.serving.run_records import read_records
-from penwright.serving.served import Kind, Served
 
 router = APIRouter()
 N_EXAMPLES = 4
-SAMPLE = 100  # characters
+SAMPLE = 100  # characters of a sample
 
 
 class ModelFacts(BaseModel):
@@ -30,30 +30,30 @@ class ModelFacts(BaseModel):
     d_model: int
     vocab_size: int
     context_length: int
-    heads: list[str]  # their names, as pictures of one head take them
+    heads: list[str]  # their names, as the picture of a single head takes them
     device: str
-    step: int | None  # of training, that of its best checkpoint
-    labels: list[str]  # a classifier's
-    languages: list[str]  # a translator's two, as codes; see languages.py
-    decoding: dict[str, Any]  # its own settings for being read out
-    examples: list[str]  # texts it was tried on while it was trained
-    sample: str  # something to look into: of a writer, with the beginning of what it wrote
+    step: int | None  # training step of the best checkpoint
+    labels: list[str]  # the labels of a classifier
+    languages: list[str]  # the two language codes of a translator; see languages.py
+    decoding: dict[str, Any]  # its own decoding settings
+    examples: list[str]  # sample prompts from its training
+    sample: str  # a text to inspect; a writer's includes the beginning of its completion
 
 
 class Models(BaseModel):
-    """All of them; the first is the one that is meant where none is named."""
+    """All served models; the first is the default."""
 
     models: list[ModelFacts]
 
 
 @router.get("/models")
-def models(shelf: TheShelf) -> Models:
-    """What is served, with sizes, settings and examples."""
+def models(shelf: Registry) -> Models:
+    """List the served models with their sizes, settings and examples."""
     return Models(models=[facts(served) for served in shelf])
 
 
-def facts(served: Served) -> ModelFacts:
-    """Return what is known of a model, from its weights and from its run folder as far as that is still there."""
+def facts(served: ModelWorker) -> ModelFacts:
+    """Return the facts about a model, from its weights and from what is left of its run folder."""
     it, model = served.opened, served.application.model
     settings, samples = it.recipe.model, read_records(it.run.folder / SAMPLES).lines
     examples = list(dict.fromkeys(record["prompt"] for record in samples if record["prompt"].strip()))
@@ -79,5 +79,5 @@ def facts(served: Served) -> ModelFacts:
 
 
 def device_of(model: Model) -> str:
-    """Where a model computes."""
+    """Return the type of the device that holds a model."""
     return next(model.parameters()).device.type

@@ -1,4 +1,4 @@
-"""OpenAI's interface for completions, as its clients know it."""
+"""The routes of OpenAI's completions API, for its existing clients."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
@@ -9,16 +9,16 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 from penwright.errors import PenwrightError
-from penwright.serving.completing import Completing
-from penwright.serving.completing_fields import Choice, CompletionAnswer, CompletionRequest
-from penwright.serving.fields import TheSettings, TheShelf, as_json
-from penwright.serving.refusals import REFUSALS, Explanation, Refusal, told
-from penwright.serving.served import Served
+from penwright.serving.completion_fields import CompletionAnswer, CompletionChoice, CompletionRequest
+from penwright.serving.completions import CompletionJob
+from penwright.serving.errors import REFUSALS, Explanation, Refusal, error_response_of
+from penwright.serving.fields import Limits, Registry, as_json
+from penwright.serving.model_worker import ModelWorker
 
 router = APIRouter(prefix="/v1", responses=REFUSALS)
 
 
-class ModelCard(BaseModel):
+class ModelEntry(BaseModel):
     """A model that is served."""
 
     id: str
@@ -28,32 +28,32 @@ class ModelCard(BaseModel):
 
 
 class ModelList(BaseModel):
-    """All of them."""
+    """All served models."""
 
     object: Literal["list"] = "list"
-    data: list[ModelCard]
+    data: list[ModelEntry]
 
 
 @router.get("/models")
-async def models(shelf: TheShelf) -> ModelList:
-    """Those that are served, the default first."""
+async def models(shelf: Registry) -> ModelList:
+    """List the served models, the default first."""
     return ModelList(data=[_card(served) for served in shelf])
 
 
 @router.get("/models/{name}")
-async def model(name: str, shelf: TheShelf) -> ModelCard:
-    """One of them."""
+async def model(name: str, shelf: Registry) -> ModelEntry:
+    """Return one served model."""
     return _card(shelf.get(name))
 
 
 @router.post("/completions", response_model=CompletionAnswer)
-async def completions(asked: CompletionRequest, shelf: TheShelf, limits: TheSettings) -> Response:
-    """Go on with one or several prompts, each n times; with `stream`, as events that end with [DONE]."""
-    work = Completing(asked, shelf.get(asked.model, "writer"), limits)
+async def completions(asked: CompletionRequest, shelf: Registry, limits: Limits) -> Response:
+    """Complete one or more prompts, n times each. With `stream`, send events that end with [DONE]."""
+    work = CompletionJob(asked, shelf.get(asked.model, "writer"), limits)
     await work.prepare()
     pieces = work.stream()
     if asked.stream:
-        first = await anext(pieces)  # what cannot begin is refused as anything else is
+        first = await anext(pieces)  # an error before the first piece becomes an ordinary error response
         return StreamingResponse(_events(work, first, pieces), media_type="text/event-stream")
     async with aclosing(pieces):
         async for _ in pieces:
@@ -61,7 +61,9 @@ async def completions(asked: CompletionRequest, shelf: TheShelf, limits: TheSett
     return await as_json(lambda: work.answer([choice.whole() for choice in work.choices], with_usage=True))
 
 
-async def _events(work: Completing, first: Choice, rest: AsyncGenerator[Choice, None]) -> AsyncIterator[str]:
+async def _events(
+    work: CompletionJob, first: CompletionChoice, rest: AsyncGenerator[CompletionChoice, None]
+) -> AsyncIterator[str]:
     try:
         async with aclosing(rest):
             yield _event(work.answer([first], with_usage=False))
@@ -71,7 +73,7 @@ async def _events(work: Completing, first: Choice, rest: AsyncGenerator[Choice, 
             yield _event(work.answer([], with_usage=True))
         yield "data: [DONE]\n\n"
     except (PenwrightError, TimeoutError) as error:
-        status, message = told(error)
+        status, message = error_response_of(error)
         yield _event(Refusal(error=Explanation(message=message, type="server_error", code=str(status))))
 
 
@@ -79,5 +81,5 @@ def _event(data: BaseModel) -> str:
     return f"data: {data.model_dump_json()}\n\n"
 
 
-def _card(served: Served) -> ModelCard:
-    return ModelCard(id=served.name, created=served.created)
+def _card(served: ModelWorker) -> ModelEntry:
+    return ModelEntry(id=served.name, created=served.created)

@@ -1,4 +1,4 @@
-"""The lines that training wrote, read so that damage costs a line and not the page."""
+"""Readers of the logs of training. A damaged line costs only that line."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,34 +7,34 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 Record = dict[str, Any]
-MOST_BYTES = 64_000_000  # of a file, from its end
-KEYS: Mapping[str, Mapping[str, type]] = {  # that a line must have, with the types of their values
+MOST_BYTES = 64_000_000  # bytes read from the end of a file
+KEYS: Mapping[str, Mapping[str, type]] = {  # required keys of a line, with the types of their values
     "steps.jsonl": {"step": int, "seconds": float, "targets": int},
     "metrics.jsonl": {"step": int},
     "samples.jsonl": {"step": int, "prompt": str, "completion": str},
 }
 
 
-class Records(NamedTuple):
-    """The sound lines of a file, and what is wrong with the others."""
+class RunRecords(NamedTuple):
+    """The valid records of a file, and a description of the damaged lines."""
 
     lines: Sequence[Record]
-    problem: str  # "" where nothing is
+    problem: str  # "" if there is none
 
 
-def read_records(path: Path) -> Records:
-    """Return the records of steps.jsonl, metrics.jsonl or samples.jsonl; none where there is no such file.
+def read_records(path: Path) -> RunRecords:
+    """Return the records of steps.jsonl, metrics.jsonl or samples.jsonl; none if the file is missing.
 
-    A last line that a kill cut short is no problem.
+    An incomplete last line, which a killed process leaves, is not reported.
     """
-    if not path.is_file():  # but perhaps a pipe, which would never end
-        return Records((), "")
+    if not path.is_file():  # missing, or a pipe, which would never end
+        return RunRecords((), "")
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - MOST_BYTES))
             content = file.read(MOST_BYTES)
     except OSError as error:
-        return Records((), f"{path.name} cannot be read: {error.strerror}")
+        return RunRecords((), f"{path.name} cannot be read: {error.strerror}")
     found, bad = [], []
     *whole, rest = content.split(b"\n")
     for number, line in enumerate([*whole, rest], start=1):
@@ -43,11 +43,11 @@ def read_records(path: Path) -> Records:
             found.append(record)
         elif line.strip() and number <= len(whole):
             bad.append(number)
-    return Records(found, _problem(path.name, bad))
+    return RunRecords(found, _problem(path.name, bad))
 
 
-def finite(value: object) -> float | None:
-    """Return a number that JSON can hold, or None."""
+def finite_or_none(value: object) -> float | None:
+    """Return the value as a float that JSON can hold, or None."""
     try:
         return float(value) if isinstance(value, int | float) and isfinite(value) else None
     except OverflowError:
@@ -62,13 +62,15 @@ def _record(line: bytes, keys: Mapping[str, type]) -> Record | None:
     if not isinstance(record, dict) or not all(_fits(record.get(key), kind) for key, kind in keys.items()):
         return None
     sound = {key: value for key, value in record.items() if _is_text(key)}
-    return {key: value if _is_text(value) or finite(value) is not None else None for key, value in sound.items()}
+    return {
+        key: value if _is_text(value) or finite_or_none(value) is not None else None for key, value in sound.items()
+    }
 
 
 def _fits(value: object, kind: type) -> bool:
     if kind is str:
         return _is_text(value)
-    return finite(value) is not None and (kind is float or isinstance(value, int))
+    return finite_or_none(value) is not None and (kind is float or isinstance(value, int))
 
 
 def _is_text(value: object) -> bool:
@@ -80,4 +82,4 @@ def _problem(name: str, bad: Sequence[int]) -> str:
         return ""
     lines = "line" if len(bad) == 1 else "lines"
     shown = ", ".join(map(str, bad[:3])) + (", ..." if len(bad) > 3 else "")
-    return f"{name}: {lines} {shown} cannot be read and {'is' if len(bad) == 1 else 'are'} left out"
+    return f"{name}: {lines} {shown} cannot be read and {'is' if len(bad) == 1 else 'are'} skipped"

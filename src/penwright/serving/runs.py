@@ -1,6 +1,6 @@
-"""Runs on this machine: curves, samples, settings and alerts, also of those that are still being trained.
+"""The routes for runs on this machine: curves, samples, settings and alerts, also while a run is training.
 
-Only runs that stand beside those that are served can be seen; a client names one, and never gives a path.
+Only runs in the parent folders of the served runs are visible. A client sends the name of a run, never a path.
 """
 
 import os
@@ -15,17 +15,17 @@ from pydantic import BaseModel
 
 from penwright.config import Task
 from penwright.errors import PenwrightError
-from penwright.runs import METRICS, SAMPLES, STEPS, Record, Run
+from penwright.run.folder import METRICS, SAMPLES, STEPS, Record, Run
+from penwright.run.stop_file import is_stop_requested, request_stop, was_stopped
 from penwright.serving.alerts import alerts
-from penwright.serving.fields import Name, Question, TheShelf
-from penwright.serving.refusals import REFUSALS, NotTraining
-from penwright.serving.run_records import finite, read_records
-from penwright.serving.served import DAMAGE, Shelf, UnknownModel
-from penwright.training.wishes import is_to_stop, was_stopped, wish_stop
+from penwright.serving.errors import REFUSALS, NotTraining
+from penwright.serving.fields import ModelRequest, Name, Registry
+from penwright.serving.model_worker import DAMAGE, ModelRegistry, UnknownModel
+from penwright.serving.run_records import finite_or_none, read_records
 
 router = APIRouter(prefix="/runs", responses=REFUSALS)
 QUIET = 120.0  # seconds without a new line, after which a run counts as stopped
-MOST_POINTS = 2000  # of a curve
+MOST_POINTS = 2000  # points of a curve
 COUNTERS = ("step", "seconds", "targets", "epoch", "skipped", "total_steps")
 State = Literal["training", "stopping", "finished", "stopped"]
 Column = list[float | None]
@@ -36,26 +36,26 @@ class RunFacts(BaseModel):
     """A run folder at a glance."""
 
     name: str
-    task: Task | None  # None where the run cannot be read
+    task: Task | None  # None if the run cannot be read
     state: State
     step: int
     total_steps: int | None
     seconds: float
     best_step: int | None
-    scores: dict[str, float | None]  # of the last evaluation
-    model: str | None  # its name among those that are served
+    scores: dict[str, float | None]  # the scores of the last evaluation
+    model: str | None  # its name as a served model
     changed: float  # seconds since 1970
-    problem: str = ""  # what of the run cannot be read
+    problem: str = ""  # what cannot be read
 
 
 class Runs(BaseModel):
-    """The newest first."""
+    """The visible runs, newest first."""
 
     runs: list[RunFacts]
 
 
 class AlertFacts(BaseModel):
-    """What a person should look at."""
+    """An alert about a training run."""
 
     kind: str
     step: int
@@ -63,17 +63,17 @@ class AlertFacts(BaseModel):
 
 
 class Figures(BaseModel):
-    """Curves by columns; a number that is not finite is null."""
+    """Curves as columns. Numbers that are not finite are null."""
 
     steps: dict[str, Column]  # step, seconds, targets, loss, gradient norm, learning rate, skipped, speed
     evaluations: dict[str, Column]  # step, seconds, targets and the scores
     alerts: list[AlertFacts]
     state: str
-    problem: str = ""  # what of the figures cannot be read
+    problem: str = ""  # what cannot be read
 
 
 class SampleFacts(BaseModel):
-    """What the model made of a prompt at a step."""
+    """The completion of a prompt at a training step."""
 
     step: int
     prompt: str
@@ -82,44 +82,44 @@ class SampleFacts(BaseModel):
 
 
 class Samples(BaseModel):
-    """In the order of their steps."""
+    """The samples of a run, ordered by step."""
 
     samples: list[SampleFacts]
 
 
 class RunSettings(BaseModel):
-    """All settings of a recipe by their whole names."""
+    """All settings of a recipe by their full names."""
 
     settings: dict[str, Any]
 
 
-class ToStop(Question):
-    """Which run is to be stopped."""
+class ToStop(ModelRequest):
+    """A request to stop the training of a run."""
 
     run: Name
 
 
 class Stopped(BaseModel):
-    """How it stands now: "stopping" until the step is taken and all is saved."""
+    """The state after a request to stop: "stopping" until the step is finished and saved."""
 
     state: State
 
 
 @router.get("")
-def every_run(shelf: TheShelf) -> Runs:
-    """Return the runs that stand beside the served ones. Damage in one of them is told there and hides no other."""
+def every_run(shelf: Registry) -> Runs:
+    """List the visible runs. Damage in one run is reported there and does not hide the others."""
     found = [facts for name, folder in folders(shelf).items() if (facts := _facts(name, folder, shelf)) is not None]
     return Runs(runs=sorted(found, key=lambda run: -run.changed))
 
 
 @router.get("/figures")
-def figures(shelf: TheShelf, run: RunName) -> Figures:
-    """Return the curves of training and of evaluations, at most 2,000 points each, with every spike."""
+def figures(shelf: Registry, run: RunName) -> Figures:
+    """Return the curves of training and evaluation, at most 2,000 points each, with the extremes of the loss."""
     it = _run(shelf, run)
     steps, evaluations = (read_records(it.folder / name) for name in (STEPS, METRICS))
     return Figures(
-        steps=_columns(thinned(_with_speed(steps.lines), MOST_POINTS)),
-        evaluations=_columns(thinned(evaluations.lines, MOST_POINTS)),
+        steps=_columns(downsample(_with_speed(steps.lines), MOST_POINTS)),
+        evaluations=_columns(downsample(evaluations.lines, MOST_POINTS)),
         alerts=[AlertFacts(**alert._asdict()) for alert in alerts(steps.lines, evaluations.lines)],
         state=_state(it),
         problem="; ".join(filter(None, (steps.problem, evaluations.problem))),
@@ -127,32 +127,32 @@ def figures(shelf: TheShelf, run: RunName) -> Figures:
 
 
 @router.get("/samples")
-def samples(shelf: TheShelf, run: RunName) -> Samples:
-    """Return what was tried at each evaluation."""
+def samples(shelf: Registry, run: RunName) -> Samples:
+    """Return the samples of each evaluation."""
     lines = read_records(_run(shelf, run).folder / SAMPLES).lines
     known = ({**each, "reference": str(each.get("reference") or "")} for each in lines)
     return Samples(samples=[SampleFacts.model_validate(each) for each in known])
 
 
 @router.get("/settings")
-def settings(shelf: TheShelf, run: RunName) -> RunSettings:
-    """Return the recipe."""
+def settings(shelf: Registry, run: RunName) -> RunSettings:
+    """Return the settings of the recipe."""
     return RunSettings(settings=_flat(_run(shelf, run).recipe.model_dump(mode="json")))
 
 
 @router.post("/stop")
-def stop(shelf: TheShelf, asked: ToStop) -> Stopped:
-    """Have a run saved and its training ended after the step that it is at; it can be resumed."""
+def stop(shelf: Registry, asked: ToStop) -> Stopped:
+    """Stop the training of a run after its current step. The run is saved and can be resumed."""
     run = _run(shelf, asked.run)
     state = _state(run)
     if state not in ("training", "stopping"):
         raise NotTraining(f"{asked.run} is not being trained: it has {state}")
-    wish_stop(run)
+    request_stop(run)
     return Stopped(state=_state(run))
 
 
-def folders(shelf: Shelf) -> dict[str, Path]:
-    """Return runs by name; where two have the same one, that of their folder stands before it."""
+def folders(shelf: ModelRegistry) -> dict[str, Path]:
+    """Return the run folders by name. A name that is taken gets the parent folder's name as a prefix."""
     places = dict.fromkeys(served.opened.run.folder.resolve().parent for served in shelf)
     found: dict[str, Path] = {}
     for place in places:
@@ -164,12 +164,12 @@ def folders(shelf: Shelf) -> dict[str, Path]:
 
 
 def readable(folder: Path) -> str:
-    """Return the name of a folder as text, also where its bytes are not UTF-8."""
+    """Return the name of a folder as text. Bytes that are not UTF-8 are replaced."""
     return os.fsencode(folder.name).decode("utf-8", "replace")
 
 
-def thinned(records: Sequence[Record], most: int) -> Sequence[Record]:
-    """At most so many, evenly spread: of each stretch the ones with the least and the greatest loss."""
+def downsample(records: Sequence[Record], most: int) -> Sequence[Record]:
+    """Return at most `most` records, evenly spread: the lowest and the highest loss of each stretch."""
     if len(records) <= most:
         return records
     kept = []
@@ -182,18 +182,18 @@ def thinned(records: Sequence[Record], most: int) -> Sequence[Record]:
 
 
 def _loss(record: Record) -> float:
-    return finite(record.get("loss")) or 0.0
+    return finite_or_none(record.get("loss")) or 0.0
 
 
-def _run(shelf: Shelf, name: str) -> Run:
+def _run(shelf: ModelRegistry, name: str) -> Run:
     found = folders(shelf)
     if name not in found:
-        raise UnknownModel(f"there is no run '{name[:80]}' beside those that are served")
+        raise UnknownModel(f"there is no run '{name[:80]}' next to the served ones")
     return Run.open(found[name])
 
 
-def _facts(name: str, folder: Path, shelf: Shelf) -> RunFacts | None:
-    """Return what is known of a run; None where it has just been taken away."""
+def _facts(name: str, folder: Path, shelf: ModelRegistry) -> RunFacts | None:
+    """Return the summary of a run, or None if its folder has just been deleted."""
     facts = RunFacts(
         name=name,
         task=None,
@@ -209,8 +209,8 @@ def _facts(name: str, folder: Path, shelf: Shelf) -> RunFacts | None:
     try:
         return facts.model_copy(update=_known(Run.open(folder)))
     except DAMAGE as error:
-        said = str(error) if isinstance(error, PenwrightError) else f"{name} is damaged: {error!r}"
-        return facts.model_copy(update={"problem": said[:300]}) if folder.is_dir() else None
+        description = str(error) if isinstance(error, PenwrightError) else f"{name} is damaged: {error!r}"
+        return facts.model_copy(update={"problem": description[:300]}) if folder.is_dir() else None
 
 
 def _known(run: Run) -> Record:
@@ -223,9 +223,9 @@ def _known(run: Run) -> Record:
         "state": _state(run),
         "step": int(last.get("step", 0)),
         "total_steps": total if isinstance(total, int) else None,
-        "seconds": finite(last.get("seconds")) or 0.0,
+        "seconds": finite_or_none(last.get("seconds")) or 0.0,
         "best_step": run.best_step(),
-        "scores": {key: finite(value) for key, value in evaluated.items() if key not in COUNTERS},
+        "scores": {key: finite_or_none(value) for key, value in evaluated.items() if key not in COUNTERS},
         "changed": _changed(run),
         "problem": "; ".join(filter(None, (steps.problem, evaluations.problem))),
     }
@@ -239,17 +239,17 @@ def _state(run: Run) -> State:
             return "finished"
     if was_stopped(run) or time.time() - _changed(run) >= QUIET:
         return "stopped"
-    return "stopping" if is_to_stop(run) else "training"
+    return "stopping" if is_stop_requested(run) else "training"
 
 
 def _changed(run: Run) -> float:
-    """Return when a line was last written, or else the recipe."""
+    """Return when the logs or the recipe last changed, in seconds since 1970."""
     paths = [run.folder / name for name in (STEPS, METRICS, "recipe.toml")]
     return max((path.stat().st_mtime for path in paths if path.is_file()), default=0.0)
 
 
 def _with_speed(steps: Sequence[Record]) -> list[Record]:
-    """Return the records with the targets a second since the one before; None where a run was resumed."""
+    """Return the records with `speed`, the targets per second since the previous one; None after a resume."""
     before: Record = {"seconds": 0.0, "targets": 0}
     found = []
     for each in steps:
@@ -262,7 +262,7 @@ def _with_speed(steps: Sequence[Record]) -> list[Record]:
 
 def _columns(records: Sequence[Record]) -> dict[str, Column]:
     names = dict.fromkeys(name for record in records for name in record)
-    return {name: [finite(record.get(name)) for record in records] for name in names}
+    return {name: [finite_or_none(record.get(name)) for record in records] for name in names}
 
 
 def _flat(table: dict[str, Any], above: str = "") -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A server from its beginning to its end: a socket, the routes, signals."""
+"""The server of models: its socket, its routes and its shutdown."""
 
 import asyncio
 import gc
@@ -13,79 +13,80 @@ from types import FrameType
 
 import uvicorn
 
+from penwright.devices import give_back_memory
 from penwright.errors import PenwrightError, UsageError
-from penwright.memory import give_back_memory
 from penwright.serving.app import create_app
-from penwright.serving.connections import SeldomSaid, affordable, protocol
-from penwright.serving.served import Served, Shelf
+from penwright.serving.connections import RateLimitFilter, allowed_connections, protocol
+from penwright.serving.model_worker import ModelRegistry, ModelWorker
 from penwright.serving.settings import ServingSettings
 
 IDLE_TICKS = 10  # tenths of a second
-BACKLOG = 256  # connections that may wait to be taken, also before all is ready
+BACKLOG = 256  # connections that may wait to be accepted, including before `run`
 
 
 class Server:
-    """Models at an address, which is taken as soon as this is made."""
+    """A server of models that binds its address when it is created."""
 
-    def __init__(self, shelf: Shelf, settings: ServingSettings):
-        """Take the address.
+    def __init__(self, shelf: ModelRegistry, settings: ServingSettings):
+        """Bind the address.
 
-        Raises UsageError for an address that others could reach without a key, PenwrightError where it is taken.
+        Raises UsageError if other machines can reach the address and there is no key. Raises PenwrightError if the
+        address cannot be bound.
         """
         if not settings.is_local and settings.api_key is None:
             raise UsageError(
-                f"anybody who reaches {settings.host} could use the models and read parts of what they learned from. "
-                "Give an --api-key, or listen at 127.0.0.1"
+                f"anyone who can reach {settings.host} could use the models and read parts of their training text. "
+                "Set --api-key, or listen on 127.0.0.1"
             )
         self._socket = _bind(settings.host, settings.port)
         self._settings = settings.model_copy(update={"port": self._socket.getsockname()[1]})
         self._shelf = shelf
-        most = affordable(settings.max_connections)
+        most = allowed_connections(settings.max_connections)
         config = uvicorn.Config(
             create_app(shelf, self._settings),
             http=protocol(settings.read_seconds, most),
             ws="none",
-            backlog=min(BACKLOG, max(1, most // 2)),  # connections that asyncio takes before any of them is looked at
+            backlog=min(BACKLOG, max(1, most // 2)),  # asyncio accepts this many before the limit is checked
             log_level="warning",
             lifespan="off",
             server_header=False,
-            use_colors=False,  # standard error shows escape sequences instead of sending them
+            use_colors=False,  # our standard error prints escape sequences instead of sending them
             timeout_graceful_shutdown=int(self._settings.drain_seconds) + 1,
         )
         for name in ("uvicorn.error", "asyncio"):
             logger = logging.getLogger(name)
-            if not any(isinstance(each, SeldomSaid) for each in logger.filters):
-                logger.addFilter(SeldomSaid())
+            if not any(isinstance(each, RateLimitFilter) for each in logger.filters):
+                logger.addFilter(RateLimitFilter())
         self._server = _Draining(config, shelf, self._settings.drain_seconds)
 
     @property
     def address(self) -> str:
-        """To open in a browser."""
+        """The URL to open in a browser."""
         host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
         return f"http://{host}:{self._settings.port}"
 
     def lines(self) -> Iterator[str]:
-        """For people: where, what, and how much."""
+        """Yield a summary for people: the address, the models and the limits."""
         yield f"{self.address}: {', '.join(f'{each.name} ({each.kind})' for each in self._shelf)}"
         given = self._settings
         yield (
-            f"a request: at most {given.max_body_bytes:,} bytes, {given.max_texts} texts of {given.max_characters:,} "
+            f"limits of a request: {given.max_body_bytes:,} bytes, {given.max_texts} texts of {given.max_characters:,} "
             f"characters, n {given.max_n}, {given.max_new_tokens:,} new tokens, {given.deadline_seconds:g} s; "
-            f"{given.max_rows} texts written at a time, {given.max_waiting} waiting"
+            f"of a model: {given.max_rows} completions at a time, {given.max_waiting} waiting texts"
         )
 
     def run(self, *, open_page: bool = False) -> None:
-        """Serve until SIGTERM, after which what is under way comes to its end, or until Ctrl+C."""
+        """Serve until SIGTERM, which lets running requests finish, or until Ctrl+C."""
         gc.collect()
-        gc.freeze()  # else collections look through all of torch, a quarter of a second for a list of 100,000 lists
-        before = signal.signal(signal.SIGTERM, _ended)  # uvicorn raises it again when it is done
+        gc.freeze()  # without it, a collection scans all of torch: 0.25 s for a list of 100,000 lists
+        before = signal.signal(signal.SIGTERM, _exit)  # uvicorn raises SIGTERM again after its shutdown
         try:
             asyncio.run(self.serve(open_page=open_page))
         finally:
             signal.signal(signal.SIGTERM, before)
 
     async def serve(self, *, open_page: bool = False) -> None:
-        """Until `stop`, or a signal if this is the main thread."""
+        """Serve until `stop` is called. In the main thread, a signal ends it too."""
         if open_page:
             webbrowser.open(self.address)
         try:
@@ -94,20 +95,20 @@ class Server:
             self._shelf.close()
 
     def stop(self) -> None:
-        """Let what is under way come to its end, then serve no more. For any thread."""
+        """Let running requests finish, then stop serving. Any thread may call this."""
         self._server.should_exit = True
 
 
 class _Draining(uvicorn.Server):
-    """Lets what is under way come to its end, for some seconds; then whoever still waits is told."""
+    """A uvicorn server that gives running requests some seconds to finish, then ends them with an error."""
 
-    def __init__(self, config: uvicorn.Config, shelf: Shelf, seconds: float):
+    def __init__(self, config: uvicorn.Config, shelf: ModelRegistry, seconds: float):
         super().__init__(config)
         self._shelf, self._seconds = shelf, seconds
         self._n_idle = self._n_seen = 0
 
     async def on_tick(self, counter: int) -> bool:
-        """Give memory back once nothing was asked for a while; uvicorn calls this ten times a second."""
+        """Return memory to the system once the server has been idle. uvicorn calls this ten times a second."""
         self._n_idle = 0 if self.server_state.tasks else self._n_idle + 1
         if self._n_idle == IDLE_TICKS and self._n_seen != self.server_state.total_requests:
             self._n_seen = self.server_state.total_requests
@@ -122,37 +123,37 @@ class _Draining(uvicorn.Server):
 
 
 def serve(folders: Sequence[str], settings: ServingSettings) -> Server:
-    """Load runs, each FOLDER or NAME=FOLDER, for a server."""
-    return Server(Shelf([Served.load(*named_run(text), settings) for text in folders]), settings)
+    """Load runs, each given as FOLDER or NAME=FOLDER, and return a server for them."""
+    return Server(ModelRegistry([ModelWorker.load(*named_run(text), settings) for text in folders]), settings)
 
 
 def named_run(text: str) -> tuple[Path, str | None]:
-    """Return the folder and the name, if any, that FOLDER or NAME=FOLDER gives; both may contain `=`.
+    """Return the folder and the name, or None, that FOLDER or NAME=FOLDER gives. Both may contain `=`.
 
-    An existing folder is taken as it is, then the first `=` after which one follows. Where none exists, a name has
-    no slash.
+    An existing folder is taken as it is. Otherwise the name ends at the first `=` that an existing folder follows. If
+    none exists, it ends at the first `=`, unless it contains a slash.
     """
     if Path(text).exists():
         return Path(text), None
     places = [place for place, character in enumerate(text) if character == "=" and place]
-    cuts = [(text[:place], Path(text[place + 1 :])) for place in places]
-    for name, folder in cuts:
+    splits = [(text[:place], Path(text[place + 1 :])) for place in places]
+    for name, folder in splits:
         if folder.exists() and folder != Path():
             return folder, name
-    if not cuts or "/" in cuts[0][0]:
+    if not splits or "/" in splits[0][0]:
         return Path(text), None
-    return cuts[0][1], cuts[0][0]
+    return splits[0][1], splits[0][0]
 
 
 def _bind(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.create_server(place[:2], family=family, backlog=BACKLOG)
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else an answer may wait 40 ms for its end
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else a response may end 40 ms late
         return listening
     except OSError as error:
-        raise PenwrightError(f"{host}:{port} cannot be listened at: {error.strerror}. Choose another --port") from None
+        raise PenwrightError(f"cannot listen on {host}:{port}: {error.strerror}. Choose another --port") from None
 
 
-def _ended(number: int, frame: FrameType | None) -> None:
+def _exit(number: int, frame: FrameType | None) -> None:
     sys.exit(0)

@@ -1,4 +1,4 @@
-"""The limits of a server. Every limit applies unless it is raised."""
+"""The settings of a server. All limits apply by default."""
 
 from ipaddress import ip_address
 
@@ -8,41 +8,41 @@ from penwright.config import Settings
 
 
 class ServingSettings(Settings):
-    """Where the server listens, who may use it, and how much one request may ask for."""
+    """The address, the key and the limits of a server."""
 
-    host: str = "127.0.0.1"
-    port: int = 8000
-    api_key: str | None = None
-    device: str = "cpu"  # that models compute on
-    max_body_bytes: PositiveInt = 2_000_000
-    max_characters: PositiveInt = 50_000  # of one text
-    max_texts: PositiveInt = 128  # of one request
-    max_n: PositiveInt = 16  # completions of one prompt, or alternatives
-    max_new_tokens: PositiveInt = 4096
-    max_rows: PositiveInt = 64  # texts that a writer writes at a time
-    max_waiting: PositiveInt = 512  # texts that wait or are worked on, for one model; beyond: 429
-    max_connections: PositiveInt = 512  # open at a time; beyond, the one that has been idle longest is closed
-    read_seconds: PositiveFloat = 20.0  # for a client to send a request, or to take a part of its answer; beyond: 408
-    build_seconds: PositiveFloat = 10.0  # to prepare a pattern and words before writing; beyond: 400
-    deadline_seconds: PositiveFloat = 300.0  # for one request; beyond: 504
-    drain_seconds: PositiveFloat = 10.0  # that requests have to come to their end when the server stops
+    host: str = "127.0.0.1"  # address to listen on
+    port: int = 8000  # port to listen on; 0: a free one
+    api_key: str | None = None  # key that requests must send, except to /health; None: no key
+    device: str = "cpu"  # device on which the models run
+    max_body_bytes: PositiveInt = 2_000_000  # bytes of a request body
+    max_characters: PositiveInt = 50_000  # length of a text
+    max_texts: PositiveInt = 128  # texts per request
+    max_n: PositiveInt = 16  # completions per prompt, or alternative translations
+    max_new_tokens: PositiveInt = 4096  # new tokens of a completion
+    max_rows: PositiveInt = 64  # completions that a writer generates at a time
+    max_waiting: PositiveInt = 512  # queued or running texts of one model; beyond: 429
+    max_connections: PositiveInt = 512  # open connections; beyond, the longest idle one is closed
+    read_seconds: PositiveFloat = 20.0  # to send a request (beyond: 408), or to read part of a response
+    build_seconds: PositiveFloat = 10.0  # to compile a pattern and word constraints; beyond: 400
+    deadline_seconds: PositiveFloat = 300.0  # to answer a request; beyond: 504
+    drain_seconds: PositiveFloat = 10.0  # for running requests to finish when the server stops
 
     @field_validator("api_key")
     @classmethod
     def _refuse_blank(cls, key: str | None) -> str | None:
         """Refuse a blank key: every request would match it."""
         if key is not None and not key.strip():
-            raise ValueError("the key is blank. Give a key of at least one visible character, or leave the option out")
+            raise ValueError("the key is blank. Give a key with at least one visible character, or omit the option")
         return key
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine can reach the server."""
+        """True if only this machine can reach the server."""
         return is_loopback(self.host)
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a name or an address means this machine."""
+    """Return whether a host name or address refers to this machine."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""What the page needs to write: tokens as they come, each with what else might have come, and why."""
+"""The routes of the writing screen: generated tokens with their alternatives, and scores of texts."""
 
 import asyncio
 import json
@@ -17,61 +17,61 @@ from pydantic import BaseModel, Field
 from torch import Tensor
 
 from penwright.config import DecodingSettings
-from penwright.decoding.choosing.penalties import History
-from penwright.decoding.constraining.constraints import is_constrained
-from penwright.decoding.constraining.expressions import never_end
-from penwright.decoding.decodable import in_view
-from penwright.decoding.drafts import MAX_NEW_TOKENS, manner_of
-from penwright.decoding.pooled import News, Request
-from penwright.decoding.unknown import unknown_warnings
+from penwright.decoding.batches import in_view
+from penwright.decoding.completion_draft import MAX_NEW_TOKENS, plan_of
+from penwright.decoding.constraints.constraints import is_constrained
+from penwright.decoding.constraints.expressions import never_end
+from penwright.decoding.requests import Request, TokenUpdate
+from penwright.decoding.sampling.penalties import History
 from penwright.errors import PenwrightError, UsageError
 from penwright.inspection.token_scores import TokenScores
 from penwright.inspection.tokens import readable
 from penwright.serving.decoding_fields import decoding_settings
-from penwright.serving.fields import Name, Question, Text, TheSettings, TheShelf, TokenId, as_json, check_texts
-from penwright.serving.refusals import REFUSALS, TooMuch, told
-from penwright.serving.served import Served
+from penwright.serving.errors import REFUSALS, RequestTooLarge, error_response_of
+from penwright.serving.fields import Limits, ModelRequest, Name, Registry, Text, TokenId, as_json, check_texts
+from penwright.serving.model_worker import ModelWorker
 from penwright.tokenizers import TextStream, Tokenizer
+from penwright.tokenizers.tokenizer import unknown_warnings
 
 router = APIRouter(responses={**REFUSALS})
 N_LIKELY = 10
-MOST_LIKELY = 50_000  # alternatives of all tokens of a text
+MOST_LIKELY = 50_000  # alternatives in total, over all tokens of a text
 Tokens = tuple[int, ...]
 
 
-class Choice(BaseModel):
-    """A token that might come."""
+class TokenChoice(BaseModel):
+    """A candidate for the next token."""
 
     id: int
-    text: str  # as it reads by itself
-    shown: str | None = None  # what it adds to a text, where that is something else: "" for a part of a character
-    probability: float  # under the model itself
-    chance: float | None = None  # of being drawn under the settings; None where there were none
+    text: str  # the token alone
+    shown: str | None = None  # what it adds to a text, if that differs: "" for part of a character
+    probability: float  # the model's, before the settings
+    chance: float | None = None  # probability with the settings; None if none apply
 
 
-class Foresight(BaseModel):
-    """The next token, before it is drawn."""
+class NextTokenDistribution(BaseModel):
+    """The distribution of the next token before it is sampled."""
 
-    likeliest: list[Choice]
-    entropy: float  # of the model's distribution, in nats
-    n_kept: int  # how many tokens can be drawn
+    likeliest: list[TokenChoice]
+    entropy: float  # entropy of the model's distribution, in nats
+    n_kept: int  # how many tokens can be sampled
 
 
 class WrittenToken(BaseModel):
-    """A token as it was drawn."""
+    """A generated token."""
 
     id: int
     text: str
-    shown: str  # the text that has become complete with it
-    log_prob: float  # under the model itself, in nats
+    shown: str  # the text that this token completes
+    log_prob: float  # the model's, before the settings, in nats
     rank: int
     entropy: float
-    likeliest: list[Choice]
+    likeliest: list[TokenChoice]
     finish: str | None = None
 
 
 class ScoredToken(BaseModel):
-    """A token of a text, as the model saw it come."""
+    """A token of a given text, scored by the model."""
 
     id: int
     text: str
@@ -80,40 +80,38 @@ class ScoredToken(BaseModel):
     log_prob: float
     rank: int
     entropy: float
-    likeliest: list[Choice]
+    likeliest: list[TokenChoice]
 
 
 class Scores(BaseModel):
-    """All tokens of a text."""
+    """The scores of all tokens of a text."""
 
     tokens: list[ScoredToken]
-    warnings: list[str]  # of what the model does not know
+    warnings: list[str]  # warnings about unknown characters
 
 
-class Prompt(Question):
-    """A text, and the tokens after it: what was written before is continued token by token."""
+class PromptRequest(ModelRequest):
+    """A text and the token ids after it. Ids make sure that a generated text is continued from the same tokens."""
 
     model: Name | None = None
     text: Text = ""
     tokens: Annotated[list[TokenId], Field(max_length=100_000, fail_fast=True, default_factory=list)]
-    settings: Annotated[
-        dict[str, Any], Field(default_factory=dict)
-    ]  # what differs from the model's own; a null takes a rule away
+    settings: Annotated[dict[str, Any], Field(default_factory=dict)]  # changes to the model's own; null disables a rule
 
 
 @router.post("/next")
-async def next_token(asked: Prompt, shelf: TheShelf, limits: TheSettings) -> Foresight:
-    """Return what may come next, before and after the settings. For a text that was just asked about, no model runs."""
+async def next_token(asked: PromptRequest, shelf: Registry, limits: Limits) -> NextTokenDistribution:
+    """Return the next token's probabilities before and after the settings. Logits of recent texts are cached."""
     served = shelf.get(asked.model, "writer")
     check_texts([asked.text], limits)
     settings = decoding_settings(served.generator.defaults, asked.settings, "settings")
     tokens = await asyncio.to_thread(_tokens, served, asked)
-    return await served.run(lambda: _foresight(served, tokens, settings))
+    return await served.run(lambda: _next_distribution(served, tokens, settings))
 
 
 @router.post("/score", response_model=Scores)
-async def score(asked: Prompt, shelf: TheShelf, limits: TheSettings) -> Response:
-    """Return how likely each token of a text is, given those before it. Of a long text, fewer alternatives are told."""
+async def score(asked: PromptRequest, shelf: Registry, limits: Limits) -> Response:
+    """Return the probability of each token given the tokens before it. Long texts get fewer alternatives."""
     served = shelf.get(asked.model, "writer")
     check_texts([asked.text], limits)
     tokenizer = served.generator.tokenizer
@@ -128,15 +126,18 @@ async def score(asked: Prompt, shelf: TheShelf, limits: TheSettings) -> Response
 
 
 @router.post("/write", response_class=StreamingResponse)
-async def write(asked: Prompt, shelf: TheShelf, limits: TheSettings) -> StreamingResponse:
-    """Continue a text: events `token` (a WrittenToken), then `done` or `error`."""
+async def write(asked: PromptRequest, shelf: Registry, limits: Limits) -> StreamingResponse:
+    """Continue a text. The events are `token` (a WrittenToken), then `done` or `error`."""
     served = shelf.get(asked.model, "writer")
     check_texts([asked.text], limits)
     settings = decoding_settings(served.generator.defaults, asked.settings, "settings")
     if settings.max_new_tokens is None:
         settings = settings.model_copy(update={"max_new_tokens": min(MAX_NEW_TOKENS, limits.max_new_tokens)})
     elif settings.max_new_tokens > limits.max_new_tokens:
-        raise TooMuch(f"{settings.max_new_tokens} new tokens: this server writes {limits.max_new_tokens} at a time")
+        raise RequestTooLarge(
+            f"{settings.max_new_tokens} new tokens: this server allows {limits.max_new_tokens} (max_new_tokens). "
+            "Ask for fewer"
+        )
 
     def prepare(check: Callable[[], None]) -> list[Request]:
         _, *tokens = _tokens(served, asked)
@@ -144,12 +145,12 @@ async def write(asked: Prompt, shelf: TheShelf, limits: TheSettings) -> Streamin
 
     is_quick = not is_constrained(settings)
     news = served.write(await (asyncio.to_thread(prepare, never_end) if is_quick else served.build(prepare)))
-    first = await anext(news, None)  # what cannot begin is refused as anything else is
+    first = await anext(news, None)  # an error before the first token becomes an ordinary error response
     return StreamingResponse(_events(served, first, news), media_type="text/event-stream")
 
 
 async def _events(
-    served: Served, first: tuple[int, News] | None, rest: AsyncGenerator[tuple[int, News], None]
+    served: ModelWorker, first: tuple[int, TokenUpdate] | None, rest: AsyncGenerator[tuple[int, TokenUpdate], None]
 ) -> AsyncIterator[str]:
     start, n, tokenizer = perf_counter(), 0, served.generator.tokenizer
     try:
@@ -161,14 +162,14 @@ async def _events(
                 found = await anext(rest, None)
         yield _event("done", {"n": n, "seconds": perf_counter() - start})
     except (PenwrightError, TimeoutError) as error:
-        yield _event("error", {"message": told(error)[1]})
+        yield _event("error", {"message": error_response_of(error)[1]})
 
 
 def _event(name: str, data: Mapping[str, Any]) -> str:
     return f"event: {name}\ndata: {json.dumps(data)}\n\n"
 
 
-def _written(tokenizer: Tokenizer, news: News) -> WrittenToken:
+def _written(tokenizer: Tokenizer, news: TokenUpdate) -> WrittenToken:
     assert news.look is not None
     return WrittenToken(
         id=news.token,
@@ -197,39 +198,41 @@ def _scored(tokenizer: Tokenizer, found: TokenScores, place: int) -> ScoredToken
     )
 
 
-def _tokens(served: Served, asked: Prompt) -> Tokens:
-    """Return the tokens with the start token; raises UsageError for those that the model does not have."""
+def _tokens(served: ModelWorker, asked: PromptRequest) -> Tokens:
+    """Return the start token and all tokens of the prompt. Raises UsageError for unknown token ids."""
     tokenizer = served.generator.tokenizer
-    strange = next((token for token in asked.tokens if token >= tokenizer.vocab_size), None)
-    if strange is not None:
-        raise UsageError(f"there is no token {strange}: tokens are 0 to {tokenizer.vocab_size - 1}")
+    unknown = next((token for token in asked.tokens if token >= tokenizer.vocab_size), None)
+    if unknown is not None:
+        raise UsageError(f"there is no token {unknown}. The tokens are 0 to {tokenizer.vocab_size - 1}")
     return (tokenizer.start_id, *tokenizer.encode(asked.text), *asked.tokens)
 
 
 @lru_cache(maxsize=32)
-def _logits(served: Served, tokens: Tokens) -> Float[Tensor, " vocab_size"]:
-    """Return the scores of the token after these; kept, so that settings can be tried out."""
+def _logits(served: ModelWorker, tokens: Tokens) -> Float[Tensor, " vocab_size"]:
+    """Return the logits of the token after these. They are cached, so that settings can be tried quickly."""
     return served.generator.next_logits(tokens).double()
 
 
-def _foresight(served: Served, tokens: Tokens, settings: DecodingSettings) -> Foresight:
+def _next_distribution(served: ModelWorker, tokens: Tokens, settings: DecodingSettings) -> NextTokenDistribution:
     tokenizer, context = served.generator.tokenizer, served.generator.model.settings.context_length
-    logits = _logits(served, tuple(in_view(tokens, context)))  # the model reads no more, so no more is kept
-    sampling = manner_of(tokenizer, settings, []).sampling
-    reshaped = sampling.reshape(logits[None], History([tokens], logits[None]) if sampling.looks_back else None)[0]
+    logits = _logits(served, tuple(in_view(tokens, context)))  # the model reads no more, so the cache key needs no more
+    sampling = plan_of(tokenizer, settings, []).sampling
+    reshaped = sampling.reshape(logits[None], History([tokens], logits[None]) if sampling.uses_history else None)[0]
     chances = (
         torch.zeros_like(reshaped).index_fill(0, reshaped.argmax(), 1.0) if sampling.greedy else reshaped.softmax(-1)
     )
     probabilities = logits.softmax(-1)
     best = probabilities.argsort(descending=True, stable=True)[:N_LIKELY]
     choices = zip(best.tolist(), probabilities[best].tolist(), chances[best].tolist(), strict=True)
-    return Foresight(
+    return NextTokenDistribution(
         likeliest=[_choice(tokenizer, *each) for each in choices],
         entropy=float(torch.special.entr(probabilities).sum()),
         n_kept=int((chances > 0).sum()),
     )
 
 
-def _choice(tokenizer: Tokenizer, token: int, probability: float, chance: float | None = None) -> Choice:
+def _choice(tokenizer: Tokenizer, token: int, probability: float, chance: float | None = None) -> TokenChoice:
     text, shown = readable(tokenizer, token), TextStream(tokenizer).push(token)
-    return Choice(id=token, text=text, shown=None if shown == text else shown, probability=probability, chance=chance)
+    return TokenChoice(
+        id=token, text=text, shown=None if shown == text else shown, probability=probability, chance=chance
+    )

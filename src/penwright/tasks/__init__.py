@@ -1,8 +1,8 @@
-"""START HERE: one row for each task says which corpus, batches, scores and samples make it up.
+"""START HERE: the table of tasks. Each entry names the corpus, batches, scores and samples of one task.
 
-What happens in a run, whichever its task: preparing.py opens the corpus and plans the recipe; making.py trains the
-tokenizer, stores the tokens, and lets a `Session` step a `Trainer` through the batches, look at held-out examples, and
-save. Each task's functions stand in a page of its own: writing.py, translating.py, classifying.py.
+In every run, `workflows/plan.py` opens the corpus and plans the recipe. Then `workflows/train.py` trains the tokenizer
+and stores the tokens. A `Session` steps a `Trainer` through the batches, evaluates and saves. Each task has a module of
+its own: `generation.py`, `translation.py`, `classification.py`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,40 +11,25 @@ from dataclasses import dataclass
 from penwright.config import Task
 from penwright.data.batching import AnyBatches
 from penwright.data.corpora import (
-    Reading,
-    measured_labelled,
-    measured_pairs,
-    measured_text,
+    ReadingOptions,
+    open_evaluation_labelled,
+    open_evaluation_pairs,
+    open_evaluation_text,
     open_labelled,
     open_pairs,
     open_text,
 )
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
-from penwright.evaluation.scores import Score
-from penwright.tasks import classifying, translating, writing
-from penwright.tasks.bench import (
-    AnyCorpus,
-    AnyPart,
-    Application,
-    Card,
-    Workbench,
-    languages_of,
-    make_application,
-    make_card,
-    reading_of,
-)
-from penwright.training.session import Sample
+from penwright.evaluation.scores import Sample, Score
+from penwright.tasks import classification, generation, translation
+from penwright.tasks.context import AnyCorpus, AnyPart, RunContext, make_card, reading_of
 
 __all__ = [
     "TASKS",
     "AnyCorpus",
-    "Application",
-    "Card",
+    "RunContext",
     "TaskParts",
-    "Workbench",
-    "languages_of",
-    "make_application",
     "make_card",
     "reading_of",
 ]
@@ -52,65 +37,67 @@ __all__ = [
 
 @dataclass(frozen=True)
 class TaskParts:
-    """What makes up a task."""
+    """The functions and columns that make up a task."""
 
     purpose: str
-    open_corpus: Callable[[Sequence[str], Reading], AnyCorpus]
-    open_measured: Callable[[Sequence[str], Reading], AnyCorpus]  # all of it, to measure a model on
-    columns: tuple[str, ...]  # of texts, in the token store
-    labels: tuple[str, ...]  # columns of labels there
-    rows: Callable[[AnyPart, Sequence[str]], Iterator[Sequence[Cell]]]  # what goes into them, given all labels
-    texts: Callable[[AnyCorpus], Iterator[str]]  # what the tokenizer learns from
-    batches: Callable[[Workbench, TokenStore], AnyBatches]
-    look: Callable[[Workbench], Sequence[Score]]  # while it learns, so a quick one; the first score ranks
-    evaluate: Callable[[Workbench], Sequence[Score]]  # the same scores of the whole held-out part
+    open_corpus: Callable[[Sequence[str], ReadingOptions], AnyCorpus]
+    open_measured: Callable[
+        [Sequence[str], ReadingOptions], AnyCorpus
+    ]  # opens files to evaluate on, all of them held out
+    columns: tuple[str, ...]  # text columns of the token store
+    labels: tuple[str, ...]  # label columns of the token store
+    rows: Callable[[AnyPart, Sequence[str]], Iterator[Sequence[Cell]]]  # values of these columns, given all labels
+    texts: Callable[[AnyCorpus], Iterator[str]]  # training texts for the tokenizer
+    batches: Callable[[RunContext, TokenStore], AnyBatches]
+    look: Callable[[RunContext], Sequence[Score]]  # quick evaluation while training; the first score ranks
+    evaluate: Callable[[RunContext], Sequence[Score]]  # the same scores on the whole held-out part
     baselines: Callable[
-        [Workbench, bool], Sequence[Score]
-    ]  # what a model must beat, under the name of the score it beats
-    sample: Callable[[Workbench], Sequence[Sample]]
+        [RunContext, bool], Sequence[Score]
+    ]  # what a model must beat, under the names of the scores of `evaluate`
+    sample: Callable[[RunContext], Sequence[Sample]]
 
 
 TASKS: dict[Task, TaskParts] = {
     "generate": TaskParts(
-        purpose="writes on in the manner of a text",
+        purpose="continues a text in its style",
         open_corpus=open_text,
-        open_measured=measured_text,
+        open_measured=open_evaluation_text,
         columns=("text",),
         labels=(),
-        rows=writing.rows,
-        texts=writing.texts,
-        batches=writing.batches,
-        look=writing.look,
-        evaluate=writing.evaluate,
-        baselines=writing.beaten,
-        sample=writing.sample,
+        rows=generation.rows,
+        texts=generation.texts,
+        batches=generation.batches,
+        look=generation.look,
+        evaluate=generation.evaluate,
+        baselines=generation.beaten,
+        sample=generation.sample,
     ),
     "translate": TaskParts(
         purpose="translates sentences",
         open_corpus=open_pairs,
-        open_measured=measured_pairs,
+        open_measured=open_evaluation_pairs,
         columns=("source", "target"),
         labels=(),
-        rows=translating.rows,
-        texts=translating.texts,
-        batches=translating.batches,
-        look=translating.look,
-        evaluate=translating.evaluate,
-        baselines=translating.beaten,
-        sample=translating.sample,
+        rows=translation.rows,
+        texts=translation.texts,
+        batches=translation.batches,
+        look=translation.look,
+        evaluate=translation.evaluate,
+        baselines=translation.beaten,
+        sample=translation.sample,
     ),
     "classify": TaskParts(
-        purpose="puts texts into classes",
+        purpose="assigns labels to texts",
         open_corpus=open_labelled,
-        open_measured=measured_labelled,
+        open_measured=open_evaluation_labelled,
         columns=("text",),
         labels=("label",),
-        rows=classifying.rows,
-        texts=classifying.texts,
-        batches=classifying.batches,
-        look=classifying.look,
-        evaluate=classifying.evaluate,
-        baselines=classifying.beaten,
-        sample=classifying.sample,
+        rows=classification.rows,
+        texts=classification.texts,
+        batches=classification.batches,
+        look=classification.look,
+        evaluate=classification.evaluate,
+        baselines=classification.beaten,
+        sample=classification.sample,
     ),
 }

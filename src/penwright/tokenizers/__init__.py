@@ -1,7 +1,5 @@
-"""From text to token ids and back: characters, bytes, BPE and unigram, each trained on the user's own text."""
+"""Tokenizers of four kinds, trained on the user's own text: characters, bytes, BPE and unigram."""
 
-from penwright.tokenizers.streaming import TextStream
-from penwright.tokenizers.tokenizer import Tokenizer
-from penwright.tokenizers.training import train_tokenizer
+from penwright.tokenizers.tokenizer import TextStream, Tokenizer
 
-__all__ = ["TextStream", "Tokenizer", "train_tokenizer"]
+__all__ = ["TextStream", "Tokenizer"]

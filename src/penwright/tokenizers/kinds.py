@@ -1,4 +1,4 @@
-"""How each kind of tokenizer is trained and made up; a new kind is a function, a row in KINDS, a case in kind_of."""
+"""The kinds of tokenizers. A new kind needs a training function, a row in KINDS, and a case in kind_of()."""
 
 import json
 import unicodedata
@@ -12,36 +12,37 @@ from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from penwright.errors import PenwrightError
-from penwright.tokenizers.bytelevel import SPELLING
+from penwright.tokenizers.encoders import SPELLING
 
 Kind = Literal["characters", "bytes", "bpe", "unigram"]
 
 PAD, START, END, UNKNOWN = "<pad>", "<s>", "</s>", "<unk>"
-SPECIALS = [PAD, START, END]  # <unk>, which only characters know, is a piece of their model
+SPECIALS = [PAD, START, END]  # <unk> exists only in character vocabularies, as a piece of the model
 
 _N_CODE_POINTS = 0x110000
-_SMALLEST = len(SPELLING) + len(SPECIALS)
-_DEFAULT = 8_000
-_LOOKED_AT = 1_000_000  # characters, to see whether a text has marks
-_MANY_MARKS = 0.01  # of them
+_MIN_VOCAB_SIZE = len(SPELLING) + len(SPECIALS)
+_DEFAULT_VOCAB_SIZE = 8_000
+_SAMPLE = 1_000_000  # characters that are searched for combining marks
+_MANY_MARKS = 0.01  # share of the characters
 MARKED_WORDS = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
-# ... the words of GPT-2, but that a mark (a vowel of Hebrew, Arabic, Hindi or Thai, an accent) does not end one
+# GPT-2's pattern, except that a combining mark (an accent, or a vowel sign of Hebrew, Arabic, Hindi or Thai) does not
+# end a word.
 
 
-class Trained(NamedTuple):
-    """A tokenizer without its special tokens, and what training could not do as asked."""
+class TrainedTokenizer(NamedTuple):
+    """A tokenizer without special tokens, and notes on requests that training could not meet."""
 
     library: LibraryTokenizer
     notes: tuple[str, ...] = ()
 
 
-def train_characters(texts: Iterable[str], vocab_size: int | None) -> Trained:
-    """A token for each character, or for the most frequent ones only; the others become <unk>."""
+def train_characters(texts: Iterable[str], vocab_size: int | None) -> TrainedTokenizer:
+    """Train a character tokenizer; with a `vocab_size`, only the most frequent characters, the others become <unk>."""
     counts = _count_characters(texts)
     by_frequency = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
     n_kept = len(by_frequency) if vocab_size is None else vocab_size - len(SPECIALS) - 1
     if n_kept < 1:
-        raise PenwrightError(f"a vocabulary of {vocab_size} has no room for characters; ask for 5 tokens or more")
+        raise PenwrightError(f"a vocabulary of {vocab_size} has no room for characters; use 5 tokens or more")
     characters = [chr(code_point) for code_point in np.sort(by_frequency[:n_kept])]
     vocabulary = {token: token_id for token_id, token in enumerate([*characters, UNKNOWN])}
     library = LibraryTokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token=UNKNOWN, fuse_unk=False))
@@ -49,42 +50,42 @@ def train_characters(texts: Iterable[str], vocab_size: int | None) -> Trained:
     library.add_special_tokens([UNKNOWN])
     n_lost = len(by_frequency) - len(characters)
     note = f"the rarest {n_lost:,} of the {len(by_frequency):,} characters of the text become {UNKNOWN}"
-    return Trained(library, (note,) if n_lost else ())
+    return TrainedTokenizer(library, (note,) if n_lost else ())
 
 
-def train_bytes(texts: Iterable[str], vocab_size: int | None) -> Trained:
-    """A token for each byte, whatever the texts are: its id is the byte."""
+def train_bytes(texts: Iterable[str], vocab_size: int | None) -> TrainedTokenizer:
+    """Make a byte tokenizer, in which the id of each token is its byte; the texts are ignored."""
     vocabulary = {character: byte for byte, character in enumerate(SPELLING)}
     library = _byte_level(models.BPE(vocab=vocabulary, merges=[]), split_words=False)
-    note = f"a vocabulary of bytes always has {_SMALLEST} tokens, not {vocab_size}"
-    return Trained(library, (note,) if vocab_size not in (None, _SMALLEST) else ())
+    note = f"a vocabulary of bytes always has {_MIN_VOCAB_SIZE} tokens, not {vocab_size}"
+    return TrainedTokenizer(library, (note,) if vocab_size not in (None, _MIN_VOCAB_SIZE) else ())
 
 
-def train_bpe(texts: Iterable[str], vocab_size: int | None) -> Trained:
-    """Byte-level BPE (Sennrich et al. 2016, Radford et al. 2019): join the most frequent pair again and again."""
-    size = _checked(vocab_size)
-    marked, texts = _is_marked(texts)
+def train_bpe(texts: Iterable[str], vocab_size: int | None) -> TrainedTokenizer:
+    """Train byte-level BPE (Sennrich et al. 2016, Radford et al. 2019): repeatedly join the most frequent pair."""
+    size = _checked_size(vocab_size)
+    marked, texts = _has_many_marks(texts)
     library = _byte_level(models.BPE(), split_words=True, marked=marked)
     trainer = trainers.BpeTrainer(
         vocab_size=size - len(SPECIALS), min_frequency=2, initial_alphabet=SPELLING, show_progress=False
     )
     library.train_from_iterator(texts, trainer=trainer)
-    return Trained(library, _shortfall(library, size))
+    return TrainedTokenizer(library, _shortfall(library, size))
 
 
-def train_unigram(texts: Iterable[str], vocab_size: int | None) -> Trained:
-    """Unigram language model over bytes (Kudo 2018): many pieces first, then drop those that are missed least."""
-    size = _checked(vocab_size)
-    marked, texts = _is_marked(texts)
+def train_unigram(texts: Iterable[str], vocab_size: int | None) -> TrainedTokenizer:
+    """Train a unigram model over bytes (Kudo 2018): start with many pieces, then drop the least useful ones."""
+    size = _checked_size(vocab_size)
+    marked, texts = _has_many_marks(texts)
     draft = _byte_level(models.Unigram(), split_words=True, marked=marked)
     trainer = trainers.UnigramTrainer(vocab_size=size - len(SPECIALS), initial_alphabet=SPELLING, show_progress=False)
     draft.train_from_iterator(texts, trainer=trainer)
-    scores = _settled_scores(dict(json.loads(draft.to_str())["model"]["vocab"]))
+    scores = _deterministic_scores(dict(json.loads(draft.to_str())["model"]["vocab"]))
     library = _byte_level(models.Unigram(vocab=scores), split_words=True, marked=marked)
-    return Trained(library, _shortfall(library, size))
+    return TrainedTokenizer(library, _shortfall(library, size))
 
 
-KINDS: dict[Kind, Callable[[Iterable[str], int | None], Trained]] = {
+KINDS: dict[Kind, Callable[[Iterable[str], int | None], TrainedTokenizer]] = {
     "characters": train_characters,
     "bytes": train_bytes,
     "bpe": train_bpe,
@@ -93,7 +94,7 @@ KINDS: dict[Kind, Callable[[Iterable[str], int | None], Trained]] = {
 
 
 def kind_of(library: LibraryTokenizer) -> Kind:
-    """Each kind has a make-up of its own, so the file need not name it; raises ValueError for any other make-up."""
+    """Return the kind of a tokenizer, from the types of its parts; raise ValueError for an unknown combination."""
     makeup = json.loads(library.to_str())
     splitter = makeup["pre_tokenizer"]
     match makeup["model"]["type"], splitter and (splitter["type"], splitter.get("use_regex")):
@@ -106,7 +107,7 @@ def kind_of(library: LibraryTokenizer) -> Kind:
         case "Unigram", ("ByteLevel", True) | ("Sequence", None):
             return "unigram"
         case other:
-            raise ValueError(f"no kind of tokenizer is made up as {other}")
+            raise ValueError(f"no kind of tokenizer has these parts: {other}")
 
 
 def _count_characters(texts: Iterable[str]) -> NDArray[np.int64]:
@@ -117,15 +118,15 @@ def _count_characters(texts: Iterable[str]) -> NDArray[np.int64]:
     return counts
 
 
-def _is_marked(texts: Iterable[str]) -> tuple[bool, Iterator[str]]:
-    """Whether the beginning of these texts has many combining marks; and the texts, whole."""
-    texts, seen, looked_at = iter(texts), [], 0
+def _has_many_marks(texts: Iterable[str]) -> tuple[bool, Iterator[str]]:
+    """Return whether the start of these texts has many combining marks, and an iterator over all of them."""
+    texts, seen, n_seen = iter(texts), [], 0
     for text in texts:
         seen.append(text)
-        looked_at += len(text)
-        if looked_at >= _LOOKED_AT:
+        n_seen += len(text)
+        if n_seen >= _SAMPLE:
             break
-    beginning = "".join(seen)[:_LOOKED_AT]
+    beginning = "".join(seen)[:_SAMPLE]
     n_marks = sum(unicodedata.category(letter).startswith("M") for letter in beginning if letter > "\u02ff")
     return n_marks > _MANY_MARKS * len(beginning), chain(seen, texts)
 
@@ -140,24 +141,25 @@ def _byte_level(model: models.Model, split_words: bool, marked: bool = False) ->
     return library
 
 
-def _checked(vocab_size: int | None) -> int:
-    if vocab_size is not None and vocab_size < _SMALLEST:
+def _checked_size(vocab_size: int | None) -> int:
+    if vocab_size is not None and vocab_size < _MIN_VOCAB_SIZE:
         raise PenwrightError(
-            f"a vocabulary of {vocab_size} has no room for the 256 bytes; ask for {_SMALLEST} tokens or more, "
-            "or for a tokenizer of characters"
+            f"a vocabulary of {vocab_size} has no room for the 256 bytes; use {_MIN_VOCAB_SIZE} tokens or more, "
+            "or a tokenizer of type characters"
         )
-    return vocab_size or _DEFAULT
+    return vocab_size or _DEFAULT_VOCAB_SIZE
 
 
 def _shortfall(library: LibraryTokenizer, size: int) -> tuple[str, ...]:
-    found = library.get_vocab_size() + len(SPECIALS)
-    return (f"the text only supports a vocabulary of {found:,} tokens, not {size:,}",) if found < size else ()
+    actual = library.get_vocab_size() + len(SPECIALS)
+    return (f"the text only supports a vocabulary of {actual:,} tokens, not {size:,}",) if actual < size else ()
 
 
-def _settled_scores(vocabulary: Mapping[str, float | None]) -> list[tuple[str, float]]:
-    """The trainer's result without its chance: it adds in any order, and gives bytes without evidence a random rank.
+def _deterministic_scores(vocabulary: Mapping[str, float | None]) -> list[tuple[str, float]]:
+    """Return the trainer's pieces and scores without their randomness.
 
-    Such bytes get the lowest score plus up to 256 times 0.0001 from it (or none in a text too short); here the lowest.
+    The trainer adds floats in any order, so scores are rounded. It ranks bytes without evidence at random, within
+    256 * 0.0001 above the lowest score (in a very short text, without a score); here they get the lowest score.
     """
     floor = round(min((score for score in vocabulary.values() if score is not None), default=0.0), 6)
 

@@ -1,5 +1,6 @@
-"""One tokenizer for all kinds, saved as one tokenizer.json that other engines read too."""
+"""The tokenizer of all kinds, saved as a tokenizer.json that other libraries can read."""
 
+import codecs
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,26 +13,33 @@ from tokenizers import normalizers, pre_tokenizers
 
 from penwright.errors import PenwrightError
 from penwright.storage import parse_json, read_bytes, write_bytes_atomically
-from penwright.tokenizers.bytelevel import bytes_of
-from penwright.tokenizers.encoders import Encoder, WordEncoder, byte_encoder, character_encoder
+from penwright.tokenizers.checks import check_file
+from penwright.tokenizers.encoders import (
+    Encoder,
+    Ragged,
+    TokenIds,
+    WordEncoder,
+    byte_encoder,
+    bytes_of,
+    character_encoder,
+    ids_type,
+)
 from penwright.tokenizers.kinds import END, PAD, START, UNKNOWN, kind_of
-from penwright.tokenizers.makeup import require_sound
-from penwright.tokenizers.ragged import Ragged, TokenIds, ids_type
 
 
 class Tokenizer:
-    """Text to token ids and back: decode(encode(text)) == text, with characters as far as training saw them.
+    """A tokenizer with decode(encode(text)) == text, except for characters that a character tokenizer does not know.
 
-    Special tokens stand at the end of the vocabulary. No text encodes to them, not even "</s>", and they decode to
-    nothing. (`transformers` wants `split_special_tokens=True` for the same; the file cannot say it.)
+    Special tokens are at the end of the vocabulary. No text encodes to them, not even "</s>", and they decode to
+    nothing. (`transformers` needs `split_special_tokens=True` for this; the file cannot express it.)
     """
 
     def __init__(self, library: LibraryTokenizer, notes: tuple[str, ...] = ()) -> None:
-        """`notes` says in words where training could not do what was asked."""
+        """Wrap a tokenizer of the library; `notes` lists requests that training could not meet."""
         library.encode_special_tokens = True
         self.kind = kind_of(library)
-        self.joins_marks = isinstance(library.pre_tokenizer, pre_tokenizers.Sequence)  # unlike that of GPT-2
-        self.prefix_space = isinstance(library.normalizer, normalizers.Prepend)  # before each text, by itself
+        self.joins_marks = isinstance(library.pre_tokenizer, pre_tokenizers.Sequence)  # unlike GPT-2's pattern
+        self.prefix_space = isinstance(library.normalizer, normalizers.Prepend)  # added before each text
         self.notes = notes
         self.vocab_size = library.get_vocab_size(with_added_tokens=True)
         self.dtype = ids_type(self.vocab_size)
@@ -45,35 +53,35 @@ class Tokenizer:
         self._encoder = self._make_encoder(pieces)
 
     def encode(self, text: str) -> list[int]:
-        """The ids of the text alone, without special tokens. Half of a surrogate pair counts as U+FFFD."""
+        """Return the token ids of the text, without special tokens. A lone surrogate is encoded as U+FFFD."""
         ids: list[int] = self.encode_ragged([text]).tokens.tolist()
         return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[TokenIds]:
-        """What encode gives for each text, as arrays of `dtype`; much faster than one by one."""
+        """Encode many texts to arrays of `dtype`; much faster than one by one."""
         tokens, lengths = self.encode_ragged(texts)
         return np.split(tokens, np.cumsum(lengths)[:-1]) if texts else []
 
     def encode_ragged(self, texts: Sequence[str]) -> Ragged:
-        """What encode gives for all the texts, in one array."""
+        """Encode many texts to one array, with the number of tokens of each."""
         texts = texts if _is_well_formed("".join(texts)) else [well_formed(text) for text in texts]
         return self._encoder(list(map(with_space, texts)) if self.prefix_space else texts)
 
     def decode(self, ids: Iterable[SupportsIndex]) -> str:
-        """Unknown characters and bytes that are no UTF-8 become U+FFFD."""
+        """Return the text of these ids; unknown characters and invalid UTF-8 become U+FFFD."""
         text = b"".join(map(self._bytes.__getitem__, ids)).decode("utf-8", errors="replace")
         return text.removeprefix(" ") if self.prefix_space else text
 
     def token_bytes(self, token_id: int) -> bytes:
-        """What the token adds to a text, in UTF-8: perhaps only a part of a character, nothing for special tokens."""
+        """Return the UTF-8 bytes of a token, which may be part of a character; b"" for special tokens."""
         return self._bytes[token_id]
 
     def token_text(self, token_id: int) -> str:
-        """The token for people to read: special tokens by name, parts of characters like `\\xc5`."""
+        r"""Return the token in readable form: special tokens by name, parts of characters like `\xc5`."""
         return self._specials.get(token_id) or self._bytes[token_id].decode("utf-8", errors="backslashreplace")
 
     def unknown_characters(self, text: str) -> list[str]:
-        """The distinct characters of the text that become <unk>, in order of appearance."""
+        """Return the distinct characters of the text that become <unk>, in order of appearance."""
         if self.unknown_id is None:
             return []
         distinct = "".join(dict.fromkeys(well_formed(text)))
@@ -85,21 +93,21 @@ class Tokenizer:
 
     @property
     def pieces(self) -> list[str]:
-        """Each token as tokenizer.json spells it, by its id: bytes of BPE as printable characters."""
+        """All tokens by id, as tokenizer.json writes them: bytes as printable characters."""
         return [self._library.id_to_token(token_id) or "" for token_id in range(self.vocab_size)]
 
     @property
     def merges(self) -> list[tuple[str, str]]:
-        """The pairs of pieces that BPE joins, the first to join first; none where nothing is joined."""
+        """The merges of BPE in order of priority; empty for other kinds."""
         return [(left, right) for left, right in json.loads(self._library.to_str())["model"].get("merges", [])]
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the file that `save` writes."""
+        """The SHA-256 of the file that `save` writes."""
         return hashlib.sha256(self._file_content()).hexdigest()
 
     def save(self, path: Path) -> None:
-        """Write the whole file or none of it, also when interrupted."""
+        """Save the tokenizer atomically; raise PenwrightError on failure."""
         try:
             write_bytes_atomically(path, self._file_content())
         except OSError as error:
@@ -107,17 +115,17 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
-        """Read what `save` wrote; raises PenwrightError when the file is missing, damaged or of another program."""
+        """Load a saved tokenizer; raise PenwrightError if the file is missing, damaged or not Penwright's."""
         try:
             content = read_bytes(path)
         except OSError as error:
             raise PenwrightError(f"the tokenizer {path} cannot be read: {error}") from error
         try:
-            require_sound(parse_json(content))
+            check_file(parse_json(content))
             return cls(LibraryTokenizer.from_str(content.decode()))
         except Exception as error:  # the library raises plain Exception
             raise PenwrightError(
-                f"{path} is damaged or was not made by Penwright: {error!r}; put back the one of the training"
+                f"{path} is damaged or was not made by Penwright: {error!r}; restore the file that training wrote"
             ) from error
 
     def _file_content(self) -> bytes:
@@ -138,17 +146,17 @@ class Tokenizer:
             return byte_encoder(self.dtype)
         library = LibraryTokenizer.from_str(self._library.to_str())
         library.encode_special_tokens = True
-        library.normalizer = None  # it is given words of texts, which have their space
+        library.normalizer = None  # its words already have their space
         return WordEncoder(library, self.dtype)
 
 
 def with_space(text: str) -> str:
-    """The text after a space; nothing stays nothing."""
+    """Put a space before the text, unless it is empty."""
     return f" {text}" if text else text
 
 
 def well_formed(text: str) -> str:
-    """The text with U+FFFD for each half of a surrogate pair, which no encoding can hold."""
+    """Replace lone surrogates, which UTF-8 cannot encode, with U+FFFD."""
     if _is_well_formed(text):
         return text
     return text.encode("utf-16", errors="surrogatepass").decode("utf-16", errors="replace")
@@ -160,3 +168,44 @@ def _is_well_formed(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+class TextStream:
+    """An incremental decoder, which returns text as soon as its characters are complete."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, token_id: int) -> str:
+        """Return the text that this token completes; "" while bytes of a character are missing."""
+        return self._decoder.decode(self._tokenizer.token_bytes(token_id))
+
+    def finish(self) -> str:
+        """Return U+FFFD if the last character is incomplete, otherwise ""."""
+        return self._decoder.decode(b"", final=True)
+
+
+CONTROLS = {*map(chr, [*range(0x20), *range(0x7F, 0xA0)]), "\u2028", "\u2029"} - {"\t"}
+
+
+def never_generated(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Return the special tokens that stand for no text, except the end token, which may be generated."""
+    ids = (tokenizer.pad_id, tokenizer.start_id, tokenizer.unknown_id)
+    return tuple(token for token in ids if token is not None)
+
+
+def controls(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Return the tokens that contain control characters other than the tab. Line breaks would make two lines of one."""
+    texts = (tokenizer.token_bytes(token).decode("utf-8", errors="ignore") for token in range(tokenizer.vocab_size))
+    return tuple(token for token, text in enumerate(texts) if CONTROLS & set(text))
+
+
+def unknown_warnings(tokenizer: Tokenizer, text: str) -> list[str]:
+    """Return a warning that lists the characters of the text that the model does not know, if there are any."""
+    unknown = tokenizer.unknown_characters(text)
+    return [f"characters the model does not know: {' '.join(map(_readable, unknown))}"] if unknown else []
+
+
+def _readable(character: str) -> str:
+    return character if character.isprintable() and character != " " else f"U+{ord(character):04X}"

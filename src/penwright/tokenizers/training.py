@@ -1,4 +1,4 @@
-"""Trains a tokenizer on a stream of texts; the same texts always give the same file."""
+"""Training of tokenizers on a stream of texts; the same texts always give the same file."""
 
 import random
 import re
@@ -11,10 +11,11 @@ from penwright.errors import PenwrightError
 from penwright.tokenizers.kinds import KINDS, SPECIALS, Kind
 from penwright.tokenizers.tokenizer import Tokenizer, well_formed, with_space
 
-_SAMPLE_BYTES: dict[Kind, int] = {"bpe": 50_000_000, "unigram": 10_000_000}  # unigram takes ten times as long
+_SAMPLE_BYTES: dict[Kind, int] = {"bpe": 50_000_000, "unigram": 10_000_000}  # unigram is ten times slower
 _PIECE_LENGTH = 1 << 16
 
-# Longer runs teach nothing, and BPE takes time in the square of their length.
+# Longer runs of characters without white space, or of white space only, teach nothing. BPE needs time quadratic in
+# their length.
 _LONG_RUN = re.compile(r"(\S{256}|\s{256})")
 
 
@@ -26,11 +27,12 @@ def train_tokenizer(
     *,
     prefix_space: bool = False,
 ) -> Tokenizer:
-    """`vocab_size` counts special tokens; without it: all the characters, or 8,000 tokens of BPE or unigram.
+    """Train a tokenizer on a stream of texts.
 
-    BPE and unigram learn from a sample of about `max_bytes` at most (50 MB and 10 MB) of the whole stream. With a
-    `prefix_space` a space is read before each text, so that its first word is the token that it is elsewhere.
-    Raises PenwrightError when there is no text or the vocabulary is too small for the kind.
+    `vocab_size` includes special tokens (default: all characters, or 8,000 tokens for BPE and unigram). BPE and
+    unigram train on a sample of at most about `max_bytes` of the stream (default: 50 MB and 10 MB). `prefix_space`
+    adds a space before each text, so that its first word has the same token as elsewhere. Raises PenwrightError if
+    there is no text or the vocabulary is too small.
     """
     texts = map(with_space, texts) if prefix_space else texts
     pieces: Iterator[str] = chain.from_iterable(map(_pieces, texts))
@@ -39,7 +41,7 @@ def train_tokenizer(
     first = next(pieces, None)
     if first is None:
         raise PenwrightError(
-            "there is no text to train a tokenizer on: all of it is empty; give files with text in them"
+            "there is no text to train a tokenizer on: all texts are empty. Give files that contain text"
         )
     library, notes = KINDS[kind](chain([first], pieces), vocab_size)
     library.add_special_tokens(SPECIALS)
@@ -56,20 +58,21 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _sample(pieces: Iterable[str], max_bytes: int) -> list[str]:
-    """One pass in bounded memory: each piece draws a lot, and the bar falls by half whenever the sample is too large.
+    """Draw a random sample in one pass and bounded memory.
 
-    Not every n-th piece, which would take a single language from lines that alternate between two.
+    Each piece draws a number and stays while it is below a threshold, which is halved when the sample is too large.
+    Taking every n-th piece instead would see only one language if lines alternate between two.
     """
-    lots = random.Random(0)
+    rng = random.Random(0)
     sample: list[tuple[float, str]] = []
-    n_bytes, bar = 0, 1.0
+    n_bytes, threshold = 0, 1.0
     for piece in pieces:
-        lot = lots.random()
-        if lot < bar:
-            sample.append((lot, piece))
+        draw = rng.random()
+        if draw < threshold:
+            sample.append((draw, piece))
             n_bytes += len(piece.encode("utf-8"))
         while n_bytes > max_bytes and len(sample) > 1:
-            bar /= 2
-            sample = [(lot, piece) for lot, piece in sample if lot < bar]
+            threshold /= 2
+            sample = [(draw, piece) for draw, piece in sample if draw < threshold]
             n_bytes = sum(len(piece.encode("utf-8")) for _, piece in sample)
     return [piece for _, piece in sample]

@@ -1,1 +1,1 @@
-"""The training loop and what stands around it."""
+"""Training: the loop, its optimizers, several processes, and automatic settings."""

@@ -1,4 +1,4 @@
-"""How many steps a run takes: counted at once from steps, epochs or tokens, or found out from minutes on the way."""
+"""The number of steps of a run: fixed by steps, epochs or tokens, or settled while training from minutes."""
 
 from dataclasses import dataclass
 from math import ceil
@@ -7,8 +7,8 @@ from penwright.config import Schedule, TrainingSettings
 from penwright.data.batching import AnyBatches
 
 
-def steps_of(settings: TrainingSettings, batches: AnyBatches) -> int | None:
-    """The number of steps; None when the budget is in minutes and must be settled while training."""
+def count_steps(settings: TrainingSettings, batches: AnyBatches) -> int | None:
+    """Return the number of optimizer steps, or None for a budget in minutes, which `Clock` settles while training."""
     if settings.steps is not None:
         return settings.steps
     if settings.epochs is not None:
@@ -19,36 +19,39 @@ def steps_of(settings: TrainingSettings, batches: AnyBatches) -> int | None:
     return None
 
 
-MEASURED_STEPS = 8  # at least, for the pace
-MARK_AT_LATEST = 200  # steps
-OFF = 0.1  # of the steps that are left: an end that is further from the clock's is moved there
+MEASURED_STEPS = 8  # fewest steps for measuring throughput
+MARK_AT_LATEST = 200  # step at which the measurement starts at the latest
+MIN_CHANGE = 0.1  # The end is moved only if the number of remaining steps changes by more than this fraction.
 
 
 @dataclass
 class Clock:
-    """Settles the steps of a run of so many minutes at the latest moment that its schedule allows.
+    """A clock that converts a budget in minutes into steps, as late as the schedule allows.
 
-    The pace is measured from a little after the start, so that warming up and compiling do not count. Where it changes
-    after that (a machine grows warm, another program ends), the end is moved, for the minutes are what was asked for.
+    Throughput is measured from a little after the start, so that warm-up and compilation do not count. If it changes
+    later (the machine slows down, another program ends), the end is moved, so that the run takes the given minutes.
     """
 
-    seconds: float  # of the whole budget
-    settles_at: float  # the fraction of it after which the schedule must know its end
-    mark: tuple[int, float] | None = None  # the step and second from which the pace is measured
+    seconds: float  # the whole budget
+    settles_at: float  # fraction of the budget after which the schedule must know its end
+    mark: tuple[int, float] | None = None  # step and second from which throughput is measured
 
     @property
     def least_left(self) -> float:
-        """Of the steps that were taken when the end is settled, the share that should follow in any case."""
+        """Fewest steps to take after the end is settled, as a fraction of the steps taken until then."""
         return min(0.25, (1 - self.settles_at) / self.settles_at)
 
     @classmethod
     def of(cls, minutes: float, schedule: Schedule) -> "Clock":
-        """For this budget and schedule; a cooldown must know its end only when it begins."""
+        """Make the clock for a budget and a schedule. A WSD schedule must know its end when the cooldown begins."""
         stable = 1 - schedule.cooldown_fraction if schedule.type == "wsd" else schedule.settles_at
         return cls(60 * minutes, max(0.05, stable))
 
     def settle(self, step: int, elapsed: float, reserved: float = 0.0) -> int | None:
-        """The number of steps of the whole run, when it is time to say it; `reserved` seconds are for a last look."""
+        """Return the number of steps of the whole run, or None while it is too early to settle it.
+
+        `elapsed` is the time spent, and `reserved` the time kept for a last evaluation, both in seconds.
+        """
         if self.mark is None and (elapsed >= self.seconds * self.settles_at / 5 or step >= MARK_AT_LATEST):
             self.mark = (step, elapsed)
         if elapsed >= self.seconds:
@@ -60,14 +63,15 @@ class Clock:
         return step + max(0, int((self.seconds - elapsed - reserved) * pace))
 
     def moved(self, step: int, elapsed: float, reserved: float, total: int, since: int) -> int | None:
-        """The steps of the whole run by the pace so far, where a settled total, moved last at `since`, is far off.
+        """Return a corrected number of steps, or None if the settled `total` still fits the throughput so far.
 
-        An eighth of the way to the end is left between moves, and each leaves at least half as many steps and at most
-        twice as many: a machine that stood still for a while must not end a cooldown at once.
+        `since` is the step of the last correction. Until the next one, at least an eighth of the steps from there to
+        the end are taken. A correction at most halves or doubles the remaining steps: a machine that stood still for
+        a while must not end a cooldown at once.
         """
         left = total - step
         wanted = self.settle(step, elapsed, reserved)
         if wanted is None or left < MEASURED_STEPS or step < since + (total - since) / 8:
             return None
         new = min(max(wanted - step, left // 2), 2 * left)
-        return step + new if abs(new - left) > OFF * left else None
+        return step + new if abs(new - left) > MIN_CHANGE * left else None

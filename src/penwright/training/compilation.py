@@ -1,4 +1,4 @@
-"""Compiled blocks: a third quicker once compiled, which takes a while; so whether it pays depends on the run."""
+"""Compilation of the blocks with torch.compile: steps take a third less time, but compiling pays in long runs only."""
 
 from contextlib import AbstractContextManager
 
@@ -6,42 +6,45 @@ import torch
 from torch import nn
 from torch.fx.experimental import _config as shapes
 
-from penwright import compiler
 from penwright.config import Task
 from penwright.errors import PenwrightError
+from penwright.native import toolchain
 from penwright.training.optimizers import blocks_of
 
+# Seconds of training from which compiling pays. On a CPU, compiling takes 22 s, or 60 s for varying lengths, and twice
+# as long on slow cores (measured; not measured on a GPU).
 PAYS_FROM: dict[Task, float] = {"generate": 120.0, "translate": 240.0, "classify": 240.0}
-# ... seconds of training: compiling for a CPU takes 22 s, for lengths that vary 60 s, on slow cores twice (measured;
-# for a GPU not measured)
-GAIN = 1.45  # times as quick as before, on a CPU (measured)
+GAIN = 1.45  # speedup of training on a CPU (measured)
 
 
 def choose_compilation(device: torch.device, task: Task, seconds: float) -> tuple[bool, str]:
-    """Whether to compile for about so many seconds of training, and why."""
+    """Decide whether to compile for about this many seconds of training; return the decision and its reason."""
     if device.type not in ("cpu", "cuda"):
-        return False, "untried on this device"
+        return False, "untested on this device"
     if seconds < PAYS_FROM[task]:
-        return False, "would take longer than it saves in so short a run"
-    missing = compiler.what_is_missing()
+        return False, "compiling would take longer than it saves in so short a run"
+    missing = toolchain.missing_requirement()
     if missing:
         return False, f"would save a third of the time, but {missing}"
     if device.type == "cuda":
-        return True, "it pays on a GPU"
+        return True, "faster on a GPU"
     return True, "takes a minute or two the first time, then saves a third of the time"
 
 
 def compile_blocks(model: nn.Module, device: torch.device, *, dynamic: bool) -> None:
-    """Have each block compiled when it first runs; all of one kind share what was compiled."""
-    missing = compiler.what_is_missing()  # on a GPU as well: Triton builds its launchers with a compiler
+    """Mark each block to be compiled when it first runs. Blocks of the same kind share the compiled code.
+
+    Raises PenwrightError if torch.compile cannot work on this machine.
+    """
+    missing = toolchain.missing_requirement()  # needed on a GPU, too: Triton compiles its launchers
     if missing:
-        raise PenwrightError(f"this run is to be compiled, but {missing}: give --set training.compile=off")
-    compiler.keep_what_is_compiled()
-    shapes.use_duck_shape = False  # else a batch as long as the model is wide would be compiled for just that
+        raise PenwrightError(f"training.compile is on, but {missing}. Add --set training.compile=off")
+    toolchain.set_inductor_cache()
+    shapes.use_duck_shape = False  # else a batch whose length happens to equal the model's width is compiled on its own
     for block in blocks_of(model):
         block.compile(dynamic=dynamic)
 
 
 def uncompiled() -> AbstractContextManager[None]:
-    """Within it nothing runs compiled: evaluation and decoding have shapes of their own, each to be compiled anew."""
+    """Return a context where nothing runs compiled. Evaluation and decoding use other shapes and would recompile."""
     return torch.compiler.set_stance("force_eager")

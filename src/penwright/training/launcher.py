@@ -13,21 +13,21 @@ from penwright.errors import Interrupted, PenwrightError
 from penwright.training.rank_table import LAUNCHER, TABLE, Field, RankTable, guard, how_it_ended, make_shared_file
 from penwright.training.signals import stop_requests
 
-TICK = 0.2  # seconds between two looks at the ranks
-GRACE = 10.0  # seconds for the other ranks to end by themselves after one has gone
-HUNG = 60.0  # seconds without progress, after which a rank counts as hung ...
-HUNG_AT_FIRST = 600.0  # ... in the first steps, which take longer
-HUNG_WHEN_ASKED = 10.0  # ... once training was asked to stop
+TICK = 0.2  # seconds between two checks of the ranks
+GRACE = 10.0  # seconds for the other ranks to end by themselves after one has ended
+HUNG = 60.0  # seconds without progress after which a rank counts as hung
+HUNG_AT_FIRST = 600.0  # the same during the first steps, which take longer
+HUNG_WHEN_ASKED = 10.0  # the same after a stop request
 STEPS_AT_FIRST = 2
-PATIENCE = 5  # A rank that lags is no more than slow, up to so many times the longest lag before.
+PATIENCE = 5  # A lag counts as hung only if it is this many times longer than any lag before.
 Process = subprocess.Popen[bytes]
 
 
 def launch(n: int, command: Sequence[str]) -> int:
     """Run `python -m command` as n ranks and return the exit code of rank 0.
 
-    A stop signal goes to rank 0, which saves; the others end with it. A second one ends all at once. When a rank
-    hangs, stops or dies, end all and raise an error that names it.
+    A stop signal is passed to rank 0, which saves, and the others end with it. A second signal ends all ranks at once.
+    If a rank hangs, is stopped or dies, all are ended and an error names it.
     """
     with stop_requests() as received, _started(n, command) as (ranks, table):
         return Watch(ranks, table, received).exit_code()
@@ -35,16 +35,16 @@ def launch(n: int, command: Sequence[str]) -> int:
 
 @contextmanager
 def _started(n: int, command: Sequence[str]) -> Iterator[tuple[list[Process], RankTable]]:
-    """Start the ranks; within the block they run, and after it none does."""
+    """Start the ranks and yield them with their table. None of them outlives the block."""
     environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
     environment |= {"WORLD_SIZE": str(n), "LOCAL_WORLD_SIZE": str(n)}
     start: partial[Process] = partial(subprocess.Popen, [sys.executable, "-m", *command])
     table = RankTable(n)
-    if os.name == "posix":  # Windows cannot hand over descriptors: there ranks are not watched for progress.
+    if os.name == "posix":  # Windows cannot pass on descriptors, so its ranks are not watched for progress.
         shared = make_shared_file(n)
         table = RankTable(n, shared)
         environment |= {TABLE: str(shared), LAUNCHER: str(os.getpid())}
-        # Sessions of their own, so that the Ctrl+C of a terminal reaches rank 0 once, through the launcher.
+        # Each rank gets its own session, so that Ctrl+C reaches rank 0 once, through the launcher.
         start = partial(start, start_new_session=True, pass_fds=(shared,))
     ranks: list[Process] = []
     try:
@@ -55,18 +55,18 @@ def _started(n: int, command: Sequence[str]) -> Iterator[tuple[list[Process], Ra
         for process in ranks:
             process.kill()
         for process in ranks:
-            with suppress(subprocess.TimeoutExpired):  # in the midst of a system call that a kill does not end
+            with suppress(subprocess.TimeoutExpired):  # a system call that no kill interrupts
                 process.wait(GRACE)
 
 
 class Watch:
-    """Waits for the ranks, and finds those that died, were stopped or hang.
+    """A watcher that waits for the ranks and finds those that died, were stopped or hang.
 
-    Time is counted in short ticks of the launcher's own, so that a launcher or a machine that slept accuses nobody.
+    It counts time in short ticks of its own, so that a sleeping launcher or machine makes no rank look hung.
     """
 
     def __init__(self, ranks: Sequence[Process], table: RankTable, received: list[int]):
-        """`received` collects the signals that ask the launcher to stop."""
+        """Watch these ranks. `received` collects the signals that ask the launcher to stop."""
         self.ranks, self.table, self.received = ranks, table, received
         self.passed_on = False
         self.seconds_stopped = [0.0] * len(ranks)
@@ -77,7 +77,10 @@ class Watch:
         self.waits = 0
 
     def exit_code(self) -> int:
-        """Return the exit code of rank 0 when all have ended."""
+        """Wait until all ranks have ended and return the exit code of rank 0.
+
+        Raises PenwrightError or Interrupted if a rank hung, died or could not save.
+        """
         before = monotonic()
         while self.ranks[0].poll() is None:
             with suppress(subprocess.TimeoutExpired):
@@ -85,7 +88,7 @@ class Watch:
             now = monotonic()
             self.look(min(now - before, 5 * TICK))
             before = now
-        self._wait_for_the_others()
+        self._wait_for_others()
         code = self.ranks[0].returncode
         if code < 0 and self.received:
             raise Interrupted(f"stopped before rank 0 could save. {self.table.remedy}")
@@ -94,37 +97,37 @@ class Watch:
         return code
 
     def look(self, seconds: float) -> None:
-        """Raise an error that names a rank which will not go on; `seconds` have passed since the last look."""
+        """Raise an error that names a rank that cannot continue. `seconds` have passed since the last check."""
         if self.received and not self.passed_on:
             self.ranks[0].terminate()
             self.passed_on = True
-        self._find_the_dead(seconds)
-        self._find_the_stopped(seconds)
-        self._find_the_stuck(seconds)
+        self._find_dead(seconds)
+        self._find_stopped(seconds)
+        self._find_stuck(seconds)
 
     @property
     def asked(self) -> bool:
         """Whether somebody asked the training to stop."""
         return bool(self.received or self.table.get(0, Field.ASKED))
 
-    def _find_the_dead(self, seconds: float) -> None:
+    def _find_dead(self, seconds: float) -> None:
         failed = [rank for rank, process in enumerate(self.ranks) if rank and process.poll()]
         for rank in failed:
-            self.table.set(rank, Field.ENDED, self.ranks[rank].returncode)  # rank 0 names it when it loses touch
+            self.table.set(rank, Field.ENDED, self.ranks[rank].returncode)  # rank 0 names it when the connection breaks
         self.seconds_alone += seconds if failed else 0.0
         if self.seconds_alone > GRACE and self.ranks[0].poll() is None:
             rank = failed[0]
             raise PenwrightError(f"{self._name(rank)} {how_it_ended(self.ranks[rank].returncode)}. {self.table.remedy}")
 
-    def _find_the_stopped(self, seconds: float) -> None:
+    def _find_stopped(self, seconds: float) -> None:
         for rank, process in enumerate(self.ranks):
             self.seconds_stopped[rank] = self.seconds_stopped[rank] + seconds if _is_stopped(process) else 0.0
             limit = HUNG_WHEN_ASKED if self.asked and rank == 0 else HUNG
             if self.seconds_stopped[rank] > limit:
                 self._report([rank], limit)
 
-    def _find_the_stuck(self, seconds: float) -> None:
-        """Find ranks that the others wait for in the midst of a step, unless they compile."""
+    def _find_stuck(self, seconds: float) -> None:
+        """Find ranks that keep the others waiting within a step, unless a rank is compiling."""
         collectives, compilations = self.table.column(Field.COLLECTIVES), self.table.column(Field.COMPILATIONS)
         waits = self.table.get(0, Field.WAITS)
         moved = collectives != self.collectives or compilations != self.compilations
@@ -142,14 +145,14 @@ class Watch:
             self._report(behind or list(range(1, len(self.ranks))), limit)
 
     def _report(self, ranks: Sequence[int], seconds: float) -> None:
-        """Raise the error for ranks that hang."""
+        """Raise the error for ranks that hang or were stopped."""
         names = " and ".join(self._name(rank) for rank in ranks)
-        state = "is stopped" if _is_stopped(self.ranks[ranks[0]]) else "does not respond"
+        state = "was stopped" if _is_stopped(self.ranks[ranks[0]]) else "did not respond"
         if self.asked:
-            raise Interrupted(f"ended without saving the last steps, since {names} {state}. {self.table.remedy}")
-        raise PenwrightError(f"{names} {state} for {seconds:.0f} seconds, so all were ended. {self.table.remedy}")
+            raise Interrupted(f"ended without saving the last steps, because {names} {state}. {self.table.remedy}")
+        raise PenwrightError(f"{names} {state} for {seconds:.0f} seconds, so all ranks were ended. {self.table.remedy}")
 
-    def _wait_for_the_others(self) -> None:
+    def _wait_for_others(self) -> None:
         until = monotonic() + GRACE
         for process in self.ranks[1:]:
             with suppress(subprocess.TimeoutExpired):
@@ -160,8 +163,8 @@ class Watch:
 
 
 def _is_stopped(process: Process) -> bool:
-    """Whether a signal such as SIGSTOP has stopped the process."""
-    if not hasattr(os, "waitid"):  # on macOS before Python 3.13: there only ranks that the others wait for are found
+    """Return whether a signal such as SIGSTOP has stopped the process."""
+    if not hasattr(os, "waitid"):  # macOS before Python 3.13 has no way to tell
         return False
     try:
         return os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
@@ -170,24 +173,24 @@ def _is_stopped(process: Process) -> bool:
 
 
 def _free_port() -> int:
-    with socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
+    with socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
         return port
 
 
 def is_launched() -> bool:
-    """Whether this process is one of several ranks, started by `launch` or by torchrun."""
-    return told("WORLD_SIZE", 1) > 1 and {"RANK", "MASTER_ADDR", "MASTER_PORT"} <= set(os.environ)
+    """Return whether this process is one of several ranks, started by `launch` or by torchrun."""
+    return env_int("WORLD_SIZE", 1) > 1 and {"RANK", "MASTER_ADDR", "MASTER_PORT"} <= set(os.environ)
 
 
 def n_here() -> int:
     """Return the number of ranks on this machine."""
-    return told("LOCAL_WORLD_SIZE", 1)
+    return env_int("LOCAL_WORLD_SIZE", 1)
 
 
-def told(name: str, otherwise: int) -> int:
-    """Return a number from the environment."""
+def env_int(name: str, otherwise: int) -> int:
+    """Return the integer in an environment variable, or `otherwise` if there is none."""
     try:
         return int(os.environ.get(name, otherwise))
     except ValueError:
@@ -195,6 +198,6 @@ def told(name: str, otherwise: int) -> int:
 
 
 def guard_this_rank() -> None:
-    """Make sure that this process, where it is one of several ranks, ends with its launcher."""
+    """Make this process end with its launcher if it is one of several ranks."""
     if is_launched():
-        guard(told("RANK", 0), told("WORLD_SIZE", 1))
+        guard(env_int("RANK", 0), env_int("WORLD_SIZE", 1))

@@ -1,25 +1,91 @@
-"""The optimizer of a run: one or two of torch's kind, stepped together, their state kept by parameter names."""
+"""The optimizers of a run: AdamW, and Muon for matrices. Their state is kept by parameter name."""
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from penwright.config import AdamW, Muon, Optimizer
-from penwright.layers.block import Block
+from penwright.model.block import Block
 from penwright.training.distributed import ALONE, Ranks
-from penwright.training.muon import MuonOptimizer
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic that brings singular values close to 1 in five rounds
+
+
+def orthogonalise(
+    matrices: Float[Tensor, "n rows columns"], precision: torch.dtype, rounds: int = 5
+) -> Float[Tensor, "n rows columns"]:
+    """Return roughly the nearest semi-orthogonal matrix to each, with singular values between 0.7 and 1.2."""
+    x = matrices.to(precision)
+    tall = x.shape[-2] > x.shape[-1]
+    x = x.mT if tall else x  # the smaller product is cheaper
+    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    a, b, c = COEFFICIENTS
+    for _ in range(rounds):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return (x.mT if tall else x).to(matrices.dtype)
+
+
+class MuonOptimizer(torch.optim.Optimizer):
+    """Muon: Nesterov momentum whose updates are orthogonalised.
+
+    Matrices of the same shape are processed together, since many small products are slow. torch.optim.Muon computes the
+    same, but one matrix at a time and always in bfloat16, which few CPUs support.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        *,
+        lr: float,
+        momentum: float,
+        weight_decay: float,
+        precision: torch.dtype = torch.float32,
+        ranks: Ranks = ALONE,
+    ):
+        super().__init__(parameters, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+        self.precision, self.ranks = precision, ranks
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]  # no loss is computed
+        """Update all parameters that have a gradient."""
+        for group in self.param_groups:
+            by_shape = defaultdict(list)
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    by_shape[parameter.shape].append(parameter)
+            for parameters in by_shape.values():
+                self._step_together(parameters, group["lr"], group["momentum"], group["weight_decay"])
+
+    def _step_together(self, parameters: list[Tensor], lr: float, momentum: float, weight_decay: float) -> None:
+        for parameter in parameters:
+            if not self.state[parameter]:
+                self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        buffers = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        torch._foreach_lerp_(buffers, gradients, 1 - momentum)
+        ahead = torch._foreach_lerp(gradients, buffers, momentum)  # Nesterov: look one step ahead
+        updates = self.ranks.map_rows(partial(orthogonalise, precision=self.precision), torch.stack(ahead))
+        rows, columns = parameters[0].shape
+        torch._foreach_mul_(parameters, 1 - lr * weight_decay)
+        torch._foreach_add_(parameters, list(updates), alpha=-lr * max(1.0, rows / columns) ** 0.5)
+
 
 Named = dict[str, nn.Parameter]
 
 
 class Optimizers:
-    """What changes the weights of a model at each step."""
+    """The optimizers of a model: AdamW alone, or Muon for the matrices of the blocks and AdamW for the rest."""
 
     def __init__(
         self, model: nn.Module, settings: Optimizer, precision: torch.dtype = torch.float32, ranks: Ranks = ALONE
     ):
-        """`precision` is that of Muon's matrix products, which `ranks` share."""
+        """Set up the optimizers. Muon computes its matrix products in `precision` and divides them among `ranks`."""
         parameters = dict(model.named_parameters())
         inner = _matrices_of_blocks(model) if settings.type == "muon" else {}
         rest = {name: parameter for name, parameter in parameters.items() if name not in inner}
@@ -38,7 +104,7 @@ class Optimizers:
         self.peaks = [[group["lr"] for group in part.param_groups] for part, _ in self.parts]
 
     def step(self, factor: float) -> None:
-        """One step at `factor` times the peak learning rates; gradients are forgotten afterwards."""
+        """Take one step at `factor` times the peak learning rates, then clear the gradients."""
         for (part, _), peaks in zip(self.parts, self.peaks, strict=True):
             for group, peak in zip(part.param_groups, peaks, strict=True):
                 group["lr"] = peak * factor
@@ -46,12 +112,12 @@ class Optimizers:
         self.zero_grad()
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Clear the gradients."""
         for part, _ in self.parts:
             part.zero_grad(set_to_none=True)
 
     def state(self) -> dict[str, Tensor]:
-        """Moments and counters, by the name of their parameter."""
+        """Return moments and counters, each under "parameter name/key"."""
         return {
             f"{name}/{key}": value
             for part, named in self.parts
@@ -60,18 +126,18 @@ class Optimizers:
         }
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Put back what state() gave; raises ValueError for a tensor of another shape."""
+        """Restore what `state()` returned. Raise ValueError for a tensor whose shape differs from its parameter's."""
         for part, named in self.parts:
             for name, parameter in named.items():
                 keys = [key for key in state if key.rpartition("/")[0] == name]
                 if wrong := [key for key in keys if state[key].numel() > 1 and state[key].shape != parameter.shape]:
-                    raise ValueError(f"{wrong[0]} has another shape than its parameter")
-                device = parameter.device  # checkpoints are read into the memory of the CPU
+                    raise ValueError(f"{wrong[0]} has a different shape than its parameter")
+                device = parameter.device  # checkpoints are read into CPU memory
                 part.state[parameter] = {key.rpartition("/")[2]: state[key].to(device, copy=True) for key in keys}
 
 
 def blocks_of(model: nn.Module) -> list[Block]:
-    """All blocks of all stacks."""
+    """Return all blocks of all stacks."""
     return [module for module in model.modules() if isinstance(module, Block)]
 
 
@@ -81,7 +147,7 @@ def _matrices_of_blocks(model: nn.Module) -> Named:
 
 
 def _adamw(model: nn.Module, parameters: Named, settings: AdamW) -> torch.optim.Optimizer:
-    """Weight decay pulls on matrices only: to shrink norms, biases and embeddings has no use."""
+    """Make AdamW with weight decay for matrices only: decaying norms, biases and embeddings does not help."""
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     decayed = [p for p in parameters.values() if p.ndim >= 2 and id(p) not in tables]
     others = [p for p in parameters.values() if p.ndim < 2 or id(p) in tables]

@@ -1,4 +1,4 @@
-"""What the launcher and its ranks know of each other: a table in shared memory, and a guard thread in each rank."""
+"""What the launcher and its ranks share: a table of progress in shared memory, and a guard thread in each rank."""
 
 import _thread
 import mmap
@@ -13,16 +13,16 @@ from shlex import quote
 
 from penwright.training.signals import STOP_SIGNALS
 
-TABLE, LAUNCHER = "PENWRIGHT_RANK_TABLE", "PENWRIGHT_LAUNCHER"  # the environment of a rank: a descriptor, a process id
+TABLE, LAUNCHER = "PENWRIGHT_RANK_TABLE", "PENWRIGHT_LAUNCHER"  # environment of a rank: a descriptor and a process id
 FOLDER_BYTES = 4096  # room for the path of the run folder
-ORPHAN_GRACE = 3.0  # seconds for a rank to save after its launcher has gone
+ORPHAN_GRACE = 3.0  # seconds for a rank to save after its launcher is gone
 
 
 class Field(IntEnum):
-    """The columns of the table. Each rank writes its own row, the launcher only ENDED."""
+    """The columns of the table. Each rank writes its own row, except ENDED, which the launcher writes."""
 
-    STEPS = 0  # optimizer steps whose gradients were exchanged
-    COLLECTIVES = 1  # collectives entered within steps, which all ranks enter equally often
+    STEPS = 0  # optimizer steps whose gradients were all-reduced
+    COLLECTIVES = 1  # collectives entered within steps; equal in all ranks
     WAITS = 2  # odd while the rank waits for the others
     COMPILATIONS = 3  # odd while the rank compiles
     ASKED = 4  # 1 once the rank has received a stop signal
@@ -30,10 +30,10 @@ class Field(IntEnum):
 
 
 class RankTable:
-    """The progress of each rank, and the run folder."""
+    """A table with the progress of each rank and the path of the run folder."""
 
     def __init__(self, n_ranks: int, descriptor: int | None = None):
-        """Map the file of this descriptor; without one, keep a table for this process alone."""
+        """Map the file with this descriptor; without one, make a table for this process alone."""
         self.n_ranks, self.is_shared = n_ranks, descriptor is not None
         size = n_ranks * len(Field) * 8
         memory = bytearray(size + FOLDER_BYTES) if descriptor is None else mmap.mmap(descriptor, size + FOLDER_BYTES)
@@ -47,41 +47,41 @@ class RankTable:
         return cls(n_ranks, None if descriptor is None else int(descriptor))
 
     def get(self, rank: int, field: Field) -> int:
-        """Return one number of a rank."""
+        """Return the value of a field for one rank."""
         return self._cells[rank * len(Field) + field]
 
     def set(self, rank: int, field: Field, value: int) -> None:
-        """Write one number of a rank."""
+        """Set a field of one rank."""
         self._cells[rank * len(Field) + field] = value
 
     def count(self, rank: int, field: Field) -> None:
-        """Add one to a number of a rank."""
+        """Add one to a field of one rank."""
         self.set(rank, field, self.get(rank, field) + 1)
 
     def column(self, field: Field) -> list[int]:
-        """Return one number of every rank."""
+        """Return the value of a field for every rank."""
         return [self.get(rank, field) for rank in range(self.n_ranks)]
 
     def keep_folder(self, folder: str) -> None:
-        """Note the run folder, for messages."""
+        """Store the path of the run folder, for messages."""
         path = os.fsencode(folder)
         if len(path) < FOLDER_BYTES:
             self._folder[:] = path.ljust(FOLDER_BYTES, b"\0")
 
     @property
     def remedy(self) -> str:
-        """What a person can do after the ranks have ended."""
+        """Advice for a person after the ranks have ended."""
         folder = os.fsdecode(bytes(self._folder).rstrip(b"\0"))
         if not folder:
             return "Start the training again"
         return (
-            "What was saved is intact. Resume with: "
+            "Everything saved so far is intact. Resume with: "
             f"penwright train --resume {quote(folder)} --processes {self.n_ranks}"
         )
 
 
 def make_shared_file(n_ranks: int) -> int:
-    """Return the descriptor of a new file for the table, which vanishes with the last process that holds it."""
+    """Create a file for the table and return its descriptor. The file vanishes with the last process that holds it."""
     descriptor, path = tempfile.mkstemp()
     Path(path).unlink()
     os.ftruncate(descriptor, n_ranks * len(Field) * 8 + FOLDER_BYTES)
@@ -89,7 +89,7 @@ def make_shared_file(n_ranks: int) -> int:
 
 
 def how_it_ended(code: int) -> str:
-    """Describe the exit code of a process."""
+    """Return what the exit code of a process means, as a predicate: "failed with ...", "was ended by ..."."""
     if code >= 0:
         return f"failed with exit code {code}"
     try:
@@ -100,24 +100,24 @@ def how_it_ended(code: int) -> str:
 
 
 def guard(rank: int, n_ranks: int) -> None:
-    """Start a thread that ends this rank soon after its launcher has gone, and notes stop signals in the table.
+    """Start a thread that ends this rank soon after its launcher is gone, and records stop signals in the table.
 
-    The thread notes them even while the main thread waits in a collective, where Python runs no signal handler.
+    It records them even while the main thread waits in a collective, where Python runs no signal handler.
     """
     launcher = os.environ.get(LAUNCHER) or ("TORCHELASTIC_RUN_ID" in os.environ and os.getppid())
     if not launcher or os.name != "posix":
         return
     table = RankTable.inherited(n_ranks)
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    threading.Thread(target=_guard, args=(table, rank, reading, int(launcher)), daemon=True).start()
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    threading.Thread(target=_guard, args=(table, rank, read_end, int(launcher)), daemon=True).start()
 
 
 def _guard(table: RankTable, rank: int, signals: int, launcher: int) -> None:
     while os.getppid() == launcher:
         if select.select([signals], [], [], 0.5)[0] and set(os.read(signals, 64)) & set(STOP_SIGNALS):
             table.set(rank, Field.ASKED, 1)
-    signal.setitimer(signal.ITIMER_REAL, ORPHAN_GRACE)  # Its signal ends even an interpreter that is shutting down.
+    signal.setitimer(signal.ITIMER_REAL, ORPHAN_GRACE)  # This signal ends even an interpreter that is shutting down.
     if not table.get(rank, Field.ASKED):
-        _thread.interrupt_main()  # as Ctrl+C does: rank 0 saves and leaves, and the others follow it
+        _thread.interrupt_main()  # like Ctrl+C: rank 0 saves and leaves, and the others follow it

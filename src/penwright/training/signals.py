@@ -1,4 +1,4 @@
-"""Requests to stop: SIGINT, SIGTERM and SIGHUP."""
+"""Requests to stop by signal: SIGINT, SIGTERM and SIGHUP."""
 
 import signal
 from collections.abc import Iterator
@@ -8,11 +8,11 @@ from types import FrameType
 
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
 STOP_SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))  # Windows has no SIGHUP
-ONE_REQUEST = 0.5  # seconds within which signals count once: a service manager sends one to each process of a group
+ONE_REQUEST = 0.5  # seconds within which signals count as one: service managers signal every process of a group
 
 
 def treat_as_ctrl_c() -> None:
-    """Let SIGTERM and SIGHUP end this process as Ctrl+C does, if they would kill it otherwise."""
+    """Make SIGTERM and SIGHUP act like Ctrl+C in this process, unless they are handled or ignored already."""
     for number in STOP_SIGNALS:
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, signal.getsignal(signal.SIGINT))
@@ -20,9 +20,10 @@ def treat_as_ctrl_c() -> None:
 
 @contextmanager
 def stop_requests() -> Iterator[list[int]]:
-    """Collect the first stop signal in a list, so that work can end in order; a second one acts as it did before.
+    """Collect the first stop signal in a list, so that work can end in order; a second one acts as before.
 
-    A hang-up is never the second signal, because a closing terminal sends several. It stays ignored under `nohup`.
+    A hang-up never counts as the second signal, because a closing terminal sends several. It stays ignored under
+    `nohup`.
     """
     received: list[int] = []
     first_at = 0.0

@@ -1,40 +1,86 @@
-"""Training curves for TensorBoard, where it is installed (pip install penwright[tensorboard])."""
+"""Logs of the training steps: in the run folder, and for TensorBoard if it is installed (penwright[tensorboard])."""
 
 from collections.abc import Sequence
 from functools import cached_property
 from importlib.util import find_spec
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penwright.evaluation.scores import Score
-from penwright.training.session import Observer, Sample
+from penwright.evaluation.scores import Sample, Score
+from penwright.run.folder import STEPS, Run
+from penwright.training.loop import Observer
 from penwright.training.trainer import StepReport, Trainer
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-EVERY = 20  # steps
+LOG_EVERY, FIRST_STEPS = 10, 100  # steps between two lines of the log; the first steps get a line each
+
+
+class StepLog(Observer):
+    """An observer that logs the means of several steps. Values that are not finite (skipped steps) do not count."""
+
+    def __init__(self, run: Run):
+        self.run = run
+        self.reports: list[StepReport] = []
+
+    def stepped(self, trainer: Trainer, report: StepReport) -> None:
+        """Collect the report, and write a line when one is due."""
+        self.reports.append(report)
+        if report.step <= FIRST_STEPS or report.step % LOG_EVERY == 0:
+            self._write(trainer)
+
+    def finished(self, trainer: Trainer) -> None:
+        """Write the remaining reports."""
+        self._write(trainer)
+
+    def _write(self, trainer: Trainer) -> None:
+        if not self.reports:
+            return
+        state, rate = trainer.state, trainer.optimizers.peaks[-1][0]  # Muon's, if there is one
+        figures = {
+            "step": self.reports[-1].step,
+            "seconds": round(state.seconds, 2),
+            "targets": state.targets,
+            "loss": _mean([report.loss for report in self.reports]),
+            "gradient norm": _mean([report.grad_norm for report in self.reports]),
+            "learning rate": rate * self.reports[-1].factor,
+            "skipped": state.skipped,
+            "total_steps": state.total_steps,
+        }
+        self.run.append(STEPS, figures)
+        self.reports.clear()
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    """Return the mean of the finite values, or None if there are none."""
+    finite = [value for value in values if isfinite(value)]
+    return sum(finite) / len(finite) if finite else None
+
+
+TENSORBOARD_EVERY = 20  # steps
 
 
 def tensorboard_observer(folder: Path) -> Observer | None:
-    """Writes to the `tensorboard` folder of the run; None where TensorBoard is not installed."""
+    """Return an observer that writes to the run's `tensorboard` folder, or None if TensorBoard is not installed."""
     return _TensorBoard(folder / "tensorboard") if find_spec("tensorboard") else None
 
 
 class _TensorBoard(Observer):
-    """Imports TensorBoard, which is slow, and makes its folder only once there is something to write."""
+    """An observer that writes for TensorBoard. It imports TensorBoard, which is slow, only with the first value."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @cached_property
     def _writer(self) -> "SummaryWriter":
-        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - see the class
+        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  # see the class
 
         return SummaryWriter(str(self.folder))
 
     def stepped(self, trainer: Trainer, report: StepReport) -> None:
-        if report.step % EVERY == 0:
+        if report.step % TENSORBOARD_EVERY == 0:
             figures = {"loss": report.loss, "gradient norm": report.grad_norm, "learning rate factor": report.factor}
             for name, value in figures.items():
                 self._writer.add_scalar(f"training/{name}", value, report.step)

@@ -1,7 +1,7 @@
-"""Drawing what goes on in a Transformer: the same pictures in the page, in a notebook, as HTML, SVG and PNG.
+"""Drawings of what happens inside a Transformer, for the page, for notebooks, and as HTML, SVG and PNG files.
 
-`modules/*.js` draw; each has a `draw(element, data, options)` whose `data` the comment above it names. `View` is such a
-picture on the Python side: it shows itself in a notebook and saves itself to a file.
+The JavaScript in `modules/*.js` draws. Each view has a function `draw(element, data, options)`; the comment above it
+describes `data`. `View` is such a drawing in Python: it displays itself in a notebook and saves itself to a file.
 """
 
 from penwright.views.export import MODULES, STYLE, View, html

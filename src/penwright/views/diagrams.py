@@ -1,4 +1,4 @@
-"""Pictures of what has more than one part: the tree of a beam search, the arithmetic of a head, two texts compared."""
+"""Pictures with several parts: the tree of a beam search, the arithmetic of a head, the comparison of two texts."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,14 +13,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDE, HIGH = 0.85, 0.24  # inches of a step of a tree, and of a node
+WIDE, HIGH = 0.85, 0.24  # inches per step of a tree, and per node
 QUIET = "#9a9ca5"
-WIDEST = 12  # dimensions of a vector that are written out: the first of them, and the last
-CELL = 0.44, 0.2  # inches of a number
+WIDEST = 12  # dimensions of a vector that are shown: the first ones and the last one
+CELL = 0.44, 0.2  # inches per number: width and height
 
 
 def beam(figure: "Figure", data: Mapping[str, Any]) -> None:
-    """What was kept is strong, what was not is pale, what ended a translation is framed; nats stand below."""
+    """Draw the tree of a beam search.
+
+    Kept nodes are black, dropped ones pale, and finished ones framed. Their log-probabilities in nats are below.
+    """
     nodes = {node["id"]: node for node in data["nodes"]}
     rows = _rows(nodes)
     first, last = (end((node["step"] for node in nodes.values()), default=0) for end in (min, max))
@@ -43,7 +46,7 @@ def beam(figure: "Figure", data: Mapping[str, Any]) -> None:
 
 
 def _rows(nodes: Mapping[int, Mapping[str, Any]]) -> dict[int, int]:
-    """Each beside its best child, the others below, as in `modules/beam.js`."""
+    """Return the row of each node. A node shares the row of its best child, as in `modules/beam.js`."""
     children: dict[int | None, list[Mapping[str, Any]]] = {}
     for node in nodes.values():
         children.setdefault(node["parent"] if node["parent"] in nodes else None, []).append(node)
@@ -60,7 +63,7 @@ def _rows(nodes: Mapping[int, Mapping[str, Any]]) -> dict[int, int]:
 
 
 def arithmetic(figure: "Figure", data: Mapping[str, Any]) -> None:
-    """Every step for the last token that looks; long vectors are cut."""
+    """Draw every step of a head's attention for the last query token. Long vectors are shortened."""
     target = len(data["target_tokens"]) - 1
     query, output = (np.asarray(data[name])[target : target + 1] for name in ("queries", "output"))
     keys, values = np.asarray(data["keys"]), np.asarray(data["values"])
@@ -69,12 +72,12 @@ def arithmetic(figure: "Figure", data: Mapping[str, Any]) -> None:
     weighted = weights[:, None] * values
     root = f"/ √{query.shape[1]}"
     steps = [
-        (f"the query of “{asking}”", [asking], _cut(query), None),
-        ("the keys", sources, _cut(keys), None),
+        (f"the query of “{asking}”", [asking], _shorten(query), None),
+        ("the keys", sources, _shorten(keys), None),
         ("query · key", sources, np.stack([scores, scaled, masked], 1), ("score", root, "masked")),
         ("softmax", sources, weights[:, None], ("weight",)),
-        ("weight × value", sources, _cut(weighted), None),
-        ("their sum: the output", [asking], _cut(output), None),
+        ("weight × value", sources, _shorten(weighted), None),
+        ("their sum: the output", [asking], _shorten(output), None),
     ]
     heights = [len(rows) + 2.2 for _, rows, _, _ in steps]
     width = max(numbers.shape[1] for _, _, numbers, _ in steps)
@@ -90,12 +93,12 @@ def arithmetic(figure: "Figure", data: Mapping[str, Any]) -> None:
 
 
 def _places(width: int) -> list[str]:
-    """The numbers of the dimensions that are shown."""
+    """Return the numbers of the dimensions that are shown."""
     places = [str(place) for place in range(width)]
     return places if width <= WIDEST else [*places[: WIDEST - 1], f"… {width - 1}"]
 
 
-def _cut(vectors: Float[ndarray, "rows width"]) -> Float[ndarray, "rows shown"]:
+def _shorten(vectors: Float[ndarray, "rows width"]) -> Float[ndarray, "rows shown"]:
     if vectors.shape[1] <= WIDEST:
         return vectors
     return np.concatenate([vectors[:, : WIDEST - 1], vectors[:, -1:]], 1)
@@ -110,14 +113,14 @@ def _numbers(
     *,
     shares: bool,
 ) -> None:
-    """A table of numbers on their colours; shares are probabilities, other numbers are signed."""
+    """Draw a table of numbers on coloured cells. With `shares` they are probabilities, else signed numbers."""
     finite = np.where(np.isfinite(numbers), numbers, 0.0)
     if shares:
         shown = axes.imshow(np.sqrt(finite), cmap=colours(WEIGHTS), vmin=0, vmax=1, aspect="auto")
     else:
         most = max(np.abs(finite).max(initial=0), 1e-12)
         shown = axes.imshow(finite, cmap=colours(SIGNED), vmin=-most, vmax=most, aspect="auto")
-    axes.set(xlim=(-0.5, width - 0.5))  # cells are alike in all steps
+    axes.set(xlim=(-0.5, width - 0.5))  # the same cell width in all steps
     axes.set_xticks(range(len(columns)), columns, fontsize=5.5)
     axes.set_yticks(range(len(rows)), rows, fontsize=6.5)
     axes.xaxis.tick_top()
@@ -131,7 +134,7 @@ def _numbers(
 
 
 def comparison(figure: "Figure", data: Mapping[str, Any]) -> None:
-    """Two bars for each piece of a text."""
+    """Draw two bars for each piece of text: its surprise on both sides of the comparison."""
     pairs = zip(data["first_texts"], data["second_texts"], strict=True)
     names = [label(one) if one == other else f"{label(one)} | {label(other)}" for one, other in pairs]
     figure.set_size_inches(5, 0.9 + 0.28 * len(names))

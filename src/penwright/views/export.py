@@ -1,4 +1,4 @@
-"""Views as files that need nothing else: the modules are joined into one script, the data is laid in as bytes."""
+"""Views as self-contained files: the modules are joined into one script, and the data is embedded as bytes."""
 
 import base64
 import hashlib
@@ -15,7 +15,7 @@ from typing import Any
 
 from penwright.errors import PenwrightError, UsageError
 from penwright.views import notebook, pictures
-from penwright.views.packing import pack, table
+from penwright.views.packing import as_table, pack
 
 MODULES = Path(__file__).parent / "modules"
 STYLE = Path(__file__).parent / "style.css"
@@ -34,7 +34,7 @@ $style</style>
 </head>
 <body class="pw-page$bare">
 <main></main>
-<noscript>These views are drawn by a script, which is switched off here.</noscript>
+<noscript>These views need JavaScript, which is turned off here.</noscript>
 <script type="application/octet-stream" id="data">$data</script>
 <script>$script</script>
 </body>
@@ -44,11 +44,11 @@ $style</style>
 
 @dataclass(frozen=True)
 class View:
-    """One view with its data: shows itself in a notebook, saves itself as HTML, SVG or PNG.
+    """One view with its data. It displays itself in a notebook, and saves itself as HTML, SVG or PNG.
 
-    `name` is that of a file of `modules/` with a `draw`, whose comment says what `data` and `options` hold; a record
-    is as good as a table, and arrays are numpy's. Heads of `attention` that would make a notebook too large are left
-    out, see `notebook.smaller`.
+    `name` is a file in `modules/` with a function `draw`, whose comment describes `data` and `options`. Tables may also
+    be dataclasses or named tuples, and arrays are NumPy arrays. In a notebook, heads of `attention` that would make the
+    output too large are left out (see `notebook.smaller`).
     """
 
     name: str
@@ -57,55 +57,58 @@ class View:
     heading: str = ""
 
     def __post_init__(self) -> None:
-        if self.name not in drawable():
-            raise UsageError(f"there is no view {self.name!r}; there are: {', '.join(drawable())}")
+        if self.name not in view_names():
+            raise UsageError(f"there is no view {self.name!r}. Choose one of: {', '.join(view_names())}")
 
     def save(self, path: str | PathLike[str]) -> None:
-        """To a file that opens without a network; the ending says which: .html, .svg or .png."""
+        """Save to a file that opens without a network. Its suffix is .html, .svg or .png.
+
+        Raises UsageError for another suffix, or if the view has no picture of this kind.
+        """
         path = Path(path)
         ending = path.suffix.lower()
         if ending == ".html":
             path.write_text(html([self], self.heading or f"Penwright: {self.name}"), encoding="utf-8")
         elif ending in pictures.ENDINGS:
-            path.write_bytes(pictures.picture(self.name, table(self.data), ending))
+            path.write_bytes(pictures.render(self.name, as_table(self.data), ending))
         else:
-            raise UsageError(f"{path}: a view is saved as .html, {' or '.join(pictures.ENDINGS)}, not as {ending!r}")
+            raise UsageError(f"{path}: save a view as .html, {' or '.join(pictures.ENDINGS)}, not as {ending!r}")
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return {"text/plain": repr(self), "text/html": notebook.cell(self._small_page())}
 
     def _small_page(self) -> str:
-        """The page that a notebook keeps, at most `notebook.LIMIT` bytes."""
-        for data, note in notebook.smaller(self.name, table(self.data)):
+        """Return the page for a notebook. Its output cell has at most `notebook.LIMIT` bytes."""
+        for data, note in notebook.smaller(self.name, as_table(self.data)):
             page = html([View(self.name, data, {**self.options, **note}, self.heading)])
             if len(notebook.cell(page).encode()) <= notebook.LIMIT:
                 return page
         raise PenwrightError(
-            f"the view {self.name!r} of this data is larger than {notebook.LIMIT // 1_000_000} MB, too much for a "
-            "notebook: save it as .html instead, or show less"
+            f"the view {self.name!r} of this data is larger than {notebook.LIMIT // 1_000_000} MB, too large for a "
+            "notebook. Save it as .html, or show less data"
         )
 
 
 @cache
-def drawable() -> tuple[str, ...]:
-    """The names of all views."""
+def view_names() -> tuple[str, ...]:
+    """Return the names of all views."""
     return tuple(
         sorted(path.stem for path in MODULES.glob("*.js") if "export function draw(" in path.read_text("utf-8"))
     )
 
 
 def html(views: Sequence[View], title: str = "") -> str:
-    """One page with the views under one another: no other file, no request, nothing that leaves the machine.
+    """Return one page with the views below each other. It needs no other file and sends no requests.
 
-    Without a title it is bare, to be put into something else. A policy in it forbids every script but its own, and
-    texts are in the packed data alone, so that none of them can become a part of the page.
+    Without a title it is bare, for embedding in another page. Its security policy allows only its own script. Texts are
+    in the packed data only, so that none can become part of the page.
     """
     sections = [{"name": v.name, "heading": v.heading, "data": v.data, "options": v.options} for v in views]
-    # where a single view has the title of its page, it needs no heading
+    # a single view with the same heading as the page needs no heading
     if len(sections) == 1 and title == views[0].heading:
         sections[0]["heading"] = ""
     packed = zlib.compress(pack({"title": title, "views": sections}))
-    script = join(tuple(sorted({view.name for view in views})))
+    script = bundle(tuple(sorted({view.name for view in views})))
     return PAGE.substitute(
         hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         title=escape(title or "Penwright"),
@@ -117,20 +120,20 @@ def html(views: Sequence[View], title: str = "") -> str:
 
 
 @cache
-def join(names: tuple[str, ...]) -> str:
-    """The modules of some views as one classic script, since `import` does not work from file://.
+def bundle(names: tuple[str, ...]) -> str:
+    """Return the modules of some views as one classic script, since `import` does not work from file://.
 
-    Each becomes a function of its own that returns what it exports, after those that it imports from.
+    Each module becomes a function that returns its exports, and follows the modules that it imports.
     """
     wanted = _in_order(["start", *names])
-    parts = ['"use strict";', *(_enclosed(name) for name in wanted)]
+    parts = ['"use strict";', *(_wrap_module(name) for name in wanted)]
     drawn = ", ".join(f"{name}: module_{name}.draw" for name in names)
     parts.append(f"module_start.start({{ {drawn} }});")
     return "\n".join(parts)
 
 
 def _in_order(names: Sequence[str], found: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """The modules and all that they import, those first that others need."""
+    """Return the modules and everything that they import, dependencies first."""
     for name in names:
         if name not in found:
             needed = [other for _, other in IMPORT.findall(_source(name))]
@@ -138,14 +141,14 @@ def _in_order(names: Sequence[str], found: tuple[str, ...] = ()) -> tuple[str, .
     return found
 
 
-def _enclosed(name: str) -> str:
-    source = IMPORT.sub(_import, _source(name))
+def _wrap_module(name: str) -> str:
+    source = IMPORT.sub(_replace_import, _source(name))
     exported = [found[1] for found in EXPORT.findall(source)]
     body = EXPORT.sub(r"\1 \2", source)
     return f"const module_{name} = (() => {{\n{body}\nreturn {{ {', '.join(exported)} }};\n}})();"
 
 
-def _import(found: re.Match[str]) -> str:
+def _replace_import(found: re.Match[str]) -> str:
     names = re.sub(r"(\w+) as (\w+)", r"\1: \2", found[1])
     return f"const {{{names}}} = module_{found[2]};"
 

@@ -1,4 +1,4 @@
-"""Views in notebooks: a sealed frame that grows with its content, small enough to be saved with the notebook."""
+"""Views in notebooks: a sandboxed frame that grows with its content, small enough to save with the notebook."""
 
 from collections.abc import Iterator, Mapping
 from html import escape
@@ -8,15 +8,15 @@ import numpy as np
 from jaxtyping import UInt8
 from numpy import ndarray
 
-from penwright.views.packing import roots, table
+from penwright.views.packing import as_table, to_root_bytes
 
-LIMIT = 1_000_000  # bytes of HTML that one output may have
-THUMBNAIL = 64  # pixels along a side, as in modules/heads.js
-HEIGHT = 520  # pixels, where scripts of a notebook do not run
+LIMIT = 1_000_000  # bytes of HTML per output
+THUMBNAIL = 64  # pixels per side, as in modules/heads.js
+HEIGHT = 520  # pixels, if the notebook runs no scripts
 
-# What the notebook does for all such frames: sets their heights, and tells them whether it is dark, then and whenever
-# that changes. It listens once, however often cells are run, and holds no frame that is gone. A frame may have drawn
-# its view before this runs, when nobody listened, or before it had a width: it is asked for its height again.
+# The script on the notebook's side. It sets the height of every frame, and sends the theme (light or dark) at the start
+# and after each change. It is installed once, however often cells are run, and does not keep removed frames alive.
+# A frame may draw its view before this script listens, or before it has a width, so it is asked for its height again.
 HOST = """<script>(() => {
 const frame = document.currentScript.previousElementSibling;
 const ask = (one) => one.contentWindow && one.contentWindow.postMessage({penwright: "here"}, "*");
@@ -45,33 +45,33 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
 
 
 def cell(page: str) -> str:
-    """The page as the output of a cell: a frame without access to the notebook or the network, in ASCII alone."""
+    """Return a page as the output of a cell: an ASCII-only frame without access to the notebook or the network."""
     source = escape(page).encode("ascii", "xmlcharrefreplace").decode()
     frame = f'<iframe title="Penwright" sandbox="allow-scripts" srcdoc="{source}" '
     return f'<div>{frame}style="width:100%;height:{HEIGHT}px;border:0"></iframe>{HOST}</div>'
 
 
 def smaller(name: str, data: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], dict[str, str]]]:
-    """The data whole, then ever less of it, each with options that say what is missing.
+    """Yield the complete data, then less and less of it, each with options that say what is missing.
 
-    Only heads can be left out: all keep their thumbnails, and of each part the first 32, 16, ... 0 their weights, in
-    the order of layers and heads; the [layer, head] pairs that the data may name under `first` come before all others.
+    Only heads of `attention` can be left out. All heads keep their thumbnails; in each part, the first 32, 16, ... 0
+    keep their weights, ordered by layer and head. The [layer, head] pairs in `data["first"]` come before all others.
     """
     yield data, {}
     if name != "attention":
         return
     for kept in (32, 16, 8, 4, 2, 1, 0):
-        hint = f"This notebook keeps the weights of {kept} heads a part, and thumbnails of all; a saved .html has all."
+        hint = f"This notebook has the weights of {kept} heads per part, and thumbnails of all. A saved .html has all."
         yield (
-            {**data, "parts": [_thinned(part, kept, data.get("first", ())) for part in data["parts"]]},
+            {**data, "parts": [_reduce_part(part, kept, data.get("first", ())) for part in data["parts"]]},
             {"missing": hint},
         )
 
 
-def _thinned(part: Any, kept: int, first: Any) -> dict[str, Any]:
-    fields = table(part)
+def _reduce_part(part: Any, kept: int, first: Any) -> dict[str, Any]:
+    fields = as_table(part)
     weights = np.asarray(fields["weights"])
-    weights = weights if weights.dtype == np.uint8 else roots(weights)
+    weights = weights if weights.dtype == np.uint8 else to_root_bytes(weights)
     layers = list(fields.get("layers", range(weights.shape[0])))
     every = [(layer, head) for layer in layers for head in range(weights.shape[1])]
     chosen = list(dict.fromkeys([*(pair for pair in map(tuple, first) if pair in every), *every]))[:kept]
@@ -83,7 +83,7 @@ def _thinned(part: Any, kept: int, first: Any) -> dict[str, Any]:
 def thumbnails(
     weights: UInt8[ndarray, "n_layers n_heads targets sources"],
 ) -> UInt8[ndarray, "n_layers n_heads high wide"]:
-    """The largest weight of each square of cells, at most 64 by 64, so that a thin strong line survives."""
+    """Shrink weights to at most 64 by 64 cells. Each keeps its largest weight, so that thin strong lines survive."""
     for axis in (2, 3):
         size = weights.shape[axis]
         if size > THUMBNAIL:

@@ -1,6 +1,7 @@
-"""Data for the views as bytes: a header of JSON, then the arrays it names. `modules/bytes.js` reads it.
+"""Data for the views as bytes: a JSON header, then the arrays that it refers to. `modules/bytes.js` reads them.
 
-Four bytes say how long the header is (little-endian); each array stands at a multiple of eight, which browsers need.
+The first four bytes are the length of the header (little-endian). Each array begins at a multiple of 8 bytes, as
+browsers require.
 """
 
 import json
@@ -16,16 +17,16 @@ from numpy import ndarray
 ALIGNMENT = 8
 
 
-def roots(probabilities: Float[ndarray, "*shape"]) -> UInt8[ndarray, "*shape"]:
-    """Probabilities in a byte each, as 255 times the square root: (q / 255)² is at most 0.004 off."""
+def to_root_bytes(probabilities: Float[ndarray, "*shape"]) -> UInt8[ndarray, "*shape"]:
+    """Return probabilities as bytes: 255 times the square root. The error of (q / 255)² is at most 0.004."""
     return np.sqrt(probabilities.clip(0, 1)).__imul__(255).round().astype(np.uint8)
 
 
 def pack(data: Any) -> bytes:
-    """Tables, lists, texts, numbers, arrays, named tuples and dataclasses of them, as bytes.
+    """Pack nested tables, lists, texts, numbers, arrays, named tuples and dataclasses into bytes.
 
-    Arrays of bytes hold probabilities (see `roots`); all others travel as 32 bits, floating or whole. A number that is
-    not finite becomes null outside of arrays, where JSON has no word for it.
+    Arrays of bytes hold probabilities (see `to_root_bytes`); all others become 32-bit floats or integers. Outside of
+    arrays, a number that is not finite becomes null, since JSON cannot express it.
     """
     arrays: list[bytes] = []
     header = json.dumps(_plain(data, arrays), separators=(",", ":"), allow_nan=False).encode("ascii")
@@ -33,18 +34,18 @@ def pack(data: Any) -> bytes:
     return b"".join([len(header).to_bytes(4, "little"), header, *arrays])
 
 
-def table(record: Any) -> Any:
-    """A dataclass or a named tuple as a table of its fields; anything else as it is."""
+def as_table(record: Any) -> Any:
+    """Return a dataclass or named tuple as a table of its fields, and anything else unchanged."""
     if is_dataclass(record) and not isinstance(record, type):
         return {field.name: getattr(record, field.name) for field in fields(record)}
     return record._asdict() if isinstance(record, tuple) and hasattr(record, "_asdict") else record
 
 
 def _plain(value: Any, arrays: list[bytes]) -> Any:
-    """The value as JSON has it; arrays are put aside and named by their place."""
+    """Return the value as JSON types. Arrays are appended to `arrays` and replaced by their shape, type and offset."""
     if isinstance(value, np.ndarray):
         return _set_aside(value, arrays)
-    value = table(value)
+    value = as_table(value)
     if isinstance(value, Mapping):
         return {str(key): _plain(each, arrays) for key, each in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
@@ -57,6 +58,7 @@ def _plain(value: Any, arrays: list[bytes]) -> Any:
 
 
 def _set_aside(array: Shaped[ndarray, "*shape"], arrays: list[bytes]) -> dict[str, Any]:
+    """Append an array to `arrays`, and return its shape, type and offset."""
     kind = "u8" if array.dtype == np.uint8 else "f32" if array.dtype.kind == "f" else "i32"
     offset = sum(map(len, arrays))
     content = array.astype({"u8": "<u1", "f32": "<f4", "i32": "<i4"}[kind], copy=False).tobytes()

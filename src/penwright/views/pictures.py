@@ -1,7 +1,6 @@
-"""Views as SVG and PNG, for papers: drawn by matplotlib (extra `pictures`), since a server has no browser.
+"""Views as SVG and PNG, for papers, drawn by matplotlib (extra `pictures`), since a server has no browser.
 
-Text stays text in SVG, so that what shows it also shapes it, in any script; in PNG it is drawn with fonts of this
-machine.
+Text stays text in SVG, so that the viewer shapes it, in any script. In PNG it is drawn with the fonts of this machine.
 """
 
 import io
@@ -14,10 +13,10 @@ from jaxtyping import Float, Shaped
 from numpy import ndarray
 
 from penwright.errors import PenwrightError, UsageError
-from penwright.views import fonts
+from penwright.views import ink
 from penwright.views.diagrams import arithmetic, beam, comparison
 from penwright.views.ink import LINES, SIGNED, colours, image, label, probabilities
-from penwright.views.packing import table
+from penwright.views.packing import as_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
 ENDINGS = (".svg", ".png")
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
-    "svg.hashsalt": "penwright",  # the same picture is the same file
-    "text.parse_math": False,  # a dollar of the text is a dollar
+    "svg.hashsalt": "penwright",  # the same picture gives the same file
+    "text.parse_math": False,  # a dollar sign in a text is not a formula
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -38,21 +37,26 @@ STYLE: dict[Any, Any] = {
 Drawing = Callable[["Figure", Mapping[str, Any]], None]
 
 
-def picture(name: str, data: Mapping[str, Any], ending: str) -> bytes:
-    """The view of this name as a file of this ending (".svg" or ".png")."""
+def render(name: str, data: Mapping[str, Any], ending: str) -> bytes:
+    """Return a view as the content of a file with this suffix (".svg" or ".png").
+
+    Raises UsageError for a view without a picture, and PenwrightError if matplotlib is missing.
+    """
     if name not in DRAWINGS:
-        raise UsageError(f"the view {name!r} is only for .html; as {ending} there are: {', '.join(sorted(DRAWINGS))}")
+        raise UsageError(
+            f"the view {name!r} can only be saved as .html. Views for {ending}: {', '.join(sorted(DRAWINGS))}"
+        )
     try:
         from matplotlib import rc_context  # noqa: PLC0415 (an extra)
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError as missing:
-        raise PenwrightError("pictures are drawn by matplotlib: pip install 'penwright[pictures]'") from missing
+        raise PenwrightError("pictures need matplotlib. Install it: pip install 'penwright[pictures]'") from missing
     out = io.BytesIO()
     with rc_context(dict(STYLE)), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # fonts.choose says it once, and what to do
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # ink.choose warns once, and says what to do
         figure = Figure(layout="constrained")
         DRAWINGS[name](figure, data)
-        fonts.choose(figure, stays_text=ending == ".svg")
+        ink.choose_fonts(figure, stays_text=ending == ".svg")
         metadata = {"Date": None} if ending == ".svg" else None
         figure.savefig(out, format=ending[1:], metadata=metadata)
     return out.getvalue()
@@ -65,7 +69,7 @@ def _matrix(figure: "Figure", data: Mapping[str, Any]) -> None:
     figure.set_size_inches(size + 0.8, size)
     axes = figure.subplots()
     name = data.get("name", "decoder")
-    shown = image(axes, _back(weights) if name == "decoder" else weights)
+    shown = image(axes, _hide_later(weights) if name == "decoder" else weights)
     _tokens(axes, rows, columns)
     if "layer" in data:
         axes.set_title(f"{name}, layer {data['layer']}, head {data['head']}", fontsize=9, loc="left")
@@ -75,13 +79,13 @@ def _matrix(figure: "Figure", data: Mapping[str, Any]) -> None:
     bar.outline.set_visible(False)
 
 
-def _back(weights: Float[ndarray, "*heads targets sources"]) -> Float[ndarray, "*heads targets sources"]:
-    """What a decoder's tokens may not see stays clear."""
+def _hide_later(weights: Float[ndarray, "*heads targets sources"]) -> Float[ndarray, "*heads targets sources"]:
+    """Blank out the later tokens, which a decoder cannot attend to."""
     return np.where(np.tri(*weights.shape[-2:]), weights, np.nan)
 
 
 def _tokens(axes: "Axes", rows: Sequence[str], columns: Sequence[str]) -> None:
-    """Tokens beside the cells where they can be read, else numbers."""
+    """Label the cells with their tokens if there is room, else with numbers."""
     if max(len(rows), len(columns)) <= 64:
         axes.set_xticks(range(len(columns)), columns, rotation=90, fontsize=7)
         axes.set_yticks(range(len(rows)), rows, fontsize=7)
@@ -91,12 +95,12 @@ def _tokens(axes: "Axes", rows: Sequence[str], columns: Sequence[str]) -> None:
 
 
 def _heads(figure: "Figure", data: Mapping[str, Any]) -> None:
-    part = table(data["parts"][data.get("part", 0)])
+    part = as_table(data["parts"][data.get("part", 0)])
     layers = part.get("layers", range(len(part["weights"])))
     weights = probabilities(part["weights"])
-    weights = _back(weights) if part["name"] == "decoder" else weights
+    weights = _hide_later(weights) if part["name"] == "decoder" else weights
     n_layers, n_heads, rows, columns = weights.shape
-    gap = 2 + max(rows, columns) // 6  # in cells, for the names of the heads
+    gap = 2 + max(rows, columns) // 6  # in cells, between the heads, for their names
     wide = np.pad(weights, ((0, 0), (0, 0), (gap, 0), (0, gap)), constant_values=np.nan)
     figure.set_size_inches(0.75 * n_heads, 0.85 * n_layers)
     axes = figure.subplots()
@@ -111,7 +115,7 @@ def _lines(figure: "Figure", data: Mapping[str, Any]) -> None:
     weights = probabilities(data["weights"])
     places = np.argwhere(weights >= 0.2).tolist()
     pairs = [(row, column, float(weights[row, column])) for row, column in places]
-    _link(figure, data["target_tokens"], data["source_tokens"], pairs, ("looks", "is looked at"))
+    _link(figure, data["target_tokens"], data["source_tokens"], pairs, ("query tokens", "key tokens"))
 
 
 def _alignment(figure: "Figure", data: Mapping[str, Any]) -> None:
@@ -155,7 +159,7 @@ def _confusion(figure: "Figure", data: Mapping[str, Any]) -> None:
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     image(axes, shares)
     _tokens(axes, names, names)
-    axes.set(ylabel="true", title="said")
+    axes.set(ylabel="true label", title="predicted label")
     for (row, column), count in np.ndenumerate(counts):
         ink = "white" if shares[row, column] > 0.3 else "black"
         axes.text(column, row, f"{count:g}", ha="center", va="center", color=ink, fontsize=8)
@@ -194,7 +198,7 @@ def _similarity(figure: "Figure", data: Mapping[str, Any]) -> None:
 
 
 def _bars(figure: "Figure", names: Sequence[str], values: Shaped[ndarray, " n"], title: str) -> None:
-    """Signed or unsigned bars, a row for each name."""
+    """Draw a row with a bar for each name. Negative values have another colour."""
     figure.set_size_inches(5, 0.7 + 0.2 * len(names))
     axes = figure.subplots()
     axes.barh(range(len(names)), values, color=[LINES[1] if value >= 0 else LINES[0] for value in values], height=0.7)
@@ -222,7 +226,7 @@ def _attribution(figure: "Figure", data: Mapping[str, Any]) -> None:
 
 def _ablation(figure: "Figure", data: Mapping[str, Any]) -> None:
     changes = np.asarray(data["changes"])
-    _bars(figure, [label(token) for token in data["tokens"][-len(changes) :]], changes, "change of loss, nats")
+    _bars(figure, [label(token) for token in data["tokens"][-len(changes) :]], changes, "change in loss, nats")
 
 
 def _text(figure: "Figure", data: Mapping[str, Any]) -> None:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from penwright.decoding.choosing.largest import WORTH_IT, largest, likeliest
-from penwright.decoding.choosing.spelling import Spelling
+from penwright.decoding.sampling.topk import WORTH_IT, largest, likeliest
+from penwright.decoding.sampling.utf8 import Utf8Rules
 
 
 @pytest.mark.parametrize("columns", [8000, 8003, 64 * 40, 130])
@@ -30,7 +30,7 @@ def test_impossible_scores_come_last_and_several_of_one_block_are_found() -> Non
 def test_the_likeliest_may_come_and_their_normalisers_count_all_tokens(vocab_size: int) -> None:
     logits, banned = torch.randn(6, vocab_size), (3, 7, vocab_size - 1)
     pieces = [b"a"] * 10 + [b"\x80"] * (vocab_size - 10)  # what may come alone, or ends a character
-    spelling, states = Spelling(pieces, banned), np.array([0, 1, 0, 1, 1, 0], dtype=np.uint8)
+    spelling, states = Utf8Rules(pieces, banned), np.array([0, 1, 0, 1, 1, 0], dtype=np.uint8)
     situations = spelling.situations(states, np.array([9]))
     expected = logits.log_softmax(-1)
     expected[:, banned] = -torch.inf

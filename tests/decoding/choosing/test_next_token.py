@@ -5,13 +5,13 @@ import pytest
 import torch
 
 from penwright.config import DecodingSettings
-from penwright.decoding.choosing.next_token import Rule
-from penwright.decoding.choosing.sampling import Chances, Sampling
-from penwright.decoding.choosing.spelled import SpelledRows
-from penwright.decoding.choosing.spelling import Spelling
+from penwright.decoding.sampling.next_token import TokenRule
+from penwright.decoding.sampling.sampler import RowRng, Sampling
+from penwright.decoding.sampling.utf8 import Utf8Rules
+from penwright.decoding.sampling.utf8_rows import Utf8Rows
 
 PIECES = [b"a", b"b", b"\xc3", b"\xa9", b"\xe2\x82", b"\xac", *[b"c"] * 70, b"<end>"]
-SPELLING = Spelling(PIECES, banned=(7, 40), end_id=len(PIECES) - 1)
+SPELLING = Utf8Rules(PIECES, banned=(7, 40), end_id=len(PIECES) - 1)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1e-30, 0.8, 3.0])
@@ -40,13 +40,13 @@ class Drawn:
 
 
 def test_a_rule_says_where_its_row_stands_and_draws_as_many_chances_as_tokens() -> None:
-    rows = SpelledRows(SPELLING, [9, 12])
+    rows = Utf8Rows(SPELLING, [9, 12])
     rows.push(torch.tensor([0, 2]))
     rows.select([1])
-    rule = rows.rule(5, 0.8, Chances(3, [0]))
+    rule = rows.rule(5, 0.8, RowRng(3, [0]))
     assert (rule.state, rule.n_left) == (1, 5)
     *_, state, n_left, temperature, chances = rule.tensors(3)
-    expected = Chances(3, [0])
+    expected = RowRng(3, [0])
     assert chances.tolist() == [expected.next().item() for _ in range(3)]
     assert (state.tolist(), n_left.tolist(), temperature.tolist()) == ([1], [5], [pytest.approx(0.8)])
-    assert Rule(SPELLING, 0, 4, 0.0).tensors(2)[-1].tolist() == [0, 0]  # greedily, nothing is drawn
+    assert TokenRule(SPELLING, 0, 4, 0.0).tensors(2)[-1].tolist() == [0, 0]  # greedily, nothing is drawn

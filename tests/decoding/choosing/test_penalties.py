@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from penwright.decoding.choosing.penalties import (
+from penwright.decoding.sampling.penalties import (
     Bias,
     History,
-    Past,
+    RowHistory,
     add_biases,
     dont_repeat_yourself,
     forbid_repeated,
@@ -38,7 +38,7 @@ def changed(logits: Tensor) -> dict[int, float]:
 @given(texts)
 @quick
 def test_overlaps_are_how_far_each_place_agrees_with_the_end(text: list[int]) -> None:
-    following, overlaps = Past(text).repetitions()
+    following, overlaps = RowHistory(text).repetitions()
     assert following.tolist() == text[1:]
     for place, overlap in enumerate(overlaps.tolist()):
         before = text[: place + 1]
@@ -113,7 +113,7 @@ def test_rows_that_stay_keep_their_history() -> None:
 @given(texts, texts)
 @quick
 def test_a_prompt_is_remembered_as_if_it_had_come_token_by_token(prompt: list[int], rest: list[int]) -> None:
-    at_once, by_and_by = Past([*prompt]), Past([])
+    at_once, by_and_by = RowHistory([*prompt]), RowHistory([])
     for token in prompt:
         by_and_by.push(token)
     for token in rest:

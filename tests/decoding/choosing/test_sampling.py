@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from penwright.config import DecodingSettings
-from penwright.decoding.choosing.filters import (
+from penwright.decoding.sampling.filters import (
     FILTERS,
     exclude_top_choices,
     keep_epsilon,
@@ -18,8 +18,8 @@ from penwright.decoding.choosing.filters import (
     keep_top_p,
     keep_typical_p,
 )
-from penwright.decoding.choosing.penalties import History
-from penwright.decoding.choosing.sampling import Chances, Sampling, ban, draw, with_temperature
+from penwright.decoding.sampling.penalties import History
+from penwright.decoding.sampling.sampler import RowRng, Sampling, ban, draw, with_temperature
 
 VOCABULARY = 12
 scores = st.lists(st.floats(-30, 30, width=32), min_size=VOCABULARY, max_size=VOCABULARY)
@@ -225,13 +225,13 @@ def test_draws_follow_the_probabilities() -> None:
 
 
 def test_a_row_draws_the_same_alone_and_among_others() -> None:
-    together, alone = Chances(7, [3, 0, 5]), Chances(7, [5])
+    together, alone = RowRng(7, [3, 0, 5]), RowRng(7, [5])
     drawn = [(together.next()[2].item(), alone.next().item()) for _ in range(150)]
     assert all(a == b for a, b in drawn)
 
 
 def test_a_row_draws_on_undisturbed_when_others_leave() -> None:
-    all_rows, fewer = Chances(7, [0, 1, 2]), Chances(7, [0, 1, 2])
+    all_rows, fewer = RowRng(7, [0, 1, 2]), RowRng(7, [0, 1, 2])
     whole = [all_rows.next()[2].item() for _ in range(100)]
     before = [fewer.next()[2].item() for _ in range(10)]
     fewer.select([2])
@@ -240,12 +240,12 @@ def test_a_row_draws_on_undisturbed_when_others_leave() -> None:
 
 @pytest.mark.parametrize("other", [(8, 0), (7, 1), (0, 7)])
 def test_other_seeds_and_rows_draw_otherwise(other: tuple[int, int]) -> None:
-    assert Chances(7, [0]).next() != Chances(other[0], [other[1]]).next()
+    assert RowRng(7, [0]).next() != RowRng(other[0], [other[1]]).next()
 
 
 def test_xtc_is_drawn_for_as_often_as_asked() -> None:
     sampling = Sampling((), DecodingSettings(temperature=1.0, xtc_probability=0.3, xtc_threshold=0.1))
     logits = distribution(0.4999, 0.5, 1e-4).expand(2000, -1)
-    chosen = sampling.choose(logits, None, Chances(0, range(2000)))
+    chosen = sampling.choose(logits, None, RowRng(0, range(2000)))
     share = (chosen == 0).float().mean()  # 0.3 + 0.7 * 0.5
     assert share == pytest.approx(0.65, abs=0.05)

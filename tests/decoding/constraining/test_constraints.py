@@ -5,11 +5,12 @@ import pytest
 import torch
 
 from penwright.config import DecodingSettings
-from penwright.decoding import Completion, Generator
-from penwright.decoding.constraining.constraints import Guide, GuidedRows, _decode
+from penwright.decoding.constraints.constraints import CompletionConstraint, ConstrainedRows, _decode
 from penwright.errors import UsageError
-from penwright.models import DecoderOnly
-from penwright.tokenizers import Tokenizer, train_tokenizer
+from penwright.generation.generator import Completion, Generator
+from penwright.model.decoder_only import DecoderOnly
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.training import train_tokenizer
 
 SETTINGS = DecodingSettings(max_new_tokens=24, temperature=1.3)
 TEXT = ["the dragon sat in the heart of a café, and art is long; ab. ", "naïve draga the heartland\n"] * 20
@@ -146,8 +147,8 @@ def test_constrained_rows_are_written_alone_as_among_others(generator: Generator
 @pytest.mark.parametrize("pattern", ["(ab|é)*c", r"[^a]b\w?", "(?i)thé ?"])
 def test_allowed_tokens_are_those_that_leave_a_way_to_a_match(tokenizer: Tokenizer, pattern: str) -> None:
     """Against trying: a token is allowed if some text of few characters completes it."""
-    guide = Guide(DecodingSettings(pattern=pattern), tokenizer, ["x"], 50)
-    constraint = GuidedRows(guide, ["x"])
+    guide = CompletionConstraint(DecodingSettings(pattern=pattern), tokenizer, ["x"], 50)
+    constraint = ConstrainedRows(guide, ["x"])
     tails = [
         "",
         *"abcehtxé ",
@@ -225,5 +226,5 @@ def test_a_pattern_of_what_no_text_can_hold_is_refused(generator: Generator) -> 
 
 def test_a_pattern_of_many_states_is_measured_from_its_end() -> None:
     tokenizer = train_tokenizer("bytes", TEXT, None)
-    guide = Guide(DecodingSettings(pattern="a{9000}(b|é)"), tokenizer, [""], 9500)
+    guide = CompletionConstraint(DecodingSettings(pattern="a{9000}(b|é)"), tokenizer, [""], 9500)
     assert guide.distances[guide.starts[""]] == 9001

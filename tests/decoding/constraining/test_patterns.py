@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penwright.decoding.constraining.automaton import Automaton
-from penwright.decoding.constraining.expressions import Expression, Expressions
-from penwright.decoding.constraining.patterns import LONGEST, parse_pattern
+from penwright.decoding.constraints.automaton import Automaton
+from penwright.decoding.constraints.expressions import Expression, Expressions
+from penwright.decoding.constraints.patterns import LONGEST, parse_pattern
 from penwright.errors import PenwrightError, UsageError
 
 PATTERNS = [
@@ -111,8 +111,8 @@ def test_and_or_not_are_those_of_logic(text: str) -> None:
         ("(", "missing \\)"),
         ("a{2,1}", "min repeat greater"),
         ("[b-a]", "bad character range"),
-        (r"(a)\1", "referring back"),
-        ("a(?=b)b", "looking ahead"),
+        (r"(a)\1", "backreferences"),
+        ("a(?=b)b", "lookahead"),
         (r"\ba", "inside the pattern"),
         ("a$b", "inside the pattern"),
         ("a++", "possessive"),
@@ -127,7 +127,7 @@ def test_what_cannot_be_followed_is_refused_in_words(pattern: str, says: str) ->
 
 @pytest.mark.parametrize("pattern", [".*a.{40}", "((a{1,99}){1,99}){1,99}", "a{1,99999}", "(.*a|.*b.{9}){30}"])
 def test_patterns_that_explode_are_refused_soon(pattern: str) -> None:
-    with pytest.raises(UsageError, match="too much together"):
+    with pytest.raises(UsageError, match="too complex"):
         built(pattern)
 
 

@@ -8,10 +8,13 @@ import pytest
 import torch
 
 from penwright.config import DecodingSettings
-from penwright.decoding import Demands, Entry, Glossary, Protection, Translator
-from penwright.decoding.obeying.demands import Wish, first_place, places_of
-from penwright.models import EncoderDecoder
-from penwright.tokenizers import Tokenizer, train_tokenizer
+from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.training import train_tokenizer
+from penwright.translation.constraints.glossary import Entry, Glossary
+from penwright.translation.constraints.protection import Protection
+from penwright.translation.constraints.requirements import Constraint, Constraints, first_place, places_of
+from penwright.translation.translator import Translator
 
 TEXT = "the dog sees a cat near his house and the cat runs away from it, so he barks. " * 3
 
@@ -27,8 +30,8 @@ def translator(translating_model: Callable[..., EncoderDecoder], pieces: Tokeniz
     return Translator(model, pieces, DecodingSettings(beam_size=3))
 
 
-def glossary(**terms: str) -> Demands:
-    return Demands(Glossary(tuple(Entry(source, tuple(target.split("|"))) for source, target in terms.items())))
+def glossary(**terms: str) -> Constraints:
+    return Constraints(Glossary(tuple(Entry(source, tuple(target.split("|"))) for source, target in terms.items())))
 
 
 def stands(word: str, text: str) -> int:
@@ -79,10 +82,10 @@ def test_each_text_can_have_a_glossary_of_its_own(translator: Translator) -> Non
 
 
 def test_a_bias_is_not_an_order(translator: Translator) -> None:
-    demands = Demands(Glossary((Entry("dog", ("xylophone",)),)), bias=0.01)
+    demands = Constraints(Glossary((Entry("dog", ("xylophone",)),)), bias=0.01)
     (weak,) = translator.translate(["the dog"], demands=demands)
     assert [outcome.state for outcome in weak.candidates[0].outcomes] == ["missed"]
-    assert "the glossary's words for this are missing: dog" in weak.warnings
+    assert "the glossary's translation is missing: dog" in weak.warnings
 
 
 SPANS = [
@@ -116,7 +119,7 @@ def test_protected_spans_come_through_letter_by_letter(
     model = translating_model(tokenizer.vocab_size, context_length=160)
     translator = Translator(model, tokenizer, DecodingSettings(beam_size=2))
     made = sentences_with_spans(n)
-    demands = Demands(protection=Protection([r"#\d+#"]))
+    demands = Constraints(protection=Protection([r"#\d+#"]))
     translations = translator.translate([text for text, _ in made], demands=demands, max_new_tokens=40)
     for (text, spans), translation in zip(made, translations, strict=True):
         for span in spans:
@@ -131,7 +134,7 @@ def test_characters_that_a_model_cannot_write_are_put_in_afterwards(
     (outcome,) = translation.candidates[0].outcomes
     assert translation.text.count("`Ω`") == 1 and outcome.state == "inserted"
     assert translation.text[outcome.target_start : outcome.target_end] == "`Ω`"
-    assert any("put in after translating" in warning for warning in translation.warnings)
+    assert any("inserted after translation" in warning for warning in translation.warnings)
 
 
 def test_a_line_that_is_a_span_stays_as_it_is(translator: Translator) -> None:
@@ -185,18 +188,20 @@ def test_wished_words_come_as_they_are_written(translator: Translator) -> None:
 
 @pytest.mark.parametrize(("text", "found"), [("我看见了宝玉。", True), ("我用Python写", True), ("Pythons", False)])
 def test_a_wish_is_whole_between_letters_of_a_script_without_spaces(text: str, found: bool) -> None:
-    wish = Wish(0, 1, ("宝玉", "Python"), False, False)
+    wish = Constraint(0, 1, ("宝玉", "Python"), False, False)
     assert (first_place(text, wish, set()) is not None) is found
 
 
 def test_what_stands_inside_of_another_wish_or_a_longer_span_is_not_found_there() -> None:
-    york, new_york = Wish(0, 4, ("York",), False, True), Wish(9, 17, ("Neu York",), False, True)
+    york, new_york = Constraint(0, 4, ("York",), False, True), Constraint(9, 17, ("Neu York",), False, True)
     assert places_of("Neu York und nichts", [york, new_york]) == [None, (0, 8)]
     assert places_of("York und Neu York", [new_york, york]) == [(9, 17), (0, 4)]
-    one, eleven = Wish(0, 4, ("1 kg",), True, False), Wish(9, 14, ("11 kg",), True, False)
+    one, eleven = Constraint(0, 4, ("1 kg",), True, False), Constraint(9, 14, ("11 kg",), True, False)
     assert places_of("11 kg", [one, eleven]) == [None, (0, 5)]
-    assert places_of("AB-12 und nichts", [Wish(0, 4, ("AB-1",), True, False)]) == [None]
-    assert places_of("(%s) und <b>fett</b>", [Wish(0, 2, ("%s",), True, False), Wish(0, 3, ("<b>",), True, False)]) == [
+    assert places_of("AB-12 und nichts", [Constraint(0, 4, ("AB-1",), True, False)]) == [None]
+    assert places_of(
+        "(%s) und <b>fett</b>", [Constraint(0, 2, ("%s",), True, False), Constraint(0, 3, ("<b>",), True, False)]
+    ) == [
         (1, 3),
         (9, 12),
     ]

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from penwright.decoding import Entry, Glossary
 from penwright.errors import PenwrightError
+from penwright.translation.constraints.glossary import Entry, Glossary
 
 
 def read(tmp_path: Path, content: str | bytes) -> Glossary:
@@ -32,12 +32,12 @@ def test_a_file_gives_terms_forms_and_case_rules(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("dog\tHund\ncat Katze\n", 'line 2 has no tab between a term and its wished words: "cat Katze"'),
-        ("dog\t\n", "line 1 has an empty wished word"),
+        ("dog\tHund\ncat Katze\n", 'line 2 has no tab .*"cat Katze"'),
+        ("dog\t\n", "line 1 has an empty translation"),
         ("\tHund\n", "line 1 has an empty term"),
-        ("dog\tHund|\n", "line 1 has an empty wished word"),
-        ("dog\tHund\n\nDog\tKöter\n", 'line 3: "Dog" already stands in line 1 with other words'),
-        ("dog\tHund\tsometimes\n", "line 1: after the wished words comes a case rule, one of any, exact, follow"),
+        ("dog\tHund|\n", "line 1 has an empty translation"),
+        ("dog\tHund\n\nDog\tKöter\n", 'line 3: "Dog" is already in line 1'),
+        ("dog\tHund\tsometimes\n", "line 1: .*any, exact, follow"),
         ("dog\tHund\ncat\tKätzchen\n".encode("latin-1"), "line 2 is not UTF-8"),
         ("dog\tHund\n".encode("utf-16"), "line 1 is not UTF-8"),
     ],
@@ -74,8 +74,8 @@ def test_an_exact_term_goes_before_one_in_any_case() -> None:
 
 @pytest.mark.parametrize(("term", "wished"), [("dog", "hund"), ("Dog", "Hund"), ("DOG", "HUND")])
 def test_wished_words_can_follow_the_case(term: str, wished: str) -> None:
-    assert Entry("dog", ("hund",), "follow").wished(term) == (wished,)
-    assert Entry("dog", ("hund",)).wished(term) == ("hund",)
+    assert Entry("dog", ("hund",), "follow").required_forms(term) == (wished,)
+    assert Entry("dog", ("hund",)).required_forms(term) == ("hund",)
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penwright.decoding import BeamSettings, Hypothesis, Translating, beam_search
-from penwright.decoding.choosing.filters import NEVER
-from penwright.decoding.choosing.largest import MOST
-from penwright.decoding.obeying.guided import Guided, Standing
-from penwright.decoding.obeying.guides import Borders, Guide, Term
-from penwright.models import EncoderDecoder
-from penwright.tokenizers import Tokenizer, train_tokenizer
+from penwright.decoding.batches import TargetBatch
+from penwright.decoding.beam_search import beam_search
+from penwright.decoding.constraints.constrained_beams import BeamState, ConstrainedBeams
+from penwright.decoding.constraints.term_automaton import Borders, ConstraintAutomaton, RequiredTerm
+from penwright.decoding.hypotheses import BeamSettings, Hypothesis
+from penwright.decoding.sampling.filters import NEG_INF
+from penwright.decoding.sampling.topk import MAX_K
+from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.training import train_tokenizer
 
 START, END = 1, 2
 SOURCES = [[4, 5, 6, 2], [7, 2], [9, 8, 7, 6, 5, 4, 3, 2]]
@@ -29,14 +32,14 @@ class Anywhere(Borders):
         self.is_end, self.is_opening = [True] * vocab_size, [False] * vocab_size
 
 
-def word(*tokens: int, times: int = 1, bias: float = float("inf")) -> Term:
-    return Term((tokens,), (tokens,), (tokens,), times, bias)
+def word(*tokens: int, times: int = 1, bias: float = float("inf")) -> RequiredTerm:
+    return RequiredTerm((tokens,), (tokens,), (tokens,), times, bias)
 
 
 def search(
-    model: EncoderDecoder, guides: Sequence[Guide | None], limits: Sequence[int], beam: BeamSettings
+    model: EncoderDecoder, guides: Sequence[ConstraintAutomaton | None], limits: Sequence[int], beam: BeamSettings
 ) -> list[list[Hypothesis]]:
-    rows = Translating(model, SOURCES[: len(guides)], start_id=START, max_new_tokens=max(limits))
+    rows = TargetBatch(model, SOURCES[: len(guides)], start_id=START, max_new_tokens=max(limits))
     return beam_search(rows, limits, beam, end_id=END, guides=guides)
 
 
@@ -62,8 +65,8 @@ def spell(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
 @settings(max_examples=60)
 def test_a_guide_counts_a_word_as_often_as_it_stands_by_itself(text: str) -> None:
     tokenizer = train_tokenizer("characters", ["ab ,-("])
-    term = Term((spell(tokenizer, " ab"),), (spell(tokenizer, "ab"),), (spell(tokenizer, "ab"),), times=20)
-    guide = Guide([term], Borders(tokenizer))
+    term = RequiredTerm((spell(tokenizer, " ab"),), (spell(tokenizer, "ab"),), (spell(tokenizer, "ab"),), times=20)
+    guide = ConstraintAutomaton([term], Borders(tokenizer))
     stage = guide.start()
     for token in [*tokenizer.encode(text), tokenizer.end_id]:
         stage = guide.after(stage, token)
@@ -79,8 +82,8 @@ def test_a_beam_as_wide_as_the_search_finds_the_best_that_obeys(
 ) -> None:
     model, longest = translating_model(5, seed), 4
     source, letters = [3, 0, 2], [0, 1, 3, 4]
-    rows = Translating(model, [source], start_id=START, max_new_tokens=longest)
-    guide = Guide([word(3, 4)], Anywhere(5))
+    rows = TargetBatch(model, [source], start_id=START, max_new_tokens=longest)
+    guide = ConstraintAutomaton([word(3, 4)], Anywhere(5))
     beam = BeamSettings(beam_size=400, n_best=3, length_penalty=0.6)
     (found,) = beam_search(rows, [longest], beam, end_id=END, guides=[guide])
     ended = [tokens for n in range(longest) for tokens in product(letters, repeat=n) if count(tokens, (3, 4)) == 1]
@@ -102,18 +105,18 @@ def test_hard_terms_stand_once_even_in_a_small_beam(
     translating_model: Callable[..., EncoderDecoder], beam_size: int
 ) -> None:
     terms = [(11, 12, 13), (20,), (15, 16)]
-    guides = [Guide([word(*term) for term in terms], Anywhere()) for _ in SOURCES]
+    guides = [ConstraintAutomaton([word(*term) for term in terms], Anywhere()) for _ in SOURCES]
     found = search(translating_model(), guides, [12, 12, 14], BeamSettings(beam_size))
     for best, *_ in found:
         assert [count(best.tokens, term) for term in terms] == [1, 1, 1]
 
 
 def test_a_term_is_not_broken_off_when_there_is_no_time_to_begin_it_anew() -> None:
-    guide = Guide([word(3, 4, 5)], Anywhere())
+    guide = ConstraintAutomaton([word(3, 4, 5)], Anywhere())
     begun = guide.after(guide.after(guide.start(), 3), 4)
     for limit, offered in ((6, {5}), (8, {5, 7, 9})):  # three tokens are there, and three more and the end take seven
-        guided = Guided(guide, limit, [Standing(begun)] * 3)
-        before = [(0.0, 0.0), (NEVER, NEVER), (NEVER, NEVER)]
+        guided = ConstrainedBeams(guide, limit, [BeamState(begun)] * 3)
+        before = [(0.0, 0.0), (NEG_INF, NEG_INF), (NEG_INF, NEG_INF)]
         chosen = guided.choose(guided.candidates([[7, 9, 5]] * 3, 3), repeat(0.0), before, 3)
         assert {continuation.token for continuation in chosen} == offered
 
@@ -125,9 +128,9 @@ def test_a_term_is_whole_where_nothing_but_the_limit_ends_a_sentence(
     model, wished = translating_model(letters.vocab_size), (spell(letters, " ab"), spell(letters, "ab"))
     model.output.weight.data[letters.end_id] = 0
     model.output.weight.data[spell(letters, "e")[0]] *= 3  # so that the letter comes wherever it may
-    guide = Guide([Term(wished[:1], wished[1:], wished[1:])], borders)
+    guide = ConstraintAutomaton([RequiredTerm(wished[:1], wished[1:], wished[1:])], borders)
     for limit in range(5, 12):
-        rows = Translating(model, SOURCES[:1], start_id=START, max_new_tokens=limit)
+        rows = TargetBatch(model, SOURCES[:1], start_id=START, max_new_tokens=limit)
         beam = BeamSettings(beam_size)
         ((best, *_),) = beam_search(rows, [limit], beam, end_id=letters.end_id, guides=[guide])
         assert re.findall(r"\bab\b", letters.decode(best.tokens))
@@ -135,19 +138,19 @@ def test_a_term_is_whole_where_nothing_but_the_limit_ends_a_sentence(
 
 def test_a_term_may_be_asked_for_twice_and_in_any_form(translating_model: Callable[..., EncoderDecoder]) -> None:
     forms = ((11, 12), (13,))
-    guide = Guide([Term(forms, forms, forms, times=2)], Anywhere())
+    guide = ConstraintAutomaton([RequiredTerm(forms, forms, forms, times=2)], Anywhere())
     (best,) = search(translating_model(), [guide], [10], BeamSettings(4))[0]
     assert sum(count(best.tokens, form) for form in forms) == 2
 
 
-@pytest.mark.parametrize("beam_size", [4, MOST + 4])
+@pytest.mark.parametrize("beam_size", [4, MAX_K + 4])
 def test_unguided_rows_do_not_notice_guided_ones(
     translating_model: Callable[..., EncoderDecoder], beam_size: int
 ) -> None:
     model = translating_model().double()
     beam, limits = BeamSettings(beam_size, n_best=3), [10, 10, 12]
     plain = search(model, [None, None, None], limits, beam)
-    mixed = search(model, [None, Guide([word(11, 12)], Anywhere()), None], limits, beam)
+    mixed = search(model, [None, ConstraintAutomaton([word(11, 12)], Anywhere()), None], limits, beam)
     for one, other in ((plain[0], mixed[0]), (plain[2], mixed[2])):
         assert [h.tokens for h in one] == [h.tokens for h in other]
     assert plain[1] != mixed[1]
@@ -155,7 +158,7 @@ def test_unguided_rows_do_not_notice_guided_ones(
 
 def test_a_guided_row_is_the_same_alone_and_among_others(translating_model: Callable[..., EncoderDecoder]) -> None:
     model = translating_model().double()
-    guides = [Guide([word(11, 12), word(20 + n)], Anywhere()) for n in range(3)]
+    guides = [ConstraintAutomaton([word(11, 12), word(20 + n)], Anywhere()) for n in range(3)]
     together = search(model, guides, [10, 12, 11], BeamSettings(5))
     alone = search(model, guides[:1], [10], BeamSettings(5))
     assert [h.tokens for h in together[0]] == [h.tokens for h in alone[0]]
@@ -163,7 +166,9 @@ def test_a_guided_row_is_the_same_alone_and_among_others(translating_model: Call
 
 def test_log_probabilities_are_the_models_own_and_sum_up(translating_model: Callable[..., EncoderDecoder]) -> None:
     model = translating_model()
-    (best,) = search(model, [Guide([word(11, 12), word(14, bias=3.0)], Anywhere())], [10], BeamSettings(4))[0]
+    (best,) = search(
+        model, [ConstraintAutomaton([word(11, 12), word(14, bias=3.0)], Anywhere())], [10], BeamSettings(4)
+    )[0]
     ended = [END] if best.finish == "end" else []
     source, target = torch.tensor([SOURCES[0]]), torch.tensor([[START, *best.tokens, *ended]])
     with torch.inference_mode():
@@ -178,7 +183,7 @@ def test_a_bias_makes_a_term_likelier_without_forcing_it(translating_model: Call
 
     def n_written(bias: float) -> int:
         """Of six tokens, each asked for by itself."""
-        guides = [Guide([word(token, bias=bias)], Anywhere()) for token in range(10, 16)]
+        guides = [ConstraintAutomaton([word(token, bias=bias)], Anywhere()) for token in range(10, 16)]
         found = [search(model, [guide], [8], BeamSettings(4))[0][0].tokens for guide in guides]
         return sum(token in tokens for token, tokens in enumerate(found, start=10))
 
@@ -187,7 +192,11 @@ def test_a_bias_makes_a_term_likelier_without_forcing_it(translating_model: Call
 
 
 def test_a_target_begins_with_its_prefix(translating_model: Callable[..., EncoderDecoder]) -> None:
-    guides = [Guide([word(20)], Anywhere(), prefix=(9, 9, 17)), None, Guide([], Anywhere(), prefix=(5,))]
+    guides = [
+        ConstraintAutomaton([word(20)], Anywhere(), prefix=(9, 9, 17)),
+        None,
+        ConstraintAutomaton([], Anywhere(), prefix=(5,)),
+    ]
     found = search(translating_model(), guides, [10, 10, 10], BeamSettings(3))
     assert found[0][0].tokens[:3] == (9, 9, 17) and 20 in found[0][0].tokens
     assert found[2][0].tokens[:1] == (5,)
@@ -197,5 +206,5 @@ def test_a_word_that_must_not_come_does_not(translating_model: Callable[..., Enc
     model = translating_model()
     (plain,) = search(model, [None], [8], BeamSettings(4))[0]
     unwanted = plain.tokens[0]
-    (found,) = search(model, [Guide([word(unwanted, times=0)], Anywhere())], [8], BeamSettings(4))[0]
+    (found,) = search(model, [ConstraintAutomaton([word(unwanted, times=0)], Anywhere())], [8], BeamSettings(4))[0]
     assert unwanted not in found.tokens

@@ -2,8 +2,8 @@
 
 import pytest
 
-from penwright.decoding import Protection
 from penwright.errors import UsageError
+from penwright.translation.constraints.protection import Protection
 
 
 @pytest.mark.parametrize(

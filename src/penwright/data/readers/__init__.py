@@ -1,1 +1,1 @@
-"""Readers of file formats: each turns a file into rows or running text."""
+"""Readers for file formats. Each turns a file into rows or running text."""

@@ -1,47 +1,48 @@
-"""Pairs from files that hold translations: TMX, XLIFF, TBX, PO, WMT's test sets, and subtitles in two languages."""
+"""Sentence pairs from files of translations: TMX, XLIFF, TBX, PO, WMT test sets, and subtitles in two languages."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from penwright.data.files import SourceFile, read_markup
-from penwright.data.readers.extras import need
+from penwright.data.readers.extras import require_library
 from penwright.data.readers.formats import FORMATS
 from penwright.data.readers.markup import segments
 from penwright.data.readers.units import read_units
 from penwright.data.sources import Broken
 from penwright.errors import PenwrightError
 
-SAMPLE = 1000  # units that show which languages there are
+SAMPLE = 1000  # units from which the languages are detected
 Pairs = Iterator[tuple[str, str] | Broken]
 DAMAGED = Broken("damaged, or without text in any language")
 ONE_SIDED = Broken("without a translation")
 UNSURE = Broken("without a translation, or marked as fuzzy")
-ALONE = Broken("without a partner in the other file")
-ENOUGH = 0.5  # of the segments of two files that must belong together
+ALONE = Broken("without a counterpart in the other file")
+ENOUGH = 0.5  # share of the segments of two files that must match
 
 
 def holds_pairs(file: SourceFile) -> bool:
-    """Whether the file holds texts with their translations."""
+    """Return whether the file holds texts with their translations."""
     return bool(file.format) and FORMATS[file.format].kind == "pairs"
 
 
 def holds_segments(file: SourceFile) -> bool:
-    """Whether the file holds numbered or timed segments: subtitles, or one side of a test set."""
+    """Return whether the file holds numbered or timed segments: subtitles, or one side of a test set."""
     return bool(file.format) and FORMATS[file.format].kind == "segments"
 
 
 def bilingual_languages(file: SourceFile, source: str | None, target: str | None) -> tuple[str, str]:
-    """Return the names of the two sides to read: those asked for, else the most frequent, in their order there.
+    """Return the two languages to read: the requested ones, else the most frequent ones of the file.
 
-    Languages are told apart by region only if the file has no two others (pt-BR and pt-PT).
+    For a PO file they are `msgid` and `msgstr`. Regions (pt-BR, pt-PT) count as languages of their own only if they
+    are requested, or if the file has a single language. Raises PenwrightError if a language is missing.
     """
     if file.format == "po":
         return ("msgstr", "msgid") if source == "msgstr" or target == "msgid" else ("msgid", "msgstr")
     counts = Counter(language for texts in islice(read_units(file), SAMPLE) for language in texts)
-    if len(counts) < 2:  # the translations may begin late
+    if len(counts) < 2:  # the translations may start after the sample
         counts = Counter(language for texts in read_units(file) for language in texts)
-    asked = [None if name is None else _known(file, name, counts) for name in (source, target)]
+    asked = [None if name is None else _find_language(file, name, counts) for name in (source, target)]
     wide = Counter[str]()
     for language, n in counts.items():
         wide[_primary(language)] += n
@@ -49,27 +50,31 @@ def bilingual_languages(file: SourceFile, source: str | None, target: str | None
     others = (name for name in names if name not in asked and not any(_primary(each or "") == name for each in asked))
     first, second = (name or next(others, None) for name in asked)
     if first is None or second is None:
-        has = f"its only language is {names[0]}" if names else "no unit has text with a language"
-        raise PenwrightError(f"{file.path} is {FORMATS[file.format].what} that holds no translations: {has}")
+        has = f"its only language is {names[0]}" if names else "no unit has text with a declared language"
+        raise PenwrightError(f"{file.path} is {FORMATS[file.format].description} without translations: {has}")
     return first, second
 
 
 def bilingual_pairs(file: SourceFile, source: str, target: str) -> Pairs:
-    """Yield a pair for each unit. A language without a region (`de`) stands for all of its regions."""
+    """Yield one pair for each unit. A language without a region (`de`) stands for all its regions."""
     if file.format == "po":
         return _po_pairs(file, is_swapped=source == "msgstr")
     return (_pair(texts, source, target) for texts in read_units(file))
 
 
 def segment_pairs(first: SourceFile, second: SourceFile, encoding: str | None) -> Pairs:
-    """Yield segments of two files with the same document and number, or the same time."""
+    """Yield the pairs of segments with the same document and number, or the same time, in two files.
+
+    A segment of the first file without a counterpart is yielded as broken. Raises PenwrightError if fewer than half of
+    the segments match.
+    """
     sides = [dict(segments(each.format, read_markup(each.path, encoding))) for each in (first, second)]
     shared = sides[0].keys() & sides[1].keys()
     if len(shared) < ENOUGH * max(map(len, sides)):
         by = "document and number" if first.format == "sgm" else "time"
         raise PenwrightError(
-            f"{first.path} and {second.path} are not translations of each other: of {len(sides[0]):,} and "
-            f"{len(sides[1]):,} segments only {len(shared):,} have the same {by}"
+            f"{first.path} and {second.path} are not translations of each other: only {len(shared):,} of their "
+            f"{len(sides[0]):,} and {len(sides[1]):,} segments have the same {by}"
         )
     for key, text in sides[0].items():
         yield (text, sides[1][key]) if key in shared else ALONE
@@ -83,34 +88,37 @@ def _pair(texts: dict[str, str], source: str, target: str) -> tuple[str, str] | 
 
 
 def _side(texts: dict[str, str], name: str) -> str | None:
-    found = (text for language, text in texts.items() if language == name or language.startswith(f"{name}-"))
-    return next(found, None)
+    matches = (text for language, text in texts.items() if language == name or language.startswith(f"{name}-"))
+    return next(matches, None)
 
 
 def _primary(language: str) -> str:
-    """`en` of `en-us`."""
+    """Return the language without its region: `en` for `en-us`."""
     return language.split("-", maxsplit=1)[0]
 
 
-def _known(file: SourceFile, name: str, counts: Counter[str]) -> str:
-    """Return the language as it is told apart in the file: with its region only where there are several."""
+def _find_language(file: SourceFile, name: str, counts: Counter[str]) -> str:
+    """Return a requested language as the file names it, with its region only if the file has several.
+
+    Raises PenwrightError if the file does not have the language.
+    """
     name = name.lower().replace("_", "-")
     alike = [language for language in counts if _primary(language) == _primary(name)]
     if name in alike and len(alike) > 1:
         return name
     if not alike or (len(alike) > 1 and name != _primary(name)):
-        raise PenwrightError(f"{file.path} has no language '{name}'; it has: {_listed(list(counts))}")
+        raise PenwrightError(f"{file.path} has no language '{name}'. It has: {_list_languages(list(counts))}")
     return _primary(name)
 
 
-def _listed(languages: Sequence[str]) -> str:
-    """List languages without their regions, unless there are several of one."""
+def _list_languages(languages: Sequence[str]) -> str:
+    """List the languages, without their regions unless there are several of one language."""
     regions = Counter(map(_primary, languages))
     return ", ".join(each if regions[_primary(each)] > 1 else _primary(each) for each in languages) or "none"
 
 
 def _po_pairs(file: SourceFile, *, is_swapped: bool) -> Pairs:
-    need("polib", "PO files")
+    require_library("polib", "PO files")
     import polib  # noqa: PLC0415 - an extra
 
     try:

@@ -1,4 +1,4 @@
-"""A folder for each class: `imdb/pos` and `imdb/neg`, with a text in each file."""
+"""Class folders such as `imdb/pos` and `imdb/neg`: one folder per class, one text per file."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,45 +10,45 @@ from penwright.errors import PenwrightError
 SPLITS = {"train", "training", "test", "testing", "dev", "valid", "val", "validation", "eval"}
 UNLABELLED = ("unsup", "unlabeled", "unlabelled")
 TRAINING = ("train", "training")
-CLASSES = {  # what folders of classes are often called
+CLASSES = {  # common names of class folders
     *("pos", "neg", "neu", "positive", "negative", "neutral", "mixed", "good", "bad", "spam", "ham"),
     *("true", "false", "real", "fake", "yes", "no", "0", "1", "2", "3", "4", "5", "human", "machine", "ai"),
 }
 
 
 def class_folders(folder: str | Path) -> tuple[dict[str, list[Path]], str]:
-    """Return the files of text of each class by its name, and a remark on what is not read.
+    """Return the text files of each class by name, and a remark on what is not read.
 
-    Of a folder with `train` and `test`, only `train` is read. Raises PenwrightError if there are no two classes.
+    If the folder contains `train` and `test`, only `train` is read. Raises PenwrightError for fewer than two classes.
     """
     folder, remarks = Path(folder), []
-    inner = _folders(folder)
+    inner = _subfolders(folder)
     names = {each.name.lower() for each in inner}
     training = next((each for each in inner if each.name.lower() in TRAINING), None)
     if training and names <= SPLITS:
         others = [str(each) for each in inner if each != training]
         if others:
-            remarks.append(f"{', '.join(others)} not read; give it to --validation or `penwright evaluate`")
-        folder, inner = training, _folders(training)
+            remarks.append(f"{', '.join(others)} not read; pass it to --validation or `penwright evaluate`")
+        folder, inner = training, _subfolders(training)
     unlabelled = [each for each in inner if each.name.lower() in UNLABELLED]
     remarks += [f"{each} not read: it has no label" for each in unlabelled]
-    found = {each.name: _texts(each) for each in inner if each not in unlabelled}
+    found = {each.name: _text_files(each) for each in inner if each not in unlabelled}
     classes = {name: files for name, files in found.items() if files}
     if len(classes) < 2:
         raise PenwrightError(
-            f"{folder} has no folders of texts to tell apart ({', '.join(classes) or 'none'} found); put the texts of "
-            "each class into a folder with its name, or give a table with a text and a label in each row"
+            f"{folder} does not contain two class folders with texts (found: {', '.join(classes) or 'none'}). Put the "
+            "texts of each class into a folder with its name, or pass a table with a text and a label in each row"
         )
     apart = [file for file in folder.iterdir() if file.is_file() and not file.name.startswith(".")]
     if apart:
-        remarks.append(f"{folder}: {len(apart):,} files in no class's folder are not read")
+        remarks.append(f"{folder}: {len(apart):,} files outside the class folders are not read")
     return classes, "; ".join(remarks)
 
 
 def classes_in(folder: str | Path) -> tuple[list[str], bool]:
-    """Return the names of the folders in a folder that may be classes, and whether they are named as such.
+    """Return the subfolders that may be classes, and whether all have common names of classes.
 
-    There are none if the folder has texts of its own beside them.
+    The list is empty if text files stand next to the subfolders.
     """
     folder = Path(folder)
     try:
@@ -60,12 +60,12 @@ def classes_in(folder: str | Path) -> tuple[list[str], bool]:
 
 
 def class_rows(files: Sequence[tuple[str, SourceFile]]) -> Iterator[tuple[str, str]]:
-    """Yield the text of each file with its class."""
+    """Yield each file's text with its class."""
     return (("".join(file.blocks()).strip(), name) for name, file in files)
 
 
 def class_files(folder: str | Path, encoding: str | None) -> tuple[list[tuple[str, SourceFile]], str]:
-    """Examine the files of all classes. Those that cannot be read are left out and named in the remark."""
+    """Examine the files of all classes. Unreadable files are left out, and the remark names them."""
     classes, remark = class_folders(folder)
     files, remarks = [], [remark] if remark else []
     for name, paths in classes.items():
@@ -77,11 +77,11 @@ def class_files(folder: str | Path, encoding: str | None) -> tuple[list[tuple[st
     return files, "; ".join(remarks)
 
 
-def _folders(folder: Path) -> list[Path]:
-    above = {folder.resolve(), *folder.resolve().parents}  # to which a link may lead
+def _subfolders(folder: Path) -> list[Path]:
+    above = {folder.resolve(), *folder.resolve().parents}  # a link may lead up to these
     inner = (each for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
     return sorted(each for each in inner if each.resolve() not in above)
 
 
-def _texts(folder: Path) -> list[Path]:
+def _text_files(folder: Path) -> list[Path]:
     return sorted(file for file in visible_files(folder) if suffix_of(file) in TEXT_SUFFIXES)

@@ -1,4 +1,4 @@
-"""Delimited text: find the delimiter and the quoting of a file, then split it into rows of cells."""
+"""Delimited text (CSV, TSV and the like): its dialect is detected, then its lines are split into rows of cells."""
 
 import csv
 import re
@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from penwright.data.readers.header_row import is_known_header
 
 Cells = list[str]
-SEPARATOR_LINE = re.compile(r'"?sep=(..?)"?', re.IGNORECASE)  # the first line of some files that Excel wrote
+SEPARATOR_LINE = re.compile(r'"?sep=(..?)"?', re.IGNORECASE)  # the first line of some Excel exports
 DELIMITERS = ("\t", ";", "|", ",", "^", "~", "::", "||", "|||")
-STAND_IN = "\ue000"  # replaces a delimiter of several characters, which the csv module cannot split at
-MOST_LINES = 100_000  # of one row: a quote mark that is not closed by then is an ordinary character
-SWALLOWED = 4  # lines: that so many have the cells of a row each is no chance
+STAND_IN = "\ue000"  # replaces a multi-character delimiter, which the csv module does not support
+MOST_LINES = 100_000  # per row; a quote mark that is still open after these is an ordinary character
+SWALLOWED = 4  # lines in one quoted row; if each is a complete row by itself, the quote mark is a stray one
 LONGEST_CELL = 2**31 - 1
-FEW_FIT = 0.3  # of the rows, where the first one is a header
-TABBED = 0.95  # of the lines of a table that only its tabs show
-MANY_FIT = 0.6  # of the rows, where nothing else shows that there are columns
+FEW_FIT = 0.3  # share of rows that must fit if the first one is a header
+TABBED = 0.95  # share of lines with the same number of tabs, if nothing else suggests a table
+MANY_FIT = 0.6  # share of rows that must fit if there is no header
 BACKSLASH = re.compile(r'\\(["\\])|\\')
 COPY_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 COPY_CODES = {"n": "\n", "t": "\t", "r": "\r", "N": ""}
@@ -25,28 +25,28 @@ COPY_CODES = {"n": "\n", "t": "\t", "r": "\r", "N": ""}
 
 @dataclass(frozen=True)
 class Dialect:
-    """How the cells of a row are written. A delimiter of "" stands for a single column."""
+    """The delimiter, quote mark and escape character of a file. A delimiter of "" means a single column."""
 
     delimiter: str
     quote: str = ""
-    escape: str = ""  # a backslash before quote marks, or before delimiters where nothing is quoted
-    is_spaced: bool = False  # a space stands between a delimiter and a quote mark
+    escape: str = ""  # a backslash, before quote marks or, if nothing is quoted, before delimiters
+    has_space_after_delimiter: bool = False  # whether a space separates a delimiter from a quote mark
 
 
 @dataclass(frozen=True)
 class Fit:
-    """How well a dialect fits some lines."""
+    """The result of splitting some lines with a dialect."""
 
     dialect: Dialect
-    width: int  # cells of most rows
-    share: float  # of the rows that have this width or, if it is large, one close to it
-    proper: float  # share of the rows whose quote marks are all in place
+    width: int  # number of cells in most rows
+    share: float  # share of rows with this width; wide rows (10 cells or more) may differ slightly
+    proper: float  # share of rows with all quote marks in place
     first: Cells
 
     def rank(self, text: str) -> tuple[float, float, bool, int, float, int]:
-        """Return a sort key for fits with several delimiters, the best last."""
+        """Return a sort key that compares delimiters. The best fit sorts last."""
         mark = self.dialect.delimiter
-        n_prose = text.count(f"{mark} ") / text.count(mark)  # as punctuation stands
+        n_prose = text.count(f"{mark} ") / text.count(mark)  # a space follows punctuation
         known = self.is_named, len(mark), -round(n_prose, 1), -DELIMITERS.index(mark)
         return round(self.share, 3), round(self.proper, 1), *known
 
@@ -57,9 +57,9 @@ class Fit:
 
 
 def find_dialect(lines: Sequence[str], delimiter: str | None = None, *, is_cut: bool = False) -> Dialect:
-    """Return the dialect that splits these lines into the most even rows.
+    """Return the dialect that splits these lines into rows of the most equal width.
 
-    A `delimiter` that is given is taken if any line has it. `is_cut` says that the file goes on after these lines.
+    If a `delimiter` is given, only the quoting is detected. `is_cut` means that the file continues after these lines.
     """
     lines = [line for line in lines if line.strip()]
     marks = (
@@ -77,22 +77,22 @@ def find_dialect(lines: Sequence[str], delimiter: str | None = None, *, is_cut: 
 def read_cells(
     lines: Iterable[str], dialect: Dialect, width: int | None = None, *, is_cut: bool = False
 ) -> Iterator[Cells]:
-    """Yield the cells of each row. `width`, the number of columns, helps to mend rows with stray quote marks.
+    """Yield the cells of each row. The number of columns, `width`, helps to repair rows with stray quote marks.
 
-    If the lines are cut off, a row that does not end within them is left out.
+    `is_cut` means that the file continues after these lines: a row that does not end within them is dropped.
     """
     delimiter = dialect.delimiter
     if dialect.quote:
         return iter(_Quoted(lines, dialect, width, is_cut))
     if dialect.escape:
-        return _copied(lines, delimiter)
+        return _copy_rows(lines, delimiter)
     return (line.split(delimiter) for line in lines) if delimiter else ([line] for line in lines)
 
 
 def is_tabbed(lines: Sequence[str]) -> bool:
-    """Return whether tabs divide nearly all lines into the same number of cells, as in a table.
+    """Return whether tabs split nearly all lines into the same number of cells, as in a table.
 
-    Lines that begin or end with a tab are running text: at least two columns must be filled in most lines.
+    At least two columns must be filled in most lines, since running text may begin or end with tabs.
     """
     rows = [line.split("\t") for line in lines if line.strip()]
     widths = Counter(map(len, rows))
@@ -103,7 +103,10 @@ def is_tabbed(lines: Sequence[str]) -> bool:
 
 
 def _best_quoting(lines: Sequence[str], delimiter: str, is_cut: bool) -> Fit | None:
-    """The dialect with this delimiter that fits best. Doubtful quote marks belong to the text in a TSV file only."""
+    """Return the best fit with this delimiter; None if there are no rows.
+
+    In a TSV file, quote marks count as text unless a CSV writer clearly put them there. So do single quotes anywhere.
+    """
     plain = _fit(lines, Dialect(delimiter), is_cut)
     quoted = [fit for dialect in _quotings(lines, delimiter) if (fit := _fit(lines, dialect, is_cut))]
     best = max(quoted, key=lambda fit: (fit.share, fit.proper, fit.dialect.quote != ""), default=plain)
@@ -112,7 +115,7 @@ def _best_quoting(lines: Sequence[str], delimiter: str, is_cut: bool) -> Fit | N
     is_escaped = best.dialect.escape != "" and best.proper == 1
     is_doubtful = (delimiter == "\t" and not is_escaped) or best.dialect.quote == "'"
     if best.share == plain.share and is_doubtful:
-        return best if _are_written(lines, best.dialect) else plain
+        return best if _has_written_quotes(lines, best.dialect) else plain
     return best if best.share >= plain.share else plain
 
 
@@ -126,7 +129,7 @@ def _quotings(lines: Sequence[str], delimiter: str) -> Iterator[Dialect]:
         if '\\"' in text:
             yield replace(quoted, escape="\\")
         if f'{delimiter} "' in text:
-            yield replace(quoted, is_spaced=True)
+            yield replace(quoted, has_space_after_delimiter=True)
     if re.search(rf"(^|{re.escape(delimiter)})'", text, re.MULTILINE):
         yield Dialect(delimiter, "'")
 
@@ -146,8 +149,8 @@ def _fit(lines: Sequence[str], dialect: Dialect, is_cut: bool) -> Fit | None:
     return Fit(dialect, width, near / len(rows), proper, rows[0][0])
 
 
-def _are_written(lines: Sequence[str], dialect: Dialect) -> bool:
-    """Whether a CSV writer put the quote marks: all are in place, and some cannot belong to the text."""
+def _has_written_quotes(lines: Sequence[str], dialect: Dialect) -> bool:
+    """Return whether a CSV writer put the quote marks: all are in place, and they cannot all belong to the text."""
     if not dialect.quote:
         return True
     quote = dialect.quote
@@ -163,13 +166,13 @@ def _are_written(lines: Sequence[str], dialect: Dialect) -> bool:
     return everywhere or any(2 * quote in cell[1:-1] for cell in cells)
 
 
-def _copied(lines: Iterable[str], delimiter: str) -> Iterator[Cells]:
-    """Rows as PostgreSQL's COPY and MySQL write them: a backslash stands before special characters, \\N for nothing."""
+def _copy_rows(lines: Iterable[str], delimiter: str) -> Iterator[Cells]:
+    r"""Yield the rows of PostgreSQL's COPY and of MySQL, which escape special characters and write \N for NULL."""
     cell = re.compile(rf"(?:[^\\{delimiter}]|\\.)*", re.DOTALL)
     held = ""
     for line in lines:
         held += line
-        if (len(line) - len(line.rstrip("\\"))) % 2:  # the newline is part of the cell
+        if (len(line) - len(line.rstrip("\\"))) % 2:  # an escaped newline belongs to the cell
             held += "\n"
             continue
         if "\\" not in held:
@@ -188,25 +191,25 @@ def _copied(lines: Iterable[str], delimiter: str) -> Iterator[Cells]:
 
 
 class _Quoted:
-    """Rows with quoted cells.
+    """An iterable over rows with quoted cells.
 
-    The csv module reads each row strictly. If it cannot, or finds another number of cells than there are columns, the
-    first line is read by itself, with stray quote marks as ordinary characters. The lines after it are then read again.
+    The csv module parses each row strictly. If it fails, or does not find `width` cells, the first line is parsed by
+    itself, with stray quote marks as ordinary characters. The lines after it are then read again.
     """
 
     def __init__(self, lines: Iterable[str], dialect: Dialect, width: int | None, is_cut: bool) -> None:
         csv.field_size_limit(LONGEST_CELL)
-        self.is_proper = True  # the row that was read last: all its quote marks are in place
+        self.is_proper = True  # whether all quote marks of the last row were in place
         self._dialect, self._width, self._is_cut = dialect, width, is_cut
         self._mark = dialect.delimiter if len(dialect.delimiter) == 1 else STAND_IN
         self._is_replaced = len(dialect.delimiter) > 1
         self._lines = (
             (line.replace(dialect.delimiter, STAND_IN) for line in lines) if self._is_replaced else iter(lines)
         )
-        self._is_over = False  # all lines have been read, perhaps to be read again
-        self._ahead: Cells = []  # lines to read again, the next one last
-        self._taken: Cells = []  # lines of the row that is being read
-        self._patterns = [re.compile(pattern, re.DOTALL) for pattern in _lenient(self._mark, dialect)]
+        self._is_over = False  # whether all lines have been read once
+        self._ahead: Cells = []  # lines to read again, in reverse order
+        self._taken: Cells = []  # lines of the current row
+        self._patterns = [re.compile(pattern, re.DOTALL) for pattern in _lenient_patterns(self._mark, dialect)]
 
     def __iter__(self) -> Iterator[Cells]:
         taken, width, rows = self._taken, self._width, self._strict_rows()
@@ -235,7 +238,7 @@ class _Quoted:
                 self._is_over = True
                 return
             taken.append(line)
-            if is_escaped and "\\" in line:  # a backslash before another character is an ordinary one
+            if is_escaped and "\\" in line:  # before any other character, a backslash is literal
                 line = BACKSLASH.sub(lambda found: found[0] if found[1] else "\\\\", line)
             yield f"{line}\n"
 
@@ -245,12 +248,15 @@ class _Quoted:
             delimiter=self._mark,
             quotechar=self._dialect.quote,
             escapechar=self._dialect.escape or None,
-            skipinitialspace=self._dialect.is_spaced,
+            skipinitialspace=self._dialect.has_space_after_delimiter,
             strict=True,
         )
 
     def _settle(self, cells: Cells | None) -> tuple[Cells, bool]:
-        """The cells of the row that begins with the lines just taken, given those that the csv module finds."""
+        """Return the cells of a doubtful row, and whether its quote marks are in place.
+
+        `cells` is what the csv module found in the taken lines; None if it failed.
+        """
         first, *others = self._taken
         mended = self._mend(first)
         if cells is not None and (mended is None or (others and not self._swallows(cells))):
@@ -259,7 +265,7 @@ class _Quoted:
         return mended or first.split(self._mark), False
 
     def _swallows(self, cells: Cells) -> bool:
-        """Whether the lines just taken for one row are rather rows themselves, the first with a stray quote mark."""
+        """Return whether the lines taken for one row are separate rows, the first with a stray quote mark."""
         if self._width is None:
             return False
         if len(cells) != self._width:
@@ -267,13 +273,13 @@ class _Quoted:
         return len(self._taken) >= SWALLOWED and all(self._mend(line) for line in self._taken)
 
     def _mend(self, line: str) -> Cells | None:
-        """The cells of a line by itself, stray quote marks kept; None if there are too few or too many."""
+        """Split one line by itself, keeping stray quote marks; return None if the number of cells is wrong."""
         doubled, quote = self._dialect.quote * 2, self._dialect.quote
         for pattern in self._patterns:
             cells, place = [], 0
             while place <= len(line):
                 found = pattern.match(line, place)
-                assert found is not None  # its last alternative fits anything
+                assert found is not None  # its last alternative matches anything
                 cells.append(found[2] if found[1] is None else self._unescape(found[1].replace(doubled, quote)))
                 place = found.end() + 1
             if self._width in (None, len(cells)):
@@ -285,10 +291,10 @@ class _Quoted:
         return re.sub(r'\\(["\\])', r"\1", cell) if self._dialect.escape else cell
 
 
-def _lenient(mark: str, dialect: Dialect) -> list[str]:
-    """Patterns for a cell with stray quote marks: quoted, doubled marks or not, else without quotes."""
+def _lenient_patterns(mark: str, dialect: Dialect) -> list[str]:
+    """Return patterns for a cell with stray quote marks: quoted, with or without doubled marks, or unquoted."""
     quote, mark = re.escape(dialect.quote), re.escape(mark)
-    space, escaped = " ?" if dialect.is_spaced else "", r"\\.|" if dialect.escape else ""
+    space, escaped = " ?" if dialect.has_space_after_delimiter else "", r"\\.|" if dialect.escape else ""
     other = rf"{mark}(?!{space}{quote})"  # a delimiter before a quote mark ends the cell
     inside = [
         rf"(?>{escaped}{quote}{quote}|[^{quote}{mark}]|{other}|{quote}(?!{mark}|$))*?",

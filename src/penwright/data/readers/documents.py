@@ -1,4 +1,4 @@
-"""Extract the text of documents: each format by its reader, in pieces, a paragraph a line."""
+"""Text extraction from documents: one reader for each format, one line for each paragraph."""
 
 from collections.abc import Callable, Iterable, Iterator
 from io import BufferedIOBase
@@ -11,7 +11,7 @@ from penwright.data.readers.pdf import pdf_lines
 from penwright.data.readers.spreadsheets import sheet_lines
 from penwright.errors import PenwrightError
 
-MOST_MARKUP = 256 << 20  # characters of a page or RTF document, which are read at once
+MOST_MARKUP = 256 << 20  # characters; web pages and RTF documents are read at once
 FROM_BYTES: dict[str, Callable[[BufferedIOBase, str], Iterator[str]]] = {
     "docx": docx_lines,
     "odt": odt_lines,
@@ -24,7 +24,7 @@ FROM_TEXT: dict[str, Callable[[str], list[str]]] = {"html": html_lines, "rtf": r
 def document_lines(
     kind: Format, name: str, open_file: Callable[[], BufferedIOBase], blocks: Iterable[str]
 ) -> Iterator[str]:
-    """Yield the lines of a document. `open_file` opens its bytes, and `blocks` are its decoded text."""
+    """Yield the lines of a document. `open_file` opens its bytes; `blocks` is its decoded text."""
     if kind.name in FROM_BYTES:
         with open_file() as file:
             yield from FROM_BYTES[kind.name](file, name)
@@ -42,5 +42,5 @@ def _bounded(blocks: Iterable[str], name: str) -> Iterator[str]:
     for block in blocks:
         size += len(block)
         if size > MOST_MARKUP:
-            raise PenwrightError(f"{name} holds more than {MOST_MARKUP >> 20} million characters of markup; split it")
+            raise PenwrightError(f"{name} has more than {MOST_MARKUP >> 20} million characters of markup. Split it")
         yield block

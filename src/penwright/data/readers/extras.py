@@ -1,4 +1,4 @@
-"""Libraries that read documents: the extra `documents`."""
+"""Checks for the libraries that read documents (the extra `documents`)."""
 
 from importlib.util import find_spec
 
@@ -6,10 +6,10 @@ from penwright.errors import PenwrightError
 
 
 class MissingLibrary(PenwrightError):
-    """A library is not installed without which a file cannot be read."""
+    """Error for a file whose library is not installed."""
 
 
-def need(library: str, what: str) -> None:
-    """Raise MissingLibrary, with the command that installs it, unless this library is there to read `what`."""
+def require_library(library: str, what: str) -> None:
+    """Raise MissingLibrary, with the install command, unless the library that reads `description` is installed."""
     if find_spec(library) is None:
-        raise MissingLibrary(f"{what} are read with {library}: pip install 'penwright[documents]'")
+        raise MissingLibrary(f"{what} need the library {library}. Install it: pip install 'penwright[documents]'")

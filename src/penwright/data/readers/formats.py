@@ -1,4 +1,4 @@
-"""Which format a file is in, by its content first and by its name where the content does not tell."""
+"""Detection of file formats: by the content, or by the file name if the content is not distinctive."""
 
 import re
 import zipfile
@@ -8,23 +8,23 @@ from io import BufferedIOBase
 from pathlib import PurePath
 from typing import Literal
 
-HEAD = 1 << 16  # bytes from which a format is told
+HEAD = 1 << 16  # bytes from which the format is detected
 PACKED = b"PK\x03\x04"
 OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
 
 @dataclass(frozen=True)
 class Format:
-    """A format that is not plain text, and what is done with it."""
+    """A file format, and how it is read."""
 
     name: str
-    what: str  # in words, with its article
+    description: str  # description with its article
     kind: Literal["plain", "document", "markup", "segments", "pairs", "sheet", "archive", "other"]
-    remedy: str = ""  # for "other"
+    remedy: str = ""  # what the user can do about an unsupported file (kind "other")
 
     @property
     def is_decoded(self) -> bool:
-        """Whether its text is read as it stands in the file, in the encoding of the file."""
+        """Whether the text is taken from the file as it is, decoded with the file's encoding."""
         return self.kind in ("plain", "pairs")
 
 
@@ -55,20 +55,20 @@ FORMATS = {
         Format("ods", "an OpenDocument spreadsheet", "sheet"),
         Format("zip", "a .zip archive", "archive"),
         _other("pptx", "a presentation", "save it as PDF or as text"),
-        _other("tar", "a .tar archive", "unpack it (tar xf) and give the folder"),
-        _other("lfs", "a Git LFS pointer and not the file itself", "run git lfs pull to get the file"),
-        _other("annex", "a git-annex pointer and not the file itself", "run git annex get to get the file"),
+        _other("tar", "a .tar archive", "unpack it (tar xf) and pass the folder"),
+        _other("lfs", "a Git LFS pointer, not the file itself", "run git lfs pull to get the file"),
+        _other("annex", "a git-annex pointer, not the file itself", "run git annex get to get the file"),
         _other(
             "error page",
-            "a web page (HTML) under another name, often the error page of a download that failed",
-            "fetch the file again; if you mean the page, rename it to .html",
+            "a web page (HTML) under another name, often the error page of a failed download",
+            "download the file again; if you want the page itself, rename it to .html",
         ),
         _other(
             "ole",
             "an old Office document, or one protected by a password",
             "save it without a password as .docx, .xlsx or .txt",
         ),
-        _other("xml", "XML of a kind that is not read", "save its text as a .txt file"),
+        _other("xml", "XML of an unsupported kind", "save its text as a .txt file"),
     )
 }
 ROOTS = {
@@ -94,7 +94,7 @@ BY_SUFFIX = {
     ".srt": "srt",
     ".vtt": "vtt",
 }
-COMMENTS = r"(?>(?:\s|<!--(?>.*?-->)|<\?(?>.*?\?>))*)"  # and processing instructions, among them the XML declaration
+COMMENTS = r"(?>(?:\s|<!--(?>.*?-->)|<\?(?>.*?\?>))*)"  # and processing instructions, such as the XML declaration
 ROOT = re.compile(
     rf"\A{COMMENTS}(?P<doctype><!DOCTYPE\s[^>\[]*(?:\[(?>.*?\]\s*>))?>?)?{COMMENTS}<(?:\w+:)?(?P<root>[\w-]+)(?=[\s/>])",
     re.DOTALL | re.IGNORECASE,
@@ -122,10 +122,10 @@ MIME_TYPES = {
 }
 
 
-def format_of(name: str, head: bytes, text: str, open_file: Callable[[], BufferedIOBase]) -> Format | None:
-    """Return the format of a file; None for plain text and for what is not known.
+def detect_format(name: str, head: bytes, text: str, open_file: Callable[[], BufferedIOBase]) -> Format | None:
+    """Return the format of a file, or None for plain text and unknown formats.
 
-    `head` is the beginning of its unpacked bytes, `text` the same decoded, `open_file` opens all of them.
+    `head` is the beginning of the unpacked bytes, and `text` is the same, decoded. `open_file` opens the whole file.
     """
     suffix = PurePath(name.lower().removesuffix(".gz")).suffix
     found = _by_bytes(head, open_file, suffix) or _by_text(text.lstrip("\ufeff").replace("\r\n", "\n"), suffix)
@@ -147,7 +147,10 @@ def _by_bytes(head: bytes, open_file: Callable[[], BufferedIOBase], suffix: str)
 
 
 def _packed_format(open_file: Callable[[], BufferedIOBase], suffix: str) -> str:
-    """Tell office documents and books from other .zip archives; a damaged one is what its name says."""
+    """Return the format of a file in zip format: an office document, a book, or a plain archive.
+
+    The suffix decides if the archive is damaged.
+    """
     try:
         with open_file() as file, zipfile.ZipFile(file) as opened:
             names = set(opened.namelist())

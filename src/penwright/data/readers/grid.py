@@ -1,4 +1,4 @@
-"""A table whose rows are lists of cells: delimited text, or a sheet of a spreadsheet."""
+"""Tables whose rows are lists of cells: delimited text, and sheets of spreadsheets."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -13,39 +13,41 @@ from penwright.data.sources import Broken
 
 Row = tuple[str, ...]
 ReadCells = Callable[[], Iterator[list[str]]]
-SAMPLE = 1000  # rows that show what the columns are
-FEW = 20  # rows that are too few for a sample
-COMMON = 0.05  # share of the rows from which on a width is usual, not a mistake ...
-SOME = 3  # ... and the number of such rows
+SAMPLE = 1000  # rows from which the layout is detected
+FEW = 20  # with fewer rows, a sample is too small
+COMMON = 0.05  # minimum share of rows that makes a width usual rather than a mistake
+SOME = 3  # minimum number of rows that makes a width usual
 TOO_FEW = Broken("too few fields")
-TOO_MANY = Broken("too many fields (is there a delimiter in a text without quotes?)")
-REPEATED = Broken("the header repeated")
+TOO_MANY = Broken("too many fields (possibly a delimiter in a text without quotes)")
+REPEATED = Broken("a repeated header")
 BEFORE = Broken("before the header")
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A table of rows of cells. Its columns are named by its header, else by numbers from 1."""
+    """A table whose rows are lists of cells. Its columns are named by the header, or numbered from 1."""
 
     file: SourceFile
     read: ReadCells
     columns: tuple[str, ...]
     header: tuple[str, ...] | None = None
     n_before: int = 0  # rows before the header
-    fewest: int = 1  # cells of a row: a shorter one is broken, others may lack empty cells at the end
+    fewest: int = 1  # cells: a row with fewer is broken, others may lack empty cells at the end
     unit: str = "row"
     n_skipped: int = 0  # lines before the first row
 
     @property
     def name(self) -> str:
+        """The path of the file."""
         return self.file.path
 
     @property
     def files(self) -> tuple[SourceFile, ...]:
+        """The file, as a tuple of one."""
         return (self.file,)
 
     def rows(self, columns: Sequence[int]) -> Iterator[Row | Broken]:
-        """Yield the cells of these columns, counted from 0, of every row."""
+        """Yield the given columns (counted from 0) of every row, or why the row is broken."""
         wanted, needed = _picker(columns), max(columns) + 1
         fewest, most = self.fewest, len(self.columns)
         blank, filler = ("",) * len(columns), [""] * most
@@ -71,7 +73,7 @@ class Grid:
                 yield TOO_MANY if any(cells[most:]) else wanted(cells)
 
     def place(self, row: int) -> str:
-        """Say where the row with this number, from 0, stands."""
+        """Return the location of a row (counted from 0) in words, for messages."""
         after = self.header is not None and row >= self.n_before
         return f"{self.name} {self.unit} {row + 1 + after + self.n_skipped:,}"
 
@@ -80,10 +82,13 @@ class Grid:
 
 
 def delimited_grid(file: SourceFile, delimiter: str | None, names: Sequence[str] = ()) -> Grid:
-    """Find the dialect and the header of delimited text. A `delimiter` that is given is taken if the file has it."""
-    dialect, sample, n_skipped = _find_dialect(file, delimiter, SAMPLE)
-    if len(sample) < FEW and file.n_lines > SAMPLE:  # of rows with very many lines
-        dialect, sample, n_skipped = _find_dialect(file, delimiter, MOST_LINES)
+    """Open delimited text as a table, detecting its dialect and header.
+
+    A given `delimiter` is used unless the first line names another one (`sep=;`).
+    """
+    dialect, sample, n_skipped = _detect_dialect(file, delimiter, SAMPLE)
+    if len(sample) < FEW and file.n_lines > SAMPLE:  # rows span very many lines
+        dialect, sample, n_skipped = _detect_dialect(file, delimiter, MOST_LINES)
     columns, header, n_before, fewest = _layout(sample, names, strays=dialect.delimiter == "\t")
 
     def read() -> Iterator[list[str]]:
@@ -93,18 +98,18 @@ def delimited_grid(file: SourceFile, delimiter: str | None, names: Sequence[str]
     return Grid(file, read, columns, header, n_before, fewest, unit, n_skipped)
 
 
-def _find_dialect(file: SourceFile, delimiter: str | None, n: int) -> tuple[Dialect, list[list[str]], int]:
-    """The dialect of the first `n` lines, their rows, and the number of lines before the first row."""
+def _detect_dialect(file: SourceFile, delimiter: str | None, n: int) -> tuple[Dialect, list[list[str]], int]:
+    """Return the dialect of the first `n` lines, their rows, and the number of lines before the first row."""
     lines, n_skipped = file.first_lines(n), 0
     is_cut = len(lines) < file.n_lines
-    if lines and (told := SEPARATOR_LINE.fullmatch(lines[0].strip())):
-        lines, n_skipped, delimiter = lines[1:], 1, told[1]
+    if lines and (separator := SEPARATOR_LINE.fullmatch(lines[0].strip())):
+        lines, n_skipped, delimiter = lines[1:], 1, separator[1]
     dialect = find_dialect(lines, delimiter, is_cut=is_cut)
     return dialect, list(read_cells(lines, dialect, is_cut=is_cut)), n_skipped
 
 
 def sheet_grid(file: SourceFile, read: ReadCells, names: Sequence[str] = ()) -> Grid:
-    """Find the header of a table that `read` yields row by row."""
+    """Open a sheet as a table, detecting its header. `read` yields the rows."""
     columns, header, n_before, fewest = _layout(list(islice(read(), SAMPLE)), names, strays=True)
     return Grid(file, read, columns, header, n_before, fewest)
 
@@ -112,9 +117,9 @@ def sheet_grid(file: SourceFile, read: ReadCells, names: Sequence[str] = ()) -> 
 def _layout(
     sample: Sequence[Sequence[str]], names: Sequence[str], *, strays: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...] | None, int, int]:
-    """The names of the columns, the header, the number of rows before it, and the fewest cells of a whole row.
+    """Return the column names, the header, the number of rows before it, and the fewest cells of a complete row.
 
-    `strays` says that a row which is wider than usual has further columns, rather than a delimiter inside a text.
+    `strays` means that a row wider than usual has extra columns. Otherwise, its texts contain an unquoted delimiter.
     """
     widths = Counter(len(row) for row in sample if any(map(str.strip, row)))
     if not widths:
@@ -135,20 +140,20 @@ def _layout(
 
 
 def _are_row_names(values: Sequence[str]) -> bool:
-    """Whether a first column without a name numbers or names the rows, as R writes it."""
+    """Return whether an unnamed first column numbers or names the rows, as in files written by R."""
     return len(values) > 1 and len(set(values)) == len(values)
 
 
 def _unique(titles: Sequence[str]) -> tuple[str, ...]:
-    """The names of columns: their numbers where there is none, and ".1" after one that occurs before."""
-    found: dict[str, None] = {}
+    """Return unique column names: the number for an unnamed column, and a suffix (".1") for a repeated name."""
+    taken: dict[str, None] = {}
     for number, title in enumerate(titles, 1):
         name, again = title or str(number), 0
-        while name in found:
+        while name in taken:
             again += 1
             name = f"{title or number}.{again}"
-        found[name] = None
-    return tuple(found)
+        taken[name] = None
+    return tuple(taken)
 
 
 def _picker(columns: Sequence[int]) -> Callable[[Sequence[str]], Row]:

@@ -1,4 +1,4 @@
-"""Decide whether a table begins with a header row, by the names in it and by what stands below."""
+"""Detection of header rows, from the names in a row and from the rows below it."""
 
 import re
 from collections.abc import Sequence
@@ -7,12 +7,12 @@ from penwright.data.headers import HEADER_NAMES, TELLING_NAMES
 
 Cells = Sequence[str]
 LONGEST_KNOWN = 30  # characters of a common name
-LONGEST_NAME = 100  # characters, since surveys have whole questions as names
-MOST_BEFORE = 20  # rows before a header: titles and comments
-ENOUGH = 3  # rows that show how long the texts of a column are
-LONG = 20  # characters of a text
-REPEATS = 0.05  # of the rows may repeat the header
-ALIKE = 0.9  # of the values of a column that are numbers, for example
+LONGEST_NAME = 100  # characters; surveys use whole questions as column names
+MOST_BEFORE = 20  # rows that may precede a header: titles and comments
+ENOUGH = 3  # values needed to judge the length of a column's texts
+LONG = 20  # characters; shorter values are not texts
+REPEATS = 0.05  # share of rows that may repeat the header
+ALIKE = 0.9  # share of values that must be of one kind, such as numbers
 KINDS = {
     "number": re.compile(r"[-+]?[$€£]?\d[\d.,\s]*%?|[-+]?\d*\.?\d+(e[-+]?\d+)?|nan", re.IGNORECASE),
     "time": re.compile(r"\d{1,4}[-/.:]\d{1,2}([-/.:]\d{1,4})?([T ,]+\d{1,2}:\d{2}.*)?"),
@@ -21,31 +21,31 @@ KINDS = {
 
 
 def find_header(rows: Sequence[Cells], width: int, names: Sequence[str] = ()) -> int | None:
-    """Return the place of the header among the first rows of a table that is `width` cells wide, or None.
+    """Return the index of the header among the first rows of a table with `width` columns, or None.
 
-    A row with one of `names` is a header.
+    A row that contains one of `names` is a header.
     """
-    found = None
+    header = None
     for place, row in enumerate(rows[:MOST_BEFORE]):
         cells = [cell.strip() for cell in row]
         n_filled = sum(map(bool, cells))
         if any(cell in names for cell in cells if cell):
             return place
         if not n_filled or len(cells) < max(2, width - 1) <= width or (n_filled == 1 and width > 2):
-            continue  # a title, or a comment
-        if found is not None and list(row) == list(rows[found]):
-            return found
+            continue  # a title or a comment
+        if header is not None and list(row) == list(rows[header]):
+            return header
         if is_header(cells, rows[place + 1 :]):
-            found = place  # unless the next row is a header too, below a title
+            header = place  # unless this is a title, and the next row the header
             if is_known_header(cells):
-                return found
+                return header
         elif n_filled > 1:
-            return found
-    return found
+            return header
+    return header
 
 
 def is_known_header(cells: Cells) -> bool:
-    """Return whether the names are all common ones, or one of them tells what its column is for."""
+    """Return whether all names are common ones, or one of them reveals the purpose of its column."""
     names = [cell.strip().strip("\ufeff").lower().replace(" ", "_") for cell in cells]
     names = [name for name in names if name]
     if not names or max(map(len, names)) > LONGEST_KNOWN:
@@ -56,7 +56,7 @@ def is_known_header(cells: Cells) -> bool:
 
 
 def is_header(cells: Cells, below: Sequence[Cells]) -> bool:
-    """Return whether these cells are names of columns rather than values as in the rows below."""
+    """Return whether these cells are column names, rather than values like the ones below them."""
     if is_known_header(cells):
         return True
     if max(map(len, cells)) > LONGEST_NAME:
@@ -75,7 +75,7 @@ def is_header(cells: Cells, below: Sequence[Cells]) -> bool:
 
 
 def _vote(name: str, values: Sequence[str], n_rows: int) -> int | None:
-    """How much a column speaks for a name above it; None if the name is a value like the others."""
+    """Return how strongly a column suggests that `name` is its header; None if `name` is a value like the others."""
     if not values:
         return 0
     kind, different = _kind_of(values), set(values)
@@ -88,6 +88,7 @@ def _vote(name: str, values: Sequence[str], n_rows: int) -> int | None:
 
 
 def _vote_of_texts(name: str, values: Sequence[str]) -> int:
+    """Return the vote of a column of texts: a header is much shorter than nearly all of them."""
     shortest = sorted(map(len, values))[len(values) // 20]
     if shortest < LONG:
         return 0

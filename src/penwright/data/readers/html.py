@@ -1,4 +1,4 @@
-"""Text of web pages: their paragraphs, headings and lists, one a line, without menus and programs."""
+"""Text of web pages: paragraphs, headings and list items, one per line, without menus and scripts."""
 
 import re
 from codecs import getincrementaldecoder
@@ -10,7 +10,7 @@ from penwright.data.encoding import first_guess, known_encoding
 
 DROPPED = {
     *("script", "style", "noscript", "template", "nav", "svg", "math", "iframe", "object", "button", "select", "form"),
-    *("rt", "rp", "title"),  # how characters are spoken; the name of a window
+    *("rt", "rp", "title"),  # ruby annotations; the title of the window
 }
 BLOCKS = {
     *(
@@ -53,7 +53,7 @@ DECLARED = re.compile(
 
 
 def html_lines(text: str) -> list[str]:
-    """Return the text of a page: a line for each paragraph, heading, item or cell."""
+    """Return the text of a page: one line for each paragraph, heading, list item or table cell."""
     page = _Page()
     page.feed(text)
     page.close()
@@ -62,38 +62,38 @@ def html_lines(text: str) -> list[str]:
 
 
 def declared_encoding(head: bytes) -> str | None:
-    """Return the encoding that the beginning of a page, of XML or of a PO file names, if it can be that."""
-    found = DECLARED.search(head[:4096])
-    name = known_encoding(found[1].decode("ascii", "replace")) if found else None
-    if name is None or name.startswith(("utf-16", "utf-32")):  # whose bytes would have told it
+    """Return the encoding that a page, XML file or PO file declares at its start; None if it cannot be right."""
+    declaration = DECLARED.search(head[:4096])
+    name = known_encoding(declaration[1].decode("ascii", "replace")) if declaration else None
+    if name is None or name.startswith(("utf-16", "utf-32")):  # impossible: the declaration is in ASCII
         return None
     with suppress(UnicodeDecodeError):
         if not head.isascii() and getincrementaldecoder("utf-8")().decode(head):
-            return "utf-8"  # whatever it says
+            return "utf-8"  # whatever it declares
     return name
 
 
-def decoded_markup(content: bytes) -> str:
-    """Decode a page by its mark, by the encoding that it names, or as UTF-8."""
+def decode_markup(content: bytes) -> str:
+    """Decode a page by its byte order mark, by its declared encoding, or as UTF-8."""
     guess = first_guess(content[:4096])
     encoding = guess if guess != "utf-8" else declared_encoding(content[: 1 << 16]) or guess
     return content.decode(encoding, "replace").removeprefix("\ufeff")
 
 
 class _Page(HTMLParser):
-    """Collects the lines of a page."""
+    """A parser that collects the lines of a page."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
         self.lines: list[str] = []
         self.line: list[str] = []
-        self.dropped: list[str] = []  # elements that are left out and that stand around here
+        self.dropped: list[str] = []  # the open elements whose text is left out
         self.n_pre = 0
 
     def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
-        """Begin a line where the element is a block."""
-        if self.dropped and tag in ("rb", "rt", "rp") and self.dropped[-1] in ("rt", "rp"):  # which need no end
-            self.dropped.pop()
+        """Begin a new line if the element is a block."""
+        if self.dropped and tag in ("rb", "rt", "rp") and self.dropped[-1] in ("rt", "rp"):
+            self.dropped.pop()  # the end tags of rt and rp are optional
         if tag in DROPPED:
             self.dropped.append(tag)
         elif tag in BLOCKS and not self.dropped:
@@ -101,12 +101,12 @@ class _Page(HTMLParser):
             self.n_pre += tag == "pre"
 
     def handle_startendtag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
-        """End a line at <br/>; `<script/>` of XHTML holds nothing."""
+        """End the line at a self-closing block such as `<br/>`. XHTML's `<script/>` has no content to leave out."""
         if tag in BLOCKS and not self.dropped:
             self.end_line()
 
     def handle_endtag(self, tag: str) -> None:
-        """End a line where the element is a block."""
+        """End the line if the element is a block."""
         if tag == "ruby" and self.dropped and self.dropped[-1] in ("rt", "rp"):
             self.dropped.pop()
         if tag in DROPPED and tag in self.dropped:
@@ -117,12 +117,12 @@ class _Page(HTMLParser):
             self.n_pre -= tag == "pre" and self.n_pre > 0
 
     def handle_data(self, data: str) -> None:
-        """Add text to the line."""
+        """Add text to the current line."""
         if not self.dropped:
             self.line.append(data)
 
     def end_line(self) -> None:
-        """Keep the line so far, unless it is blank; preformatted text has several."""
+        """Keep the current line unless it is blank. Preformatted text may consist of several lines."""
         text = "".join(self.line)
         parts = [part.rstrip() for part in text.split("\n")] if self.n_pre else [" ".join(text.split())]
         self.lines += [part for part in parts if part.strip()]

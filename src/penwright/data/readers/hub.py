@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub, or folders in its formats, as tables; needs the extra `hub`."""
+"""Data sets from the Hugging Face Hub, or folders in its formats, as tables. Needs the extra `hub`."""
 
 import hashlib
 import json
@@ -17,19 +17,25 @@ from penwright.errors import PenwrightError
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
-ROWS = 1000  # read at a time
+ROWS = 1000  # rows per batch
 
 
 def is_hub(path: str | Path) -> bool:
-    """Whether this names a data set: `hub:name`, `hub:user/name/config`, `hub:/a/folder`, each perhaps with @split."""
+    """Return whether the path names a data set.
+
+    Its forms are `hub:name`, `hub:user/name/config` and `hub:/a/folder`, each with an optional `@split`.
+    """
     return str(path).startswith(HUB)
 
 
 def open_hub(path: str) -> Records:
-    """The rows of one split, `train` unless another is named; class numbers become the names of the classes."""
+    """Open one split of a data set, `train` by default. Class numbers become class names.
+
+    Raises PenwrightError if the data set or the split does not exist, or has no rows.
+    """
     name, _, split = path.removeprefix(HUB).partition("@")
     if not name:
-        raise PenwrightError("hub: needs a name after it, for example hub:wmt14/de-en or hub:/my/folder@train")
+        raise PenwrightError("hub: needs the name of a data set, for example hub:wmt14/de-en or hub:/my/folder@train")
     rows = _choose_split(_load(name), name, split)
 
     def read() -> Iterator[Mapping[str, object] | Broken | None]:
@@ -45,10 +51,12 @@ def _load(name: str) -> "Dataset | DatasetDict":
     try:
         import datasets  # noqa: PLC0415 - an extra, and slow to import
     except ImportError:
-        raise PenwrightError(f"{HUB}{name} needs the data sets of the hub: pip install 'penwright[hub]'") from None
+        raise PenwrightError(
+            f"{HUB}{name} needs the library datasets. Install it: pip install 'penwright[hub]'"
+        ) from None
     folder = Path(name).expanduser()
     if not folder.is_dir() and name.startswith((".", "/", "~")):
-        raise PenwrightError(f"there is no folder {folder}")
+        raise PenwrightError(f"the folder {folder} does not exist")
     saved = any((folder / mark).exists() for mark in ("state.json", "dataset_dict.json"))
     try:
         with _quiet():
@@ -57,11 +65,11 @@ def _load(name: str) -> "Dataset | DatasetDict":
             if folder.is_dir():
                 return datasets.load_dataset(str(folder))
             return _download(name)
-    except Exception as error:  # the many libraries below raise errors of many kinds, none of them ours
+    except Exception as error:  # the libraries below raise many kinds of errors
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise PenwrightError(
-            f"the data set {HUB}{name} cannot be loaded: {reason}. Is the name right (hub:name/config or "
-            f"hub:user/name/config), and is there a connection?"
+            f"the data set {HUB}{name} cannot be loaded: {reason}. Check the name (hub:name/config or "
+            f"hub:user/name/config) and the network connection"
         ) from None
 
 
@@ -81,7 +89,7 @@ def _download(name: str) -> "DatasetDict":
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the progress bars and warnings of the libraries below."""
+    """Hide the progress bars and warnings of the library `datasets`."""
     import datasets  # noqa: PLC0415 - an extra, and slow to import
 
     shown = not datasets.are_progress_bars_disabled()
@@ -99,11 +107,11 @@ def _quiet() -> Iterator[None]:
 def _choose_split(loaded: "Dataset | DatasetDict", name: str, split: str) -> "Dataset":
     if not isinstance(loaded, dict):
         if split and split != str(loaded.split):
-            raise PenwrightError(f"{HUB}{name} is a single split; leave out @{split}")
+            raise PenwrightError(f"{HUB}{name} has a single split. Leave out @{split}")
         return loaded
     chosen = split or ("train" if "train" in loaded or len(loaded) > 1 else next(iter(loaded)))
     if chosen not in loaded:
-        raise PenwrightError(f"{HUB}{name} has no split '{chosen}'; it has: {', '.join(map(str, loaded))}")
+        raise PenwrightError(f"{HUB}{name} has no split '{chosen}'. It has: {', '.join(map(str, loaded))}")
     return loaded[chosen]
 
 
@@ -111,13 +119,13 @@ def _records(rows: "Dataset") -> Iterator[Mapping[str, object]]:
     names = {key: feature.names for key, feature in rows.features.items() if hasattr(feature, "names")}
     for batch in rows.iter(batch_size=ROWS):
         for key, classes in names.items():
-            # -1 stands for a class that is kept secret
+            # -1 marks a withheld label, as in many test sets
             batch[key] = [classes[value] if value is not None and value >= 0 else "" for value in batch[key]]
         yield from (dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True))
 
 
 def _as_file(path: str, records: Iterator[Mapping[str, object]]) -> SourceFile:
-    """The content of a data set as though it were a file of JSON lines."""
+    """Return the size, hash and number of lines that the data set would have as a file of JSON lines."""
     digest, n_bytes, n_lines = hashlib.sha256(), 0, 0
     for record in records:
         line = json.dumps(record, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass")

@@ -1,4 +1,4 @@
-"""Text files whose lines begin or end with a label: fastText's `__label__x text`, or `label,text` without a header."""
+"""Text files with a label on each line: fastText's `__label__x text`, or `label,text` without a header."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -10,50 +10,55 @@ from penwright.data.sources import Broken
 from penwright.errors import PenwrightError
 
 PREFIX = "__label__"
-SAMPLE = 1000  # lines that are looked at
-MOST = 0.98  # of the lines must have the form
-FEWEST = 20  # lines with a comma that tell anything
+SAMPLE = 1000  # lines that are examined
+MOST = 0.98  # share of lines that must have the form
+FEWEST = 20  # lines needed to detect labels before or after a comma, also lines per label
 LONGEST_LABEL = 30  # characters
 _FASTTEXT = re.compile(rf"\s*((?:{PREFIX}\S+\s*)+)(.*)", re.DOTALL)
-Parse = Callable[[str], tuple[str, str]]  # a line into label and text
+Parse = Callable[[str], tuple[str, str]]  # splits a line into label and text
 
 
 @dataclass(frozen=True)
 class LabelledLines:
-    """The lines of a file as a table with the columns `label` and `text`."""
+    """A file of labelled lines, as a table with the columns `label` and `text`."""
 
     file: SourceFile
     parse: Parse
-    form: str  # in words
+    form: str  # a description
     columns: tuple[str, ...] = ("label", "text")
 
     @property
     def name(self) -> str:
+        """The path of the file."""
         return self.file.path
 
     @property
     def files(self) -> tuple[SourceFile, ...]:
+        """The file, as a tuple of one."""
         return (self.file,)
 
     def rows(self, columns: Sequence[int]) -> Iterator[Row | Broken]:
-        """Yield the wanted columns of every line."""
+        """Yield the given columns (counted from 0) of every line.
+
+        Raises PenwrightError for a line with several labels.
+        """
         for number, line in enumerate(self.file.lines(), 1):
             cells = self.parse(line)
             labels = cells[0].split(PREFIX)
             if len(labels) > 1:
                 raise PenwrightError(
                     f"{self.file.path} line {number:,} has several labels ({', '.join(map(str.strip, labels))}). "
-                    "Penwright learns one label for each text: keep one on each line"
+                    "Penwright supports one label per text. Keep one label on each line"
                 )
             yield tuple(cells[column] for column in columns)
 
     def place(self, row: int) -> str:
-        """Return where the row with this number, from 0, is."""
+        """Return the location of a row (counted from 0) in words, for messages."""
         return f"{self.file.path} line {row + 1:,}"
 
 
 def labelled_lines(file: SourceFile, fewest: int = FEWEST) -> LabelledLines | None:
-    """Return the table in a file whose lines carry labels; None where they do not, or not clearly."""
+    """Return the table in a file of labelled lines, or None if they are not clearly labelled."""
     lines = [line for line in file.first_lines(SAMPLE) if line.strip()]
     if lines and sum(line.lstrip().startswith(PREFIX) for line in lines) >= MOST * len(lines):
         return LabelledLines(file, _fasttext, f"lines begin with {PREFIX}")
@@ -81,7 +86,7 @@ def _label_last(line: str) -> tuple[str, str]:
 
 
 def _are_labelled(lines: Sequence[str], parse: Parse) -> bool:
-    """Whether nearly all lines have a text and one of two or more short labels, each of which comes often."""
+    """Return whether nearly all lines have a text and a short label, with few different labels."""
     cells = [(label.strip(), text.strip()) for label, text in map(parse, lines)]
     labels = [label for label, text in cells if label and text and len(label) <= LONGEST_LABEL]
     often = 2 <= len(set(labels)) <= max(2, len(lines) // FEWEST)

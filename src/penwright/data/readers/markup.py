@@ -1,22 +1,22 @@
-"""Text of formats that mark up plain text: RTF, subtitles and the .sgm files of WMT's test sets."""
+"""Text of formats that mark up plain text: RTF, subtitles, and the .sgm files of WMT test sets."""
 
 import re
 from collections.abc import Iterator
 from html import unescape
 
-from penwright.data.readers.extras import need
+from penwright.data.readers.extras import require_library
 
 TIMES = re.compile(r"^[ \t]*((?:\d+:)?\d+:\d\d[,.]\d{1,3})[ \t]*-->[ \t]*(?:\d+:)?\d+:\d\d[,.]\d{1,3}")
 STYLE = re.compile(r"\{\\[^}]*\}|</?(?:[biuv]|c|font|ruby|rt|lang)(?:[ .][^>]*)?>|<\d[\d:.]*>")
 SEGMENT = re.compile(r"<seg(?:\s+id\s*=\s*[\"']?([^\"'\s>]*)[\"']?)?[^>]*>(.*?)</seg\s*>", re.IGNORECASE | re.DOTALL)
 PIECE = re.compile(r"(?=<doc[\s>])", re.IGNORECASE)
 DOCUMENT_NAME = re.compile(r"<doc\s[^>]*?docid\s*=\s*[\"']?([^\"'>]*)", re.IGNORECASE)
-Segments = Iterator[tuple[str, str]]  # what identifies each, and its text
+Segments = Iterator[tuple[str, str]]  # an identifier and a text each
 
 
 def rtf_lines(text: str) -> list[str]:
     """Return the paragraphs of an RTF document."""
-    need("striprtf", "RTF documents")
+    require_library("striprtf", "RTF documents")
     from striprtf.striprtf import rtf_to_text  # noqa: PLC0415 - an extra
 
     plain: str = rtf_to_text(text, errors="ignore")
@@ -24,7 +24,10 @@ def rtf_lines(text: str) -> list[str]:
 
 
 def segments(name: str, text: str) -> Segments:
-    """Yield the cues of subtitles by their times, or the segments of a test set by document and number."""
+    """Yield the identifier and text of each segment.
+
+    Subtitles are identified by their start time, segments of a test set by document and number.
+    """
     match name:
         case "sgm":
             return _test_set(text)
@@ -35,19 +38,17 @@ def segments(name: str, text: str) -> Segments:
 
 
 def _cues(text: str) -> Segments:
-    """Yield the text of each cue as one line, without its number, times and styles."""
+    """Yield the start time and text of each cue. The text is one line, without styles."""
     time: str | None = None
     lines: list[str] = []
     for line in [*text.split("\n"), ""]:
-        found = TIMES.match(line)
-        if found:
-            if (
-                time is not None and lines and lines[-1].strip().isdecimal()
-            ):  # the number of this cue, after no blank line
-                lines.pop()
+        matched = TIMES.match(line)
+        if matched:
+            if time is not None and lines and lines[-1].strip().isdecimal():
+                lines.pop()  # the number of this cue, without a blank line before it
             if time is not None and lines:
                 yield time, _plain(" ".join(lines))
-            time, lines = _seconds(found[1]), []
+            time, lines = _seconds(matched[1]), []
         elif line.strip():
             lines.append(line)
         elif time is not None and lines:
@@ -60,7 +61,7 @@ def _cues(text: str) -> Segments:
 
 
 def _seconds(time: str) -> str:
-    """Write a time in one way: SubRip has commas, WebVTT may leave out the hours."""
+    """Return a time in seconds, with three decimals. SubRip uses commas, and WebVTT may omit the hours."""
     *hours, minutes, seconds = time.replace(",", ".").split(":")
     return f"{3600 * int(hours[0] if hours else 0) + 60 * int(minutes) + float(seconds):.3f}"
 
@@ -76,8 +77,8 @@ def _dialogue(text: str) -> Segments:
 def _test_set(text: str) -> Segments:
     for number, piece in enumerate(PIECE.split(text)):
         name = DOCUMENT_NAME.match(piece)
-        for place, found in enumerate(SEGMENT.finditer(piece)):
-            yield f"{name[1] if name else number}\t{found[1] or place}", _plain(unescape(found[2]))
+        for place, matched in enumerate(SEGMENT.finditer(piece)):
+            yield f"{name[1] if name else number}\t{matched[1] or place}", _plain(unescape(matched[2]))
 
 
 def _plain(text: str) -> str:

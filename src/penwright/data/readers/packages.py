@@ -8,18 +8,18 @@ from urllib.parse import unquote
 from xml.etree.ElementTree import Element, ParseError, XMLParser, fromstring
 
 from penwright.data.readers.archives import DAMAGE, open_zip
-from penwright.data.readers.html import decoded_markup, html_lines
+from penwright.data.readers.html import decode_markup, html_lines
 from penwright.errors import PenwrightError
 
 BLOCK = 1 << 18
-MOST_XML = 256 << 20  # bytes of one part
+MOST_XML = 256 << 20  # bytes per part
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 T = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
 OFFICE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
 COMPATIBILITY = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
 WORD_PARTS = ("word/document.xml", "word/footnotes.xml", "word/endnotes.xml")
 WORD_SIGNS = {f"{W}tab": "\t", f"{W}br": "\n", f"{W}cr": "\n", f"{W}noBreakHyphen": "-"}
-WORD_SKIPPED = {f"{W}moveFrom", f"{W}rt", f"{W}tabs", f"{COMPATIBILITY}Fallback"}  # rt: how characters are spoken
+WORD_SKIPPED = {f"{W}moveFrom", f"{W}rt", f"{W}tabs", f"{COMPATIBILITY}Fallback"}  # rt: ruby annotations
 ODT_SIGNS = {f"{T}tab": "\t", f"{T}line-break": "\n", f"{T}s": " "}
 ODT_SKIPPED = {
     f"{OFFICE}annotation",
@@ -28,7 +28,7 @@ ODT_SKIPPED = {
 
 
 def docx_lines(file: BufferedIOBase, name: str) -> Iterator[str]:
-    """Yield the paragraphs of a Word document, then its footnotes and endnotes, without text that was deleted."""
+    """Yield the paragraphs of a Word document, then its footnotes and endnotes, without deleted text."""
     with open_zip(file, name) as opened:
         for part in WORD_PARTS:
             if part in opened.namelist():
@@ -40,7 +40,7 @@ def odt_lines(file: BufferedIOBase, name: str) -> Iterator[str]:
     """Yield the headings and paragraphs of an OpenDocument text, each followed by its footnotes."""
     with open_zip(file, name) as opened:
         if "content.xml" in opened.namelist() and b"encryption-data" in _read(opened, "META-INF/manifest.xml", name):
-            raise PenwrightError(f"{name} is protected by a password; save it without one")
+            raise PenwrightError(f"{name} is protected by a password. Save it without one")
         yield from _parse(opened, "content.xml", name, _Paragraphs({f"{T}p", f"{T}h"}, ODT_SIGNS, ODT_SKIPPED))
 
 
@@ -49,31 +49,31 @@ def epub_lines(file: BufferedIOBase, name: str) -> Iterator[str]:
     with open_zip(file, name) as opened:
         parts = _reading_order(opened, name)
         protected = _read(opened, "META-INF/encryption.xml", name).decode("utf-8", "replace")
-        if any(part in unquote(protected) for part in parts):  # fonts alone may be encrypted in any book
-            raise PenwrightError(f"{name} is protected (DRM), so that only its owner's program can read it")
+        if any(part in unquote(protected) for part in parts):  # in many books, only the fonts are encrypted
+            raise PenwrightError(f"{name} is protected by DRM and cannot be read. Use an unprotected edition")
         for part in parts:
-            yield from html_lines(decoded_markup(_read(opened, part, name)))
+            yield from html_lines(decode_markup(_read(opened, part, name)))
 
 
 class _Paragraphs:
-    """A target of the XML parser that collects the text of paragraphs; one inside another comes after it."""
+    """A parser target that collects the text of paragraphs. A nested paragraph follows the one that contains it."""
 
     def __init__(
         self, paragraphs: Container[str], signs: Mapping[str, str], skipped: Container[str], text_in: str | None = None
     ) -> None:
         self.paragraphs, self.signs, self.skipped, self.text_in = paragraphs, signs, skipped, text_in
-        self.lines: list[str] = []  # finished, until they are fetched
-        self.open: list[list[str]] = []
-        self.inside: list[list[str]] = []  # those of the outermost paragraph, in the order in which they began
-        self.n_skipped = 0  # elements around here that are left out
+        self.lines: list[str] = []  # finished lines that were not fetched yet
+        self.open: list[list[str]] = []  # the open paragraphs, innermost last
+        self.inside: list[list[str]] = []  # the outermost open paragraph and all in it, by their start
+        self.n_skipped = 0  # depth of nested elements that are left out
         self.is_text = text_in is None
 
     def doctype(self, name: str, public: str | None, system: str | None) -> None:
-        """Refuse a DTD, which no office program writes: it may define entities without end."""
+        """Refuse a DTD. Office programs write none, and its entities could expand without limit."""
         raise ParseError("it has a DTD")
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
-        """Begin a paragraph, or write the sign that an element stands for."""
+        """Begin a paragraph, or add the character that the element stands for."""
         if self.n_skipped or tag in self.skipped:
             self.n_skipped += 1
         elif tag in self.paragraphs:
@@ -84,7 +84,7 @@ class _Paragraphs:
         elif tag == self.text_in:
             self.is_text = True
         elif self.open and tag == f"{W}pStyle" and attributes.get(f"{W}val", "").upper().startswith("TOC"):
-            self.inside = [each for each in self.inside if each is not self.open[-1]]  # a line of the contents
+            self.inside = [each for each in self.inside if each is not self.open[-1]]  # a line in the table of contents
 
     def data(self, text: str) -> None:
         """Add text to the innermost paragraph."""
@@ -119,7 +119,7 @@ def _parse(opened: zipfile.ZipFile, part: str, name: str, paragraphs: _Paragraph
 
 
 def _read(opened: zipfile.ZipFile, part: str, name: str) -> bytes:
-    """Return a part of bounded size; nothing where there is none."""
+    """Return a part; empty if it is missing. Raises PenwrightError if it is damaged or larger than MOST_XML."""
     try:
         with opened.open(part) as stream:
             content = stream.read(MOST_XML + 1)
@@ -128,16 +128,16 @@ def _read(opened: zipfile.ZipFile, part: str, name: str) -> bytes:
     except (RuntimeError, *DAMAGE) as error:
         raise _damaged(name, part, error) from None
     if len(content) > MOST_XML:
-        raise PenwrightError(f"{name}: {part} holds more than {MOST_XML >> 20} MiB; split the document")
+        raise PenwrightError(f"{name}: {part} has more than {MOST_XML >> 20} MiB. Split the document")
     return content
 
 
 def _damaged(name: str, part: str, error: Exception) -> PenwrightError:
-    return PenwrightError(f"{name} is damaged: {part} cannot be read ({error}). Save or fetch it again")
+    return PenwrightError(f"{name} is damaged: {part} cannot be read ({error}). Save or download it again")
 
 
 def _reading_order(opened: zipfile.ZipFile, name: str) -> list[str]:
-    """Return the chapters of a book as its spine lists them; without one, all its pages by name."""
+    """Return the chapters of a book in the order of its spine; without a spine, all its pages by name."""
     container = _tree(opened, "META-INF/container.xml", name)
     package = next((each.get("full-path", "") for each in container.iter() if _local(each) == "rootfile"), "")
     items, order = {}, []

@@ -12,21 +12,21 @@ from penwright.errors import PenwrightError
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-BATCH = 1000  # rows held at a time
+BATCH = 1000  # rows in memory at a time
 SETTINGS: dict[str, str | bool | int | float | list[str]] = {
-    "autoinstall_known_extensions": False,  # nothing is fetched from the network
+    "autoinstall_known_extensions": False,  # nothing is downloaded
     "autoload_known_extensions": False,
-    "threads": 1,  # as many as keep the order of rows and the memory small
+    "threads": 1,  # one thread keeps the rows in order and uses little memory
 }
 
 
 def parquet_table(file: SourceFile) -> Records:
-    """Read the rows of a Parquet file. Class numbers become the names of the classes where the file has them."""
+    """Open a Parquet file as a table. Class numbers become class names if the file contains the names."""
     try:
         classes = _class_names(str(file.stored))
     except _errors() as error:
         reason = str(error).split("\n")[0]
-        raise PenwrightError(f"{file.path} is a damaged Parquet file: {reason}. Fetch or write it again.") from None
+        raise PenwrightError(f"{file.path} is a damaged Parquet file: {reason}. Download or write it again.") from None
     table = Records(file.path, (file,), partial(_records, file, classes))
     if not table.columns:
         raise PenwrightError(f"{file.path} has no rows")
@@ -34,13 +34,14 @@ def parquet_table(file: SourceFile) -> Records:
 
 
 def _errors() -> type[Exception]:
+    """Return the base class of DuckDB's errors."""
     import duckdb  # noqa: PLC0415 - slow to import
 
     return duckdb.Error
 
 
 def _connect(path: str) -> "DuckDBPyConnection":
-    """A connection that can read this file and nothing else."""
+    """Return a connection that can read this file and nothing else."""
     import duckdb  # noqa: PLC0415 - slow to import
 
     connection = duckdb.connect(config=SETTINGS)
@@ -65,17 +66,17 @@ def _records(file: SourceFile, classes: Mapping[str, list[str]]) -> Iterator[Rec
                     yield record
         except _errors() as error:
             reason = str(error).split("\n")[0]
-            raise PenwrightError(f"{file.path} cannot be read: {reason}. Fetch or write it again.") from None
+            raise PenwrightError(f"{file.path} cannot be read: {reason}. Download or write it again.") from None
 
 
 def _class_name(value: object, names: list[str]) -> object:
-    if isinstance(value, int):  # -1 stands for a class that is kept secret
+    if isinstance(value, int):  # -1 marks a withheld label, as in many test sets
         return names[value] if 0 <= value < len(names) else ""
     return value
 
 
 def _class_names(path: str) -> dict[str, list[str]]:
-    """The names of the classes of each column, as the library `datasets` stores them."""
+    """Return the class names of each column, as stored by the library `datasets`."""
     with _connect(path) as connection:
         stored = connection.execute("SELECT value FROM parquet_kv_metadata(?) WHERE key = 'huggingface'", [path])
         text = stored.fetchone()

@@ -1,4 +1,4 @@
-"""Text of PDF documents, extracted by a process that cannot take too much time, memory or room."""
+"""Text of PDF documents, extracted by a process with limits on its time, memory and output."""
 
 import json
 import os
@@ -14,20 +14,20 @@ from tempfile import TemporaryFile
 from typing import IO
 
 from penwright.data.readers import pdf_worker
-from penwright.data.readers.extras import need
+from penwright.data.readers.extras import require_library
 from penwright.errors import PenwrightError
 
 MOST_SECONDS = 600
 LIMITS = {"RLIMIT_AS": 4 << 30, "RLIMIT_CPU": MOST_SECONDS, "RLIMIT_FSIZE": 1 << 30, "RLIMIT_CORE": 0}
-SHORT = 0.7  # of the usual length of a line: one that ends so early ends its paragraph, or is a heading or verse
-PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT")  # what Python may need to start
+SHORT = 0.7  # share of the usual line length; a shorter line ends a paragraph, or is a heading or verse
+PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT")  # variables that Python may need to start
 HYPHEN = re.compile(r"(?<=\w)[-\u00ad]$")
 NUMBER = re.compile(r"\W*(\d+|[ivxlc]+)\W*", re.IGNORECASE)
 
 
 def pdf_lines(file: BufferedIOBase, name: str) -> Iterator[str]:
     """Yield the paragraphs of a PDF document, without page numbers and running heads."""
-    need("pypdf", "PDF documents")
+    require_library("pypdf", "PDF documents")
     with TemporaryFile() as document, TemporaryFile() as output:
         copyfileobj(file, document)
         document.seek(0)
@@ -35,12 +35,15 @@ def pdf_lines(file: BufferedIOBase, name: str) -> Iterator[str]:
         output.seek(0)
         pages = [json.loads(line).split("\n") for line in output]
     if not any(line.strip() for page in pages for line in page):
-        raise PenwrightError(f"{name} holds pictures of pages and no text; run text recognition (OCR) on it first")
+        raise PenwrightError(f"{name} contains images of pages but no text. Run text recognition (OCR) on it first")
     yield from _paragraphs(_without_heads(pages))
 
 
 def _extract(document: IO[bytes], output: IO[bytes], name: str) -> None:
-    """Run the worker without the environment of this process, and stop it when it takes too long."""
+    """Run the worker with a minimal environment, and stop it if it takes too long.
+
+    Raises PenwrightError if the document is protected, damaged, or exceeds a limit.
+    """
     environment = {key: os.environ[key] for key in PASSED_ON if key in os.environ}
     command = [
         sys.executable,
@@ -63,27 +66,28 @@ def _extract(document: IO[bytes], output: IO[bytes], name: str) -> None:
         )
     except subprocess.TimeoutExpired:
         raise PenwrightError(
-            f"{name} took longer than {MOST_SECONDS} s to read; save its text as a .txt file"
+            f"{name} took longer than {MOST_SECONDS} s to read. Save its text as a .txt file"
         ) from None
     match done.returncode:
         case 0:
             return
         case 3:
-            raise PenwrightError(f"{name} is protected by a password; save it without one")
+            raise PenwrightError(f"{name} is protected by a password. Save it without one")
         case 4:
             reason = done.stderr.decode("utf-8", "replace").strip()
-            raise PenwrightError(
-                f"{name} is damaged, or no PDF that can be read ({reason}); save its text as a .txt file"
-            )
+            raise PenwrightError(f"{name} is damaged or not a readable PDF ({reason}). Save its text as a .txt file")
         case _:
             raise PenwrightError(
-                f"{name} needs more than {MOST_SECONDS} s, {LIMITS['RLIMIT_AS'] >> 30} GiB of memory, or "
-                f"{LIMITS['RLIMIT_FSIZE'] >> 30} GiB of text to be read; save its text as a .txt file"
+                f"{name} exceeds a limit: {MOST_SECONDS} s, {LIMITS['RLIMIT_AS'] >> 30} GiB of memory, or "
+                f"{LIMITS['RLIMIT_FSIZE'] >> 30} GiB of text. Save its text as a .txt file"
             )
 
 
 def _without_heads(pages: Sequence[list[str]]) -> Iterator[str]:
-    """Yield the lines of all pages but for page numbers and what stands at the top or bottom of most pages."""
+    """Yield the lines of all pages without page numbers and running heads.
+
+    A running head is a first or last line that more than a third of the pages have, except for its digits.
+    """
     filled = [[line.strip() for line in page if line.strip()] for page in pages]
     borders = Counter(_key(line) for page in filled for line in {*page[:1], *page[-1:]})
     most = max(2, len(filled) // 3)
@@ -96,12 +100,12 @@ def _without_heads(pages: Sequence[list[str]]) -> Iterator[str]:
 
 
 def _key(line: str) -> str:
-    """Return a line without its numbers, which differ from page to page in a running head."""
+    """Return a line without digits, which differ from page to page in a running head."""
     return re.sub(r"\d+", "", line).strip()
 
 
 def _paragraphs(lines: Iterator[str]) -> Iterator[str]:
-    """Join lines to paragraphs, which end with a short line, and words that were hyphenated."""
+    """Join lines into paragraphs, which end with a short line, and rejoin hyphenated words."""
     every = list(lines)
     usual = sorted(map(len, every))[int(0.8 * len(every))] if every else 0
     paragraph = ""

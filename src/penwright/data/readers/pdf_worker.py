@@ -1,7 +1,7 @@
-"""A program that writes the text of the PDF document on its standard input to its standard output.
+"""A program that reads a PDF document from standard input and writes its text to standard output.
 
-It runs in a process of its own, whose memory, time and output are bounded, since a PDF can ask for any of these.
-Its exit code says what is wrong: 3 for a password, 4 for a document that cannot be read.
+It runs in a process of its own with limited memory, time and output, since a PDF can demand any amount of these.
+Its exit code is 3 for a document with a password, and 4 for a document that cannot be read.
 """
 
 import json
@@ -9,7 +9,10 @@ import sys
 
 
 def main(settings: dict[str, int], paths: list[str]) -> int:
-    """Write each page as one JSON string a line."""
+    """Write each page as a JSON string on a line of its own, and return the exit code.
+
+    `settings` are resource limits by name. `paths` replaces `sys.path`.
+    """
     try:
         import resource  # noqa: PLC0415 - not on Windows
     except ImportError:
@@ -20,9 +23,9 @@ def main(settings: dict[str, int], paths: list[str]) -> int:
             soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
             resource.setrlimit(getattr(resource, name), (soft, hard))
     sys.path[:] = paths
-    import logging  # noqa: PLC0415 - found by the paths above
+    import logging  # noqa: PLC0415 - needs the paths above
 
-    import pypdf  # noqa: PLC0415 - found by the paths above
+    import pypdf  # noqa: PLC0415 - needs the paths above
 
     logging.disable(logging.CRITICAL)
     try:
@@ -34,7 +37,7 @@ def main(settings: dict[str, int], paths: list[str]) -> int:
         sys.stdout.flush()
     except pypdf.errors.DependencyError:
         return 3
-    except Exception as error:  # damage shows in many ways
+    except Exception as error:  # damage raises many kinds of errors
         sys.stderr.write(f"{type(error).__name__}: {error}"[:300])
         return 4
     return 0

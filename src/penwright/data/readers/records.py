@@ -1,4 +1,4 @@
-"""Tables of rows with named fields: JSON lines, other forms of JSON, Parquet, and data sets of the hub."""
+"""Tables of rows with named fields: JSON lines, other forms of JSON, Parquet, and data sets from the Hub."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from penwright.data.sources import Broken
 from penwright.errors import PenwrightError
 
 Record = Mapping[str, object]
-Path = tuple[str, ...]  # the keys that lead to a field
+Path = tuple[str, ...]  # the keys from the record to a field
 BAD_JSON = Broken("bad JSON")
 BLANK = Broken("blank line")
 NO_RECORD = Broken("not a JSON object")
@@ -31,7 +31,7 @@ MISSING = object()
 
 @dataclass(frozen=True)
 class Records:
-    """A table of rows with named fields. Nested fields are columns too, named by their last key if that is unique."""
+    """A table of rows with named fields. Nested fields are columns too, named by their last key if it is unique."""
 
     name: str
     files: tuple[SourceFile, ...]
@@ -40,19 +40,20 @@ class Records:
 
     @cached_property
     def _paths(self) -> tuple[Path, ...]:
-        found: dict[Path, None] = {}
+        paths_found: dict[Path, None] = {}
         for record in islice(self.read(), SAMPLE):
             if record and not isinstance(record, Broken):
-                found |= dict.fromkeys(_paths_in(record))
-        return tuple(found)
+                paths_found |= dict.fromkeys(_paths_in(record))
+        return tuple(paths_found)
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
+        """The names of all columns in the first rows."""
         ends = Counter(path[-1] for path in self._paths)
         return tuple(path[-1] if ends[path[-1]] == 1 else ".".join(path) for path in self._paths)
 
     def rows(self, columns: Sequence[int]) -> Iterator[Row | Broken]:
-        """Yield the texts of these columns, counted from 0, of every row."""
+        """Yield the texts of the given columns (counted from 0) of every row, or why the row is broken."""
         paths = [self._paths[column] for column in columns]
         for record in self.read():
             if record is None or isinstance(record, Broken):
@@ -63,12 +64,15 @@ class Records:
             yield broken or tuple(text for text in texts if isinstance(text, str))
 
     def place(self, row: int) -> str:
-        """Say where the row with this number, from 0, stands."""
+        """Return the location of a row (counted from 0) in words, for messages."""
         return f"{self.name} {self.unit} {row + 1:,}"
 
 
 def json_table(file: SourceFile) -> Records:
-    """Read JSON lines, a JSON list of objects, an object of columns, or an object of rows."""
+    """Open JSON lines, a JSON list of objects, an object of columns, or an object of rows.
+
+    Raises PenwrightError if the file has no rows.
+    """
     lines = file.first_lines(SAMPLE)
     start = next((line.lstrip()[0] for line in lines if line.strip()), "")
     is_single = file.n_lines < 2 and suffix_of(file.path) == ".json"
@@ -78,8 +82,8 @@ def json_table(file: SourceFile) -> Records:
         table = Records(file.path, (file,), lambda: _values(file, is_list=start == "["))
     if not table.columns:
         raise PenwrightError(
-            f"{file.path} holds no rows. A .jsonl file has one JSON object in a line, such as "
-            '{"text": "..."}; a .json file may also hold one list of such objects, or an object of columns.'
+            f"{file.path} has no rows. A .jsonl file has one JSON object per line, such as "
+            '{"text": "..."}; a .json file may also contain one list of such objects, or an object of columns.'
         )
     return table
 
@@ -93,7 +97,7 @@ def _record(line: str) -> Record | Broken:
 
 
 def _values(file: SourceFile, *, is_list: bool) -> Iterator[Record | Broken]:
-    """The rows in a file that holds one JSON value, or several that run over lines."""
+    """Yield the rows of a file that holds one JSON value, or several values that span lines."""
     values = _decoded(file, is_list=is_list)
     if is_list:
         yield from (value if isinstance(value, dict) else NO_RECORD for value in values)
@@ -101,7 +105,7 @@ def _values(file: SourceFile, *, is_list: bool) -> Iterator[Record | Broken]:
     first, second = next(values, None), next(values, None)
     if second is None and _rows_of(first) is None:
         raise PenwrightError(
-            f"{file.path} is a single JSON object. Give rows: JSON lines, one JSON list of objects, or an object of "
+            f"{file.path} is a single JSON object, not rows. Use JSON lines, one JSON list of objects, or an object of "
             "columns."
         )
     for value in chain(() if first is None else (first,), () if second is None else (second,), values):
@@ -110,7 +114,7 @@ def _values(file: SourceFile, *, is_list: bool) -> Iterator[Record | Broken]:
 
 
 def _decoded(file: SourceFile, *, is_list: bool) -> Iterator[object]:
-    """The JSON values in a file, or those in its list, with no more than one in memory."""
+    """Yield the JSON values of a file, or the items of its list, with one at a time in memory."""
     decoder, blocks, text, place, n_read = json.JSONDecoder(), file.blocks(), "", 0, 0
     is_begun = not is_list
     while True:
@@ -124,7 +128,7 @@ def _decoded(file: SourceFile, *, is_list: bool) -> Iterator[object]:
         try:
             value, place = decoder.raw_decode(text, place)
         except (ValueError, RecursionError) as error:
-            n_more = 1 + (len(text) - place) // BLOCK  # as much again, so that a long value is not tried too often
+            n_more = 1 + (len(text) - place) // BLOCK  # double the text, so that a long value is not parsed too often
             if more := "".join(islice(blocks, n_more)):
                 text, place = text[place:] + more, 0
                 continue
@@ -139,7 +143,7 @@ def _decoded(file: SourceFile, *, is_list: bool) -> Iterator[object]:
 
 
 def _rows_of(value: object) -> Iterable[Record | Broken] | None:
-    """The rows in one JSON object: its columns, a list in it, or its values. None if the object is itself a row."""
+    """Return the rows in a JSON object: its columns, a list in it, or its values; None if it is a row itself."""
     if not isinstance(value, dict) or not value:
         return (NO_RECORD,)
     lists = [part for part in value.values() if isinstance(part, list)]
@@ -167,7 +171,7 @@ def _zipped(names: Iterable[str], row: Iterable[object]) -> Record:
 
 
 def _are_columns(value: Mapping[str, Mapping[str, object]]) -> bool:
-    """Whether the keys are names of columns, each of which maps the ids of rows to values."""
+    """Return whether the keys are column names, and each value maps row ids to cells."""
     if any(name.lower() in TELLING_NAMES for name in value):
         return True
     inner = {key for part in islice(value.values(), SAMPLE) for key in part}
@@ -190,9 +194,9 @@ def _follow(record: Record, path: Path) -> object:
 
 
 def _text(value: object) -> str | Broken:
-    """Return a value as text: the item of a list of one, other lists as JSON."""
+    """Return a value as text. A list of one item is that item; other lists are JSON."""
     if isinstance(value, str):
-        # JSON can escape half of a character, which no text may hold
+        # JSON can escape lone surrogates, which are invalid in text
         return value if value.isascii() or not SURROGATES.search(value) else SURROGATES.sub("\ufffd", value)
     if value is None:
         return ""

@@ -1,4 +1,4 @@
-"""Rows of spreadsheets: the first sheet with content of an Excel workbook or an OpenDocument spreadsheet."""
+"""Rows of spreadsheets: the first sheet with content in an Excel workbook or OpenDocument spreadsheet."""
 
 import json
 import warnings
@@ -10,11 +10,11 @@ from typing import Any
 from xml.etree.ElementTree import ParseError, XMLParser
 
 from penwright.data.readers.archives import DAMAGE, open_zip
-from penwright.data.readers.extras import need
+from penwright.data.readers.extras import require_library
 from penwright.errors import PenwrightError
 
 BLOCK = 1 << 18
-MOST_REPEATED = 1000  # times that a filled cell or row of an OpenDocument spreadsheet may be repeated
+MOST_REPEATED = 1000  # times; limits the repetition of a cell or row in an OpenDocument spreadsheet
 TABLE = "{urn:oasis:names:tc:opendocument:xmlns:table:1.0}"
 OFFICE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
 TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
@@ -22,7 +22,7 @@ Cells = list[str]
 
 
 def sheet_lines(file: BufferedIOBase, name: str, format_name: str) -> Iterator[str]:
-    """Yield the rows of the first sheet with content as JSON lists of strings, then a line that names all sheets."""
+    """Yield the rows of the first sheet with content as JSON lists of strings, then a line with all sheet names."""
     with open_zip(file, name) as opened:
         rows = _xlsx_rows(file, name) if format_name == "xlsx" else _ods_rows(opened, name)
         sheets: list[str] = []
@@ -32,23 +32,23 @@ def sheet_lines(file: BufferedIOBase, name: str, format_name: str) -> Iterator[s
             if row and sheet == sheets[0]:
                 yield json.dumps(row, ensure_ascii=False)
         if not sheets:
-            raise PenwrightError(f"{name} has no sheet with anything in it")
+            raise PenwrightError(f"{name} has no sheet with content")
         yield json.dumps({"sheets": sheets})
 
 
 def sheets_read(last_line: str) -> str:
-    """Say which sheet is read and which ones are not."""
+    """Return a remark on which sheet is read and which ones are not."""
     first, *others = json.loads(last_line)["sheets"]
     return f"sheet '{first}'" + (f" (not read: {', '.join(others)})" if others else "")
 
 
 def sheet_rows(lines: Iterator[str]) -> Iterator[Cells]:
-    """Yield the rows of the sheet whose lines these are."""
+    """Yield the rows in the output of `sheet_lines`."""
     return (row for row in map(json.loads, lines) if isinstance(row, list))
 
 
 def _xlsx_rows(file: BufferedIOBase, name: str) -> Iterator[tuple[str, Cells]]:
-    need("openpyxl", "Excel workbooks")
+    require_library("openpyxl", "Excel workbooks")
     import openpyxl  # noqa: PLC0415 - an extra
 
     with warnings.catch_warnings():
@@ -56,20 +56,20 @@ def _xlsx_rows(file: BufferedIOBase, name: str) -> Iterator[tuple[str, Cells]]:
         try:
             workbook = openpyxl.load_workbook(file, read_only=True, data_only=True)
             for sheet in workbook.worksheets:
-                sheet.reset_dimensions()  # which some programs write wrongly
+                sheet.reset_dimensions()  # some programs write wrong ones
                 for row in sheet.iter_rows(values_only=True):
                     yield sheet.title, _trimmed([_shown(value) for value in row])
             workbook.close()
         except PenwrightError:
             raise
-        except Exception as error:  # damage shows in many ways
+        except Exception as error:  # damage raises many kinds of errors
             raise PenwrightError(
-                f"{name} is damaged ({type(error).__name__}: {error}); save or fetch it again"
+                f"{name} is damaged ({type(error).__name__}: {error}). Save or download it again"
             ) from None
 
 
 def _shown(value: Any) -> str:
-    """Write a cell as people read it: whole numbers without a point, dates as ISO 8601."""
+    """Return a cell as people read it: whole numbers without a decimal point, dates in ISO 8601."""
     match value:
         case None:
             return ""
@@ -84,37 +84,37 @@ def _shown(value: Any) -> str:
 
 
 def _trimmed(cells: Cells) -> Cells:
-    """Return the cells without the empty ones at the end."""
+    """Return the cells without empty ones at the end."""
     last = max((place for place, cell in enumerate(cells, 1) if cell.strip()), default=0)
     return cells[:last]
 
 
 class _Sheets:
-    """A target of the XML parser that collects the rows of all sheets of an OpenDocument spreadsheet."""
+    """A parser target that collects the rows of all sheets in an OpenDocument spreadsheet."""
 
     def __init__(self) -> None:
-        self.rows: list[tuple[str, Cells]] = []  # until they are fetched
+        self.rows: list[tuple[str, Cells]] = []  # finished rows that were not fetched yet
         self.sheet = ""
         self.cells: Cells = []
         self.cell: list[str] = []
         self.value: str | None = None
-        self.depth = 0  # of paragraphs
+        self.depth = 0  # number of open paragraphs
         self.times = {"row": 1, "column": 1}
 
     def doctype(self, name: str, public: str | None, system: str | None) -> None:
-        """Refuse a DTD, which no office program writes: it may define entities without end."""
+        """Refuse a DTD. Office programs write none, and its entities could expand without limit."""
         raise ParseError("it has a DTD")
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
-        """Begin a sheet, a row, a cell or a paragraph of a cell."""
+        """Begin a sheet, row, cell, or paragraph of a cell."""
         match tag.removeprefix(TABLE):
             case "table":
                 self.sheet = attributes.get(f"{TABLE}name", "")
             case "table-row":
-                self.cells, self.times["row"] = [], _times(attributes, "rows")
+                self.cells, self.times["row"] = [], _repetitions(attributes, "rows")
             case "table-cell" | "covered-table-cell":
                 self.cell, self.value = [], attributes.get(f"{OFFICE}date-value")
-                self.times["column"] = _times(attributes, "columns")
+                self.times["column"] = _repetitions(attributes, "columns")
         if tag == f"{TEXT}p":
             self.cell += ["\n"] if self.cell else []
             self.depth += 1
@@ -125,7 +125,7 @@ class _Sheets:
             self.cell.append(text)
 
     def end(self, tag: str) -> None:
-        """End a paragraph, a cell or a row."""
+        """End a paragraph, cell or row."""
         if tag == f"{TEXT}p":
             self.depth -= 1
         match tag.removeprefix(TABLE):
@@ -139,9 +139,10 @@ class _Sheets:
                 self.rows += [(self.sheet, cells)] * (min(self.times["row"], MOST_REPEATED) if cells else 1)
 
 
-def _times(attributes: Mapping[str, str], which: str) -> int:
-    told = attributes.get(f"{TABLE}number-{which}-repeated", "1")
-    return int(told) if told.isdecimal() and len(told) < 10 else 1
+def _repetitions(attributes: Mapping[str, str], which: str) -> int:
+    """Return how many times a cell or row is repeated. `which` is "columns" or "rows"."""
+    number = attributes.get(f"{TABLE}number-{which}-repeated", "1")
+    return int(number) if number.isdecimal() and len(number) < 10 else 1
 
 
 def _ods_rows(opened: zipfile.ZipFile, name: str) -> Iterator[tuple[str, Cells]]:
@@ -155,5 +156,7 @@ def _ods_rows(opened: zipfile.ZipFile, name: str) -> Iterator[tuple[str, Cells]]
                 sheets.rows = []
         parser.close()
     except (ParseError, KeyError, RuntimeError, *DAMAGE) as error:
-        raise PenwrightError(f"{name} is damaged or protected by a password ({error}); save it again") from None
+        raise PenwrightError(
+            f"{name} is damaged or protected by a password ({error}). Save it again without a password"
+        ) from None
     yield from sheets.rows

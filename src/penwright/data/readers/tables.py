@@ -1,4 +1,4 @@
-"""Open the table that a file holds, and read texts from its rows."""
+"""Access to the table in a file: opening it, and reading texts from its rows."""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -15,38 +15,44 @@ from penwright.data.readers.spreadsheets import sheet_rows
 from penwright.data.sources import Broken
 
 TSV, CSV, JSON, PARQUET = (".tsv", ".tab"), (".csv",), (".jsonl", ".ndjson", ".json"), (".parquet", ".pq")
-SHEETS = ("xlsx", "ods")  # formats
+SHEETS = ("xlsx", "ods")  # names of formats
 TABLE_SUFFIXES = (*TSV, *CSV, *JSON, *PARQUET)
 
 
 @runtime_checkable
 class Table(Protocol):
-    """Rows with columns that have names, or numbers from 1 for names."""
+    """A table whose columns have names, or are numbered from 1."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What messages call the table."""
+        ...
 
     @property
-    def files(self) -> tuple[SourceFile, ...]: ...
+    def files(self) -> tuple[SourceFile, ...]:
+        """The files of the table."""
+        ...
 
     @property
-    def columns(self) -> tuple[str, ...]: ...
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        ...
 
     def rows(self, columns: Sequence[int]) -> Iterator[Row | Broken]:
-        """Yield these columns, counted from 0, of every row; for one that cannot be read, why."""
+        """Yield the given columns (counted from 0) of every row, or why the row is broken."""
 
     def place(self, row: int) -> str:
-        """Return where the row with this number, from 0, is."""
+        """Return the location of a row (counted from 0) in words, for messages."""
 
 
 def is_table_file(file: SourceFile) -> bool:
-    """Return whether a file is a table by its format or its name."""
+    """Return whether a file is a table, judging by its format or its suffix."""
     by_name = not file.format and suffix_of(file.path) in TABLE_SUFFIXES
     return by_name or file.is_parquet or file.format in SHEETS
 
 
 def open_table(file: SourceFile, names: Sequence[str] = ()) -> Table:
-    """Open the table in a file. A first row that holds one of `names` is its header."""
+    """Open the table in a file. Among the first rows, one that contains one of `names` is the header."""
     suffix = suffix_of(file.path)
     if file.is_parquet:
         return parquet_table(file)
@@ -58,29 +64,29 @@ def open_table(file: SourceFile, names: Sequence[str] = ()) -> Table:
 
 
 def delimited_table(file: SourceFile, delimiter: str | None, names: Sequence[str] = ()) -> Table:
-    """Open a file as delimited text, whatever its name, unless it is a Parquet file."""
+    """Open a file as delimited text, whatever its suffix, unless it is a Parquet file."""
     return parquet_table(file) if file.is_parquet else delimited_grid(file, delimiter, names)
 
 
-def table_in(file: SourceFile, names: Sequence[str] = ()) -> Table | None:
-    """Open the table that a file holds by its name or by the tabs in nearly all of its lines; None for running text."""
+def find_table(file: SourceFile, names: Sequence[str] = ()) -> Table | None:
+    """Open the table in a file, recognized by its name or by tabs in nearly all lines; return None for running text."""
     if is_table_file(file):
         return open_table(file, names)
     return delimited_grid(file, "\t", names) if has_tabs(file) and not file.format else None
 
 
 def has_tabs(file: SourceFile) -> bool:
-    """Return whether tabs divide nearly all lines of a file into the same number of cells."""
+    """Return whether tabs split nearly all lines of a file into the same number of cells."""
     return is_tabbed(file.first_lines(SAMPLE))
 
 
-def names_text(table: Table) -> bool:
-    """Return whether a column is called what columns of text are called."""
+def has_text_column(table: Table) -> bool:
+    """Return whether a column has a common name of text columns."""
     return any(name.lower() in TEXT_NAMES for name in table.columns)
 
 
 def select(table: Table, first: Sequence[int], second: int) -> Iterator[tuple[str, str] | Broken]:
-    """Yield two sides of every row without the spaces around them. The columns of the first are joined by a space."""
+    """Yield two sides of every row, stripped of spaces around them. The `first` columns are joined by a space."""
     for row in table.rows([*first, second]):
         if isinstance(row, Broken):
             yield row
@@ -90,7 +96,7 @@ def select(table: Table, first: Sequence[int], second: int) -> Iterator[tuple[st
             yield " ".join(filter(None, map(str.strip, row[:-1]))), row[-1].strip()
 
 
-def sample_of(table: Table) -> list[Row]:
-    """Return the first rows with all columns, without the broken ones."""
+def sample_rows(table: Table) -> list[Row]:
+    """Return the first rows with all columns, without broken and empty rows."""
     rows = table.rows(range(len(table.columns)))
     return [row for row in islice(rows, SAMPLE) if isinstance(row, tuple) and any(row)]

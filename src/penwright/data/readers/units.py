@@ -1,4 +1,7 @@
-"""Translation units in XML files. Each is cut out and parsed by itself: damage costs one, and no entity is defined."""
+"""Translation units in XML files.
+
+Each unit is cut out and parsed by itself. Damage therefore costs a single unit, and no entity can be defined.
+"""
 
 import re
 from collections.abc import Iterator
@@ -8,8 +11,8 @@ from penwright.data.files import SourceFile
 from penwright.errors import PenwrightError
 
 LANG = "{http://www.w3.org/XML/1998/namespace}lang"
-LONGEST = 4 << 20  # characters; what is longer is no unit but damage
-NAMES = {  # elements that hold a translation
+LONGEST = 4 << 20  # characters; anything longer is damage, not a unit
+NAMES = {  # elements that contain translations
     "tmx": ("tu",),
     "xliff": ("trans-unit", "unit"),
     "tbx": ("termEntry", "conceptEntry"),
@@ -17,21 +20,21 @@ NAMES = {  # elements that hold a translation
 }
 ROOT_END = {"tmx": "tmx", "xliff": "xliff", "wmt": "dataset", "tbx": "tbx|martif"}
 SIDES = {"tuv", "langSet", "langSec"}
-CODES = {"bpt", "ept", "ph", "it", "ut"}  # what is in them is for a program; but `sub` in them is text
+CODES = {"bpt", "ept", "ph", "it", "ut"}  # their content is code for a program; a `sub` in them is text
 PREFIX = re.compile(r"[<\s/](?!xml:|xmlns:)([A-Za-z_][\w.-]*):(?=[A-Za-z_])")
 LANGUAGES = re.compile(r"""\s(source-language|target-language|srcLang|trgLang)\s*=\s*["']([^"']*)["']""")
-Texts = dict[str, str]  # of a unit, by language
+Texts = dict[str, str]  # texts of a unit by language
 
 
 def read_units(file: SourceFile) -> Iterator[Texts]:
-    """Yield the texts of each unit by language; none for a unit that is damaged."""
+    """Yield the texts of each unit by language; an empty table for a damaged unit."""
     languages = {"source": "source", "target": "target"}
     for is_unit, text in _pieces(file):
         if not is_unit:
             for name, language in LANGUAGES.findall(text):
                 languages["source" if name.lower().startswith("s") else "target"] = language
             continue
-        unit = _parsed(text)
+        unit = _parse_unit(text)
         if unit is None:
             yield {}
         elif file.format == "xliff":
@@ -43,7 +46,10 @@ def read_units(file: SourceFile) -> Iterator[Texts]:
 
 
 def _pieces(file: SourceFile) -> Iterator[tuple[bool, str]]:
-    """Cut the file into units and what stands between them."""
+    """Cut the file into units and the text between them; yield whether a piece is a unit, and the piece.
+
+    Raises PenwrightError if the end of the file is missing.
+    """
     names = "|".join(NAMES[file.format])
     start = re.compile(rf"<(?:[\w.-]+:)?(?:{names})(?=[\s>])")
     end = re.compile(rf"</(?:[\w.-]+:)?(?:{names})\s*>")
@@ -66,10 +72,10 @@ def _pieces(file: SourceFile) -> Iterator[tuple[bool, str]]:
             yield False, rest[:-1000]
             rest = rest[-1000:]
     if not re.search(rf"</(?:[\w.-]+:)?(?:{ROOT_END[file.format]})\s*>\s*(<!--.*)?\Z", before + rest, re.DOTALL):
-        raise PenwrightError(f"{file.path} breaks off before its end; fetch or export it again")
+        raise PenwrightError(f"{file.path} is truncated: its closing tag is missing. Download or export it again")
 
 
-def _parsed(text: str) -> Element | None:
+def _parse_unit(text: str) -> Element | None:
     declared = "".join(f' xmlns:{prefix}="{prefix}"' for prefix in sorted(set(PREFIX.findall(text))))
     try:
         return fromstring(f"<unit{declared}>{text}</unit>")[0]
@@ -78,7 +84,7 @@ def _parsed(text: str) -> Element | None:
 
 
 def _side_texts(unit: Element) -> Texts:
-    """Return the texts of a unit of TMX or TBX, the first of each language."""
+    """Return the texts of a TMX or TBX unit, the first of each language."""
     texts: Texts = {}
     for side in unit.iter():
         language = side.get(LANG) or side.get("lang")
@@ -90,7 +96,7 @@ def _side_texts(unit: Element) -> Texts:
 
 
 def _xliff_texts(unit: Element, source: str, target: str) -> Iterator[Texts]:
-    """Yield the text of a unit of XLIFF 1.2, or of each segment of one of XLIFF 2."""
+    """Yield the texts of an XLIFF 1.2 unit, or of each segment in an XLIFF 2 unit."""
     if source == target:
         source, target = "source", "target"
     segments = [each for each in unit if _name(each) == "segment"] or [unit]
@@ -101,7 +107,7 @@ def _xliff_texts(unit: Element, source: str, target: str) -> Iterator[Texts]:
 
 
 def _wmt_texts(document: Element) -> Iterator[Texts]:
-    """Yield each segment of a document of a WMT test set with its first reference."""
+    """Yield each segment of a document in a WMT test set with its first reference."""
     sides = [each for each in document.iter() if _name(each) in ("src", "ref") and each.get("lang")]
     by_id: dict[str, Texts] = {}
     for side in sides:
@@ -111,7 +117,7 @@ def _wmt_texts(document: Element) -> Iterator[Texts]:
 
 
 def _text(element: Element) -> str:
-    """Return the text of an element without that of codes, however deep it is nested."""
+    """Return the text of an element without its codes, at any depth of nesting."""
     parts: list[str] = []
     waiting: list[tuple[Element | str, bool]] = [(element, True)]
     while waiting:

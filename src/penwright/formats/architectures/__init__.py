@@ -1,11 +1,11 @@
-"""What architectures of transformers are in our settings and our names: tables, which can be read both ways."""
+"""Tables that translate architectures of transformers into our settings and names; import and export use them."""
 
-from penwright.formats.architectures.architecture import WORDS, Architecture, Config, Tensors
+from penwright.formats.architectures.architecture import VALUE_NAMES, Architecture, Config, Tensors
 from penwright.formats.architectures.classifiers import BERT
 from penwright.formats.architectures.translators import M2M100, MARIAN
 from penwright.formats.architectures.writers import GPT2, LLAMA, QWEN3
 
-__all__ = ["ARCHITECTURES", "WORDS", "Architecture", "Config", "Tensors"]
+__all__ = ["ARCHITECTURES", "VALUE_NAMES", "Architecture", "Config", "Tensors"]
 
 ARCHITECTURES = {
     "GPT2LMHeadModel": GPT2,

@@ -1,4 +1,4 @@
-"""What is known of a model class of transformers: when it can be held here, and what everything in it is called."""
+"""The description of a transformers model class: which configurations we support, and our names for its parts."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -8,15 +8,15 @@ from torch import Tensor
 
 from penwright.config import Table, Task
 
-Config = Mapping[str, object]  # a config.json
+Config = Mapping[str, object]  # the content of a config.json
 Tensors = dict[str, Tensor]
 
 
 class Rename(NamedTuple):
-    """A module of theirs and the same one here; {i} is the number of its layer."""
+    """A module of transformers and its name here; {i} stands for the number of the layer."""
 
     theirs: str
-    ours: tuple[str, ...]  # several where theirs holds them side by side
+    ours: tuple[str, ...]  # several if theirs concatenates them
     transposed: bool = False
 
 
@@ -26,18 +26,18 @@ def _unchanged(tensors: Tensors) -> Tensors:
 
 @dataclass(frozen=True)
 class Architecture:
-    """One model class of transformers: when we can hold it, and what everything in it is called here."""
+    """A model class of transformers: which configurations we support, and our names for its parts."""
 
     task: Task
-    keys: tuple[tuple[str, str], ...]  # of config.json and of our settings; the values of two that meet must agree
+    keys: tuple[tuple[str, str], ...]  # (key of config.json, our setting); keys with the same setting must agree
     modules: tuple[Rename, ...]
-    block: Table  # our settings that make the block theirs
-    supported: Mapping[str, tuple[object, ...]]  # the values we can hold of further keys, the default first
-    defaults: Config = field(default_factory=dict)  # of keys that a config.json may leave out; None leaves it to us
-    prepare: Callable[[Tensors], Tensors] = _unchanged  # what is more than a new name
+    block: Table  # our settings that reproduce its blocks
+    supported: Mapping[str, tuple[object, ...]]  # other keys: the values that we support, the default first
+    defaults: Config = field(default_factory=dict)  # of optional keys of config.json; None: our default
+    prepare: Callable[[Tensors], Tensors] = _unchanged  # changes to the tensors beyond their names
 
 
-WORDS: dict[str, dict[object, object]] = {  # values that are called differently here
+VALUE_NAMES: dict[str, dict[object, object]] = {  # our setting: {their value: ours}
     "feed_forward": {
         "gelu": "gelu",
         "gelu_new": "gelu_tanh",
@@ -51,12 +51,12 @@ WORDS: dict[str, dict[object, object]] = {  # values that are called differently
 
 
 def rename(theirs: str, *ours: str, transposed: bool = False) -> Rename:
-    """For tables: a module under both of its names."""
+    """Return the entry of a table for one module: its name there and here."""
     return Rename(theirs, ours, transposed)
 
 
-def under(theirs: str, ours: str, *modules: Rename) -> tuple[Rename, ...]:
-    """The modules of one layer, below their name of the layer and ours."""
+def layer_modules(theirs: str, ours: str, *modules: Rename) -> tuple[Rename, ...]:
+    """Prefix the modules of a layer with its name there and here."""
     return tuple(
         Rename(f"{theirs}.{module.theirs}", tuple(f"{ours}.{name}" for name in module.ours), module.transposed)
         for module in modules

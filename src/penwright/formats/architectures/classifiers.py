@@ -1,11 +1,14 @@
-"""BERT: a model that classifies."""
+"""The table for classifiers: BERT."""
 
 from penwright.errors import PenwrightError
-from penwright.formats.architectures.architecture import Architecture, Tensors, rename, under
+from penwright.formats.architectures.architecture import Architecture, Tensors, layer_modules, rename
 
 
 def _fold_token_types(tensors: Tensors) -> Tensors:
-    """A text of one part has token type 0 everywhere, so that its vector can be added to every position beforehand."""
+    """Add the vector of token type 0 to every position.
+
+    A text of one part has type 0 throughout, so our model needs no token types.
+    """
     positions, types = (f"bert.embeddings.{name}_embeddings.weight" for name in ("position", "token_type"))
     for name in (positions, types):
         if name not in tensors:
@@ -31,7 +34,7 @@ BERT = Architecture(
         rename("bert.embeddings.word_embeddings", "embedding.tokens"),
         rename("bert.embeddings.position_embeddings", "embedding.positions"),
         rename("bert.embeddings.LayerNorm", "embedding.norm"),
-        *under(
+        *layer_modules(
             "bert.encoder.layer.{i}",
             "encoder.blocks.{i}",
             rename("attention.self.query", "attention.query"),

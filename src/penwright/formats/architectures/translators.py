@@ -1,7 +1,7 @@
-"""Marian and M2M100: models that translate."""
+"""The tables for translators: Marian and M2M100."""
 
 from penwright.config import Table, merge
-from penwright.formats.architectures.architecture import Architecture, Config, Tensors, rename, under
+from penwright.formats.architectures.architecture import Architecture, Config, Tensors, layer_modules, rename
 
 _TRANSLATOR_KEYS = (
     ("d_model", "d_model"),
@@ -46,13 +46,18 @@ _FEED_FORWARD = (
 )
 _TRANSLATOR_MODULES = (
     rename("model.shared", "source_embedding.tokens"),
-    *under("model.encoder.layers.{i}", "encoder.blocks.{i}", *_SELF_ATTENTION, *_FEED_FORWARD),
-    *under("model.decoder.layers.{i}", "decoder.blocks.{i}", *_SELF_ATTENTION, *_CROSS_ATTENTION, *_FEED_FORWARD),
+    *layer_modules("model.encoder.layers.{i}", "encoder.blocks.{i}", *_SELF_ATTENTION, *_FEED_FORWARD),
+    *layer_modules(
+        "model.decoder.layers.{i}", "decoder.blocks.{i}", *_SELF_ATTENTION, *_CROSS_ATTENTION, *_FEED_FORWARD
+    ),
 )
 
 
 def _name_output_bias(tensors: Tensors) -> Tensors:
-    """Marian keeps the bias of its output layer as a matrix of one row, outside any module."""
+    """Rename and flatten the bias of the output layer.
+
+    Marian keeps it as a matrix of one row, outside any module.
+    """
     bias = tensors.pop("final_logits_bias", None)
     return tensors if bias is None else {**tensors, "final_logits.bias": bias.flatten()}
 
@@ -78,6 +83,6 @@ M2M100 = Architecture(
         rename("model.decoder.layer_norm", "decoder.norm"),
     ),
     block=merge(_TRANSLATOR_BLOCK, {"positions": {"type": "sinusoidal", "layout": "tensor2tensor", "offset": 2}}),
-    supported={"tie_word_embeddings": (True,), "pad_token_id": (1,)},  # positions begin after the number of padding
+    supported={"tie_word_embeddings": (True,), "pad_token_id": (1,)},  # positions start after the padding token's id
     defaults={**_TRANSLATOR_DEFAULTS, "scale_embedding": True, "attention_dropout": 0.1},
 )

@@ -1,11 +1,14 @@
-"""GPT-2, Llama and Qwen3: models that write."""
+"""The tables for writers: GPT-2, Llama and Qwen3."""
 
 from penwright.config import Table
-from penwright.formats.architectures.architecture import Architecture, Config, Tensors, rename, under
+from penwright.formats.architectures.architecture import Architecture, Config, Tensors, layer_modules, rename
 
 
 def _add_prefix(tensors: Tensors) -> Tensors:
-    """The first GPT-2 was saved without the name of its base model, which later ones have."""
+    """Add the prefix "transformer." if it is missing.
+
+    The original GPT-2 was saved without it.
+    """
     named = any(name.startswith("transformer.") for name in tensors)
     return tensors if named else {f"transformer.{name}": tensor for name, tensor in tensors.items()}
 
@@ -27,7 +30,7 @@ GPT2 = Architecture(
     modules=(
         rename("transformer.wte", "embedding.tokens"),
         rename("transformer.wpe", "embedding.positions"),
-        *under(
+        *layer_modules(
             "transformer.h.{i}",
             "decoder.blocks.{i}",
             rename("ln_1", "attention_residual.norm"),
@@ -76,7 +79,7 @@ _LLAMA_DEFAULTS: Config = {
 }
 _LLAMA_MODULES = (
     rename("model.embed_tokens", "embedding.tokens"),
-    *under(
+    *layer_modules(
         "model.layers.{i}",
         "decoder.blocks.{i}",
         rename("input_layernorm", "attention_residual.norm"),

@@ -1,9 +1,9 @@
-/** Asking the server: answers as JSON, as packed bytes or as events; what goes wrong comes as a message for people. */
+/** Requests to the server: answers as JSON, packed bytes or events. Failures become errors with a readable message. */
 
 import { unpack } from "./views/bytes.js";
 import { eventsOf } from "./events.js";
 
-/** What the server would not do, in its own words. `status` is that of HTTP, 0 where there was no answer. */
+/** An error with the server's message. `status` is the HTTP status, or 0 if there was no answer. */
 export class ApiError extends Error {
   constructor(message, status) {
     super(message);
@@ -12,10 +12,10 @@ export class ApiError extends Error {
   }
 }
 
-/** Whether somebody stopped it, which needs no message. */
+/** Whether a request was aborted, which needs no message. */
 export const wasStopped = (error) => error.name === "AbortError";
 
-/** The message in the answer of a request that failed, in the shapes that our server and FastAPI give. */
+/** Return the message of an error response, in the formats of our server and of FastAPI. */
 function messageOf(text, status) {
   try {
     const { error, detail } = JSON.parse(text);
@@ -23,7 +23,7 @@ function messageOf(text, status) {
     const found = (error && (error.message || error)) || detail;
     if (typeof found === "string") return found;
   } catch {
-    // not JSON: a proxy's page, perhaps
+    // not JSON; perhaps the page of a proxy
   }
   return `The server answered with status ${status}.`;
 }
@@ -35,7 +35,7 @@ function counting(change) {
   document.documentElement.toggleAttribute("data-busy", running > 0);
 }
 
-/** A response that is well, or an ApiError; a body makes it a POST. */
+/** Send a request and return its response, or throw an ApiError. A body makes it a POST. */
 export async function ask(path, body = undefined, { signal = null } = {}) {
   const method = body === undefined ? "GET" : "POST";
   counting(1);
@@ -53,19 +53,19 @@ export async function ask(path, body = undefined, { signal = null } = {}) {
   }
 }
 
-/** The answer as JSON. */
+/** Return the answer, parsed as JSON. */
 export const askJson = async (path, body, options) => (await ask(path, body, options)).json();
 
-/** The answer as views have their data: tables with arrays of bytes (see views/bytes.js). */
+/** Return the answer as data for views: tables with arrays of bytes (see views/bytes.js). */
 export const askPacked = async (path, body, options) => unpack(await (await ask(path, body, options)).arrayBuffer());
 
-/** The events {event, data} of an answer, their data as JSON; aborting the signal, or leaving the loop, stops the work. */
+/** Yield the events {event, data} of an answer, with parsed data. Aborting, or leaving the loop, stops the work. */
 export async function* askEvents(path, body, { signal = null } = {}) {
   const response = await ask(path, body, { signal });
   try {
     for await (const { event, data } of eventsOf(response)) yield { event, data: JSON.parse(data) };
   } catch (error) {
     if (wasStopped(error) || error instanceof SyntaxError) throw error;
-    throw new ApiError("The server went away in the middle of its answer.", 0);
+    throw new ApiError("The connection to the server was lost during its answer.", 0);
   }
 }

@@ -1,4 +1,4 @@
-/** The frame around all screens: which one is shown, with which model, in which theme. */
+/** The frame around all screens: the navigation, the choice of a model, and the theme. */
 
 import { make } from "./views/dom.js";
 import { askJson, wasStopped } from "./api.js";
@@ -19,17 +19,17 @@ const frame = { models: [], model: null, screen: null, module: null, leave: () =
 const NAMES = { writer: "a writer", translator: "a translator", classifier: "a classifier" };
 const able = (screen, model) => screen.kinds === null || screen.kinds.includes(model.kind);
 
-/** The models that a screen can be used with. */
+/** Return the models that a screen can use. */
 const modelsFor = (screen) => frame.models.filter((model) => able(screen, model));
 
-/** Why a screen cannot be used, or "". */
+/** Return why a screen cannot be used, or "". */
 function reason(screen) {
   if (screen.kinds === null || modelsFor(screen).length) return "";
   const wanted = screen.kinds.map((kind) => NAMES[kind]).join(" or ");
-  return `${screen.title} needs ${wanted}; none is served here. Start: penwright serve RUN`;
+  return `${screen.title} needs ${wanted}, but none is served. Start one: penwright serve RUN`;
 }
 
-/** A person has come to an address: show its screen, or the first that can be used. */
+/** Show the screen of an address; an unknown name leads to the first screen that can be used. */
 async function arrive(name, values) {
   const screen = SCREENS.find((each) => each.name === name);
   if (!screen || reason(screen)) {
@@ -77,13 +77,13 @@ function showReason(screen) {
   main.dataset.ready = screen.name;
 }
 
-/** Say something to screen readers. */
+/** Announce a text to screen readers. */
 function announce(text) {
   spoken.textContent = "";
   requestAnimationFrame(() => (spoken.textContent = text));
 }
 
-/** Show the message of an error above the screen until it is closed or the next one comes. */
+/** Show an error above the screen until it is closed or another one replaces it. */
 function fail(error) {
   if (wasStopped(error)) return;
   document.querySelector(".alert")?.remove();
@@ -118,7 +118,7 @@ function drawRail() {
   rail.replaceChildren(make("ul", {}, SCREENS.map(item)));
 }
 
-/** The choice among the models that can do what the screen needs, and what is known of the chosen one. */
+/** Draw the choice among the models of the right kind, and the facts about the chosen one. */
 function drawPicker(screen, model) {
   if (!model || screen.kinds === null) return picker.replaceChildren();
   const usable = modelsFor(screen);
@@ -160,7 +160,7 @@ function drawTools() {
   });
 }
 
-/** Over the text that is on the screen, if there is one. */
+/** Start the tour, with the text on the screen if there is one. */
 function tour() {
   const model = frame.model || frame.models[0];
   if (!model) return;

@@ -1,15 +1,15 @@
-/** Dialogs: one at a time, closed by Escape, by their button or by a click beside them. */
+/** Dialogs: one at a time, closed by Escape, by their button or by a click outside. */
 
 import { make, table } from "./views/dom.js";
 
 const EVERYWHERE = [
   ["Alt + Shift + 1 … 5", "go to a screen"],
-  ["Tab", "the next control; arrow keys move inside lists, grids, texts and pictures"],
+  ["Tab", "next control; arrow keys move inside lists, grids, texts and pictures"],
   ["Escape", "stop, go back, close"],
   ["?", "this list"],
 ];
 
-/** Open a dialog with this content; gives the element, whose close() closes it. */
+/** Open a dialog with this content and return its element; close() closes it. */
 export function openDialog(title, ...content) {
   const close = make("button", { type: "button", class: "close", "aria-label": "Close" }, "×");
   const heading = make("header", {}, make("h2", { id: "dialog-title" }, title), close);
@@ -22,7 +22,7 @@ export function openDialog(title, ...content) {
   return dialog;
 }
 
-/** Whether a person, asked whether something is to be done, says so; the focus is on the answer that does nothing. */
+/** Ask for confirmation and resolve to true if it is given. The answer that does nothing has the focus. */
 export function confirmed(title, text, { yes, no = "Cancel" }) {
   const refuse = make("button", { type: "button", autofocus: true }, no);
   const agree = make("button", { type: "button", class: "main" }, yes);
@@ -34,7 +34,7 @@ export function confirmed(title, text, { yes, no = "Cancel" }) {
   });
 }
 
-/** The keys that work everywhere, and those of the screen. */
+/** Show the keys of the screen and the keys that work everywhere. */
 export function openShortcuts(screen, module) {
   const rows = (keys) => keys.map(([key, what]) => [make("kbd", {}, key), what]);
   const own = (module && module.keys) || [];

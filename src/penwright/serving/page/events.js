@@ -1,8 +1,8 @@
-/** Server-sent events, whatever pieces the network cuts them into. */
+/** A parser of server-sent events, however the network splits them. */
 
 /**
- * A parser: `push(bytes)` and `finish()` give the events {event, data, id} that have become complete. Characters are put
- * together across pieces; lines end with CR, LF or both; an event ends with a blank line.
+ * Create a parser: `push(bytes)` and `finish()` return the events {event, data, id} that are complete. Pieces may split
+ * characters. Lines end with CR, LF or both; a blank line ends an event.
  */
 export function makeParser() {
   const decoder = new TextDecoder("utf-8", { ignoreBOM: false });
@@ -28,7 +28,7 @@ export function makeParser() {
   function lines(text, last) {
     const events = [];
     rest += text;
-    // a CR at the end may be the first half of CRLF: it waits for what comes
+    // a CR at the end may be the first half of CRLF: keep it for the next piece
     const held = !last && rest.endsWith("\r") ? "\r" : "";
     const parts = rest.slice(0, rest.length - held.length).split(/\r\n|\r|\n/);
     rest = parts.pop() + held;
@@ -41,13 +41,13 @@ export function makeParser() {
       const events = lines(decoder.decode(), true);
       if (rest) read(rest, events);
       rest = "";
-      read("", events); // what ends without a blank line was still said
+      read("", events); // the last event counts even without a blank line
       return events;
     },
   };
 }
 
-/** The events of a response, as they come; to stop early cancels the request. */
+/** Yield the events of a response as they arrive. Stopping early cancels the request. */
 export async function* eventsOf(response) {
   const [parser, reader] = [makeParser(), response.body.getReader()];
   try {

@@ -1,4 +1,4 @@
-/** Small drawings of one line, in the colour of the text around them. */
+/** Icons: small line drawings in the colour of the text around them. */
 
 import { makeSvg } from "./views/dom.js";
 
@@ -14,7 +14,7 @@ const PATHS = {
   other: "M5 12h14",
 };
 
-/** The icon of this name. */
+/** Return the icon of this name. */
 export function icon(name) {
   const path = makeSvg("path", { d: PATHS[name] || PATHS.other });
   return makeSvg("svg", { viewBox: "0 0 24 24", class: "icon", "aria-hidden": "true" }, path);

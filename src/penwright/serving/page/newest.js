@@ -1,16 +1,16 @@
-/** Questions of which only the newest counts: each ends the one before it, and the end of the screen ends them all. */
+/** Requests of which only the newest counts: each aborts the previous one; leaving the screen aborts all. */
 
-/** @param {AbortSignal} signal of the screen */
+/** @param {AbortSignal} signal aborted when the screen is left */
 export function newest(signal) {
   let timer = 0;
   let current = new AbortController();
   return {
-    /** Ask after a pause, unless this is called again before. */
+    /** Call `ask` after a pause, unless this is called again first. */
     later(ask, milliseconds) {
       clearTimeout(timer);
       timer = setTimeout(ask, milliseconds);
     },
-    /** The signal of a question that is asked now. */
+    /** Abort the previous request and return the signal of the next one. */
     begin() {
       this.end();
       current = new AbortController();

@@ -1,4 +1,4 @@
-/** Keeping what is shown: the same question asked again, as a page or a picture. */
+/** Saving what is shown: the same request is sent again, for a page or a picture. */
 
 import { make } from "./views/dom.js";
 import { ask } from "./api.js";
@@ -9,14 +9,14 @@ const FORMATS = [
   ["png", "Picture (.png)"],
 ];
 
-/** Give bytes to the person as a file. */
+/** Download bytes as a file. */
 export function download(name, blob) {
   const url = URL.createObjectURL(blob);
   make("a", { href: url, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
 
-/** A button that opens a menu of choices [[value, text]]; `choose` is called with the value. */
+/** Create a button that opens a menu of choices [[value, text]]. Calls `choose` with the value. */
 export function menu(title, choices, choose, attributes = {}) {
   const item = ([value, text]) =>
     make("button", { type: "button", role: "menuitem", click: () => (list.hidePopover(), choose(value)) }, text);
@@ -39,8 +39,8 @@ export function menu(title, choices, choose, attributes = {}) {
 }
 
 /**
- * A menu that saves the answer of a question. `question()` gives {path, body, name}; the server answers such a path with
- * `?format=html`, `svg` or `png` as well.
+ * Create a menu that saves the answer to a request. `question()` returns {path, body, name}; the server must support
+ * `?format=html`, `svg` and `png` at this path.
  */
 export function saveMenu(question, fail) {
   return menu("Save", FORMATS, async (format) => {

@@ -1,21 +1,21 @@
-/** All screens, in the order of the rail. A new one is a row here and a module that exports `show`. */
+/** All screens, in the order of the navigation. A new screen is a row here and a module that exports `show`. */
 
 /** @typedef {"writer" | "translator" | "classifier"} Kind */
 
 /**
- * What a module of screens/ exports: `show(element, context)`, which may return {stop}; and `keys`, [[key, what it does]].
+ * A module in screens/ exports `show(element, context)`, which may return {stop}, and `keys`, [[key, what it does]].
  *
  * @typedef {object} Context
- * @property {{id: string, kind: Kind}} model the chosen one, of the screen's kinds; all that GET /models says of it
- * @property {object[]} models all that are served
- * @property {{get: Function, number: Function, set: Function}} state of the screen, kept in the address (store.js)
- * @property {AbortSignal} signal fires when the screen is left: give it to every request
- * @property {(error: Error) => void} fail shows the message of an error, unless somebody stopped it
- * @property {(text: string) => void} announce says something to screen readers
- * @property {(screen: string, values?: object) => void} go to another screen, with this state laid over its own
+ * @property {{id: string, kind: Kind}} model the chosen model, as GET /models describes it
+ * @property {object[]} models all served models
+ * @property {{get: Function, number: Function, set: Function}} state kept in the address (store.js)
+ * @property {AbortSignal} signal aborted when the screen is left: pass it to every request
+ * @property {(error: Error) => void} fail shows the message of an error, unless the request was aborted
+ * @property {(text: string) => void} announce announces a text to screen readers
+ * @property {(screen: string, values?: object) => void} go opens another screen; the values override its state
  */
 
-/** `kinds`: the models that can do it; null: it needs none. */
+/** `kinds`: the kinds of model that a screen can use; null: it needs no model. */
 export const SCREENS = [
   {
     name: "write",

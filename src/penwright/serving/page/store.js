@@ -1,9 +1,9 @@
-/** State in the address, so that a view can be shared and comes back when the page is loaded again. */
+/** State in the address, so that a view can be shared and survives a reload. */
 
 const LATER = 200; // milliseconds: browsers limit how often the address may change
 
 /**
- * The screen and the values that an address names: #/write?model=novel&text=Once.
+ * Return the screen and the values in an address: #/write?model=novel&text=Once.
  * @param {string} hash
  * @returns {{screen: string, values: Record<string, string>}}
  */
@@ -12,7 +12,7 @@ export function parse(hash) {
   return { screen: path, values: Object.fromEntries(new URLSearchParams(query)) };
 }
 
-/** The address of a screen with these values; those that are empty are left out. */
+/** Return the address of a screen with these values, without the empty ones. */
 export function address(screen, values) {
   const given = Object.entries(values).filter(([, value]) => value !== "" && value !== null && value !== undefined);
   const query = new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();
@@ -25,8 +25,8 @@ function split(text, mark) {
 }
 
 /**
- * The states of all screens, of which the present one is in the address. `arrive(screen, values)` is called when a
- * person comes to an address: by a link, by Back, or by typing one.
+ * Create the store of all screens' states. The current screen's state is in the address. Calls `arrive(screen, values)`
+ * when a person opens an address: by a link, by Back, or by typing it.
  */
 export function makeStore(arrive) {
   /** @type {Map<string, Record<string, string>>} */
@@ -37,11 +37,11 @@ export function makeStore(arrive) {
     clearTimeout(state.timer);
     state.timer = 0;
     state.flushed = performance.now();
-    if (!state.screen || parse(location.hash).screen !== state.screen) return; // Back was pressed, and is about to be told
+    if (!state.screen || parse(location.hash).screen !== state.screen) return; // Back was pressed; its event comes next
     const here = address(state.screen, known.get(state.screen));
     if (here !== location.hash) history.replaceState(null, "", here);
   }
-  /** At once, but not again before some time has passed. */
+  /** Write the address now, but at most once per LATER milliseconds. */
   function soon() {
     if (state.timer) return;
     const wait = state.flushed + LATER - performance.now();
@@ -60,14 +60,14 @@ export function makeStore(arrive) {
   addEventListener("pagehide", flush);
   return {
     start: come,
-    /** Go to a screen: as it was left, with some values laid over. */
+    /** Open a screen in the state in which it was left, changed by some values. */
     go(screen, values = {}) {
       if (state.screen) flush();
       const next = address(screen, { ...known.get(screen), ...values });
       if (next === location.hash) come();
       else location.hash = next;
     },
-    /** The state of a screen: `get` a text by its name, `set` some; numbers and booleans are kept as texts. */
+    /** Return the state of a screen: `get` a value by name, `set` values. All values are stored as text. */
     of(screen) {
       return {
         get: (name, otherwise = "") => (known.get(screen) || {})[name] ?? otherwise,

@@ -1,16 +1,16 @@
-/** Light or dark: as the system has it, until a person chooses otherwise. */
+/** The light or dark theme: the system's, until a person chooses the other one. */
 
 const KEY = "penwright-theme";
 
 const system = () => (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
 
-/** Take up the theme that was chosen before. */
+/** Apply the theme that was chosen before. */
 export function startTheme() {
   const chosen = localStorage.getItem(KEY);
   if (chosen) document.documentElement.dataset.theme = chosen;
 }
 
-/** The other theme from now on; the one that the system has needs no choice. */
+/** Switch to the other theme. The system's own theme is not stored. */
 export function turnTheme() {
   const root = document.documentElement;
   const next = (root.dataset.theme || system()) === "dark" ? "light" : "dark";

@@ -1,4 +1,4 @@
-/** What changes when heads are switched off: the loss, each token's share of that, and the next token. */
+/** The effect of switching heads off: on the loss, on the loss of each token, and on the next token. */
 
 import { number, signed } from "./axes.js";
 import { signedText } from "./attribution.js";
@@ -8,8 +8,8 @@ import { make, readout, table, twin, view } from "./dom.js";
 import { label, textOf } from "./tokens.js";
 
 /**
- * data: {heads: [[part, layer, head]] that are off, loss: [before, after] in nats, tokens, changes [positions] of each
- * token's loss, next: {before, after: [{text, id, probability}]} or null}. The last tokens have changes.
+ * data: {heads: [[part, layer, head]] that are off, loss: [before, after] in nats, tokens, changes [positions] in the
+ * loss of the last tokens, next: {before, after: [{text, id, probability}]} or null}.
  */
 export function draw(element, data, options = {}) {
   return view(element, "ablation", build, data, options);
@@ -21,11 +21,11 @@ function build(root, { heads, loss, tokens, changes, next = null }) {
   const values = [...Array(first).fill(NaN), ...numbers];
   const [before, after] = tensor(loss).numbers();
   const line = readout(
-    "Point at a token, or use the arrow keys. Orange: harder to foretell without these heads; blue: easier.",
+    "Point at a token, or use the arrow keys. Orange: harder to predict without these heads; blue: easier.",
   );
   const say = (place) =>
     place < first ? "was given" : `“${label(textOf(tokens[place]))}” (${place}): ${signed(values[place])} nats`;
-  const text = signedText(root, { tokens, values, line, say, name: "change of loss" });
+  const text = signedText(root, { tokens, values, line, say, name: "change in loss" });
   const off = heads.map(([part, layer, head]) => `${part} ${layer}·${head}`).join(", ");
   const figure = (name, value) => make("div", {}, make("dt", {}, name), make("dd", {}, value));
   const figures = make(
@@ -34,7 +34,7 @@ function build(root, { heads, loss, tokens, changes, next = null }) {
     figure("heads off", off),
     figure("loss before", number(before)),
     figure("loss after", number(after)),
-    figure("change, nats a token", signed(after - before)),
+    figure("change, nats per token", signed(after - before)),
   );
   const rows = tokens.map((token, place) => [`${place} ${label(textOf(token))}`, signed(values[place])]);
   root.append(

@@ -1,11 +1,11 @@
-/** Which words of a source a translation goes back to. */
+/** The word alignment of a source and its translation. */
 
 import { make, view } from "./dom.js";
 import { links } from "./links.js";
 import { labels } from "./tokens.js";
 
 /**
- * data: {source: words or tokens, target: words or tokens, links: [{source, target, strength}], both places}.
+ * data: {source: words or tokens, target: words or tokens, links: [{source, target, strength}] between places}.
  * Emits token-chosen {side: "from" (source) or "to" (target), places}.
  */
 export function draw(element, data, options = {}) {

@@ -1,4 +1,4 @@
-/** The arithmetic of one head, step by step, for one token that looks: every number of it. */
+/** The arithmetic of one head for one query token: every step, with all its numbers. */
 
 import { decimals, number, percent } from "./axes.js";
 import { tensor } from "./bytes.js";
@@ -6,11 +6,11 @@ import { diverging, inkOn, isDark, sequential } from "./colour.js";
 import { make, view } from "./dom.js";
 import { label, textOf } from "./tokens.js";
 
-const WIDEST = 8; // dimensions that are written out
+const WIDEST = 8; // dimensions that are shown
 
 /**
  * data: {layer, head, target_tokens, source_tokens, queries [targets, d_head], keys and values [sources, d_head], scores,
- * scaled, masked and weights [targets, sources], output [targets, d_head]}. options: {target: the place of the token}.
+ * scaled, masked and weights [targets, sources], output [targets, d_head]}. options: {target: index of the query token}.
  */
 export function draw(element, data, options = {}) {
   return view(element, "arithmetic", build, data, options);
@@ -28,7 +28,7 @@ function build(root, data, options) {
     make(
       "div",
       { class: "pw-bar" },
-      make("label", {}, "the token that looks ", select),
+      make("label", {}, "query token ", select),
       make("span", { class: "pw-title" }, `layer ${data.layer}, head ${data.head}`),
     ),
     steps,
@@ -55,24 +55,24 @@ function stepsOf(data, { queries, keys, scores, scaled, masked, weights, values,
   return [
     step(
       "The query",
-      `“${label(textOf(data.target_tokens[target]))}” asks with ${width} numbers.`,
+      `The query of “${label(textOf(data.target_tokens[target]))}” has ${width} numbers.`,
       vectors([["query", queries.part(target)]], dark),
     ),
-    step("The keys", "Every token answers with as many.", vectors(rowsOf(keys), dark)),
+    step("The keys", "Each token has a key of the same length.", vectors(rowsOf(keys), dark)),
     step(
       "Scores",
-      `Query times key, number by number, added up; then divided by √${width} = ${number(Math.sqrt(width))}, so that the size of a head does not matter; tokens that may not be seen get −∞.`,
+      `The dot product of query and key, divided by √${width} = ${number(Math.sqrt(width))}, so that the scores do not depend on the size of the head. Masked tokens get −∞.`,
       columnsOf(sources, ["query · key", "scaled", "masked"], [scores, scaled, masked].map(column), dark),
     ),
     step(
       "Weights",
-      "e to the power of each, divided by their sum (softmax): what is paid to each token, one in all.",
+      "The softmax of the scores: e to the power of each, divided by their sum. The weights add up to 1.",
       columnsOf(sources, ["weight"], [column(weights)], dark, true),
     ),
     step("Weighted values", "Each token's value times its weight.", vectors(product, dark)),
     step(
       "The output",
-      "The sum of these rows: what the head says about the token.",
+      "The sum of these rows: the result of the head for the token.",
       vectors([["sum", output.part(target)]], dark),
     ),
   ];
@@ -80,7 +80,7 @@ function stepsOf(data, { queries, keys, scores, scaled, masked, weights, values,
 
 const times = (weight, row) => tensor(Array.from(row.numbers(), (value) => weight * value));
 
-/** Rows of signed numbers, the first and the last of them where they are many. */
+/** A table of vectors, one per row. Long vectors are reduced to their first numbers and the last one. */
 function vectors(rows, dark) {
   const width = rows[0][1].size;
   const places = Array.from({ length: width }, (_, at) => at).filter(
@@ -107,7 +107,7 @@ function vectors(rows, dark) {
   return make(
     "table",
     { class: "pw-vectors" },
-    make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "of"), heads)),
+    make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "vector"), heads)),
     make("tbody", {}, lines),
   );
 }
@@ -115,7 +115,7 @@ function vectors(rows, dark) {
 const coloured = (text, colour) =>
   make("td", { class: "pw-number", style: { background: colour, color: inkOn(colour) } }, text);
 
-/** One row for each source with some numbers of it. */
+/** A table with one row per source token and one column per kind of number. */
 function columnsOf(names, headings, columns, dark, shares = false) {
   const finite = columns.map((column) => Math.max(...column.filter(Number.isFinite).map(Math.abs), 1e-12));
   const cell = (value, at) =>

@@ -1,4 +1,4 @@
-/** The grid of all heads, and the one that is opened, as a matrix or as lines. */
+/** The grid of all heads, and the opened head as a matrix or as lines. */
 
 import { tensor } from "./bytes.js";
 import { choices, emit, make, view } from "./dom.js";
@@ -7,15 +7,15 @@ import { draw as drawHeads } from "./heads.js";
 import { draw as drawLines } from "./lines.js";
 
 /**
- * data as of heads.js; a part may have, instead of all `weights`, `thumbs` of all heads and `open`: {heads: [[layer,
- * head]], weights: [n, targets, sources]} of some. A head whose weights are not there is asked for: the page hears
- * head-opened {part, layer, head} and answers with parts.show(data of head.js). Emits head-closed and shape-chosen.
+ * data as in heads.js. Instead of all `weights`, a part may have `thumbs` of all heads, and the weights of some heads as
+ * `open`: {heads: [[layer, head]], weights: [n, targets, sources]}. To show another head, the page listens for
+ * head-opened {part, layer, head} and calls parts.show(data of head.js). Emits head-closed and shape-chosen.
  */
 export function draw(element, data, options = {}) {
   return view(element, "attention", build, data, options);
 }
 
-/** The data of head.js for a head, or null where only its thumbnail is at hand. */
+/** The data of head.js for a head, or null if only its thumbnail is available. */
 function headData(part, layer, head) {
   const { name, target_tokens, source_tokens } = part;
   const found = part.open ? part.open.heads.findIndex((each) => each[0] === layer && each[1] === head) : -1;
@@ -82,7 +82,7 @@ function build(root, data, options) {
       make(
         "p",
         { class: "pw-note", role: "status" },
-        options.missing || "Only the thumbnail of this head is kept here.",
+        options.missing || "Only a thumbnail of this head is available here.",
       ),
     );
   }

@@ -1,4 +1,4 @@
-/** How much each token of the text speaks for (orange) or against (blue) what the model said. */
+/** How much each token of the text supports (orange) or opposes (blue) the output of the model. */
 
 import { number, signed } from "./axes.js";
 import { tensor } from "./bytes.js";
@@ -7,7 +7,7 @@ import { emit, make, readout, table, twin, view } from "./dom.js";
 import { roving } from "./keyboard.js";
 import { inText, label, textOf } from "./tokens.js";
 
-/** Tokens coloured by signed values; shared with ablation.js. Returns {node, repaint}. */
+/** A text with tokens coloured by signed values, also used by ablation.js. Returns {node, repaint, limit}. */
 export function signedText(root, { tokens, values, line, say, name }) {
   const limit = Math.max(...Array.from(values, Math.abs).filter(Number.isFinite), 1e-12);
   const spans = tokens.map((token, place) =>
@@ -34,8 +34,8 @@ export function signedText(root, { tokens, values, line, say, name }) {
 }
 
 /**
- * data: {method, target: what was attributed (a text), tokens, values [positions], gap: how far the values' sum is from
- * the change they should add up to, or null}. Emits token-chosen {place}.
+ * data: {method, target: the attributed output (a text), tokens, values [positions], gap: the difference between the sum
+ * of the values and the change that they should add up to, or null}. Emits token-chosen {place}.
  */
 export function draw(element, data, options = {}) {
   return view(element, "attribution", build, data, options);
@@ -43,13 +43,13 @@ export function draw(element, data, options = {}) {
 
 function build(root, { method, target = null, tokens, values, gap = null }) {
   const numbers = tensor(values).numbers();
-  const line = readout("Point at a token, or use the arrow keys. Orange speaks for it, blue against.");
+  const line = readout("Point at a token, or use the arrow keys. Orange supports the output, blue opposes it.");
   const say = (place) => `“${label(textOf(tokens[place]))}” (${place}): ${signed(numbers[place])}`;
   const text = signedText(root, { tokens, values: numbers, line, say, name: "attribution" });
   const facts = [
     method,
     target !== null && `for “${label(textOf(target))}”`,
-    gap !== null && `gap of completeness ${number(gap)}`,
+    gap !== null && `completeness gap ${number(gap)}`,
   ];
   const rows = Array.from(numbers, (value, place) => [`${place} ${label(textOf(tokens[place]))}`, signed(value)]);
   root.append(make("p", { class: "pw-title" }, facts.filter(Boolean).join(" · ")), text.node, ...line.nodes);

@@ -1,8 +1,8 @@
-/** Numbers to places and to words. */
+/** Scales and ticks of axes, and numbers as text. */
 
 const SHORT = new Intl.NumberFormat("en", { maximumSignificantDigits: 3, useGrouping: true });
 
-/** A number in few characters: three digits, a true minus sign, and names for what is not finite. */
+/** A number in few characters: three significant digits, a real minus sign, and signs for values that are not finite. */
 export function number(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
@@ -11,17 +11,17 @@ export function number(value) {
   return text.replace("-", "−");
 }
 
-/** A number with two decimals, to stand in a column of such. */
+/** A number with two decimals, for columns of numbers. */
 export function decimals(value) {
   return Number.isFinite(value) && Math.abs(value) < 1000
     ? value.toFixed(2).replace("-0.00", "0.00").replace("-", "−")
     : number(value);
 }
 
-/** A signed number with its sign. */
+/** A number with a plus or minus sign. */
 export const signed = (value) => (value > 0 ? `+${number(value)}` : number(value));
 
-/** A probability in per cent. */
+/** A probability in percent. */
 export function percent(value) {
   if (!Number.isFinite(value)) return "–";
   if (value === 0) return "0 %";
@@ -65,7 +65,7 @@ function logTicks(low, high, count) {
   return ticks.length > 1 ? ticks : linearTicks(low, high, count);
 }
 
-/** The least and the greatest finite value, or [0, 1] where there is none. */
+/** The smallest and largest finite values, or [0, 1] if there are none. */
 export function extent(values) {
   let [low, high] = [Infinity, -Infinity];
   for (const value of values) {

@@ -1,4 +1,4 @@
-/** Bars of probabilities in a table: one for each row, or two, before and after something. */
+/** Bars of probabilities in a table: one or two per row, such as before and after a change. */
 
 import { percent } from "./axes.js";
 import { make } from "./dom.js";
@@ -12,7 +12,7 @@ const bar = (value, most, kind) =>
 
 /**
  * A table of bars. `rows`: [{name: text or element, values: [a number for each column], choose: function or null}].
- * All bars share one length for the greatest value.
+ * The largest value has the longest bar.
  */
 export function bars(heading, columns, rows, { say = percent, caption = null } = {}) {
   const most = Math.max(...rows.flatMap(({ values }) => values), 1e-12);
@@ -42,7 +42,7 @@ export function bars(heading, columns, rows, { say = percent, caption = null } =
   );
 }
 
-/** The tokens of two lists of {text, id, probability}, each with its probability in both (0 where it is absent). */
+/** The tokens of two lists of {text, id, probability}, with their probabilities in both (0 if absent). */
 export function paired(before, after) {
   const key = ({ id, text }) => (id === undefined ? text : id);
   const known = (list) => new Map(list.map((each) => [key(each), each.probability]));

@@ -1,21 +1,21 @@
-/** The tree of a beam search: what was tried at each step, what was kept, and what it ended with. */
+/** The tree of a beam search: the candidates of each step, the kept ones, and the finished translations. */
 
 import { number, percent } from "./axes.js";
 import { emit, make, makeSvg, readout, table, twin, view } from "./dom.js";
 import { roving } from "./keyboard.js";
 import { label, textOf } from "./tokens.js";
 
-const [WIDE, HIGH] = [118, 30]; // pixels of a step and of a node
+const [WIDE, HIGH] = [118, 30]; // pixels per step and per node
 
 /**
- * data: {nodes: [{id, parent (an id or null), token (text), log_prob (of all up to here, in nats), step, kept, final}]}.
+ * data: {nodes: [{id, parent (an id or null), token (text), log_prob (total up to here, in nats), step, kept, final}]}.
  * Emits node-chosen {id, text: of all tokens up to the node}.
  */
 export function draw(element, data, options = {}) {
   return view(element, "beam", build, data, options);
 }
 
-/** Rows for nodes: each beside its best child, the others below. */
+/** The row of each node. A node shares the row of its best child; the other children are below. */
 function layout(nodes) {
   const children = new Map();
   nodes.forEach((node) => children.set(node.parent, [...(children.get(node.parent) || []), node]));
@@ -49,7 +49,7 @@ function build(root, { nodes }) {
     return found;
   };
   const line = readout(
-    "Point at a node, or use the arrow keys. Strong: kept in the beam; framed: a finished translation.",
+    "Point at a node, or use the arrow keys. Bold: kept in the beam; framed: a finished translation.",
   );
   const size = { width: `${(last - first + 1) * WIDE + 16}`, height: `${count * HIGH + 16}` };
   const edges = nodes
@@ -84,7 +84,7 @@ function build(root, { nodes }) {
     const parent = byId.get(node.parent);
     const own = node.log_prob - (parent ? parent.log_prob : 0);
     line.show(
-      `“${label(text(node), 200)}”: ${number(node.log_prob)} nats in all, this token ${percent(Math.exp(own))}`,
+      `“${label(text(node), 200)}”: ${number(node.log_prob)} nats in total, this token ${percent(Math.exp(own))}`,
       aloud,
     );
   }

@@ -1,6 +1,6 @@
 /**
- * Data that came as bytes (penwright/views/packing.py): a header of JSON, then the arrays it names.
- * Bytes (dtype "u8") always hold probabilities, as 255 times the square root, so that small ones can be told apart.
+ * Data packed by penwright/views/packing.py: a JSON header, then the arrays that it refers to.
+ * Bytes (dtype "u8") always hold probabilities, as 255 times the square root, so that small ones stay distinct.
  */
 
 const ARRAYS = { u8: Uint8Array, f32: Float32Array, i32: Int32Array };
@@ -15,7 +15,7 @@ export class Tensor {
     return this.values.length;
   }
 
-  /** The number at a flat place. */
+  /** The number at a flat index. */
   number(place) {
     const value = this.values[place];
     return this.dtype === "u8" ? (value / 255) ** 2 : value;
@@ -26,7 +26,7 @@ export class Tensor {
     return this.number(indices.reduce((place, index, axis) => place * this.shape[axis] + index, 0));
   }
 
-  /** What is left when the first indices are fixed: a view, no copy. */
+  /** The part at these first indices, as a view without a copy. */
   part(...indices) {
     const shape = this.shape.slice(indices.length);
     const length = shape.reduce((a, b) => a * b, 1);
@@ -39,14 +39,14 @@ export class Tensor {
     return this.dtype === "u8" ? Float32Array.from(this.values, (value) => (value / 255) ** 2) : this.values;
   }
 
-  /** The numbers of a probability array as bytes 0 to 255, for colours. */
+  /** Probabilities as bytes from 0 to 255, for colours. */
   bytes() {
     if (this.dtype === "u8") return this.values;
     return Uint8Array.from(this.values, (value) => Math.round(255 * Math.sqrt(Math.min(1, Math.max(0, value)))));
   }
 }
 
-/** A Tensor of what is one already, or of nested lists of numbers. */
+/** Nested lists of numbers as a Tensor; a Tensor stays as it is. */
 export function tensor(values) {
   if (values instanceof Tensor) return values;
   const shape = [];
@@ -55,7 +55,7 @@ export function tensor(values) {
   return new Tensor(shape, "f32", Float32Array.from(numbers));
 }
 
-/** The data of packed bytes; arrays in it are views of the buffer. */
+/** The data in a buffer of packed bytes. Its arrays are views of the buffer. */
 export function unpack(buffer) {
   const length = new DataView(buffer).getUint32(0, true);
   const header = new TextDecoder().decode(new Uint8Array(buffer, 4, length));
@@ -67,7 +67,7 @@ export function unpack(buffer) {
   });
 }
 
-/** The buffer of base64 text that was deflated. */
+/** The buffer that was deflated and encoded as base64 text. */
 export async function inflate(text) {
   const bytes = Uint8Array.fromBase64
     ? Uint8Array.fromBase64(text)

@@ -1,11 +1,11 @@
-/** The likeliest next tokens before and after temperature, top-k, top-p and the like. */
+/** The most probable next tokens, before and after temperature, top-k, top-p and other sampling settings. */
 
 import { bars, paired } from "./bars.js";
 import { emit, make, view } from "./dom.js";
 import { label } from "./tokens.js";
 
 /**
- * data: {before: [{text, id, probability}], after: the same, or null}. A token that sampling leaves out is absent there.
+ * data: {before: [{text, id, probability}], after: the same, or null}. Tokens that sampling excludes are not in `after`.
  * Emits alternative-chosen {text, id}.
  */
 export function draw(element, data, options = {}) {

@@ -1,4 +1,4 @@
-/** Two texts before one model, or one text before two models: what surprises whom, token by token side by side. */
+/** The surprise of two texts for one model, or of one text for two models, token by token and side by side. */
 
 import { number, percent } from "./axes.js";
 import { bars } from "./bars.js";
@@ -9,18 +9,18 @@ import { roving } from "./keyboard.js";
 import { inText, label } from "./tokens.js";
 
 const SIDES = ["first", "second"];
-const LIMIT = 4; // nats of a difference from which on all are coloured alike
-const MOST = 10; // nats of surprise, likewise
-const LISTED = 1000; // rows of the table
+const LIMIT = 4; // nats; larger differences all have the same colour
+const MOST = 10; // nats; higher surprise always has the same colour
+const LISTED = 1000; // maximum rows of the table
 const MEASURES = [
   ["difference", "difference"],
   ["surprise", "surprise"],
 ];
 
 /**
- * data: {names: [of the first, of the second], first_texts, second_texts: [rows] ("" where only the other has something),
- * first, second, differences: [rows] in nats (NaN where there is nothing), sums: [nats of the first, of the second]}.
- * options: {measure: what colours show}. Emits nothing.
+ * data: {names: [first, second], first_texts, second_texts: [rows] ("" if only the other side has a token), first,
+ * second, differences: [rows] in nats (NaN if there is no value), sums: [nats of the first, nats of the second]}.
+ * options: {measure: "difference" or "surprise", for the colours}. Emits no events.
  */
 export function draw(element, data, options = {}) {
   return view(element, "comparison", build, data, options);
@@ -34,7 +34,7 @@ function build(root, data, { measure = MEASURES[0][0] }) {
   const state = { measure, row: -1 };
   const passages = SIDES.map((side, at) => passage(side, data.names[at]));
   const panel = makePanel(
-    "Point at a token, or use the arrow keys. Orange: it surprises the second more; blue: it surprises the first more.",
+    "Point at a token, or use the arrow keys. Orange: more surprise on the second side; blue: more on the first.",
   );
 
   function passage(side, name) {
@@ -88,7 +88,7 @@ function build(root, data, { measure = MEASURES[0][0] }) {
     panel.replaceChildren(
       make("p", {}, said.flatMap((each, at) => (at ? [" | ", each] : [each]))),
       make("p", {}, `${known(one)} and ${known(other)} nats: difference ${known(other - one, true)}`),
-      bars("before", ["probability"], rows, { say: percent }),
+      bars("side", ["probability"], rows, { say: percent }),
     );
   }
   const asTable = () => {

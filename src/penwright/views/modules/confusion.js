@@ -1,4 +1,4 @@
-/** What a classifier said (columns) of what was so (rows). */
+/** The confusion matrix of a classifier: true labels as rows, predicted labels as columns. */
 
 import { number, percent } from "./axes.js";
 import { tensor } from "./bytes.js";
@@ -6,7 +6,7 @@ import { inkOn, isDark, sequential } from "./colour.js";
 import { emit, make, view } from "./dom.js";
 import { label } from "./tokens.js";
 
-/** data: {labels: [n], counts [n, n], rows true and columns said}. Emits cell-chosen {row, column, count}. */
+/** data: {labels: [n], counts [n, n] (rows true, columns predicted)}. Emits cell-chosen {row, column, count}. */
 export function draw(element, data, options = {}) {
   return view(element, "confusion", build, data, options);
 }
@@ -20,7 +20,7 @@ function build(root, { labels, counts }) {
     const count = values.at(row, column);
     const share = sums[row] ? count / sums[row] : 0;
     const choose = () => emit(root, "cell-chosen", { row, column, count });
-    const said = `${names[row]} taken for ${names[column]}: ${count}, ${percent(share)}`;
+    const said = `${names[row]} predicted as ${names[column]}: ${count}, ${percent(share)}`;
     const node = make(
       "td",
       {},
@@ -34,7 +34,7 @@ function build(root, { labels, counts }) {
     make("td", { class: "pw-number" }, sums[row] ? percent(values.at(row, row) / sums[row]) : "–");
   const line = (name, row) =>
     make("tr", {}, make("th", { scope: "row" }, make("bdi", {}, name)), names.map(cell(row)), recall(row));
-  const head = make("tr", {}, heading("true ↓  said →"), names.map(heading), heading("found"));
+  const head = make("tr", {}, heading("true ↓  predicted →"), names.map(heading), heading("recall"));
   root.append(
     make(
       "div",
@@ -46,7 +46,7 @@ function build(root, { labels, counts }) {
     make(
       "p",
       { class: "pw-note" },
-      "Colour: share of the row. “Found” is recall, the share of each true label that was recognised.",
+      "Colour: share of the row. Recall: the share of texts with this true label that were recognised.",
     ),
   );
   function repaint() {

@@ -1,4 +1,4 @@
-/** Training curves of several runs, with logarithmic axes and smoothing that keeps the raw line in sight. */
+/** Training curves of several runs, with logarithmic axes, and smoothing that keeps the raw line visible. */
 
 import { extent, number } from "./axes.js";
 import { tensor } from "./bytes.js";
@@ -7,15 +7,15 @@ import { choices, emit, make, readout, table, twin, view } from "./dom.js";
 import { plot } from "./plot.js";
 
 /**
- * data: {runs: [{name, x: [n], y: [n], colour: a number, by default its place, dots: whether its points are drawn}],
- * x_label, y_label}. options: {log_x, log_y, smoothing: 0 to 0.99, the weight of what came before}. NaN and what has no
- * logarithm is left out. Emits drawing-changed {log_x, log_y, smoothing}. parts.setRuns(runs) goes on with other numbers.
+ * data: {runs: [{name, x: [n], y: [n], colour: a number, by default its index, dots: whether points are drawn}],
+ * x_label, y_label}. options: {log_x, log_y, smoothing: 0 to 0.99, the weight of earlier values}. NaN and values without
+ * a logarithm are skipped. Emits drawing-changed {log_x, log_y, smoothing}. parts.setRuns(runs) replaces the runs.
  */
 export function draw(element, data, options = {}) {
   return view(element, "curves", build, data, options);
 }
 
-/** An exponential moving average without the bias of its beginning. */
+/** An exponential moving average with bias correction. */
 export function smooth(points, weight) {
   let [sum, total] = [0, 0];
   return points
@@ -55,7 +55,7 @@ function build(root, data, options) {
     legend.replaceChildren(...runs.map(key));
   }
   settle();
-  const line = readout("Point into the diagram, or use the arrow keys; drag to enlarge, double-click or 0 for all.");
+  const line = readout("Point at the chart, or use the arrow keys; drag to zoom in, double-click or press 0 to show all.");
   const frame = make("div", {});
   const drawn = plot(frame, {
     name: `${y_label} by ${x_label} of ${runs.length} runs`,
@@ -117,7 +117,7 @@ function build(root, data, options) {
   root.append(
     twin("As a table", () =>
       table(
-        ["run", "first", "least", "last"],
+        ["run", "first", "lowest", "last"],
         runs.map(({ name }, at) => [name, ...summary(points[at])]),
       ),
     ),
@@ -144,7 +144,7 @@ function build(root, data, options) {
   };
 }
 
-/** The point nearest to x in points that are in its order. */
+/** The point with the nearest x, among points sorted by x. */
 function nearest(points, x) {
   if (points.length === 0) return null;
   let [low, high] = [0, points.length - 1];

@@ -15,7 +15,7 @@ function fill(node, attributes, children) {
   return node;
 }
 
-/** An HTML element; attributes that are functions listen, `style` is a table of properties. */
+/** An HTML element. Attributes that are functions become event listeners; `style` is a table of properties. */
 export function make(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
@@ -25,19 +25,19 @@ export function makeSvg(tag, attributes = {}, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
 
-/** Where a view says what is pointed at; before anything is, what may be done. */
+/** A panel that describes what is pointed at. At first it shows a hint. */
 export function makePanel(hint) {
   return make("div", { class: "pw-panel", "aria-live": "polite" }, make("p", { class: "pw-note" }, hint));
 }
 
-/** Tell the page what was chosen: an event that bubbles. */
+/** Notify the page of a choice by an event that bubbles. */
 export function emit(element, name, detail) {
   element.dispatchEvent(new CustomEvent(name, { detail, bubbles: true }));
 }
 
 /**
- * A view: `build(root, data, options)` fills the root and may return {repaint, stop} and what else it offers.
- * update() builds it anew, with options laid over those before; destroy() takes it away.
+ * A view: `build(root, data, options)` fills the root, and may return {repaint, stop} and further functions as `parts`.
+ * update() builds it again, with new options added to the earlier ones; destroy() removes it.
  */
 export function view(element, name, build, data, options = {}) {
   const root = make("div", { class: `pw pw-${name}` });
@@ -64,7 +64,7 @@ export function view(element, name, build, data, options = {}) {
   };
 }
 
-/** A choice among a few: buttons of which one is pressed; `choose` is called with its value. */
+/** A choice between a few values: a group of buttons, one of them pressed. `choose` is called with its value. */
 export function choices(label, values, chosen, choose) {
   const buttons = values.map(([value, text]) =>
     make("button", { type: "button", "aria-pressed": String(value === chosen), click: () => press(value) }, text),
@@ -76,7 +76,7 @@ export function choices(label, values, chosen, choose) {
   return make("div", { class: "pw-choices", role: "group", "aria-label": label }, buttons);
 }
 
-/** A line that says what is under the pointer, and aloud what is under the keyboard. */
+/** A line that describes what is under the pointer; screen readers also read out what has the keyboard focus. */
 export function readout(hint) {
   const shown = make("p", { class: "pw-readout" }, hint);
   const spoken = make("p", { class: "pw-hidden", "aria-live": "polite" });
@@ -89,7 +89,7 @@ export function readout(hint) {
   };
 }
 
-/** What a canvas shows, as a table: `build` returns the table when it is first opened. */
+/** The content of a canvas as a table. `build` returns the table when it is first opened. */
 export function twin(title, build) {
   const details = make("details", { class: "pw-twin" }, make("summary", {}, title));
   details.addEventListener("toggle", () => {
@@ -100,7 +100,7 @@ export function twin(title, build) {
   return details;
 }
 
-/** A table of rows; cells are texts or elements; the first of each row is its heading. */
+/** A table of rows. Cells are texts or elements; the first cell of each row is its heading. */
 export function table(headings, rows, caption = null) {
   const line = (cells) =>
     make(

@@ -1,4 +1,4 @@
-/** A map of the embeddings: every token a point; drag or arrow keys pan, wheel or + and − zoom, search finds. */
+/** A map of the embeddings, with a point for each token. It can be panned, zoomed and searched. */
 
 import { extent } from "./axes.js";
 import { tensor } from "./bytes.js";
@@ -7,8 +7,8 @@ import { emit, make, readout, view } from "./dom.js";
 import { move } from "./keyboard.js";
 import { label } from "./tokens.js";
 
-const NEAR = 12; // pixels within which a point is under the pointer
-const CELL = [110, 34]; // pixels that a name has for itself
+const NEAR = 12; // pixels; the pointer selects a point within this distance
+const CELL = [110, 34]; // pixels; the space that a name needs
 
 /**
  * data: {xy [n, 2], labels: [n], ids: [n] or null, note}. options: {search}. Emits token-chosen {place, id, text}.
@@ -29,7 +29,7 @@ function build(root, data, { search = "" }) {
     "aria-label": `map of ${count} embeddings`,
   });
   const line = readout(
-    "Drag to pan, wheel or + and − to zoom, 0 shows all; or search. Choosing a point asks for its neighbours.",
+    "Drag to pan, wheel or + and − to zoom, 0 to show all; or search. Choose a point to ask for its neighbours.",
   );
   const input = make("input", {
     type: "search",
@@ -54,7 +54,7 @@ function build(root, data, { search = "" }) {
 
   function paint() {
     state.frame = 0;
-    if (!state.width) return; // not on the screen
+    if (!state.width) return; // not visible
     const ratio = devicePixelRatio || 1;
     canvas.width = state.width * ratio;
     canvas.height = state.height * ratio;
@@ -70,7 +70,7 @@ function build(root, data, { search = "" }) {
     for (const at of named) write(context, at, dark, style.color);
     mark();
   }
-  /** The point under the pointer lies over the canvas, so that pointing at it draws no other anew. */
+  /** Mark the point under the pointer by an element above the canvas, so that the other points are not redrawn. */
   function mark() {
     over.hidden = state.near < 0;
     if (state.near < 0) return;
@@ -78,7 +78,7 @@ function build(root, data, { search = "" }) {
     over.style.transform = `translate(${x - 5}px, ${y - 12}px)`;
     over.lastChild.textContent = names[state.near];
   }
-  /** All points, set pixel by pixel, which is quick for very many; returns one of each cell of the screen. */
+  /** Draw all points pixel by pixel, which is fast for very many. Returns one point per cell of the screen. */
   function dots(context, ratio, colour) {
     const image = context.createImageData(context.canvas.width, context.canvas.height);
     const out = new Uint32Array(image.data.buffer);
@@ -99,7 +99,7 @@ function build(root, data, { search = "" }) {
     context.putImageData(image, 0, 0);
     return [...cells.values()];
   }
-  /** Those whose names do not cover one another, the first ones first. */
+  /** The points whose names do not overlap; earlier points have priority. */
   function apart(candidates) {
     const taken = [];
     return candidates.filter((at) => {
@@ -114,7 +114,7 @@ function build(root, data, { search = "" }) {
     context.fillStyle = lineColour(1, dark);
     if (state.found.includes(at)) context.fillRect(x - 4, y - 4, 8, 8);
     context.fillStyle = ink;
-    context.strokeText(names[at], x + 7, y + 4); // a rim of the ground, so that the name can be read over points
+    context.strokeText(names[at], x + 7, y + 4); // an outline in the background colour, so that the name is legible over points
     context.fillText(names[at], x + 7, y + 4);
   }
   const later = () => (state.frame = state.frame || requestAnimationFrame(paint));

@@ -1,4 +1,4 @@
-/** One head as a matrix: each row a token that looks, each column a token that is looked at. */
+/** One head as a matrix: each row is a query token, each column a key token. */
 
 import { percent } from "./axes.js";
 import { tensor } from "./bytes.js";
@@ -6,19 +6,19 @@ import { make, view } from "./dom.js";
 import { matrix } from "./matrix.js";
 import { labels } from "./tokens.js";
 
-/** What attention is not; shown where attention is. */
+/** What attention does not show; displayed with every view of attention. */
 export const CAUTION =
   "Attention shows where a head looks, not why the model answers as it does: switch heads off to check.";
 
-/** The same below a picture; a page that says it above its pictures hides it. */
+/** The caution as a note below a picture. A page that shows it above its pictures hides this note. */
 export const caution = () => make("p", { class: "pw-note pw-caution" }, CAUTION);
 
 const PARTS = { decoder: "decoder", encoder: "encoder", cross: "decoder to encoder" };
 
-/** The head in words. */
+/** The name of a head in words. */
 export const headName = ({ name, layer, head }) => `${PARTS[name] || name}, layer ${layer}, head ${head}`;
 
-/** Whether the tokens of a part may not look ahead. */
+/** For the decoder, a function that says which cells are masked because they are later tokens; else null. */
 export const looksBack = (name) => (name === "decoder" ? (row, column) => column > row : null);
 
 /**
@@ -33,7 +33,7 @@ function build(root, data) {
   const [rows, columns] = [labels(data.target_tokens), labels(data.source_tokens)];
   const values = tensor(data.weights);
   const say = (row, column) =>
-    `“${rows[row]}” (${row}) looks at “${columns[column]}” (${column}): ${percent(values.at(row, column))}`;
+    `“${rows[row]}” (${row}) attends to “${columns[column]}” (${column}): ${percent(values.at(row, column))}`;
   const drawn = matrix(root, { values, rows, columns, say, name: headName(data), hidden: looksBack(data.name) });
   root.append(caution());
   return drawn;

@@ -1,4 +1,4 @@
-/** Every head of a model as a thumbnail: layers down, heads across, or all in the order of a statistic. */
+/** Every head of a model as a thumbnail: layers as rows and heads as columns, or all heads sorted by a statistic. */
 
 import { number } from "./axes.js";
 import { Tensor, tensor } from "./bytes.js";
@@ -7,21 +7,21 @@ import { headName, looksBack } from "./head.js";
 import { roving } from "./keyboard.js";
 import { paint } from "./matrix.js";
 
-const SIZE = 64; // the most pixels along a side
+const SIZE = 64; // maximum pixels per side
 
-/** Statistics of heads: what each is called, and what it says. */
+/** Statistics of heads: the name and the meaning of each. */
 const STATISTICS = {
-  entropy: ["entropy", "how widely it looks, in nats"],
-  confidence: ["confidence", "the weight it gives to what it looks at most"],
-  distance: ["distance", "how many tokens away it looks"],
-  previous: ["previous", "how much it looks at the token before"],
-  diagonal: ["diagonal", "how much it looks at the token itself"],
-  first: ["first", "how much it looks at the first token"],
-  last: ["last", "how much it looks at the last token"],
-  induction: ["induction", "how much it looks at what followed the same token earlier"],
+  entropy: ["entropy", "how spread out its attention is, in nats"],
+  confidence: ["confidence", "how much it attends to its favourite token"],
+  distance: ["distance", "how many tokens away it attends"],
+  previous: ["previous", "how much it attends to the previous token"],
+  diagonal: ["diagonal", "how much it attends to the token itself"],
+  first: ["first", "how much it attends to the first token"],
+  last: ["last", "how much it attends to the last token"],
+  induction: ["induction", "how much it attends to what followed an earlier copy of the token"],
 };
 
-/** The largest weight of each square of cells, so that a thin strong line survives. */
+/** Weights shrunk to at most `size` by `size` cells. Each keeps its largest weight, so that thin strong lines survive. */
 export function thumbnail(weights, size = SIZE) {
   const [rows, columns] = weights.shape;
   const bytes = weights.bytes();
@@ -39,10 +39,10 @@ export function thumbnail(weights, size = SIZE) {
 }
 
 /**
- * data: {parts: [{name, target_tokens, source_tokens, weights [n_layers, n_heads, targets, sources] or, if those are not
- * at hand, thumbs [n_layers, n_heads, up to 64, up to 64], layers: their numbers, if not all of them}], statistics: [{entropy, ...: [n_layers, n_heads]}]}.
- * options: {part: its place, sort: "layer" or the name of a statistic}. Emits head-opened {part, layer, head},
- * sort-chosen {sort} and part-chosen {part}.
+ * data: {parts: [{name, target_tokens, source_tokens, weights [n_layers, n_heads, targets, sources] or, if these are not
+ * available, thumbs [n_layers, n_heads, up to 64, up to 64], layers: their numbers, unless all are included}],
+ * statistics: [{entropy, ...: [n_layers, n_heads]}]}. options: {part: its index, sort: "layer" or the name of a
+ * statistic}. Emits head-opened {part, layer, head}, sort-chosen {sort} and part-chosen {part}.
  */
 export function draw(element, data, options = {}) {
   return view(element, "heads", build, data, options);
@@ -107,7 +107,7 @@ function build(root, data, options) {
     grid.replaceChildren(...layered, ...cards.map(({ node }) => node));
     statistic.textContent = values
       ? `Sorted by ${state.sort}: ${STATISTICS[state.sort][1]}.`
-      : "Each row a layer, each column a head.";
+      : "Each row is a layer, each column a head.";
     keys.settle();
   }
   function layerTitles(heading) {

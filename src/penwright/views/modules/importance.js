@@ -1,4 +1,4 @@
-/** What the loss gains without each head, one at a time; heads can be ticked, to be switched off together. */
+/** The change in loss without each head, one at a time. Heads can be selected, to be switched off together. */
 
 import { number, signed } from "./axes.js";
 import { tensor } from "./bytes.js";
@@ -8,7 +8,7 @@ import { headName } from "./head.js";
 import { roving } from "./keyboard.js";
 
 /**
- * data: {parts: [{name, layers: their numbers, n_heads, changes [n_layers, n_heads] in nats, or null while they are not
+ * data: {parts: [{name, layers: their numbers, n_heads, changes [n_layers, n_heads] in nats, or null until they are
  * known}]}. options: {chosen: names of heads, such as "decoder.3.2"}. Emits heads-chosen {heads}.
  */
 export function draw(element, data, options = {}) {
@@ -22,7 +22,7 @@ function build(root, { parts }, { chosen = [] }) {
   const limit = Math.max(...all.filter(Number.isFinite), 1e-9);
   const line = readout(
     known
-      ? `Orange: worse without it; blue: better; the strongest is ${number(limit)} nats a token. Choose heads to switch off.`
+      ? `Orange: worse without the head; blue: better. The largest change is ${number(limit)} nats per token. Choose heads to switch off.`
       : "Choose heads to switch off.",
   );
   const cells = [];

@@ -1,13 +1,13 @@
-/** Moving by keys among many things, of which only one is a stop of the Tab key (roving tabindex). */
+/** Keyboard navigation among many items that are a single stop of the Tab key (roving tabindex). */
 
-/** The change of row and column that a key asks for, or null. */
+/** The change of row and column for a key, or null. */
 export function move(key, rightToLeft = false) {
   const sideways = rightToLeft ? -1 : 1;
   const moves = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -sideways], ArrowRight: [0, sideways] };
   return moves[key] || null;
 }
 
-/** Let the arrow keys move the focus among `items()`, laid out in `columns()` columns; Home and End go to the ends. */
+/** Let the arrow keys move the focus among `items()`, laid out in `columns()` columns. Home and End go to the ends. */
 export function roving(container, items, columns = () => 1) {
   let current = 0;
   function settle() {

@@ -1,4 +1,4 @@
-/** How probable a classifier holds each label. */
+/** The probability of each label according to a classifier. */
 
 import { bars } from "./bars.js";
 import { emit, make, view } from "./dom.js";

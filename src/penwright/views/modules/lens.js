@@ -1,4 +1,4 @@
-/** What the model would say after each layer, if it stopped there (the logit lens). */
+/** What the model would predict after each layer if it stopped there (the logit lens). */
 
 import { number, percent } from "./axes.js";
 import { bars } from "./bars.js";
@@ -8,11 +8,11 @@ import { emit, make, makePanel, view } from "./dom.js";
 import { roving } from "./keyboard.js";
 import { label, textOf } from "./tokens.js";
 
-const PAGE = 48; // positions at once
+const PAGE = 48; // positions shown at once
 
 /**
- * data: {tokens: the text, [positions], top_tokens [n_layers + 1][positions][k] of texts, top_probabilities of the same
- * shape, true_probabilities and true_ranks [n_layers + 1, positions] of the token that followed, or null}.
+ * data: {tokens: [positions], top_tokens [n_layers + 1][positions][k] as texts, top_probabilities of the same shape,
+ * true_probabilities and true_ranks [n_layers + 1, positions] of the actual next token, or null}.
  * Emits position-chosen {layer, position}.
  */
 export function draw(element, data, options = {}) {
@@ -25,7 +25,7 @@ function build(root, data) {
   const truth = data.true_probabilities && tensor(data.true_probabilities);
   const ranks = data.true_ranks && tensor(data.true_ranks);
   const panel = makePanel(
-    "Each cell: the likeliest next token as seen from that layer; stronger colour, more probable. Point or use the arrow keys.",
+    "Each cell is the most probable next token according to that layer. Stronger colour: more probable. Point at a cell, or use the arrow keys.",
   );
   const frame = make("div", { class: "pw-scroll pw-frame" });
   const state = { start: 0, cells: [] };
@@ -35,7 +35,7 @@ function build(root, data) {
     const row = (text, at) => ({ name: label(text), values: [probabilities.at(layer, position, at)] });
     const facts = [`after ${rowNames[layer]}, at “${label(textOf(data.tokens[position]))}” (${position})`];
     if (truth && Number.isFinite(truth.at(layer, position)))
-      facts.push(`what followed: ${percent(truth.at(layer, position))}`);
+      facts.push(`actual next token: ${percent(truth.at(layer, position))}`);
     if (ranks && ranks.at(layer, position) > 0) facts.push(`rank ${number(ranks.at(layer, position))}`);
     panel.replaceChildren(
       make("p", {}, facts.join(" · ")),
@@ -67,7 +67,7 @@ function build(root, data) {
       "tbody",
       {},
       lines.reverse().map(([, line]) => line),
-    ); // the last layer on top, as the model is drawn
+    ); // the last layer on top, as in drawings of models
     const grid = make(
       "table",
       { class: "pw-lens-table", role: "grid", "aria-label": "layers by positions" },

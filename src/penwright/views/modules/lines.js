@@ -1,4 +1,4 @@
-/** One head as lines from the tokens that look to those that are looked at; weak links are left out. */
+/** One head as lines from query tokens to key tokens. Weak links are left out. */
 
 import { percent } from "./axes.js";
 import { tensor } from "./bytes.js";
@@ -7,10 +7,10 @@ import { caution } from "./head.js";
 import { links } from "./links.js";
 import { labels } from "./tokens.js";
 
-const MOST = 1000; // lines at once
+const MOST = 1000; // maximum number of lines
 
 /**
- * data as of head.js; options: {threshold: the least weight that is drawn while nothing is selected, 0 to 1}.
+ * data as in head.js; options: {threshold: the smallest weight drawn while nothing is selected, 0 to 1}.
  * Emits token-chosen {side, places}.
  */
 export function draw(element, data, options = {}) {
@@ -40,8 +40,8 @@ function build(root, data, { threshold = 0.2 }) {
   const drawn = links(root, {
     from: labels(data.target_tokens),
     to: labels(data.source_tokens),
-    fromTitle: "looks",
-    toTitle: "is looked at",
+    fromTitle: "query tokens",
+    toTitle: "key tokens",
     strongest,
     row: (from) => among(sources, (to) => ({ from, to, strength: values.at(from, to) })),
     column: (to) => among(targets, (from) => ({ from, to, strength: values.at(from, to) })),

@@ -1,4 +1,4 @@
-/** Two columns of words with lines between them: what attends to what, or what is translated by what. */
+/** Two columns of words with lines between them, for attention and for alignment. */
 
 import { percent } from "./axes.js";
 import { emit, make, makeSvg, readout } from "./dom.js";
@@ -7,14 +7,14 @@ import { roving } from "./keyboard.js";
 const ROW = 26; // pixels
 
 /**
- * `from` and `to` are labels; `strongest()` gives the links [{from, to, strength}] shown while nothing is selected, and
- * `row(from)` those of one word. Several words can be selected; what they lead to is summed. Emits token-chosen.
+ * `from` and `to` are labels. `strongest()` returns the links [{from, to, strength}] shown while nothing is selected,
+ * `row(from)` and `column(to)` the links of one word. The links of several selected words are summed. Emits token-chosen.
  */
 export function links(root, { from, to, fromTitle, toTitle, strongest, row, column }) {
   const height = ROW * Math.max(from.length, to.length);
   const drawing = makeSvg("svg", { viewBox: `0 0 100 ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" });
   drawing.style.setProperty("height", `${height}px`);
-  const line = readout("Point at a word, or choose it; with Shift or the space bar several are summed; Escape clears.");
+  const line = readout("Point at a word, or choose it. Shift or the space bar adds further words to the sum; Escape clears.");
   const selected = { side: "from", places: new Set() };
   const word = (side) => (text, place) =>
     make(
@@ -111,7 +111,7 @@ export function links(root, { from, to, fromTitle, toTitle, strongest, row, colu
     event.preventDefault();
     press();
   });
-  columns.addEventListener("keyup", (event) => event.key === " " && event.preventDefault()); // else a button clicks
+  columns.addEventListener("keyup", (event) => event.key === " " && event.preventDefault()); // otherwise the space bar clicks the button
   stacks.forEach((node, place) => roving(node, () => words[place ? "to" : "from"]));
   root.append(make("div", { class: "pw-scroll pw-frame" }, columns), ...line.nodes);
   draw(strongest());

@@ -1,14 +1,14 @@
-/** A matrix as pixels: labels that stay in sight, zoom, a crosshair under pointer and keys, a table as its twin. */
+/** A matrix as pixels, with labels that stay visible, zoom, a crosshair for pointer and keys, and a table. */
 
 import { number } from "./axes.js";
 import { isDark, pixels } from "./colour.js";
 import { emit, make, readout, table, twin } from "./dom.js";
 import { move } from "./keyboard.js";
 
-const READABLE = 12; // pixels of a cell from which on its token is written beside it
-const LARGEST = 30;
+const READABLE = 12; // pixels per cell; smaller cells have numbers instead of tokens as labels
+const LARGEST = 30; // pixels per cell, unless zoomed in
 
-/** Paint values (a Tensor [rows, columns]) on a canvas of as many pixels; what `hidden` says stays clear. */
+/** Paint values (a Tensor [rows, columns]) on a canvas with one pixel per value. Cells that are `hidden` stay clear. */
 export function paint(canvas, values, { signed = false, limit = 1, hidden = null }) {
   const [rows, columns] = values.shape;
   const colours = pixels(signed, isDark(canvas));
@@ -32,7 +32,7 @@ export function paint(canvas, values, { signed = false, limit = 1, hidden = null
   context.putImageData(image, 0, 0);
 }
 
-/** A bar of the colours with the numbers they stand for. */
+/** A colour bar with the numbers that the colours stand for. */
 export function legend({ signed = false, limit = 1 }) {
   const bar = make("canvas", { width: 256, height: 1, "aria-hidden": "true" });
   const marks = signed ? [-limit, 0, limit] : [0, 0.05, 0.25, 0.5, 1];
@@ -47,7 +47,7 @@ export function legend({ signed = false, limit = 1 }) {
   return { node: make("div", { class: "pw-legend" }, bar, make("div", {}, ticks)), repaint };
 }
 
-/** Labels along one side: every token where there is room, else the numbers of some. */
+/** Labels along one side: every token if there is room, else some numbers. */
 function side(name, texts) {
   const longest = Math.max(...texts.map((text) => text.length));
   const node = make("div", { class: `pw-side pw-${name}`, "aria-hidden": "true", style: { "--longest": longest } });
@@ -70,7 +70,7 @@ function side(name, texts) {
 
 /**
  * Build a matrix in `root`. `values` is a Tensor [rows, columns]; `rows` and `columns` are labels; `say(row, column)`
- * puts a cell into words; `name` is the accessible name. Emits cell-chosen {row, column, value}.
+ * describes a cell; `name` is the accessible name. Emits cell-chosen {row, column, value}.
  */
 export function matrix(root, { values, rows, columns, name, say, signed = false, limit = 1, hidden = null }) {
   const canvas = make("canvas", { class: "pw-pixels", width: columns.length, height: rows.length });
@@ -182,7 +182,7 @@ export function matrix(root, { values, rows, columns, name, say, signed = false,
   return { repaint, select, zoom, field, canvas };
 }
 
-/** All numbers where they are few, else the five largest of each row. */
+/** A table of all numbers if they are few, else of the five largest in each row. */
 function asTable({ values, rows, columns, hidden }) {
   const shown = (row, column) => (hidden && hidden(row, column) ? "" : number(values.at(row, column)));
   if (columns.length <= 32 && rows.length <= 64) {

@@ -1,4 +1,4 @@
-/** The tokens whose embeddings lie nearest to one. */
+/** The tokens with the embeddings nearest to a token. */
 
 import { number } from "./axes.js";
 import { bars } from "./bars.js";

@@ -1,4 +1,4 @@
-/** A frame with axes, drawn on a canvas: lines of numbers over numbers, crosshair, zoom by dragging. */
+/** A line chart on a canvas, with axes, a crosshair, and zoom by dragging. */
 
 import { extent, number, scale } from "./axes.js";
 import { isDark, lineColour } from "./colour.js";
@@ -6,11 +6,11 @@ import { make } from "./dom.js";
 import { move } from "./keyboard.js";
 import { vectorContext } from "./vector.js";
 
-const MANY = 16; // lines, from which on they are no longer dashed where colours come again: that is slow
+const MANY = 16; // lines; with more, repeated colours are not dashed, since dashes are slow
 const MARGIN = { left: 52, right: 12, top: 26, bottom: 38 };
-const DOT = 3.5; // radius
+const DOT = 3.5; // radius in pixels
 
-/** At most two points (least and greatest) for each pixel column, so that no spike is lost. */
+/** At most two points (lowest and highest) per column of pixels, so that no spike is lost. */
 export function thin(points, pixelOf) {
   if (points.length < 1000) return points;
   const kept = [];
@@ -29,9 +29,9 @@ export function thin(points, pixelOf) {
 }
 
 /**
- * Draw `lines` [{name, points: [[x, y]], colour: a number, faint, dots: whether each point is one}] in `root`.
- * `settings()` gives {logX, logY, xLabel, yLabel}. `hover(x)` is told where the pointer is, or null. `svg()` gives what
- * is shown as a file.
+ * Draw `lines()` [{name, points: [[x, y]], colour: a number, faint, dots: whether points are drawn}] in `root`.
+ * `settings()` returns {logX, logY, xLabel, yLabel}. `hover(x)` is called with the position of the pointer, or null.
+ * The result has `svg()`, which returns the chart as a file.
  */
 export function plot(root, { lines, settings, hover, name }) {
   const canvas = make("canvas", {
@@ -73,7 +73,7 @@ export function plot(root, { lines, settings, hover, name }) {
     context.save();
     context.beginPath();
     const [wide, high] = [state.width - MARGIN.left - MARGIN.right, state.height - MARGIN.top - MARGIN.bottom];
-    context.rect(MARGIN.left - DOT, MARGIN.top - DOT, wide + 2 * DOT, high + 2 * DOT); // dots at the edge are whole
+    context.rect(MARGIN.left - DOT, MARGIN.top - DOT, wide + 2 * DOT, high + 2 * DOT); // so that dots at the edge are not cut off
     context.clip();
     const dark = isDark(root);
     context.lineWidth = all.length > 2 * MANY ? 1 : 1.75;
@@ -130,7 +130,7 @@ export function plot(root, { lines, settings, hover, name }) {
     }
     context.globalAlpha = 1;
   }
-  /** The crosshair and what is being enlarged lie over the canvas, so that moving them draws no line anew. */
+  /** Move the crosshair and the zoom range, which lie above the canvas, so that no line is redrawn. */
   function mark() {
     const [left, right] = state.drag
       ? state.drag.toSorted((one, other) => one - other)
@@ -177,7 +177,7 @@ export function plot(root, { lines, settings, hover, name }) {
     paintOn(context);
     return context.svg(paper());
   }
-  /** The colour of the page, for files that have no page around them. */
+  /** The background colour of the page, for files without a page. */
   const paper = () => (isDark(root) ? "#15161a" : "#fdfdfb");
   return { repaint: later, measure, paint, stop: () => resize.disconnect(), canvas, svg, paper };
 }

@@ -1,4 +1,4 @@
-/** How a model tells places apart: similarity of its positions, their dimensions as curves, and turning hands. */
+/** How a model distinguishes positions: their similarity, their dimensions as curves, and rotating hands. */
 
 import { number } from "./axes.js";
 import { tensor } from "./bytes.js";
@@ -8,8 +8,8 @@ import { draw as drawCurves } from "./curves.js";
 import { matrix } from "./matrix.js";
 
 /**
- * data: {encodings [n_positions, d_model], similarity [n, n] (cosines), frequencies: [pairs] in radians a position, or
- * null}. What is absent is not offered. options: {shape: "similarity", "curves" or "circle"}.
+ * data: {encodings [n_positions, d_model], similarity [n, n] (cosines), frequencies: [pairs] in radians per position, or
+ * null}. Only shapes with data are offered. options: {shape: "similarity", "curves" or "circle"}.
  */
 export function draw(element, data, options = {}) {
   return view(element, "positions", build, data, options);
@@ -86,7 +86,7 @@ function circle(place, data) {
       make(
         "figcaption",
         {},
-        `pair ${pairs[at]}: a turn in ${number((2 * Math.PI) / frequencies[pairs[at]])} positions`,
+        `pair ${pairs[at]}: one turn in ${number((2 * Math.PI) / frequencies[pairs[at]])} positions`,
         note,
       ),
     ),
@@ -99,7 +99,7 @@ function circle(place, data) {
     make(
       "p",
       { class: "pw-note" },
-      "Each pair of dimensions is a hand that turns with the position; the slow ones tell far places apart, the fast ones near ones.",
+      "Each pair of dimensions is a hand that turns with the position. Slow hands distinguish distant positions, fast hands nearby ones.",
     ),
   );
   function turn(position) {

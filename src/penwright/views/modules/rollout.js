@@ -1,4 +1,4 @@
-/** Attention followed through all layers (Abnar and Zuidema 2020): how much of each position goes back to each token. */
+/** Attention rollout through all layers (Abnar and Zuidema 2020): how much of each position comes from each token. */
 
 import { percent } from "./axes.js";
 import { tensor } from "./bytes.js";
@@ -16,7 +16,7 @@ function build(root, data) {
   const values = tensor(data.weights);
   const [rows, columns] = [labels(data.target_tokens), labels(data.source_tokens)];
   const say = (row, column) =>
-    `“${rows[row]}” (${row}) goes back to “${columns[column]}” (${column}) by ${percent(values.at(row, column))}`;
+    `“${rows[row]}” (${row}) comes from “${columns[column]}” (${column}) by ${percent(values.at(row, column))}`;
   const drawn = matrix(root, {
     values,
     rows,

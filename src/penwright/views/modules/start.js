@@ -1,9 +1,9 @@
-/** The beginning of an exported page: its data unpacked, its views drawn one under the other. */
+/** The start of an exported page: unpack its data, and draw its views below each other. */
 
 import { inflate, unpack } from "./bytes.js";
 import { make } from "./dom.js";
 
-/** The page with its own theme, whatever the system's. */
+/** A button that switches between the light and the dark theme, whatever the system's theme is. */
 function themeSwitch() {
   const root = document.documentElement;
   const system = () => (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
@@ -15,11 +15,11 @@ function themeSwitch() {
   );
 }
 
-/** Tell the notebook how tall the views are, and be told whether it is dark; both by message, as the frame is sealed. */
+/** Send the height to the notebook and receive its theme, both by messages, since the frame is sandboxed. */
 function livingInAFrame() {
   const tell = () => parent.postMessage({ penwright: "height", height: document.documentElement.offsetHeight }, "*");
   const introduce = () => {
-    tell(); // a frame out of sight observes nothing
+    tell(); // a ResizeObserver in a hidden frame is silent
     parent.postMessage({ penwright: "ready" }, "*");
   };
   addEventListener("message", ({ source, data }) => {
@@ -31,7 +31,7 @@ function livingInAFrame() {
   introduce();
 }
 
-/** Draw what the page holds; `views` are the draw functions by name. */
+/** Draw the views of the page. `views` are the draw functions by name. */
 export async function start(views) {
   const main = document.querySelector("main");
   try {
@@ -49,7 +49,7 @@ export async function start(views) {
       make(
         "p",
         { role: "alert" },
-        `This page could not be drawn: ${error.message}. A browser of 2023 or later is needed.`,
+        `This page could not be drawn: ${error.message}. Use a browser from 2023 or later.`,
       ),
     );
     throw error;

@@ -1,4 +1,4 @@
-/** The statistics of heads in two models, or over two texts, side by side: those that differ most first. */
+/** Statistics of heads in two models, or over two texts, side by side, largest difference first. */
 
 import { number } from "./axes.js";
 import { tensor } from "./bytes.js";
@@ -6,8 +6,8 @@ import { diverging, inkOn, isDark } from "./colour.js";
 import { choices, emit, make, view } from "./dom.js";
 
 /**
- * data: {names: [of the first, of the second], parts: [{name, layers, first and second: {statistic: [layers, heads]}}]}; NaN
- * where one has no such head. options: {sort: the statistic}. Emits sort-chosen {sort}.
+ * data: {names: [first, second], parts: [{name, layers, first and second: {statistic: [layers, heads]}}]}, with NaN if
+ * one side has no such head. options: {sort: the statistic}. Emits sort-chosen {sort}.
  */
 export function draw(element, data, options = {}) {
   return view(element, "statistics", build, data, options);

@@ -1,4 +1,4 @@
-/** A text whose tokens are coloured by what the model thought of them; each shows what else might have come. */
+/** A text with tokens coloured by a score of the model. Each token shows its alternatives. */
 
 import { number, percent } from "./axes.js";
 import { bars } from "./bars.js";
@@ -8,8 +8,8 @@ import { roving } from "./keyboard.js";
 import { inText, label, textOf } from "./tokens.js";
 
 /**
- * How strongly a token is coloured, 0 to 1, by each measure, from {logProb, rank, entropy}. Of the probability it is the
- * cube root: of a young model most tokens have less than a tenth, and would look alike.
+ * The strength of a token's colour, from 0 to 1, for each measure, given {logProb, rank, entropy}. The probability enters
+ * as its cube root: early in training, most tokens have less than a tenth, and would look the same.
  */
 export const MEASURES = {
   probability: ["probability", ({ logProb }) => 1 - Math.exp(logProb / 3)],
@@ -20,8 +20,8 @@ export const MEASURES = {
 };
 
 /**
- * data: {tokens: [{text}], log_probs, ranks (1 is the likeliest), entropies: [n], alternatives: [n][k] of {text,
- * probability}}; the last n tokens have scores, those before were given. options: {measure}.
+ * data: {tokens: [{text}], log_probs, ranks (1: the most probable), entropies: [n], alternatives: [n][k] of {text,
+ * probability}}. The last n tokens have scores; the tokens before are the prompt. options: {measure}.
  * Emits token-chosen {place} and alternative-chosen {place, number, text}.
  */
 export function draw(element, data, options = {}) {
@@ -32,7 +32,7 @@ function build(root, data, { measure = "probability" }) {
   const [logProbs, ranks, entropies] = [data.log_probs, data.ranks, data.entropies].map((each) => each && tensor(each));
   const first = data.tokens.length - logProbs.size;
   const panel = makePanel(
-    "Point at a token, or use the arrow keys, to see what else might have come. Stronger colour and a thicker line: less expected.",
+    "Point at a token, or use the arrow keys, to see its alternatives. Stronger colour and a thicker line: less expected.",
   );
   const spans = data.tokens.map((token, place) =>
     make("span", { class: "pw-token", role: "button", "data-place": place }, inText(textOf(token))),
@@ -58,7 +58,7 @@ function build(root, data, { measure = "probability" }) {
     spans[place].classList.add("pw-current");
     const token = label(textOf(data.tokens[place]), 60);
     if (place < first) {
-      panel.replaceChildren(make("p", {}, make("bdi", { class: "pw-quoted" }, token), " was given: it has no score."));
+      panel.replaceChildren(make("p", {}, make("bdi", { class: "pw-quoted" }, token), " was given, so it has no score."));
       return;
     }
     const { logProb, rank, entropy } = score(place);
@@ -75,7 +75,7 @@ function build(root, data, { measure = "probability" }) {
     });
     panel.replaceChildren(
       make("p", {}, make("bdi", { class: "pw-quoted" }, token), ` ${facts.filter(Boolean).join(" · ")}`),
-      ...(alternatives.length ? [bars("instead", ["probability"], alternatives.map(row))] : []),
+      ...(alternatives.length ? [bars("alternatives", ["probability"], alternatives.map(row))] : []),
     );
   }
   const state = { place: -1 };

@@ -1,10 +1,10 @@
-/** A drawing context that writes SVG: as much of a canvas's as plot.js draws with. */
+/** A drawing context that writes SVG. It has the canvas functions that plot.js needs. */
 
 const round = (value) => Math.round(value * 100) / 100;
 const escape = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/"/g, "&quot;");
 const ANCHORS = { left: "start", center: "middle", right: "end" };
 
-/** What is drawn on it is in `svg(background)`, a whole file. */
+/** A new drawing context. `svg(background)` returns its drawing as a complete file. */
 export function vectorContext(width, height) {
   const parts = [];
   let path = "";
@@ -34,7 +34,7 @@ export function vectorContext(width, height) {
       const line = `stroke="${escape(this.strokeStyle)}" stroke-width="${this.lineWidth}"`;
       if (path) draw(`fill="none" ${line} stroke-opacity="${this.globalAlpha}" stroke-linejoin="round"${dashed}`);
     },
-    /** A whole circle, the only arc that is drawn. */
+    /** A full circle, the only arc that is needed. */
     arc: (x, y, radius) => {
       const [left, across] = [round(x - radius), round(2 * radius)];
       path += `M${left} ${round(y)}a${radius} ${radius} 0 1 0 ${across} 0a${radius} ${radius} 0 1 0 ${-across} 0Z`;

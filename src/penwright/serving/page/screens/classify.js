@@ -1,4 +1,4 @@
-/** Classify: a text with the label it is given and why; or a table of texts, pasted or from a file. */
+/** The Classify screen: a text with its label and the reasons, or a table of texts, pasted or from a file. */
 
 import { make } from "../views/dom.js";
 import { askJson, wasStopped } from "../api.js";
@@ -8,13 +8,13 @@ import { makeMany } from "./classify/many.js";
 import { makeOne } from "./classify/one.js";
 
 const PAUSE = 500; // milliseconds after the last change
-const MANY = 2; // lines from which on a text is taken for a table, when it is pasted
+const MANY = 2; // a pasted text with at least this many rows is treated as a table
 
 export const keys = [
-  ["Ctrl + Enter", "classify at once"],
-  ["← → in the text", "from token to token"],
-  ["Enter on a label", "what speaks for that one"],
-  ["Escape", "back from a table's row to the table"],
+  ["Ctrl + Enter", "classify now"],
+  ["← → in the text", "move from token to token"],
+  ["Enter on a label", "explain that label"],
+  ["Escape", "return from a row to the table"],
 ];
 
 /** @param {HTMLElement} element @param {import("../screens.js").Context} context */
@@ -40,7 +40,7 @@ export function show(element, { model, state, signal, fail, announce, go }) {
     dir: "auto",
     spellcheck: "false",
     "aria-label": "Text",
-    placeholder: "Write a text, or paste a table of them",
+    placeholder: "Write a text, or paste a table of texts",
     input: later,
   });
   const button = (text, click, attributes = {}) => make("button", { type: "button", click, ...attributes }, text);
@@ -75,7 +75,7 @@ export function show(element, { model, state, signal, fail, announce, go }) {
   }
   function showTable(text) {
     const rows = parse(text);
-    if (!rows.length) return fail(new Error("There is no text in this table."));
+    if (!rows.length) return fail(new Error("This table contains no text."));
     asking.end();
     one.hide();
     leaveRow();

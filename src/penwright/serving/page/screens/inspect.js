@@ -1,4 +1,4 @@
-/** Inspect: what happens in a model over a text of one's own, one picture at a time. */
+/** The Inspect screen: what happens inside a model for a text of your own, one picture at a time. */
 
 import { make } from "../views/dom.js";
 import { label } from "../views/tokens.js";
@@ -6,15 +6,15 @@ import { askPacked, wasStopped } from "../api.js";
 import { saveMenu } from "../saving.js";
 import { TOOLS } from "./inspect/tools.js";
 
-const KEPT = 24; // answers, so that going back to a picture asks for nothing
+const KEPT = 24; // cached answers, so that returning to a picture needs no request
 
 export const keys = [
-  ["Ctrl + Enter", "look at the text"],
-  ["← ↑ → ↓", "move among tokens, heads and cells; Enter opens or chooses"],
-  ["Page Up, Page Down", "the head of the layer before or after"],
-  ["[  ]", "the head before or after"],
-  ["+  −  0", "zoom a matrix or a map, or show all of it"],
-  ["Space", "pin a cell; with words: add one to those that are summed"],
+  ["Ctrl + Enter", "inspect the text"],
+  ["← ↑ → ↓", "move between tokens, heads and cells; Enter opens or chooses"],
+  ["Page Up, Page Down", "same head in the previous or next layer"],
+  ["[  ]", "previous or next head"],
+  ["+  −  0", "zoom in or out of a matrix or a map, or show all of it"],
+  ["Space", "pin a cell; on a word, add it to the sum"],
 ];
 
 const MEANT = {
@@ -37,7 +37,7 @@ export function show(element, { model, models, state, signal, go, announce }) {
     placeholder: "A sentence of your own",
   });
   const target = targetField(model);
-  const bar = make("div", { class: "tabs", role: "group", "aria-label": "What to look at" });
+  const bar = make("div", { class: "tabs", role: "group", "aria-label": "Pictures" });
   const title = make("h2", { class: "pw-hidden" });
   const lead = make("p", { class: "lead" });
   const controls = make("div", { class: "line controls" });
@@ -50,7 +50,7 @@ export function show(element, { model, models, state, signal, go, announce }) {
     const given = target && target.value ? { target: target.value } : {};
     return { model: model.id, text: state.get("text"), ...given, ...extra };
   }
-  /** The answer to a question about the text: {views, warnings}; `main` is the one that "Save" is about. */
+  /** Request a picture of the text: {views, warnings}. "Save" saves the latest `main` picture. */
   async function ask(picture, extra = {}, { main = true } = {}) {
     const question = { path: `inspect/${picture}`, body: body(extra) };
     const key = JSON.stringify(question);
@@ -66,14 +66,14 @@ export function show(element, { model, models, state, signal, go, announce }) {
       notes.replaceChildren(...answer.warnings.map((each) => make("p", { class: "hint" }, each)));
     return answer;
   }
-  /** Draw a view; gives its handle (see views/dom.js). */
+  /** Draw a view and return its handle (see views/dom.js). */
   async function draw(where, { name, data, options = {} }, more = {}) {
     const module = await import(`../views/${name}.js`);
     const handle = module.draw(where, data, { ...options, ...more });
     shown.handles.push(handle);
     return handle;
   }
-  /** The tool's picture of the text; what is under way for another is stopped. */
+  /** Show the current tool's picture of the text, and abort the previous requests. */
   async function look() {
     shown.looking?.abort();
     shown.looking = new AbortController();
@@ -102,7 +102,7 @@ export function show(element, { model, models, state, signal, go, announce }) {
     shown.handles.splice(0).forEach((handle) => handle.destroy());
     [controls, notes, place].forEach((each) => each.replaceChildren());
   }
-  /** Another tool, with some of its state. */
+  /** Open another tool, with some of its state. */
   function open(name, values = {}) {
     state.set({ ...values, tool: name });
     look();
@@ -125,7 +125,7 @@ export function show(element, { model, models, state, signal, go, announce }) {
       label(each, 40),
     ),
   );
-  const button = make("button", { type: "button", class: "main", click: take }, "Look");
+  const button = make("button", { type: "button", class: "main", click: take }, "Inspect");
   const about = make(
     "div",
     { class: "subject" },
@@ -172,7 +172,7 @@ export function show(element, { model, models, state, signal, go, announce }) {
     return make(
       "select",
       { "aria-label": name, change },
-      option("for the label that it chooses", ""),
+      option("the predicted label", ""),
       labels.map((each) => option(each)),
     );
   }

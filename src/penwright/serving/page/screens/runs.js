@@ -1,4 +1,4 @@
-/** Runs: what was trained beside the served models, and what is being trained now: curves, samples, settings, alerts. */
+/** The Runs screen: curves, samples, settings and alerts of the runs next to the served ones. */
 
 import { draw as drawCurves } from "../views/curves.js";
 import { choices, make, table } from "../views/dom.js";
@@ -10,7 +10,7 @@ import { AXES, csvOf, differences, linesOf, measuresOf } from "./runs/figures.js
 import { makeList } from "./runs/list.js";
 import { makeSamples } from "./runs/samples.js";
 
-const AGAIN = 2000; // milliseconds until figures of a run that is trained are asked for again
+const AGAIN = 2000; // milliseconds between updates of a run in training
 const BY = [
   ["step", "by step"],
   ["targets", "by tokens"],
@@ -26,8 +26,8 @@ const KINDS = { "not finite": "Not finite", spike: "Spike", plateau: "Plateau", 
 
 export const keys = [
   ["← → in the diagram", "read the curves"],
-  ["0 in the diagram", "show all of them again"],
-  ["Space on a run", "take it in, or leave it out"],
+  ["0 in the diagram", "show the whole curves again"],
+  ["Space on a run", "show or hide it"],
 ];
 
 /** @param {HTMLElement} element @param {import("../screens.js").Context} context */
@@ -60,21 +60,21 @@ export async function show(element, { state, signal, fail, announce, go }) {
     return load();
   }
   async function stop(name) {
-    const words = "It stops after the step that it is at, and saves first: nothing is lost. To go on later: ";
+    const words = "It stops after the current step and saves first, so nothing is lost. To resume later: ";
     const command = make("kbd", {}, "penwright train --resume");
-    const sure = await confirmed(`Stop training ${name}?`, [words, command], { yes: "Stop training", no: "Let it go on" });
-    list.focus(name, "Stop"); // it may have been drawn anew behind the dialog
+    const sure = await confirmed(`Stop training ${name}?`, [words, command], { yes: "Stop training", no: "Keep training" });
+    list.focus(name, "Stop"); // it may have been redrawn behind the dialog
     if (!sure) return;
     try {
       await askJson("runs/stop", { run: name }, { signal });
-      announce(`${name} is asked to stop.`);
+      announce(`${name} is stopping.`);
     } catch (error) {
       fail(error);
     }
     clearTimeout(page.timer);
     await refresh();
   }
-  /** All that is shown of the chosen runs, unless others have been chosen by the time that it is known. */
+  /** Load and draw the chosen runs, unless others have been chosen meanwhile. */
   async function load() {
     const stopped = loading.begin();
     const results = await Promise.allSettled(page.chosen.map((name) => learn(name, stopped)));
@@ -83,7 +83,7 @@ export async function show(element, { state, signal, fail, announce, go }) {
     const failed = results.find(({ status }) => status === "rejected");
     if (failed) fail(failed.reason);
   }
-  /** Figures each time; samples and settings where the step is another one. */
+  /** Load the figures of a run, and its samples and settings if there is a new evaluation. */
   async function learn(name, stopped) {
     const figures = await askJson(address("figures", name), undefined, { signal: stopped });
     page.figures.set(name, figures);
@@ -94,7 +94,7 @@ export async function show(element, { state, signal, fail, announce, go }) {
     );
     page.more.set(name, { step, samples: tried.samples, settings: given.settings });
   }
-  /** The chosen runs of which all is known: others may be on their way, or cannot be read. */
+  /** Return the chosen runs that are loaded. Others may still be loading, or cannot be read. */
   const shown = () => page.chosen.filter((name) => page.figures.has(name) && page.more.has(name));
   function lines() {
     return shown().flatMap((name) =>
@@ -111,7 +111,7 @@ export async function show(element, { state, signal, fail, announce, go }) {
     );
     drawSettings();
   }
-  /** New numbers go into the diagram that is there; another measure or other runs need another one. */
+  /** Draw the diagram. New numbers go into the existing one; another measure or other runs need a new one. */
   function drawDiagram() {
     const key = JSON.stringify([page.chosen, measure().name, by()]);
     const runs = lines();
@@ -122,7 +122,7 @@ export async function show(element, { state, signal, fail, announce, go }) {
     diagram.replaceChildren();
     if (!runs.length)
       return diagram.append(
-        make("p", { class: "hint" }, page.chosen.length ? "There are no figures of this yet." : "Choose a run."),
+        make("p", { class: "hint" }, page.chosen.length ? "There are no figures for this yet." : "Choose a run."),
       );
     const options = {
       log_x: state.get("logx") === "true",
@@ -198,7 +198,7 @@ export async function show(element, { state, signal, fail, announce, go }) {
     return copy.toBlob((blob) => download(`${name}.png`, blob));
   }
 
-  /** The list anew; figures anew where a chosen run is being trained. */
+  /** Reload the list, and the figures of chosen runs that are training. */
   async function refresh() {
     try {
       const before = new Map(page.runs.map((run) => [run.name, run.state]));
@@ -222,7 +222,7 @@ export async function show(element, { state, signal, fail, announce, go }) {
       const wanted = JSON.parse(state.get("runs", "[]")).filter((name) => page.runs.some((run) => run.name === name));
       if (wanted.length) return wanted;
     } catch {
-      // somebody wrote the address by hand
+      // the address was written by hand
     }
     return page.runs.slice(0, 1).map(({ name }) => name);
   }

@@ -1,4 +1,4 @@
-/** Translate: a text beside its translation, sentence by sentence; every word can be pointed at, and put otherwise. */
+/** The Translate screen: a text and its translation, sentence by sentence. Every word can be inspected and replaced. */
 
 import { percent } from "../views/axes.js";
 import { make } from "../views/dom.js";
@@ -16,13 +16,13 @@ import { makeTarget, sureness } from "./translate/target.js";
 import { languageName, makeTools } from "./translate/tools.js";
 
 const PAUSE = 400; // milliseconds after the last change
-const LONGEST_ADDRESS = 3000; // characters of a text that is kept in the address
+const LONGEST_ADDRESS = 3000; // characters of a text that the address may hold
 
 export const keys = [
-  ["Ctrl + Enter", "translate at once"],
-  ["← → in the translation", "from word to word"],
+  ["Ctrl + Enter", "translate now"],
+  ["← → in the translation", "move from word to word"],
   ["Enter", "other words at this place; arrows choose one, Enter takes it"],
-  ["Alt + ↑ ↓", "the sentence before or after"],
+  ["Alt + ↑ ↓", "previous or next sentence"],
 ];
 
 const known = makeTranslations();
@@ -32,13 +32,13 @@ export async function show(element, { model, state, signal, fail, announce, go }
   const page = { paragraphs: [], sentences: [], chosen: -1, glossary: state.get("glossary") };
   const asking = newest(signal);
   const links = makeLinks({ model: model.id, signal });
-  let pointing = 0; // how often something was pointed at: an answer about what came before is not shown
+  let pointing = 0; // counts the words pointed at, so that late answers are dropped
   const [from, to] = model.languages;
   const [fromTag, toTag] = model.languages.map((code) => (languageName(code) ? code : null));
   const readout = make(
     "p",
     { class: "hint readout" },
-    "Point at a word to see what it goes back to; choose one for others.",
+    "Point at a word to see its source; click it for alternatives.",
   );
   const source = makeSource({
     changed: later,
@@ -90,7 +90,7 @@ export async function show(element, { model, state, signal, fail, announce, go }
   function later() {
     asking.later(take, PAUSE);
   }
-  /** Cut the text, and translate what is not yet known. */
+  /** Split the text, and translate the sentences that are not known yet. */
   async function take() {
     const stopped = asking.begin();
     const text = source.field.value;
@@ -104,7 +104,7 @@ export async function show(element, { model, state, signal, fail, announce, go }
       if (!stopped.aborted) fail(error);
     }
   }
-  /** New sentences; a beginning that was chosen for one stays with its text. */
+  /** Lay out new sentences. A prefix that was chosen for a sentence stays with its text. */
   function lay(text, paragraphs) {
     const begun = new Map(page.sentences.map((each) => [each.text, each.prefix]));
     const fresh = ({ text: sentence, words, paragraph }) => ({
@@ -119,7 +119,7 @@ export async function show(element, { model, state, signal, fail, announce, go }
     page.paragraphs = paragraphs;
     page.sentences = sentencesOf(paragraphs).map(fresh);
     source.place(placesOf(text, page.sentences));
-    target.lay(paragraphs, "The translation appears here while you write.");
+    target.lay(paragraphs, "The translation appears here as you type.");
     if (page.chosen >= page.sentences.length) page.chosen = page.sentences.length - 1;
     if (!page.sentences.length) details.hide();
   }
@@ -168,7 +168,7 @@ export async function show(element, { model, state, signal, fail, announce, go }
   function bodyOfWords({ sentence, word }) {
     return { ...how(), text: page.sentences[sentence].text, prefix: before(sentence, word), n: 8 };
   }
-  /** The translation up to a word, with the white space before it, if there is any. */
+  /** Return the translation up to a word, with the white space before the word. */
   function before(sentence, word) {
     const { result, way } = page.sentences[sentence];
     const words = result.ways[way].words.slice(0, word + 1);
@@ -191,7 +191,7 @@ export async function show(element, { model, state, signal, fail, announce, go }
 
   const linksOf = (number) => links.ask(page.sentences[number].text, shownText(number));
 
-  /** Where the words of a sentence look, or null where something else is pointed at by the time that it is known. */
+  /** Return the word alignment of a sentence, or null if the pointer has moved on meanwhile. */
   async function looked(number) {
     const turn = ++pointing;
     try {
@@ -217,7 +217,7 @@ export async function show(element, { model, state, signal, fail, announce, go }
     target.mark(place.sentence, new Map([[place.word, 1]]));
     const best = strongest(row);
     const { text, probability } = result.ways[way].words[place.word];
-    const looks = best ? ` · looks at “${result.source[best.source].text}” ${percent(best.weight)}` : "";
+    const looks = best ? ` · attends to “${result.source[best.source].text}” ${percent(best.weight)}` : "";
     return tell(`“${text}”${sureness(probability)}${looks}`, aloud);
   }
   async function pointSource(number, aloud) {
@@ -236,7 +236,7 @@ export async function show(element, { model, state, signal, fail, announce, go }
     const words = sentence.result.ways[sentence.way].words;
     if (!best || !words[best.target]) return undefined;
     return tell(
-      `“${sentence.result.source[place.word]?.text}” is looked at by “${words[best.target].text}” ${percent(best.weight)}`,
+      `“${sentence.result.source[place.word]?.text}” is attended to by “${words[best.target].text}” ${percent(best.weight)}`,
       aloud,
     );
   }

@@ -1,4 +1,4 @@
-/** Write: a raw text that a person and the model write in turn, coloured by what the model thought of it. */
+/** The Write screen: a text that a person and the model write in turn, coloured by the model's scores. */
 
 import { number } from "../views/axes.js";
 import { make } from "../views/dom.js";
@@ -13,13 +13,13 @@ import { makeSettings } from "./write/settings.js";
 import { stream } from "./write/stream.js";
 import { branched, chosen, edited, join, partsOf, plain, prompt } from "./write/text.js";
 
-const PAUSE = 250; // milliseconds after the last change before the next token is asked for
+const PAUSE = 250; // milliseconds after the last change before the next token is requested
 
 export const keys = [
-  ["Ctrl + Enter", "write on from the end of the text"],
+  ["Ctrl + Enter", "continue at the end of the text"],
   ["Escape", "stop"],
-  ["Ctrl + Z", "undo what was written, or typed; with Shift: redo"],
-  ["Alt + 1 … 9, 0", "take a choice for the token at the caret, and write on from there"],
+  ["Ctrl + Z", "undo what was written or typed; with Shift: redo"],
+  ["Alt + 1 … 9, 0", "take a choice for the token at the caret, and continue from there"],
 ];
 
 /** @param {HTMLElement} element @param {import("../screens.js").Context} context */
@@ -41,7 +41,7 @@ export function show(element, { model, state, signal, fail, announce, go }) {
   const editor = makeEditor({
     changed: (text) => become(edited(writing.parts, text), { typed: true }),
     pointed: point,
-    placeholder: "Begin a text here, and let the model go on: Ctrl + Enter.",
+    placeholder: "Start a text here and let the model continue it: Ctrl + Enter.",
   });
   const buttons = makeButtons({
     start: () => start(),
@@ -59,7 +59,7 @@ export function show(element, { model, state, signal, fail, announce, go }) {
   });
   const status = make("p", { class: "status hint" });
 
-  /** Another text: drawn, kept in the address, and in the history unless it comes from there. */
+  /** Show another text and keep it in the address, and in the history unless it comes from there. */
   function become(parts, { typed = false, known = false } = {}) {
     if (!known) history.push(parts, typed);
     writing.parts = parts;
@@ -88,7 +88,7 @@ export function show(element, { model, state, signal, fail, announce, go }) {
     editor.toEnd();
   }
 
-  /** Show what is known of a part; of none (-1), what may come after the text. */
+  /** Show the scores of a part or, for -1, what may come after the text. */
   function point(place, byKeys = false) {
     if (place === writing.place || writing.running) return;
     writing.place = place;
@@ -104,12 +104,12 @@ export function show(element, { model, state, signal, fail, announce, go }) {
     panel.showNext(writing.next, (choice) => start([...writing.parts, chosen(choice, entropy, likeliest)]));
   }
 
-  /** Let the model go on from the text, or from another one. */
+  /** Let the model continue the text, or another one. */
   async function start(from = writing.parts) {
     if (writing.running) return;
     if (from !== writing.parts && join(writing.parts)) branches.keep(writing.parts);
     const body = { model: model.id, ...prompt(from), settings: settings.all() };
-    const whole = from.findLastIndex(({ text }) => text) + 1; // what comes after it has no text yet
+    const whole = from.findLastIndex(({ text }) => text) + 1; // the tokens after it have no text yet
     const begun = from.slice(whole).flatMap(({ tokens }) => tokens);
     become(from.slice(0, whole));
     preview.stop();
@@ -122,7 +122,7 @@ export function show(element, { model, state, signal, fail, announce, go }) {
     const arrived = (parts, count) => {
       writing.parts = writing.parts.concat(parts);
       status.textContent = speed(count, (performance.now() - began) / 1000);
-      editor.append(parts); // reads its height: all else is changed by then, so that one layout is enough
+      editor.append(parts); // reads its height, so it comes last: one layout is enough
     };
     try {
       await stream(body, { begun, signal: stopped, arrived });
@@ -132,7 +132,7 @@ export function show(element, { model, state, signal, fail, announce, go }) {
     if (!signal.aborted) finish();
   }
   const speed = (count, seconds) =>
-    `${count} tokens · ${number(count / Math.max(seconds, 1e-3))} a second · seed ${settings.seed()}`;
+    `${count} tokens · ${number(count / Math.max(seconds, 1e-3))} per second · seed ${settings.seed()}`;
   function finish() {
     writing.running = null;
     editor.lock(false);
@@ -145,7 +145,7 @@ export function show(element, { model, state, signal, fail, announce, go }) {
     announce(status.textContent);
   }
 
-  /** What the model thinks of a text; tokens that begin before `given` stay plain. */
+  /** Score a text; tokens that begin before `given` stay plain. */
   async function scored(text, given = 0) {
     try {
       const { tokens, warnings } = await askJson("score", { model: model.id, text }, { signal });
@@ -153,7 +153,7 @@ export function show(element, { model, state, signal, fail, announce, go }) {
       become(partsOf(text, tokens, given), { known: true });
       history.replace(writing.parts);
       const nats = -tokens.reduce((sum, { log_prob }) => sum + log_prob, 0) / Math.max(1, tokens.length);
-      status.textContent = [`${tokens.length} tokens · ${number(nats)} nats a token`, ...warnings].join(" · ");
+      status.textContent = [`${tokens.length} tokens · ${number(nats)} nats per token`, ...warnings].join(" · ");
     } catch (error) {
       fail(error);
     }
@@ -162,7 +162,7 @@ export function show(element, { model, state, signal, fail, announce, go }) {
     become([...writing.parts]);
     return scored(join(writing.parts));
   }
-  /** As the address has it: the text, and what the model thought of the part that it wrote. */
+  /** Restore the text from the address, and the scores of the part that the model wrote. */
   function restore() {
     const [text, given] = [state.get("text"), state.number("given", -1)];
     become(text ? [plain(text)] : [], { known: true });
@@ -185,13 +185,13 @@ export function show(element, { model, state, signal, fail, announce, go }) {
   }
   document.addEventListener("keydown", onKey, { signal });
   const colours = make("div", { class: "line" }, makeColours({ state, chosen: editor.setMeasure }), status);
-  const named = { class: "aside", "aria-label": "The next token and the settings" };
+  const named = { class: "aside", "aria-label": "Next token and settings" };
   element.append(
     make("h1", { class: "pw-hidden" }, "Write"),
     make("div", { class: "paper" }, buttons.root, editor.root, examples, colours),
     make("aside", named, panel.root, settings.root, branches.root),
   );
-  panel.showHint("What may come next", "Begin a text to see it.");
+  panel.showHint("What may come next", "Start a text to see it.");
   restore();
   return {
     stop() {

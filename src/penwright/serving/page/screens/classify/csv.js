@@ -1,6 +1,6 @@
-/** Tables as text: commas, semicolons or tabs; cells with quotes may hold them, and line breaks. */
+/** Tables as text, separated by commas, semicolons or tabs. Quoted cells may hold separators and line breaks. */
 
-/** The separator that a text's first line has most of, outside quotes; null where it has none. */
+/** Return the most frequent separator in a text's first line, outside quotes, or null. */
 export function separatorOf(text) {
   const first = text.replace(/"(?:[^"]|"")*"/g, "").split("\n", 1)[0];
   const counts = ["\t", ",", ";"].map((mark) => [mark, first.split(mark).length - 1]);
@@ -8,7 +8,7 @@ export function separatorOf(text) {
   return count ? mark : null;
 }
 
-/** Rows of cells; blank lines are left out. A text without separators is one column. */
+/** Return rows of cells, without blank lines. A text without separators is one column. */
 export function parse(text, separator = separatorOf(text)) {
   const rows = [];
   let [row, cell, quoted] = [[], "", false];
@@ -33,15 +33,15 @@ export function parse(text, separator = separatorOf(text)) {
   return rows;
 }
 
-/** Rows as CSV (RFC 4180). */
+/** Return rows as CSV (RFC 4180). */
 export const format = (rows) =>
   rows
     .map((row) => row.map((cell) => (/[",\r\n]/.test(cell) ? `"${cell.replaceAll('"', '""')}"` : cell)).join(","))
     .join("\r\n") + "\r\n";
 
 /**
- * Which column holds the texts and which the labels, if any: {text, label, hasHeader}. Labels are known by their values,
- * the text is the longest of the others.
+ * Return the columns of the texts and of the labels, if any: {text, label, hasHeader}. Labels are recognized by their
+ * values; the text is the longest other column.
  */
 export function columnsOf(rows, labels) {
   const known = new Set(labels);

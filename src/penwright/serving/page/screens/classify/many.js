@@ -1,4 +1,4 @@
-/** Many texts: a table with a label for each, sorted as one likes; beside it, how often which label was taken for which. */
+/** A table of texts with their labels, in a chosen order, next to a confusion matrix. */
 
 import { percent } from "../../views/axes.js";
 import { draw as drawConfusion } from "../../views/confusion.js";
@@ -8,21 +8,21 @@ import { newest } from "../../newest.js";
 import { download } from "../../saving.js";
 import { columnsOf, format } from "./csv.js";
 
-const AT_ONCE = 64; // texts of a request
+const AT_ONCE = 64; // texts per request
 const SHOWN = 500; // rows that are drawn
 
 const ORDERS = {
-  given: ["as given", (one, other) => one.number - other.number],
-  unsure: ["least sure first", (one, other) => one.confidence - other.confidence],
-  sure: ["surest first", (one, other) => other.confidence - one.confidence],
+  given: ["original order", (one, other) => one.number - other.number],
+  unsure: ["least confident first", (one, other) => one.confidence - other.confidence],
+  sure: ["most confident first", (one, other) => other.confidence - one.confidence],
   label: ["by label", (one, other) => one.label.localeCompare(other.label) || one.confidence - other.confidence],
-  wrong: ["wrong ones first", (one, other) => other.wrong - one.wrong || other.confidence - one.confidence],
+  wrong: ["errors first", (one, other) => other.wrong - one.wrong || other.confidence - one.confidence],
 };
 
-/** `chosen(text)` when a row is opened. */
+/** Create the table. Calls `chosen(text, row)` when a row is opened. */
 export function makeMany({ model, signal, announce, chosen, fail }) {
   const summary = make("p", { class: "summary", "aria-live": "polite" });
-  const progress = make("progress", { hidden: true, "aria-label": "Classified" });
+  const progress = make("progress", { hidden: true, "aria-label": "Progress" });
   const columns = make("span", { class: "line" });
   const order = make("select", { "aria-label": "Order", change: draw });
   const save = make(
@@ -62,7 +62,7 @@ export function makeMany({ model, signal, announce, chosen, fail }) {
   }
   const hasTruth = () => shown.spec.label !== null;
 
-  /** Choices of the columns, where there are several. */
+  /** Draw the choice of the columns if there are several. */
   function drawColumns() {
     const { rows, spec } = shown;
     const names = rows[0].map((cell, at) => (spec.hasHeader && cell.trim()) || `column ${at + 1}`);
@@ -122,7 +122,7 @@ export function makeMany({ model, signal, announce, chosen, fail }) {
       text,
       truth,
       isKnown,
-      label: label ?? "", // of a blank text, which has no scores either
+      label: label ?? "", // null for a blank text, which has no scores either
       scores,
       confidence: scores[label] ?? 0,
       wrong: Number(isKnown && truth !== label),
@@ -148,7 +148,7 @@ export function makeMany({ model, signal, announce, chosen, fail }) {
           make(
             "td",
             { colspan: 5, class: "hint" },
-            `… and ${(rows.length - SHOWN).toLocaleString("en")} more, which are in the saved table`,
+            `… and ${(rows.length - SHOWN).toLocaleString("en")} more, which the saved table contains`,
           ),
         ),
       );
@@ -157,7 +157,7 @@ export function makeMany({ model, signal, announce, chosen, fail }) {
   function line({ number, text, truth, label, confidence, wrong }) {
     const look = make(
       "button",
-      { type: "button", class: "plain", "data-number": number, "aria-label": `Look at text ${number + 1}` },
+      { type: "button", class: "plain", "data-number": number, "aria-label": `Open text ${number + 1}` },
       String(number + 1),
     );
     const bar = make(
@@ -190,7 +190,7 @@ export function makeMany({ model, signal, announce, chosen, fail }) {
     const right = known.filter(({ wrong }) => !wrong).length;
     const n = shown.found.length.toLocaleString("en");
     summary.textContent = known.length
-      ? `${n} texts · ${percent(right / known.length)} right of ${known.length.toLocaleString("en")} with a label`
+      ? `${n} texts · ${percent(right / known.length)} correct of ${known.length.toLocaleString("en")} with a label`
       : `${n} texts`;
     shown.handle?.destroy();
     shown.handle = null;
@@ -201,7 +201,7 @@ export function makeMany({ model, signal, announce, chosen, fail }) {
     );
     shown.handle = drawConfusion(matrix, { labels: model.labels, counts });
   }
-  /** The table as CSV: what was given, the label, and all probabilities. */
+  /** Return the table as CSV: the text, the given label, the predicted label, and all probabilities. */
   function table() {
     const names = ["text", ...(hasTruth() ? ["given"] : []), "label", ...model.labels.map((label) => `p(${label})`)];
     const rows = shown.found.map(({ text, truth, label, scores }) => [

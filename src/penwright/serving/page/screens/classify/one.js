@@ -1,4 +1,4 @@
-/** One text: the probability of each label, and which tokens speak for the label that was chosen. */
+/** One text: the probability of each label, and the tokens that support the chosen label. */
 
 import { percent } from "../../views/axes.js";
 import { draw as drawAttribution } from "../../views/attribution.js";
@@ -14,25 +14,25 @@ const METHODS = [
 ];
 const SAID = {
   integrated_gradients:
-    "The values and the gap add up to what the text changes in the label's log-probability, from a text that says nothing. A large gap: do not trust them.",
-  gradient_x_input: "A first guess: it is quick, and where the gap is large it is wrong.",
+    "The values and the gap add up to the change in the label's log-probability, compared with a neutral text. If the gap is large, do not trust the values.",
+  gradient_x_input: "A quick first guess. If the gap is large, it is wrong.",
   leaving_out:
-    "What the label's log-probability loses when the token is left out. It needs no gradient, and has no gap.",
+    "How much the label's log-probability drops when the token is left out. This method needs no gradient and has no gap.",
 };
 
-/** How right the model was that was as sure, in words; `calibration` as GET /classifying/calibration gives it. */
+/** Return how often the model was right at this probability, in words. See GET /classifying/calibration. */
 export function trust(calibration, probability) {
   if (!calibration) return "";
   if (!calibration.n)
-    return `Probabilities are as the model gives them; how far they can be trusted is not known here (${calibration.note}).`;
+    return `These are the model's own probabilities. How reliable they are is unknown (${calibration.note}).`;
   const bin = calibration.bins.find(({ low, high }) => probability >= low && (probability < high || high >= 1));
   const all = `Over all ${calibration.n.toLocaleString("en")} held-out texts, probabilities were off by ${percent(calibration.error)} on average.`;
   if (!bin) return `No held-out text had such a probability. ${all}`;
   const range = `${Math.round(100 * bin.low)} to ${Math.round(100 * bin.high)} %`;
-  return `Of ${bin.n.toLocaleString("en")} held-out texts with ${range}, it was right about ${percent(bin.accuracy)}. ${all}`;
+  return `Of ${bin.n.toLocaleString("en")} held-out texts with ${range}, it labelled ${percent(bin.accuracy)} correctly. ${all}`;
 }
 
-/** `method` is kept by `remember`. Shows what comes of a text, with what is known of trust. */
+/** Create the view of one text. `remember` stores the method; `calibration` resolves to the calibration or null. */
 export function makeOne({ model, signal, fail, announce, method, remember, calibration }) {
   const bars = make("div", { class: "labels" });
   const note = make("p", { class: "pw-note" });
@@ -74,7 +74,7 @@ export function makeOne({ model, signal, fail, announce, method, remember, calib
   }
   return {
     root,
-    /** Classify a text and explain the likeliest label. */
+    /** Classify a text and explain its most likely label. */
     async show(text, stopped) {
       const { results } = await askJson("classify", { model: model.id, texts: text }, { signal: stopped });
       const { label, scores, warnings } = results[0];

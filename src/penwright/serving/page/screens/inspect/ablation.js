@@ -1,8 +1,8 @@
-/** Heads switched off: ticked in a grid, and what then changes for the text. */
+/** Ablation: heads that are ticked in a grid are switched off, and the effect on the text is shown. */
 
 import { make } from "../../views/dom.js";
 
-/** The heads of a model by parts, as views/importance.js has them. */
+/** Group the heads of a model by part, as views/importance.js expects. */
 function partsOf(names) {
   const parts = new Map();
   for (const name of names) {
@@ -18,7 +18,7 @@ function partsOf(names) {
 export const ablation = {
   name: "ablation",
   title: "Ablation",
-  lead: "What the model loses without some of its heads: their output is zero, and all else goes on as before. This shows what a head does, and not only where it looks.",
+  lead: "What the model loses without some of its heads: their output is set to zero, and all else stays the same. This shows what a head does, not only where it looks.",
   async show({ model, state, ask, draw, place, controls, gone, fail }) {
     const grid = make("div", {});
     const result = make("div", { class: "result" });

@@ -1,4 +1,4 @@
-/** Two texts before the model, or two models before the text, side by side. */
+/** Two texts on one model, or two models on one text, side by side. */
 
 import { choices, make } from "../../views/dom.js";
 
@@ -7,7 +7,7 @@ const WHAT = [
   ["heads", "heads"],
 ];
 
-/** What is asked beside the text: another model, or another text with its target. */
+/** Return the second side of the request: another model, or another text with its target. */
 function other(state, rivals, beside) {
   if (beside === "model") return { other_model: rival(state, rivals) };
   const target = state.get("other_target");
@@ -40,7 +40,7 @@ function textField(model, state, look) {
 export const compare = {
   name: "compare",
   title: "Compare",
-  lead: "Two texts before this model, or this text before two models, such as two checkpoints of a run: what surprises whom, and which heads differ.",
+  lead: "Two texts on this model, or this text on two models, such as two checkpoints of a run: which tokens surprise which model, and which heads differ.",
   async show({ model, models, state, ask, draw, place, controls, look, gone }) {
     const rivals = models.filter(({ id, kind }) => kind === model.kind && id !== model.id);
     const beside = rivals.length && state.get("beside") === "model" ? "model" : "text";
@@ -51,14 +51,14 @@ export const compare = {
         ["text", "another text"],
         ["model", "another model"],
       ];
-      controls.append(choices("Beside", sides, beside, set("beside")));
+      controls.append(choices("Compare with", sides, beside, set("beside")));
     }
     controls.append(
       choices("What to compare", WHAT, what, set("what")),
       beside === "model" ? modelField(state, rivals, look) : textField(model, state, look),
     );
     if (beside === "text" && !state.get("other_text"))
-      return void place.append(make("p", {}, "Write another text, and compare them."));
+      return void place.append(make("p", {}, "Write another text to compare."));
     const { views } = await ask(`compared/${what}`, other(state, rivals, beside));
     if (gone()) return undefined;
     const { root } = await draw(place, views[0], what === "heads" ? { sort: state.get("statistic", "entropy") } : {});

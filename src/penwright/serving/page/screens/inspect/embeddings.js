@@ -1,4 +1,4 @@
-/** The map of embeddings, and the neighbours of the token that is chosen on it or typed. */
+/** The embedding map, and the neighbours of a token that is chosen on it or typed. */
 
 import { choices, make } from "../../views/dom.js";
 
@@ -6,7 +6,7 @@ export const embeddings = {
   name: "embeddings",
   title: "Embeddings",
   textless: true,
-  lead: "Every token is a vector. Those that are used alike come to lie in the same direction: search for one, and see its nearest neighbours by cosine.",
+  lead: "Every token is a vector. Tokens that are used alike point in similar directions. Search for one to see its nearest neighbours by cosine similarity.",
   async show({ model, state, ask, draw, place, controls, look, gone, fail }) {
     const sides = [
       ["source", "source"],

@@ -1,9 +1,9 @@
-/** All heads as thumbnails, and the one that is opened, whose weights are fetched when it is. */
+/** All heads as thumbnails, and one opened head, whose weights are fetched on demand. */
 
 import { make } from "../../views/dom.js";
 import { CAUTION } from "../../views/head.js";
 
-/** What attention is not, and where to check. */
+/** Create the note on what attention does not show, with a button that opens ablation. */
 export function caution(open) {
   const check = make("button", { type: "button", click: () => open("ablation") }, "Check with ablation");
   return make("p", { class: "banner" }, `${CAUTION} `, check);
@@ -14,7 +14,7 @@ const parse = (name) => {
   return { part, layer: Number(layer), number: Number(number) };
 };
 
-/** The head that a key leads to from another one, or null. */
+/** Return the head to which a key leads from another one, or null. */
 function neighbour(heads, name, key) {
   const from = parse(name);
   const steps = { PageUp: [-1, 0], PageDown: [1, 0], "[": [0, -1], "]": [0, 1] };
@@ -27,7 +27,7 @@ function neighbour(heads, name, key) {
 export const heads = {
   name: "heads",
   title: "Heads",
-  lead: "Every head of the model over your text: each row a token that looks, each column one that is looked at. Open one to read it.",
+  lead: "Every head of the model on your text. Each row is a token that looks, each column a token that is looked at. Open a head to read it.",
   async show({ model, state, ask, draw, place, controls, open, gone, announce, fail }) {
     const { views } = await ask("heads");
     if (gone()) return;
@@ -36,7 +36,7 @@ export const heads = {
       part: Math.max(0, names.indexOf(state.get("part"))),
       sort: state.get("sort", "layer"),
       shape: state.get("shape", "matrix"),
-      missing: "Its weights are on their way …",
+      missing: "Loading its weights …",
     };
     place.append(caution(open));
     const handle = await draw(place, views[0], options);

@@ -1,6 +1,6 @@
 /**
- * What can be looked at. A tool has a name, a title, a sentence that says what its picture shows, the kinds of model it is
- * for (none: all), and `show`, which asks and draws. `textless`: it is about the model, whatever the text.
+ * The tools of the Inspect screen. A tool has a name, a title, a `lead` that explains its picture, the kinds of model
+ * that it supports (none: all), and `show`, which requests and draws the picture. A `textless` tool needs no text.
  */
 
 import { choices, make } from "../../views/dom.js";
@@ -10,7 +10,7 @@ import { compare } from "./compare.js";
 import { embeddings } from "./embeddings.js";
 import { caution, heads } from "./heads.js";
 
-/** A picture that needs no controls. */
+/** Return the `show` function of a picture without controls. */
 const simple =
   (picture, extra = {}) =>
   async ({ ask, draw, place, gone }) => {
@@ -21,11 +21,11 @@ const simple =
 const tokens = {
   name: "tokens",
   title: "Tokens",
-  lead: "The text in the pieces that the model reads, coloured by how little each was expected: what the softmax gave it, and what it gave to others.",
+  lead: "The text as the model reads it, in tokens. The stronger the colour, the less the token was expected. Point at one to see its probability and the alternatives.",
   show: simple("tokens"),
 };
 
-const labels = { ...tokens, title: "Labels", lead: "What the model takes the text for: the softmax over its labels." };
+const labels = { ...tokens, title: "Labels", lead: "What the model thinks of the text: the softmax over its labels." };
 
 const alignment = {
   name: "alignment",
@@ -43,7 +43,7 @@ const alignment = {
 const rollout = {
   name: "rollout",
   title: "Rollout",
-  lead: "Where each position's content comes from when attention is followed through all layers, back to the words.",
+  lead: "Where the content of each position comes from if attention is traced back through all layers to the words.",
   async show({ model, state, ask, draw, place, controls, look, gone }) {
     const parts = { translator: ["cross", "decoder", "encoder"], writer: [], classifier: [] }[model.kind];
     const part = parts.includes(state.get("rollout")) ? state.get("rollout") : parts[0];
@@ -70,7 +70,7 @@ const METHODS = [
 const gradients = {
   name: "gradients",
   title: "Gradients",
-  lead: "Which tokens speak for what the model says, and which against: by how much its log-probability changes with them.",
+  lead: "Which tokens support the model's answer and which oppose it: how much the answer's log-probability changes with each token.",
   async show({ model, state, ask, draw, place, controls, look, gone }) {
     const method = state.get("method", METHODS[0][0]);
     const choose = (name) => (state.set({ method: name === METHODS[0][0] ? "" : name }), look());
@@ -88,10 +88,10 @@ const gradients = {
   },
 };
 
-/** The tokens that can be asked for, each by the place of the one before it; the last of a writer is still to come. */
+/** Create the choice of tokens; a value is the position before the token. A writer's last one is still to come. */
 function positions(model, tokens, state, look) {
-  const names = [...tokens.map(({ text }) => label(text)), "(the next one)"];
-  names.splice(Math.min(names.length - (model.kind === "writer" ? 0 : 1), model.context_length)); // what it reads at once
+  const names = [...tokens.map(({ text }) => label(text)), "(next token)"];
+  names.splice(Math.min(names.length - (model.kind === "writer" ? 0 : 1), model.context_length)); // no more than the model reads
   const usual = model.kind === "writer" ? names.length - 1 : 0;
   const chosen = Math.min(state.number("position", usual), names.length - 1);
   const option = (name, place) => make("option", { value: place, selected: place === chosen }, `${place + 1} ${name}`);
@@ -102,7 +102,7 @@ function positions(model, tokens, state, look) {
 const arithmetic = {
   name: "arithmetic",
   title: "Arithmetic",
-  lead: "One head, number by number: queries meet keys, the softmax makes weights of the scores, and the weights mix the values.",
+  lead: "One head, number by number: queries meet keys, the softmax turns the scores into weights, and the weights mix the values.",
   async show({ model, state, ask, draw, place, controls, look, gone }) {
     const usual = model.heads.find((head) => head.startsWith("cross")) || model.heads[0];
     const head = model.heads.includes(state.get("head")) ? state.get("head") : usual;
@@ -118,11 +118,11 @@ const position = {
   name: "positions",
   title: "Positions",
   textless: true,
-  lead: "How the model tells places apart: how alike any two positions are, their curves, and the hands of the unit circle.",
+  lead: "How the model tells positions apart: how similar any two of them are, their curves, and the hands on the unit circle.",
   show: simple("positions"),
 };
 
-/** For a kind of model, in the order of the tabs. */
+/** All tools, in the order of the tabs. */
 export const TOOLS = [
   { ...tokens, kinds: ["writer", "translator"] },
   { ...labels, kinds: ["classifier"] },

@@ -1,6 +1,6 @@
-/** From the figures of runs (GET runs/figures) to the lines of a diagram. */
+/** Conversion of the figures of runs (GET runs/figures) to the lines of a diagram. */
 
-/** What there is to be seen of some runs: [{name, title, label}], `name` as the columns have it. */
+/** Return the measures that some runs have: [{name, title, label}]; `name` is the name of a column. */
 export function measuresOf(figures) {
   const counters = new Set(["step", "seconds", "targets", "epoch", "skipped", "total_steps"]);
   const scores = new Set(figures.flatMap(({ evaluations }) => Object.keys(evaluations)));
@@ -10,20 +10,20 @@ export function measuresOf(figures) {
     ...shown.map((name) => [name, name[0].toUpperCase() + name.slice(1), name]),
     ["learning rate", "Learning rate", "learning rate"],
     ["gradient norm", "Gradient norm", "gradient norm"],
-    ["speed", "Speed", "tokens or texts a second"],
+    ["speed", "Speed", "tokens or texts per second"],
   ].map(([name, title, label]) => ({ name, title, label }));
 }
 
-/** What curves can be drawn by: the column, what the axis says, and by how much to divide. */
+/** The axes for curves: the column, the label, and the divisor. */
 export const AXES = {
   step: ["step", "step", 1],
-  targets: ["targets", "tokens or texts learned from", 1],
+  targets: ["targets", "training tokens or texts", 1],
   time: ["seconds", "minutes", 60],
 };
 
 const column = (table, name) => table[name] || [];
 
-/** A line, if there is any number in it. */
+/** Return a line if it has any number. */
 function line(name, table, measure, by, more) {
   const [axis, , unit] = AXES[by];
   const y = column(table, measure);
@@ -31,7 +31,7 @@ function line(name, table, measure, by, more) {
   return [{ name, x: column(table, axis).map((value) => value / unit), y, ...more }];
 }
 
-/** The lines of one run: of its training, and dots of its evaluations. */
+/** Return the lines of one run: its training curve, and dots for its evaluations. */
 export function linesOf({ name, colour, figures }, measure, by) {
   const { steps, evaluations } = figures;
   if (measure !== "loss")
@@ -46,14 +46,14 @@ export function linesOf({ name, colour, figures }, measure, by) {
   ];
 }
 
-/** All lines as CSV, a point a row. */
+/** Return all lines as CSV, one point per row. */
 export function csvOf(lines, xName, yName) {
   const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
   const rows = lines.flatMap(({ name, x, y }) => x.map((value, at) => [quoted(name), value, y[at] ?? ""].join(",")));
   return [["line", xName, yName].map(quoted).join(","), ...rows].join("\r\n") + "\r\n";
 }
 
-/** The settings that are not the same in all runs: [[name, value of each run]]. */
+/** Return the settings that differ between runs: [[name, value of each run]]. */
 export function differences(settings) {
   const names = [...new Set(settings.flatMap((each) => Object.keys(each)))].sort();
   const said = (value) => (value === undefined ? "–" : typeof value === "string" ? value : JSON.stringify(value));

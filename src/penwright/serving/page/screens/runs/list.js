@@ -1,4 +1,4 @@
-/** The runs one can choose among, the newest first. */
+/** The list of runs to choose from, newest first. */
 
 import { number } from "../../views/axes.js";
 import { isDark, lineColour } from "../../views/colour.js";
@@ -7,14 +7,14 @@ import { make } from "../../views/dom.js";
 const SCREENS = { generate: "write", translate: "translate", classify: "classify" };
 const IN_WORK = ["training", "stopping"];
 
-/** 1:02:03, or 02:03. */
+/** Format seconds as 1:02:03 or 02:03. */
 function clock(seconds) {
   const [hours, minutes, rest] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60, Math.floor(seconds) % 60];
   const two = (value) => String(value).padStart(2, "0");
   return hours ? `${hours}:${two(minutes)}:${two(rest)}` : `${two(minutes)}:${two(rest)}`;
 }
 
-/** `changed(names)` when others are chosen; `open(screen, model)` to use a run that is served, `stop(name)` to end one. */
+/** Create the list. Calls `changed(names)`, `open(screen, model)` for a served run, and `stop(name)` in training. */
 export function makeList({ changed, open, stop }) {
   const root = make("ul", { class: "run-list", "aria-label": "Runs" });
 
@@ -51,7 +51,7 @@ export function makeList({ changed, open, stop }) {
       run.problem && make("p", { class: "warning" }, make("span", { "aria-hidden": "true" }, "⚠ "), run.problem),
     );
   }
-  /** The control of a run that says this, or else its box. */
+  /** Focus the control of a run that has this text, or else its box. */
   function focus(name, text) {
     const found = [...root.querySelectorAll("input, button")].filter(({ value }) => value === name);
     (found.find(({ textContent }) => textContent === text) || found[0])?.focus();
@@ -59,7 +59,7 @@ export function makeList({ changed, open, stop }) {
   const names = () => [...root.querySelectorAll("input:checked")].map(({ value }) => value);
   return {
     root,
-    /** Draw all, with `colours` a map from the chosen ones to the numbers of their colours. */
+    /** Draw all runs; `colours` maps the chosen ones to the numbers of their colours. */
     draw(runs, colours) {
       const focused = document.activeElement?.closest(".run-list") && document.activeElement;
       root.replaceChildren(...runs.map((run) => item(run, colours.has(run.name), colours.get(run.name))));

@@ -1,9 +1,9 @@
-/** What a run made of the same prompts at each step, with a slider over the steps. */
+/** A run's completions of the same prompts at each step, with a slider over the steps. */
 
 import { make } from "../../views/dom.js";
 import { inText } from "../../views/tokens.js";
 
-/** `moved(step)` when the slider is. */
+/** Create the samples. Calls `moved(step)` when the slider has moved. */
 export function makeSamples({ moved }) {
   const slider = make("input", { type: "range", min: 0, step: 1, "aria-label": "Step", input: () => draw(true) });
   const output = make("output", {});
@@ -50,7 +50,7 @@ export function makeSamples({ moved }) {
   }
   return {
     root,
-    /** [{name, samples}] of the chosen runs; at this step, or the last one (null). */
+    /** Show [{name, samples}] of the chosen runs, at this step or at the last one (null). */
     show(runs, step) {
       known.runs = runs.filter(({ samples }) => samples.length);
       known.step = step;

@@ -1,4 +1,4 @@
-/** What is known of one sentence: warnings, terms, other translations, where its words look, how it was found. */
+/** The details of one sentence: warnings, terms, other translations, word alignment and beam search. */
 
 import { draw as drawAlignment } from "../../views/alignment.js";
 import { number } from "../../views/axes.js";
@@ -7,14 +7,14 @@ import { make } from "../../views/dom.js";
 import { askJson } from "../../api.js";
 
 const STATES = {
-  found: ["✓", "found", "the model wrote it by itself"],
-  forced: ["⤷", "forced", "search was led to it"],
-  inserted: ["+", "put in", "put in after translating: look at its place"],
-  missed: ["✗", "missed", "it is not there"],
+  found: ["✓", "found", "the model chose it by itself"],
+  forced: ["⤷", "forced", "the search was forced to contain it"],
+  inserted: ["+", "inserted", "inserted after the search: check its position"],
+  missed: ["✗", "missed", "it is missing"],
 };
 const WEAKEST = 0.08; // of a link that is drawn
 
-/** Chips of the terms of a sentence. */
+/** Create chips for the terms of a sentence. */
 function chips(terms) {
   const chip = ({ source, target, state, protected: kept }) => {
     const [sign, name, why] = STATES[state];
@@ -24,24 +24,24 @@ function chips(terms) {
       { class: `chip ${state}`, title: why },
       make("span", { "aria-hidden": "true" }, `${sign} `),
       make("bdi", {}, words),
-      make("span", { class: "hint" }, ` ${name}${kept ? ", stays as it is" : ""}`),
+      make("span", { class: "hint" }, ` ${name}${kept ? ", stays unchanged" : ""}`),
     );
   };
   return terms.length ? make("ul", { class: "chips", "aria-label": "Terms" }, terms.map(chip)) : null;
 }
 
-/** Links as views/alignment.js takes them. */
+/** Convert links to the format of views/alignment.js. */
 const strong = (links) =>
   links
     .filter(({ weight }) => weight >= WEAKEST)
     .map(({ source, target, weight }) => ({ source, target, strength: weight }));
 
 /**
- * `body(number)` is the question about a sentence; `links(number)` where its words look; `choose(number, way)`;
- * `move(step)` to another sentence.
+ * Create the details. `body(number)` returns the request about a sentence, `links(number)` its word alignment. Calls
+ * `choose(number, way)` for another translation, and `move(step)` for another sentence.
  */
 export function makeDetails({ body, links, choose, move, inspect, lang, fail, signal }) {
-  const root = make("section", { class: "details", "aria-label": "The chosen sentence", hidden: true });
+  const root = make("section", { class: "details", "aria-label": "Selected sentence", hidden: true });
   let handles = [];
 
   function fold(title, fill) {
@@ -70,7 +70,7 @@ export function makeDetails({ body, links, choose, move, inspect, lang, fail, si
       const { nodes } = await askJson("translating/tree", body(number), { signal });
       place.replaceChildren();
       if (nodes.length) handles.push(drawBeam(place, { nodes }));
-      else place.append(make("p", { class: "hint" }, "Nothing was searched: all of it stays as it is."));
+      else place.append(make("p", { class: "hint" }, "There was no search: the whole sentence stays unchanged."));
     } catch (error) {
       place.replaceChildren();
       fail(error);
@@ -95,20 +95,20 @@ export function makeDetails({ body, links, choose, move, inspect, lang, fail, si
     hide() {
       root.hidden = true;
     },
-    /** Show a sentence {text, prefix, result, way}; `count` is how many there are. */
+    /** Show a sentence {text, prefix, result, way}; `count` is the number of sentences. */
     show(number, sentence, count) {
       const open = [...root.querySelectorAll("details")].map((each) => each.open);
       handles.splice(0).forEach((handle) => handle.destroy());
       const { result, way, prefix } = sentence;
       const step = (by, name, sign) =>
         make("button", { type: "button", class: "plain", "aria-label": name, click: () => move(by) }, sign);
-      const steps = count > 1 ? [step(-1, "The sentence before", "‹"), step(1, "The next sentence", "›")] : [];
+      const steps = count > 1 ? [step(-1, "Previous sentence", "‹"), step(1, "Next sentence", "›")] : [];
       const title = count > 1 ? `Sentence ${number + 1} of ${count}` : "This sentence";
       const began = prefix && make("p", { class: "hint" }, "It begins as you chose: ", make("bdi", {}, prefix));
       const look = make("button", { type: "button", class: "push", click: () => inspect(number) }, "Inspect");
       const folds = [
-        fold("Where its words look", (place) => alignment(place, number, sentence)),
-        fold("How it was found: the beams", (place) => tree(place, number)),
+        fold("Word alignment", (place) => alignment(place, number, sentence)),
+        fold("Beam search", (place) => tree(place, number)),
       ];
       root.replaceChildren(
         make("div", { class: "line" }, make("h2", {}, title), steps, look),

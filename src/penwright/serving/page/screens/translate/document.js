@@ -1,8 +1,8 @@
-/** A text in paragraphs and sentences, and the same again with each sentence translated. */
+/** A text in paragraphs and sentences, and its translation in the same layout. */
 
 import { columns, gapBetween, units } from "./scripts.js";
 
-/** Where each word of the sentences stands in the text: [{start, end, sentence, word}], in order. */
+/** Return the position of each word in the text: [{start, end, sentence, word}], in order. */
 export function placesOf(text, sentences) {
   const places = [];
   let from = 0;
@@ -17,11 +17,11 @@ export function placesOf(text, sentences) {
   return places;
 }
 
-/** All sentences of paragraphs, each with the number of its paragraph. */
+/** Return all sentences of paragraphs, each with the index of its paragraph. */
 export const sentencesOf = (paragraphs) =>
   paragraphs.flatMap(({ sentences }, paragraph) => sentences.map((each) => ({ ...each, paragraph })));
 
-/** The document with these texts in place of its sentences: bullets and indentation stay, wrapped lines are wrapped. */
+/** Return the document with its sentences replaced by these texts. Bullets, indentation and line wrapping stay. */
 export function joined(paragraphs, texts) {
   let next = 0;
   return paragraphs
@@ -34,7 +34,7 @@ export function joined(paragraphs, texts) {
     .join("\n");
 }
 
-/** The white space after the translation of a sentence of a paragraph. */
+/** Return the white space after the translation of a sentence. */
 export function gapAfter(sentences, texts, at) {
   const [{ after, text }, next] = [sentences[at], sentences[at + 1]];
   if (!next || next.before) return after;

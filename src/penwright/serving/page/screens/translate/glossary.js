@@ -1,21 +1,21 @@
-/** A small table of terms and the words that are wished for them. Its text is that of a glossary file. */
+/** A small table of terms and their required translations. Its text has the format of a glossary file. */
 
 import { make } from "../../views/dom.js";
 
 const CASES = [
   ["", "any case"],
-  ["exact", "as written"],
-  ["follow", "case follows"],
+  ["exact", "exact case"],
+  ["follow", "copy case"],
 ];
 
-/** [term, words, rule] of each line of a glossary file. */
+/** Return [term, words, rule] for each line of a glossary file. */
 export const rowsOf = (text) =>
   text
     .split(/\r?\n/)
     .filter((line) => line.trim() && !line.startsWith("#"))
     .map((line) => [...line.split("\t"), "", "", ""].slice(0, 3).map((cell) => cell.trim()));
 
-/** The file of such rows; those without both sides are left out. */
+/** Return the glossary file of rows. Rows without both sides are left out. */
 export const textOf = (rows) =>
   rows
     .map((row) => row.map((cell) => cell.replace(/\s+/g, " ").trim()))
@@ -23,12 +23,12 @@ export const textOf = (rows) =>
     .map(([term, words, rule]) => [term, words, ...(rule ? [rule] : [])].join("\t"))
     .join("\n");
 
-/** `changed(text)` when the glossary is another one. */
+/** Create the table. Calls `changed(text)` when the glossary has changed. */
 export function makeGlossary({ text, changed }) {
   const body = make("tbody");
-  const note = make("p", { class: "hint" }, "Forms that may stand for each other are parted by |.");
+  const note = make("p", { class: "hint" }, "Separate alternative forms with |.");
   const add = make("button", { type: "button", click: () => addRow([], true) }, "Add a term");
-  const columns = ["term", "wished words", "found in"].map((name) => make("th", { scope: "col" }, name));
+  const columns = ["term", "required words", "case"].map((name) => make("th", { scope: "col" }, name));
   columns.push(make("th", { scope: "col" }, make("span", { class: "pw-hidden" }, "remove")));
   const table = make("table", {}, make("thead", {}, make("tr", {}, columns)), body);
   let before = text;
@@ -53,9 +53,9 @@ export function makeGlossary({ text, changed }) {
   }
   function addRow([term, words, rule] = [], focused = false) {
     const options = CASES.map(([value, name]) => make("option", { value, selected: value === (rule || "") }, name));
-    const choice = make("select", { "aria-label": "Found in", change: settle }, options);
+    const choice = make("select", { "aria-label": "Case", change: settle }, options);
     const away = make("button", { type: "button", class: "plain", "aria-label": "Remove this term" }, "×");
-    const fields = [input(term, "Term"), input(words, "Wished words"), choice, away];
+    const fields = [input(term, "Term"), input(words, "Required words"), choice, away];
     const row = make(
       "tr",
       {},
@@ -70,7 +70,7 @@ export function makeGlossary({ text, changed }) {
   const root = make("details", { class: "glossary", open: Boolean(text) }, title, table, add, note);
   return {
     root,
-    /** How many terms became what. */
+    /** Show how many terms were found, forced, inserted or missed. */
     tell(counts) {
       const said = Object.entries(counts).map(([state, count]) => `${count} ${state}`);
       title.textContent = said.length ? `Glossary · ${said.join(", ")}` : "Glossary";

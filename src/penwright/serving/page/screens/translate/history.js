@@ -1,10 +1,10 @@
-/** What was translated before: in this browser only, and gone when it is cleared. */
+/** Earlier translations, kept in this browser only until they are cleared. */
 
 import { make } from "../../views/dom.js";
 
 const KEY = "penwright-translations";
 const MOST = 40;
-const LONGEST = 4000; // characters that are kept of a text
+const LONGEST = 4000; // characters; longer texts are not kept
 
 function read() {
   try {
@@ -18,11 +18,11 @@ function write(entries) {
   try {
     localStorage.setItem(KEY, JSON.stringify(entries));
   } catch {
-    // the browser keeps nothing, or has no room: then there is no history
+    // storage is disabled or full: no history then
   }
 }
 
-/** `again({model, source})` takes an entry up again. */
+/** Create the history. Calls `again({model, source})` to translate an entry again. */
 export function makeHistory(again) {
   const list = make("ul", {});
   const clear = make("button", { type: "button", click: () => (write([]), draw()) }, "Clear");
@@ -45,7 +45,7 @@ export function makeHistory(again) {
   draw();
   return {
     root,
-    /** What goes on from the last entry takes its place. */
+    /** Add a translation. If its text extends the last entry, or begins it, it replaces that entry. */
     add(model, source, target) {
       if (!source.trim() || source.length > LONGEST) return;
       const entries = read().filter((entry) => entry.source !== source || entry.model !== model);

@@ -1,10 +1,10 @@
-/** Where the words of translations look: asked for when it is to be seen, and kept. */
+/** Word alignments of translations, requested when they are needed and cached. */
 
 import { askJson } from "../../api.js";
 
 const KEPT = 500; // translations
 
-/** `ask(text, target)` gives {links: [{target, source, weight}], alignedBy}, words by their places. */
+/** Create a cache. `ask(text, target)` returns {links: [{target, source, weight}], alignedBy}, with word indices. */
 export function makeLinks({ model, signal }) {
   const known = new Map();
 
@@ -27,5 +27,5 @@ export function makeLinks({ model, signal }) {
   };
 }
 
-/** The link with the greatest weight, or undefined. */
+/** Return the link with the greatest weight, or undefined. */
 export const strongest = (links) => links.reduce((best, each) => (best && best.weight >= each.weight ? best : each), undefined);

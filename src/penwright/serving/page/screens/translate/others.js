@@ -1,12 +1,12 @@
-/** Other words at a place of a translation; to choose one has the rest translated anew. */
+/** Alternatives to a word of a translation. Choosing one translates the rest again. */
 
 import { bars } from "../../views/bars.js";
 import { make } from "../../views/dom.js";
 import { askJson } from "../../api.js";
 
-/** `body(place)` is that of the question; `chosen(place, prefix)`: how the translation is to begin. One element for the whole screen. */
+/** Create the popup. `body(place)` returns the request; `chosen(place, prefix)` receives the new prefix. */
 export function makeOthers({ body, chosen, fail, signal }) {
-  const root = make("div", { class: "other-words", popover: "auto", role: "dialog", "aria-label": "Other words here" });
+  const root = make("div", { class: "other-words", popover: "auto", role: "dialog", "aria-label": "Alternatives" });
   let opener = null;
   let asking = null;
   root.addEventListener("toggle", ({ newState }) => {
@@ -37,7 +37,7 @@ export function makeOthers({ body, chosen, fail, signal }) {
       choose: () => (root.hidePopover(), chosen(place, prefix)),
       title: text,
     }));
-    const table = bars("instead", ["probability"], rows);
+    const table = bars("word", ["probability"], rows);
     table.querySelectorAll("tbody tr").forEach((row, at) => row.setAttribute("title", rows[at].title));
     return words.length ? table : make("p", { class: "hint" }, "The translation can only end here.");
   }

@@ -1,4 +1,4 @@
-/** How texts are written, with spaces between words or without: the same rules as data/scripts.py. */
+/** How texts are written, with or without spaces between words: the same rules as penwright/text.py. */
 
 const HAN = "\\u2e80-\\u2fdf\\u3005-\\u3007\\u3100-\\u312f\\u31a0-\\u31bf\\u3400-\\u4dbf\\u4e00-\\u9fff\\uf900-\\ufaff\\u{20000}-\\u{3ffff}";
 const KANA = "\\u3041-\\u30ff\\u31f0-\\u31ff\\uff66-\\uff9f";
@@ -13,7 +13,7 @@ const UNIT = new RegExp(`[「『（《〈【〔“‘]*(?:${BASE})[」』）》�
 const firstOf = (text) => Array.from(text.slice(0, 2))[0] || "";
 const lastOf = (text) => Array.from(text.slice(-2)).pop() || "";
 
-/** The white space between two translations, whose sources had `gap` between them. */
+/** Return the white space between two translations whose sources had `gap` between them. */
 export function gapBetween(before, gap, after, sourceBefore, sourceAfter) {
   const sides = [lastOf(before), firstOf(after)];
   if (gap === " " && sides.every((letter) => CHINESE_OR_JAPANESE.test(letter))) return "";
@@ -22,9 +22,9 @@ export function gapBetween(before, gap, after, sourceBefore, sourceAfter) {
   return gap;
 }
 
-/** What a line can be broken between, each with the white space after it. */
+/** Return the units between which a line can break, each with the white space after it. */
 export const units = (text) => text.match(CHINESE_OR_JAPANESE.test(text) ? UNIT : /\S+\s*/gu) || [];
 
-/** How many columns a text takes: two for each Chinese or Japanese character. */
+/** Return the width of a text in columns: two for each Chinese or Japanese character. */
 export const columns = (text) =>
   Array.from(text).reduce((sum, letter) => sum + (CHINESE_OR_JAPANESE.test(letter) ? 2 : 1), 0);

@@ -1,11 +1,11 @@
-/** Translations of sentences, asked for a few at a time; what was translated before is not asked for again. */
+/** Translations of sentences, requested a few at a time and cached. */
 
 import { askJson } from "../../api.js";
 
-const AT_ONCE = 6; // sentences of a request: little enough to be shown soon, and to be given up soon
+const AT_ONCE = 6; // sentences per request: few, so that they are soon shown, or soon cancelled
 const KEPT = 2000; // translations
 
-/** `ask(wanted, how, signal, each)` calls each(number, result) as results come; `how` is {model, glossary, ...}. */
+/** Create a cache. `ask(wanted, how, signal, each)` calls each(number, result); `how` is {model, glossary, ...}. */
 export function makeTranslations() {
   const known = new Map();
   const keyOf = (how, wanted) => JSON.stringify([how, wanted.text, wanted.prefix]);
@@ -15,7 +15,7 @@ export function makeTranslations() {
     if (known.size > KEPT) known.delete(known.keys().next().value);
   }
   return {
-    /** What is known of a sentence, or undefined. */
+    /** Return the cached result of a sentence, or undefined. */
     known: (how, wanted) => known.get(keyOf(how, wanted)),
     async ask(wanted, how, signal, each) {
       const missing = [];

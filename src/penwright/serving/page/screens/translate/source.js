@@ -1,10 +1,10 @@
-/** The pane one types in: a text area over a copy of its text, whose words can be marked. */
+/** The source pane: a text area over a copy of its text, in which words can be marked. */
 
 import { make } from "../../views/dom.js";
 
 /**
- * `changed(text)` after each change, `pointed(place)` with the number of the word under the pointer or the caret, or -1. `lang` is
- * the code of the language, or null.
+ * Create the pane. Calls `changed(text)` after each change, and `pointed(place)` with the index of the word under the
+ * pointer or the caret, or -1. `lang` is the code of the language, or null.
  */
 export function makeSource({ changed, pointed, opened, label, lang }) {
   const copy = make("div", { class: "copy", dir: "auto", lang, "aria-hidden": "true" });
@@ -48,18 +48,18 @@ export function makeSource({ changed, pointed, opened, label, lang }) {
   return {
     root,
     field,
-    /** Another text, without telling. */
+    /** Set another text without calling `changed`. */
     set(text) {
       field.value = text;
       places = [];
       draw();
     },
-    /** The words of the sentences, as placesOf gives them. */
+    /** Set the positions of the words, as placesOf returns them. */
     place(found) {
       places = found;
       draw();
     },
-    /** Mark words as strongly as they are looked at; `terms` are the numbers of those that a glossary names. */
+    /** Mark words by their attention weights; `terms` holds the indices of the glossary terms. */
     mark(strengths, terms = new Set()) {
       spans.forEach((span, number) => {
         span.style.setProperty("--look", `${Math.round(100 * (strengths.get(number) || 0))}%`);

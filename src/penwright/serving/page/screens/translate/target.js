@@ -1,11 +1,11 @@
-/** The pane of translations: words one can point at, underlined where the model was not sure. */
+/** The translation pane: words to point at, underlined if the model was unsure. */
 
 import { percent } from "../../views/axes.js";
 import { make } from "../../views/dom.js";
 import { roving } from "../../views/keyboard.js";
 import { gapAfter } from "./document.js";
 
-/** How thick the line below a word is, in pixels, by its probability. */
+/** The thickness of the line below a word, in pixels, by the word's probability. */
 const THICKNESS = [
   [0.1, 3],
   [0.3, 2.25],
@@ -13,10 +13,10 @@ const THICKNESS = [
 ];
 const thickness = (p) => (p === null ? 0 : (THICKNESS.find(([below]) => p < below) || [0, 0])[1]);
 
-/** In words, for the readout. */
+/** Return a probability as text for the readout. */
 export const sureness = (p) => (p === null ? "" : `, ${percent(p)}`);
 
-/** `pointed({sentence, word} or null, aloud)`, `chosen({sentence, word}, element)` when a word is opened. */
+/** Create the pane. Calls `pointed({sentence, word} or null, aloud)` and, when clicked, `chosen(place, element)`. */
 export function makeTarget({ pointed, chosen, lang }) {
   const text = make("div", { class: "words", lang, role: "group", "aria-label": "Translation" });
   const root = make("div", { class: "pane target" }, text);
@@ -55,7 +55,7 @@ export function makeTarget({ pointed, chosen, lang }) {
   });
   return {
     root,
-    /** Paragraphs with empty frames for their sentences. */
+    /** Lay out paragraphs with empty frames for their sentences. */
     lay(paragraphs, placeholder) {
       let number = 0;
       frames = [];
@@ -73,13 +73,13 @@ export function makeTarget({ pointed, chosen, lang }) {
       text.replaceChildren(...(frames.length ? blocks : [make("p", { class: "hint", lang: "en" }, placeholder)]));
       spans = [];
     },
-    /** A translation in its frame. */
+    /** Show a translation in its frame. */
     fill(number, way) {
       fill(number, way);
       spans = [...text.querySelectorAll(".word:not(.empty)")];
       keys.settle();
     },
-    /** Mark a sentence as the chosen one, and some of its words as strongly as they look at something. */
+    /** Mark a sentence as the chosen one, and its words by their attention weights. */
     mark(sentence, strengths) {
       frames.forEach((frame, number) => frame.classList.toggle("chosen", number === sentence));
       spans.forEach((span) => {

@@ -1,10 +1,10 @@
-/** What stands above the two panes: open, clear, the other way; copy, save. And texts to try. */
+/** The buttons above the panes: open, clear, reverse, copy and save; and texts to try. */
 
 import { make } from "../../views/dom.js";
 import { askJson } from "../../api.js";
 import { download } from "../../saving.js";
 
-/** The name of a language, in English as the page is; what else to say where it is not known. */
+/** Return the English name of a language, or `otherwise` if the language is not known. */
 export function languageName(code, otherwise = "") {
   if (!code || code === "source" || code === "target") return otherwise;
   try {
@@ -16,7 +16,7 @@ export function languageName(code, otherwise = "") {
 
 const button = (text, click, attributes = {}) => make("button", { type: "button", click, ...attributes }, text);
 
-/** `take(text)` has a text translated; `whole()` is its translation. */
+/** Create the buttons. `take(text)` translates a text; `whole()` returns its translation. */
 export async function makeTools({ model, signal, fail, announce, go, take, whole }) {
   const [from, to] = model.languages;
   const state = { file: "" };
@@ -37,14 +37,14 @@ export async function makeTools({ model, signal, fail, announce, go, take, whole
       await navigator.clipboard.writeText(whole());
       announce("Copied.");
     } catch {
-      fail(new Error("The browser did not let the text be copied."));
+      fail(new Error("The browser did not allow copying."));
     }
   }
   function saveAll() {
     const [stem, ending] = /^(.*?)(\.[^.]*)?$/.exec(state.file || "translation.txt").slice(1);
     download(`${stem}.${to || "translated"}${ending || ".txt"}`, new Blob([whole()], { type: "text/plain" }));
   }
-  /** To the served model that goes the other way, with the translation as its text. */
+  /** Create the button that opens the served model of the reverse direction, with the translation as its text. */
   async function swapButton() {
     const { models } = await askJson("models", undefined, { signal });
     const isOther = ({ languages }) => from !== to && languages[0] === to && languages[1] === from;
@@ -63,7 +63,7 @@ export async function makeTools({ model, signal, fail, announce, go, take, whole
     target: [copy, save],
     examples: make("div", { class: "line" }, hint, model.examples.slice(0, 3).map(example)),
     openFile,
-    /** Whether there is anything to be copied or saved. */
+    /** Enable or disable copying and saving. */
     enable(any) {
       copy.disabled = save.disabled = !any;
     },

@@ -1,4 +1,4 @@
-/** The ways the text has gone: each end is kept, below the one that it left. */
+/** The branches of a text: each version is kept below the one from which it diverged. */
 
 import { make } from "../../views/dom.js";
 import { label } from "../../views/tokens.js";
@@ -6,14 +6,14 @@ import { join } from "./text.js";
 
 const SHOWN = 60; // characters
 
-/** Where two texts part. */
+/** Return where two texts diverge. */
 function parting(one, other) {
   let at = 0;
   while (at < one.length && one[at] === other[at]) at++;
   return at;
 }
 
-/** A tree of texts; `open(parts)` is called when a person goes back to one. */
+/** Create a tree of texts. Calls `open(parts)` when a person returns to one. */
 export function makeBranches(open) {
   /** @type {{parts: object[], text: string, parent: number | null}[]} */
   const kept = [];
@@ -36,14 +36,14 @@ export function makeBranches(open) {
       const button = make("button", { type: "button", dir: "auto", "aria-pressed": String(at === current), click }, name);
       return make("li", { style: { "--depth": depth(at) } }, button);
     };
-    // below one another as they grew: a branch, then those that left it
+    // depth first: a branch, then the branches that diverge from it
     const below = (parent) => kept.flatMap((branch, at) => (branch.parent === parent ? [at, ...below(at)] : []));
     list.replaceChildren(...below(null).map((at) => row(kept[at], at)));
   }
   const depth = (at) => (kept[at].parent === null ? 0 : 1 + depth(kept[at].parent));
   return {
     root,
-    /** Keep a text that has come to an end; one that goes on from the present branch takes its place. */
+    /** Keep a finished text. If it continues the current branch, it replaces that branch. */
     keep(parts) {
       const text = join(parts);
       const same = kept.findIndex((branch) => branch.text === text);

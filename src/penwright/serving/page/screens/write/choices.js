@@ -1,4 +1,4 @@
-/** Why this token? What the model thought, and what else might have come, before and after the settings. */
+/** Why this token? Its scores and the alternatives, before and after the settings. */
 
 import { number, percent } from "../../views/axes.js";
 import { bars } from "../../views/bars.js";
@@ -6,9 +6,9 @@ import { make } from "../../views/dom.js";
 import { label } from "../../views/tokens.js";
 import { scoreOf } from "./text.js";
 
-const COLUMNS = ["the model's", "as drawn"];
+const COLUMNS = ["model", "with settings"];
 
-/** Bars of choices, each of which can be taken: `take(choice)`. */
+/** Draw bars of choices. A click calls `take(choice)`. */
 function choiceBars(likeliest, take) {
   const drawn = likeliest.some(({ chance }) => chance !== null && chance !== undefined);
   const rows = likeliest.map((choice) => ({
@@ -20,8 +20,8 @@ function choiceBars(likeliest, take) {
 }
 
 /**
- * A panel: `showPart` what is known of a part of the text, `showNext` what may come after all of it. On a narrow screen
- * what is known of a part comes up from below, until it is closed.
+ * Create a panel: `showPart` shows the scores of a part of the text, `showNext` what may come after the text. On a
+ * narrow screen, the scores of a part slide up from below until they are closed.
  */
 export function makeChoices({ closed }) {
   const heading = make("h2", {});
@@ -38,7 +38,7 @@ export function makeChoices({ closed }) {
   }
   return {
     root,
-    /** The part's own scores; choosing another token leads on from there. */
+    /** Show the scores of a part; choosing another token continues from there. */
     showPart(part, take) {
       const { logProb, rank, entropy } = scoreOf(part);
       const several =
@@ -50,19 +50,19 @@ export function makeChoices({ closed }) {
         several && `made of ${several.join(", ")}`,
       ];
       const name = make("bdi", { class: "pw-quoted" }, label(part.text, 40));
-      fill([name, " instead of"], said.filter(Boolean).join(" · "), [choiceBars(part.tokens[0].likeliest, take)], true);
+      fill([name, " and its alternatives"], said.filter(Boolean).join(" · "), [choiceBars(part.tokens[0].likeliest, take)], true);
       return `${label(part.text, 40)}: ${percent(Math.exp(logProb))}, rank ${number(rank)}`;
     },
-    /** The next token's probabilities, and how many tokens the settings leave to be drawn. */
+    /** Show the next token's probabilities, and how many tokens the settings allow. */
     showNext({ likeliest, entropy, n_kept: kept }, take) {
       const left = `${number(kept)} ${kept === 1 ? "token" : "tokens"} can be drawn`;
       fill(["What may come next"], `${left} · entropy ${number(entropy)} nats`, [choiceBars(likeliest, take)]);
     },
-    /** A sentence where nothing is known. */
+    /** Show a hint if nothing is known. */
     showHint(title, text) {
       fill([title], text, []);
     },
-    /** Take the choice of this number, as a click on it would. */
+    /** Take the choice of this number, like a click on it. */
     press: (at) => place.querySelectorAll(".pw-choose")[at]?.click(),
   };
 }

@@ -1,4 +1,4 @@
-/** What stands around the text: the buttons above it, the colours and the count below. */
+/** The controls around the text: the buttons above, the colours and the examples below. */
 
 import { choices, make } from "../../views/dom.js";
 import { MEASURES } from "../../views/text.js";
@@ -13,14 +13,14 @@ const FORMATS = [
 
 const button = (text, click, attributes = {}) => make("button", { type: "button", click, ...attributes }, text);
 
-/** The buttons; `allow` says which of them can be used now. */
+/** Create the buttons; `allow` enables and disables them. */
 export function makeButtons({ start, stop, undo, redo, score, inspect, parts, name }) {
   const all = {
-    start: button("Write on", start, { class: "main", title: "Ctrl + Enter" }),
+    start: button("Continue", start, { class: "main", title: "Ctrl + Enter" }),
     stop: button("Stop", stop, { title: "Escape" }),
     undo: button("Undo", undo, { title: "Ctrl + Z" }),
     redo: button("Redo", redo, { title: "Ctrl + Shift + Z" }),
-    score: button("Score my text", score, { title: "Colour all of the text by how it surprises the model" }),
+    score: button("Score my text", score, { title: "Colour the whole text by how much it surprises the model" }),
   };
   const save = menu("Save", FORMATS, (format) => {
     const content = format === "txt" ? join(parts()) : JSON.stringify(parts(), null, 1);
@@ -32,7 +32,7 @@ export function makeButtons({ start, stop, undo, redo, score, inspect, parts, na
   return { root, allow };
 }
 
-/** The choice of what the text is coloured by. */
+/** Create the choice of the measure that colours the text. */
 export function makeColours({ state, chosen }) {
   const shown = NAMES.includes(state.get("colour")) ? state.get("colour") : NAMES[0];
   const choose = (name) => {
@@ -44,7 +44,7 @@ export function makeColours({ state, chosen }) {
   return [make("span", { class: "hint" }, "coloured by"), choices("Coloured by", named, shown, choose)];
 }
 
-/** Texts to begin with. */
+/** Create buttons with texts to start from. */
 export function makeExamples(texts, begin) {
   const example = (text) => button(text.slice(0, 60), () => begin(text), { dir: "auto" });
   return make(

@@ -1,17 +1,17 @@
-/** The text as it stands on the screen: editable, raw, its tokens coloured; the caret and the pointer find a token. */
+/** The editor: a raw text with coloured tokens. The caret and the pointer select a token. */
 
 import { make } from "../../views/dom.js";
 import { MEASURES } from "../../views/text.js";
 import { placeAt, scoreOf } from "./text.js";
 
-const NEAR_THE_END = 60; // pixels from the bottom within which the text is followed while it grows
+const NEAR_THE_END = 60; // pixels from the bottom within which the view follows a growing text
 
 /**
- * `changed(text)` is called when a person has changed the text, `pointed(place, byKeys)` when the pointer or the caret
- * comes to a part with tokens, or leaves them (-1).
+ * Create an editor. Calls `changed(text)` when a person has changed the text, and `pointed(place, byKeys)` when the
+ * pointer or the caret reaches a part with tokens, or leaves it (-1).
  */
 export function makeEditor({ changed, pointed, placeholder }) {
-  let end = document.createTextNode("\n"); // after a last line break, so that the empty line can be seen
+  let end = document.createTextNode("\n"); // makes the empty line after a final line break visible
   const root = make("div", {
     class: "editor",
     contenteditable: "plaintext-only",
@@ -31,7 +31,7 @@ export function makeEditor({ changed, pointed, placeholder }) {
     composing: false,
     locked: false,
     line: null,
-    rest: -1, // where the caret was put, not moved to, by a person
+    rest: -1, // where the program, not a person, put the caret
   };
 
   function nodeOf(part, place) {
@@ -48,7 +48,7 @@ export function makeEditor({ changed, pointed, placeholder }) {
   const fits = (node, part) =>
     node !== end && node.textContent === part.text && (node.nodeType === Node.TEXT_NODE) === (part.tokens.length === 0);
 
-  /** Show these parts, leaving alone what is there already. */
+  /** Show these parts. Nodes that are already right stay. */
   function draw(parts) {
     const caret = document.activeElement === root ? caretOffset() : null;
     let same = 0;
@@ -69,15 +69,15 @@ export function makeEditor({ changed, pointed, placeholder }) {
   }
   function settle() {
     end.remove();
-    end = document.createTextNode("\n"); // browsers write into the old one
+    end = document.createTextNode("\n"); // browsers may have written into the old one
     if (state.parts.at(-1)?.text.endsWith("\n")) root.append(end);
   }
-  /** The text on the screen, without the line break that is only there to be seen. */
+  /** Return the text on the screen, without the line break that makes an empty line visible. */
   const content = () => (end.isConnected ? root.textContent.replace(/\n$/, "") : root.textContent);
 
   /**
-   * Show more parts after those that are there. While the text is locked, each line (up to a line break) is a block of its
-   * own: a browser lays out the last one only, and paints none out of sight, so that the cost does not grow with the text.
+   * Append parts. While the text is locked, each line (up to a line break) is a block of its own. The browser then lays
+   * out the last block only and paints none out of sight, so that the cost does not grow with the text.
    */
   function append(more) {
     const follow = root.scrollHeight - root.scrollTop - root.clientHeight < NEAR_THE_END;
@@ -91,7 +91,7 @@ export function makeEditor({ changed, pointed, placeholder }) {
     if (follow) root.scrollTop = root.scrollHeight;
   }
   const endsLine = (node) => node.textContent.endsWith("\n");
-  /** Nodes as blocks, of which the last one stays open for more. */
+  /** Put nodes into blocks; the last block stays open for more. */
   function addLines(nodes) {
     const finished = [];
     for (const node of nodes) {
@@ -99,14 +99,14 @@ export function makeEditor({ changed, pointed, placeholder }) {
       if (!state.line || finished.at(-1) === state.line) root.append((state.line = make("div", {})));
       state.line.append(node);
     }
-    // all are measured before any is changed: that takes one layout
+    // measure all before changing any: one layout is enough
     const heights = finished.map((line) => line.getBoundingClientRect().height);
     finished.forEach((line, at) => {
       line.style.setProperty("contain-intrinsic-block-size", `${heights[at]}px`);
       line.classList.add("finished");
     });
   }
-  /** One line of nodes again, as it is edited. */
+  /** Turn the blocks back into a flat list of nodes, for editing. */
   function flatten() {
     if (!state.line) return;
     [...root.children].filter(({ tagName }) => tagName === "DIV").forEach((line) => line.replaceWith(...line.childNodes));
@@ -160,7 +160,7 @@ export function makeEditor({ changed, pointed, placeholder }) {
     const pasted = event.dataTransfer?.getData("text/plain").replace(/\r\n?/g, "\n");
     const breaks = event.inputType === "insertParagraph" || event.inputType === "insertLineBreak";
     if (!breaks && !pasted) return;
-    event.preventDefault(); // a browser would put in two line breaks where the text ends
+    event.preventDefault(); // browsers would insert two line breaks at the end of the text
     insert(breaks ? "\n" : pasted);
   });
   root.addEventListener("compositionstart", () => (state.composing = true));
@@ -177,7 +177,7 @@ export function makeEditor({ changed, pointed, placeholder }) {
     draw,
     append,
     mark,
-    /** Put the caret at the end of the text, where it points at nothing; not where that would bring up a keyboard. */
+    /** Put the caret at the end of the text, where it selects nothing, unless that opens a touch keyboard. */
     toEnd() {
       if (matchMedia("(pointer: coarse)").matches) return;
       state.rest = content().length;
@@ -188,7 +188,7 @@ export function makeEditor({ changed, pointed, placeholder }) {
       state.measure = measure;
       state.parts.forEach((part, place) => part.tokens.length && colour(state.nodes[place], part));
     },
-    /** While the model writes, nobody else does. */
+    /** Lock or unlock the text: it is locked while the model writes. */
     lock(on) {
       state.locked = on;
       if (on) {

@@ -1,6 +1,6 @@
-/** What the text was before, step by step: typing without a pause is one step, and so is all that the model wrote. */
+/** The undo history. Typing without a pause is one step, and so is all that the model writes in one go. */
 
-const TOGETHER = 800; // milliseconds between changes that are one step
+const TOGETHER = 800; // milliseconds between changes that count as one step
 
 export function makeHistory() {
   const state = { steps: [[]], at: 0, typedAt: 0 };
@@ -19,7 +19,7 @@ export function makeHistory() {
       state.at = state.steps.length - 1;
       state.typedAt = typed ? now : 0;
     },
-    /** The present step has become this. */
+    /** Replace the current step. */
     replace(parts) {
       state.steps[state.at] = parts;
     },

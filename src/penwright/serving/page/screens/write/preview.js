@@ -1,8 +1,8 @@
-/** What may come next: asked for when the text has rested, or a rule of drawing has changed. */
+/** The preview of the next token, requested when the text has rested or a setting has changed. */
 
 import { askJson } from "../../api.js";
 
-/** `question()` gives the body of the request; `found(answer)` is called with its answer. */
+/** Create a preview. `question()` returns the body of the request; `found(answer)` receives the answer. */
 export function makePreview({ question, found, fail, signal }) {
   const state = { timer: 0, asked: null };
   async function ask() {
@@ -15,7 +15,7 @@ export function makePreview({ question, found, fail, signal }) {
     }
   }
   return {
-    /** In so many milliseconds, unless it is called again before. */
+    /** Send the request after `pause` milliseconds, unless this is called again first. */
     later(pause) {
       clearTimeout(state.timer);
       state.timer = setTimeout(ask, pause);

@@ -1,28 +1,28 @@
-/** How the next token is drawn: a slider for each rule, told apart from "off", kept in the address where it was moved. */
+/** The sampling settings: a slider for each rule, with a position for "off". Changed ones are kept in the address. */
 
 import { number } from "../../views/axes.js";
 import { make } from "../../views/dom.js";
 
-/** [name, title, least, most, step, the place that means "off" or null, what it does] */
+/** [name, title, minimum, maximum, step, the value that means "off" or null, what it does] */
 const USUAL = [
-  ["temperature", "Temperature", 0, 2, 0.05, null, "below 1 the likely become likelier; 0 takes the likeliest"],
-  ["top_k", "Top k", 0, 100, 1, 0, "only the k likeliest tokens"],
-  ["top_p", "Top p", 0.05, 1, 0.01, 1, "only the likeliest that have probability p together"],
-  ["min_p", "Min p", 0, 0.5, 0.01, 0, "only tokens with this share of the best one's probability"],
+  ["temperature", "Temperature", 0, 2, 0.05, null, "below 1, likely tokens become likelier; 0 takes the likeliest"],
+  ["top_k", "Top k", 0, 100, 1, 0, "keep the k likeliest tokens"],
+  ["top_p", "Top p", 0.05, 1, 0.01, 1, "keep the likeliest tokens whose probabilities add up to p"],
+  ["min_p", "Min p", 0, 0.5, 0.01, 0, "keep tokens with at least this share of the best one's probability"],
 ];
 const MORE = [
-  ["typical_p", "Typical p", 0.05, 1, 0.01, 1, "only tokens about as surprising as is to be expected"],
-  ["top_n_sigma", "Top n sigma", 0, 5, 0.1, 0, "only tokens within n standard deviations of the best score"],
-  ["repetition_penalty", "Repetition", 1, 2, 0.05, null, "above 1: what was said loses score"],
-  ["presence_penalty", "Presence", -2, 2, 0.1, null, "what a token that was written loses in score"],
-  ["frequency_penalty", "Frequency", -2, 2, 0.1, null, "what it loses for each time"],
-  ["no_repeat_ngram", "No repeat", 0, 10, 1, 0, "no so many tokens in a row come twice"],
+  ["typical_p", "Typical p", 0.05, 1, 0.01, 1, "keep tokens that are about as surprising as expected"],
+  ["top_n_sigma", "Top n sigma", 0, 5, 0.1, 0, "keep tokens within n standard deviations of the best score"],
+  ["repetition_penalty", "Repetition", 1, 2, 0.05, null, "above 1, tokens that occurred before get a lower score"],
+  ["presence_penalty", "Presence", -2, 2, 0.1, null, "subtracted from the score of tokens that occurred before"],
+  ["frequency_penalty", "Frequency", -2, 2, 0.1, null, "subtracted once for each time the token occurred"],
+  ["no_repeat_ngram", "No repeat", 0, 10, 1, 0, "no sequence of this many tokens occurs twice"],
 ];
 const SLIDERS = [...USUAL, ...MORE];
 
 /**
- * The sliders, the length and the seed. `defaults` are the model's own settings; `changed()` is called when a rule has
- * changed. `values()` gives the settings for a request: only those that differ from the model's own.
+ * Create the sliders, the length and the seed. `defaults` are the model's own settings. Calls `changed()` when a rule
+ * has changed. `all()` returns the settings of a request: the rules that differ from the model's own, seed and length.
  */
 export function makeSettings({ state, defaults, changed }) {
   const initial = ([name, , , , , off]) => defaults[name] ?? off;
@@ -65,14 +65,14 @@ export function makeSettings({ state, defaults, changed }) {
     make(
       "div",
       { class: "line" },
-      make("h2", {}, "How it is drawn"),
+      make("h2", {}, "Sampling"),
       make("button", { type: "button", class: "plain push", click: reset }, "Reset"),
     ),
     USUAL.map((row) => slider(row, row)),
     make(
       "details",
       {},
-      make("summary", {}, "More rules"),
+      make("summary", {}, "More settings"),
       MORE.map((row) => slider(row, row)),
     ),
     make("div", { class: "line" }, length, seed),
@@ -80,14 +80,14 @@ export function makeSettings({ state, defaults, changed }) {
   const numberIn = (name) => Math.max(0, Math.round(Number(fields.get(name).input.value) || 0));
   return {
     root,
-    /** Another seed for the next time. */
+    /** Use the next seed from now on. */
     turnSeed() {
       const { input } = fields.get("seed");
       input.value = String(numberIn("seed") + 1);
       state.set({ seed: input.value });
     },
     seed: () => numberIn("seed"),
-    /** What differs from the model's own settings; without the length, the rules alone. */
+    /** Return the rules that differ from the model's own, without the seed and the length. */
     rules() {
       const given = SLIDERS.map(([name, , , , , off]) => [name, Number(fields.get(name).input.value), off]);
       const moved = given.filter(([name, value], at) => value !== initial(SLIDERS[at]) && name);

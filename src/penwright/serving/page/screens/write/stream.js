@@ -1,11 +1,11 @@
-/** The model at work: its tokens as they come, handed on once in a frame, all that have come since the last one. */
+/** Streamed generation: tokens are handed on once per frame, together with all that arrived since the last one. */
 
 import { askEvents } from "../../api.js";
 import { makeCollector, tokenOf } from "./text.js";
 
 /**
- * Ask for tokens after a prompt; `begun` are tokens at its end whose characters are not whole yet. `arrived(parts, count)`
- * is called with new parts of the text. Gives the number of tokens when the model has ended; throws what goes wrong, and
+ * Generate tokens after a prompt. `begun` are tokens at its end whose characters are incomplete. Calls
+ * `arrived(parts, count)` with new parts of the text. Returns the number of tokens when the model has finished; throws
  * an AbortError when the signal stops it.
  */
 export async function stream(body, { begun, signal, arrived }) {

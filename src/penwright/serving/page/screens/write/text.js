@@ -1,17 +1,17 @@
 /**
- * A text in parts: what a person wrote is plain, what the model wrote (or scored) comes with its tokens. Parts are never
- * changed, so that a text of before can be gone back to.
+ * A text in parts: what a person wrote is plain; what the model wrote or scored comes with its tokens. Parts are never
+ * changed, so that earlier texts can be restored.
  *
- * @typedef {object} Choice a token that might have come
+ * @typedef {object} Choice a candidate token
  * @property {number} id
- * @property {string} text how it reads
- * @property {string} [shown] what it adds to the text, if that is something else: nothing for a part of a character
+ * @property {string} text the token alone
+ * @property {string} [shown] what it adds to the text, if that differs: nothing for part of a character
  * @property {number} probability the model's
- * @property {number | null} chance after the settings; null where none were in force
+ * @property {number | null} chance after the settings; null if none applied
  *
  * @typedef {object} Token
  * @property {number} id
- * @property {string} text how it reads by itself
+ * @property {string} text the token alone
  * @property {number} logProb in nats
  * @property {number} rank 1 for the likeliest
  * @property {number} entropy in nats
@@ -23,10 +23,10 @@
 /** @type {(text: string) => Part} */
 export const plain = (text) => ({ text, tokens: [] });
 
-/** All of the text. */
+/** Return the whole text. */
 export const join = (parts) => parts.map(({ text }) => text).join("");
 
-/** The parts after a person has changed the text: tokens stay up to the change; after it, what was foretold holds no more. */
+/** Return the parts after a person has changed the text. Tokens after the change lose their scores. */
 export function edited(parts, text) {
   let [kept, at] = [0, 0];
   while (kept < parts.length && text.startsWith(parts[kept].text, at)) at += parts[kept++].text.length;
@@ -35,27 +35,27 @@ export function edited(parts, text) {
   return rest ? [...parts.slice(0, kept), plain(rest)] : parts.slice(0, kept);
 }
 
-/** What the model is to go on from: a text, and the tokens after it that are known as such. */
+/** Return what the model should continue: a text, and the known tokens after it. */
 export function prompt(parts) {
   const last = parts.findLastIndex(({ tokens }) => tokens.length === 0);
   const tokens = parts.slice(last + 1).flatMap((part) => part.tokens.map(({ id }) => id));
   return { text: join(parts.slice(0, last + 1)), tokens };
 }
 
-/** The parts before a place, and another token in its stead, which was a choice there. */
+/** Return the parts before a place, followed by one of the choices at that place. */
 export function branched(parts, place, choice) {
   const { entropy, likeliest } = parts[place].tokens[0];
   return [...parts.slice(0, place), chosen(choice, entropy, likeliest)];
 }
 
-/** A token that a person has chosen, as a part. */
+/** Return a token that a person has chosen, as a part. */
 export function chosen(choice, entropy, likeliest) {
   const rank = 1 + likeliest.filter(({ probability }) => probability > choice.probability).length;
   const token = { id: choice.id, text: choice.text, logProb: Math.log(choice.probability), rank, entropy, likeliest };
   return { text: choice.shown ?? choice.text, tokens: [token] };
 }
 
-/** Tokens as they come, made into parts: bytes wait for those that make a character of them. */
+/** Create a function that turns arriving tokens into parts. Bytes wait until they form a character. */
 export function makeCollector(open = []) {
   return (token, text) => {
     open = [...open, token];
@@ -66,7 +66,7 @@ export function makeCollector(open = []) {
   };
 }
 
-/** A token as the server tells it. */
+/** Convert a token from the server's format. */
 export const tokenOf = ({ id, text, log_prob, rank, entropy, likeliest }) => ({
   id,
   text,
@@ -76,7 +76,7 @@ export const tokenOf = ({ id, text, log_prob, rank, entropy, likeliest }) => ({
   likeliest,
 });
 
-/** What the model thought of a part: of several tokens, probabilities are multiplied. */
+/** Return the scores of a part. The probabilities of several tokens are multiplied. */
 export function scoreOf({ tokens }) {
   return {
     logProb: tokens.reduce((sum, { logProb }) => sum + logProb, 0),
@@ -85,7 +85,7 @@ export function scoreOf({ tokens }) {
   };
 }
 
-/** The place of the part that holds the character before an offset, or -1. */
+/** Return the index of the part that holds the character before an offset, or -1. */
 export function placeAt(parts, offset) {
   let end = 0;
   for (let place = 0; place < parts.length; place++) {
@@ -95,7 +95,7 @@ export function placeAt(parts, offset) {
   return -1;
 }
 
-/** A text with the scores of all its tokens, as the server tells them; those that begin before `given` are plain. */
+/** Return a text as parts with the server's scores. Tokens that begin before `given` stay plain. */
 export function partsOf(text, scored, given = 0) {
   const letters = Array.from(text); // the server counts code points
   const starts = [0];

@@ -1,7 +1,0 @@
-/** Views follow the theme of the page when it is switched; at the beginning they ask for it themselves. */
-new MutationObserver(() => {
-  const ink = getComputedStyle(document.body).color.match(/[\d.]+/g).map(Number);
-  const theme = ink[0] + ink[1] + ink[2] > 382 ? "dark" : "light";
-  for (const frame of document.querySelectorAll('iframe[title="Penwright"]'))
-    frame.contentWindow.postMessage({ penwright: "theme", theme }, "*");
-}).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"], subtree: true });

@@ -1,0 +1,57 @@
+"""Applications: a trained model with its tokenizer, ready to use. Only the one that is needed is imported."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias, Union
+
+from penwright.config import Recipe
+from penwright.generation.generator import Generator
+from penwright.languages import Languages, requested_languages
+from penwright.model import Model
+from penwright.model.decoder_only import DecoderOnly
+from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.encoder_only import EncoderOnly
+from penwright.tokenizers import Tokenizer
+
+if TYPE_CHECKING:
+    import penwright.classification.classifier
+    import penwright.translation.translator
+
+Application: TypeAlias = Union[
+    Generator, "penwright.translation.translator.Translator", "penwright.classification.classifier.Classifier"
+]
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """Facts from training that a model needs when it is used."""
+
+    labels: tuple[str, ...] = ()
+    max_source_tokens: int | None = None  # length of the longest training source, end token included
+    languages: Languages | None = None  # source and target language, if known
+
+
+def languages_of(recipe: Recipe, card: ModelCard) -> Languages | None:
+    """Return the languages of a translator, from its corpus or else from its recipe, or None if unknown."""
+    return card.languages or requested_languages(recipe.data)
+
+
+def make_application(model: Model, tokenizer: Tokenizer, recipe: Recipe, card: ModelCard) -> Application:
+    """Combine the model with its tokenizer into an application: text in, text or labels out."""
+    match model:
+        case DecoderOnly():
+            return Generator(model, tokenizer, recipe.decoding)
+        case EncoderDecoder():
+            from penwright.translation.translator import Translator  # noqa: PLC0415
+
+            languages = languages_of(recipe, card)
+            return Translator(
+                model,
+                tokenizer,
+                recipe.decoding,
+                source_language=languages.source if languages else None,
+                max_source_tokens=card.max_source_tokens,
+            )
+        case EncoderOnly():
+            from penwright.classification.classifier import Classifier  # noqa: PLC0415
+
+            return Classifier(model, tokenizer, card.labels)

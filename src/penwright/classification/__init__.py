@@ -1,0 +1,1 @@
+"""Text classification: text in, label out."""

@@ -1,0 +1,113 @@
+"""Text classification with an encoder-only model and its tokenizer."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Integer
+from torch import Tensor
+
+from penwright.decoding.batches import diverged, evaluating
+from penwright.decoding.brief import described, noted
+from penwright.decoding.padding import batches_by_length, right_padded
+from penwright.errors import PenwrightError
+from penwright.model.encoder_only import EncoderOnly
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.tokenizer import unknown_warnings
+
+SHOWN = 10  # labels in a repr
+BATCH_TOKENS = 8192  # per batch, with padding
+Tokens = Integer[np.ndarray, " _"]
+
+
+@dataclass(frozen=True)
+class Classification:
+    """The label of a text and the probability of each label; a blank text has neither."""
+
+    label: str | None  # the most likely one
+    scores: Mapping[str, float]  # the probability of each label, most likely first
+    warnings: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        sure = f" ({self.scores[self.label]:.1%})" if self.label is not None else ""
+        return f"<Classification {self.label!r}{sure}{noted(self.warnings)}>"
+
+
+NOTHING = Classification(None, {}, ("the text is empty, so it has no label",))
+
+
+def is_blank(text: str) -> bool:
+    """Return whether a text has no visible character."""
+    return all(character.isspace() or not character.isprintable() for character in text)
+
+
+class Classifier:
+    """A classifier that gives each text a label.
+
+    A text longer than the context is read in windows of similar size. Their log-probabilities are averaged and
+    renormalized, so that all windows count the same.
+    """
+
+    kind: Literal["classifier"] = "classifier"
+
+    def __init__(self, model: EncoderOnly, tokenizer: Tokenizer, labels: Sequence[str]):
+        """Create a classifier; `labels` are in the order of the model's outputs."""
+        self.model, self.tokenizer, self.labels = model, tokenizer, tuple(labels)
+        self._room = model.settings.context_length - 2  # tokens of text between the start and end tokens
+        if self._room < 1:
+            raise PenwrightError("a classifier needs a context_length of 3 or more, to have room for a text")
+
+    def __repr__(self) -> str:
+        return described("Classifier", self.model, self.tokenizer, f", labels {', '.join(self.labels[:SHOWN])}")
+
+    def classify(self, texts: str | Sequence[str]) -> list[Classification]:
+        """Classify each text; return the classifications in order (one text gives a list of one).
+
+        A blank text gets no label.
+        """
+        texts = [texts] if isinstance(texts, str) else texts
+        written = {place: self._tokens(text) for place, text in enumerate(texts) if not is_blank(text)}
+        log_probs = self.log_probabilities(list(written.values()))
+        if log_probs.isnan().any():
+            raise diverged()
+        found = [NOTHING] * len(texts)
+        for (place, tokens), each in zip(written.items(), log_probs, strict=True):
+            found[place] = self._classification(texts[place], self._n_windows(tokens), each)
+        return found
+
+    def _tokens(self, text: str) -> Tokens:
+        return np.array(self.tokenizer.encode(text), dtype=np.int64)
+
+    def log_probabilities(self, texts: Sequence[Tokens]) -> Float[Tensor, "texts n_labels"]:
+        """Return the log-probability of each label, for tokenized texts of any length."""
+        windows = [self._windows(tokens) for tokens in texts]
+        rows = iter(self._log_probs([window for text in windows for window in text]))
+        means = [torch.stack([next(rows) for _ in parts]).double().mean(0) for parts in windows]
+        return torch.stack(means).log_softmax(-1) if means else torch.zeros(0, len(self.labels), dtype=torch.double)
+
+    def _n_windows(self, tokens: Tokens) -> int:
+        return max(1, -(-len(tokens) // self._room))
+
+    def _windows(self, tokens: Tokens) -> list[list[int]]:
+        parts = [part.tolist() for part in np.array_split(tokens, self._n_windows(tokens))]
+        return [[self.tokenizer.start_id, *part, self.tokenizer.end_id] for part in parts]
+
+    @torch.inference_mode()
+    def _log_probs(self, windows: Sequence[Sequence[int]]) -> Float[Tensor, "windows n_labels"]:
+        log_probs = torch.zeros(len(windows), len(self.labels))
+        with evaluating(self.model) as device:
+            for batch in batches_by_length([len(window) for window in windows], BATCH_TOKENS):
+                padded = right_padded([windows[number] for number in batch], device)
+                log_probs[batch] = self.model(*padded).float().log_softmax(-1).cpu()
+        return log_probs
+
+    def _classification(self, text: str, n_windows: int, log_probs: Float[Tensor, " n_labels"]) -> Classification:
+        probabilities = log_probs.exp()
+        order = probabilities.argsort(descending=True, stable=True).tolist()
+        scores = {self.labels[label]: float(probabilities[label]) for label in order}
+        warnings = unknown_warnings(self.tokenizer, text)
+        if n_windows > 1:
+            warnings.append(f"the text is longer than the model's context, so it was read in {n_windows} windows")
+        return Classification(self.labels[order[0]], scores, tuple(warnings))

@@ -1,0 +1,172 @@
+"""Descriptions of settings: type, default and meaning of each key, read from the classes and their comments."""
+
+import ast
+import inspect
+import json
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from io import StringIO
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, BeforeValidator
+from pydantic.fields import FieldInfo
+
+from penwright.config.recipe import one_or_more
+from penwright.config.settings import settings_in
+
+REQUIRED = "required"
+TYPES = {int: "integer", float: "float", str: "string", bool: "boolean"}  # as in TOML
+LARGE = 1 << 20  # larger limits are written as powers of two
+
+
+@dataclass(frozen=True)
+class SettingDescription:
+    """One key of a table."""
+
+    name: str  # with its table, such as "model.d_model"
+    type: str
+    default: str  # as in TOML; "None" if it is not set, and "required" if there is no default
+    meaning: str
+
+
+@dataclass(frozen=True)
+class TableDescription:
+    """A table of settings, or one of the variants of a table."""
+
+    name: str  # such as "model"; empty for the keys outside tables
+    summary: str
+    variant: str  # the value of `type` that selects this variant; empty if the table has none
+    is_default: bool  # whether this variant is the default
+    settings: tuple[SettingDescription, ...]
+
+
+def explain(kind: type[BaseModel]) -> str:
+    """Return every key of these settings, table by table, with its default and its meaning."""
+    return "\n".join(line for table in describe(kind) for line in _as_toml(table))
+
+
+def describe(
+    kind: type[BaseModel], name: str = "", default: object = None, *, is_variant: bool = False
+) -> Iterator[TableDescription]:
+    """Yield the tables of these settings; the keys outside tables come first.
+
+    `default` is the default of the whole table, if it has one. It may differ from the defaults of its class.
+    """
+    base = default if isinstance(default, kind) else None
+    meanings = {"type": "selects this variant" if is_variant else "the only type"} | field_comments(kind)
+    own, tables = [], []
+    for key, field in kind.model_fields.items():
+        full, value = f"{name}.{key}".strip("."), getattr(base, key) if base else _default_of(field)
+        inner = settings_in(field.annotation)
+        tables += [table for each in inner for table in describe(each, full, value, is_variant=len(inner) > 1)]
+        if not inner:
+            is_required = field.is_required() and base is None
+            shown = REQUIRED if is_required else _toml_value(value)
+            own.append(SettingDescription(full, type_in_words(field), shown, meanings.get(key, "")))
+    summary = (kind.__doc__ or "").split("\n")[0]
+    variant = str(kind.model_fields["type"].default) if is_variant else ""
+    yield TableDescription(name, summary, variant, is_variant and base is not None, tuple(own))
+    yield from tables
+
+
+def type_in_words(field: FieldInfo) -> str:
+    """Return the type of a field, such as "integer > 0" or "list of strings"."""
+    return _in_words(field.annotation, tuple(field.metadata))
+
+
+@cache
+def field_comments(kind: type) -> dict[str, str]:
+    """Return the comment in the source of each annotated field of a class and of its bases."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if base is not BaseModel and "__annotations__" in vars(base):
+            found |= _comments_in(inspect.cleandoc("\n" + inspect.getsource(base)))
+    return found
+
+
+def _comments_in(source: str) -> dict[str, str]:
+    """Return the comments in the lines of each annotated field of a class."""
+    tokens = tokenize.generate_tokens(StringIO(source).readline)
+    by_line = {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
+    (body,) = ast.parse(source).body
+    assert isinstance(body, ast.ClassDef)
+    fields = [node for node in body.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)]
+    found = {
+        node.target.id: " ".join(by_line[n] for n in range(node.lineno, (node.end_lineno or 0) + 1) if n in by_line)
+        for node in fields
+        if isinstance(node.target, ast.Name)
+    }
+    return {name: comment for name, comment in found.items() if comment}
+
+
+def _default_of(field: FieldInfo) -> object:
+    return None if field.is_required() else field.get_default(call_default_factory=True)
+
+
+def _in_words(annotation: object, metadata: tuple[Any, ...] = ()) -> str:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _in_words(arguments[0], (*arguments[1:], *metadata))
+    if origin in (Union, UnionType):
+        return " or ".join(_in_words(each, metadata) for each in arguments if each is not NoneType)
+    if origin is Literal:
+        return " or ".join(json.dumps(value) for value in arguments)
+    if origin is dict:
+        return f"table of {_plural(_in_words(arguments[1]))}"
+    if origin is tuple:
+        return _list_in_words(arguments, metadata)
+    return " ".join([TYPES[annotation], ", ".join(_limits(metadata))]).strip()  # type: ignore[index]
+
+
+def _list_in_words(arguments: tuple[Any, ...], metadata: tuple[Any, ...]) -> str:
+    items = _plural(_in_words(arguments[0]))
+    if arguments[-1] is not Ellipsis:
+        return f"list of {len(arguments)} {items}"
+    takes_one = any(isinstance(each, BeforeValidator) and each.func is one_or_more for each in metadata)
+    return f"list of {items}{', or a single one' if takes_one else ''}"
+
+
+def _plural(words: str) -> str:
+    """Return "floats > 0" for "float > 0", and "strings or integers" for "string or integer"."""
+    first, _, rest = words.partition(" ")
+    return f"{first}s or {_plural(rest[3:])}" if rest.startswith("or ") else f"{first}s {rest}".strip()
+
+
+def _limits(metadata: tuple[Any, ...]) -> Iterator[str]:
+    """Yield the limits of a number, also those inside pydantic's `Field`."""
+    for each in metadata:
+        if isinstance(each, FieldInfo):
+            yield from _limits(tuple(each.metadata))
+        for sign, name in ((">", "gt"), ("≥", "ge"), ("<", "lt"), ("≤", "le")):
+            limit = getattr(each, name, None)
+            if limit is not None:
+                yield f"{sign} {_number(limit)}"
+
+
+def _number(value: int | float) -> str:
+    """Return a number, and a large one as a power of two."""
+    exponent = int(value + 1).bit_length() - 1
+    if value < LARGE or value not in (2**exponent, 2**exponent - 1):
+        return f"{value:g}"
+    return f"2^{exponent}" if value == 2**exponent else f"2^{exponent} - 1"
+
+
+def _toml_value(value: object) -> str:
+    """Return a default as TOML; None, which TOML cannot express, as "None"."""
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_toml_value, value))}]"
+    if isinstance(value, bool | str | dict):
+        return json.dumps(value)
+    return str(value)
+
+
+def _as_toml(table: TableDescription) -> Iterator[str]:
+    summary = table.summary + (" The default." if table.is_default else "")
+    yield f"[{table.name}]  # {summary}" if table.name else f"# {summary}"
+    for setting in table.settings:
+        key = setting.name.rpartition(".")[2]
+        yield f"{key} = {setting.default}{f'  # {setting.meaning}' if setting.meaning else ''}"
+    yield ""

@@ -1,0 +1,182 @@
+"""Ahead-of-time compilation of functions of tensors, for models of one shape; later processes load the result."""
+
+import hashlib
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from torch import Tensor, nn
+
+import penwright.decoding.sampling
+import penwright.model
+from penwright.config import cache_folder
+from penwright.decoding.sampling import next_token, topk
+from penwright.errors import PenwrightWarning
+from penwright.model import cached_attention, quantised
+from penwright.model.decoder_only import DecoderOnly
+from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.native import toolchain
+from penwright.storage import MOST_IN_SMALL, UnsafeFile, read_bytes, sha256_of, write_atomically
+
+OPERATORS = {  # our own, in C++
+    torch.ops.penwright.int8_product.default: quantised.SOURCE,
+    torch.ops.penwright.stepping_attention.default: cached_attention.SOURCE,
+    torch.ops.penwright.likeliest.default: topk.SOURCE,
+    torch.ops.penwright.next_token.default: next_token.SOURCE,
+}
+HEADER = toolchain.SOURCES / "vectors.h"
+Input = Tensor | Sequence[Tensor] | None
+Compiled = Callable[..., list[Tensor]]  # takes the inputs of the module, contiguous; returns a list of tensors
+
+_WARNED: set[str] = set()
+
+
+class ModelPart(nn.Module):
+    """A part of a model's computation, as a function of tensors."""
+
+    def __init__(self, model: DecoderOnly | EncoderDecoder):
+        super().__init__()
+        self.model = model
+
+
+def compile_ahead(part: ModelPart, name: str, n_threads: int, graph: torch.export.ExportedProgram) -> None:
+    """Compile the graph and write it where load() finds it, completely or not at all.
+
+    The file holds no weights: load() supplies them.
+    """
+    toolchain.trusted_folder()
+    toolchain.set_inductor_cache()
+    path = _path(part, name, n_threads)
+    unfinished = path.with_suffix(f".{os.getpid()}.pt2")
+    used = {node.target for node in graph.graph.nodes}
+    sources = {operator: [_source(path)] for operator, path in OPERATORS.items() if operator in used}
+    options = {
+        "aot_inductor.package_constants_in_so": False,
+        "aot_inductor.custom_ops_to_c_shims": sources,  # whole definitions, although torch expects declarations
+    }
+    with torch.no_grad(), with_threads(n_threads), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch._inductor.aoti_compile_and_package(graph, package_path=str(unfinished), inductor_configs=options)
+    unfinished.chmod(0o600)
+    write_atomically(_checksum(path), sha256_of(unfinished) + "\n")
+    unfinished.rename(path)
+
+
+def _checksum(path: Path) -> Path:
+    """Return the path of the file that holds the checksum of a compiled file."""
+    return path.with_suffix(".sha256")
+
+
+def _why_not_loaded(path: Path) -> str:
+    """Return why the compiled file must not run: others could have made it, or it has changed; "" if it may."""
+    danger = toolchain.why_not_trusted(path)
+    if danger:
+        return danger
+    again = f"delete {path} and run `penwright optimize` again"
+    try:
+        expected = read_bytes(_checksum(path), MOST_IN_SMALL).decode("ascii", "replace").strip()
+        return "" if sha256_of(path) == expected else f"{path} is damaged: {again}"
+    except OSError:
+        return f"{path} has no checksum file: {again}"
+    except UnsafeFile as error:
+        return str(error)
+
+
+def _source(path: Path) -> str:
+    """Return the source of an operator, with absolute paths in its includes: it is compiled in another folder."""
+    return path.read_text("utf-8").replace('#include "', f'#include "{HEADER.parent}/')
+
+
+def is_kept(part: ModelPart, name: str, n_threads: int) -> bool:
+    """Return whether the part is compiled for the present code and version of torch."""
+    return _path(part, name, n_threads).exists()
+
+
+def forget(part: ModelPart, name: str, n_threads: int) -> None:
+    """Delete the compiled part."""
+    path = _path(part, name, n_threads)
+    path.unlink()
+    _checksum(path).unlink(missing_ok=True)
+
+
+def load(part: ModelPart, name: str, n_threads: int) -> Compiled | None:
+    """Load the compiled part. Return None if there is none, or, with a warning, if it cannot be trusted.
+
+    This calls torch's C++ loader: its Python wrapper takes two seconds to import and parses JSON at each step.
+    """
+    path = _path(part, name, n_threads)
+    if not path.exists():
+        return None
+    if danger := _why_not_loaded(path):
+        if danger not in _WARNED:  # the reason is mostly the same for all parts of a model
+            _WARNED.add(danger)
+            warnings.warn(f"compiled steps are not used: {danger}", PenwrightWarning, stacklevel=2)
+        return None
+    try:
+        loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", True, 1, -1)
+    except RuntimeError:  # for example, the disk was full: only time is lost
+        damaged = f"{path} is damaged: delete it and run `penwright optimize` again"
+        warnings.warn(damaged, PenwrightWarning, stacklevel=2)
+        return None
+    tensors = dict(part.named_parameters(remove_duplicate=False)) | dict(part.named_buffers(remove_duplicate=False))
+    loader.load_constants({name: tensors[name] for name in loader.get_constant_fqns()}, False, True, True)
+
+    def run(*inputs: Input) -> list[Tensor]:
+        flat = list(_flat(inputs))
+        if not all(x.is_contiguous() for x in flat):  # compiled code ignores strides
+            raise ValueError(f"{name}: a compiled function takes only contiguous tensors")
+        with with_threads(n_threads):
+            found: list[Tensor] = loader.run(flat)
+            return found
+
+    return run
+
+
+def _flat(inputs: Sequence[Input]) -> Iterator[Tensor]:
+    for each in inputs:
+        if isinstance(each, Tensor):
+            yield each
+        elif each is not None:
+            yield from each
+
+
+def _path(part: ModelPart, name: str, n_threads: int) -> Path:
+    return cache_folder("compiled") / f"step-{name}-{_key(part, n_threads)}.pt2"
+
+
+def _key(part: ModelPart, n_threads: int) -> str:
+    """Hash what a compiled part depends on: code, machine, and the shapes and types of weights, not their values."""
+    shapes = [(name, str(x.dtype), list(x.shape)) for name, x in part.state_dict().items()]
+    here = Path(__file__)
+    places = [here, here.with_name("export_inputs.py"), Path(str(sys.modules[type(part).__module__].__file__))]
+    packages = (penwright.model, penwright.decoding.sampling)
+    places += [HEADER, *OPERATORS.values(), *(path for package in packages for path in _modules_of(package))]
+    code = [hashlib.sha256(path.read_bytes()).hexdigest() for path in places]
+    vectors = (torch.cpu._is_vnni_supported(), torch.cpu._is_amx_tile_supported())
+    machine = (torch.backends.cpu.get_cpu_capability(), *vectors, n_threads)
+    what = json.dumps([part.model.settings.model_dump(mode="json"), shapes, code, torch.__version__, machine])
+    return hashlib.sha256(what.encode()).hexdigest()[:16]
+
+
+def _modules_of(package: ModuleType) -> list[Path]:
+    return sorted(Path(str(package.__file__)).parent.glob("*.py"))
+
+
+@contextmanager
+def with_threads(n: int) -> Iterator[None]:
+    """Let torch use this number of threads inside the context."""
+    before = torch.get_num_threads()
+    if n == before:
+        yield
+        return
+    torch.set_num_threads(n)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,287 @@
+"""Batches of unfinished texts: adapters through which decoding reads the next logits of each kind of model."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, Int64
+from torch import Tensor, nn
+
+from penwright.decoding.engine import DecodeEngine
+from penwright.decoding.export_inputs import n_several
+from penwright.decoding.padding import right_padded
+from penwright.decoding.sampling.beam_rules import BeamRule, BeamStep
+from penwright.decoding.sampling.next_token import GeneratedToken, TokenRule
+from penwright.errors import PenwrightError
+from penwright.model.attention import KeysValues
+from penwright.model.cache import Cache, ContinuousCache
+from penwright.model.decoder_only import DecoderOnly
+from penwright.model.encoder_decoder import EncoderDecoder
+
+SHORTEST = 2  # tokens of sources at least: export would treat one as a special case
+
+
+@runtime_checkable
+class Decodable(Protocol):
+    """A batch of unfinished texts, whatever kind of model generates them."""
+
+    def first(self) -> Float[Tensor, "rows vocab_size"]:
+        """Return the logits of each row's first token."""
+
+    def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
+        """Append a token to each row; return the logits of the next one."""
+
+    def several(self, token: Int[Tensor, "1"], rule: TokenRule) -> Sequence[GeneratedToken]:
+        """Generate several tokens after this one of the only row, by a rule.
+
+        This token and all new ones but the last are appended. Returns no tokens, and appends none, if they must be
+        generated one by one.
+        """
+
+    def select(self, rows: Int[Tensor, " selected"]) -> None:
+        """Keep these rows, in this order; a row that is named twice is repeated."""
+
+
+@runtime_checkable
+class Branching(Decodable, Protocol):
+    """A batch whose rows can branch into beams. The beams of a source are adjacent, and stay or leave together."""
+
+    def branch(self, n: int) -> None:
+        """Turn each row into n adjacent copies."""
+
+    def reorder(self, rows: Int[Tensor, " rows"]) -> None:
+        """Let beams change places: like select(), but each row is replaced by one of the same source."""
+
+    def beams(self, tokens: Int[Tensor, " beams"], rule: BeamRule) -> Sequence[BeamStep]:
+        """Take several steps after these tokens of the only source, by a rule.
+
+        These tokens are appended, and so are the tokens of all steps but the last. Returns no steps, and appends
+        nothing, if steps must be taken one by one.
+        """
+
+
+def diverged() -> PenwrightError:
+    """Return the error to raise when logits are not numbers."""
+    return PenwrightError("the model's scores are not numbers: its training diverged. Use an earlier checkpoint.")
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[torch.device]:
+    """Put the model in evaluation mode inside the context, then restore its mode; yield the model's device."""
+    device = next(model.parameters()).device
+    if not model.training:  # setting it on every module takes longer than a step of a small model
+        yield device
+        return
+    model.eval()
+    try:
+        yield device
+    finally:
+        model.train()
+
+
+def newest_half(context_length: int) -> int:
+    """Return how many tokens stay in view when a text exceeds context_length."""
+    return context_length - context_length // 2
+
+
+def in_view(prompt: Sequence[int], context_length: int) -> Sequence[int]:
+    """Return the part of a prompt that is read: all of it, or the newest half context."""
+    return prompt if len(prompt) <= context_length else prompt[-newest_half(context_length) :]
+
+
+class _DecoderRows:
+    """Rows of a decoder-only model: the tokens of each that are in view, their number, and their cache.
+
+    When a row exceeds context_length tokens, its newest half context is read again from position 0. Older tokens are
+    out of view from then on. So no position lies beyond those seen in training, and the text depends on the tokens
+    alone, not on the batch.
+    """
+
+    def __init__(
+        self,
+        model: DecoderOnly,
+        stepper: DecodeEngine,
+        tokens: Int[Tensor, "rows capacity"],
+        lengths: Int64[np.ndarray, " rows"],
+        cache: Cache,
+    ):
+        self._model, self._stepper = model, stepper
+        self._context = model.settings.context_length
+        self._tokens, self._lengths, self._cache = tokens, lengths, cache  # lengths: on the CPU, so no waiting
+
+    def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
+        """Append a token to each row; return the logits of the next one."""
+        if (self._lengths == self._context).any():
+            self._make_room()
+        self._tokens.scatter_(1, self._cache.lengths[:, None], tokens[:, None])
+        logits = self._stepper(tokens, self._cache)
+        self._lengths += 1
+        return logits
+
+    def several(self, token: Int[Tensor, "1"], rule: TokenRule) -> Sequence[GeneratedToken]:
+        """Generate several tokens after this one of the only row, by a rule."""
+        found = self._stepper.several(token, self._cache, None, rule) if len(self._lengths) == 1 else ()
+        if found:
+            read, end = [int(token), *(each.token for each in found[:-1])], int(self._lengths[0])
+            self._tokens[0, end : end + len(read)] = token.new_tensor(read)
+            self._lengths += len(read)
+        return found
+
+    def select(self, rows: Int[Tensor, " selected"]) -> None:
+        """Keep these rows."""
+        self._tokens = self._tokens[rows]
+        self._lengths = self._lengths[rows.cpu().numpy()]
+        self._cache.select(rows)
+        self._update_cache()
+
+    def _make_room(self) -> None:
+        """Read the newest tokens of full rows again: one fewer than stay in view, since one more is about to come."""
+        full, n_kept = np.flatnonzero(self._lengths == self._context), newest_half(self._context) - 1
+        rows = torch.from_numpy(full).to(self._tokens.device)
+        if n_kept and len(self._lengths) == 1 and self._stepper.reads_quickly(self._tokens.device):
+            self._tokens[:, :n_kept] = self._tokens[:, self._context - n_kept :].clone()
+            self._lengths[:] = 0
+            self._update_cache()
+            self._stepper.go_on(self._tokens[0, :n_kept], self._cache)
+        elif n_kept:
+            kept = self._tokens[rows, self._context - n_kept :]
+            reread = self._model.new_cache(len(full), n_kept)
+            self._model.hidden(kept, cache=reread)
+            self._tokens[rows, :n_kept] = kept
+            for layer, new in zip(self._cache.layers, reread.layers, strict=True):
+                layer.kept.keys[rows, :, :n_kept] = new.kept.keys
+                layer.kept.values[rows, :, :n_kept] = new.kept.values
+        self._lengths[full] = n_kept
+        self._update_cache()
+
+    def _update_cache(self) -> None:
+        self._cache.lengths = torch.from_numpy(self._lengths).to(self._tokens.device, copy=True)
+        self._cache.longest = int(self._lengths.max(initial=0))
+        self._cache.ragged = bool((self._lengths != self._cache.longest).any())
+
+
+class PromptBatch(_DecoderRows):
+    """Prompts that a decoder-only model continues."""
+
+    def __init__(
+        self,
+        model: DecoderOnly,
+        prompts: Sequence[Sequence[int]],
+        max_new_tokens: int,
+        stepper: DecodeEngine | None = None,
+        known: Sequence[KeysValues] = (),
+    ):
+        """Take prompts, of at least one token each. Of a prompt that does not fit, the newest half context is read.
+
+        `known` holds the keys and values, by layer, of a prefix that all prompts share. It is shorter than any of them.
+        """
+        context = model.settings.context_length
+        seen = [in_view(prompt, context) for prompt in prompts]
+        lengths = np.array([len(tokens) for tokens in seen])
+        capacity = min(context, int(lengths.max()) + max_new_tokens + n_several(model))  # a step may add too many
+        tokens = right_padded(seen, model.embedding.tokens.weight.device, capacity).tokens
+        super().__init__(model, stepper or DecodeEngine(model), tokens, lengths, model.new_cache(len(seen), capacity))
+        self._known = known
+
+    def first(self) -> Float[Tensor, "rows vocab_size"]:
+        """Read all prompts in one pass and return the next logits; only last tokens go through the output layer."""
+        if self._known:
+            self._cache.begin(self._known)
+        n_known = self._cache.longest
+        tokens = self._tokens[:, n_known : self._lengths.max()]
+        if len(tokens) == 1 and self._stepper.reads_quickly(tokens.device):
+            return self._stepper.go_on(tokens[0], self._cache)
+        hidden = self._model.hidden(tokens, cache=self._cache)
+        self._update_cache()
+        rows = torch.arange(len(self._lengths), device=hidden.device)
+        return self._model.output(hidden[rows, self._cache.lengths - 1 - n_known])
+
+
+class LiveBatch(_DecoderRows):
+    """A batch whose rows come and go between tokens; it starts empty."""
+
+    def __init__(self, model: DecoderOnly, stepper: DecodeEngine):
+        context, like = model.settings.context_length, model.decoder.kept_like
+        tokens = torch.zeros(0, context, dtype=torch.long, device=like.device)
+        self._open = ContinuousCache(model.settings, model.settings.n_layers, context, like)
+        super().__init__(model, stepper, tokens, np.zeros(0, dtype=np.int64), self._open)
+
+    def take_in(self, others: PromptBatch) -> None:
+        """Append rows whose prompts have been read."""
+        n, room = others._tokens.shape
+        self._tokens = torch.cat([self._tokens, others._tokens.new_zeros(n, self._context)])
+        self._tokens[-n:, :room] = others._tokens
+        self._lengths = np.concatenate([self._lengths, others._lengths])
+        self._open.take_in(others._cache)
+
+    def seen(self, row: int) -> Int64[np.ndarray, " tokens"]:
+        """Return the tokens of a row that are in view."""
+        return self._tokens[row, : self._lengths[row]].cpu().numpy()
+
+    def known(self, row: int, n_tokens: int) -> list[KeysValues]:
+        """Return a view of the keys and values of a row's first tokens, by layer; later rows may overwrite it."""
+        return self._cache.row(row, n_tokens)
+
+
+class TargetBatch:
+    """Targets that an encoder-decoder generates, each with its source."""
+
+    def __init__(
+        self,
+        model: EncoderDecoder,
+        sources: Sequence[Sequence[int]],
+        *,
+        start_id: int,
+        max_new_tokens: int,
+        stepper: DecodeEngine | None = None,
+        hidden: Sequence[range] = (),
+    ):
+        """Encode sources, with their end tokens; max_new_tokens is at most the model's context_length.
+
+        `hidden`, if given, names a range of tokens of each source that the model must not see.
+        """
+        self._start_id, self._stepper = start_id, stepper or DecodeEngine(model)
+        read = right_padded(sources, model.source_embedding.tokens.weight.device, SHORTEST)
+        for row, here in zip(read.padding, hidden, strict=False):
+            row[here.start : here.stop] = False
+        self._encoded = self._stepper.read(*read)
+        self._n_beams = 1
+        self._cache = model.new_cache(
+            len(sources), min(model.settings.context_length, max_new_tokens + n_several(model))
+        )
+
+    def first(self) -> Float[Tensor, "rows vocab_size"]:
+        """Return the logits after the start token."""
+        padding = self._encoded.padding
+        return self.step(torch.full(padding.shape[:1], self._start_id, device=padding.device))
+
+    def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
+        """Append a token to each row; return the logits of the next one."""
+        return self._stepper(tokens, self._cache, self._encoded)
+
+    def several(self, token: Int[Tensor, "1"], rule: TokenRule) -> Sequence[GeneratedToken]:
+        """Generate several tokens after this one of the only row, by a rule."""
+        alone = len(self._cache.lengths) == 1 and self._cache.origins is None
+        return self._stepper.several(token, self._cache, self._encoded, rule) if alone else ()
+
+    def beams(self, tokens: Int[Tensor, " beams"], rule: BeamRule) -> Sequence[BeamStep]:
+        """Take several steps after these tokens of the only source, by a rule."""
+        return self._stepper.beams(tokens, self._cache, self._encoded, rule)
+
+    def select(self, rows: Int[Tensor, " selected"]) -> None:
+        """Keep these rows; with several beams, only whole sources."""
+        self._encoded = self._encoded.select(rows[:: self._n_beams] // self._n_beams)
+        self._cache.select(rows)
+
+    def branch(self, n: int) -> None:
+        """Turn each row into n adjacent beams, which share one copy of their source."""
+        if n > 1:
+            rows = torch.arange(len(self._cache.lengths), device=self._cache.lengths.device)
+            self._cache.select(rows.repeat_interleave(n))
+            self._n_beams *= n
+
+    def reorder(self, rows: Int[Tensor, " rows"]) -> None:
+        """Let beams of the same source change places; the sources stay as they are."""
+        self._cache.reorder(rows)

@@ -1,0 +1,354 @@
+"""Beam search over many sources at once; finished sentences leave the batch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int, Int64
+from torch import Tensor
+
+from penwright.decoding.batches import Branching, diverged
+from penwright.decoding.constraints.constrained_beams import ConstrainedBeams, columns
+from penwright.decoding.constraints.term_automaton import ConstraintAutomaton
+from penwright.decoding.hypotheses import BeamSettings, Extension, Hypothesis, Wanted, Watch, hypothesis_of
+from penwright.decoding.sampling.beam_rules import BeamRule, BeamStep
+from penwright.decoding.sampling.filters import NEG_INF
+from penwright.decoding.sampling.topk import MAX_K, Choose, MaskedTopK, TokenSelector
+from penwright.decoding.sampling.utf8 import FREE, Situations, States, Utf8Rules
+
+Reals = Float[np.ndarray, "sentences n"]
+Whole = Int[np.ndarray, "sentences n"]
+MIN_PATIENCE = 4  # tokens by which even short beams may still grow while the search waits for them
+
+
+class _Step(NamedTuple):
+    """One step of the search: how the beams of the sentences that remained then were extended."""
+
+    numbers: Int[np.ndarray, " sentences"]
+    parents: Whole
+    tokens: Whole
+    sums: Reals  # cumulative log-probabilities
+
+
+class _Ends(NamedTuple):
+    """The ends of hypotheses of each sentence, best first; log-probability -inf marks an empty place."""
+
+    lengths: Whole
+    places: Whole  # among the beams of that step
+    log_probs: Reals
+    scores: Reals  # by which hypotheses are ranked
+
+    def best_with(self, others: "_Ends") -> "_Ends":
+        """Merge both and keep the best, as many as there are here."""
+        both = self.beside(others)
+        best = _best(both.scores, self.scores.shape[1])
+        return _Ends(*(_gather(values, best) for values in both))
+
+    def beside(self, others: "_Ends") -> "_Ends":
+        """Concatenate these and the others."""
+        return _Ends(*(np.concatenate(pair, axis=1) for pair in zip(self, others, strict=True)))
+
+    def select(self, sentences: Bool[np.ndarray, " sentences"]) -> "_Ends":
+        """Keep these sentences."""
+        return _Ends(*(values[sentences] for values in self))
+
+
+def _best(values: Reals, n: int) -> Int[np.ndarray, "sentences best"]:
+    """Return the places of the n largest values of each sentence, largest first."""
+    return np.argsort(-values, axis=1, kind="stable")[:, :n]
+
+
+def _gather(values: np.ndarray, places: Int[np.ndarray, "sentences m"]) -> np.ndarray:
+    """Return the values at these places of each sentence."""
+    return values[np.arange(len(values))[:, None], places]
+
+
+def _unmasked(best: MaskedTopK, n: int) -> list[list[int]]:
+    """List the first n tokens of each row, without masked ones."""
+    pairs = zip(best.values.tolist(), best.places.tolist(), strict=True)
+    return [[token for value, token in zip(*row, strict=True) if value > NEG_INF][:n] for row in pairs]
+
+
+class _Continuations(NamedTuple):
+    """The continuations of the beams of each sentence, best first."""
+
+    log_probs: Reals
+    merits: Reals
+    parents: Whole
+    tokens: Whole
+
+    @classmethod
+    def of(cls, step: BeamStep) -> "_Continuations":
+        """Convert a step of the only sentence."""
+        log_probs = step.log_probs[None]
+        return cls(log_probs, log_probs.copy(), step.parents[None], step.tokens[None])
+
+
+@torch.inference_mode()
+def beam_search(
+    model: Branching,
+    limits: Sequence[int],
+    settings: BeamSettings,
+    *,
+    end_id: int,
+    guides: Sequence[ConstraintAutomaton | None] = (),
+    choosing: TokenSelector | None = None,
+    watch: Watch | None = None,
+    wanted: Wanted | None = None,
+) -> list[list[Hypothesis]]:
+    """Return the n best hypotheses of each row of the model, best first.
+
+    Each step keeps the beam_size best continuations of a sentence. Those with the end token are finished; the others
+    are extended. A sentence is done when no open beam can still reach the n best, within the growth that
+    `settings.beam_patience` allows. A hypothesis that was cut off at its limit ranks below all that ended. With
+    beam_size 1 this is greedy search.
+
+    `limits` are the maximum lengths, end token included. A row with a guide must meet its constraints, and its
+    hypotheses are ranked by merit; other rows are not affected. `watch` is called with every step of every row, and
+    may raise to end the search. A sentence for which `wanted` returns False ends at the next step with what it has.
+    """
+    results: list[list[Hypothesis]] = [[] for _ in limits]
+    logits = model.first().repeat_interleave(settings.beam_size, 0)
+    device = logits.device
+    choosing = choosing or TokenSelector(Utf8Rules.free(logits.shape[1], settings.banned))
+    search = _Search.start(limits, settings, guides, *choosing)
+    model.branch(settings.beam_size)
+    pending: list[_Continuations] = []  # steps that the model has already taken
+    while True:
+        parents = search.extend(pending.pop(0) if pending else search.best_continuations(logits, end_id), end_id)
+        if watch is not None:
+            search.tell(watch, parents)
+        done = search.done() if wanted is None else search.done() | search.given_up(wanted)
+        if done.any():
+            for sentence, hypotheses in search.finish(done):
+                if not hypotheses:
+                    raise diverged()
+                results[sentence] = hypotheses
+            if done.all():
+                return results
+            search = search.select(~done)
+            model.select(torch.from_numpy(parents[~done].ravel()).to(device))
+        elif pending:
+            continue
+        elif settings.beam_size > 1:
+            model.reorder(torch.from_numpy(parents.ravel()).to(device))
+        tokens = torch.from_numpy(search.history[-1].tokens[~done].ravel()).to(device)
+        rule = search.rule(end_id)
+        pending = [_Continuations.of(step) for step in model.beams(tokens, rule)] if rule else []
+        logits = logits if pending else model.step(tokens)
+
+
+@dataclass
+class _Search:
+    """The sentences that are still searched: their beams, and the best finished hypotheses of each.
+
+    The state is in NumPy, whose calls have less overhead than torch's. It is small and changes at every step.
+    """
+
+    settings: BeamSettings
+    numbers: Int[np.ndarray, " sentences"]
+    limits: Int[np.ndarray, " sentences"]
+    log_probs: Reals  # of the beams; -inf: no such beam
+    merits: Reals  # log-probabilities plus the credits of a guide
+    states: States  # UTF-8 states of the beams
+    finished: _Ends
+    spelling: Utf8Rules
+    choose: Choose
+    history: list[_Step] = field(default_factory=list)
+    guided: dict[int, ConstrainedBeams] = field(default_factory=dict)  # by the index of the sentence in the arrays
+
+    @classmethod
+    def start(
+        cls,
+        limits: Sequence[int],
+        settings: BeamSettings,
+        guides: Sequence[ConstraintAutomaton | None],
+        spelling: Utf8Rules,
+        choose: Choose,
+    ) -> "_Search":
+        """Return the search before its first step."""
+        n_sentences, beam_size = len(limits), settings.beam_size
+        log_probs = np.full((n_sentences, beam_size), NEG_INF)
+        log_probs[:, 0] = 0.0  # all beams begin alike, so only the first may continue
+        none, never = (
+            np.zeros((n_sentences, settings.n_best), np.int64),
+            np.full((n_sentences, settings.n_best), NEG_INF),
+        )
+        guided = {
+            place: ConstrainedBeams.start(guide, limits[place], beam_size)
+            for place, guide in enumerate(guides)
+            if guide is not None
+        }
+        numbers, states = np.arange(n_sentences), np.zeros((n_sentences, beam_size), np.uint8)
+        found = _Ends(none, none, never, never)
+        return cls(
+            settings, numbers, np.array(limits), log_probs, log_probs, states, found, spelling, choose, guided=guided
+        )
+
+    @property
+    def length(self) -> int:
+        """The length of the beams."""
+        return len(self.history)
+
+    def extend(self, found: _Continuations, end_id: int) -> Whole:
+        """Append the next token of each beam; return the rows that the new beams extend."""
+        self.log_probs, self.merits, parents, tokens = found
+        self.history.append(_Step(self.numbers, parents, tokens, self.log_probs))
+        self.states = self.spelling.after[_gather(self.states, parents), tokens]
+        ended = tokens == end_id
+        if ended.any():
+            self.finished = self.finished.best_with(self._ends(ended))
+            self.log_probs, self.merits = (np.where(ended, NEG_INF, x) for x in (self.log_probs, self.merits))
+        return parents + np.arange(len(parents))[:, None] * self.settings.beam_size
+
+    def _ends(self, which: Bool[np.ndarray, "sentences n"]) -> _Ends:
+        """Return the hypotheses that would be finished if these beams ended now."""
+        lengths = np.full_like(self.history[-1].tokens, self.length)
+        log_probs, merits = (np.where(which, x, NEG_INF) for x in (self.log_probs, self.merits))
+        places = np.broadcast_to(np.arange(self.settings.beam_size), lengths.shape)
+        return _Ends(lengths, places, log_probs, merits / self.length**self.settings.length_penalty)
+
+    def best_continuations(self, logits: Float[Tensor, "rows vocab_size"], end_id: int) -> _Continuations:
+        """Return the best continuations of the beams, given the logits of their next tokens."""
+        n_sentences, beam_size = self.log_probs.shape
+        logits, n_best = logits.float(), min(beam_size, logits.shape[1])  # a sentence never takes more from one beam
+        situations = self._situations()
+        if self.guided:
+            best = self._allowed_top_k(logits, situations, n_best, end_id)
+        else:
+            best = self.choose(logits, self.spelling, situations, n_best)
+        offsets = self.log_probs.ravel() - best.normalisers.cpu().numpy()
+        candidates = (best.values.cpu().numpy() + offsets[:, None]).reshape(n_sentences, -1)
+        places = _best(candidates, beam_size)
+        log_probs = _gather(candidates, places)
+        tokens = _gather(best.places.cpu().numpy().reshape(n_sentences, -1), places)
+        found = _Continuations(log_probs, log_probs.copy(), places // best.values.shape[1], tokens)
+        if self.guided:
+            self._apply_guides(found, logits, best)
+        return found
+
+    def rule(self, end_id: int) -> BeamRule | None:
+        """Return the rule for several steps in one call; None for several sentences, guides or a single beam."""
+        if self.guided or len(self.numbers) > 1 or self.settings.beam_size == 1:
+            return None
+        n_left = int(self.limits[0]) - self.length - 1
+        return BeamRule(self.spelling, self.states[0], n_left, self.log_probs[0], end_id)
+
+    def _apply_guides(self, found: _Continuations, logits: Tensor, best: MaskedTopK) -> None:
+        """Replace the continuations of constrained sentences by those that their guides choose."""
+        beam_size, likely, places = self.settings.beam_size, _unmasked(best, self.settings.beam_size), list(self.guided)
+        options = [
+            guided.candidates(likely[place * beam_size : (place + 1) * beam_size], self.length)
+            for place, guided in self.guided.items()
+        ]
+        rows = [place * beam_size + n for place, beams in zip(places, options, strict=True) for n in range(len(beams))]
+        counts = [len(tokens) for beams in options for tokens in beams]
+        which = torch.from_numpy(np.repeat(rows, counts)).to(logits.device)
+        option_tokens = [token for beams in options for each in beams for token in each]
+        tokens = torch.tensor(option_tokens, device=logits.device, dtype=torch.long)  # empty if all are NaN
+        gains = iter((logits[which, tokens] - best.normalisers[which]).tolist())  # for all sentences at once
+        before = np.stack([self.log_probs[places], self.merits[places]], axis=2).tolist()
+        chosen = [
+            guided.choose(beams, gains, each, self.length)
+            for guided, beams, each in zip(self.guided.values(), options, before, strict=True)
+        ]
+        for values, column in zip(found, columns(chosen, beam_size), strict=True):
+            values[places] = column
+
+    def _situations(self) -> Int64[np.ndarray, " rows"]:
+        """Return the UTF-8 situation of each beam; beams forced by a guide may split a character."""
+        situations = self.spelling.situations(self.states, (self.limits - self.length - 1)[:, None])
+        for place, guided in self.guided.items():
+            situations[place, guided.must_follow(self.length)] = FREE
+        return situations.ravel()
+
+    def _allowed_top_k(self, logits: Tensor, situations: Situations, n_best: int, end_id: int) -> MaskedTopK:
+        """Return the likeliest tokens of each row that its guide, if any, allows."""
+        best = self.choose(logits, self.spelling, situations, max(n_best, min(MAX_K, logits.shape[1])))
+        self.spelling.forbid(logits, situations)  # all logits: tokens that a guide wants may not be among the best
+        rows, tokens = list[int](), list[int]()
+        for place, guided in self.guided.items():
+            for beam, banned in guided.banned(self.length, end_id):
+                row = place * self.settings.beam_size + beam
+                if isinstance(banned, Tensor):
+                    logits[row].masked_fill_(banned.to(logits.device), NEG_INF)
+                else:
+                    rows += [row] * len(banned)
+                    tokens += banned
+        if rows:
+            logits[rows, tokens] = NEG_INF
+        values, found = logits.gather(1, best.places), best.places
+        short = ((values > NEG_INF).sum(1) < n_best).nonzero()[:, 0]
+        if len(short):  # too many of the best are banned
+            others = self.choose(logits[short], self.spelling, situations[short.cpu().numpy()], values.shape[1])
+            values[short], found[short] = others.values, others.places
+        return MaskedTopK(values, found, best.normalisers)  # normalisers: before any ban
+
+    def tell(self, watch: Watch, parents: Whole) -> None:
+        """Report the step that extend() took to `watch`; `parents` are the rows that it returned."""
+        last = self.history[-1]
+        columns = (last.numbers, parents % self.settings.beam_size, last.tokens, last.sums)
+        for number, *each in zip(*(column.tolist() for column in columns), strict=True):
+            watch(number, Extension(self.length, *each))
+
+    def done(self) -> Bool[np.ndarray, " sentences"]:
+        """Return which sentences are at their limit, or have no beam that can soon score among the n best.
+
+        Merits only fall, apart from what soft terms add. So the best score that a beam can reach is its present
+        merit at the next length, or at the longest that the search waits for. Without that bound, a third of the time
+        goes to beams that ramble on to several times the length of the finished hypotheses.
+        """
+        penalty = self.settings.length_penalty
+        best = self.merits.max(axis=1)
+        for place, guided in self.guided.items():
+            best[place] += guided.guide.most_bias
+        longest = np.minimum(
+            self.limits, self.length + 1 + max(MIN_PATIENCE, self.settings.beam_patience * self.length)
+        )
+        reach = np.maximum(best / (self.length + 1) ** penalty, best / longest**penalty)
+        return (self.limits <= self.length) | (self.finished.scores[:, -1] >= reach)
+
+    def given_up(self, wanted: Wanted) -> Bool[np.ndarray, " sentences"]:
+        """Return which sentences are no longer needed."""
+        return np.array([not wanted(number) for number in self.numbers.tolist()])
+
+    def finish(self, done: Bool[np.ndarray, " sentences"]) -> list[tuple[int, list[Hypothesis]]]:
+        """Return the indices and hypotheses of the sentences that are done."""
+        settings, numbers = self.settings, self.numbers[done]
+        ends = self.finished.beside(self._ends(np.isfinite(self.log_probs))).select(done)
+        columns = (*self._trace_back(numbers, ends), ends.lengths, ends.log_probs)
+        found = []
+        for number, *each in zip(numbers.tolist(), *(column.tolist() for column in columns), strict=True):
+            hypotheses = (
+                hypothesis_of(tokens, sums, length, log_prob, place < settings.n_best, settings.length_penalty)
+                for place, (tokens, sums, length, log_prob) in enumerate(zip(*each, strict=True))
+                if log_prob > NEG_INF
+            )
+            found.append((number, list(islice(hypotheses, settings.n_best))))
+        return found
+
+    def _trace_back(self, numbers: Int[np.ndarray, " sentences"], ends: _Ends) -> tuple[np.ndarray, np.ndarray]:
+        """Trace back the hypotheses of these sentences; return their tokens and cumulative log-probabilities."""
+        tokens = np.zeros((*ends.places.shape, self.length), np.int64)
+        sums, places = np.zeros(tokens.shape), ends.places
+        for place, step in reversed(list(enumerate(self.history))):
+            rows = np.searchsorted(step.numbers, numbers)[:, None]
+            tokens[:, :, place], sums[:, :, place] = step.tokens[rows, places], step.sums[rows, places]
+            places = np.where(place < ends.lengths, step.parents[rows, places], places)
+        return tokens, sums
+
+    def select(self, kept: Bool[np.ndarray, " sentences"]) -> "_Search":
+        """Return the search of these sentences alone."""
+        return replace(
+            self,
+            numbers=self.numbers[kept],
+            limits=self.limits[kept],
+            log_probs=self.log_probs[kept],
+            merits=self.merits[kept],
+            states=self.states[kept],
+            finished=self.finished.select(kept),
+            guided={new: self.guided[old] for new, old in enumerate(kept.nonzero()[0].tolist()) if old in self.guided},
+        )

@@ -1,1 +1,0 @@
-"""Which token comes next: rules that reshape the scores, and the draw."""

@@ -1,0 +1,158 @@
+"""A completion that is being generated, and the plan for generating it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from penwright.config import DecodingSettings
+from penwright.decoding.constraints.constraints import CompletionConstraint, ConstrainedRows, is_constrained
+from penwright.decoding.constraints.expressions import never_end
+from penwright.decoding.generation_loop import Finish, TokenConstraint
+from penwright.decoding.sampling.penalties import Bias
+from penwright.decoding.sampling.sampler import Sampling
+from penwright.decoding.sampling.topk import Choose, likeliest
+from penwright.decoding.sampling.utf8 import Utf8Rules
+from penwright.decoding.sampling.utf8_rows import Utf8Rows
+from penwright.errors import UsageError
+from penwright.tokenizers import TextStream, Tokenizer
+from penwright.tokenizers.tokenizer import never_generated
+
+
+class StopFilter:
+    """A filter that passes text on until a stop string is complete, and holds back what may begin one."""
+
+    def __init__(self, stops: Sequence[str]):
+        self._stops = [stop for stop in stops if stop]
+        self._held = ""
+        self.stopped = False
+
+    def push(self, text: str) -> str:
+        """Return the text that can be shown; after a stop string, nothing more.
+
+        Of several stop strings, the one that is complete first counts; of those, the longest. So the result does not
+        depend on how the text is divided into pieces.
+        """
+        if self.stopped:
+            return ""
+        text = self._held + text
+        places = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
+        if places:
+            self.stopped, self._held = True, ""
+            return text[: min(places)[1]]
+        n_held = max((_overlap(text, stop) for stop in self._stops), default=0)
+        self._held = text[len(text) - n_held :]
+        return text[: len(text) - n_held]
+
+    def finish(self) -> str:
+        """Return the text still held back, which no stop string has completed."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Return the length of the longest suffix of the text that a stop string begins with."""
+    lengths = range(min(len(text), len(stop) - 1), 0, -1)
+    return next((n for n in lengths if text.endswith(stop[:n])), 0)
+
+
+MAX_NEW_TOKENS = 400  # the default if the settings give none
+# Settings that do not affect how a token is drawn: rows that differ only in these are sampled together.
+PER_ROW_SETTINGS = {"seed", "stop", "max_new_tokens", "min_new_tokens", "pattern", "banned_words", "required_words"}
+
+
+class DecodingPlan(NamedTuple):
+    """The plan for generating all completions of one call."""
+
+    sampling: Sampling
+    n_new: int
+    guide: CompletionConstraint | None
+    spelling: Utf8Rules
+    key: str  # completions with the same key are sampled together
+
+    def constraint(self, prompts: Sequence[str], choose: Choose = likeliest) -> TokenConstraint:
+        """Return the constraint on completions of these prompts. In any case, it keeps their characters whole."""
+        if self.guide:
+            return ConstrainedRows(self.guide, prompts)
+        return Utf8Rows(self.spelling, [self.n_new] * len(prompts), choose)
+
+
+def plan_of(
+    tokenizer: Tokenizer,
+    settings: DecodingSettings,
+    prompts: Sequence[str],
+    biases: Mapping[int, float] | None = None,
+    check: Callable[[], None] = never_end,
+) -> DecodingPlan:
+    """Return the plan that the settings give for these prompts; `biases` are for single tokens.
+
+    `check` is called often while constraints are built, and may raise to end that. Raises UsageError for settings that
+    no completion of one of the prompts can meet.
+    """
+    n_new = settings.max_new_tokens or MAX_NEW_TOKENS
+    text_biases = [_bias(tokenizer, text, value) for text, value in settings.logit_bias.items()]
+    token_biases = [Bias([[token]], value) for token, value in (biases or {}).items()]
+    breakers = _tokens_containing(tokenizer, settings.dry_breakers) if settings.dry_multiplier else ()
+    banned = never_generated(tokenizer)
+    sampling = Sampling(banned, settings, (*text_biases, *token_biases), breakers)
+    guide = (
+        CompletionConstraint(settings, tokenizer, prompts, n_new, check)
+        if prompts and is_constrained(settings)
+        else None
+    )
+    key = f"{settings.model_dump_json(exclude=PER_ROW_SETTINGS)} {biases or ''}"
+    return DecodingPlan(sampling, n_new, guide, Utf8Rules.of(tokenizer, banned), key)
+
+
+@dataclass
+class CompletionDraft:
+    """A completion that is being generated."""
+
+    prompt: str
+    number: int  # how many completions of the same prompt came before
+    prompt_tokens: list[int]
+    stream: TextStream
+    stop_filter: StopFilter
+    tokens: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)  # of text that can be shown
+    finish: Finish = "length"
+
+    @classmethod
+    def begin(
+        cls, tokenizer: Tokenizer, prompt: str, prompt_tokens: list[int], number: int, stop: Sequence[str]
+    ) -> "CompletionDraft":
+        """Return an empty draft."""
+        return cls(prompt, number, prompt_tokens, TextStream(tokenizer), StopFilter(stop))
+
+    def push(self, token: int) -> bool:
+        """Add the text of a token; return whether a stop string is complete."""
+        self._show(self.stop_filter.push(self.stream.push(token)))
+        return self.stop_filter.stopped
+
+    def close(self, finish: Finish) -> None:
+        """End the completion, and show text that is still held back unless a stop string ended it."""
+        self.finish = finish
+        if finish != "stop":
+            self._show(self.stop_filter.push(self.stream.finish()) + self.stop_filter.finish())
+
+    def _show(self, text: str) -> None:
+        if text:
+            self.pieces.append(text)
+
+
+def _bias(tokenizer: Tokenizer, text: str, value: float) -> Bias:
+    """Build the bias of a text: alone, and also after a space if the tokens differ then."""
+    unknown = tokenizer.unknown_characters(text)
+    if not text or unknown:
+        what = f"characters the model does not know ({' '.join(unknown)})" if unknown else "no characters"
+        raise UsageError(f"the bias for '{text}' cannot be applied, because the text has {what}: choose another text")
+    alone, spaced = tokenizer.encode(text), tokenizer.encode(f" {text}")
+    same = spaced[-len(alone) :] == alone
+    return Bias([alone] if same else [alone, spaced], value)
+
+
+def _tokens_containing(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[int, ...]:
+    """Return the tokens that contain one of these texts."""
+    wanted = [text.encode("utf-8", errors="replace") for text in texts if text]
+    all_tokens = ((token, tokenizer.token_bytes(token)) for token in range(tokenizer.vocab_size))
+    return tuple(token for token, spelled in all_tokens if any(text in spelled for text in wanted))

@@ -1,1 +1,0 @@
-"""What a completion must and must not hold, as one regular language."""

@@ -1,0 +1,1 @@
+"""Constraints: on completions, as one regular language, and on translations, as terms in beam search."""

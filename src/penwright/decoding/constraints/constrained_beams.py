@@ -1,0 +1,203 @@
+"""Beam search under constraints: hypotheses compete with others that contain as many of the required terms.
+
+After Post and Vilar (2018), but with a bank for each number of terms instead of term tokens. The beam takes the best of
+each bank, then the second best of each, until it is full. So the work depends on the beam size, not on the number of
+terms.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice, zip_longest
+from operator import attrgetter
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Num
+from torch import Tensor
+
+from penwright.decoding.constraints.term_automaton import ConstraintAutomaton, Prospects, Stage, overdue
+from penwright.decoding.sampling.sampler import NEG_INF
+
+MERIT = attrgetter("merit")
+
+
+class BeamState(NamedTuple):
+    """The state of a beam: its stage in the terms, and its open credit."""
+
+    stage: Stage
+    open_credit: float = (
+        0.0  # nats that its merit has gained from a term it has only begun; given back if the term breaks off
+    )
+
+    @property
+    def bank(self) -> int:
+        """The number of hard terms present or begun: beams compete within the same bank."""
+        return self.stage.prospects.progress
+
+
+class BeamTransition(NamedTuple):
+    """The effect of a token on a beam."""
+
+    standing: BeamState
+    credit: float  # nats that its merit gains, in addition to the log-probability of the token
+
+
+class Continuation(NamedTuple):
+    """A beam extended by a token."""
+
+    log_prob: float
+    merit: float  # by which it is ranked: the log-probability plus the credits of the guide
+    parent: int
+    token: int
+    transition: BeamTransition
+
+
+@dataclass
+class ConstrainedBeams:
+    """The beams of one sentence with a guide.
+
+    In merit, a hard term costs only its first token, since every hypothesis must contain the term. Otherwise one that
+    has just begun an unlikely term would always outrank one that is nearly through it.
+    """
+
+    guide: ConstraintAutomaton
+    limit: int
+    standings: list[BeamState]
+
+    @classmethod
+    def start(cls, guide: ConstraintAutomaton, limit: int, beam_size: int) -> "ConstrainedBeams":
+        """Return beams that have not begun."""
+        return cls(guide, limit, [BeamState(guide.start())] * beam_size)
+
+    def must_follow(self, length: int) -> list[bool]:
+        """Return, for each beam, whether the guide forces its next token, even if that splits a character."""
+        if length < len(self.guide.prefix):
+            return [True] * len(self.standings)
+        return [self._is_forced(standing.stage.prospects, length) for standing in self.standings]
+
+    def banned(self, length: int, end_id: int) -> Iterator[tuple[int, Sequence[int] | Bool[Tensor, " vocab_size"]]]:
+        """Yield beams with tokens that must not follow them: a few ids, or a mask over the vocabulary."""
+        prefix, ends = self.guide.prefix, self.guide.borders.ends
+        for beam, (stage, _) in enumerate(self.standings):
+            prospects = stage.prospects
+            if length < len(prefix):
+                others = torch.ones_like(ends)
+                others[prefix[length]] = False
+                yield beam, others
+                continue
+            if not prospects.may_end:
+                yield beam, (end_id,)
+            if self._is_forced(prospects, length):
+                continue
+            if prospects.barred:
+                yield beam, prospects.barred
+            if not prospects.may_end_word:
+                yield beam, ends
+            if stage.state.closed or (self.guide.whole_prefix and length == len(prefix)):
+                yield beam, self.guide.borders.goes_on
+            elif prospects.needed < prospects.needed_anew and not self._fits(prospects.needed_anew, length + 1):
+                broken = self.guide.borders.goes_on.clone()  # would make the term just completed part of a longer word
+                broken[list(prospects.wanted)] = False
+                yield beam, broken
+
+    def candidates(self, best: Sequence[Sequence[int]], length: int) -> list[Sequence[int]]:
+        """Return the tokens to consider after each beam, given the likeliest ones."""
+        return [self._candidates(beam, likely, length) for beam, likely in enumerate(best)]
+
+    def choose(
+        self,
+        tokens: Sequence[Sequence[int]],
+        gains: Iterator[float],
+        before: Sequence[Sequence[float]],
+        length: int,
+    ) -> list[Continuation]:
+        """Choose the beams to continue with, from these tokens after each beam.
+
+        `gains` are the log-probabilities of all these tokens in order. `before` holds the present log-probability and
+        merit of each beam.
+        """
+        found = []
+        discouraged = self.guide.discouraged[length] if length < len(self.guide.discouraged) else {}
+        is_opening, idle = self.guide.borders.is_opening, defaultdict[int, dict[bool, BeamTransition]](dict)
+        for beam, (likely, (log_prob, merit), standing) in enumerate(zip(tokens, before, self.standings, strict=True)):
+            busy = self.guide.busy(standing.stage.state)
+            turns = idle[self.standings.index(standing)]  # shared by all beams in this state
+            for token, gain in zip(likely, list(islice(gains, len(likely))), strict=True):
+                if not (gain > NEG_INF and log_prob > NEG_INF):  # false for NaN
+                    continue
+                if busy is None or token in busy:
+                    turn = self._transition(standing, token, gain, length)
+                elif is_opening[token] in turns:
+                    turn = turns[is_opening[token]]
+                else:
+                    turn = turns[is_opening[token]] = self._transition(standing, token, gain, length)
+                gained = merit + gain + turn.credit - discouraged.get(token, 0.0)
+                found.append(Continuation(log_prob + gain, gained, beam, token, turn))
+        return self._select_by_bank(found, len(before))
+
+    def _candidates(self, beam: int, likely: Sequence[int], length: int) -> Sequence[int]:
+        stage = self.standings[beam].stage
+        prospects = stage.prospects
+        if length < len(self.guide.prefix):
+            return [self.guide.prefix[length]]
+        if self._is_forced(prospects, length):
+            nearer = [t for t in prospects.wanted if self._needed_after(stage, t) < prospects.needed]
+            return nearer or prospects.wanted
+        tokens = [*likely, *(token for token in prospects.wanted if token not in likely)]
+        if not prospects.needed_anew:
+            return tokens
+        if self._fits(prospects.needed_anew, length + 1):
+            return tokens  # the terms still fit after any token
+        in_time = [t for t in tokens if self._fits(self._needed_after(stage, t), length + 1)]
+        return in_time or tokens  # if none fits, a term that breaks off must begin again
+
+    def _fits(self, needed: int, length: int) -> bool:
+        """Return whether `needed` more tokens and the end token fit after the first `length`."""
+        return length + needed + 1 <= self.limit
+
+    def _is_forced(self, prospects: Prospects, length: int) -> bool:
+        """Return whether the needed tokens take all the tokens that are left."""
+        return prospects.needed > 0 and length + prospects.needed + 1 >= self.limit
+
+    def _needed_after(self, stage: Stage, token: int) -> int:
+        return self.guide.after(stage, token).prospects.needed
+
+    def _transition(self, standing: BeamState, token: int, gain: float, length: int) -> BeamTransition:
+        guide, (stage, lent) = self.guide, standing
+        new = guide.after(stage, token)
+        prospects = new.prospects
+        hard, soft = prospects.hard, prospects.soft
+        given_back = 0.0 if new.state.left != stage.state.left else lent
+        lent = 0.0
+        if soft is not None:
+            lent = (given_back if soft.length > 1 else 0.0) + guide.terms[soft.term].bias
+        if hard is not None and hard.length > 1:
+            lent = given_back - gain
+        if hard is not None and hard.is_whole:
+            lent -= guide.terms[hard.term].too_early(length + 1 - hard.length)
+        return BeamTransition(BeamState(new, lent), lent - given_back - overdue(prospects.waiting, length))
+
+    def _select_by_bank(self, found: list[Continuation], beam_size: int) -> list[Continuation]:
+        found.sort(key=MERIT, reverse=True)
+        banks: dict[int, list[Continuation]] = {}
+        for continuation in found:
+            banks.setdefault(continuation.transition.standing.bank, []).append(continuation)
+        chosen = list[Continuation]()
+        for bests in zip_longest(*banks.values()):
+            chosen += sorted((each for each in bests if each is not None), key=MERIT, reverse=True)
+            if len(chosen) >= beam_size:
+                break
+        del chosen[beam_size:]
+        self.standings = [continuation.transition.standing for continuation in chosen]
+        self.standings += [BeamState(self.guide.start())] * (beam_size - len(chosen))
+        return chosen
+
+
+def columns(chosen: Sequence[Sequence[Continuation]], beam_size: int) -> Iterator[Num[np.ndarray, "sentences beams"]]:
+    """Yield the log-probabilities, merits, parents and tokens of several sentences; missing beams have merit -inf."""
+    nothing = (NEG_INF, NEG_INF, 0, 0)
+    rows = [[*(each[:4] for each in beams), *[nothing] * (beam_size - len(beams))] for beams in chosen]
+    for column, kind in zip(np.moveaxis(np.array(rows), 2, 0), (float, float, int, int), strict=True):
+        yield column.astype(kind)

@@ -1,0 +1,297 @@
+"""Constraints on completions: all settings as one expression, and the tokens after which it can still be met."""
+
+import codecs
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float32, Float64, Int, Int64
+from torch import Tensor
+
+from penwright.config import DecodingSettings
+from penwright.decoding.constraints.automaton import TOO_MUCH, Automaton
+from penwright.decoding.constraints.expressions import Expression, Expressions, Span, TooLarge, never_end
+from penwright.decoding.constraints.patterns import characters, parse_pattern
+from penwright.decoding.sampling.filters import NEG_INF, Logits
+from penwright.errors import UsageError
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.tokenizer import never_generated
+
+REMEMBERED = 256  # entries of each cache of what the tokens lead to
+
+
+class ConstrainedWord(NamedTuple):
+    """A banned or required word, and whether letters may adjoin it."""
+
+    text: str
+    open_before: bool
+    open_after: bool
+
+    @classmethod
+    def read(cls, written: str) -> "ConstrainedWord":
+        """Parse a word: `art` is a whole word, `art*` may also begin a longer one.
+
+        Letters may always adjoin a side of the text that is not a letter itself.
+        """
+        text = written.strip("*")
+        if not text:
+            raise UsageError(
+                f"'{written}' is not a word that can be banned or required: write some letters, as in dragon or drag*"
+            )
+        return cls(text, written[0] == "*" or not _joins_word(text[0]), written[-1] == "*" or not _joins_word(text[-1]))
+
+
+class Rules:
+    """The settings as one expression: the pattern, the words, and the stop strings that end a text."""
+
+    def __init__(self, settings: DecodingSettings, check: Callable[[], None] = never_end):
+        """Read the settings. Raises UsageError for an unsupported pattern; what `check` raises ends the work."""
+        self.expressions = make = Expressions(check=check)
+        self._stops = [stop for stop in settings.stop if stop]
+        self._banned = [ConstrainedWord.read(word) for word in settings.banned_words]
+        self._required = [ConstrainedWord.read(word) for word in settings.required_words]
+        self._pattern = make.anything if settings.pattern is None else parse_pattern(make, settings.pattern)
+        self._joining = make.one_of(characters(r"\w"))
+        self._separator = make.one_of(characters(r"\W"))
+
+    def after(self, prompt: str) -> Expression:
+        """Match the allowed completions of this prompt, each with the stop string that ends it, if any does."""
+        make, inside = self.expressions, bool(prompt) and _joins_word(prompt[-1])
+        required = [self._containing([word], inside) for word in self._required]
+        begun = [rest for word in self._banned for rest in self._remainders(word, prompt)]
+        banned = make.either(self._containing(self._banned, inside), *begun)
+        return self._with_stops(make.both(self._pattern, *required, make.unlike(banned)))
+
+    def _containing(self, words: Sequence[ConstrainedWord], inside: bool) -> Expression:
+        """Match texts that contain one of these words; `inside` means that the text begins within another word."""
+        make = self.expressions
+        apart = make.then(make.anything, self._separator)
+        before = apart if inside else make.either(make.empty, apart)
+        joined = make.either(*(self._word_from(word, 0) for word in words if word.open_before))
+        alone = make.either(*(self._word_from(word, 0) for word in words if not word.open_before))
+        return make.either(make.then(make.anything, joined), make.then(before, alone))
+
+    def _word_from(self, word: ConstrainedWord, place: int) -> Expression:
+        """Match the word from this character on, and whatever may follow it."""
+        make = self.expressions
+        apart = make.either(make.empty, make.then(self._separator, make.anything))
+        return make.then(self._any_case(word.text[place:]), make.anything if word.open_after else apart)
+
+    def _remainders(self, word: ConstrainedWord, prompt: str) -> list[Expression]:
+        """Return what would complete the word, for each beginning of it that ends the prompt."""
+        found, folded = [], prompt.casefold()
+        for place in range(1, len(word.text)):
+            before = prompt[:-place][-1:]
+            if folded.endswith(word.text[:place].casefold()) and (word.open_before or not _joins_word(before)):
+                found.append(self._word_from(word, place))
+        return found
+
+    def _any_case(self, text: str) -> Expression:
+        """Match the text in upper or lower case."""
+        return self.expressions.then(*(self.expressions.one_of(_case_variants(character)) for character in text))
+
+    def _with_stops(self, allowed: Expression) -> Expression:
+        """Match allowed texts, alone or followed by a stop string, with no stop string before that."""
+        make = self.expressions
+        if not self._stops:
+            return allowed
+        exact = {stop: make.then(*(make.one_of([(ord(c), ord(c) + 1)]) for c in stop)) for stop in self._stops}
+        whole = [allowed]
+        for stop in self._stops:
+            longer = [exact[other] for other in self._stops if other != stop and other.endswith(stop)]
+            hidden = [make.unlike(make.then(make.anything, other)) for other in longer]  # the longest one counts
+            whole.append(make.both(make.then(allowed, exact[stop]), *hidden))
+        any_character = make.unlike(make.empty)
+        early = [make.then(make.anything, stop, any_character) for stop in exact.values()]
+        inside = [make.then(make.anything, stop, make.anything) for stop in exact.values()]
+        whole[0] = make.both(allowed, *map(make.unlike, inside))
+        return make.both(make.either(*whole), *map(make.unlike, early))
+
+
+class TokenText(NamedTuple):
+    """The text that each token adds after given bytes of an unfinished character."""
+
+    tokens: Int64[np.ndarray, " tokens"]  # that keep the text well-formed, those with the longest text first
+    classes: Int64[np.ndarray, "tokens longest"]  # of the added characters
+    n_longer: list[int]  # how many tokens add more than 0, 1, 2, ... characters
+    tails: Int64[np.ndarray, " tokens"]  # the number of the unfinished character after each token
+
+
+class CompletionConstraint:
+    """The constraint on completions of some prompts: where every token leads from every state of its automaton."""
+
+    def __init__(
+        self,
+        settings: DecodingSettings,
+        tokenizer: Tokenizer,
+        prompts: Sequence[str],
+        max_new_tokens: int,
+        check: Callable[[], None] = never_end,
+    ):
+        """Build the automaton, calling `check` meanwhile, which may raise to end the work.
+
+        Raises UsageError if no completion of one of the prompts can meet the settings.
+        """
+        try:
+            rules = Rules(settings, check)
+            starts = {prompt: rules.after(prompt) for prompt in prompts}
+        except TooLarge:
+            raise UsageError(TOO_MUCH) from None
+        self.automaton = Automaton(rules.expressions, list(starts.values()))
+        self.starts = dict(zip(starts, self.automaton.starts, strict=True))
+        self.end_id, self.vocab_size = tokenizer.end_id, tokenizer.vocab_size
+        never = {*never_generated(tokenizer), tokenizer.end_id}
+        self.bytes = [b"" if token in never else tokenizer.token_bytes(token) for token in range(self.vocab_size)]
+        self._tails: list[bytes] = [b""]
+        self._bytewise = {bytes([byte]) for byte in range(256)} <= set(self.bytes)
+        self.distances = self.automaton.distances(self._class_costs())
+        self._check(max_new_tokens)
+        self._token_texts = lru_cache(REMEMBERED)(self._find_token_texts)
+        self._distances_after_tail = lru_cache(REMEMBERED)(self._find_distances_after_tail)
+        self.reach = lru_cache(REMEMBERED)(self._reach)
+        for start in self.starts.values():  # so that the first decoding step does not wait for it
+            check()
+            self.reach(start, b"")
+
+    def _class_costs(self) -> Float64[np.ndarray, " classes"]:
+        """Return the tokens that a character of each class takes: one, or one a byte; inf if it is not writable."""
+        costs = np.array(self.automaton.classes.cheapest() if self._bytewise else [inf] * self.automaton.classes.count)
+        costs = costs.astype(np.float64)
+        for spelled in self.bytes:
+            text = spelled.decode("utf-8", errors="ignore") if len(spelled) <= 4 else ""
+            if len(text) == 1 and len(text.encode()) == len(spelled):
+                costs[self.automaton.classes.of(text)] = 1
+        return costs
+
+    def _check(self, max_new_tokens: int) -> None:
+        for prompt, start in self.starts.items():
+            distance, after = self.distances[start], f" after '{prompt[-40:]}'" if prompt.strip() else ""
+            if distance == inf:
+                raise UsageError(
+                    f"nothing that this model can write{after} meets the pattern and the words: they contradict each "
+                    "other, or need characters that the model does not know. Change one of them"
+                )
+            if distance > max_new_tokens:
+                raise UsageError(
+                    f"{max_new_tokens} tokens may be too few{after} for the pattern and the words: "
+                    f"allow {int(distance)} (--max-new-tokens)"
+                )
+
+    def follow(self, state: int, tail: bytes, token: int) -> tuple[int, bytes]:
+        """Return the state and the unfinished character after a token."""
+        text, rest = _decode(tail + self.bytes[token])
+        for of_class in self.automaton.classes.of(text or ""):
+            state = int(self.automaton.table[state, of_class])
+        return state, rest
+
+    def _reach(self, state: int, tail: bytes) -> Float32[np.ndarray, " vocab_size"]:
+        """Return, for each token, how many more are needed after it at most; inf if it must not come."""
+        texts = self._token_texts(tail)
+        states = np.full(len(texts.tokens), state, dtype=np.int32)
+        for place, n_longer in enumerate(texts.n_longer):
+            states[:n_longer] = self.automaton.table[states[:n_longer], texts.classes[:n_longer, place]]
+        found = np.full(self.vocab_size, inf, dtype=np.float32)
+        for number in np.unique(texts.tails).tolist():
+            here = texts.tails == number
+            found[texts.tokens[here]] = self._distances_after_tail(self._tails[number])[states[here]]
+        if self.automaton.accepts[state] and not tail:
+            found[self.end_id] = 0
+        return found
+
+    def _find_distances_after_tail(self, tail: bytes) -> Float64[np.ndarray, " states"]:
+        """Return the distance from each state once these first bytes of a character are written."""
+        if not tail:
+            return self.distances
+        first, last, n_missing = _completions(tail)
+        classes = self.automaton.classes.between(first, last) if self._bytewise else []
+        return n_missing + self.distances[self.automaton.table[:, classes]].min(1, initial=inf)
+
+    def _find_token_texts(self, tail: bytes) -> TokenText:
+        found = []
+        for token, spelled in enumerate(self.bytes):
+            if spelled and (not tail or 0x80 <= spelled[0] < 0xC0):
+                text, rest = _decode(tail + spelled)
+                if text is not None:
+                    found.append((len(text), token, text, rest))
+        found.sort(key=lambda each: -each[0])
+        lengths = np.array([length for length, *_ in found], dtype=np.int64)
+        classes = np.zeros((len(found), int(lengths.max(initial=0))), dtype=np.int64)
+        every = self.automaton.classes.of("".join(text for _, _, text, _ in found))
+        classes[np.arange(classes.shape[1]) < lengths[:, None]] = every
+        n_longer = [int((lengths > place).sum()) for place in range(classes.shape[1])]
+        tails = [self._tail_number(rest) for *_, rest in found]
+        tokens = np.array([token for _, token, *_ in found], dtype=np.int64)
+        return TokenText(tokens, classes, n_longer, np.array(tails, dtype=np.int64))
+
+    def _tail_number(self, tail: bytes) -> int:
+        if tail not in self._tails:
+            self._tails.append(tail)
+        return self._tails.index(tail)
+
+
+class ConstrainedRows:
+    """The constrained rows of a batch, each with its state in the automaton."""
+
+    def __init__(self, guide: CompletionConstraint, prompts: Sequence[str]):
+        self._guide = guide
+        self._places: list[tuple[int, bytes]] = [(guide.starts[prompt], b"") for prompt in prompts]
+
+    def possible(self, logits: Logits, n_left: int) -> Logits:
+        """Mask tokens after which n_left more would not meet the constraint. At least one token always remains."""
+        return logits.masked_fill(~self.allowed(n_left).to(logits.device), NEG_INF)
+
+    def allowed(self, n_left: int) -> Bool[Tensor, "rows vocab_size"]:
+        """Return which tokens of each row leave a text that n_left more tokens can complete."""
+        return torch.from_numpy(np.stack([self._guide.reach(*place) for place in self._places]) <= n_left)
+
+    def push(self, tokens: Int[Tensor, " rows"]) -> None:
+        """Append the next token of each row; none of them is the end token."""
+        pairs = zip(self._places, tokens.tolist(), strict=True)
+        self._places = [self._guide.follow(*place, token) for place, token in pairs]
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep these rows."""
+        self._places = [self._places[row] for row in rows]
+
+
+def is_constrained(settings: DecodingSettings) -> bool:
+    """Return whether the settings have a pattern, or banned or required words."""
+    return settings.pattern is not None or bool(settings.banned_words or settings.required_words)
+
+
+def _joins_word(text: str) -> bool:
+    return text.isalnum() or text == "_"
+
+
+def _case_variants(character: str) -> list[Span]:
+    forms = {character, character.lower(), character.upper()}
+    return [(ord(form), ord(form) + 1) for form in forms if len(form) == 1]
+
+
+def _decode(spelled: bytes) -> tuple[str | None, bytes]:
+    """Return the whole characters and the bytes of an unfinished one; None if it cannot become valid UTF-8."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        text, rest = decoder.decode(spelled), decoder.getstate()[0]
+    except UnicodeDecodeError:
+        return None, b""
+    if rest:
+        first, last, _ = _completions(rest)
+        if first > last:  # the decoder notices this only at the next byte
+            return None, b""
+    return text, rest
+
+
+def _completions(tail: bytes) -> tuple[int, int, int]:
+    """Return the first and last code point that begin with these bytes, and how many bytes are missing."""
+    length = 2 + (tail[0] >= 0xE0) + (tail[0] >= 0xF0)
+    n_missing = length - len(tail)
+    known = tail[0] & (0x7F >> length)
+    for byte in tail[1:]:
+        known = known << 6 | byte & 0x3F
+    first, last = known << 6 * n_missing, (known + 1 << 6 * n_missing) - 1
+    most = 0xD7FF if tail[0] == 0xED else 0x10FFFF  # surrogates are not characters
+    return max(first, {2: 0x80, 3: 0x800, 4: 0x10000}[length]), min(last, most), n_missing

@@ -1,0 +1,214 @@
+"""Regular expressions with "and" and "not", and their derivatives by a character (Brzozowski 1964).
+
+The method follows Owens, Reppy and Turon (2009, "Regular-expression derivatives re-examined"). Matching never
+backtracks: the derivatives of an expression are the states of an automaton, which reads each character in one step.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int64
+
+Span = tuple[int, int]  # code points from the first up to the second, exclusive
+Expression = int  # a number in the Expressions that made it; equal expressions have equal numbers
+N_CODE_POINTS = 0x110000
+OFTEN = 200  # parts visited between two calls of a check
+
+
+class TooLarge(Exception):
+    """The error for an expression that takes too much work."""
+
+
+def never_end() -> None:
+    """Do nothing: the default `check`, which never ends the work."""
+
+
+class Expressions:
+    """A factory of expressions and their derivatives; `limit` bounds the work, counted in parts visited.
+
+    `check` is called every few hundred parts, and may raise to end the work.
+    """
+
+    def __init__(self, limit: int = 3_000_000, check: Callable[[], None] = never_end):
+        self._work_left, self._check, self._until_check = limit, check, OFTEN
+        self._nodes: list[tuple[Any, ...]] = []
+        self._numbers: dict[tuple[Any, ...], Expression] = {}
+        self._nullable: list[bool] = []
+        self._derived: dict[tuple[Expression, int], Expression] = {}
+        self._members: dict[Expression, frozenset[int]] = {}
+        self.nothing = self._make("either", frozenset(), nullable=False)  # matches no text
+        self.empty = self._make("empty", nullable=True)  # matches the empty text
+        self.anything = self._make("unlike", self.nothing, nullable=True)  # matches every text
+
+    def nullable(self, number: Expression) -> bool:
+        """Return whether the expression matches the empty text."""
+        return self._nullable[number]
+
+    def one_of(self, spans: Iterable[Span]) -> Expression:
+        """Match one character of these spans."""
+        found = tuple(sorted(set(spans)))
+        return self._make("one", found, nullable=False) if found else self.nothing
+
+    def then(self, *parts: Expression) -> Expression:
+        """Match the parts one after another."""
+        whole = self.empty
+        for part in reversed(parts):
+            self.work()
+            whole = self._then(part, whole)
+        return whole
+
+    def work(self, n_parts: int = 1) -> None:
+        """Count work; raise TooLarge if it becomes too much, and whatever `check` raises."""
+        self._work_left -= n_parts
+        self._until_check -= n_parts
+        if self._work_left < 0:
+            raise TooLarge
+        if self._until_check < 0:
+            self._until_check = OFTEN
+            self._check()
+
+    def either(self, *parts: Expression) -> Expression:
+        """Match any of the parts; without parts, nothing."""
+        found = self._flatten("either", parts) - {self.nothing}
+        if self.anything in found:
+            return self.anything
+        if len(found) == 1:
+            return next(iter(found))
+        return self._make("either", found, nullable=any(map(self.nullable, found)))
+
+    def both(self, *parts: Expression) -> Expression:
+        """Match all of the parts at once; without parts, anything."""
+        found = self._flatten("both", parts) - {self.anything}
+        if self.nothing in found:
+            return self.nothing
+        if len(found) <= 1:
+            return next(iter(found), self.anything)
+        return self._make("both", found, nullable=all(map(self.nullable, found)))
+
+    def unlike(self, part: Expression) -> Expression:
+        """Match every text that the part does not match."""
+        kind, *inner = self._nodes[part]
+        return inner[0] if kind == "unlike" else self._make("unlike", part, nullable=not self.nullable(part))
+
+    def repeat(self, part: Expression, least: int, most: int | None = None) -> Expression:
+        """Match the part `least` to `most` times; without `most`, any number from `least` up."""
+        if most == 0 or part == self.empty:
+            return self.empty
+        if part == self.nothing:
+            return self.nothing if least else self.empty
+        if (least, most) == (1, 1):
+            return part
+        if least == 0 and most is None and self._nodes[part] == ("one", ((0, N_CODE_POINTS),)):
+            return self.anything
+        least = 0 if self.nullable(part) else least
+        return self._make("repeat", part, least, most, nullable=least == 0)
+
+    def classes(self) -> "Classes":
+        """Return the classes of characters that no expression tells apart. Call it once, after making them all."""
+        ones = {number: node[1] for number, node in enumerate(self._nodes) if node[0] == "one"}
+        classes = Classes(list(ones.values()))
+        self._members = {number: classes.within(spans) for number, spans in ones.items()}
+        return classes
+
+    def derive(self, number: Expression, of_class: int) -> Expression:
+        """Return what may follow a character of this class; raise TooLarge if that takes too much work."""
+        key = number, of_class
+        known = self._derived.get(key)
+        if known is None:
+            self.work()
+            known = self._derived[key] = self._derive(number, of_class)
+        return known
+
+    def _derive(self, number: Expression, of_class: int) -> Expression:
+        derived = self.nothing  # the derivative of the empty text
+        match self._nodes[number]:
+            case ("one", _) if of_class in self._members[number]:
+                derived = self.empty
+            case ("then", first, rest):
+                derived = self._then(self.derive(first, of_class), rest)
+                if self.nullable(first):
+                    derived = self.either(derived, self.derive(rest, of_class))
+            case ("either", parts):
+                derived = self.either(*(self.derive(part, of_class) for part in parts))
+            case ("both", parts):
+                derived = self.both(*(self.derive(part, of_class) for part in parts))
+            case ("unlike", part):
+                derived = self.unlike(self.derive(part, of_class))
+            case ("repeat", part, least, most):
+                fewer = self.repeat(part, max(0, least - 1), None if most is None else most - 1)
+                derived = self._then(self.derive(part, of_class), fewer)
+        return derived
+
+    def _then(self, first: Expression, rest: Expression) -> Expression:
+        if self.nothing in (first, rest):
+            return self.nothing
+        if self.empty in (first, rest):
+            return rest if first == self.empty else first
+        kind, *inner = self._nodes[first]
+        if kind == "then":
+            return self._then(inner[0], self._then(inner[1], rest))
+        return self._make("then", first, rest, nullable=self.nullable(first) and self.nullable(rest))
+
+    def _flatten(self, kind: str, parts: Iterable[Expression]) -> frozenset[Expression]:
+        found: set[Expression] = set()
+        for part in parts:
+            node = self._nodes[part]
+            inner = node[1] if node[0] == kind else [part]
+            self.work(len(inner))
+            found.update(inner)
+        return frozenset(found)
+
+    def _make(self, *node: Any, nullable: bool) -> Expression:
+        number = self._numbers.setdefault(node, len(self._nodes))
+        if number == len(self._nodes):
+            self._nodes.append(node)
+            self._nullable.append(nullable)
+        return number
+
+
+SURROGATES = 0xD800, 0xE000  # code points that no text contains
+
+
+class Classes:
+    """Classes of code points: those that are in the same of the given sets belong to one class."""
+
+    def __init__(self, sets: Sequence[Sequence[Span]]):
+        edges = {0, N_CODE_POINTS, *(edge for spans in sets for span in spans for edge in span)}
+        self._borders = np.array(sorted(edges), dtype=np.int64)
+        numbers = np.zeros(len(edges) - 1, dtype=np.int64)
+        for spans in sets:  # each set may split the classes so far
+            _, numbers = np.unique(2 * numbers + self._inside(spans), return_inverse=True)
+        self._numbers: Int64[np.ndarray, " pieces"] = numbers.reshape(-1).astype(np.int64)
+        self.count = int(self._numbers.max()) + 1
+
+    def _inside(self, spans: Sequence[Span]) -> np.ndarray:
+        change = np.zeros(len(self._borders), dtype=np.int64)
+        places = np.searchsorted(self._borders, np.array(spans, dtype=np.int64).reshape(-1, 2))
+        np.add.at(change, places[:, 0], 1)
+        np.add.at(change, places[:, 1], -1)
+        return change.cumsum()[:-1] > 0
+
+    def within(self, spans: Sequence[Span]) -> frozenset[int]:
+        """Return the classes that make up one of the sets."""
+        return frozenset(self._numbers[self._inside(spans)].tolist())
+
+    def of(self, text: str) -> list[int]:
+        """Return the class of each character."""
+        points = np.fromiter(map(ord, text), dtype=np.int64, count=len(text))
+        return self._numbers[np.searchsorted(self._borders, points, side="right") - 1].tolist()
+
+    def between(self, first: int, last: int) -> list[int]:
+        """Return the classes that have a code point from `first` to `last`."""
+        begin, end = np.searchsorted(self._borders, [first, last], side="right")
+        return sorted(set(self._numbers[begin - 1 : end].tolist()))
+
+    def cheapest(self) -> list[float]:
+        """Return the fewest UTF-8 bytes that a character of each class takes; inf for surrogates, which have none."""
+        begins, ends = self._borders[:-1], self._borders[1:]
+        begins = np.where((begins >= SURROGATES[0]) & (begins < SURROGATES[1]), SURROGATES[1], begins)
+        sizes = 1.0 + (begins >= 0x80) + (begins >= 0x800) + (begins >= 0x10000)
+        sizes = np.where(begins < ends, sizes, np.inf)
+        found = np.full(self.count, np.inf)
+        np.minimum.at(found, self._numbers, sizes)
+        return found.tolist()

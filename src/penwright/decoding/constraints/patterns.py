@@ -1,0 +1,175 @@
+"""Python's `re` patterns as expressions; features that are not regular are refused."""
+
+import re
+import sys
+from functools import cache, lru_cache
+from typing import Any
+
+import numpy as np
+
+from penwright.decoding.constraints.expressions import N_CODE_POINTS, Expression, Expressions, Span
+from penwright.errors import PenwrightError, UsageError
+
+LONGEST = 1_000  # characters of a pattern
+_FLAGS = re.IGNORECASE | re.DOTALL | re.ASCII  # that change which characters match
+_BEGINS = ("AT_BEGINNING", "AT_BEGINNING_STRING")
+_ENDS = ("AT_END", "AT_END_STRING")
+_CATEGORIES = {"DIGIT": "d", "SPACE": "s", "WORD": "w"}
+_REFUSED = {
+    "AT": "\\b, or ^ or $ inside the pattern",
+    "ASSERT": "lookahead or lookbehind",
+    "ASSERT_NOT": "lookahead or lookbehind",
+    "GROUPREF": "backreferences",
+    "GROUPREF_EXISTS": "backreferences",
+    "ATOMIC_GROUP": "atomic groups",
+    "POSSESSIVE_REPEAT": "possessive repetition",
+}
+
+
+def parse_pattern(expressions: Expressions, pattern: str) -> Expression:
+    """Return the expression of the texts that `re.fullmatch` accepts.
+
+    Raises UsageError for a pattern that is invalid or not supported.
+    """
+    if len(pattern) > LONGEST:
+        raise UsageError(f"the pattern has {len(pattern):,} characters; at most {LONGEST:,} are allowed. Shorten it")
+    try:
+        tree = _parse(pattern)
+        return _Reader(expressions).whole(list(tree), tree.state.flags)
+    except (re.error, OverflowError) as error:
+        raise UsageError(f"the pattern '{pattern}' is not a regular expression: {error}") from None
+    except RecursionError:
+        raise UsageError("the pattern is nested too deeply: use fewer groups") from None
+
+
+@lru_cache(maxsize=64)
+def characters(pattern: str, flags: int = 0) -> tuple[Span, ...]:
+    """Return the characters that a pattern such as `[a-z]` matches, by asking `re` about every one (30 ms)."""
+    every = _every_character()
+    return tuple(match.span() for match in re.compile(f"(?:{pattern})+", flags).finditer(every))
+
+
+def _parse(pattern: str) -> Any:
+    """Parse a pattern with Python's own parser, which is private, but agrees with `re` on every pattern.
+
+    Hypothesis uses it too. Everything else of `re` that is used here is public.
+    """
+    try:
+        from re import _parser  # type: ignore[attr-defined]  # noqa: PLC0415
+    except ImportError:
+        version = ".".join(map(str, sys.version_info[:2]))
+        raise PenwrightError(
+            f"patterns cannot be read under Python {version}, whose parser differs: use Python 3.11"
+        ) from None
+    return _parser.parse(pattern)
+
+
+class _Reader:
+    """A translator of the parse tree of a pattern to an expression."""
+
+    def __init__(self, expressions: Expressions):
+        self._make = expressions
+
+    def whole(self, items: list[Any], flags: int) -> Expression:
+        """Translate a pattern or one alternative of it, without ^ and $ around it, which change nothing."""
+        items = items[1:] if items and _is_anchor(items[0], _BEGINS) else items
+        items = items[:-1] if items and _is_anchor(items[-1], _ENDS) else items
+        if len(items) == 1 and str(items[0][0]) == "BRANCH":
+            return self._make.either(*(self.whole(list(branch), flags) for branch in items[0][1][1]))
+        return self.sequence(items, flags)
+
+    def sequence(self, items: list[Any], flags: int) -> Expression:
+        """Translate items that follow one another."""
+        return self._make.then(*(self._item(name, value, flags) for name, value in items))
+
+    def _item(self, name: Any, value: Any, flags: int) -> Expression:
+        match str(name):
+            case "LITERAL" | "NOT_LITERAL" | "ANY" | "IN" as kind:
+                return self._make.one_of(_code_points(kind, value, flags & _FLAGS))
+            case "BRANCH":
+                return self._make.either(*(self.sequence(list(branch), flags) for branch in value[1]))
+            case "SUBPATTERN":
+                _, added, removed, inner = value
+                return self.sequence(list(inner), (flags | added) & ~removed)
+            case "MAX_REPEAT" | "MIN_REPEAT":
+                least, most, inner = value
+                part = self.sequence(list(inner), flags)
+                return self._make.repeat(part, least, None if str(most) == "MAXREPEAT" else int(most))
+            case other:
+                what = _REFUSED.get(other, other)
+                raise UsageError(
+                    f"a pattern cannot contain {what}, because it must tell what may come next: rewrite it without"
+                )
+
+
+def _is_anchor(item: tuple[Any, Any], places: tuple[str, ...]) -> bool:
+    return str(item[0]) == "AT" and str(item[1]) in places
+
+
+def _code_points(kind: str, value: Any, flags: int) -> tuple[Span, ...]:
+    """Return the characters that a part of a pattern matches, where it matches exactly one."""
+    match kind:
+        case "LITERAL":
+            points = {value, *_cased_matches(f"[{_escaped(value)}]", flags)} if flags & re.IGNORECASE else {value}
+            return tuple((point, point + 1) for point in sorted(points))
+        case "NOT_LITERAL":
+            return _set_code_points((("NEGATE", None), ("LITERAL", value)), flags)
+        case "ANY":
+            return characters(".", flags)
+    return _set_code_points(tuple((str(name), inner) for name, inner in value), flags)
+
+
+@lru_cache(maxsize=256)
+def _set_code_points(items: tuple[tuple[str, Any], ...], flags: int) -> tuple[Span, ...]:
+    """Return the characters of a set, without asking `re` about every one: a pattern may have hundreds of sets."""
+    mask = np.zeros(N_CODE_POINTS, dtype=np.bool_)
+    for name, value in items:
+        match name:
+            case "LITERAL":
+                mask[value] = True
+            case "RANGE":
+                mask[value[0] : value[1] + 1] = True
+            case "CATEGORY":
+                for begin, end in characters(_in_brackets(name, value), flags & ~re.IGNORECASE):
+                    mask[begin:end] = True
+    if items[0][0] == "NEGATE":
+        mask = ~mask
+    if flags & re.IGNORECASE:  # only characters with another case change
+        mask[list(map(ord, _cased_characters()))] = False
+        mask[_cased_matches(f"[{''.join(_in_brackets(*item) for item in items)}]", flags)] = True
+    edges = np.flatnonzero(np.diff(mask, prepend=False, append=False)).reshape(-1, 2)
+    return tuple((int(begin), int(end)) for begin, end in edges)
+
+
+def _in_brackets(name: str, value: Any) -> str:
+    """Return an item of a set of characters as it is written between brackets."""
+    match name:
+        case "NEGATE":
+            return "^"
+        case "LITERAL":
+            return _escaped(value)
+        case "RANGE":
+            return f"{_escaped(value[0])}-{_escaped(value[1])}"
+    *negated, category = str(value).removeprefix("CATEGORY_").split("_")
+    letter = _CATEGORIES[category]
+    return f"\\{letter.upper() if negated else letter}"
+
+
+def _escaped(code_point: int) -> str:
+    return f"\\U{code_point:08x}"
+
+
+@cache
+def _every_character() -> str:
+    return "".join(map(chr, range(N_CODE_POINTS)))
+
+
+def _cased_matches(pattern: str, flags: int) -> list[int]:
+    """Return the characters that match a set and have another case."""
+    return [ord(character) for character in re.compile(pattern, flags).findall(_cased_characters())]
+
+
+@cache
+def _cased_characters() -> str:
+    """Return every character that has another case."""
+    return "".join(c for c in _every_character() if c.lower() != c or c.upper() != c)

@@ -1,0 +1,241 @@
+"""Terms that a target must or must not contain, tracked token by token by a small automaton for each sentence."""
+
+import unicodedata
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import fsum, inf
+from typing import Literal, NamedTuple
+
+import torch
+
+from penwright.text import WITHOUT_SPACES
+from penwright.tokenizers import Tokenizer
+
+Tokens = tuple[int, ...]
+After = Literal["nothing", "opening", "anything"]  # the kind of the last token
+SLACK, SLOPE = 1, 5.0  # tokens off its place that cost a term nothing, and nats for each one more
+
+
+class Borders:
+    """Word boundaries, by the tokens of a tokenizer."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        texts = [tokenizer.token_bytes(token).decode("utf-8", "replace") for token in range(tokenizer.vocab_size)]
+        self.ends = torch.tensor([_ends_word(text) for text in texts])  # a word before such a token is complete
+        self.ends[tokenizer.end_id] = True
+        self.opens = torch.tensor([_opens_word(text) for text in texts])  # the next word comes without a space
+        self.is_end: list[bool] = self.ends.tolist()
+        self.is_opening: list[bool] = self.opens.tolist()
+
+    @cached_property
+    def goes_on(self) -> torch.Tensor:
+        """The tokens that continue the word before them, as a mask."""
+        return ~self.ends
+
+
+def _ends_word(text: str) -> bool:
+    if WITHOUT_SPACES.match(text):
+        return True
+    return bool(text) and not (text[0].isalnum() or text[0] in "-_'’\N{REPLACEMENT CHARACTER}" or _combines(text[0]))
+
+
+def _combines(character: str) -> bool:
+    return unicodedata.category(character).startswith("M")
+
+
+def _opens_word(text: str) -> bool:
+    if WITHOUT_SPACES.match(text[-1:]):
+        return True
+    return bool(text) and (text[-1] in "\"'„‚»/" or unicodedata.category(text[-1]) in ("Ps", "Pi"))
+
+
+@dataclass(frozen=True)
+class RequiredTerm:
+    """A term that must come exactly `times` times (0: never), as whole words, in any of its forms."""
+
+    forms: tuple[Tokens, ...]  # as tokenized after a space
+    bare: tuple[Tokens, ...]  # as tokenized after an opening bracket
+    first: tuple[Tokens, ...]  # as tokenized at the beginning of a text
+    times: int = 1
+    bias: float = inf  # inf: it is required. Otherwise it is optional, and each of its tokens adds this many nats
+    place: int | None = None  # how many tokens are expected before it
+    verbatim: bool = False  # it counts as soon as it is complete, and a new word must follow
+
+    @property
+    def is_hard(self) -> bool:
+        """Whether the term is required."""
+        return self.bias == inf
+
+    @cached_property
+    def shortest(self) -> int:
+        """The length of the shortest form in tokens."""
+        return min(map(len, self.forms))
+
+    def too_early(self, start: int) -> float:
+        """Return the cost in nats of beginning at `start`, if that is before the expected place."""
+        return 0.0 if self.place is None else SLOPE * max(0, self.place - SLACK - start)
+
+    def is_late(self, length: int) -> bool:
+        """Return whether the term should have begun before the target has `length` tokens."""
+        return self.place is not None and length > self.place + SLACK
+
+
+class Match(NamedTuple):
+    """The beginning of a term, matched at the end of the target."""
+
+    term: int
+    form: Tokens
+    length: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the whole form is matched."""
+        return self.length == len(self.form)
+
+
+class State(NamedTuple):
+    """How much of the terms a target contains."""
+
+    left: tuple[int, ...]  # how many times each term must still come, or may if it is soft
+    matches: tuple[Match, ...] = ()
+    after: After = "nothing"  # the kind of the last token of the target
+    closed: bool = False  # whether a verbatim term has just been completed
+
+
+class Prospects(NamedTuple):
+    """The consequences of a state for the search."""
+
+    wanted: Tokens  # tokens that continue or begin terms still to come
+    barred: list[int]  # tokens that alone form a term which must not come, or not again
+    may_end: bool  # whether all required terms have come, if the last word ends here
+    may_end_word: bool  # False if that would complete a hard term once too often
+    progress: int  # hard terms that have come or begun: hypotheses with the same number compete
+    needed: int  # the fewest tokens until all hard terms have come, without the end token
+    needed_anew: int  # the same if the term that has begun breaks off, or its last word continues
+    hard: Match | None  # the longest match of a hard term that must still come
+    soft: Match | None  # the longest match of a soft term that may still come
+    waiting: list[RequiredTerm]  # hard terms that have not begun
+
+
+@dataclass(eq=False, slots=True)
+class Stage:
+    """A state, its prospects and its known successors; an automaton has one stage for each state."""
+
+    state: State
+    prospects: Prospects
+    next: dict[int, "Stage"] = field(default_factory=dict)  # by tokens
+
+
+@dataclass
+class ConstraintAutomaton:
+    """An automaton that tracks the terms in targets of one sentence; targets begin with `prefix`, if it is given."""
+
+    terms: Sequence[RequiredTerm]
+    borders: Borders
+    prefix: Tokens = ()
+    whole_prefix: bool = False  # whether its last word is complete
+    discouraged: Sequence[Mapping[int, float]] = ()  # at each step, nats to subtract from tokens
+    _stages: dict[State, Stage] = field(default_factory=dict)
+
+    def start(self) -> Stage:
+        """Return the stage of an empty target."""
+        return self._stage_of(State(tuple(term.times for term in self.terms)))
+
+    def after(self, stage: Stage, token: int) -> Stage:
+        """Return the stage after this token. A term counts once the next token shows that its last word is complete."""
+        if token not in stage.next:
+            stage.next[token] = self._stage_of(self._next_state(stage.state, token))
+        return stage.next[token]
+
+    def _stage_of(self, state: State) -> Stage:
+        if state not in self._stages:
+            self._stages[state] = Stage(state, self._find_prospects(state))
+        return self._stages[state]
+
+    def _next_state(self, state: State, token: int) -> State:
+        kind: After = "opening" if self.borders.is_opening[token] else "anything"
+        left = self._left_after_word(state) if self.borders.is_end[token] else state.left
+        going_on = [m for m in state.matches if not m.is_whole and m.form[m.length] == token]
+        longer = [match._replace(length=match.length + 1) for match in going_on]
+        begun = [Match(term, form, 1) for term, form in self._beginnings[state.after] if form[0] == token]
+        return self._count_verbatim(State(left, tuple(longer + begun), kind))
+
+    def busy(self, state: State) -> Set[int] | None:
+        """Return the tokens that begin terms; None within a term, since every token continues or ends it."""
+        return None if state.matches else self._first_tokens[state.after]
+
+    def _count_verbatim(self, state: State) -> State:
+        """Count the verbatim term that is now complete, if there is one."""
+        done = {m.term for m in state.matches if m.is_whole and self.terms[m.term].verbatim and state.left[m.term]}
+        if not done:
+            return state
+        left = tuple(n - (number in done) for number, n in enumerate(state.left))
+        return State(left, tuple(match for match in state.matches if match.term not in done), state.after, closed=True)
+
+    @property
+    def most_bias(self) -> float:
+        """The most nats that soft terms can add."""
+        soft = [term for term in self.terms if not term.is_hard]
+        return fsum(term.bias * term.times * max(map(len, term.forms + term.first)) for term in soft)
+
+    def _find_prospects(self, state: State) -> Prospects:
+        """Return the consequences of a state for the search."""
+        settled, beginnings = self._left_after_word(state), self._beginnings[state.after]
+        whole = [match.term for match in state.matches if match.is_whole]
+        alive = [match for match in state.matches if state.left[match.term] > 0]
+        hard = [match for match in alive if self.terms[match.term].is_hard]
+        soft = [match for match in alive if not self.terms[match.term].is_hard]
+        missing = [(n, term) for n, term in zip(state.left, self.terms, strict=True) if term.is_hard]
+        over = any(self.terms[term].is_hard and not state.left[term] for term in whole)
+        going_on = [match.form[match.length] for match in alive if not match.is_whole]
+        in_a_word = going_on and len(going_on) == len(state.matches)
+        begin = [] if in_a_word else [form[0] for term, form in beginnings if settled[term] > 0]
+        saved = [self.terms[m.term].shortest - (len(m.form) - m.length) for m in hard]
+        wanted = tuple(dict.fromkeys(going_on + begin))
+        needed_anew = sum(n * term.shortest for n, term in missing)
+        over_forms = [form for term, form in beginnings if not state.left[term] and self.terms[term].is_hard]
+        return Prospects(
+            wanted=wanted,
+            barred=[form[0] for form in over_forms if len(form) == 1 and form[0] not in wanted],
+            may_end=not any(n and term.is_hard for n, term in zip(settled, self.terms, strict=True)),
+            may_end_word=not over or any(state.left[term] > 0 for term in whole),
+            progress=sum(term.times - n for n, term in missing) + bool(hard),
+            needed=needed_anew - max(saved, default=0),
+            needed_anew=needed_anew,
+            hard=max(hard, key=_length, default=None),
+            soft=max(soft, key=_length, default=None),
+            waiting=[term for n, term in missing if n and all(self.terms[m.term] is not term for m in hard)],
+        )
+
+    def _left_after_word(self, state: State) -> tuple[int, ...]:
+        """Return what is left if the last word is complete: the longest term that ends with it has come."""
+        whole = [match for match in state.matches if match.is_whole and state.left[match.term] > 0]
+        if not whole:
+            return state.left
+        term = max(whole, key=_length).term
+        return tuple(n - (number == term) for number, n in enumerate(state.left))
+
+    @cached_property
+    def _beginnings(self) -> dict[After, list[tuple[int, Tokens]]]:
+        """The terms that can begin after each kind of token: their numbers, with each of their forms."""
+        found: dict[After, list[tuple[int, Tokens]]] = {"nothing": [], "opening": [], "anything": []}
+        for number, term in enumerate(self.terms):
+            found["nothing"] += [(number, form) for form in dict.fromkeys(term.first + term.forms)]
+            found["opening"] += [(number, form) for form in dict.fromkeys(term.bare + term.forms)]
+            found["anything"] += [(number, form) for form in dict.fromkeys(term.forms)]
+        return found
+
+    @cached_property
+    def _first_tokens(self) -> dict[After, set[int]]:
+        """The first tokens of those terms."""
+        return {after: {form[0] for _, form in beginnings} for after, beginnings in self._beginnings.items()}
+
+
+def overdue(waiting: Sequence[RequiredTerm], length: int) -> float:
+    """Return the cost in nats of terms that should have begun by now."""
+    return SLOPE * sum(term.is_late(length) for term in waiting)
+
+
+def _length(match: Match) -> int:
+    return match.length

@@ -1,0 +1,250 @@
+"""Continuous batching: completions that are generated together, though they come and go at any time.
+
+After Yu et al. (2022, "Orca", section 3): the unit of scheduling is one token of each row, not a whole batch. Each
+request has its own random numbers and sees only its own past. So its text is the same as if it were alone, up to ties
+within rounding error.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, Int64
+from torch import Tensor
+
+from penwright.decoding.batches import LiveBatch, PromptBatch, evaluating, in_view
+from penwright.decoding.engine import DecodeEngine
+from penwright.decoding.generation_loop import log_probs_of, not_nan
+from penwright.decoding.requests import Request, RunningCompletion, TokenUpdate
+from penwright.decoding.sampling.filters import Logits
+from penwright.decoding.sampling.penalties import History
+from penwright.decoding.sampling.sampler import JoinedRng
+from penwright.decoding.sampling.utf8 import FREE, Situations, Utf8Rules
+from penwright.model.attention import KeysValues
+from penwright.model.decoder_only import DecoderOnly
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.tokenizer import never_generated
+
+Tokens = Int64[np.ndarray, "_"]
+WORTH = 32  # common tokens from which reusing a prefix pays off
+
+
+class Prefix(NamedTuple):
+    """Tokens from position 0 on, with their keys and values in each layer."""
+
+    tokens: Tokens
+    layers: Sequence[KeysValues]
+
+    def cut(self, n_tokens: int) -> list[KeysValues]:
+        """Return the keys and values of the first `n_tokens` tokens."""
+        return [KeysValues(*(x[:, :, :n_tokens] for x in layer)) for layer in self.layers]
+
+    @property
+    def n_bytes(self) -> int:
+        """The size of the keys and values."""
+        return sum(x.numel() * x.element_size() for layer in self.layers for x in layer)
+
+
+@dataclass
+class Prefixes:
+    """A cache of texts that were read or generated recently, up to `max_bytes`."""
+
+    max_bytes: int = 128 * 2**20
+    kept: list[Prefix] = field(default_factory=list)  # the most recent last
+
+    def keep(self, tokens: Tokens, layers: Sequence[KeysValues]) -> None:
+        """Keep a copy of this text, and drop kept texts that it begins with."""
+        if len(tokens) < WORTH or any(n_common(each.tokens, tokens) == len(tokens) for each in self.kept):
+            return
+        self.kept = [each for each in self.kept if n_common(each.tokens, tokens) < len(each.tokens)]
+        self.kept.append(Prefix(tokens, [KeysValues(*(x.clone() for x in layer)) for layer in layers]))
+        while sum(each.n_bytes for each in self.kept) > self.max_bytes:
+            del self.kept[0]
+
+
+def n_common(one: Tokens, other: Tokens) -> int:
+    """Return the length of the common prefix."""
+    n = min(len(one), len(other))
+    different = np.flatnonzero(one[:n] != other[:n])
+    return int(different[0]) if len(different) else n
+
+
+Known = Callable[[int], list[KeysValues]]  # returns the keys and values of the first N tokens of a text
+READ_TOKENS = 1024  # of prompts at a time, padding included, so that running rows do not wait long
+
+
+class ContinuousBatch:
+    """A continuous batch of completions. Only `join` may be called from other threads."""
+
+    def __init__(self, model: DecoderOnly, tokenizer: Tokenizer, stepper: DecodeEngine, max_rows: int = 64):
+        self._model, self._tokenizer, self._stepper = model, tokenizer, stepper
+        self._max_rows, self._context = max_rows, model.settings.context_length
+        self._batch = LiveBatch(model, stepper)
+        self._rows: list[RunningCompletion] = []
+        self._waiting: deque[Request] = deque()
+        self._prefixes = Prefixes()
+        self._spelling = Utf8Rules.of(tokenizer, never_generated(tokenizer))
+
+    @property
+    def n_rows(self) -> int:
+        """The number of completions that are being generated."""
+        return len(self._rows)
+
+    @property
+    def n_waiting(self) -> int:
+        """The number of requests that wait for a place."""
+        return len(self._waiting)
+
+    @property
+    def busy(self) -> bool:
+        """Whether any request is running or waiting."""
+        return bool(self._rows or self._waiting)
+
+    def join(self, request: Request) -> None:
+        """Queue a request."""
+        self._waiting.append(request)
+
+    def clear(self) -> list[Request]:
+        """Drop all requests after an error, and return them."""
+        given_up = [row.request for row in self._rows] + list(self._waiting)
+        self._batch, self._rows = LiveBatch(self._model, self._stepper), []
+        self._waiting.clear()
+        return given_up
+
+    @torch.inference_mode()
+    def step(self) -> list[tuple[Request, TokenUpdate]]:
+        """Generate a token for each row. Canceled rows leave first, and waiting requests join if they fit.
+
+        A row that is alone may get several tokens.
+        """
+        with evaluating(self._model) as device:
+            self._keep([not row.request.left for row in self._rows])
+            last = torch.tensor([row.draft.tokens[-1] for row in self._rows], dtype=torch.long, device=device)
+            if several := self._several(last):
+                return several
+            logits = [self._batch.step(last)] if self._rows else []
+            logits += self._read(self._admit())
+            news = self._write(torch.cat(logits)) if logits else []
+            self._keep([each.finish is None for _, each in news])
+        return news
+
+    def _several(self, last: Int[Tensor, " rows"]) -> list[tuple[Request, TokenUpdate]]:
+        """Generate several tokens of the only row, if no request waits and a simple rule suffices."""
+        if len(self._rows) != 1 or self._waiting or not (rule := self._rows[0].rule()):
+            return []
+        row, news = self._rows[0], list[tuple[Request, TokenUpdate]]()
+        for token, log_prob in self._batch.several(last, rule):
+            news.append((row.request, row.push(token, not_nan(log_prob), None)))
+            if news[-1][1].finish is not None:
+                self._keep([False])
+                break
+        return news
+
+    def _admit(self) -> list[Request]:
+        found: list[Request] = []
+        longest = 0
+        while self._waiting and len(self._rows) + len(found) < self._max_rows:
+            longest = max(longest, len(in_view(self._waiting[0].prompt_tokens, self._context)))
+            if found and (len(found) + 1) * longest > READ_TOKENS:
+                break
+            request = self._waiting.popleft()
+            if not request.left:
+                found.append(request)
+        return found
+
+    def _read(self, requests: Sequence[Request]) -> Iterator[Logits]:
+        """Read the prompts of new rows: each distinct prompt once, and only what follows its known prefix."""
+        if not requests:
+            return
+        groups: dict[tuple[int, int], list[Request]] = {}
+        known = self._known()
+        for request in requests:
+            tokens = np.array(in_view(request.prompt_tokens, self._context))
+            groups.setdefault(_longest_prefix(tokens, [seen for seen, _ in known]), []).append(request)
+        for (place, n_tokens), group in groups.items():
+            numbers = {tokens: n for n, tokens in enumerate(dict.fromkeys(tuple(r.prompt_tokens) for r in group))}
+            begun = known[place][1](n_tokens) if n_tokens else ()
+            read = PromptBatch(self._model, list(numbers), 0, self._stepper, begun)
+            logits = read.first()
+            if len(group) > len(numbers):
+                rows = torch.tensor([numbers[tuple(r.prompt_tokens)] for r in group], device=logits.device)
+                read.select(rows)
+                logits = logits[rows]
+            self._batch.take_in(read)
+            self._rows += [RunningCompletion(request, self._tokenizer, logits) for request in group]
+            yield logits
+
+    def _known(self) -> "list[tuple[Tokens, Known]]":
+        """Return the texts whose keys and values are available: running and recent ones."""
+        running = [(self._batch.seen(row), partial(self._batch.known, row)) for row in range(len(self._rows))]
+        return running + [(prefix.tokens, prefix.cut) for prefix in self._prefixes.kept]
+
+    def _write(self, logits: Logits) -> list[tuple[Request, TokenUpdate]]:
+        tokens, reshaped = self._choose(self._possible(logits))
+        values, chosen = log_probs_of(tokens, logits), tokens.tolist()
+        news = []
+        for place, row in enumerate(self._rows):
+            look = row.look(logits[place].float(), reshaped[place], chosen[place]) if row.request.n_likely else None
+            news.append((row.request, row.push(chosen[place], values[place], look)))
+        return news
+
+    def _possible(self, logits: Logits) -> Logits:
+        """Mask the tokens that must not come next."""
+        logits = logits.clone()
+        self._spelling.forbid(logits, self._situations())
+        if not any(row.is_bound for row in self._rows):
+            return logits
+        rows = zip(self._rows, logits.split(1), strict=True)
+        return torch.cat([row.possible(scores) if row.is_bound else scores for row, scores in rows])
+
+    def _situations(self) -> Situations:
+        """Return the UTF-8 situation of each row. Rows with a guide are free: it keeps characters whole."""
+        states = np.array([row.state for row in self._rows], dtype=np.uint8)
+        found = self._spelling.situations(states, np.array([row.n_left - 1 for row in self._rows]))
+        return np.where([row.guided is None for row in self._rows], found, FREE)
+
+    def _choose(self, possible: Logits) -> tuple[Int[Tensor, " rows"], dict[int, Float[Tensor, " vocab_size"]]]:
+        """Choose the next token of each row; also return the logits of the distributions that they were drawn from.
+
+        Rows with the same settings are sampled together.
+        """
+        tokens = torch.zeros(len(possible), dtype=torch.long, device=possible.device)
+        drawn_from: dict[int, Float[Tensor, " vocab_size"]] = {}
+        groups: dict[str, list[int]] = {}
+        for place, row in enumerate(self._rows):
+            groups.setdefault(row.request.manner.key, []).append(place)
+        for places in groups.values():
+            rows = [self._rows[place] for place in places]
+            sampling, histories = rows[0].sampling, [row.history for row in rows if row.history is not None]
+            history = History.joined(histories) if histories else None
+            reshaped = sampling.reshape(possible[places], history)
+            tokens[places] = sampling.pick(reshaped, JoinedRng([row.chances for row in rows]))
+            drawn_from.update(zip(places, reshaped, strict=True))
+        return tokens, drawn_from
+
+    def _keep(self, stays: Sequence[bool]) -> None:
+        """Drop the other rows. The last rows take their places, so that few are copied."""
+        if all(stays):
+            return
+        for row, here in enumerate(stays):
+            if not here:
+                seen = self._batch.seen(row)
+                self._prefixes.keep(seen, self._batch.known(row, len(seen)))
+        n = sum(stays)
+        movers = [row for row in range(n, len(stays)) if stays[row]]
+        order = [row if stays[row] else movers.pop() for row in range(n)]
+        self._batch.select(torch.tensor(order, dtype=torch.long))
+        self._rows = [self._rows[row] for row in order]
+
+
+def _longest_prefix(tokens: Tokens, known: Sequence[Tokens]) -> tuple[int, int]:
+    """Find the known text with the longest common prefix; return its index and the prefix length, 0 if too short.
+
+    The last token is read in any case, since its logits are needed.
+    """
+    n, place = max(((n_common(tokens[:-1], seen), place) for place, seen in enumerate(known)), default=(0, 0))
+    return (place, n) if n >= WORTH else (0, 0)

@@ -1,0 +1,125 @@
+"""Decoding steps as CUDA graphs, which launch hundreds of small kernels at once instead of one by one from Python.
+
+A graph reads and writes the memory that its tensors had at capture, so it fits one cache in one place. After a cache
+has grown or rows have left, the step is captured anew when it has come several times in a row.
+"""
+
+import warnings
+from collections.abc import Callable
+from functools import cache
+from math import nan
+from threading import get_ident
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from penwright.decoding.export_inputs import Inputs
+from penwright.decoding.exported import DecodeStep
+from penwright.errors import PenwrightWarning
+
+DEVICES = ("cuda",)
+STEPS_BEFORE = 2  # of one kind that run before it is captured: capture takes longer than a step
+MOST_GRAPHS = 4  # graphs kept at a time
+
+Replay = Callable[[], None]
+ChangingInputs = tuple[Tensor, Tensor, Tensor | None]  # tokens, lengths and origins
+Key = tuple[object, ...]
+
+
+def record_cuda_graph(step: Callable[[], Tensor], device: torch.device) -> tuple[Replay, Tensor]:
+    """Capture `step` in a CUDA graph without running it; return its replay function and its logits tensor."""
+    graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
+    try:
+        # the stream is on `device`, which need not be the current device; other threads may use the GPU meanwhile
+        with torch.cuda.graph(graph, stream=_stream(device, get_ident()), capture_error_mode="thread_local"):
+            logits = step()
+    finally:
+        torch.cuda.set_stream(before)  # also if capture fails
+    return graph.replay, logits
+
+
+@cache
+def _stream(device: torch.device, thread: int) -> "torch.cuda.Stream":
+    """Return the capture stream of a thread. Streams are not shared, since matrix products keep a workspace on each."""
+    return torch.cuda.Stream(device)
+
+
+class _Graph(NamedTuple):
+    """A captured step."""
+
+    moving: ChangingInputs  # the tensors from which it reads the inputs that change
+    replay: Replay
+    logits: Tensor  # the tensor that it writes
+
+
+class StepGraphs:
+    """A decoding step that replays a graph for each kind of step it has seen often enough."""
+
+    def __init__(self, step: DecodeStep):
+        self._step = step
+        self._graphs: dict[Key, _Graph] = {}  # least recently used first
+        self._last: Key = ()
+        self._n_in_a_row = 0  # how often the last kind of step came in a row
+        self._works = True
+
+    def __call__(self, inputs: Inputs) -> Tensor:
+        """Take the step, which updates the cache, and return its logits."""
+        key = _key(self._step, inputs)
+        graph = self._graphs.pop(key, None)
+        if graph is None:
+            self._n_in_a_row = self._n_in_a_row + 1 if key == self._last else 1
+            self._last = key
+            if self._n_in_a_row <= STEPS_BEFORE or not self._works:
+                logits: Tensor = self._step(*inputs)
+                return logits
+            return self._capture(key, inputs)
+        self._graphs[key] = graph
+        for here, new in zip(graph.moving, _changing_inputs(inputs), strict=True):
+            if here is not None and new is not None:
+                here.copy_(new)
+        graph.replay()
+        return graph.logits.clone()
+
+    def _capture(self, key: Key, inputs: Inputs) -> Tensor:
+        """Take the step without a graph, and keep a graph of it if its replay gives the same logits.
+
+        A step can be taken twice: it only writes the same keys and values again.
+        """
+        logits: Tensor = self._step(*inputs)
+        tokens, lengths, kept, origins, source, padding = inputs
+        moving = tokens.clone(), lengths.clone(), None if origins is None else origins.clone()
+        own: Inputs = (moving[0], moving[1], kept, moving[2], source, padding)
+        try:
+            graph = _Graph(moving, *record_cuda_graph(lambda: self._step(*own), tokens.device))
+            graph.logits.fill_(nan)  # reveals an empty graph
+            graph.replay()
+            self._works = torch.allclose(graph.logits, logits, rtol=1e-3, atol=1e-3, equal_nan=True)
+        except RuntimeError:  # any error that torch raises
+            self._works = False
+        if self._works:
+            self._graphs[key] = graph
+            for oldest in list(self._graphs)[:-MOST_GRAPHS]:
+                del self._graphs[oldest]
+        else:
+            self._graphs.clear()
+            warnings.warn(
+                "CUDA graphs do not work here, so decoding is slower: kernels are launched one by one",
+                PenwrightWarning,
+                stacklevel=2,
+            )
+        return logits
+
+
+def _changing_inputs(inputs: Inputs) -> ChangingInputs:
+    """Return the inputs that change at each step."""
+    tokens, lengths, _, origins, _, _ = inputs
+    return tokens, lengths, origins
+
+
+def _key(step: DecodeStep, inputs: Inputs) -> Key:
+    """Return the addresses and shapes of the inputs that stay, and the shapes of the others."""
+    _, _, kept, _, source, padding = inputs
+    staying = [next(step.parameters()), *kept, *source, *([] if padding is None else [padding])]
+    places = ((x.data_ptr(), x.shape, x.stride()) for x in staying)
+    return (*places, *(None if x is None else x.shape for x in _changing_inputs(inputs)))

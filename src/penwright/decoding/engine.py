@@ -1,0 +1,290 @@
+"""The decoding engine: it reads prompts or sources, then takes a step per token, compiled ahead of time or not."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from math import inf
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from penwright.decoding import cuda_graphs
+from penwright.decoding.ahead_of_time import Compiled, Input, ModelPart, compile_ahead, forget, is_kept, load
+from penwright.decoding.export_inputs import MOST_TARGETS, Inputs, Part, example_of, n_several
+from penwright.decoding.exported import (
+    DecodeStep,
+    EncodeStep,
+    MultiBeamStep,
+    MultiTokenStep,
+    PromptStep,
+    TopKStep,
+    as_layers,
+)
+from penwright.decoding.sampling.beam_rules import BeamRule, BeamStep
+from penwright.decoding.sampling.next_token import GeneratedToken, TokenRule
+from penwright.decoding.sampling.topk import COMPILES, MAX_K, MaskedTopK, likeliest
+from penwright.decoding.sampling.utf8 import Situations, Utf8Rules
+from penwright.errors import PenwrightError, Say, say_nothing
+from penwright.model.block import Encoded
+from penwright.model.cache import Cache
+from penwright.model.decoder_only import DecoderOnly
+from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.native import toolchain
+
+READ_TOGETHER = 2  # sources at least: export would treat one as a special case
+MAX_PARAMETERS_SEVERAL = 30_000_000  # parameters: in larger models, the overhead of Python is negligible
+NEAR = 0.05  # tolerated error of logits, relative to their norm: rounding to int8 in another order
+NEAR_NATS = 0.5  # tolerated error of log-probabilities, which does not average out; real faults are larger
+WORTH_THREADS: dict[Part, float] = {  # parameters: in smaller steps threads wait for each other after every product
+    "one": 5_000_000,
+    "many": 2_000_000,
+    "several": 5_000_000,
+    "beams": 2_000_000,
+    "prompt": 5_000_000,
+    "sources": 2_000_000,
+    "best": inf,
+}
+
+KINDS: dict[Part, type[ModelPart]] = {  # parts that are not a DecodeStep
+    "several": MultiTokenStep,
+    "beams": MultiBeamStep,
+    "prompt": PromptStep,
+    "sources": EncodeStep,
+    "best": TopKStep,
+}
+
+
+class DecodeEngine:
+    """The decoding steps of a model, which run compiled if compiled steps for its shape are available."""
+
+    def __init__(self, model: DecoderOnly | EncoderDecoder):
+        self._model, self._step = model, DecodeStep(model)
+        self._graphs = cuda_graphs.StepGraphs(self._step)
+        self._loaded: dict[Part, Compiled | None] = {}
+        self.watch: Callable[[], None] = _do_nothing  # called before each step; may raise to end the work
+
+    @contextmanager
+    def watched(self, watch: Callable[[], None]) -> Iterator[None]:
+        """Call `watch` before each step inside the context."""
+        self.watch = watch
+        try:
+            yield
+        finally:
+            self.watch = _do_nothing
+
+    @property
+    def n_threads(self) -> int:
+        """The number of threads with which a step of several rows is fastest."""
+        return _threads(self._step, "many")
+
+    def load(self) -> None:
+        """Load everything compiled now rather than on first use."""
+        for part in _parts(self._model):
+            self._compiled(part, next(self._model.parameters()).device)
+
+    def __call__(
+        self, tokens: Int[Tensor, " rows"], cache: Cache, encoded: Encoded | None = None
+    ) -> Float[Tensor, "rows vocab_size"]:
+        """Append these tokens to the cache; return the logits of the next ones."""
+        self.watch()
+        cache.make_room(1)
+        compiled = self._compiled("one" if len(tokens) == 1 else "many", tokens.device)
+        origins = cache.origins
+        if compiled and encoded and len(tokens) > 1 and origins is None:
+            origins = cache.own_rows(cache.room)  # the compiled step always takes the origins of beams
+        inputs = _step_inputs(tokens, cache, encoded, origins)
+        if compiled:
+            logits: Tensor = compiled(*inputs)[0]
+        else:
+            logits = self._graphs(inputs) if tokens.device.type in cuda_graphs.DEVICES else self._step(*inputs)
+        cache.advance(1)
+        return logits
+
+    def several(
+        self, token: Int[Tensor, "1"], cache: Cache, encoded: Encoded | None, rule: TokenRule
+    ) -> tuple[GeneratedToken, ...]:
+        """Generate several tokens after this one of the only row.
+
+        This token and all new ones but the last are appended to the cache. Returns no tokens if there is no compiled
+        step for that, or the cache has no room.
+        """
+        compiled = self._compiled("several", token.device)
+        n_tokens = n_several(self._model)
+        if compiled is None or cache.longest + n_tokens > cache.capacity:
+            return ()
+        self.watch()
+        cache.make_room(n_tokens)
+        *row, _, source, padding = _step_inputs(token, cache, encoded, None)
+        log_probs, tokens = compiled(*row, source, padding, rule.tensors(n_tokens))
+        cache.advance(n_tokens)
+        return tuple(map(GeneratedToken, tokens.tolist(), log_probs.tolist()))
+
+    def beams(
+        self, tokens: Int[Tensor, " beams"], cache: Cache, encoded: Encoded, rule: BeamRule
+    ) -> tuple[BeamStep, ...]:
+        """Take several steps of beam search after these tokens of the only source.
+
+        These tokens are appended to the cache, and so are the tokens of all steps but the last. Returns no steps if
+        there is no compiled step for that, or the cache has no room.
+        """
+        compiled, n_beams = self._compiled("beams", tokens.device), len(tokens)
+        n_steps = n_several(self._model)
+        if compiled is None or n_beams > MAX_K or cache.longest + n_steps > cache.capacity:
+            return ()
+        self.watch()
+        cache.make_room(n_steps)
+        origins = cache.own_rows(cache.room) if cache.origins is None else cache.origins
+        inputs = _step_inputs(tokens, cache, encoded, origins)
+        *found, origins = compiled(*inputs, rule.tensors(n_steps))
+        cache.origins = origins.view(n_beams, -1)
+        cache.advance(n_steps)
+        return tuple(BeamStep(*each) for each in zip(*(column.numpy() for column in found), strict=True))
+
+    def reads_quickly(self, device: torch.device) -> bool:
+        """Return whether go_on() reads tokens faster than the model does."""
+        return self._compiled("prompt", device) is not None
+
+    def go_on(self, tokens: Int[Tensor, " targets"], cache: Cache) -> Float[Tensor, "1 vocab_size"]:
+        """Append any number of tokens to the only row; return the logits after the last one."""
+        *_, last = (self._read_chunk(part, cache) for part in tokens.split(MOST_TARGETS))
+        return last
+
+    def _read_chunk(self, tokens: Int[Tensor, " targets"], cache: Cache) -> Float[Tensor, "1 vocab_size"]:
+        if len(tokens) == 1:  # compiled for two or more
+            return self(tokens, cache)
+        self.watch()
+        cache.make_room(len(tokens))
+        inputs = (tokens.contiguous(), cache.lengths, [tensor for layer in cache.layers for tensor in layer.kept])
+        compiled = self._compiled("prompt", tokens.device)
+        logits: Tensor = compiled(*inputs)[0] if compiled else PromptStep(self._model)(*inputs)
+        cache.advance(len(tokens))
+        return logits
+
+    def read(self, sources: Int[Tensor, "sources length"], padding: Bool[Tensor, "sources length"]) -> Encoded:
+        """Encode sources, for the steps of a translator."""
+        compiled, n = self._compiled("sources", sources.device), len(sources)
+        if compiled:
+            copies = 2 if n == 1 else 1  # compiled for two sources or more
+            found = [x[:n] for x in compiled(sources.repeat(copies, 1), padding.repeat(copies, 1))]
+        else:
+            found = EncodeStep(self._model)(sources, padding)
+        return Encoded(as_layers(found), padding)
+
+    def likeliest(
+        self, logits: Float[Tensor, "rows vocab_size"], spelling: Utf8Rules, situations: Situations, n: int
+    ) -> MaskedTopK:
+        """Return the n likeliest allowed tokens of each row. This may overwrite the logits."""
+        compiled = self._compiled("best", logits.device) if n <= MAX_K else None
+        if compiled is None:
+            return likeliest(logits, spelling, situations, n)
+        values, places, normalisers = compiled(logits.contiguous(), spelling.bits, torch.from_numpy(situations))
+        return MaskedTopK(values[:, :n], places[:, :n], normalisers)
+
+    def normalisers(self, logits: Float[Tensor, "rows vocab_size"]) -> Float[Tensor, " rows"]:
+        """Return what to subtract from these logits to get log-probabilities. The logits do not change."""
+        if self._compiled("best", logits.device) is None:
+            return logits.logsumexp(-1)
+        free = Utf8Rules.free(logits.shape[1])
+        return self.likeliest(logits, free, np.zeros(len(logits), np.int64), 1).normalisers
+
+    def _compiled(self, part: Part, device: torch.device) -> Compiled | None:
+        if part not in self._loaded:
+            part_module = _module(self._model, part)
+            self._loaded[part] = load(part_module, part, _threads(part_module, part)) if device.type == "cpu" else None
+        return self._loaded[part]
+
+
+def _step_inputs(
+    tokens: Int[Tensor, " rows"], cache: Cache, encoded: Encoded | None, origins: Int[Tensor, "rows room"] | None
+) -> Inputs:
+    """Return the inputs of a step."""
+    kept, tokens = [tensor for layer in cache.layers for tensor in layer.kept], tokens.contiguous()
+    if encoded is None:
+        return (tokens, cache.lengths, kept, None, [], None)
+    n_sources = encoded.padding.shape[0]
+    rows = (tokens.view(n_sources, -1), cache.lengths.view(n_sources, -1))
+    origins = None if origins is None else origins.view(n_sources, -1, origins.shape[1])
+    return (*rows, kept, origins, [x for layer in encoded.layers for x in layer], encoded.padding)
+
+
+def _do_nothing() -> None:
+    pass
+
+
+def compile_steps(model: DecoderOnly | EncoderDecoder, say: Say = say_nothing) -> None:
+    """Compile the decoding steps for models of this shape and precision, unless that has been done.
+
+    This takes up to a minute for each part, once per machine. Later processes use the result with any weights.
+    Raises PenwrightError if the compiled code does not compute what the model does.
+    """
+    toolchain.require_compiler()
+    for number, part in enumerate(_parts(model), 1):
+        part_module = _module(model, part)
+        n_threads = _threads(part_module, part)
+        if not is_kept(part_module, part, n_threads):
+            say(f"compiling part {number} of {len(_parts(model))} ({part}): about a minute, once per machine")
+            graph = exported(model, part)
+            compile_ahead(part_module, part, n_threads, graph)
+            _check(part_module, part, n_threads, graph.module())
+
+
+def _check(part_module: ModelPart, part: Part, n_threads: int, graph: nn.Module) -> None:
+    """Check that the compiled part computes what its graph does; otherwise delete it and raise PenwrightError."""
+    compiled, inputs = load(part_module, part, n_threads), example_of(part_module.model, part).drawn()
+    if compiled is None or not _is_close(
+        compiled, graph, inputs, steps=isinstance(part_module, MultiTokenStep | MultiBeamStep)
+    ):
+        forget(part_module, part, n_threads)
+        raise PenwrightError(
+            "the code that torch compiled does not compute what the model does, and was deleted: use the model without "
+            "compiled steps, or try another --precision"
+        )
+
+
+def _is_close(compiled: Compiled, graph: nn.Module, inputs: Sequence[Input], *, steps: bool) -> bool:
+    with torch.no_grad():
+        found, plain = compiled(*deepcopy(inputs)), graph(*inputs)  # steps write to their inputs
+    if steps:
+        log_probs, tokens, plain_log_probs, plain_tokens = (x.flatten() for x in (*found[:2], *plain[:2]))
+        n = 1 + int((tokens == plain_tokens).cumprod(0).sum())  # later tokens differ anyway
+        return bool(((log_probs - plain_log_probs).abs()[:n] <= NEAR_NATS).all())
+    plain = plain if isinstance(plain, Tensor) else plain[0]
+    return bool((found[0] - plain).float().norm() <= NEAR * plain.float().norm())
+
+
+def are_steps_kept(model: nn.Module) -> bool:
+    """Return whether all steps are compiled for this code, version of torch and number of threads."""
+    if not isinstance(model, DecoderOnly | EncoderDecoder):
+        return False
+    return all(is_kept(_module(model, part), part, _threads(_module(model, part), part)) for part in _parts(model))
+
+
+def _parts(model: DecoderOnly | EncoderDecoder) -> tuple[Part, ...]:
+    others: tuple[Part, ...] = ("prompt",) if isinstance(model, DecoderOnly) else ("sources",)
+    parts: tuple[Part, ...] = ("one", "many", *others)
+    if not COMPILES:
+        return parts
+    if _n_parameters(model) >= MAX_PARAMETERS_SEVERAL:
+        return (*parts, "best")
+    return (*parts, "best", "several") if isinstance(model, DecoderOnly) else (*parts, "best", "several", "beams")
+
+
+def _module(model: DecoderOnly | EncoderDecoder, part: Part) -> ModelPart:
+    return KINDS.get(part, DecodeStep)(model)
+
+
+def _threads(part_module: ModelPart, part: Part) -> int:
+    return torch.get_num_threads() if _n_parameters(part_module.model) >= WORTH_THREADS[part] else 1
+
+
+def _n_parameters(model: DecoderOnly | EncoderDecoder) -> int:
+    return sum(x.numel() for x in model.decoder.state_dict().values())
+
+
+def exported(model: DecoderOnly | EncoderDecoder, part: Part) -> torch.export.ExportedProgram:
+    """Export the part as a graph."""
+    example = example_of(model, part)
+    with torch.no_grad():
+        return torch.export.export(_module(model, part), example.inputs, dynamic_shapes=example.shapes, strict=False)

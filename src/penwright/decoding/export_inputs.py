@@ -1,0 +1,151 @@
+"""Example inputs from which the parts of decoding are exported, and the dimensions that may vary between calls."""
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penwright.decoding.ahead_of_time import Input
+from penwright.decoding.sampling.beam_rules import BeamRule
+from penwright.decoding.sampling.utf8 import Utf8Rules
+from penwright.model.cache import ROOM
+from penwright.model.decoder_only import DecoderOnly
+from penwright.model.embedding import Embedding
+from penwright.model.encoder_decoder import EncoderDecoder
+
+# "one": a step of one row. "many": a step of many rows. "several": several steps of one row. "beams": several steps of
+# the beams of one source. "prompt": the prompt of one row. "sources": the encoder. "best": the likeliest tokens.
+Part = Literal["one", "many", "several", "beams", "prompt", "sources", "best"]
+Inputs = tuple[Tensor, Tensor, list[Tensor], Tensor | None, list[Tensor], Tensor | None]  # of DecodeStep.forward
+N_SOURCES, N_BEAMS, N_TOKENS = 3, 2, 8
+MOST_TARGETS = 64  # prompt tokens that are read at once
+
+
+class Example(NamedTuple):
+    """Inputs for export, and the dimensions of each that may have other lengths."""
+
+    inputs: tuple[Input, ...]  # no tensor twice: export would always take the two for one
+    shapes: tuple[object, ...]
+
+    def drawn(self) -> tuple[Input, ...]:
+        """Fill the inputs with random numbers, where any number is valid; return the inputs."""
+        generator = torch.Generator().manual_seed(0)
+        for each in self.inputs:
+            for tensor in [each] if isinstance(each, Tensor) else each or []:
+                if tensor.is_floating_point() and tensor.dim() > 1:  # leaves out temperatures and random numbers
+                    tensor.normal_(generator=generator)
+        return self.inputs
+
+
+def n_several(model: DecoderOnly | EncoderDecoder) -> int:
+    """Return how many tokens of a single row to generate in one call: few for sentences, which end soon."""
+    return 8 if isinstance(model, DecoderOnly) else 4
+
+
+def example_of(model: DecoderOnly | EncoderDecoder, part: Part) -> Example:
+    """Return example inputs of a part. Numbers of rows (except one), cached tokens and source tokens may vary."""
+    if part == "sources":
+        return _sources_example(model)
+    if part == "best":
+        return _best_example(model)
+    if part == "prompt":
+        return _prompt_example(model)
+    if part == "beams":
+        return _beams_example(model)
+    many = part == "many"
+    if isinstance(model, DecoderOnly):
+        step = _generation_example(model, many=many)
+    else:
+        step = _translation_example(model, *((N_SOURCES, N_BEAMS) if many else (1, 1)))
+    return _several_example(model, step) if part == "several" else step
+
+
+def _dimension(name: str, longest: int = 2**20) -> object:
+    return torch.export.Dim(name, min=2, max=longest)
+
+
+def _sources_example(model: DecoderOnly | EncoderDecoder) -> Example:
+    tokens = torch.ones(N_SOURCES, N_TOKENS, dtype=torch.long)
+    shape = {0: _dimension("sources"), 1: _dimension("length", model.settings.context_length)}
+    return Example((tokens, tokens > 0), (shape, shape))
+
+
+def _best_example(model: DecoderOnly | EncoderDecoder) -> Example:
+    vocab_size = _embedding(model).tokens.num_embeddings
+    inputs = (torch.zeros(N_SOURCES, vocab_size), Utf8Rules.free(vocab_size).bits, torch.zeros(N_SOURCES).long())
+    rows = {0: _dimension("rows")}
+    return Example(inputs, (rows, None, rows))
+
+
+def _generation_example(model: DecoderOnly, *, many: bool) -> Example:
+    rows = {0: _dimension("rows")} if many else {}
+    tokens = torch.zeros(N_SOURCES if many else 1, dtype=torch.long)
+    kept = _cache_tensors(model, len(tokens))
+    kept_shape = {**rows, 2: _dimension("room", model.settings.context_length)}
+    inputs: Inputs = (tokens, tokens.clone(), kept, None, [], None)
+    return Example(inputs, (rows, rows, [kept_shape] * len(kept), None, [], None))
+
+
+def _several_example(model: DecoderOnly | EncoderDecoder, step: Example) -> Example:
+    spelling, one = Utf8Rules.free(_embedding(model).tokens.num_embeddings), torch.zeros(1, dtype=torch.long)
+    chances = torch.zeros(n_several(model), dtype=torch.double)
+    rule = [spelling.bits, spelling.states_after, one, one.clone(), torch.zeros(1), chances]
+    (tokens, lengths, kept, _, *others), (*shapes, _, source, padding) = step.inputs, step.shapes
+    return Example((tokens, lengths, kept, *others, rule), (*shapes, source, padding, [None] * len(rule)))
+
+
+def _beams_example(model: DecoderOnly | EncoderDecoder) -> Example:
+    assert isinstance(model, EncoderDecoder)
+    step, spelling = _translation_example(model, 1, N_BEAMS), Utf8Rules.free(_embedding(model).tokens.num_embeddings)
+    rule = BeamRule(spelling, np.zeros(N_BEAMS, np.uint8), 0, np.zeros(N_BEAMS), 0).tensors(n_several(model))
+    beams = {0: _beams_dimension()}
+    return Example((*step.inputs, rule), (*step.shapes, [None, None, beams, None, beams, None]))
+
+
+def _prompt_example(model: DecoderOnly | EncoderDecoder) -> Example:
+    tokens, kept = torch.zeros(N_SOURCES, dtype=torch.long), _cache_tensors(model, 1)
+    room = {2: _dimension("room", model.settings.context_length)}
+    inputs = (tokens, torch.zeros(1, dtype=torch.long), kept)
+    return Example(inputs, ({0: _dimension("targets", MOST_TARGETS)}, None, [room] * len(kept)))
+
+
+def _translation_example(model: EncoderDecoder, n_sources: int, n_beams: int) -> Example:
+    many = n_beams > 1
+    tokens = torch.zeros(n_sources, n_beams, dtype=torch.long)
+    kept = _cache_tensors(model, tokens.numel() + many)  # the cache may have more rows than are still searched
+    source = _keys_values(_embedding(model).tokens.weight, model, n_sources, N_TOKENS)
+    padding = torch.ones(n_sources, N_TOKENS, dtype=torch.bool)
+    length, room = {2: _dimension("length")}, {2: _dimension("room", model.settings.context_length)}
+    sources = {0: _dimension("sources")} if n_sources > 1 else {}
+    rows = {**sources, 1: _beams_dimension()} if many else {}
+    kept_shapes = [{0: _dimension("kept_rows"), **room} if many else room] * len(kept)
+    origins = torch.zeros(n_sources, n_beams, kept[0].shape[2], dtype=torch.long) if many else None
+    return Example(
+        (tokens, tokens.clone(), kept, origins, source, padding),
+        (
+            rows,
+            rows,
+            kept_shapes,
+            {**rows, **room} if many else None,
+            [{**sources, **length}] * len(source),
+            {**sources, 1: length[2]},
+        ),
+    )
+
+
+def _beams_dimension() -> object:
+    return _dimension("beams")
+
+
+def _cache_tensors(model: DecoderOnly | EncoderDecoder, n_rows: int) -> list[Tensor]:
+    return _keys_values(model.decoder.kept_like, model, n_rows, min(ROOM, model.settings.context_length))
+
+
+def _keys_values(like: Tensor, model: DecoderOnly | EncoderDecoder, n: int, length: int) -> list[Tensor]:
+    shape = (n, model.settings.n_kv_heads, length, model.settings.d_head)
+    return [like.new_zeros(shape) for _ in range(2 * len(model.decoder.blocks))]
+
+
+def _embedding(model: DecoderOnly | EncoderDecoder) -> Embedding:
+    return model.embedding if isinstance(model, DecoderOnly) else model.target_embedding

@@ -1,0 +1,131 @@
+"""A completion in a continuous batch: its request, its state, and the report on each new token."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from penwright.decoding.completion_draft import CompletionDraft, DecodingPlan
+from penwright.decoding.constraints.constraints import ConstrainedRows
+from penwright.decoding.generation_loop import Finish, possible
+from penwright.decoding.sampling.filters import Logits
+from penwright.decoding.sampling.next_token import TokenRule
+from penwright.decoding.sampling.penalties import History
+from penwright.decoding.sampling.sampler import RowRng
+from penwright.tokenizers import Tokenizer
+
+
+class TokenCandidate(NamedTuple):
+    """A candidate for the next token."""
+
+    token: int
+    log_prob: float  # in nats, under the model itself
+    chance: float  # probability of being drawn under the settings, without XTC (which is random)
+
+
+class CandidateReport(NamedTuple):
+    """The candidates among which a token was chosen."""
+
+    rank: int  # of the chosen token, under the model itself; 1 is the likeliest
+    entropy: float  # of the model's distribution, in nats
+    likely: tuple[TokenCandidate, ...]  # likeliest first
+
+
+class TokenUpdate(NamedTuple):
+    """A new token of a completion, and the text that it adds."""
+
+    token: int
+    log_prob: float  # in nats, under the model itself
+    text: str  # that can be shown now: whole characters, no part of a stop string
+    finish: Finish | None = None  # why the completion ends with this token
+    look: CandidateReport | None = None
+
+
+@dataclass(eq=False)
+class Request:
+    """A requested completion, which can be canceled at any time."""
+
+    prompt: str
+    prompt_tokens: Sequence[int]  # with the start token
+    manner: DecodingPlan
+    number: int = 0  # among the completions of this prompt with this seed; each number gives another text
+    n_likely: int = 0  # candidates to report for each token; 0: no report
+    left: bool = False  # set to cancel the request; any thread may set it
+
+
+class RunningCompletion:
+    """A completion that is being generated."""
+
+    def __init__(self, request: Request, tokenizer: Tokenizer, logits: Logits):
+        """Start the completion; `logits` gives the shape and the device."""
+        manner, settings = request.manner, request.manner.sampling.settings
+        prompt = list(request.prompt_tokens)
+        self.request, self.sampling, self._end_id = request, manner.sampling, tokenizer.end_id
+        self.draft = CompletionDraft.begin(tokenizer, request.prompt, prompt, request.number, settings.stop)
+        self.chances = RowRng(settings.seed, [request.number])
+        self.history = History([prompt], logits[:1]) if manner.sampling.uses_history else None
+        self.guided = ConstrainedRows(manner.guide, [request.prompt]) if manner.guide else None
+        self._spelling, self.state = manner.spelling, np.uint8(0)
+        self.n_left = manner.n_new
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether more than UTF-8 validity limits the next token."""
+        return self.guided is not None or not self._may_end
+
+    def rule(self) -> TokenRule | None:
+        """Return the rule by which one call may generate several tokens; None if each must be chosen on its own."""
+        if self.is_bound or self.request.n_likely or not self.sampling.is_simple:
+            return None
+        temperature = self.sampling.settings.temperature
+        return TokenRule(self._spelling, int(self.state), self.n_left - 1, temperature, self.chances)
+
+    @property
+    def _may_end(self) -> bool:
+        return len(self.draft.tokens) >= self.sampling.settings.min_new_tokens
+
+    def possible(self, logits: Float[Tensor, "1 vocab_size"]) -> Float[Tensor, "1 vocab_size"]:
+        """Return the logits with forbidden next tokens masked."""
+        return possible(logits, self.guided, self.n_left - 1, None if self._may_end else self._end_id)
+
+    def push(self, token: int, log_prob: float, look: CandidateReport | None) -> TokenUpdate:
+        """Append a token; return what is new in the completion."""
+        draft, n_shown = self.draft, len(self.draft.pieces)
+        draft.tokens.append(token)
+        self.n_left -= 1
+        finish: Finish | None = "length" if self.n_left == 0 else None
+        if token == self._end_id:
+            finish = "end"
+        elif draft.push(token):
+            finish = "stop"
+        if finish is not None:
+            draft.close(finish)
+        else:
+            self._advance(token)
+        return TokenUpdate(token, log_prob, "".join(draft.pieces[n_shown:]), finish, look)
+
+    def look(
+        self, logits: Float[Tensor, " vocab_size"], reshaped: Float[Tensor, " vocab_size"], token: int
+    ) -> CandidateReport:
+        """Describe the candidates among which this token was chosen."""
+        log_probs = logits.log_softmax(-1)
+        best = log_probs.topk(min(self.request.n_likely, len(log_probs)))
+        if self.sampling.greedy:
+            chances = torch.zeros_like(reshaped).index_fill(0, reshaped.argmax(), 1.0)
+        else:
+            chances = reshaped.softmax(-1)
+        likely = zip(best.indices.tolist(), best.values.tolist(), chances[best.indices].tolist(), strict=True)
+        entropy = torch.special.entr(log_probs.exp()).sum()
+        return CandidateReport(
+            int((log_probs > log_probs[token]).sum()) + 1, float(entropy), tuple(TokenCandidate(*x) for x in likely)
+        )
+
+    def _advance(self, token: int) -> None:
+        self.state = self._spelling.after[self.state, token]
+        for part in (self.history, self.guided):
+            if part is not None:
+                part.push(torch.tensor([token]))

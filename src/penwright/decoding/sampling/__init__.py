@@ -1,0 +1,1 @@
+"""Sampling of the next token: penalties, filters and the draw."""

@@ -1,0 +1,100 @@
+"""Top-k of many scores, faster on a CPU than torch's own."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int, Int64
+from torch import Tensor
+
+from penwright.decoding.sampling.filters import NEG_INF
+from penwright.decoding.sampling.utf8 import Situations, Utf8Rules
+from penwright.native.toolchain import SOURCES
+
+MAX_K = 8  # the k of the compiled operator
+SOURCE = SOURCES / "likeliest.cpp"
+COMPILES = torch.cpu._is_avx512_supported()  # without AVX-512 the compiled operator does not pay off
+BLOCK = 64  # scores in a block
+WORTH_IT = 30_000  # scores: with fewer there is nothing to save
+
+
+class TopK(NamedTuple):
+    """The largest values of each row, in order, and their places."""
+
+    values: Float[Tensor, "rows n"]
+    places: Int[Tensor, "rows n"]
+
+
+def largest(scores: Float[Tensor, "rows columns"], n: int) -> TopK:
+    """Return the n largest scores of each row.
+
+    They are in the n blocks with the largest maxima, or after the last block. torch's topk compares number by number,
+    but a maximum takes whole vectors. On a CPU this takes less than half the time (benchmarks/LOG.md).
+    """
+    n_blocks = scores.shape[1] // BLOCK
+    if scores.device.type != "cpu" or scores.numel() < WORTH_IT or n_blocks < 2 * n:
+        return TopK(*scores.topk(n))
+    blocks = scores[:, : n_blocks * BLOCK].unflatten(1, (n_blocks, BLOCK))
+    chosen = blocks.amax(-1).topk(n).indices
+    columns = torch.arange(BLOCK, device=scores.device)
+    places = torch.cat([(chosen[:, :, None] * BLOCK + columns).flatten(1), _after_blocks(scores, n_blocks)], dim=1)
+    best = scores.gather(1, places).topk(n)
+    return TopK(best.values, places.gather(1, best.indices))
+
+
+def _after_blocks(scores: Float[Tensor, "rows columns"], n_blocks: int) -> Int[Tensor, "rows rest"]:
+    """Return the places after the last whole block."""
+    return torch.arange(n_blocks * BLOCK, scores.shape[1], device=scores.device).expand(len(scores), -1)
+
+
+class MaskedTopK(NamedTuple):
+    """The likeliest allowed tokens of each row, in order, and what turns their logits into log-probabilities."""
+
+    values: Float[Tensor, "rows n"]
+    places: Int[Tensor, "rows n"]
+    normalisers: Float[Tensor, " rows"]  # to subtract: the logsumexp of all logits
+
+
+Choose = Callable[[Tensor, Utf8Rules, Situations, int], MaskedTopK]  # a function like likeliest()
+
+
+def likeliest(
+    logits: Float[Tensor, "rows vocab_size"], spelling: Utf8Rules, situations: Int64[np.ndarray, " rows"], n: int
+) -> MaskedTopK:
+    """Return the n likeliest allowed tokens. Masks the other logits in place; the normalisers are over all tokens."""
+    normalisers = logits.logsumexp(-1)
+    spelling.forbid(logits, situations)
+    return MaskedTopK(*largest(logits, n), normalisers)
+
+
+class TokenSelector(NamedTuple):
+    """The means by which a search finds the next tokens."""
+
+    spelling: Utf8Rules  # which tokens may come next
+    choose: Choose = likeliest
+
+
+def may_come(
+    allowed: Int64[Tensor, "all_situations words"], situations: Int64[Tensor, " rows"], vocab_size: int
+) -> Bool[Tensor, "rows vocab_size"]:
+    """Unpack the bits of Utf8Rules, for the situation of each row, to Booleans."""
+    bits = np.unpackbits(allowed.numpy().view(np.uint8), axis=1, count=vocab_size, bitorder="little")
+    return torch.from_numpy(bits).bool()[situations]
+
+
+@torch.library.custom_op("penwright::likeliest", mutates_args=())
+def _likeliest(
+    logits: torch.Tensor, allowed: torch.Tensor, situations: torch.Tensor, n_best: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Find the best tokens as likeliest.cpp does; `allowed` are the bits of Utf8Rules."""
+    best = largest(logits.masked_fill(~may_come(allowed, situations, logits.shape[1]), NEG_INF), n_best)
+    return best.values, best.places, logits.logsumexp(-1)
+
+
+@_likeliest.register_fake
+def _(
+    logits: torch.Tensor, allowed: torch.Tensor, situations: torch.Tensor, n_best: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    rows = logits.shape[0]
+    return logits.new_empty(rows, n_best), allowed.new_empty(rows, n_best), logits.new_empty(rows)

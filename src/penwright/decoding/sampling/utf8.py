@@ -1,0 +1,107 @@
+"""UTF-8 validity: which tokens may follow a text so that its characters stay whole, by the bytes that it ends with."""
+
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int, Int64, UInt8
+from torch import Tensor
+
+from penwright.decoding.sampling.filters import NEG_INF
+from penwright.tokenizers import Tokenizer
+
+WORD = 64  # bits
+# The states of a text: whole (0), one to three bytes missing (1 to 3), and after bytes that limit the next (4 to 7).
+# As in table 3-7 of the Unicode standard. Each step: a state, the first and last byte that leave it, the next state.
+STEPS = (
+    (0, 0x00, 0x7F, 0), (0, 0xC2, 0xDF, 1), (0, 0xE0, 0xE0, 4), (0, 0xE1, 0xEC, 2), (0, 0xED, 0xED, 5),
+    (0, 0xEE, 0xEF, 2), (0, 0xF0, 0xF0, 6), (0, 0xF1, 0xF3, 3), (0, 0xF4, 0xF4, 7),
+    (1, 0x80, 0xBF, 0), (2, 0x80, 0xBF, 1), (3, 0x80, 0xBF, 2),
+    (4, 0xA0, 0xBF, 1), (5, 0x80, 0x9F, 1), (6, 0x90, 0xBF, 2), (7, 0x80, 0x8F, 2),
+)  # fmt: skip
+MISSING = np.array([0, 1, 2, 3, 2, 2, 3, 3, 255])  # bytes missing in each state
+BROKEN = N_STATES = 8  # the state of invalid UTF-8
+MOST_LEFT = 3  # tokens: with this many left, any character can be completed
+FREE = N_STATES * (MOST_LEFT + 1)  # the situation of a text under a constraint, which may break characters
+
+States = UInt8[np.ndarray, "*texts"]
+Situations = Int64[np.ndarray, "*texts"]  # a state, with how many tokens may come after the next one
+
+
+class Utf8Rules:
+    """The UTF-8 rules of a vocabulary: the state after each token, and the tokens allowed in each situation."""
+
+    def __init__(self, tokens: Sequence[bytes], banned: Sequence[int] = (), end_id: int | None = None):
+        """Take the bytes that each token adds. Banned tokens never come, the end token only after whole characters."""
+        after = _states_after(tokens)[:N_STATES]
+        self.after = np.where(after == BROKEN, 0, after)  # the next state; broken texts start afresh
+        missing = MISSING[after]
+        if end_id is not None:
+            missing[1:, end_id] = MISSING[BROKEN]
+        may_come = np.concatenate([*(missing <= left for left in range(MOST_LEFT)), missing <= MOST_LEFT])
+        may_come = np.concatenate([may_come, np.ones_like(may_come[:1])])
+        may_come[:, list(banned)] = False
+        self.may_come: Bool[np.ndarray, "situations vocab_size"] = may_come
+        self._masked: dict[tuple[int, torch.device], Int64[Tensor, " tokens"]] = {}  # forbidden tokens, by situation
+
+    @classmethod
+    @lru_cache(16)
+    def free(cls, vocab_size: int, banned: tuple[int, ...] = ()) -> "Utf8Rules":
+        """Return rules that allow all tokens but the banned ones."""
+        return cls([b""] * vocab_size, banned)
+
+    @classmethod
+    @lru_cache(16)
+    def of(cls, tokenizer: Tokenizer, banned: tuple[int, ...]) -> "Utf8Rules":
+        """Return the rules of a tokenizer's vocabulary."""
+        tokens = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
+        return cls(tokens, banned, tokenizer.end_id)
+
+    @cached_property
+    def bits(self) -> Int64[Tensor, "situations words"]:
+        """A bit for each token and situation, set if the token may come."""
+        n_situations, vocab_size = self.may_come.shape
+        bits = np.zeros((n_situations, -(-vocab_size // WORD) * WORD), dtype=np.uint8)
+        bits[:, :vocab_size] = self.may_come
+        return torch.from_numpy(np.packbits(bits, axis=1, bitorder="little").view(np.int64))
+
+    @cached_property
+    def states_after(self) -> UInt8[Tensor, "states vocab_size"]:
+        """The table `after` as a tensor, for compiled code."""
+        return torch.from_numpy(self.after)
+
+    def situations(self, states: States, n_left: Int[np.ndarray, "*#texts"]) -> Situations:
+        """Return the situations of texts in these states, with `n_left` more tokens after the next one."""
+        return states + N_STATES * np.minimum(np.maximum(n_left, 0), MOST_LEFT)  # faster than np.clip
+
+    def forbid(self, logits: Float[Tensor, "rows vocab_size"], situations: Int64[np.ndarray, " rows"]) -> None:
+        """Mask, in place, the tokens that must not come."""
+        first = int(situations[0])
+        if (situations == first).all():  # nearly always
+            logits.index_fill_(1, self._forbidden_in(first, logits.device), NEG_INF)
+            return
+        for situation in np.unique(situations).tolist():
+            rows = torch.from_numpy(np.flatnonzero(situations == situation))
+            logits[rows[:, None], self._forbidden_in(situation, logits.device)] = NEG_INF
+
+    def _forbidden_in(self, situation: int, device: torch.device) -> Int64[Tensor, " tokens"]:
+        if (situation, device) not in self._masked:
+            with torch.inference_mode(mode=False):  # the tensor is also used outside inference mode
+                tokens = torch.from_numpy(np.flatnonzero(~self.may_come[situation]))
+                self._masked[situation, device] = tokens.to(device)
+        return self._masked[situation, device]
+
+
+def _states_after(tokens: Sequence[bytes]) -> UInt8[np.ndarray, "all_states vocab_size"]:
+    """Return the state after each token, from each state. All tokens are read together, byte by byte."""
+    steps = np.full((N_STATES + 1, 256), BROKEN, dtype=np.uint8)
+    for state, first, last, then in STEPS:
+        steps[state, first : last + 1] = then
+    lengths = np.array([len(token) for token in tokens])
+    spelled = np.zeros((len(tokens), int(lengths.max(initial=0))), dtype=np.uint8)
+    spelled[np.arange(spelled.shape[1]) < lengths[:, None]] = np.frombuffer(b"".join(tokens), dtype=np.uint8)
+    states = np.repeat(np.arange(N_STATES + 1, dtype=np.uint8)[:, None], len(tokens), axis=1)
+    for place, column in enumerate(spelled.T):
+        states = np.where(place < lengths, steps[states, column], states)
+    return states

@@ -1,0 +1,1 @@
+"""Text generation: prompt in, completion out."""

@@ -1,0 +1,234 @@
+"""Text generation with a decoder-only model and its tokenizer."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Generator as Stream
+from dataclasses import dataclass
+from math import log
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from penwright.config import DecodingSettings, GivenSettings, decoding_settings
+from penwright.decoding.batches import Decodable, PromptBatch, evaluating, newest_half
+from penwright.decoding.brief import brief, described, noted
+from penwright.decoding.completion_draft import CompletionDraft, DecodingPlan, plan_of
+from penwright.decoding.constraints.expressions import never_end
+from penwright.decoding.continuous_batching import ContinuousBatch
+from penwright.decoding.engine import DecodeEngine
+from penwright.decoding.generation_loop import Finish, GeneratedTokens, generate
+from penwright.decoding.requests import Request
+from penwright.decoding.sampling.next_token import GeneratedToken, TokenRule
+from penwright.decoding.sampling.sampler import RowRng
+from penwright.errors import UsageError
+from penwright.model.decoder_only import DecoderOnly
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.tokenizer import unknown_warnings
+
+BATCH_ROWS = 32
+WINDOW = 8 * BATCH_ROWS  # completions that are sorted by prompt length into batches
+
+
+@dataclass(frozen=True)
+class Completion:
+    """The text that a model wrote after a prompt, and why it stopped."""
+
+    prompt: str
+    text: str  # without the stop string
+    tokens: tuple[int, ...]  # everything that was written, with the end token
+    log_probs: tuple[float, ...]  # of each token, in nats, under the model itself
+    finish: Finish
+    warnings: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        ended = f"{len(self.tokens)} tokens, finish={self.finish!r}"
+        return f"<Completion {brief(self.prompt)} + {brief(self.text)} ({ended}{noted(self.warnings)})>"
+
+    @property
+    def mean_log_prob(self) -> float:
+        """The mean log-probability of a token, in nats."""
+        return sum(self.log_probs) / len(self.log_probs)
+
+
+class Generator:
+    """A writer that continues prompts.
+
+    The same prompt, settings and seed give the same text, whether a prompt is alone or in a batch.
+    """
+
+    kind: Literal["writer"] = "writer"
+
+    def __init__(self, model: DecoderOnly, tokenizer: Tokenizer, defaults: DecodingSettings | None = None):
+        self.model, self.tokenizer = model, tokenizer
+        self.defaults = defaults or DecodingSettings()
+        self._stepper = DecodeEngine(model)
+
+    def __repr__(self) -> str:
+        return described("Generator", self.model, self.tokenizer)
+
+    def generate(
+        self, prompts: str | Sequence[str], settings: GivenSettings = None, *, n: int = 1, **options: Any
+    ) -> list[Completion]:
+        """Write `n` completions of each prompt: `generate("It was", temperature=0.7, max_new_tokens=50)`.
+
+        Options are the [decoding] settings, by name; the defaults come from the run's recipe. `settings` gives all of
+        them at once, as an object or a table. A repeated prompt gets different completions, unless the temperature is
+        0. Raises UsageError unless n is at least 1.
+        """
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise UsageError(f"n is {n!r}; it must be a whole number of at least 1")
+        prompts = [prompts] if isinstance(prompts, str) else prompts
+        return list(self.each([prompt for prompt in prompts for _ in range(n)], settings, **options))
+
+    def each(self, prompts: Sequence[str], settings: GivenSettings = None, **options: Any) -> Iterator[Completion]:
+        """Yield the completion of each prompt, in order, as soon as it is written; options as in `generate`.
+
+        Raises UsageError before anything is written if no completion of a prompt can meet the settings.
+        """
+        settings = decoding_settings(self.defaults, settings, options)
+        drafts, manner = self._drafts(prompts, settings), plan_of(self.tokenizer, settings, prompts)
+        for start in range(0, len(drafts), WINDOW):
+            window = drafts[start : start + WINDOW]
+            by_length = sorted(window, key=lambda draft: (len(draft.prompt_tokens), draft.prompt))
+            for first in range(0, len(window), BATCH_ROWS):
+                for _ in self._write(by_length[first : first + BATCH_ROWS], manner):
+                    pass
+            yield from map(self._completion, window)
+
+    def stream(self, prompt: str, settings: GivenSettings = None, **options: Any) -> Stream[str, None, Completion]:
+        """Yield the text as it is written, in whole characters; options as in `generate`.
+
+        Returns the completion (`done = yield from ...`).
+        """
+        settings = decoding_settings(self.defaults, settings, options)
+        (draft,) = self._drafts([prompt], settings)
+        n_shown = 0
+        for _ in self._write([draft], plan_of(self.tokenizer, settings, [prompt])):
+            yield from draft.pieces[n_shown:]
+            n_shown = len(draft.pieces)
+        return self._completion(draft)
+
+    def requests(
+        self,
+        prompt: str | Sequence[int],
+        settings: GivenSettings = None,
+        n: int = 1,
+        *,
+        n_likely: int = 0,
+        biases: Mapping[int, float] | None = None,
+        check: Callable[[], None] = never_end,
+    ) -> list[Request]:
+        """Return the requests with which a `pool` writes n completions of a prompt.
+
+        The completions equal those of `generate` for the prompt repeated n times. The prompt may be given in tokens.
+        `biases` are added to the logits of single tokens. `check` may raise to end the building of constraints. Raises
+        UsageError as `each` does.
+        """
+        text = prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
+        tokens = self._encode(prompt) if isinstance(prompt, str) else [self.tokenizer.start_id, *prompt]
+        manner = plan_of(self.tokenizer, decoding_settings(self.defaults, settings), [text], biases, check)
+        return [Request(text, tokens, manner, number, n_likely) for number in range(n)]
+
+    def pool(self, max_rows: int = 64) -> ContinuousBatch:
+        """Return a pool for continuous batching: completions of any prompts and settings join and leave at any time."""
+        return ContinuousBatch(self.model, self.tokenizer, self._stepper, max_rows)
+
+    @torch.inference_mode()
+    def next_logits(self, tokens: Sequence[int]) -> Float[Tensor, " vocab_size"]:
+        """Return the logits of the token after `tokens`, which begin with the start token."""
+        with evaluating(self.model):
+            return PromptBatch(self.model, [tokens], 1, self._stepper).first()[0]
+
+    def bits_per_byte(self, completion: Completion) -> float | None:
+        """Return the bits per byte of everything that was written, stop strings included, under the model itself.
+
+        None if no text was written.
+        """
+        pairs = zip(completion.tokens, completion.log_probs, strict=True)
+        nats = -sum(log_prob for token, log_prob in pairs if token != self.tokenizer.end_id)
+        n_bytes = sum(len(self.tokenizer.token_bytes(token)) for token in completion.tokens)
+        return nats / log(2) / n_bytes if n_bytes else None
+
+    def warnings(self, prompt: str) -> tuple[str, ...]:
+        """Return warnings about what the model does not read of a prompt."""
+        warnings = unknown_warnings(self.tokenizer, prompt)
+        n_prompt, context_length = len(self._encode(prompt)), self.model.settings.context_length
+        if n_prompt > context_length:
+            warnings.append(
+                f"the prompt has {n_prompt} tokens, but the model reads {context_length}: "
+                f"only the last {newest_half(context_length)} are used"
+            )
+        return tuple(warnings)
+
+    def _encode(self, prompt: str) -> list[int]:
+        return [self.tokenizer.start_id, *self.tokenizer.encode(prompt)]
+
+    def _drafts(self, prompts: Sequence[str], settings: DecodingSettings) -> list[CompletionDraft]:
+        times = Counter[str]()
+        drafts = []
+        for prompt in prompts:
+            number, tokens = times[prompt], self._encode(prompt)
+            drafts.append(CompletionDraft.begin(self.tokenizer, prompt, tokens, number, settings.stop))
+            times[prompt] += 1
+        return drafts
+
+    def _write(self, drafts: list[CompletionDraft], manner: DecodingPlan) -> Iterator[GeneratedTokens]:
+        """Write all drafts to the end in one batch; each distinct prompt is read once."""
+        distinct = list({draft.prompt: draft.prompt_tokens for draft in drafts}.values())
+        places = {prompt: place for place, prompt in enumerate(dict.fromkeys(draft.prompt for draft in drafts))}
+        with evaluating(self.model):
+            steps = generate(
+                SharedPrompts(
+                    PromptBatch(self.model, distinct, manner.n_new, self._stepper),
+                    [places[draft.prompt] for draft in drafts],
+                ),
+                manner.sampling,
+                RowRng(manner.sampling.settings.seed, [draft.number for draft in drafts]),
+                end_id=self.tokenizer.end_id,
+                max_new_tokens=manner.n_new,
+                prompts=[draft.prompt_tokens for draft in drafts],
+                should_stop=lambda row, token: drafts[row].push(token),
+                constraint=manner.constraint([draft.prompt for draft in drafts], self._stepper.likeliest),
+            )
+            for step in steps:
+                for row, token, log_prob in zip(step.rows, step.tokens, step.log_probs, strict=True):
+                    drafts[row].tokens.append(token)
+                    drafts[row].log_probs.append(log_prob)
+                for row, finish in step.finished.items():
+                    drafts[row].close(finish)
+                yield step
+
+    def _completion(self, draft: CompletionDraft) -> Completion:
+        text, warnings = "".join(draft.pieces), self.warnings(draft.prompt)
+        return Completion(draft.prompt, text, tuple(draft.tokens), tuple(draft.log_probs), draft.finish, warnings)
+
+
+class SharedPrompts:
+    """Rows that share prompts: each distinct prompt is read once."""
+
+    def __init__(self, model: Decodable, prompts: Sequence[int]):
+        """Wrap a model's rows; `prompts` maps each row here to the model's row with its prompt."""
+        self._model, self._prompts = model, torch.tensor(prompts)
+
+    def first(self) -> Float[Tensor, "rows vocab_size"]:
+        """Return the logits of each row's first token."""
+        logits = self._model.first()
+        if len(self._prompts) > len(logits):
+            rows = self._prompts.to(logits.device)
+            self._model.select(rows)
+            logits = logits[rows]
+        return logits
+
+    def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
+        """Append a token to each row; return the logits of the next one."""
+        return self._model.step(tokens)
+
+    def several(self, token: Int[Tensor, "1"], rule: TokenRule) -> Sequence[GeneratedToken]:
+        """Return several tokens that follow this one of the only row, chosen by `rule`."""
+        return self._model.several(token, rule)
+
+    def select(self, rows: Int[Tensor, " selected"]) -> None:
+        """Keep these rows."""
+        self._model.select(rows)

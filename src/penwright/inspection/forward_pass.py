@@ -1,0 +1,142 @@
+"""The tokens that a model reads in one forward pass, and the pass itself, for every architecture."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from penwright.decoding.batches import diverged
+from penwright.errors import UsageError
+from penwright.inspection.tokens import Token
+from penwright.model import Model
+from penwright.model.block import Stack
+from penwright.model.decoder_only import DecoderOnly
+from penwright.model.embedding import Embedding
+from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.encoder_only import EncoderOnly
+
+Side = Literal["source", "target"]  # of an encoder-decoder, where each side may have its own embedding
+PartName = Literal["encoder", "decoder", "cross"]  # parts with attention; cross: from the decoder to the encoder
+
+
+@dataclass(frozen=True)
+class ForwardPass:
+    """The tokens that an encoder reads and the tokens that a decoder reads; empty for a side the model lacks."""
+
+    source: tuple[Token, ...]
+    target: tuple[Token, ...]
+    answers: tuple[Token, ...]  # the next token at each target position, as far as the text goes
+
+    @property
+    def answer_ids(self) -> Int[np.ndarray, " answers"]:
+        """The token ids of the answers."""
+        return np.array([token.id for token in self.answers], dtype=np.int64)
+
+    def sides(self, part: PartName) -> tuple[tuple[Token, ...], tuple[Token, ...]]:
+        """Return the tokens that attend in a part, and the tokens that they attend to."""
+        return self.source if part == "encoder" else self.target, self.target if part == "decoder" else self.source
+
+    def cut(self, longest: int) -> "ForwardPass":
+        """Return a pass with only the first `longest` tokens of each side."""
+        return ForwardPass(self.source[:longest], self.target[:longest], self.answers[:longest])
+
+
+@dataclass(frozen=True)
+class TopPredictions:
+    """The k most likely outcomes at each place, most likely first."""
+
+    ids: Int[np.ndarray, "*places k"]
+    probabilities: Float[np.ndarray, "*places k"]
+    texts: list[object]  # nested as `ids` are
+
+
+def scores(model: Model, reading: ForwardPass, rows: int = 1) -> Float[Tensor, "rows positions outcomes"]:
+    """Return the float64 logits after each target token, or those of a text's labels as a single position.
+
+    All rows read the same tokens. They differ only if the caller changes what an embedding returns.
+    """
+    with_source = _ids(model, reading.source, rows)
+    if isinstance(model, DecoderOnly):
+        logits = model(_ids(model, reading.target, rows))
+    elif isinstance(model, EncoderDecoder):
+        logits = model(with_source, _all_real(with_source), _ids(model, reading.target, rows))
+    else:
+        logits = model(with_source, _all_real(with_source))[:, None]
+    if logits.isnan().any():
+        raise diverged()
+    return logits.double()
+
+
+def _all_real(tokens: Int[Tensor, "rows length"]) -> Bool[Tensor, "rows length"]:
+    """Return a padding mask for tokens without padding."""
+    return torch.ones_like(tokens, dtype=torch.bool)
+
+
+def _ids(model: Model, tokens: Sequence[Token], rows: int) -> Int[Tensor, "rows length"]:
+    device = next(model.parameters()).device
+    return torch.tensor([[token.id for token in tokens]], dtype=torch.long, device=device).expand(rows, -1)
+
+
+def embeddings(model: Model) -> dict[Side, Embedding]:
+    """Return the embedding of each side that the model reads."""
+    match model:
+        case EncoderDecoder():
+            return {"source": model.source_embedding, "target": model.target_embedding}
+        case EncoderOnly():
+            return {"source": model.embedding}
+        case DecoderOnly():
+            return {"target": model.embedding}
+
+
+def embedding_of(model: Model, side: Side | None = None) -> Embedding:
+    """Return the embedding of a side, by default the first; raises UsageError if the model lacks that side."""
+    sides = embeddings(model)
+    if side is not None and side not in sides:
+        raise UsageError(f"only a translator has a {side} in addition to its {next(iter(sides))}")
+    return sides[next(iter(sides)) if side is None else side]
+
+
+def last_stack(model: Model) -> Stack:
+    """Return the stack whose output becomes the logits."""
+    return model.encoder if isinstance(model, EncoderOnly) else model.decoder
+
+
+def residual_stream(model: Model, run: Callable[[], object]) -> list[Float[Tensor, "rows positions d_model"]]:
+    """Call `run`; return the last stack's residual stream: the first block's input and each block's output."""
+    kept: list[Tensor] = []
+    blocks = last_stack(model).blocks
+    hooks = [blocks[0].register_forward_pre_hook(lambda block, given: kept.append(given[0]))]
+    hooks += [block.register_forward_hook(lambda block, given, out: kept.append(out)) for block in blocks]
+    try:
+        run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return kept
+
+
+def require_token_model(model: Model) -> None:
+    """Raise UsageError for a model that does not predict tokens."""
+    if isinstance(model, EncoderOnly):
+        raise UsageError("a classifier predicts a label, not tokens, so it gives tokens no probabilities")
+
+
+def top_predictions(probabilities: Float[Tensor, "*places outcomes"], names: Sequence[str], k: int) -> TopPredictions:
+    """Return the k most likely outcomes; ties go to the lower id. `names` has the names of all outcomes."""
+    order = probabilities.argsort(dim=-1, descending=True, stable=True)[..., : max(1, k)]
+    ids = order.cpu().numpy()
+    texts = np.array(names, dtype=object)[ids].tolist()  # objects, since NumPy strings lose a trailing NUL
+    return TopPredictions(ids, probabilities.gather(-1, order).cpu().numpy(), texts)
+
+
+def ranks(log_probs: Float[Tensor, "*places outcomes"], answers: Int[Tensor, "*places"]) -> Int[np.ndarray, "*places"]:
+    """Return the rank of each answer, counted from 1; among equals, the lower id comes first."""
+    own = log_probs.gather(-1, answers[..., None])
+    earlier = torch.arange(log_probs.shape[-1], device=log_probs.device) < answers[..., None]
+    ahead = (log_probs > own) | ((log_probs == own) & earlier)
+    ranks: Int[np.ndarray, "*places"] = ahead.sum(-1).add(1).cpu().numpy()
+    return ranks

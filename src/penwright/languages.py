@@ -1,0 +1,122 @@
+"""The languages of sentence pairs, as far as the names of files and columns show them."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from penwright.config import DataSettings
+
+
+def split_words(text: str) -> tuple[str, ...]:
+    """Return the words of a text that white space separates."""
+    return tuple(text.split())
+
+
+LANGUAGE_NAMES = frozenset(
+    split_words("""
+    english german french spanish polish czech italian russian chinese
+    af ar be bg bn bs ca cs cy da de el en eo es et eu fa fi fr ga gl gu he hi hr hu hy id is it ja ka kk ko lt lv mk ml
+    mn mr ms mt nb ne nl nn no pl pt ro ru sk sl sq sr sv sw ta te th tl tr uk ur uz vi zh
+    """)
+)
+CODES = dict(
+    word.split("=")
+    for word in split_words("""
+    english=en german=de french=fr spanish=es polish=pl czech=cs italian=it russian=ru chinese=zh
+    eng=en deu=de ger=de fra=fr fre=fr spa=es pol=pl ces=cs cze=cs ita=it rus=ru zho=zh chi=zh cmn=zh por=pt nld=nl
+    dut=nl jpn=ja kor=ko ara=ar arb=ar tur=tr ukr=uk swe=sv dan=da nor=no nob=nb nno=nn fin=fi hun=hu ron=ro rum=ro
+    bul=bg hrv=hr srp=sr slk=sk slo=sk slv=sl est=et lav=lv lvs=lv lit=lt ell=el gre=el heb=he hin=hi ben=bn tam=ta
+    tel=te urd=ur fas=fa per=fa pes=fa vie=vi tha=th ind=id msa=ms may=ms tgl=tl cat=ca glg=gl eus=eu baq=eu gle=ga
+    cym=cy wel=cy isl=is ice=is sqi=sq alb=sq mkd=mk mac=mk bos=bs bel=be kat=ka geo=ka kaz=kk uzb=uz afr=af swa=sw
+    epo=eo guj=gu mar=mr mal=ml
+    """)
+)  # other names and codes of languages, with the two-letter code of each
+CODE = re.compile(r"[a-z]{2,3}(-[A-Za-z]{2,4})?")
+PAIR = re.compile(r"(?:^|[^A-Za-z])([a-z]{2,3})-([a-z]{2,3})(?:[^A-Za-z]|$)")
+FORMAT_SUFFIXES = {".gz", ".xz", ".bz2", ".zst", ".txt", ".tsv", ".csv", ".json", ".jsonl", ".tmx"}
+FORMAT_SUFFIXES |= {".srt", ".vtt", ".ass", ".sgm", ".sgml"}
+PACKED = re.compile(r"\.(gz|xz|bz2|zst)$")
+PART = re.compile(r"[a-z]{2,3}[-_](?:[A-Z]{2}|[A-Z][a-z]{3}|419)(?![A-Za-z])|[^\W_]+")  # pt_BR is one part of a name
+SOURCES, TARGETS = {"source", "src", "input"}, {"target", "tgt", "trg", "ref", "reference", "output"}
+
+
+class Languages(NamedTuple):
+    """The codes of the source and the target language."""
+
+    source: str
+    target: str
+
+
+class Sides(NamedTuple):
+    """What the names of two files show: their languages, and whether the target comes first."""
+
+    names: tuple[str, str]  # language codes; "" if only the roles are known
+    is_target_first: bool
+
+
+def languages_between(names: Sequence[str]) -> Languages | None:
+    """Return the languages that the two sides of a corpus are named after, or None if one is unknown."""
+    codes = [_code(name) for name in names]
+    return Languages(*codes) if len(codes) == 2 and all(codes) else None
+
+
+def _code(name: str) -> str:
+    """Return the code of a language (de for German and deu, pt-br for pt_BR), or "" for other words."""
+    language, *region = name.lower().replace("_", "-").split("-")
+    language = CODES.get(language, language)
+    return "-".join([language, *region]) if language in LANGUAGE_NAMES else ""
+
+
+def side_names(first: str, second: str) -> Sides | None:
+    """Return the sides that two paths name, or None unless they differ only in languages, or in source and target.
+
+    Examples: a.en a.de, train.en.txt train.de.txt, src-train.txt tgt-train.txt, en/a.txt de/a.txt.
+    """
+    parts = [PART.findall(PACKED.sub("", path)) for path in (first, second)]
+    if len(parts[0]) != len(parts[1]):
+        return None
+    different = {(a, b) for a, b in zip(*parts, strict=True) if a != b}
+    roles = {pair for pair in different if _roles(*pair) is not None}
+    languages = different - roles
+    if not different or len(roles) > 1 or len(languages) > 1:
+        return None
+    codes = [(_code(a), _code(b)) for a, b in languages]
+    if any(not (a and b) for a, b in codes):
+        return None
+    return Sides(codes[0] if codes else ("", ""), any(_roles(*pair) == (False, True) for pair in roles))
+
+
+def _roles(first: str, second: str) -> tuple[bool, bool] | None:
+    """Return whether each word stands for the source, or None unless one is a source and the other a target word."""
+    words = first.lower(), second.lower()
+    if (words[0] in SOURCES and words[1] in TARGETS) or (words[0] in TARGETS and words[1] in SOURCES):
+        return words[0] in SOURCES, words[1] in SOURCES
+    return None
+
+
+def languages_in(name: str) -> Languages | None:
+    """Return the languages in a name such as de-en or wmt14.de-en.tsv, or None."""
+    found = PAIR.search(name)
+    return Languages(*found.groups()) if found else None
+
+
+def requested_languages(data: DataSettings) -> Languages | None:
+    """Return the languages shown by the column settings or the file names, or None."""
+    if isinstance(data.source, str) and isinstance(data.target, str):
+        codes = [column.lower() for column in (data.source, data.target)]
+    else:
+        codes = list(dict.fromkeys(map(side_name, data.train)))
+    if len(codes) == 2 and all(map(CODE.fullmatch, codes)):
+        return Languages(*codes)
+    pairs = {found for path in data.train if (found := languages_in(Path(path).name))}
+    return pairs.pop() if len(pairs) == 1 else None
+
+
+def side_name(path: str) -> str:
+    """Return the name of a file's side, such as `de` for train.de.gz and news-de.txt, or "" if it has none."""
+    suffixes = [suffix[1:] for suffix in Path(path).suffixes if suffix not in FORMAT_SUFFIXES]
+    if suffixes:
+        return suffixes[-1]
+    last = re.split("[-_]", Path(path).name.partition(".")[0].lower())[-1]
+    return last if last in LANGUAGE_NAMES else ""

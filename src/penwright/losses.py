@@ -1,0 +1,196 @@
+"""Training losses: a sum over all targets of a batch, never a mean, so that every target has the same weight."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from penwright.data.batches import IGNORED, Batch, LabelledBatch, PairBatch, TextBatch
+from penwright.model import Model
+from penwright.model.decoder_only import DecoderOnly
+from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.encoder_only import EncoderOnly
+from penwright.model.quantised import Int8Linear
+
+CHUNK = {"cpu": 2**21, "cuda": 2**27}  # logits per chunk: on a CPU, as many as fit in its cache (benchmarks/LOG.md)
+
+
+class Teachers(NamedTuple):
+    """Teacher models for distillation: their averaged probabilities are soft targets (Hinton et al. 2015)."""
+
+    models: Sequence[Model]
+    weight: float  # share of the soft targets in the loss; the true token has the rest
+
+
+class _SoftTargets(NamedTuple):
+    """Targets in addition to the true token: label smoothing, and teachers if there are any."""
+
+    smoothing: float
+    taught: "_TeacherOutputs | None"
+
+    def soft(self, here: slice, dtype: torch.dtype) -> tuple[Tensor, float] | tuple[()]:
+        """Return the teachers' probabilities for a slice of the targets, and their weight; () without teachers."""
+        return (self.taught.probabilities(here, dtype), self.taught.weight) if self.taught else ()
+
+
+class _TeacherOutputs(NamedTuple):
+    """The teachers' hidden states and output layers; the probabilities of all targets would not fit in memory."""
+
+    hidden: Sequence[tuple[Tensor, nn.Linear]]
+    weight: float
+
+    def probabilities(self, here: slice, dtype: torch.dtype) -> Tensor:
+        """Return the mean probabilities of the teachers for a slice of the targets: [targets, vocab_size]."""
+        logits = [
+            F.linear(h[here].to(dtype), o.weight.to(dtype)).float() + (0 if o.bias is None else o.bias)
+            for h, o in self.hidden
+        ]
+        return torch.stack([each.softmax(-1) for each in logits]).mean(0)
+
+
+def summed_loss(
+    model: Model, batch: Batch, label_smoothing: float = 0.0, teachers: Teachers | None = None
+) -> Float[Tensor, ""]:
+    """Return the cross-entropy in nats, summed over the targets, with label smoothing (Szegedy et al. 2016)."""
+    if isinstance(model, EncoderOnly):
+        return _label_loss(model, batch, label_smoothing, teachers)
+    taught = None
+    if teachers is not None:
+        with torch.no_grad():
+            hidden = [
+                (_hidden(each, batch), each.output) for each in teachers.models if not isinstance(each, EncoderOnly)
+            ]
+        taught = _TeacherOutputs(hidden, teachers.weight)
+    return vocabulary_loss(_hidden(model, batch), model.output, batch.targets.flatten(), label_smoothing, taught)
+
+
+def _hidden(model: Model, batch: Batch) -> Float[Tensor, "targets d_model"]:
+    match model, batch:
+        case DecoderOnly(), TextBatch():
+            return model.hidden(batch.tokens, batch.segments).flatten(0, -2)
+        case EncoderDecoder(), PairBatch():
+            return model.hidden(batch.target, model.encode(batch.source, batch.source_padding)).flatten(0, -2)
+        case _:
+            raise TypeError(f"a {type(model).__name__} cannot read a {type(batch).__name__}")
+
+
+def _label_loss(
+    model: EncoderOnly, batch: Batch, label_smoothing: float, teachers: Teachers | None
+) -> Float[Tensor, ""]:
+    if not isinstance(batch, LabelledBatch):
+        raise TypeError(f"a classifier cannot read a {type(batch).__name__}")
+    logits = model(batch.tokens, batch.padding, batch.positions).float()
+    loss = F.cross_entropy(logits, batch.targets, reduction="sum", label_smoothing=label_smoothing)
+    if teachers is None:
+        return loss
+    with torch.no_grad():
+        probs = [each(batch.tokens, batch.padding, batch.positions).float().softmax(-1) for each in teachers.models]
+    soft = F.cross_entropy(logits, torch.stack(probs).mean(0), reduction="sum")
+    return (1 - teachers.weight) * loss + teachers.weight * soft
+
+
+def vocabulary_loss(
+    hidden: Float[Tensor, "targets d_model"],
+    output: nn.Linear | Int8Linear,
+    targets: Int[Tensor, " targets"],
+    label_smoothing: float = 0.0,
+    taught: _TeacherOutputs | None = None,
+) -> Float[Tensor, ""]:
+    """Return the summed cross-entropy of output(hidden), chunk by chunk, so that all logits are never in memory.
+
+    Targets equal to IGNORED add nothing. `taught` adds the soft targets of teachers.
+    """
+    device = hidden.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+    loss: Float[Tensor, ""] = _VocabularyLoss.apply(  # type: ignore[no-untyped-call]  # torch declares no types
+        hidden,
+        output.weight,
+        output.bias,
+        targets,
+        _SoftTargets(label_smoothing, taught),
+        dtype,
+        torch.is_grad_enabled(),
+    )
+    return loss
+
+
+class _VocabularyLoss(torch.autograd.Function):
+    """Chunked cross-entropy that computes its gradients in the forward pass (after Wijmans et al. 2024).
+
+    The matrix of all logits is by far the largest tensor of a training step. Reading it again takes longer than the
+    multiplication, so the gradients are computed while a chunk of logits is still in the cache.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        aims: _SoftTargets,
+        dtype: torch.dtype,
+        with_gradient: bool,
+    ) -> Tensor:
+        """Return the summed loss, and save the gradients of hidden states, weight and bias."""
+        with torch.autocast(hidden.device.type, enabled=False):
+            chunk = max(1, CHUNK.get(hidden.device.type, CHUNK["cuda"]) // len(weight))
+            matrix, loss = (
+                weight.to(dtype),
+                hidden.new_zeros((), dtype=torch.promote_types(hidden.dtype, torch.float32)),
+            )
+            d_hidden = torch.empty_like(hidden, dtype=dtype) if with_gradient else None
+            d_weight = torch.zeros_like(weight) if with_gradient else None
+            d_bias = torch.zeros_like(bias) if with_gradient and bias is not None else None
+            for begin in range(0, len(hidden), chunk):
+                here = slice(begin, begin + chunk)
+                real = (targets[here] != IGNORED).to(dtype)[:, None]
+                states = hidden[here].to(dtype) * real
+                soft = aims.soft(here, dtype)
+                losses, gradient = _cross_entropy(states @ matrix.T, bias, targets[here], aims.smoothing, *soft)
+                loss += losses @ real[:, 0].to(losses.dtype)
+                if d_hidden is not None and d_weight is not None:
+                    d_hidden[here] = (gradient @ matrix) * real
+                    d_weight += gradient.T @ states
+                    if d_bias is not None:
+                        d_bias += real[:, 0] @ gradient
+        ctx.save_for_backward(d_hidden, d_weight, d_bias)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the saved gradients, scaled by the gradient of the loss."""
+        scaled = [None if d is None else d * grads[0] for d in ctx.saved_tensors]
+        return (*scaled, None, None, None, None)
+
+
+def _cross_entropy(
+    logits: Float[Tensor, "targets vocab_size"],
+    bias: Float[Tensor, " vocab_size"] | None,
+    targets: Int[Tensor, " targets"],
+    smoothing: float,
+    taught: Float[Tensor, "targets vocab_size"] | None = None,
+    weight: float = 0.0,
+) -> tuple[Float[Tensor, " targets"], Float[Tensor, "targets vocab_size"]]:
+    """Return the loss of each row, and its gradient in the dtype of the logits.
+
+    The soft targets `taught` have the share `weight` of the target distribution.
+    """
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))  # bfloat16 is too coarse for sums
+    log_probs = F.log_softmax(wide if bias is None else wide + bias, -1)
+    index = targets.clamp(min=0)[:, None]  # any index will do for ignored targets: their rows are masked out
+    losses = (smoothing - 1) * log_probs.gather(1, index)
+    if smoothing:
+        losses -= smoothing * log_probs.mean(-1, keepdim=True)
+    if taught is not None:  # loss and gradient are linear in the target distribution
+        losses = losses.lerp(-(taught * log_probs).sum(-1, keepdim=True), weight)
+    gradient = log_probs.exp_()
+    if smoothing:
+        gradient.sub_((1 - weight) * smoothing / logits.shape[-1])
+    gradient.scatter_add_(1, index, torch.full_like(losses, (1 - weight) * (smoothing - 1)))
+    if taught is not None:
+        gradient.sub_(taught, alpha=weight)
+    return losses[:, 0], gradient.to(logits.dtype)

@@ -1,0 +1,163 @@
+"""Multi-head attention, with keys and values from its own input, a cache or an encoder."""
+
+from collections.abc import Callable
+from math import inf
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.nn import functional as F
+
+from penwright.config import ModelSettings
+from penwright.model.mask import KernelMask
+from penwright.model.norm import make_norm
+from penwright.model.positions import Rotation
+
+
+class KeysValues(NamedTuple):
+    """The keys and values that a layer attends to."""
+
+    keys: Float[Tensor, "batch n_kv_heads sources d_head"]
+    values: Float[Tensor, "batch n_kv_heads sources d_head"]
+
+    def select(self, rows: Int[Tensor, " selected"]) -> "KeysValues":
+        """Return these rows of the batch, in this order; a row may occur more than once."""
+        return KeysValues(self.keys.index_select(0, rows), self.values.index_select(0, rows))
+
+
+Kernel = Callable[[Tensor, Tensor, Tensor, KernelMask, float], Tensor]
+CAUSAL_BLOCK = 128  # targets per block in plain causal attention; a block skips the sources after it
+PLAIN_UP_TO = 512  # sources; beyond, the matrix of attention weights costs more time and memory than it saves
+CAUSAL_UP_TO = 1024  # the same limit for causal attention in blocks
+
+
+def disable_cudnn_attention() -> None:
+    """Disable cuDNN's attention: it plans anew for each shape, and batches have hundreds of shapes."""
+    torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+def fused_attention(
+    queries: Float[Tensor, "batch n_heads targets d_head"],
+    keys: Float[Tensor, "batch n_kv_heads sources d_head"],
+    values: Float[Tensor, "batch n_kv_heads sources d_head"],
+    mask: KernelMask,
+    dropout: float,
+) -> Float[Tensor, "batch n_heads targets d_head"]:
+    """Compute softmax(Q K^T / sqrt(d_head)) V without holding the whole matrix of attention weights."""
+    grouped = queries.shape[1] != keys.shape[1]
+    if grouped and mask.allowed is not None and queries.is_cuda:  # no fast GPU kernel supports both
+        keys, values = repeat_kv(keys, queries), repeat_kv(values, queries)
+        grouped = False
+    return F.scaled_dot_product_attention(
+        queries, keys, values, mask.allowed, dropout, is_causal=mask.is_causal, enable_gqa=grouped
+    )
+
+
+def plain_attention(
+    queries: Float[Tensor, "batch n_heads targets d_head"],
+    keys: Float[Tensor, "batch n_kv_heads sources d_head"],
+    values: Float[Tensor, "batch n_kv_heads sources d_head"],
+    mask: KernelMask,
+    dropout: float,
+) -> Float[Tensor, "batch n_heads targets d_head"]:
+    """Compute attention step by step, with the matrix of attention weights.
+
+    Causal attention to many targets is computed in blocks, which skip the sources after the block.
+    """
+    values = repeat_kv(values, queries)
+    if not _in_blocks(queries, mask):
+        return F.dropout(attention_weights(queries, keys, mask), dropout) @ values
+    ends = [min(start + CAUSAL_BLOCK, queries.shape[2]) for start in range(0, queries.shape[2], CAUSAL_BLOCK)]
+    blocks = zip(queries.split(CAUSAL_BLOCK, dim=2), ends, strict=True)
+    weights = ((attention_weights(block, keys[:, :, :end], mask), end) for block, end in blocks)
+    return torch.cat([F.dropout(each, dropout) @ values[:, :, :end] for each, end in weights], dim=2)
+
+
+def _in_blocks(queries: Float[Tensor, "batch n_heads targets d_head"], mask: KernelMask) -> bool:
+    """Return whether to compute causal attention in blocks.
+
+    Not with dynamic lengths in compiled code: each number of blocks would be compiled anew.
+    """
+    return mask.is_causal and statically_known_true(queries.shape[2] > CAUSAL_BLOCK)
+
+
+def attention_weights(
+    queries: Float[Tensor, "batch n_heads targets d_head"],
+    keys: Float[Tensor, "batch n_kv_heads sources d_head"],
+    mask: KernelMask,
+) -> Float[Tensor, "batch n_heads targets sources"]:
+    """Return softmax(Q K^T / sqrt(d_head)), the weight of each source for each target; rows sum to 1.
+
+    With a causal mask, the targets are the last of the sources.
+    """
+    scores = (queries * queries.shape[-1] ** -0.5) @ repeat_kv(keys, queries).mT
+    targets, sources = scores.shape[-2:]
+    allowed = mask.allowed
+    if mask.is_causal:
+        allowed = torch.ones_like(scores[0, 0], dtype=torch.bool).tril(sources - targets)
+    return (scores if allowed is None else scores.masked_fill(~allowed, -inf)).softmax(-1)
+
+
+def repeat_kv(
+    shared: Float[Tensor, "batch n_kv_heads sources d_head"], queries: Float[Tensor, "batch n_heads targets d_head"]
+) -> Float[Tensor, "batch n_heads sources d_head"]:
+    """Repeat shared keys or values for each query head (grouped-query attention)."""
+    groups = queries.shape[1] // shared.shape[1]
+    return shared if groups == 1 else shared.repeat_interleave(groups, 1)
+
+
+def fastest_attention(
+    queries: Float[Tensor, "batch n_heads targets d_head"],
+    keys: Float[Tensor, "batch n_kv_heads sources d_head"],
+    values: Float[Tensor, "batch n_kv_heads sources d_head"],
+    mask: KernelMask,
+    dropout: float,
+) -> Float[Tensor, "batch n_heads targets d_head"]:
+    """Compute attention with the fastest kernel.
+
+    This is the fused one, except when training in bfloat16 on a CPU: its backward pass is up to ten times slower there.
+    """
+    slow_backward = queries.device.type == "cpu" and queries.dtype == torch.bfloat16 and queries.requires_grad
+    if slow_backward and keys.shape[2] <= (CAUSAL_UP_TO if _in_blocks(queries, mask) else PLAIN_UP_TO):
+        return plain_attention(queries, keys, values, mask, dropout)
+    return fused_attention(queries, keys, values, mask, dropout)
+
+
+class Attention(nn.Module):
+    """Multi-head attention; with n_kv_heads < n_heads, query heads share keys and values (Ainslie et al. 2023)."""
+
+    def __init__(self, settings: ModelSettings, *, qk_norm: bool = False):
+        super().__init__()
+        width, d_head, bias = settings.d_model, settings.d_head, settings.bias
+        self.d_head = d_head
+        self.dropout = settings.attention_dropout
+        self.query = nn.Linear(width, settings.n_heads * d_head, bias=bias)
+        self.key = nn.Linear(width, settings.n_kv_heads * d_head, bias=bias)
+        self.value = nn.Linear(width, settings.n_kv_heads * d_head, bias=bias)
+        self.output = nn.Linear(settings.n_heads * d_head, width, bias=bias)
+        self.query_norm = make_norm(d_head, settings.norm, bias=bias) if qk_norm else nn.Identity()
+        self.key_norm = make_norm(d_head, settings.norm, bias=bias) if qk_norm else nn.Identity()
+        self.kernel: Kernel = fastest_attention  # inspection swaps in a kernel that records its weights
+
+    def keys_values(self, x: Float[Tensor, "batch sources d_model"], rotation: Rotation | None = None) -> KeysValues:
+        """Return the keys and values of `x`."""
+        keys = self.key_norm(self._split_heads(self.key(x)))
+        return KeysValues(rotation.apply(keys) if rotation else keys, self._split_heads(self.value(x)))
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch targets d_model"],
+        source: KeysValues,
+        mask: KernelMask,
+        rotation: Rotation | None = None,
+    ) -> Float[Tensor, "batch targets d_model"]:
+        """Attend from each target in `x` to the keys and values of `source`."""
+        queries = self.query_norm(self._split_heads(self.query(x)))
+        queries = rotation.apply(queries) if rotation else queries
+        heads = self.kernel(queries, *source, mask, self.dropout if self.training else 0.0)
+        return self.output(heads.transpose(1, 2).flatten(2))  # concatenate the heads
+
+    def _split_heads(self, x: Float[Tensor, "batch length width"]) -> Float[Tensor, "batch heads length d_head"]:
+        return x.unflatten(-1, (-1, self.d_head)).transpose(1, 2)

@@ -1,0 +1,48 @@
+"""Temporary replacement of attention kernels, to record or change attention weights."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from penwright.model.attention import Attention, Kernel, attention_weights, plain_attention
+from penwright.model.mask import KernelMask
+
+
+@contextmanager
+def swap_kernels(module: nn.Module, swap: Callable[[str, Kernel], Kernel]) -> Iterator[None]:
+    """Inside the block, replace the kernel of each attention layer with `swap(name, kernel)`."""
+    attentions = {name: part for name, part in module.named_modules() if isinstance(part, Attention)}
+    kernels = {name: attention.kernel for name, attention in attentions.items()}
+    try:
+        for name, attention in attentions.items():
+            attention.kernel = swap(name, attention.kernel)
+        yield
+    finally:
+        for name, attention in attentions.items():
+            attention.kernel = kernels[name]
+
+
+@contextmanager
+def record_attention(
+    module: nn.Module, keep: Callable[[Tensor], Tensor] = Tensor.detach
+) -> Iterator[Mapping[str, list[Float[Tensor, "batch n_heads targets sources"]]]]:
+    """Record the attention weights of every layer inside the block: by layer name, a matrix per pass, oldest first.
+
+    Attention is computed step by step instead of by the fused kernel; outputs are equal up to rounding. `keep`
+    converts each matrix before it is stored, for example to a smaller dtype.
+    """
+    maps: dict[str, list[Tensor]] = {}
+
+    def recorder(name: str, kernel: Kernel) -> Kernel:
+        kept = maps[name] = []
+
+        def record(queries: Tensor, keys: Tensor, values: Tensor, mask: KernelMask, dropout: float) -> Tensor:
+            kept.append(keep(attention_weights(queries, keys, mask)))
+            return plain_attention(queries, keys, values, mask, dropout)
+
+        return record
+
+    with swap_kernels(module, recorder):
+        yield maps

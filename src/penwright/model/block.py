@@ -1,0 +1,151 @@
+"""The Transformer block (self-attention, optional cross-attention, feed-forward), and a stack of blocks."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from penwright.config import ModelSettings
+from penwright.model.attention import Attention, KeysValues
+from penwright.model.cache import Cache, LayerCache
+from penwright.model.dropout import Dropout
+from penwright.model.feed_forward import FeedForward
+from penwright.model.mask import KernelMask, Mask
+from penwright.model.norm import make_norm
+from penwright.model.positions import Rotation, rotary_positions
+from penwright.model.quantised import outputs_kept_like
+
+
+class ForwardContext(NamedTuple):
+    """The data that all layers share in one forward pass."""
+
+    positions: Int[Tensor, "rows targets"]
+    end: int  # sources are the tokens before this position
+    mask: KernelMask
+    rotation: Rotation | None
+    source_mask: KernelMask = KernelMask()  # for cross-attention
+    origins: Int[Tensor, "rows room"] | None = None  # the row that holds each cached token
+
+
+class Residual(nn.Module):
+    """A residual connection: x + sublayer(norm(x)), or norm(x + sublayer(x)) with post-norm.
+
+    Dropout is applied to the output of the sublayer.
+    """
+
+    def __init__(self, settings: ModelSettings):
+        super().__init__()
+        self.norm = make_norm(settings.d_model, settings.norm, bias=settings.bias)
+        self.norm_first = settings.norm_position == "pre"
+        self.dropout = Dropout(settings.dropout)
+
+    def forward(
+        self, x: Float[Tensor, "batch length d_model"], sublayer: Callable[[Tensor], Tensor]
+    ) -> Float[Tensor, "batch length d_model"]:
+        """Add the sublayer's output to `x`."""
+        if self.norm_first:
+            return x + self.dropout(sublayer(self.norm(x)))
+        return self.norm(x + self.dropout(sublayer(x)))
+
+
+class Block(nn.Module):
+    """A Transformer block: self-attention, optional cross-attention, and feed-forward, each in a residual."""
+
+    def __init__(self, settings: ModelSettings, *, cross_attention: bool = False):
+        super().__init__()
+        self.attention = Attention(settings, qk_norm=settings.qk_norm)
+        self.attention_residual = Residual(settings)
+        self.cross_attention = Attention(settings) if cross_attention else None
+        self.cross_residual = Residual(settings) if cross_attention else None
+        self.feed_forward = FeedForward(settings)
+        self.feed_forward_residual = Residual(settings)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch targets d_model"],
+        here: ForwardContext,
+        cache: LayerCache | None = None,
+        encoded: KeysValues | None = None,
+    ) -> Float[Tensor, "batch targets d_model"]:
+        """Run the block; with a cache, store the new keys and values in it and attend to all of its tokens."""
+
+        def attend(x: Tensor) -> Tensor:
+            source = self.attention.keys_values(x, here.rotation)
+            source = source if cache is None else cache.append(source, here.positions, here.end, here.origins)
+            return self.attention(x, source, here.mask, here.rotation)
+
+        x = self.attention_residual(x, attend)
+        if self.cross_attention is not None and self.cross_residual is not None and encoded is not None:
+            cross_attention = self.cross_attention
+
+            def look(x: Tensor) -> Tensor:
+                by_source = x.reshape(encoded.keys.shape[0], -1, x.shape[-1])  # put all rows of a source side by side
+                return cross_attention(by_source, encoded, here.source_mask).reshape(x.shape)
+
+            x = self.cross_residual(x, look)
+        return self.feed_forward_residual(x, self.feed_forward)
+
+
+class Encoded(NamedTuple):
+    """Encoded sources: the keys and values for the cross-attention of each decoder layer.
+
+    All sources have the same number of adjacent target rows: one, or the number of beams.
+    """
+
+    layers: tuple[KeysValues, ...]
+    padding: Bool[Tensor, "batch sources"]  # True at real tokens
+
+    def select(self, rows: Int[Tensor, " selected"]) -> "Encoded":
+        """Return these rows of the batch, in this order; a row may occur more than once."""
+        return Encoded(tuple(layer.select(rows) for layer in self.layers), self.padding[rows])
+
+    def contiguous(self) -> "Encoded":
+        """Return the same with contiguous keys and values, as compiled steps require."""
+        return Encoded(tuple(KeysValues(*(x.contiguous() for x in layer)) for layer in self.layers), self.padding)
+
+
+class Stack(nn.Module):
+    """A stack of blocks, with a final norm in the pre-norm variant."""
+
+    def __init__(self, settings: ModelSettings, n_layers: int, *, cross_attention: bool = False):
+        super().__init__()
+        self.rotary = rotary_positions(settings)
+        self.blocks = nn.ModuleList(Block(settings, cross_attention=cross_attention) for _ in range(n_layers))
+        pre_norm = settings.norm_position == "pre"
+        self.norm = make_norm(settings.d_model, settings.norm, bias=settings.bias) if pre_norm else nn.Identity()
+
+    @property
+    def kept_like(self) -> Tensor:
+        """A tensor with the device and dtype of cached keys and values."""
+        return outputs_kept_like(self.blocks[0].get_submodule("attention.key"))
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch targets d_model"],
+        positions: Int[Tensor, "rows targets"],
+        mask: Mask,
+        cache: Cache | None = None,
+        encoded: Encoded | None = None,
+    ) -> Float[Tensor, "batch targets d_model"]:
+        """Run all blocks; with a cache, the tokens of `x` follow those that it holds."""
+        end = x.shape[1] + (cache.longest if cache else 0)
+        if cache:
+            cache.make_room(x.shape[1])
+        here = ForwardContext(
+            positions,
+            end,
+            mask.resolve(positions, end, whole=end == x.shape[1]),
+            self.rotary(positions) if self.rotary else None,
+            Mask(padding=encoded.padding).resolve(positions, encoded.padding.shape[1]) if encoded else KernelMask(),
+            cache.origins if cache else None,
+        )
+        for layer, block in enumerate(self.blocks):
+            kept = cache.layers[layer] if cache else None
+            x = block(x, here, kept, encoded.layers[layer] if encoded else None)
+        return self.norm(x)
+
+    def encode(self, x: Float[Tensor, "batch sources d_model"], padding: Bool[Tensor, "batch sources"]) -> Encoded:
+        """Compute the keys and values of every layer's cross-attention from the encoder's output."""
+        attentions = [module for name, module in self.named_modules() if name.endswith(".cross_attention")]
+        return Encoded(tuple(a.keys_values(x) for a in attentions if isinstance(a, Attention)), padding)

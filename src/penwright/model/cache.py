@@ -1,0 +1,231 @@
+"""The KV cache: keys and values of earlier tokens, so that each token is computed only once."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from penwright.config import ModelSettings
+from penwright.errors import PenwrightError
+from penwright.model.attention import KeysValues
+
+ROOM = 64  # tokens per row; an OpenCache allocates multiples of this
+LEAST_ROOM = 32  # tokens per row that other caches allocate at first
+
+
+def room_for(n_tokens: int) -> int:
+    """Return how many tokens per row to allocate for `n_tokens`: a power of two, since growing copies all layers."""
+    return max(LEAST_ROOM, 1 << max(0, n_tokens - 1).bit_length())
+
+
+class LayerCache:
+    """The cached keys and values of one layer, with room for more tokens."""
+
+    def __init__(self, kept: KeysValues):
+        self.kept = kept
+
+    def grow(self, room: int) -> None:
+        """Grow the storage to `room` tokens per row."""
+        self.kept = KeysValues(*(F.pad(x, (0, 0, 0, room - x.shape[2])) for x in self.kept))
+
+    def append(
+        self,
+        new: KeysValues,
+        positions: Int[Tensor, "rows targets"],
+        end: int,
+        origins: Int[Tensor, "batch room"] | None = None,
+    ) -> KeysValues:
+        """Write the new tokens at their positions; return all keys and values up to `end`.
+
+        `origins` says which row holds each token (None: its own). Rows of different lengths have stale entries after
+        their end. The causal mask is enough to hide them: a target sees nothing after its own position, and each
+        entry is overwritten before its position is reached.
+        """
+        for kept, x in zip(self.kept, new, strict=True):
+            if positions.shape[0] == 1:
+                kept[: x.shape[0], :, positions[0]] = x.to(kept.dtype)
+            else:
+                rows = torch.arange(positions.shape[0], device=positions.device)[:, None]
+                kept[rows, :, positions] = x.transpose(1, 2).to(kept.dtype)
+        return self._visible(end, origins, new.keys.dtype)
+
+    def _visible(self, end: int, origins: Int[Tensor, "batch room"] | None, precision: torch.dtype) -> KeysValues:
+        if origins is None:
+            return KeysValues(*(x[:, :, :end].to(precision) for x in self.kept))
+        places = torch.arange(end, device=origins.device)
+        return KeysValues(*(x[origins[:, :end], :, places].transpose(1, 2).to(precision) for x in self.kept))
+
+
+class WholeLayerCache(LayerCache):
+    """A layer cache that returns its whole storage, for kernels that look up `origins` themselves."""
+
+    def _visible(self, end: int, origins: Int[Tensor, "batch room"] | None, precision: torch.dtype) -> KeysValues:
+        return self.kept
+
+
+class Cache:
+    """The KV cache of a decoder: the caches of all layers, and the number of tokens in each row."""
+
+    def __init__(self, settings: ModelSettings, n_layers: int, batch: int, capacity: int, like: Tensor):
+        """Make an empty cache with the device and dtype of `like`; `capacity` is the maximum length of a row."""
+        shape = (batch, settings.n_kv_heads, min(room_for(1), capacity), settings.d_head)
+        self.capacity = capacity
+        self.layers = [LayerCache(KeysValues(like.new_zeros(shape), like.new_zeros(shape))) for _ in range(n_layers)]
+        self.lengths = torch.zeros(batch, dtype=torch.long, device=like.device)
+        self.longest = 0  # maximum of lengths, known without waiting for the device
+        self.ragged = False  # whether lengths differ
+        self.origins: Int[Tensor, "batch room"] | None = None  # the row that holds each token; None: its own row
+
+    @classmethod
+    def over(
+        cls,
+        layers: Sequence[KeysValues],
+        lengths: Int[Tensor, " batch"],
+        origins: Int[Tensor, "batch room"] | None = None,
+        kind: type[LayerCache] = LayerCache,
+        n_new: int = 1,
+    ) -> "Cache":
+        """Make a cache of these keys and values, in rows of these lengths, with room for `n_new` tokens."""
+        cache = cls.__new__(cls)
+        cache.layers, cache.lengths, cache.ragged = [kind(kept) for kept in layers], lengths, True
+        cache.origins = origins
+        cache.capacity = layers[0].keys.shape[2] if origins is None else origins.shape[1]
+        cache.longest = cache.capacity - n_new
+        return cache
+
+    @property
+    def room(self) -> int:
+        """The number of tokens per row that fit without growing."""
+        return self.layers[0].kept.keys.shape[2]
+
+    def make_room(self, n_tokens: int) -> None:
+        """Grow if `n_tokens` more tokens do not fit."""
+        needed = self.longest + n_tokens
+        if needed > self.room:
+            room = min(self.capacity, room_for(needed))
+            if self.origins is not None:
+                self.origins = torch.cat([self.origins, self.own_rows(room - self.room)], dim=1)
+            for layer in self.layers:
+                layer.grow(room)
+
+    def advance(self, n_tokens: int | Int[Tensor, " batch"]) -> None:
+        """Add to the lengths of the rows: one number for all, or the number of real tokens in right-padded rows."""
+        self.lengths = self.lengths + n_tokens
+        if isinstance(n_tokens, int):
+            self.longest += n_tokens
+        else:
+            self._update_longest()
+
+    def select(self, rows: Int[Tensor, " selected"]) -> None:
+        """Keep these rows of the batch, in this order: to drop finished rows, or to follow beams."""
+        if self.origins is not None:
+            return self.reorder(rows)
+        for layer in self.layers:
+            layer.kept = layer.kept.select(rows)
+        self.lengths = self.lengths[rows]
+        if self.ragged:
+            self._update_longest()
+
+    def reorder(self, rows: Int[Tensor, " selected"]) -> None:
+        """Reorder the rows to follow beams without copying keys and values, by recording where each token is held.
+
+        The result has at most as many rows as before, and all rows have the same length.
+        """
+        origins = self.own_rows(self.room) if self.origins is None else self.origins
+        self.origins, self.lengths = origins[rows], self.lengths[rows]
+        self.origins[:, self.longest :] = torch.arange(len(rows), device=rows.device)[:, None]
+
+    def own_rows(self, n_tokens: int) -> Int[Tensor, "batch n_tokens"]:
+        """Return the origins of `n_tokens` tokens that each row holds itself."""
+        rows = torch.arange(len(self.lengths), device=self.lengths.device)
+        return rows[:, None].repeat(1, n_tokens)
+
+    def begin(self, kept: Sequence[KeysValues]) -> None:
+        """Start every row of an empty cache with these keys and values (a shared prefix), given by layer."""
+        n_tokens = kept[0].keys.shape[2]
+        self.make_room(n_tokens)
+        for layer, known in zip(self.layers, kept, strict=True):
+            layer.kept.keys[:, :, :n_tokens] = known.keys
+            layer.kept.values[:, :, :n_tokens] = known.values
+        self.advance(n_tokens)
+
+    def row(self, row: int, n_tokens: int) -> list[KeysValues]:
+        """Return a view of the keys and values of the first tokens of a row, by layer."""
+        here = slice(row, row + 1)
+        return [KeysValues(*(x[here, :, :n_tokens] for x in layer.kept)) for layer in self.layers]
+
+    def _update_longest(self) -> None:
+        self.longest = int(self.lengths.max()) if len(self.lengths) else 0
+        self.ragged = bool((self.lengths != self.longest).any())
+
+
+class ContinuousCache(Cache):
+    """A cache for continuous batching: rows come and go, and spare rows avoid copying those that stay in place."""
+
+    def __init__(self, settings: ModelSettings, n_layers: int, capacity: int, like: Tensor):
+        super().__init__(settings, n_layers, 0, capacity, like)
+        self._storage = [layer.kept for layer in self.layers]  # with spare rows; the layers hold views of it
+
+    def make_room(self, n_tokens: int) -> None:
+        """Grow if `n_tokens` more tokens do not fit."""
+        self._fit(len(self.lengths), self.longest + n_tokens)
+
+    def take_in(self, other: Cache) -> None:
+        """Append the rows of another cache."""
+        n, n_all = len(self.lengths), len(self.lengths) + len(other.lengths)
+        self._fit(n_all, max(self.longest, other.longest))
+        room = min(self.room, other.room)
+        for storage, layer in zip(self._storage, other.layers, strict=True):
+            for mine, theirs in zip(storage, layer.kept, strict=True):
+                mine[n:n_all, :, :room] = theirs[:, :, :room]
+        self.lengths = torch.cat([self.lengths, other.lengths])
+        self._update_longest()
+
+    def select(self, rows: Int[Tensor, " selected"]) -> None:
+        """Keep these rows of the batch, in this order. Rows that stay in place are not copied."""
+        moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
+        if len(moved):
+            for storage in self._storage:
+                for tensor in storage:
+                    tensor[moved] = tensor[rows[moved]]
+        self.lengths = self.lengths[rows]
+        self._update_longest()
+        self._fit(len(rows), self.longest)
+
+    def _fit(self, n_rows: int, n_tokens: int) -> None:
+        """Resize the storage for this many rows and tokens: grow if needed, shrink if most of it would be empty."""
+        n_old, room = self._storage[0].keys.shape[0], self.room
+        rows = 1 << (max(n_rows, 1) - 1).bit_length() if n_rows > n_old or n_rows < n_old // 4 else n_old
+        wanted = min(self.capacity, -(-max(n_tokens, 1) // ROOM) * ROOM)
+        room_now = wanted if wanted > room or wanted < room - ROOM else room
+        if (rows, room_now) != (n_old, room):
+            self._storage = [KeysValues(*(_resized(x, rows, room_now) for x in storage)) for storage in self._storage]
+        for layer, storage in zip(self.layers, self._storage, strict=True):
+            layer.kept = KeysValues(*(x[:n_rows] for x in storage))
+
+
+def _resized(x: Tensor, n_rows: int, room: int) -> Tensor:
+    new = x.new_zeros(n_rows, x.shape[1], room, x.shape[3])
+    shared = (slice(min(n_rows, x.shape[0])), slice(None), slice(min(room, x.shape[2])))
+    new[shared] = x[shared]
+    return new
+
+
+def positions_of(
+    tokens: Int[Tensor, "batch length"], cache: Cache | None, settings: ModelSettings
+) -> Int[Tensor, "rows length"]:
+    """Return the positions of tokens that follow those in the cache; one row if all rows have the same.
+
+    Raises PenwrightError if they exceed the learned positions of the model.
+    """
+    end = tokens.shape[1] + (cache.longest if cache else 0)
+    if settings.positions.type == "learned" and end > settings.context_length:
+        raise PenwrightError(
+            f"a text of {end} tokens is too long: this model has learned positions for {settings.context_length}"
+        )
+    new = torch.arange(tokens.shape[1], device=tokens.device)[None]
+    if cache is None:
+        return new
+    return cache.lengths[:, None] + new if cache.ragged else new + cache.longest

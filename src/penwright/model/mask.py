@@ -1,0 +1,48 @@
+"""Attention masks: rules, which become a tensor only when a kernel needs one."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+
+class KernelMask(NamedTuple):
+    """A mask in the cheapest form that the attention kernel accepts."""
+
+    allowed: Bool[Tensor, "rows 1 targets sources"] | None = None
+    is_causal: bool = False  # a flag, because a tensor would rule out the fastest kernels
+
+
+@dataclass(frozen=True)
+class Mask:
+    """The rules that decide which sources a target sees; all must hold. Mask() allows everything."""
+
+    causal: bool = False  # a target sees itself and the tokens before it
+    window: int | None = None  # how many tokens back (and ahead, unless causal) a target sees, itself included
+    padding: Bool[Tensor, "batch sources"] | None = None  # True at real tokens
+    segments: Int[Tensor, "batch sources"] | None = None  # number of the packed document; others are not seen
+
+    def resolve(self, positions: Int[Tensor, "rows targets"], sources: int, *, whole: bool = True) -> KernelMask:
+        """Return the mask for the attention kernel; call this once per forward pass, not once per layer.
+
+        `positions` are the positions of the targets among the sources. `whole` means that targets and sources are the
+        same tokens. A target that may see nothing sees everything instead: it is padding, and NaN would spread from it.
+        """
+        unmasked = self.padding is None and self.segments is None
+        if unmasked and (whole or not self.causal) and (self.window is None or self.window >= sources):
+            return KernelMask(is_causal=self.causal)
+        sources_at = positions[:, None] if whole else torch.arange(sources, device=positions.device)
+        allowed = torch.ones((1, 1, sources), dtype=torch.bool, device=positions.device)
+        if self.causal:
+            allowed = allowed & (sources_at <= positions[..., None])
+        if self.window is not None:
+            allowed = allowed & (sources_at > positions[..., None] - self.window)
+            if not self.causal:
+                allowed = allowed & (sources_at < positions[..., None] + self.window)
+        if self.padding is not None:
+            allowed = allowed & self.padding[:, None, :]
+        if self.segments is not None:
+            allowed = allowed & (self.segments[:, :, None] == self.segments[:, None, :])
+        return KernelMask((allowed | ~allowed.any(-1, keepdim=True))[:, None])

@@ -1,0 +1,83 @@
+"""Position encodings: vectors added to the embeddings, or rotations of queries and keys."""
+
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from penwright.config import ModelSettings
+
+SinusoidLayout = Literal["interleaved", "halves", "tensor2tensor"]
+
+
+class Sinusoidal(nn.Module):
+    """Sinusoidal positions: sin and cos of p / 10000^(2i/d) for any position p (Vaswani et al. 2017, section 3.5).
+
+    The layout "interleaved" alternates sines and cosines, as in the paper; "halves" (Marian) puts all sines first.
+    "tensor2tensor" (M2M100) also puts all sines first, and its lowest frequency is exactly 1/10000.
+    """
+
+    frequencies: Float[Tensor, " half_width"]
+
+    def __init__(self, d_model: int, layout: SinusoidLayout = "interleaved", offset: int = 0):
+        super().__init__()
+        self.layout, self.offset = layout, offset
+        last = d_model - 2 if layout == "tensor2tensor" else d_model
+        exponents = torch.arange(0, d_model, 2) / max(1, last)
+        self.register_buffer("frequencies", 10_000.0**-exponents, persistent=False)
+
+    def forward(self, positions: Int[Tensor, "rows length"]) -> Float[Tensor, "rows length d_model"]:
+        """Return the vectors of these positions."""
+        angles = (positions + self.offset)[..., None] * self.frequencies
+        if self.layout == "interleaved":
+            return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
+        return torch.cat([angles.sin(), angles.cos()], dim=-1)
+
+
+class Learned(nn.Embedding):
+    """Learned positions: one vector for each position below context_length."""
+
+
+class Rotation(NamedTuple):
+    """The rotations of one forward pass, as cosines and sines."""
+
+    cosines: Float[Tensor, "rows 1 length half_head"]
+    sines: Float[Tensor, "rows 1 length half_head"]
+
+    def apply(self, x: Float[Tensor, "batch heads length d_head"]) -> Float[Tensor, "batch heads length d_head"]:
+        """Rotate each pair (x_i, x_(i + d_head/2)) by its angle, as Llama does; d_head = 2 half_head."""
+        first, second = x.chunk(2, dim=-1)
+        cosines, sines = self.cosines.to(x.dtype), self.sines.to(x.dtype)
+        return torch.cat([first * cosines - second * sines, second * cosines + first * sines], dim=-1)
+
+
+class Rotary(nn.Module):
+    """Rotary positions (RoPE, Su et al. 2021): a score depends only on the distance between query and key."""
+
+    frequencies: Float[Tensor, " half_head"]
+
+    def __init__(self, d_head: int, base: float):
+        super().__init__()
+        self.register_buffer("frequencies", base ** -(torch.arange(0, d_head, 2) / d_head), persistent=False)
+
+    def forward(self, positions: Int[Tensor, "rows length"]) -> Rotation:
+        """Return the rotations at these positions."""
+        angles = positions[:, None, :, None] * self.frequencies
+        return Rotation(angles.cos(), angles.sin())
+
+
+def added_positions(settings: ModelSettings) -> Sinusoidal | Learned | None:
+    """Make the positions that are added to the embeddings; None for rotary and for no positions."""
+    match settings.positions.type:
+        case "sinusoidal":
+            return Sinusoidal(settings.d_model, settings.positions.layout, settings.positions.offset)
+        case "learned":
+            return Learned(settings.context_length, settings.d_model)
+        case _:
+            return None
+
+
+def rotary_positions(settings: ModelSettings) -> Rotary | None:
+    """Make the rotary positions; None for all other types."""
+    return Rotary(settings.d_head, settings.positions.base) if settings.positions.type == "rotary" else None

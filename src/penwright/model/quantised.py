@@ -1,0 +1,152 @@
+"""Linear layers with int8 weights: a quarter of the memory traffic, which limits the speed of generation."""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int8, Int32
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from penwright.config import Precision
+from penwright.native.toolchain import SOURCES
+
+LARGEST = 127  # largest value of symmetric int8
+TINY = 1e-8  # lower limit of a scale
+WHOLE_VECTORS = 32  # torch's one-row product needs a multiple of this width; otherwise it reads past the end
+BLOCK = 64  # int8_product.cpp needs multiples of this many columns and this width
+ZERO = 128  # zero point of the rows in int8_product.cpp, which are unsigned
+SOURCE = SOURCES / "int8_product.cpp"
+COMPILES = torch.cpu._is_vnni_supported()  # the operator needs AVX-512 VNNI
+
+
+class Packed(NamedTuple):
+    """Weights in the memory layout of int8_product.cpp."""
+
+    packed: Int8[Tensor, "blocks quarters 64 4"]
+    offsets: Int32[Tensor, " columns"]  # the contribution of the zero point to each sum
+    scales: Float[Tensor, " columns"]
+
+
+class Int8Linear(nn.Module):
+    """A linear layer with int8 weights and one scale per output (Dettmers et al. 2022, section 2.1).
+
+    The input is also rounded to int8, with one scale per row, since int8 products are the fastest on a CPU. The
+    exception is a single row without compiled operators, which is faster in bfloat16.
+    """
+
+    whole: Int8[Tensor, "out_features in_features"]
+    scale: Float[Tensor, " out_features"]
+    bias: Float[Tensor, " out_features"] | None
+    packed: Tensor  # this and the next two: the fields of a Packed, if COMPILES
+    offsets: Tensor
+    scales: Tensor
+
+    def __init__(self, layer: nn.Linear):
+        super().__init__()
+        weight = layer.weight.detach().float()
+        exact = weight.abs().amax(1).clamp(min=TINY) / LARGEST
+        scale = exact.to(torch.bfloat16)  # the dtype of torch's kernel; cast before rounding, to lose no precision
+        whole = (weight / scale.float()[:, None]).round().clamp(-LARGEST, LARGEST)
+        self.register_buffer("whole", whole.to(torch.int8))
+        self.register_buffer("scale", scale)
+        self.register_buffer("bias", None if layer.bias is None else layer.bias.detach())
+        if COMPILES:
+            for name, tensor in packed_weights(self.whole, self.scale)._asdict().items():
+                self.register_buffer(name, tensor, persistent=False)
+
+    @property
+    def weight(self) -> Float[Tensor, "out_features in_features"]:
+        """The dequantized weights."""
+        return self.whole * self.scale.float()[:, None]
+
+    def forward(self, x: Float[Tensor, "*rows in_features"]) -> Float[Tensor, "*rows out_features"]:
+        """Apply the layer, with the compiled operator during export and torch's operators otherwise."""
+        compiled = COMPILES and torch.compiler.is_exporting()
+        product = (compiled_product if compiled else torch_product)(self, x.flatten(0, -2))
+        product = product if self.bias is None else product + self.bias
+        return product.to(x.dtype).unflatten(0, x.shape[:-1])
+
+
+def torch_product(layer: Int8Linear, rows: Float[Tensor, "rows in_features"]) -> Float[Tensor, "rows out_features"]:
+    """Multiply with torch's operators.
+
+    One row stays in bfloat16; several are rounded to int8. A GPU lacks int8 operators for few rows and uses float32.
+    """
+    if rows.is_cuda:
+        return F.linear(rows.float(), layer.weight)
+    if rows.shape[0] == 1 and rows.shape[1] % WHOLE_VECTORS == 0:
+        return torch._weight_int8pack_mm(rows.to(torch.bfloat16), layer.whole, layer.scale)
+    return int8_product(rows, layer.whole, layer.scale.float())
+
+
+def int8_product(
+    rows: Float[Tensor, "rows in_features"],
+    whole: Int8[Tensor, "out_features in_features"],
+    scale: Float[Tensor, " out_features"],
+) -> Float[Tensor, "rows out_features"]:
+    """Multiply with both sides in int8: round each row with its own scale."""
+    wide = rows.float()
+    largest = wide.abs().amax(-1, keepdim=True).clamp(min=TINY) / LARGEST
+    return torch._int_mm((wide * (1 / largest)).round().to(torch.int8), whole.T).float() * (largest * scale)
+
+
+def compiled_product(layer: Int8Linear, rows: Float[Tensor, "rows in_features"]) -> Float[Tensor, "rows out_features"]:
+    """Multiply with int8_product.cpp once it is compiled; the result of a row does not depend on the other rows."""
+    packed, offsets, scales = layer.packed, layer.offsets, layer.scales
+    return torch.ops.penwright.int8_product(rows.float().contiguous(), packed, offsets, scales, len(layer.whole))
+
+
+@torch.library.custom_op("penwright::int8_product", mutates_args=())
+def _int8_product(
+    rows: torch.Tensor, packed: torch.Tensor, offsets: torch.Tensor, scales: torch.Tensor, n_columns: int
+) -> torch.Tensor:
+    """Do in PyTorch what int8_product.cpp does."""
+    return int8_product(rows, _unpacked(packed)[:n_columns, : rows.shape[1]], scales[:n_columns])
+
+
+@_int8_product.register_fake
+def _(
+    rows: torch.Tensor, packed: torch.Tensor, offsets: torch.Tensor, scales: torch.Tensor, n_columns: int
+) -> torch.Tensor:
+    return rows.new_empty(rows.shape[0], n_columns)
+
+
+def packed_weights(whole: Int8[Tensor, "out_features in_features"], scale: Float[Tensor, " out_features"]) -> Packed:
+    """Pack weights into blocks of 64 outputs, four adjacent numbers of each at a time, padded with zeros."""
+    rows, width = whole.shape
+    filled = F.pad(whole, (0, -width % BLOCK, 0, -rows % BLOCK))
+    packed = filled.unflatten(0, (-1, BLOCK)).unflatten(2, (-1, 4)).transpose(1, 2).contiguous()
+    offsets = ZERO * packed.sum((1, 3), dtype=torch.int32).flatten()
+    return Packed(packed, offsets, F.pad(scale.float(), (0, -rows % BLOCK)))
+
+
+def _unpacked(packed: Int8[Tensor, "blocks quarters 64 4"]) -> Int8[Tensor, "all_rows all_columns"]:
+    return packed.transpose(1, 2).flatten(2).flatten(0, 1)
+
+
+def quantise(module: nn.Module) -> None:
+    """Replace every linear layer in the module with an Int8Linear."""
+    for name, part in list(module.named_children()):
+        if isinstance(part, nn.Linear):
+            setattr(module, name, Int8Linear(part))
+        else:
+            quantise(part)
+
+
+def outputs_kept_like(layer: nn.Module) -> Tensor:
+    """Return a tensor with the device and dtype for storing a layer's outputs: bfloat16 if its weights are int8."""
+    like = layer.scale if isinstance(layer, Int8Linear) else layer.weight
+    assert isinstance(like, Tensor)
+    return like
+
+
+def to_precision(module: nn.Module, precision: Precision) -> None:
+    """Convert the weights in place; with int8, embeddings and norms stay in float32.
+
+    The frequencies of positions are not converted: bfloat16 would be too coarse for them.
+    """
+    if precision == "int8":
+        quantise(module)
+    if precision == "bfloat16":
+        for parameter in module.parameters():
+            parameter.data = parameter.data.to(torch.bfloat16)

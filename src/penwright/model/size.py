@@ -1,0 +1,42 @@
+"""Estimates of parameters, FLOPs and training memory, without building the model."""
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from penwright.config import ModelSettings, Task
+from penwright.model import make_model
+
+ADAMW_BYTES = 16  # per float32 parameter: weight, gradient and two moments; Muon needs one moment less
+ACTIVATIONS_PER_LAYER = 20  # rough number of d_model vectors kept for the backward pass, with fused attention
+
+
+class Size(NamedTuple):
+    """The size of a model. Parameters are exact; a multiply-add counts as two FLOPs; memory is an estimate."""
+
+    parameters: int
+    matrix_parameters: int  # those that every token is multiplied with: the output layer, but no embedding tables
+    flops_per_token: int  # of one forward pass at full context; training costs three times as much
+    training_bytes: int
+
+
+def size_of(task: Task, vocab_size: int, settings: ModelSettings, batch_tokens: int = 0, n_labels: int = 2) -> Size:
+    """Return the size of a model, computed from the shapes of its parameters."""
+    parameters, tables = _counted(task, vocab_size, settings, n_labels)
+    output = vocab_size * settings.d_model if task != "classify" and settings.tie_embeddings != "none" else 0
+    matrices = parameters - tables + output
+    layers = settings.n_layers + (settings.n_decoder_layers or settings.n_layers if task == "translate" else 0)
+    attention = 4 * layers * settings.context_length * settings.n_heads * settings.d_head
+    activations = batch_tokens * (layers * settings.d_model * ACTIVATIONS_PER_LAYER + 2 * vocab_size) * 4
+    return Size(parameters, matrices, 2 * matrices + attention, ADAMW_BYTES * parameters + activations)
+
+
+@lru_cache(maxsize=256)  # planning asks repeatedly, and each answer builds modules
+def _counted(task: Task, vocab_size: int, settings: ModelSettings, n_labels: int) -> tuple[int, int]:
+    """Count the parameters of a model, and those of its embedding tables."""
+    with torch.device("meta"):
+        model = make_model(task, vocab_size, settings, n_labels)
+    tables = {id(m.weight): m.weight.numel() for m in model.modules() if isinstance(m, nn.Embedding)}
+    return sum(p.numel() for p in model.parameters()), sum(tables.values())

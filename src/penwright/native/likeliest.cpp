@@ -1,0 +1,77 @@
+// The log-sum-exp of each row, and its largest logits among the tokens allowed in its situation, in AVX-512.
+// Inductor compiles it into decoding steps (decoding/ahead_of_time.py). It puts "extern" before this declaration:
+AOTITorchError aoti_torch_cpu_likeliest(
+    AtenTensorHandle logits, AtenTensorHandle allowed, AtenTensorHandle situations, int64_t n_best,
+    AtenTensorHandle* values, AtenTensorHandle* places, AtenTensorHandle* normalisers);
+
+extern "C++" {
+#include <immintrin.h>
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#pragma GCC push_options
+#pragma GCC optimize("O3")
+#include "vectors.h"
+namespace likeliest {
+
+using vectors::ALL, vectors::BLOCK, vectors::NEVER, vectors::first_in_block, vectors::largest_of_block;
+
+// Finds the n largest remaining numbers, in order; of equal ones, the first. `left` has a bit per remaining number.
+// `largest` has the maximum of each block, padded with -inf to a multiple of BLOCK.
+inline void find_best(const float* row, int64_t n_best, std::vector<uint64_t>& left, std::vector<float>& largest,
+                      float* values, int64_t* places) {
+    for (int64_t i = 0; i < n_best; i++) {
+        size_t first = 0;
+        values[i] = NEVER;
+        places[i] = 0;
+        for (size_t begin = 0; begin < largest.size(); begin += BLOCK) {
+            const float here = largest_of_block(&largest[begin], ALL);
+            if (here > values[i]) values[i] = here, first = begin;
+        }
+        if (values[i] == NEVER) continue;
+        const size_t block = first + first_in_block(&largest[first], ALL, values[i]);
+        const float* numbers = row + block * BLOCK;
+        const int64_t place = first_in_block(numbers, left[block], values[i]);
+        places[i] = block * BLOCK + place;
+        left[block] &= ~(uint64_t{1} << place);
+        largest[block] = largest_of_block(numbers, left[block]);
+    }
+}
+
+// Finds the n largest allowed logits of a row; returns the log-sum-exp of all.
+inline float look_at(const float* row, int64_t n, const uint64_t* allowed, int64_t n_best, float* values, int64_t* places) {
+    thread_local std::vector<uint64_t> left;
+    thread_local std::vector<float> largest;
+    const int64_t n_blocks = (n + BLOCK - 1) / BLOCK;
+    left.assign(allowed, allowed + n_blocks);
+    largest.assign((n_blocks + BLOCK - 1) / BLOCK * BLOCK, NEVER);
+    float of_all = NEVER;
+    for (int64_t block = 0; block < n_blocks; block++) {
+        const float* numbers = row + block * BLOCK;
+        const uint64_t here = vectors::first_bits(n - block * BLOCK);
+        largest[block] = largest_of_block(numbers, left[block]);
+        of_all = std::max(of_all, left[block] == here ? largest[block] : largest_of_block(numbers, here));
+    }
+    find_best(row, n_best, left, largest, values, places);
+    return vectors::log_sum_exp(row, n, of_all);
+}
+
+}  // namespace likeliest
+#pragma GCC pop_options
+}
+
+AOTITorchError aoti_torch_cpu_likeliest(
+    AtenTensorHandle logits, AtenTensorHandle allowed, AtenTensorHandle situations, int64_t n_best,
+    AtenTensorHandle* values, AtenTensorHandle* places, AtenTensorHandle* normalisers) {
+    using vectors::data, vectors::size, vectors::made;
+    const int64_t n_rows = size(logits, 0), n = size(logits, 1), n_words = size(allowed, 1);
+    float* best = made<float>(values, {n_rows, n_best}, aoti_torch_dtype_float32());
+    int64_t* where = made<int64_t>(places, {n_rows, n_best}, aoti_torch_dtype_int64());
+    float* sums = made<float>(normalisers, {n_rows}, aoti_torch_dtype_float32());
+    for (int64_t row = 0; row < n_rows; row++)
+        sums[row] = likeliest::look_at(
+            data<float>(logits) + row * n, n, data<uint64_t>(allowed) + data<int64_t>(situations)[row] * n_words, n_best,
+            best + row * n_best, where + row * n_best);
+    return AOTI_TORCH_SUCCESS;
+}

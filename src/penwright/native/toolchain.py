@@ -1,0 +1,116 @@
+"""The requirements of compilation, and the folder for compiled code.
+
+Later processes run the machine code in this folder. So a folder that other users can write to is not used.
+"""
+
+import atexit
+import os
+import shutil
+import stat
+import sys
+import sysconfig
+from pathlib import Path
+from tempfile import mkdtemp
+from warnings import warn
+
+from penwright.config import cache_folder
+from penwright.errors import PenwrightError, PenwrightWarning
+
+INDUCTOR_CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
+SOURCES = Path(__file__).parent  # folder of the C++ operators
+
+
+def set_inductor_cache() -> None:
+    """Set the cache folder of torch's compiler to Penwright's cache, since /tmp may be emptied at any time.
+
+    A folder that the user chose stays; torch's default, /tmp/torchinductor_USER, does not. If other users can write to
+    the folder, this process compiles again in a temporary one.
+    """
+    chosen = os.environ.get(INDUCTOR_CACHE_VARIABLE)
+    if chosen is None or Path(chosen).name.startswith("torchinductor_"):
+        os.environ[INDUCTOR_CACHE_VARIABLE] = str(cache_folder("compiled"))
+    danger = why_not_trusted(Path(os.environ[INDUCTOR_CACHE_VARIABLE]))
+    if danger:
+        warn(f"earlier compiled code is not used: {danger}", PenwrightWarning, stacklevel=3)
+        os.environ[INDUCTOR_CACHE_VARIABLE] = mkdtemp(prefix="penwright-compiled-")
+        atexit.register(shutil.rmtree, os.environ[INDUCTOR_CACHE_VARIABLE], ignore_errors=True)
+
+
+def trusted_folder() -> Path:
+    """Return the folder for compiled code, and create it if needed; raise PenwrightError if others can write to it."""
+    folder = cache_folder("compiled")
+    danger = why_not_trusted(folder)
+    if danger:
+        raise PenwrightError(f"compiled code cannot be stored: {danger}")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise PenwrightError(
+            f"{folder} cannot be created: {error.strerror}. Set PENWRIGHT_CACHE to a folder that you can write to"
+        ) from None
+    return folder
+
+
+def why_not_trusted(path: Path) -> str:
+    """Return why this file or folder is not trusted, and what to do; "" if no other user could have written to it.
+
+    As in ssh, the file and all its parent folders must belong to this user or root, and nobody else may write to them.
+    A parent folder may be writable if it is sticky, like /tmp. Missing files and folders are skipped.
+    """
+    if not hasattr(os, "getuid"):  # Windows, where nothing is compiled
+        return ""
+    try:
+        unresolved, resolved = path.absolute(), path.resolve()
+    except (OSError, RuntimeError):
+        return f"{path} cannot be resolved"
+    places = dict.fromkeys((unresolved, resolved, *unresolved.parents, *resolved.parents))
+    dangers = (_danger_of(place, is_above=place not in (unresolved, resolved)) for place in places)
+    return next(filter(None, dangers), "")
+
+
+def _danger_of(place: Path, *, is_above: bool) -> str:
+    """Return how other users could change this file or folder itself, and what to do; "" if they cannot."""
+    try:
+        target, link = place.stat(), place.lstat()  # equal unless the path is a link
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"{place} cannot be checked: {error.strerror}"
+    remedy = "or set PENWRIGHT_CACHE to a folder that only you can write to"
+    if not {target.st_uid, link.st_uid} <= {0, os.getuid()}:
+        return f"{place} belongs to another user. Delete it if you can, {remedy}"
+    is_sticky = is_above and target.st_mode & stat.S_ISVTX
+    is_open = target.st_mode & stat.S_IWOTH or (target.st_mode & stat.S_IWGRP and not _is_own_group(target.st_gid))
+    if is_open and not is_sticky:
+        return f"other users can write to {place}. Run `chmod go-w {place}` and delete what you did not make, {remedy}"
+    return ""
+
+
+def _is_own_group(gid: int) -> bool:
+    """Return whether this is the user's private group, which has no other members."""
+    import grp  # noqa: PLC0415 - Windows has none
+    import pwd  # noqa: PLC0415
+
+    try:
+        user, group = pwd.getpwuid(os.getuid()), grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return group.gr_name == user.pw_name and user.pw_gid == gid and set(group.gr_mem) <= {user.pw_name}
+
+
+def require_compiler() -> None:
+    """Raise PenwrightError, naming what is missing, if this machine cannot compile."""
+    missing = missing_requirement()
+    if missing:
+        raise PenwrightError(f"this machine cannot compile: {missing}")
+
+
+def missing_requirement() -> str:
+    """Return what torch.compile lacks on this machine; "" if nothing."""
+    if sys.platform != "linux":
+        return "compilation is supported on Linux only"
+    if not shutil.which(os.environ.get("CXX", "g++")):
+        return "there is no C++ compiler (g++, or the one in CXX)"
+    if not (Path(sysconfig.get_paths()["include"]) / "Python.h").exists():
+        return "Python's headers are not installed"
+    return ""

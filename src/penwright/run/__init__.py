@@ -1,0 +1,1 @@
+"""The run folder: settings, tokenizer, checkpoints, metrics and samples."""

@@ -1,0 +1,223 @@
+"""Checkpoints of a run: written atomically, verified when they are read, never unpickled.
+
+checkpoints/step-00001200/{model.safetensors, training.safetensors, state.json, manifest.json}
+"""
+
+import json
+import os
+import re
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from penwright.errors import PenwrightError
+from penwright.storage import (
+    MOST_IN_SMALL,
+    UnsafeFile,
+    open_plain,
+    parse_json,
+    read_json,
+    require_plain,
+    saving,
+    sha256_of,
+)
+
+Tensors = dict[str, Tensor]
+Shapes = dict[str, tuple[int, ...]]
+Record = dict[str, Any]  # a JSON object
+WEIGHTS, TRAINING, STATE, MANIFEST = "model.safetensors", "training.safetensors", "state.json", "manifest.json"
+SAVED = (WEIGHTS, TRAINING, STATE)
+FIRST = "first"  # folder of the first checkpoint, which has weights only
+NAME = re.compile(r"step-(\d{8,15})", re.ASCII)
+MOST_IN_HEADER = 100_000_000  # bytes, as in safetensors itself
+
+
+Step = Annotated[int, Field(ge=0, lt=10**15)]
+
+
+class DamagedCheckpoint(PenwrightError):
+    """An error for a checkpoint that is incomplete or was changed after it was saved."""
+
+
+class SavedFile(BaseModel):
+    """The entry of a file in a manifest."""
+
+    model_config = ConfigDict(strict=True)
+
+    bytes: Annotated[int, Field(ge=0)]
+    sha256: str
+
+
+class Manifest(BaseModel):
+    """The content of manifest.json."""
+
+    model_config = ConfigDict(strict=True)
+
+    step: int | None = None
+    files: dict[str, SavedFile]
+
+
+class Counters(BaseModel):
+    """The counters of training that a checkpoint saves."""
+
+    model_config = ConfigDict(strict=True)
+
+    step: Step
+    total_steps: Step | None = None
+    best_step: Step | None = None
+    stopped_early: bool = False
+
+
+class TensorHeader(BaseModel):
+    """The entry of a tensor in the header of a safetensors file."""
+
+    model_config = ConfigDict(strict=True)
+
+    shape: list[Annotated[int, Field(ge=0)]]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint on disk: its folder and its training step."""
+
+    folder: Path
+    step: int
+
+    def verify(self, *names: str) -> None:
+        """Raise DamagedCheckpoint, naming the file, unless these files (default: all) are as they were saved."""
+        manifest = self._manifest()
+        for name in names or self._saved:
+            path, expected = self.folder / name, manifest.files[name]
+            try:
+                is_whole = path.lstat().st_size == expected.bytes and sha256_of(path) == expected.sha256
+            except FileNotFoundError:
+                raise DamagedCheckpoint(f"{path} is missing") from None
+            except OSError as error:
+                raise DamagedCheckpoint(f"{path} cannot be read: {error}") from None
+            except UnsafeFile as error:
+                raise DamagedCheckpoint(str(error)) from None
+            if not is_whole:
+                require_plain_part(path)
+                raise DamagedCheckpoint(f"{path} is damaged: its content is not what was saved")
+
+    @property
+    def _saved(self) -> tuple[str, ...]:
+        return (WEIGHTS, STATE) if self.folder.name == FIRST else SAVED
+
+    def _manifest(self) -> Manifest:
+        path = self.folder / MANIFEST
+        require_plain_part(self.folder)
+        try:
+            manifest = Manifest.model_validate(read_json(path, MOST_IN_SMALL))
+        except UnsafeFile as error:
+            raise DamagedCheckpoint(str(error)) from None
+        except (OSError, ValueError):
+            raise DamagedCheckpoint(f"{self.folder} has no readable {MANIFEST}") from None
+        if missing := [name for name in self._saved if name not in manifest.files]:
+            raise DamagedCheckpoint(f"{path} is damaged: it does not list {', '.join(missing)}")
+        if manifest.step not in (None, self.step):
+            raise DamagedCheckpoint(f"{path} is damaged or belongs to another checkpoint: step {manifest.step}")
+        return manifest
+
+    def weights(self) -> Tensors:
+        """Load the weights for inference."""
+        return _load(self.folder / WEIGHTS)
+
+    def training(self) -> Tensors:
+        """Load what only training needs: raw weights, optimizer state, RNG states."""
+        return _load(self.folder / TRAINING)
+
+    def state(self) -> Record:
+        """Load the counters and scores of training; raise DamagedCheckpoint unless they are as they were saved."""
+        self.verify(STATE)
+        try:
+            return read_json(self.folder / STATE, MOST_IN_SMALL)
+        except (OSError, ValueError, UnsafeFile) as error:
+            raise DamagedCheckpoint(f"{self.folder / STATE} cannot be read: {error}") from None
+
+    def counters(self) -> Counters:
+        """Load the part of the state that is needed outside training."""
+        try:
+            return Counters.model_validate(self.state())
+        except ValidationError as error:
+            raise DamagedCheckpoint(f"{self.folder / STATE} is damaged: {first_problem(error)}") from None
+
+    def shapes(self) -> Shapes:
+        """Read the shapes of the weights from the header of their file, without loading them."""
+        path = self.folder / WEIGHTS
+        try:
+            return _shapes_in(path)
+        except (OSError, ValueError, UnsafeFile) as error:
+            raise DamagedCheckpoint(f"{path} cannot be read: {error}") from None
+
+
+def require_plain_part(path: Path) -> None:
+    """Call require_plain(), but raise DamagedCheckpoint instead of UnsafeFile."""
+    try:
+        require_plain(path)
+    except UnsafeFile as error:
+        raise DamagedCheckpoint(str(error)) from None
+
+
+def save_checkpoint(checkpoint: Checkpoint, weights: Tensors, training: Tensors | None, state: Record) -> None:
+    """Save a checkpoint atomically: write a temporary folder, flush it to disk, rename it.
+
+    Readers see a complete checkpoint or none. Raises PenwrightError on failure; earlier checkpoints stay intact.
+    """
+    try:
+        with saving(checkpoint.folder) as folder:
+            save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+            if training is not None:
+                save_file(training, folder / TRAINING)
+            (folder / STATE).write_text(json.dumps(state), encoding="utf-8")
+            files = {
+                path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+                for path in sorted(folder.iterdir())
+            }
+            (folder / MANIFEST).write_text(json.dumps({"step": checkpoint.step, "files": files}), encoding="utf-8")
+    except (OSError, SafetensorError) as error:
+        raise PenwrightError(
+            f"{checkpoint.folder} could not be saved: {error}. What was saved before is intact."
+        ) from None
+
+
+def step_of(name: str) -> int | None:
+    """Return the step in the name of a checkpoint folder; None for any other name."""
+    match = NAME.fullmatch(name)
+    return int(match[1]) if match and folder_name(int(match[1])) == name else None
+
+
+def folder_name(step: int) -> str:
+    """Return the name of a checkpoint's folder."""
+    return f"step-{step:08d}"
+
+
+def first_problem(error: ValidationError) -> str:
+    """Return pydantic's first complaint in short form: `field: message`."""
+    problem = error.errors()[0]
+    return f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
+
+
+def _shapes_in(path: Path) -> Shapes:
+    """Read the shapes in the header of a safetensors file: its length in 8 bytes, then JSON."""
+    with open(open_plain(path, os.O_RDONLY), "rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))
+        if length > min(MOST_IN_HEADER, os.fstat(file.fileno()).st_size):
+            raise ValueError(f"its header claims a length of {length:,} bytes")
+        header = parse_json(file.read(length))
+    header.pop("__metadata__", None)
+    return {name: tuple(TensorHeader.model_validate(held).shape) for name, held in header.items()}
+
+
+def _load(path: Path) -> Tensors:
+    require_plain_part(path)
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise DamagedCheckpoint(f"{path} cannot be read: {error}") from None

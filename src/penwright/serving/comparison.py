@@ -1,0 +1,94 @@
+"""The route that compares two texts on one model, or two models on one text."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Literal, NamedTuple, TypeVar
+
+from fastapi import APIRouter, Response
+
+from penwright.errors import UsageError
+from penwright.inspection import Inspector
+from penwright.inspection.comparison import compare, compare_heads
+from penwright.inspection.views import compared, compared_heads
+from penwright.serving.errors import REFUSALS
+from penwright.serving.fields import Limits, ModelRequest, Name, Registry, Text, check_lengths
+from penwright.serving.inspect import Format, answer_in
+from penwright.serving.model_worker import ModelRegistry, ModelWorker
+from penwright.views import View
+
+router = APIRouter(prefix="/inspect/compared", responses=REFUSALS)
+T = TypeVar("T")
+
+
+class ComparisonRequest(ModelRequest):
+    """A request to compare two texts or, if `other_model` is given, two models on the first text."""
+
+    model: Name | None = None
+    text: Text = ""
+    target: Text | None = None  # a translation; None: the model's own
+    other_model: Name | None = None
+    other_text: Text = ""
+    other_target: Text | None = None
+
+
+class _Side(NamedTuple):
+    served: ModelWorker
+    text: str
+    target: str | None
+
+    async def find(self, asked: Callable[[Inspector, str, str | None], T]) -> tuple[T, tuple[str, ...]]:
+        """Return the result of `asked`, and warnings about parts of the text that the model cannot use."""
+
+        def answer() -> tuple[T, tuple[str, ...]]:
+            insp = self.served.inspector
+            return asked(insp, self.text, self.target), insp.warnings(self.text, self.target)
+
+        return await self.served.run(answer)
+
+
+class _Two(NamedTuple):
+    first: _Side
+    second: _Side
+    names: tuple[str, str]
+
+
+@router.post("/{what}", response_class=Response)
+async def compare_two(
+    what: Literal["tokens", "heads"],
+    asked: ComparisonRequest,
+    shelf: Registry,
+    limits: Limits,
+    format: Format = "bytes",
+) -> Response:
+    """Return the surprisal of each token (or label), or the statistics of each head, for both sides."""
+    check_lengths([asked.text, asked.target, asked.other_text, asked.other_target], limits)
+    two = _two(asked, shelf)
+    found, warnings = await (_tokens(two) if what == "tokens" else _heads(two))
+    return await asyncio.to_thread(answer_in, format, found, tuple(dict.fromkeys(warnings)))
+
+
+def _two(asked: ComparisonRequest, shelf: ModelRegistry) -> _Two:
+    served = shelf.get(asked.model)
+    first = _Side(served, asked.text, asked.target)
+    if asked.other_model is None:
+        return _Two(first, _Side(served, asked.other_text, asked.other_target), ("the text", "the other text"))
+    other = shelf.get(asked.other_model)
+    if other.kind != served.kind:
+        raise UsageError(
+            f"{served.name} is a {served.kind} and {other.name} is a {other.kind}: they cannot be compared. "
+            "Choose another model"
+        )
+    return _Two(first, _Side(other, asked.text, asked.target), (served.name, other.name))
+
+
+async def _tokens(two: _Two) -> tuple[View, tuple[str, ...]]:
+    one, warnings = await two.first.find(Inspector.surprises)
+    other, more = await two.second.find(Inspector.surprises)
+    found = await asyncio.to_thread(compare, one, other)  # takes seconds for very different texts
+    return compared(found, two.names), warnings + more
+
+
+async def _heads(two: _Two) -> tuple[View, tuple[str, ...]]:
+    one, warnings = await two.first.find(Inspector.head_statistics)
+    other, more = await two.second.find(Inspector.head_statistics)
+    return compared_heads(compare_heads(one, other), two.names), warnings + more

@@ -1,0 +1,122 @@
+"""The request and response fields of OpenAI's completions API."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from penwright.serving.fields import LARGEST, MOST_ENTRIES, Name, Text, TokenId
+
+Ids = Annotated[list[TokenId], Field(max_length=1_000_000, fail_fast=True)]
+Stop = Annotated[Text, Field(max_length=1000)]
+MOST_LIKELY = 20  # maximum of `logprobs`
+Finish = Literal["stop", "length"] | None
+
+
+MOST_BIASES = 300
+
+
+def _limit_entries(given: Any) -> Any:
+    """Refuse a large object before its values are validated."""
+    if isinstance(given, dict) and len(given) > MOST_BIASES:
+        raise ValueError(f"may have at most {MOST_BIASES} entries")
+    return given
+
+
+Biases = Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], BeforeValidator(_limit_entries)]
+
+
+class StreamOptions(BaseModel):
+    """What a stream contains in addition to the text."""
+
+    include_usage: bool = False  # end with an event that counts the tokens
+
+
+class CompletionRequest(BaseModel):
+    """A request for completions. Other fields, such as `user`, are ignored."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    model: Name | None = None  # None: the first writer
+    prompt: (  # one or more, as texts or as token ids
+        Text
+        | Annotated[list[Text], Field(max_length=MOST_ENTRIES, fail_fast=True)]
+        | Ids
+        | Annotated[list[Ids], Field(max_length=MOST_ENTRIES, fail_fast=True)]
+    ) = "\n"
+    max_tokens: Annotated[int, Field(ge=0, le=LARGEST)] | None = 16  # new tokens
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = 1.0  # 0: always the most likely token
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = 1.0
+    n: Annotated[int, Field(ge=1, le=LARGEST)] | None = 1  # completions per prompt
+    best_of: Annotated[int, Field(ge=1, le=LARGEST)] | None = None  # not supported, unless it equals n
+    stream: bool | None = False  # send the text in events while it is generated
+    stream_options: StreamOptions | None = None  # for streams
+    logprobs: Annotated[int, Field(ge=0, le=MOST_LIKELY)] | None = None  # alternatives per token to return
+    echo: bool | None = False  # return the prompt before the completion
+    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None  # random seed; None: a different one each time
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
+    logit_bias: Biases | None = None  # added to logits, by token id
+    suffix: Text | None = None  # not supported
+    top_k: Annotated[int, Field(ge=-1, le=LARGEST)] | None = None  # an extension to OpenAI's API; 0 or -1: all tokens
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+
+
+class LogProbs(BaseModel):
+    """The log-probabilities of tokens. Offsets count characters of the choice's text."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None] | None
+    text_offset: list[int]
+
+    @classmethod
+    def joined(cls, parts: Sequence["LogProbs"], with_top: bool) -> "LogProbs":
+        """Concatenate parts."""
+        return cls(
+            tokens=[token for part in parts for token in part.tokens],
+            token_logprobs=[value for part in parts for value in part.token_logprobs],
+            top_logprobs=[top for part in parts for top in part.top_logprobs or []] if with_top else None,
+            text_offset=[place for part in parts for place in part.text_offset],
+        )
+
+    def before(self, place: int) -> "LogProbs":
+        """Return the log-probabilities of the tokens that begin before the character `place`."""
+        n = sum(offset < place for offset in self.text_offset)
+        top = None if self.top_logprobs is None else self.top_logprobs[:n]
+        return LogProbs(
+            tokens=self.tokens[:n],
+            token_logprobs=self.token_logprobs[:n],
+            top_logprobs=top,
+            text_offset=self.text_offset[:n],
+        )
+
+
+class CompletionChoice(BaseModel):
+    """A completion, or a piece of one in a stream."""
+
+    index: int
+    text: str
+    logprobs: LogProbs | None = None
+    finish_reason: Finish = None
+
+
+class Usage(BaseModel):
+    """The number of tokens read and written."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class CompletionAnswer(BaseModel):
+    """The completions in the order of the prompts, or one event of a stream."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage | None = None

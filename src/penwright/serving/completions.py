@@ -1,0 +1,257 @@
+"""A completion request in progress: prompts become tokens, and new tokens become choices."""
+
+import asyncio
+import secrets
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+
+import numpy as np
+
+from penwright.config import DecodingSettings
+from penwright.decoding.requests import Request, TokenUpdate
+from penwright.errors import UsageError
+from penwright.inspection import Inspector
+from penwright.inspection.forward_pass import ForwardPass
+from penwright.inspection.token_scores import token_scores
+from penwright.inspection.tokens import Token, special_token
+from penwright.serving.completion_fields import (
+    CompletionAnswer,
+    CompletionChoice,
+    CompletionRequest,
+    Finish,
+    LogProbs,
+    Usage,
+)
+from penwright.serving.decoding_fields import is_off
+from penwright.serving.errors import RequestTooLarge
+from penwright.serving.fields import check_texts
+from penwright.serving.model_worker import ModelWorker
+from penwright.serving.settings import ServingSettings
+from penwright.tokenizers import TextStream, Tokenizer
+
+MOST_NUMBERS = 1_000_000  # tokens and alternatives in an answer
+SMALLEST_SHARE = 1e-6  # replaces a top_p of 0: only the most likely token remains
+
+
+class CompletionJob:
+    """A completion request in progress."""
+
+    def __init__(self, asked: CompletionRequest, served: ModelWorker, limits: ServingSettings):
+        """Store the request; `prepare` checks it."""
+        self.asked, self._served, self._limits = asked, served, limits
+        self.id, self.created = f"cmpl-{secrets.token_hex(12)}", int(time.time())
+        self._settings = _settings(asked)
+        self._requests, self._echoes, self._n_read = list[Request](), list[str](), 0
+        self.choices: list[_ChoiceBuilder] = []
+        _ = served.generator  # raises UsageError for another kind of model
+
+    async def prepare(self) -> None:
+        """Check the request and tokenize its prompts, on a thread because long prompts take long.
+
+        Raises UsageError for what the model cannot do, and TooMuch for more than the server allows.
+        """
+        await asyncio.to_thread(self._prepare)
+
+    def _prepare(self) -> None:
+        asked, generator = self.asked, self._served.generator
+        prompts = _prompts(asked, generator.tokenizer)
+        _check_prompts(prompts, self._limits)
+        _check(asked, self._limits)
+        _check_answer(asked, prompts)
+        biases = _biases(asked.logit_bias or {}, generator.tokenizer)
+        n, times = asked.n or 1, Counter[tuple[int, ...]]()
+        for text, tokens in prompts:
+            new_requests = generator.requests(tokens, self._settings, n, n_likely=asked.logprobs or 0, biases=biases)
+            for request in new_requests:
+                request.number += times[tuple(tokens)] * n  # a repeated prompt gets different completions
+            times[tuple(tokens)] += 1
+            self._requests += new_requests
+            self._echoes += [text] * n
+        self._n_read = sum(len(tokens) for _, tokens in prompts)
+        tokenizer, k, keeps = generator.tokenizer, asked.logprobs, not asked.stream
+        self.choices = [_ChoiceBuilder(place, tokenizer, k, keeps=keeps) for place in range(len(self._requests))]
+
+    async def stream(self) -> AsyncGenerator[CompletionChoice, None]:
+        """Yield pieces of the choices as they arrive. `choices` collects them."""
+        if self.asked.echo:
+            for builder, request, text in zip(self.choices, self._requests, self._echoes, strict=True):
+                yield builder.piece(text, None, await self._scores(builder, request.prompt_tokens[1:]))
+        if self.asked.max_tokens == 0:
+            for builder in self.choices:
+                yield builder.piece("", "length")
+            return
+        async with aclosing(self._served.write(self._requests)) as news:
+            async for number, each in news:
+                piece = self.choices[number].take(each)
+                if piece.text or piece.logprobs or piece.finish_reason:
+                    yield piece
+
+    def answer(self, choices: Sequence[CompletionChoice], *, with_usage: bool) -> CompletionAnswer:
+        """Return these choices in OpenAI's format."""
+        n_written = sum(choice.n_tokens for choice in self.choices)
+        usage = Usage(prompt_tokens=self._n_read, completion_tokens=n_written, total_tokens=self._n_read + n_written)
+        return CompletionAnswer(
+            id=self.id,
+            created=self.created,
+            model=self._served.name,
+            choices=list(choices),
+            usage=usage if with_usage else None,
+        )
+
+    async def _scores(self, builder: "_ChoiceBuilder", tokens: Sequence[int]) -> LogProbs | None:
+        """Return the log-probabilities of a prompt's tokens, or None if the request does not want them."""
+        if self.asked.logprobs is None or not tokens:
+            return None
+        return await self._served.run(lambda: _scored(self._served.inspector, tokens, builder))
+
+
+class _ChoiceBuilder:
+    """A choice that grows piece by piece. With `keeps`, it stores the pieces for `whole`."""
+
+    def __init__(self, index: int, tokenizer: Tokenizer, n_likely: int | None, *, keeps: bool):
+        self._index, self._tokenizer, self.n_likely, self._keeps = index, tokenizer, n_likely, keeps
+        self._stream = TextStream(tokenizer)
+        self._n_shown = 0  # characters shown
+        self._n_characters = 0  # characters of all tokens, shown or not
+        self.n_tokens = 0
+        self._is_cut = False  # a stop string ended it; that string's tokens are not part of it
+        self._pieces: list[CompletionChoice] = []
+
+    def take(self, news: TokenUpdate) -> CompletionChoice:
+        """Return the piece that a new token adds."""
+        self.n_tokens += 1
+        likely = {each.token: each.log_prob for each in news.look.likely} if news.look else {}
+        finish: Finish = {"end": "stop", "stop": "stop", "length": "length", None: None}[news.finish]
+        self._is_cut = news.finish == "stop"
+        log_probs = None if news.finish == "end" else self.log_probs([(news.token, news.log_prob, likely)])
+        return self.piece(news.text, finish, log_probs)
+
+    def piece(self, text: str, finish: Finish = None, log_probs: LogProbs | None = None) -> CompletionChoice:
+        self._n_shown += len(text)
+        self._n_characters = max(self._n_characters, self._n_shown)
+        choice = CompletionChoice(index=self._index, text=text, logprobs=log_probs, finish_reason=finish)
+        if self._keeps:
+            self._pieces.append(choice)
+        return choice
+
+    def log_probs(self, scored: Sequence[tuple[int, float, Mapping[int, float]]]) -> LogProbs | None:
+        """Return the log-probabilities of consecutive tokens and of their most likely alternatives."""
+        if self.n_likely is None:
+            return None
+        offsets = []
+        for token, _, _ in scored:
+            offsets.append(self._n_characters)
+            self._n_characters += len(self._stream.push(token))
+        name = self._tokenizer.token_text
+        tops = [{name(each): value for each, value in {**likely, token: own}.items()} for token, own, likely in scored]
+        return LogProbs(
+            tokens=[name(token) for token, _, _ in scored],
+            token_logprobs=[own for _, own, _ in scored],
+            top_logprobs=list(tops) if self.n_likely else None,
+            text_offset=offsets,
+        )
+
+    def whole(self) -> CompletionChoice:
+        """Return all pieces as one choice."""
+        found = [piece.logprobs for piece in self._pieces if piece.logprobs]
+        log_probs = None if self.n_likely is None else LogProbs.joined(found, bool(self.n_likely))
+        if log_probs and self._is_cut:
+            log_probs = log_probs.before(self._n_shown)
+        finish, text = self._pieces[-1].finish_reason, "".join(piece.text for piece in self._pieces)
+        return CompletionChoice(index=self._index, text=text, logprobs=log_probs, finish_reason=finish)
+
+
+def _scored(inspector: Inspector, ids: Sequence[int], builder: _ChoiceBuilder) -> LogProbs | None:
+    """Return the log-probabilities of a prompt's tokens, each given the tokens before it."""
+    model, words = inspector.model, inspector.words
+    start = special_token(inspector.tokenizer, inspector.tokenizer.start_id, 0)
+    tokens = tuple(Token(words[token], token, at, at + 1) for at, token in enumerate(ids))
+    found = token_scores(model, ForwardPass((), (start, *tokens[:-1]), tokens), words, k=builder.n_likely or 1)
+    likely = [
+        dict(zip(row.tolist(), np.log(shares).tolist(), strict=True)) if builder.n_likely else {}
+        for row, shares in zip(found.alternatives.ids, found.alternatives.probabilities, strict=True)
+    ]
+    return builder.log_probs(list(zip(ids, found.log_probs.tolist(), likely, strict=True)))
+
+
+def _prompts(asked: CompletionRequest, tokenizer: Tokenizer) -> list[tuple[str, list[int]]]:
+    """Return each prompt as text and as tokens."""
+    given = asked.prompt
+    if isinstance(given, str):
+        return [(given, tokenizer.encode(given))]
+    if not given:
+        raise UsageError("the prompt is an empty list. Send a text, or tokens")
+    several = [given] if isinstance(given[0], int) else given
+    return [_prompt(each, tokenizer) for each in several]
+
+
+def _prompt(given: object, tokenizer: Tokenizer) -> tuple[str, list[int]]:
+    if isinstance(given, str):
+        return given, tokenizer.encode(given)
+    assert isinstance(given, list)
+    unknown = [token for token in given if token >= tokenizer.vocab_size]
+    if unknown:
+        raise UsageError(f"there is no token {unknown[0]}. This model has {tokenizer.vocab_size} tokens")
+    return tokenizer.decode(given), given
+
+
+def _check_prompts(prompts: Sequence[tuple[str, list[int]]], limits: ServingSettings) -> None:
+    check_texts([text for text, _ in prompts], limits)
+    longest = max((len(tokens) for _, tokens in prompts), default=0)  # some tokens may have no text
+    if longest > limits.max_characters:
+        raise RequestTooLarge(
+            f"a prompt has {longest:,} tokens: this server accepts {limits.max_characters:,} (max_characters). "
+            "Shorten it"
+        )
+
+
+def _check_answer(asked: CompletionRequest, prompts: Sequence[tuple[str, list[int]]]) -> None:
+    n_written = 16 if asked.max_tokens is None else asked.max_tokens
+    n_tokens = sum(n_written + len(tokens) * bool(asked.echo) for _, tokens in prompts) * (asked.n or 1)
+    n_numbers = n_tokens * (1 + (asked.logprobs or 0))
+    if n_numbers > MOST_NUMBERS:
+        raise RequestTooLarge(
+            f"the answer may have {n_numbers:,} tokens and alternatives, but the limit is {MOST_NUMBERS:,}. "
+            "Ask for less"
+        )
+
+
+def _check(asked: CompletionRequest, limits: ServingSettings) -> None:
+    if (asked.n or 1) > limits.max_n:
+        raise UsageError(f"n is {asked.n}: this server allows at most {limits.max_n} (max_n)")
+    if (asked.max_tokens or 0) > limits.max_new_tokens:
+        raise UsageError(
+            f"max_tokens is {asked.max_tokens}: this server allows {limits.max_new_tokens} (max_new_tokens)"
+        )
+    if asked.max_tokens == 0 and not asked.echo:
+        raise UsageError("max_tokens is 0, which is useful with echo only. Set echo, or ask for tokens")
+    if asked.best_of not in {None, asked.n or 1}:
+        raise UsageError("best_of is not supported, unless it equals n. Leave it out")
+    if asked.suffix:
+        raise UsageError("suffix is not supported: the model writes from left to right")
+
+
+def _settings(asked: CompletionRequest) -> DecodingSettings:
+    stop = [asked.stop] if isinstance(asked.stop, str) else asked.stop or []
+    return DecodingSettings(
+        max_new_tokens=16 if asked.max_tokens is None else max(1, asked.max_tokens),
+        temperature=1.0 if asked.temperature is None else asked.temperature,
+        top_p=None if asked.top_p in {None, 1.0} else max(asked.top_p or 0.0, SMALLEST_SHARE),
+        top_k=None if is_off("top_k", asked.top_k) else asked.top_k,
+        min_p=asked.min_p,
+        repetition_penalty=asked.repetition_penalty or 1.0,
+        presence_penalty=asked.presence_penalty or 0.0,
+        frequency_penalty=asked.frequency_penalty or 0.0,
+        stop=tuple(stop),
+        seed=secrets.randbelow(2**32) if asked.seed is None else asked.seed % 2**64,
+    )
+
+
+def _biases(given: Mapping[str, float], tokenizer: Tokenizer) -> dict[int, float]:
+    known = {str(token): token for token in range(tokenizer.vocab_size)} if given else {}
+    for text in given:
+        if text not in known:
+            raise UsageError(f"logit_bias has no token '{text[:20]}': this model has 0 to {tokenizer.vocab_size - 1}")
+    return {known[text]: value for text, value in given.items()}

@@ -1,0 +1,132 @@
+"""Dynamic batching: texts of concurrent requests are processed together."""
+
+import asyncio
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from penwright.errors import PenwrightError
+
+BatchKey = TypeVar("BatchKey", bound=Hashable)
+Result = TypeVar("Result")
+BATCH = 32  # texts per batch
+
+
+class ClientsDisconnected(PenwrightError):
+    """All clients that waited for a result have disconnected."""
+
+
+class PendingAnswers:
+    """The pending answers of a batch. Any thread may query them."""
+
+    def __init__(self, answers: Sequence[asyncio.Future[Any]]):
+        """Store, for each text of the batch, the answer to which it belongs."""
+        self._answers, self._all = answers, set(answers)
+
+    def wants(self, number: int) -> bool:
+        """Return whether the result of text `number` is still wanted."""
+        return not self._answers[number].done()
+
+    def check(self) -> None:
+        """Raise Unwanted if no result is wanted any more."""
+        if all(answer.done() for answer in self._all):
+            raise ClientsDisconnected("all clients have disconnected")
+
+
+@dataclass(eq=False)
+class _Request(Generic[BatchKey, Result]):
+    manner: BatchKey
+    texts: Sequence[str]
+    answer: asyncio.Future[list[Result]]
+    results: list[Result] = field(default_factory=list)
+
+    @property
+    def is_open(self) -> bool:
+        return not self.answer.done()
+
+    def take(self, result: Result) -> None:
+        self.results.append(result)
+        if self.is_open and len(self.results) == len(self.texts):
+            self.answer.set_result(self.results)
+
+    def fail(self, error: Exception) -> None:
+        if self.is_open:
+            self.answer.set_exception(error)
+
+
+class DynamicBatcher(Generic[BatchKey, Result]):
+    """A batcher that collects texts for some milliseconds, then processes them in batches.
+
+    A batch takes one text of each request in turn, so that a large request does not hold up small ones.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[BatchKey, Sequence[str], PendingAnswers], Sequence[Result]],
+        worker: Executor,
+        wait_seconds: float = 0.004,
+    ):
+        """Store `work`, which runs on the worker's thread. Its last argument tells which results are still wanted."""
+        self._work, self._worker, self._wait = work, worker, wait_seconds
+        self._requests: list[_Request[BatchKey, Result]] = []
+        self._task: asyncio.Task[None] | None = None
+        self.n_texts = 0  # processed so far
+        self.n_left = 0  # abandoned by their clients
+
+    async def ask(self, manner: BatchKey, texts: Sequence[str]) -> list[Result]:
+        """Return the result of each text. Only texts of equal `manner` share a batch. Cancelling abandons the texts."""
+        if not texts:
+            return []
+        request: _Request[BatchKey, Result] = _Request(manner, texts, asyncio.get_running_loop().create_future())
+        self._requests.append(request)
+        if self._task is None:
+            self._task = asyncio.create_task(self._process_batches())
+        try:
+            return await request.answer
+        except asyncio.CancelledError:
+            self.n_left += len(texts) - len(request.results)
+            raise
+
+    def cut(self, error: Exception) -> None:
+        """End all pending requests with this error."""
+        for request in self._requests:
+            request.fail(error)
+
+    async def _process_batches(self) -> None:
+        await asyncio.sleep(self._wait)
+        while self._requests:
+            await self._answer(self._batch())
+            self._requests = [each for each in self._requests if each.is_open]
+        self._task = None
+
+    def _batch(self) -> list[_Request[BatchKey, Result]]:
+        """Return the request of each text in the next batch. A request occurs once for each of its texts."""
+        alike = [each for each in self._requests if each.is_open and each.manner == self._requests[0].manner]
+        batch: list[_Request[BatchKey, Result]] = []
+        for turn in range(BATCH):
+            waiting = [each for each in alike if len(each.texts) - len(each.results) > turn]
+            batch += waiting[: BATCH - len(batch)]
+            if not waiting or len(batch) == BATCH:
+                break
+        return sorted(batch, key=self._requests.index)
+
+    async def _answer(self, batch: Sequence[_Request[BatchKey, Result]]) -> None:
+        asked = list(dict.fromkeys(batch))
+        try:
+            results = await asyncio.wrap_future(self._worker.submit(self._results, asked, batch))
+        except Exception as error:  # every waiting client must get the error
+            for request in asked:
+                request.fail(error)
+            return
+        self.n_texts += len(batch)
+        for request, result in zip(batch, results, strict=True):
+            request.take(result)
+
+    def _results(
+        self, asked: Sequence[_Request[BatchKey, Result]], batch: Sequence[_Request[BatchKey, Result]]
+    ) -> Sequence[Result]:
+        """Process a batch. This runs on the worker's thread."""
+        parts = (each.texts[len(each.results) :][: batch.count(each)] for each in asked)
+        texts = [text for part in parts for text in part]
+        return self._work(asked[0].manner, texts, PendingAnswers([each.answer for each in batch])) if asked else []

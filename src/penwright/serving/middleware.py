@@ -1,0 +1,270 @@
+"""The middleware around all routes: it checks the origin, the key and the size of each request.
+
+It also cancels the work of a request when its client disconnects.
+"""
+
+import asyncio
+import base64
+import binascii
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
+from hmac import compare_digest
+from time import perf_counter
+from urllib.parse import parse_qs, urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from penwright.serving.errors import LIBRETRANSLATE, refusal
+from penwright.serving.metrics import Metrics
+from penwright.serving.request_bodies import kind_of, problem_of_json, read_fields
+from penwright.serving.settings import ServingSettings, is_loopback
+
+LOCAL = ("localhost", "127.0.0.1", "[::1]")
+OPEN = "/health"
+HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' blob: data:; object-src 'none'; base-uri 'none'; "
+    "form-action 'self'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+LINGER_SECONDS, LINGER_BODIES = 2.0, 16  # limits on draining a refused body; 16 times max_body_bytes
+
+
+class _Refused(Exception):
+    def __init__(self, status: int, message: str):
+        self.status, self.message = status, message
+
+
+class _Disconnected(Exception):
+    """The client closed the connection."""
+
+
+class _Body:
+    """The body of a request, read in parts."""
+
+    def __init__(self, receive: Receive):
+        self._receive, self.is_whole = receive, False
+
+    async def parts(self) -> AsyncIterator[bytes]:
+        """Yield the parts that have not been read yet. Raises _Disconnected if the client leaves before the end."""
+        while not self.is_whole:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise _Disconnected
+            self.is_whole = not message.get("more_body", False)
+            yield message.get("body", b"")
+
+
+class Middleware:
+    """An ASGI middleware that checks requests before the application sees them."""
+
+    def __init__(self, app: ASGIApp, settings: ServingSettings, metrics: Metrics):
+        self._app, self._settings, self._metrics = app, settings, metrics
+        self._hosts = set(_hosts(settings))
+        self._keys = _encodings(settings.api_key)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer or refuse a request."""
+        if scope["type"] != "http":
+            return
+        start, answer, incoming = perf_counter(), _Answer(send), _Body(receive)
+        headers = Headers(scope=scope)
+        try:
+            self._check_origin(headers)
+            body = await self._checked_body(scope, headers, incoming)
+            _check_json(scope, headers, body)
+            await _run_while_connected(self._app, scope, body, receive, answer)
+        except _Disconnected:
+            pass
+        except _Refused as refused:
+            await self._refuse(refusal(scope["path"], refused.status, refused.message), incoming, answer)
+        except Exception:
+            if not answer.has_begun:
+                message = "internal server error. See the server's log"
+                await refusal(scope["path"], 500, message)(scope, receive, answer)
+            raise
+        finally:
+            route = getattr(scope.get("route"), "path", "other")
+            self._metrics.count(route, answer.status, perf_counter() - start)
+
+    def _check_origin(self, headers: Headers) -> None:
+        """Refuse pages of other sites, including those whose host name resolves to this machine (DNS rebinding)."""
+        host = headers.get("host", "")
+        if self._hosts and host.lower() not in self._hosts:
+            raise _Refused(403, "this server does not answer to that host name. Open it at the address that it printed")
+        origin = headers.get("origin")
+        if origin is not None and _netloc(origin) != host.lower():
+            raise _Refused(403, "pages of other sites may not use this server")
+
+    async def _checked_body(self, scope: Scope, headers: Headers, incoming: _Body) -> bytes:
+        """Check the key, then read and return the body. LibreTranslate clients may send the key in the body."""
+        is_admitted = not self._keys or scope["path"] == OPEN
+        shown = list(_keys(scope, headers))
+        if not is_admitted and (shown or scope["path"] not in LIBRETRANSLATE):
+            self._check_key(shown)
+            is_admitted = True
+        body = await self._body(headers, incoming)
+        if not is_admitted:
+            self._check_key([await _key_in_body(headers, body)])
+        return body
+
+    def _check_key(self, shown: list[bytes]) -> None:
+        if not any(compare_digest(given, own) for key in shown for given in (key, key.strip()) for own in self._keys):
+            raise _Refused(
+                401, "this server requires its API key. Send it as a bearer token, or as the password of any user"
+            )
+
+    async def _body(self, headers: Headers, incoming: _Body) -> bytes:
+        limit, body = self._settings.max_body_bytes, bytearray()
+        too_large = _Refused(413, f"the request is larger than {limit:,} bytes (max_body_bytes). Send a smaller one")
+        with suppress(ValueError):
+            if int(headers.get("content-length", "0")) > limit:
+                raise too_large
+        try:
+            async with asyncio.timeout(self._settings.read_seconds):
+                async for part in incoming.parts():
+                    body += part
+                    if len(body) > limit:
+                        raise too_large
+        except TimeoutError:
+            seconds = f"{self._settings.read_seconds:g}"
+            raise _Refused(408, f"the request did not arrive within {seconds} s (read_seconds)") from None
+        return bytes(body)
+
+    async def _refuse(self, response: Response, incoming: _Body, answer: "_Answer") -> None:
+        """Send the refusal, then drain some of the body. Closing the connection at once would lose the answer."""
+        if not incoming.is_whole:
+            response.headers["Connection"] = "close"
+        start = {"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers}
+        await answer(start)
+        await answer({"type": "http.response.body", "body": bytes(response.body), "more_body": True})
+        n_left = LINGER_BODIES * self._settings.max_body_bytes
+        with suppress(TimeoutError, _Disconnected):
+            async with asyncio.timeout(LINGER_SECONDS):
+                async for part in incoming.parts():
+                    n_left -= len(part)
+                    if n_left < 0:
+                        break
+        await answer({"type": "http.response.body", "body": b""})
+
+
+class _Answer:
+    """A sender that adds the security headers to a response and records its status."""
+
+    def __init__(self, send: Send):
+        self._send, self.status = send, 499  # 499: the client left before the response began
+        self.has_begun = self.is_whole = False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status, self.has_begun = message["status"], True
+            headers = MutableHeaders(scope=message)
+            for name, value in HEADERS.items():
+                headers.setdefault(name, value)
+        elif message["type"] == "http.response.body":
+            self.is_whole = not message.get("more_body", False)
+        await self._send(message)
+
+
+async def _run_while_connected(app: ASGIApp, scope: Scope, body: bytes, receive: Receive, answer: _Answer) -> None:
+    """Run the app, and cancel it if the client disconnects."""
+    disconnected = asyncio.ensure_future(_disconnected(receive))
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return messages.pop() if messages else await asyncio.shield(disconnected)
+
+    work = asyncio.ensure_future(_run(app, scope, replay, answer))
+    try:
+        await asyncio.wait({work, disconnected}, return_when=asyncio.FIRST_COMPLETED)
+        if disconnected.done() and not answer.is_whole:
+            work.cancel()
+        with suppress(asyncio.CancelledError):
+            await work
+    finally:
+        work.cancel()
+        disconnected.cancel()
+
+
+async def _run(app: ASGIApp, scope: Scope, receive: Receive, send: Callable[[Message], Awaitable[None]]) -> None:
+    await app(scope, receive, send)
+
+
+async def _disconnected(receive: Receive) -> Message:
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return message
+
+
+def _hosts(settings: ServingSettings) -> Iterator[str]:
+    """Yield the allowed Host headers; none for a server on all addresses, which requires a key."""
+    if settings.host in {"0.0.0.0", "::"}:
+        return
+    own = f"[{settings.host}]" if ":" in settings.host else settings.host
+    for name in {own, *LOCAL} if is_loopback(settings.host) else {own}:
+        yield f"{name}:{settings.port}".lower()
+        if settings.port == 80:
+            yield name.lower()
+
+
+def _netloc(origin: str) -> str | None:
+    """Return the host and port of an origin, or None."""
+    try:
+        return urlsplit(origin).netloc.lower() or None
+    except ValueError:
+        return None
+
+
+def _encodings(key: str | None) -> list[bytes]:
+    """Return the bytes that clients may send for a key: HTTP defines no encoding for headers."""
+    if key is None:
+        return []
+    found = [key.encode("utf-8", "surrogateescape")]
+    with suppress(UnicodeEncodeError):
+        found.append(key.encode("latin-1"))
+    return list(dict.fromkeys(each for whole in found for each in (whole, whole.strip())))
+
+
+def _keys(scope: Scope, headers: Headers) -> Iterator[bytes]:
+    """Yield the keys in the headers and the query, as bytes, from every place that a client may use."""
+    scheme, _, value = headers.get("authorization", "").encode("latin-1").strip().partition(b" ")
+    if scheme.lower() == b"bearer":
+        yield value
+    if scheme.lower() == b"basic":
+        with suppress(binascii.Error, ValueError):
+            yield base64.b64decode(value.strip(), validate=True).partition(b":")[2]
+    if "x-api-key" in headers:
+        yield headers["x-api-key"].encode("latin-1")
+    if scope["path"] in LIBRETRANSLATE:
+        with suppress(ValueError):
+            query = parse_qs(scope.get("query_string", b"").decode("latin-1"), max_num_fields=100)
+            yield from (key.encode("utf-8", "replace") for key in query.get("api_key", [])[:1])
+
+
+async def _key_in_body(headers: Headers, body: bytes) -> bytes:
+    """Return the field `api_key` of a form or a JSON body; empty if it has none."""
+    try:
+        fields = await read_fields(headers.get("content-type", ""), body)
+    except (ValueError, RecursionError):
+        return b""
+    return str(fields.get("api_key", "")).encode("utf-8", "replace")
+
+
+def _check_json(scope: Scope, headers: Headers, body: bytes) -> None:
+    """Refuse JSON that is not valid Unicode, and mark it as JSON whatever content type the client sent."""
+    if not body:
+        return
+    kind = kind_of(headers.get("content-type", ""), body)
+    if kind != "application/json" and scope["path"] in LIBRETRANSLATE:
+        return
+    problem = problem_of_json(body)
+    if problem is not None:
+        raise _Refused(400, problem)
+    MutableHeaders(scope=scope)["content-type"] = "application/json"

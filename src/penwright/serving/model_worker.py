@@ -1,0 +1,305 @@
+"""A served run: everything that computes with its model runs on one thread of its own."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing, contextmanager, suppress
+from functools import cached_property
+from pathlib import Path
+from threading import Event
+from time import monotonic, sleep
+from typing import Literal, NamedTuple, TypeVar
+
+from penwright.application import Application
+from penwright.classification.classifier import Classification, Classifier
+from penwright.decoding.requests import Request, TokenUpdate
+from penwright.errors import PenwrightError, UsageError
+from penwright.generation.generator import Generator
+from penwright.inspection import Inspector
+from penwright.serving.completion_worker import CompletionWorker
+from penwright.serving.dynamic_batching import ClientsDisconnected, DynamicBatcher, PendingAnswers
+from penwright.serving.settings import ServingSettings
+from penwright.translation.alignment import AlignmentHead
+from penwright.translation.constraints.requirements import DEFAULT_CONSTRAINTS, Constraints
+from penwright.translation.results import Translation
+from penwright.translation.translator import Translator
+from penwright.workflows.load import OpenedRun, load, open_run
+from penwright.workflows.optimize import kept_alignment
+
+Kind = Literal["writer", "translator", "classifier"]
+T = TypeVar("T")
+Check = Callable[[], None]  # raises if the work should stop
+# A build works and rests in turn, so that the model's thread gets most of the GIL.
+WORK_SECONDS, REST_SECONDS = 0.001, 0.003
+# The errors that the files of a damaged run may raise.
+DAMAGE = (PenwrightError, OSError, ValueError, KeyError, IndexError, TypeError, AttributeError)
+
+
+class UnknownModel(PenwrightError):
+    """No served model has this name or kind."""
+
+
+class Busy(PenwrightError):
+    """The queue of a model is full."""
+
+
+class Stopping(PenwrightError):
+    """The server is shutting down."""
+
+
+class TranslationChoices(NamedTuple):
+    """The options of a translation; None stands for the run's own setting."""
+
+    beam_size: int | None = None
+    n_best: int = 1
+    length_penalty: float | None = None
+    demands: Constraints = DEFAULT_CONSTRAINTS
+    prefix: str = ""
+
+
+class ModelWorker:
+    """A served run. It counts the queued and running texts and raises Busy beyond `max_waiting`."""
+
+    def __init__(self, name: str, it: OpenedRun, application: Application, limits: ServingSettings | None = None):
+        self.name, self.opened, self.application, self.limits = name, it, application, limits or ServingSettings()
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"penwright-{name}")
+        self._builder = ThreadPoolExecutor(1, thread_name_prefix=f"penwright-build-{name}")
+        self._read_folder()
+        self.n_inside = 0  # queued and running texts
+        self.is_stopping = False
+
+    def _read_folder(self) -> None:
+        """Read the facts about the model now: the run folder may be changed or deleted while the model is served."""
+        run = self.opened.run
+        self.created = int(time.time())
+        self.best_step: int | None = None
+        self._head: AlignmentHead | None = None
+        with suppress(*DAMAGE):
+            self.created = int((run.folder / "recipe.toml").stat().st_mtime)
+            self.best_step = run.best_step()
+        self.alignment()
+
+    def alignment(self) -> AlignmentHead | None:
+        """Return the attention head that aligns words best, or None if no search has been saved."""
+        with suppress(*DAMAGE):
+            self._head = kept_alignment(self.opened.run.folder)
+        return self._head
+
+    @classmethod
+    def load(cls, folder: Path, name: str | None = None, limits: ServingSettings | None = None) -> "ModelWorker":
+        """Load a run folder under its own name or another one."""
+        device = limits.device if limits else "cpu"
+        served = cls(name or folder.resolve().name, open_run(folder), load(folder, device), limits)
+        if served.kind == "writer":
+            _ = served.pooling  # takes a second, which would block all clients at the first request
+        return served
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of the model."""
+        return self.application.kind
+
+    @property
+    def generator(self) -> Generator:
+        """The writer. Raises UsageError for another kind of model."""
+        if not isinstance(self.application, Generator):
+            raise self._wrong_kind("writer")
+        return self.application
+
+    @property
+    def translator(self) -> Translator:
+        """The translator. Raises UsageError for another kind of model."""
+        if not isinstance(self.application, Translator):
+            raise self._wrong_kind("translator")
+        return self.application
+
+    @property
+    def classifier(self) -> Classifier:
+        """The classifier. Raises UsageError for another kind of model."""
+        if not isinstance(self.application, Classifier):
+            raise self._wrong_kind("classifier")
+        return self.application
+
+    @cached_property
+    def inspector(self) -> Inspector:
+        """The inspector of the model. Use it inside `run` only, like everything that computes."""
+        return Inspector(self.application)
+
+    @cached_property
+    def pooling(self) -> CompletionWorker:
+        """The worker that generates a writer's completions together."""
+        return CompletionWorker(self.generator.pool(self.limits.max_rows), self._worker)
+
+    @cached_property
+    def batcher(
+        self,
+    ) -> (
+        DynamicBatcher[TranslationChoices | None, Translation]
+        | DynamicBatcher[TranslationChoices | None, Classification]
+    ):
+        """The batcher that translates or classifies concurrent texts together."""
+        if self.kind == "translator":
+            return DynamicBatcher(self._translate, self._worker)
+        return DynamicBatcher(self._classify, self._worker)
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """Run a function on the model's thread, between two steps of running completions, and return its result."""
+        with self._slots(1):
+            async with asyncio.timeout(self.limits.deadline_seconds):
+                return await asyncio.wrap_future(self._worker.submit(function))
+
+    async def build(self, function: Callable[[Check], T]) -> T:
+        """Run a slow function that needs no model, such as compiling a pattern, and return its result.
+
+        The function runs on a thread of its own and must call its argument often. The call stops the function when no
+        client waits any more or `build_seconds` are over. It also yields the GIL to the model's thread.
+        """
+        left, seconds = Event(), self.limits.build_seconds
+        with self._slots(1):
+            try:
+                async with asyncio.timeout(self.limits.deadline_seconds):
+                    work = self._builder.submit(lambda: function(_build_check(left, monotonic() + seconds)))
+                    return await asyncio.wrap_future(work)
+            finally:
+                left.set()
+
+    async def write(self, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, TokenUpdate], None]:
+        """Yield the tokens of completions (made by `generator.requests`), each with the index of its request.
+
+        Wrap it in `contextlib.aclosing`: when closed early, it stops the work within a token.
+        """
+        until = asyncio.get_running_loop().time() + self.limits.deadline_seconds
+        with self._slots(len(requests)):
+            async with aclosing(self.pooling.write(requests, until)) as news:
+                async for each in news:
+                    yield each
+
+    async def translate(self, texts: Sequence[str], wording: TranslationChoices | None = None) -> list[Translation]:
+        """Translate texts, batched with concurrent requests that have the same options."""
+        _ = self.translator
+        found = await self._batched(texts, wording or TranslationChoices())
+        return [each for each in found if isinstance(each, Translation)]
+
+    async def classify(self, texts: Sequence[str]) -> list[Classification]:
+        """Classify texts, batched with concurrent requests."""
+        _ = self.classifier
+        found = await self._batched(texts, None)
+        return [each for each in found if isinstance(each, Classification)]
+
+    def stop(self) -> None:
+        """Refuse new requests with Stopping."""
+        self.is_stopping = True
+
+    def cut(self) -> None:
+        """End running requests with Stopping."""
+        error = Stopping("the server was stopped before the request was finished")
+        if self.kind == "writer":
+            self.pooling.cut(error)
+        else:
+            self.batcher.cut(error)
+
+    def close(self) -> None:
+        """Shut down the threads without waiting for them."""
+        for each in (self._worker, self._builder):
+            each.shutdown(wait=False, cancel_futures=True)
+
+    async def _batched(
+        self, texts: Sequence[str], wording: TranslationChoices | None
+    ) -> Sequence[Translation] | Sequence[Classification]:
+        with self._slots(len(texts)):
+            async with asyncio.timeout(self.limits.deadline_seconds):
+                return await self.batcher.ask(wording, texts)
+
+    def _translate(
+        self, wording: TranslationChoices | None, texts: Sequence[str], waiting: PendingAnswers
+    ) -> Sequence[Translation]:
+        assert wording is not None
+        with self.translator.watched(waiting.check, waiting.wants):
+            return self.translator.translate(
+                texts,
+                beam_size=wording.beam_size,
+                n_best=wording.n_best,
+                length_penalty=wording.length_penalty,
+                demands=wording.demands,
+                prefixes=wording.prefix,
+            )
+
+    def _classify(
+        self, wording: TranslationChoices | None, texts: Sequence[str], waiting: PendingAnswers
+    ) -> Sequence[Classification]:
+        waiting.check()
+        return self.classifier.classify(texts)
+
+    @contextmanager
+    def _slots(self, n: int) -> Iterator[None]:
+        most = self.limits.max_waiting
+        if self.is_stopping:
+            raise Stopping("the server is shutting down. Try again later")
+        if n > most:
+            raise UsageError(f"{n} texts at once: at most {most} may wait (max_waiting). Send fewer")
+        if self.n_inside + n > most:
+            raise Busy(f"{self.n_inside} of at most {most} texts are already waiting for {self.name}. Try again later")
+        self.n_inside += n
+        try:
+            yield
+        finally:
+            self.n_inside -= n
+
+    def _wrong_kind(self, wanted: Kind) -> UsageError:
+        return UsageError(f"{self.name} is a {self.kind}, but this needs a {wanted}. Choose another model")
+
+
+def _build_check(left: Event, until: float) -> Check:
+    """Return a check that raises Unwanted once `left` is set and UsageError after `until`. It sleeps now and then."""
+    began = monotonic()
+
+    def check() -> None:
+        nonlocal began
+        if left.is_set():
+            raise ClientsDisconnected("all clients have disconnected")
+        now = monotonic()
+        if now > until:
+            raise UsageError(
+                "the pattern and the words take too long to prepare. Use a simpler pattern, or fewer words"
+            )
+        if now - began > WORK_SECONDS:
+            sleep(REST_SECONDS)
+            began = monotonic()
+
+    return check
+
+
+class ModelRegistry:
+    """The served models by name. The first is the default."""
+
+    def __init__(self, served: Sequence[ModelWorker]):
+        if not served:
+            raise UsageError("there is nothing to serve. Name a run folder")
+        self._served: Mapping[str, ModelWorker] = {each.name: each for each in served}
+        if len(self._served) < len(served):
+            raise UsageError("two runs have the same name. Give one as NAME=FOLDER")
+
+    def __iter__(self) -> Iterator[ModelWorker]:
+        return iter(self._served.values())
+
+    def get(self, name: str | None = None, kind: Kind | None = None) -> ModelWorker:
+        """Return the model of this name or, without a name, the first of this kind. Raises UnknownModel."""
+        if name is not None:
+            if name not in self._served:
+                raise UnknownModel(f"there is no model '{name[:80]}'. The models are {', '.join(self._served)}")
+            return self._served[name]
+        found = next((each for each in self if kind is None or each.kind == kind), None)
+        if found is None:
+            raise UnknownModel(f"no {kind} is served. The models are {', '.join(self._served)}")
+        return found
+
+    @property
+    def is_stopping(self) -> bool:
+        """True once any of the models refuses new requests."""
+        return any(each.is_stopping for each in self)
+
+    def close(self) -> None:
+        """Shut down the threads of all models."""
+        for each in self:
+            each.close()

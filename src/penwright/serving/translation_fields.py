@@ -1,0 +1,167 @@
+"""The request and response fields of the translation screen's routes."""
+
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import BaseModel, Field
+
+from penwright.serving.fields import MOST_ENTRIES, ModelRequest, Name, Text
+
+MOST_BEAMS = 16
+
+
+class SentenceWord(BaseModel):
+    """A word of a text, with the text between it and the previous word."""
+
+    before: str
+    text: str
+    probability: float | None = None  # joint probability of its tokens; None if unknown
+
+
+class TermResult(BaseModel):
+    """The result of a glossary term, or of a protected span."""
+
+    source: str
+    target: str
+    state: Literal["found", "forced", "inserted", "missed"]
+    protected: bool
+    source_words: list[int]  # indices of words
+    target_words: list[int]
+
+
+class SentenceTranslation(BaseModel):
+    """One translation of a sentence."""
+
+    text: str
+    log_prob: float  # in nats
+    score: float
+    words: list[SentenceWord]
+    terms: list[TermResult]
+
+
+class Sentence(BaseModel):
+    """A sentence with its translations, best first."""
+
+    source: list[SentenceWord]
+    ways: list[SentenceTranslation]
+    warnings: list[str]
+
+
+class TranslationOptions(ModelRequest):
+    """The options of a translation request."""
+
+    model: Name | None = None  # None: the first translator
+    glossary: Text = ""  # the lines of a glossary file
+    beam_size: Annotated[int, Field(ge=1, le=MOST_BEAMS)] | None = None
+    length_penalty: Annotated[float, Field(ge=-10, le=10)] | None = None
+
+
+class SentenceRequest(ModelRequest):
+    """A sentence and the prefix of its translation. White space at the end of the prefix ends its last word."""
+
+    text: Text
+    prefix: Text = ""
+
+
+class AskedSentences(TranslationOptions):
+    """A request to translate several sentences."""
+
+    sentences: Annotated[list[SentenceRequest], Field(max_length=MOST_ENTRIES, fail_fast=True)]
+
+
+class AskedSentence(TranslationOptions, SentenceRequest):
+    """A request for the alternatives or the beam tree of one sentence."""
+
+    n: Annotated[int, Field(ge=1, le=20)] = 6
+
+
+class Sentences(BaseModel):
+    """The translated sentences, in the order of the request."""
+
+    sentences: list[Sentence]
+
+
+class AskedLinks(ModelRequest):
+    """A request for the word alignment of a sentence and a translation."""
+
+    model: Name | None = None
+    text: Text
+    target: Text
+
+
+class Link(NamedTuple):
+    """The attention of a target word to a source word."""
+
+    target: int  # index of the word
+    source: int
+    weight: float
+
+
+class Links(BaseModel):
+    """The word alignment of a translation, without weights below 0.01."""
+
+    links: list[Link]
+    aligned_by: str  # which heads the weights come from
+
+
+class SourceSentence(BaseModel):
+    """A sentence and the white space around it."""
+
+    before: str
+    text: str
+    after: str
+    words: list[str]  # the words of the text
+
+
+class Paragraph(BaseModel):
+    """The lines of a paragraph; see translation/documents.py."""
+
+    first: str  # white space and bullet before the first line
+    rest: str  # white space before the other lines
+    width: int  # width of the longest line; 0 for a single line
+    sentences: list[SourceSentence]
+
+
+class TranslatedDocument(BaseModel):
+    """A text split into paragraphs and sentences."""
+
+    paragraphs: list[Paragraph]
+
+
+class AskedDocument(ModelRequest):
+    """A request to split a text into sentences."""
+
+    model: Name | None = None
+    text: Text
+
+
+class OtherWord(BaseModel):
+    """A possible next word, with the best translation that contains it."""
+
+    word: str
+    probability: float  # probability of its first token
+    text: str
+    prefix: str  # the prefix of a translation that has this word here
+
+
+class OtherWords(BaseModel):
+    """The possible next words, most likely first."""
+
+    words: list[OtherWord]
+
+
+class TreeNode(BaseModel):
+    """A node of a beam search tree, as views/modules/beam.js draws it."""
+
+    id: int
+    parent: int | None
+    token: str
+    log_prob: float
+    step: int
+    kept: bool
+    final: bool
+
+
+class Tree(BaseModel):
+    """The tree of all hypotheses that a beam search tried."""
+
+    nodes: list[TreeNode]

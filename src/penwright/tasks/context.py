@@ -1,0 +1,71 @@
+"""The context of a run, which all tasks share."""
+
+from dataclasses import dataclass
+
+import torch
+
+from penwright.application import Application, ModelCard, make_application
+from penwright.config import Recipe
+from penwright.data.batching import Markers
+from penwright.data.corpora import (
+    Cleaning,
+    Columns,
+    Corpus,
+    CorpusPart,
+    Document,
+    Labelled,
+    Pair,
+    ReadingOptions,
+    Roles,
+)
+from penwright.data.store import TokenStore
+from penwright.languages import languages_between
+from penwright.model import Model
+from penwright.tokenizers import Tokenizer
+
+AnyCorpus = Corpus[Document] | Corpus[Pair] | Corpus[Labelled]
+AnyPart = CorpusPart[Document] | CorpusPart[Pair] | CorpusPart[Labelled]
+
+
+@dataclass
+class RunContext:
+    """The parts of a run that tasks work with."""
+
+    recipe: Recipe
+    corpus: AnyCorpus
+    tokenizer: Tokenizer
+    training: TokenStore | None  # None if the model is only evaluated
+    held_out: TokenStore
+    model: Model
+    device: torch.device
+    card: ModelCard
+
+    @property
+    def markers(self) -> Markers:
+        """Ids of the padding, start and end tokens."""
+        return Markers(self.tokenizer.pad_id, self.tokenizer.start_id, self.tokenizer.end_id)
+
+    @property
+    def application(self) -> Application:
+        """The model with its tokenizer, ready to use."""
+        return make_application(self.model, self.tokenizer, self.recipe, self.card)
+
+
+def make_card(corpus: AnyCorpus, training: TokenStore) -> ModelCard:
+    """Collect the facts from the corpus and its token store."""
+    sources = training.columns.get("source")
+    longest = None if sources is None else int(sources.lengths.max()) + 1
+    return ModelCard(corpus.labels, longest, languages_between(corpus.names))
+
+
+def reading_of(recipe: Recipe, roles: Roles | None = None) -> ReadingOptions:
+    """Return how files are read: which columns (from the recipe, else from `roles`), and what is left out."""
+    data = recipe.data
+    return ReadingOptions(
+        columns=Columns(data.source, data.target, data.text, data.label, data.label_names, roles or {}),
+        validation=data.validation,
+        held_out=data.held_out,
+        seed=recipe.seed if data.seed is None else data.seed,
+        encoding=data.encoding,
+        cleaning=Cleaning(data.max_characters, data.max_ratio, data.deduplicate),
+    )

@@ -1,0 +1,96 @@
+"""Generation: a decoder-only model of running text."""
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+from penwright.data.batching import TextBatches
+from penwright.data.corpora import Document
+from penwright.data.store import TokenStore
+from penwright.data.store_writer import Cell
+from penwright.evaluation.perplexity import NegativeLogLikelihood, baselines, negative_log_likelihood, text_scores
+from penwright.evaluation.scores import Sample, Score
+from penwright.generation.generator import Generator
+from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
+from penwright.text import first_words
+
+N_PROMPTS, WORDS = 2, 3  # sample prompts and words in each, unless the settings have prompts
+SAMPLE_TOKENS = 150
+MOST_LOOKED_AT = 500_000  # tokens in a quick evaluation
+COUNTED = 20_000_000  # training tokens for the baselines: enough to count bigrams well, few enough for memory
+
+
+def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
+    """Yield the text of each document, in chunks."""
+    for document in part:
+        assert isinstance(document, Document)
+        yield (document.chunks,)
+
+
+def texts(corpus: AnyCorpus) -> Iterator[str]:
+    """Yield the chunks of the training documents."""
+    for document in corpus.training:
+        assert isinstance(document, Document)
+        yield from document.chunks
+
+
+def evaluate(bench: RunContext) -> Sequence[Score]:
+    """Score the whole held-out part."""
+    return _scores(bench, 1)
+
+
+def look(bench: RunContext) -> Sequence[Score]:
+    """Score windows from all over the held-out part, scaled up to all of it."""
+    return _scores(bench, _window_stride(bench))
+
+
+def _window_stride(bench: RunContext) -> int:
+    """Return n such that a quick evaluation reads one in n windows."""
+    return -(-len(bench.held_out.column("text").tokens) // MOST_LOOKED_AT)
+
+
+def _scores(bench: RunContext, one_in: int) -> Sequence[Score]:
+    tokens, unknown = bench.held_out.column("text").tokens, bench.tokenizer.unknown_id
+    windows = batches(bench, bench.held_out).in_order(one_in)
+    total = negative_log_likelihood(bench.model, windows, bench.device, ignored=bench.tokenizer.end_id)
+    if one_in > 1:
+        total = NegativeLogLikelihood(total.mean * len(tokens), len(tokens))
+    n_unknown = 0 if unknown is None else int((tokens[:] == unknown).sum())
+    return text_scores(total, bench.corpus.held_out_bytes, n_unknown)
+
+
+def beaten(bench: RunContext, whole: bool = False) -> Sequence[Score]:
+    """Score predictions by token frequency (unigram) and by the previous token (bigram), on the held-out part."""
+    assert bench.training is not None
+    training = bench.training.column("text").tokens[:COUNTED]
+    nats = baselines(training, bench.held_out.column("text").tokens, bench.tokenizer.vocab_size)
+    coverage = (
+        f"; quick evaluations read one in {_window_stride(bench)} windows"
+        if _window_stride(bench) > 1 and not whole
+        else ""
+    )
+    return [Score("nats per token", value, note=f"{name}{coverage}") for name, value in nats.items()]
+
+
+def batches(bench: RunContext, store: TokenStore) -> TextBatches:
+    """Return the batches of a token store."""
+    recipe = bench.recipe
+    context, tokens = recipe.model.context_length, recipe.training.batch_tokens
+    return TextBatches(store.column("text"), context, tokens, bench.markers, recipe.seed)
+
+
+def sample(bench: RunContext) -> Sequence[Sample]:
+    """Complete the prompts of the settings, or else the beginnings of held-out lines."""
+    prompts = bench.recipe.training.prompts or _default_prompts(bench.corpus.held_out)
+    generator = bench.application
+    assert isinstance(generator, Generator)
+    length = bench.recipe.decoding.max_new_tokens or SAMPLE_TOKENS
+    completions = generator.generate(prompts, bench.recipe.decoding.model_copy(update={"max_new_tokens": length}))
+    return [Sample(prompt, each.text) for prompt, each in zip(prompts, completions, strict=True)]
+
+
+@lru_cache(maxsize=1)
+def _default_prompts(part: AnyPart) -> list[str]:
+    """Return the first words of the first held-out lines. They are cached, since a whole file may be read for them."""
+    chunks = (chunk for document in part if isinstance(document, Document) for chunk in document.chunks)
+    lines = [line[:200] for line in next(chunks, "").split("\n") if any(map(str.isalpha, line[:200]))]
+    return [first_words(line, WORDS) for line in lines[:N_PROMPTS]] or ["\n"]

@@ -1,0 +1,102 @@
+"""Translation: an encoder-decoder model of sentence pairs."""
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from penwright.data.batching import PairBatches
+from penwright.data.corpora import Pair
+from penwright.data.store import TokenStore
+from penwright.data.store_writer import Cell
+from penwright.evaluation.perplexity import negative_log_likelihood
+from penwright.evaluation.scores import Sample, Score
+from penwright.evaluation.translation import translation_scores
+from penwright.run.folder import write_atomically
+from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
+from penwright.translation.constraints.requirements import NO_CONSTRAINTS
+from penwright.translation.translator import Translator
+
+N_SAMPLES = 3
+MOST_LOOKED_AT = 2000  # pairs that a quick evaluation translates
+
+
+def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
+    """Yield the source and target of each pair."""
+    yield from _pairs(part)
+
+
+def texts(corpus: AnyCorpus) -> Iterator[str]:
+    """Yield the training sentences of both languages."""
+    for pair in _pairs(corpus.training):
+        yield from pair
+
+
+def batches(bench: RunContext, store: TokenStore) -> PairBatches:
+    """Return the batches of a token store."""
+    model, tokens, seed = bench.recipe.model, bench.recipe.training.batch_tokens, bench.recipe.seed
+    longest = model.context_length if model.positions.type == "learned" else None  # other positions have no limit
+    return PairBatches(store.column("source"), store.column("target"), tokens, bench.markers, seed, longest)
+
+
+def evaluate(bench: RunContext, beam_size: int | None = None, output: Path | None = None) -> Sequence[Score]:
+    """Score the whole held-out part: BLEU, chrF, nats per token. Translations are written to `output`, one per line."""
+    pairs = list(_pairs(bench.corpus.held_out))
+    translations = _translate(bench, pairs, beam_size or bench.recipe.decoding.beam_size)
+    if output is not None:
+        write_atomically(output, "".join(f"{line}\n" for line in translations))
+    return _scores(bench, pairs, translations)
+
+
+def look(bench: RunContext) -> Sequence[Score]:
+    """Score greedy translations of some pairs. They rank checkpoints as well as beam search on all, but much faster."""
+    pairs = _evaluated_pairs(bench.corpus.held_out)
+    return _scores(bench, pairs, _translate(bench, pairs, beam_size=1))
+
+
+@lru_cache(maxsize=1)
+def _evaluated_pairs(part: AnyPart) -> Sequence[Pair]:
+    """Return pairs from all over the part. They are cached, because finding them takes reading all pairs of a file."""
+    n = min(len(part), MOST_LOOKED_AT)
+    chosen = {number * len(part) // n for number in range(n)}
+    return [pair for number, pair in enumerate(_pairs(part)) if number in chosen]
+
+
+def _scores(bench: RunContext, pairs: Sequence[Pair], translations: Sequence[str]) -> Sequence[Score]:
+    """Score the translations, and the nats of the whole held-out part, which takes only seconds."""
+    total = negative_log_likelihood(bench.model, batches(bench, bench.held_out).in_order(), bench.device)
+    scores = translation_scores(translations, [pair.target for pair in pairs])
+    return [*scores, Score("nats per token", total.mean)]
+
+
+def beaten(bench: RunContext, whole: bool = False) -> Sequence[Score]:
+    """Score the untranslated sources of the pairs of a quick evaluation, or of the `whole` held-out part."""
+    evaluated_pairs = list(_pairs(bench.corpus.held_out)) if whole else _evaluated_pairs(bench.corpus.held_out)
+    n_pairs = len(bench.corpus.held_out)
+    scores = translation_scores([pair.source for pair in evaluated_pairs], [pair.target for pair in evaluated_pairs])
+    coverage = (
+        f"; evaluated on {len(evaluated_pairs):,} of the {n_pairs:,} held-out pairs"
+        if len(evaluated_pairs) < n_pairs
+        else ""
+    )
+    return [Score("BLEU", scores[0].value, True, note=f"the source, untranslated{coverage}")]
+
+
+def sample(bench: RunContext) -> Sequence[Sample]:
+    """Translate the prompts of the settings, or else a few held-out sources."""
+    asked = [Pair(prompt, "") for prompt in bench.recipe.training.prompts]
+    pairs = asked or _evaluated_pairs(bench.corpus.held_out)[:N_SAMPLES]
+    translations = _translate(bench, pairs, beam_size=1)
+    return [Sample(pair.source, each, pair.target) for pair, each in zip(pairs, translations, strict=True)]
+
+
+def _translate(bench: RunContext, pairs: Sequence[Pair], beam_size: int) -> list[str]:
+    translator = bench.application
+    assert isinstance(translator, Translator)
+    sources = [pair.source for pair in pairs]
+    return [each.text for each in translator.translate(sources, beam_size=beam_size, demands=NO_CONSTRAINTS)]
+
+
+def _pairs(part: AnyPart) -> Iterator[Pair]:
+    for example in part:
+        assert isinstance(example, Pair)
+        yield example

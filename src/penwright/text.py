@@ -1,0 +1,92 @@
+"""Script-dependent text handling: word boundaries, display width, line breaks, and spaces between sentences."""
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import islice, pairwise
+from unicodedata import category, east_asian_width
+
+_HAN = (
+    "\u2e80-\u2fdf\u3005-\u3007\u3100-\u312f\u31a0-\u31bf\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+)
+_KANA = "\u3041-\u30ff\u31f0-\u31ff\uff66-\uff9f"
+# Without the marks that belong to the letter before them.
+_LETTERS_OF_KANA = r"\u3040-\u3098\u309b-\u30fb\u30fd-\u312f\u31a0-\u31bf\u31f0-\u31ff\uff65-\uff6f\uff71-\uff9d"
+_OTHERS = "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u1950-\u19df"  # Thai, Lao, Tibetan, Burmese, Khmer, Tai
+_WIDE_MARKS = "\u3000-\u303f\ufe30-\ufe4f\uff00-\uff65"  # 、。「」！？ and similar punctuation
+HAN, KANA, OTHERS = (re.compile(f"[{ranges}]") for ranges in (_HAN, _KANA, _OTHERS))
+CHINESE_OR_JAPANESE = re.compile(f"[{_HAN}{_KANA}{_WIDE_MARKS}]")
+WITHOUT_SPACES = re.compile(f"[{_HAN}{_KANA}{_WIDE_MARKS}{_OTHERS}]")
+_SIGNS = r"\u3001-\u3004\u3008-\u3020\u302e-\u303f\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff64"
+_SOUTH_EAST = r"\u0e01-\u0e5b\u0e81-\u0edf\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese, Khmer
+_BEFORE = r"[\u0e40-\u0e44\u0ec0-\u0ec4]"  # vowels written before their consonant
+_MARKS = (
+    r"\u0300-\u036f\u3099\u309a\u30fc\uff70\uff9e\uff9f\ufe00-\ufe0f\u200d\U000e0100-\U000e01ef"
+    r"\u0e30-\u0e3a\u0e45-\u0e4e\u0eb0-\u0ebd\u0ec6-\u0ece\u102b-\u103e\u1056-\u1059\u105e-\u1060\u1062-\u1064"
+    r"\u1067-\u106d\u1071-\u1074\u1082-\u108d\u108f\u109a-\u109d\u17b4-\u17d3\u17dd"
+)
+_JOINING = r"[\u1039\u17d2]"  # stacks the next consonant below the previous one
+_ALONE = f"[{_HAN}{_LETTERS_OF_KANA}{_SIGNS}{_SOUTH_EAST}]"
+WORD = re.compile(rf"{_BEFORE}*{_ALONE}(?:{_JOINING}{_ALONE}|[{_MARKS}])*|(?:(?!{_ALONE})\S)+")
+ENDS_ALONE = re.compile(rf"{_ALONE}[{_MARKS}]*$")  # matches a text whose last character is a word of its own
+# A line never ends after opening punctuation, and never begins with closing punctuation.
+_OPENING, _CLOSING = "「『（《〈【〔“‘", "」』）》〉】〕”’、。，．：；？！…—"
+_HARD = "\u00a0\u2007\u202f"  # non-breaking spaces
+_UNIT = re.compile(  # never broken across lines
+    f"[{_OPENING}]*(?:(?:[^\\s{_HAN}{_KANA}{_WIDE_MARKS}]|[{_HARD}])+|\\S)[{_CLOSING}]*(?:(?![{_HARD}])\\s)*"
+)
+
+
+def words(text: str) -> list[str]:
+    """Split a text at white space; in scripts without spaces, into single characters with their marks."""
+    return WORD.findall(text)
+
+
+def first_words(text: str, n: int) -> str:
+    """Return the first `n` words of a text, with the white space between them."""
+    matches = list(islice(WORD.finditer(text), n))
+    return text[matches[0].start() : matches[-1].end()] if matches else ""
+
+
+def next_word(text: str, piece: str) -> str:
+    """Return the first word of a text; in a script without spaces, the `piece` that it begins with."""
+    first = first_words(text, 1)
+    return piece if WITHOUT_SPACES.match(first) and text.startswith(piece) and len(piece.split()) == 1 else first
+
+
+def display_width(text: str) -> int:
+    """Return the width of a text in terminal columns: 2 per Chinese, Japanese or Korean character, 0 per accent."""
+    marks = ("Mn", "Me", "Cf")
+    return sum(2 if east_asian_width(letter) in "WF" else category(letter) not in marks for letter in text)
+
+
+def wrap(text: str, width: int) -> Iterator[str]:
+    """Yield lines of at most `width` columns, broken at spaces and between Chinese or Japanese characters."""
+    line = ""
+    for unit in _UNIT.findall(text):
+        if line and display_width(line) + display_width(unit.rstrip()) > width:
+            yield line.rstrip()
+            line = ""
+        line += unit
+    if line:
+        yield line.rstrip()
+
+
+def gaps_between(texts: Sequence[str], gaps: Sequence[str], sources: Sequence[str]) -> list[str]:
+    """Return the white space after each translation; `gaps` is the white space after each source."""
+    sides = zip(pairwise(texts), gaps[:-1], pairwise(sources), strict=True)
+    return [*(gap_between(before, gap, after, pair) for (before, after), gap, pair in sides), *gaps[-1:]]
+
+
+def gap_between(before: str, gap: str, after: str, in_source: tuple[str, str]) -> str:
+    """Return the white space between two translations whose sources (`in_source`) are separated by `gap`.
+
+    Chinese and Japanese sentences are not separated by a space. Sentences in other scripts are, even if their sources
+    were not.
+    """
+    last, first = before[-1:], after[:1]
+    if gap == " " and CHINESE_OR_JAPANESE.match(last) and CHINESE_OR_JAPANESE.match(first):
+        return ""
+    between = in_source[0][-1:], in_source[1][:1]
+    if not gap and all(map(WITHOUT_SPACES.match, between)) and not any(map(WITHOUT_SPACES.match, (last, first))):
+        return " " if last and first else ""
+    return gap

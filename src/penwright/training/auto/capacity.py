@@ -1,0 +1,237 @@
+"""Capacity planning: how many tokens a model sees within the budget, and how large it may be for them."""
+
+from functools import cached_property, lru_cache
+from math import inf, log2
+from typing import NamedTuple
+
+import torch
+
+from penwright.config import SIZES, ModelSettings, Task, merge, validate
+from penwright.devices import TOO_LITTLE_MEMORY
+from penwright.errors import PenwrightError, UsageError
+from penwright.model.size import Size, size_of
+from penwright.training.auto.choices import Choices, in_words, rounded
+from penwright.training.auto.throughput import MeasureThroughput
+from penwright.training.compilation import GAIN, choose_compilation
+
+MANY_CHARACTERS = 400  # distinct characters, more than any alphabet has
+CHARACTERS_PER_TOKEN = (
+    2.4,
+    0.4,
+)  # characters per token: for a vocabulary of 1,024, and for each doubling of it (measured)
+CHARACTERS_PER_TOKEN_CJK = (1.05, 0.22)  # the same for scripts with thousands of characters
+
+
+class Facts(NamedTuple):
+    """Facts about the training part that the plan depends on."""
+
+    task: Task
+    n_examples: int  # documents, pairs or labelled texts
+    n_bytes: int  # of their text in UTF-8 (for pairs: of the target side)
+    n_characters: int  # distinct characters
+    n_labels: int = 0
+    n_letters: int = 0  # length of their text in characters; 0: the same as in bytes
+
+    @property
+    def letters(self) -> int:
+        """Length of the text in characters."""
+        return self.n_letters or self.n_bytes
+
+    @property
+    def has_many_characters(self) -> bool:
+        """Whether the script has thousands of characters, as Chinese and Japanese do."""
+        return self.n_characters > MANY_CHARACTERS and self.n_bytes > 2 * self.letters
+
+    def tokens_in(self, kind: str, vocab_size: int) -> float:
+        """Estimate the number of tokens that a kind of tokenizer makes of the text."""
+        if kind == "bytes":
+            return float(max(1, self.n_bytes))
+        if kind == "characters":
+            return float(max(1, self.letters))
+        least, more = CHARACTERS_PER_TOKEN_CJK if self.has_many_characters else CHARACTERS_PER_TOKEN
+        return max(1.0, self.letters / max(0.5, least + more * log2(vocab_size / 1024)))
+
+
+DEFAULT_MINUTES = 10.0
+SHORT = 2.0  # minutes
+LADDER = ("nano", "tiny", "mini", "small", "medium", "base", "large")
+# Training tokens that a model should see per parameter. With fewer, a smaller model gets further in the time.
+TOKENS_PER_PARAMETER: dict[Task, float] = {"generate": 1.0, "translate": 0.53, "classify": 0.7}
+SHORT_SHARE = 0.4  # fraction of them that is enough for a writer with less than two minutes
+# Most parameters per token of the corpus. Larger models overfit, soonest where a whole text has only one label.
+PARAMETERS_PER_TOKEN: dict[Task, float] = {"generate": 12.0, "translate": 12.0, "classify": 0.6}
+FEWEST_STEPS = 100  # half of them warm-up: on Multi30k, 50 steps gave BLEU 1.8 and 100 gave 9.6 (measured)
+# Fraction of the fastest step's throughput that a whole run reaches. Padding, dropout, compiling and evaluation take
+# the rest. Measured on a CPU with AVX-512; on a slow one, compiling takes more of a short run.
+EFFICIENCY: dict[Task, float] = {"generate": 0.6, "translate": 0.6, "classify": 0.8}
+FLOPS = 2e11  # FLOP per second of training on two cores, for a rough estimate of durations
+MAX_FLOPS_GAIN = (
+    1.5  # On a CPU, a larger model reaches at most this many times the FLOP/s of a smaller one, and rarely that.
+)
+
+
+class CapacityPlanner:
+    """An estimate of what the budget allows. It uses the choices made so far and can be asked while planning.
+
+    Methods take the name of a model size, or None for the model that the settings describe.
+    """
+
+    def __init__(self, facts: Facts, choices: Choices, pace: MeasureThroughput, device: torch.device):
+        self._facts, self._choices, self._device = facts, choices, device
+        self._pace = lru_cache(maxsize=None)(pace)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether a writer has less than SHORT minutes, so that a small vocabulary of subwords is best (measured)."""
+        return self._facts.task == "generate" and self._choices.number("training.minutes", DEFAULT_MINUTES) < SHORT
+
+    @property
+    def vocab_size(self) -> int:
+        """Size of the vocabulary, as far as it is known before the tokenizer is trained."""
+        kind, asked = self._choices.section("tokenizer")["type"], int(self._choices.number("tokenizer.vocab_size"))
+        if kind == "characters":
+            every = self._facts.n_characters + 4
+            return min(every, asked or every)
+        return 259 if kind == "bytes" else asked
+
+    @property
+    def corpus_tokens(self) -> float:
+        """Estimated number of tokens in the training part; for a classifier, of those read in one epoch."""
+        tokens = self._facts.tokens_in(self._choices.section("tokenizer")["type"], self.vocab_size)
+        if self._facts.task != "classify":
+            return tokens
+        return min(tokens, self._facts.n_examples * self._choices.number("model.context_length"))
+
+    @property
+    def counted_tokens(self) -> float | None:
+        """Target tokens of a budget in steps, epochs or tokens; None for minutes."""
+        training, number = self._choices.section("training"), self._choices.number
+        if "tokens" in training:
+            return number("training.tokens")
+        if "epochs" in training:
+            return number("training.epochs") * self.corpus_tokens
+        if "steps" in training:
+            per_step = number("training.batch_tokens") * number("training.accumulate", 1.0)
+            return number("training.steps") * per_step
+        return None
+
+    @cached_property
+    def epochs(self) -> float:
+        """Passes over the training part that the budget allows with the chosen model."""
+        tokens = self.tokens(self._chosen_size)
+        if not tokens:
+            raise PenwrightError(TOO_LITTLE_MEMORY)
+        return tokens / self.corpus_tokens
+
+    @property
+    def epochs_by_characters(self) -> float:
+        """Passes that a small model could make over the text as characters; infinite unless the budget is in minutes.
+
+        It can be asked before a tokenizer is chosen.
+        """
+        if "minutes" not in self._choices.section("training"):
+            return inf
+        # If no size is possible, the smallest one raises the error that says why.
+        sizes = [name for name in ("tiny", *LADDER) if self._is_possible(name)] or [LADDER[0]]
+        tokens = self._tokens_in_minutes(self._chosen_size or sizes[0], self._facts.n_characters + 4)
+        return tokens / self._facts.letters
+
+    @property
+    def steps(self) -> float:
+        """Optimizer steps that the budget allows with the chosen model."""
+        batch_tokens = min(self._choices.number("training.batch_tokens"), self.corpus_tokens)  # the corpus has no more
+        return self.epochs * self.corpus_tokens / (batch_tokens * self._choices.number("training.accumulate", 1.0))
+
+    @property
+    def _chosen_size(self) -> str | None:
+        name: str | None = self._choices.section("model").get("size")
+        return name
+
+    def tokens(self, name: str | None) -> float:
+        """Return the number of target tokens that the budget allows."""
+        counted = self.counted_tokens
+        return self._tokens_in_minutes(name, self.vocab_size) if counted is None else counted
+
+    def _tokens_in_minutes(self, name: str | None, vocab_size: int) -> float:
+        seconds = 60 * self._choices.number("training.minutes")
+        pace = self._tokens_a_second(name, vocab_size)
+        gain = GAIN if self._device.type == "cpu" and self._compilation(seconds)[0] else 1.0
+        n_teachers = len(self._choices.section("distillation").get("teachers", ()))
+        return seconds * EFFICIENCY[self._facts.task] * pace * gain / (1 + n_teachers / 3)  # teachers only run forward
+
+    def _tokens_a_second(self, name: str | None, vocab_size: int) -> float:
+        """Return the measured throughput without compilation."""
+        return self._pace(self._settings(name), vocab_size, int(self._choices.number("training.batch_tokens")))
+
+    def tokens_needed(self, name: str) -> float:
+        """Return the number of tokens that a model of this size should see to be worth it."""
+        share = SHORT_SHARE if self.is_short else 1.0
+        return share * TOKENS_PER_PARAMETER[self._facts.task] * self._measure(name).matrix_parameters
+
+    def minutes_wanted(self) -> float | None:
+        """Return the minutes that the chosen model needs if the budget is far too small, else None."""
+        if self.counted_tokens is not None:
+            return None
+        n_steps = self.steps
+        return None if n_steps >= FEWEST_STEPS else self._choices.number("training.minutes") * FEWEST_STEPS / n_steps
+
+    def largest_size(self) -> tuple[str, str]:
+        """Return the largest size that sees enough tokens and does not dwarf the corpus, and the reason."""
+        sizes = [name for name in LADDER if self._is_possible(name)] or [LADDER[0]]  # it raises the error if none is
+        chosen, tokens = sizes[0], self.tokens(sizes[0])
+        for name in sizes[1:]:
+            cost, needed = self._flops(name) / self._flops(chosen), self.tokens_needed(name)
+            dwarfs = self._measure(name).matrix_parameters > PARAMETERS_PER_TOKEN[self._facts.task] * self.corpus_tokens
+            if dwarfs or self._hope * tokens / cost < needed:
+                break
+            affordable = self.tokens(name)
+            if affordable < needed:
+                break
+            chosen, tokens = name, affordable
+        epochs = rounded(tokens / self.corpus_tokens)
+        return chosen, f"about {in_words(tokens)} training tokens fit in the budget: {epochs} epochs"
+
+    def compilation(self) -> tuple[bool, str]:
+        """Return whether to compile, and why. Unless the budget is in minutes, the answer depends on the model."""
+        counted = self.counted_tokens
+        if counted is None:
+            return self._compilation(60 * self._choices.number("training.minutes"))
+        return self._compilation(self._seconds_for(counted))
+
+    def _seconds_for(self, tokens: float) -> float:
+        """Estimate the seconds that the chosen model takes: by a rule of thumb on a CPU, by timing on a GPU."""
+        name = self._chosen_size
+        if self._device.type == "cpu":
+            return 3 * self._flops(name) * tokens / FLOPS
+        pace = self._tokens_a_second(name, self.vocab_size)
+        return tokens / pace if pace else inf
+
+    @property
+    def _hope(self) -> float:
+        """How many times more FLOP/s a larger model can reach; unlimited on a GPU, which small models leave idle."""
+        return MAX_FLOPS_GAIN if self._device.type == "cpu" else inf
+
+    def _compilation(self, seconds: float) -> tuple[bool, str]:
+        asked = self._choices.section("training").get("compile", "auto")
+        if asked != "auto":
+            return asked == "on", "as requested"
+        return choose_compilation(self._device, self._facts.task, seconds)
+
+    def _settings(self, name: str | None) -> ModelSettings:
+        table = merge(SIZES[name] if name else {}, self._choices.section("model"))
+        return validate(ModelSettings, table, "the settings")
+
+    def _is_possible(self, name: str) -> bool:
+        """Return whether this size fits the other model settings, such as a number of heads."""
+        try:
+            self._settings(name)
+        except UsageError:
+            return False
+        return True
+
+    def _measure(self, name: str | None) -> Size:
+        n_labels = max(1, self._facts.n_labels)
+        return size_of(self._facts.task, self.vocab_size, self._settings(name), n_labels=n_labels)
+
+    def _flops(self, name: str | None) -> int:
+        return self._measure(name).flops_per_token

@@ -1,0 +1,80 @@
+"""A recipe in the making: given settings stand, and each automatic choice is recorded with its reason."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from penwright.config import Table, merge
+
+
+class Choice(NamedTuple):
+    """A setting that was chosen automatically, with the reason."""
+
+    key: str
+    value: object
+    reason: str
+
+
+class Choices:
+    """The settings of a recipe in the making, and the reasons of the automatic ones."""
+
+    def __init__(self, given: Table):
+        self.table = given
+        self.made: list[Choice] = []
+
+    def suggest(self, key: str, value: object, reason: str) -> None:
+        """Set this value unless one is given. The key is a dotted name such as model.d_model."""
+        path = key.split(".")
+        subtable = self.table
+        for table in path[:-1]:
+            subtable = subtable.get(table, {})
+        if path[-1] not in subtable:
+            self.table = _filled_in(self.table, path, value)
+            self.made.append(Choice(key, value, reason))
+
+    def revise(self, key: str, value: object, reason: str) -> None:
+        """Replace a value that was suggested. A given one stands."""
+        for index, choice in enumerate(self.made):
+            if choice.key == key:
+                self.table = _filled_in(self.table, key.split("."), value)
+                self.made[index] = Choice(key, value, reason)
+
+    def suggest_type(self, name: str, variant: Table, reason: str) -> None:
+        """Choose this variant of a table unless a type is given. Given settings override the variant's."""
+        given = self.section(name)
+        if "type" not in given:
+            self.table = merge(self.table, {name: merge(variant, given)})
+            self.made.append(Choice(f"{name}.type", variant["type"], reason))
+
+    def withdraw(self, name: str, key: str) -> None:
+        """Treat a setting as not given."""
+        self.table = {**self.table, name: {each: value for each, value in self.section(name).items() if each != key}}
+
+    def section(self, name: str) -> Table:
+        """Return one of the tables, as far as it is known."""
+        table_so_far: Table = self.table.get(name, {})
+        return table_so_far
+
+    def number(self, key: str, default: float = 0.0) -> float:
+        """Return a setting such as training.minutes, or the default if it is missing or not a number."""
+        name, _, inner = key.partition(".")
+        value = self.section(name).get(inner, default)
+        return float(value) if isinstance(value, int | float) else default
+
+
+def _filled_in(table: Table, path: Sequence[str], value: object) -> Table:
+    """Return the table with this value added. Unlike with merge(), adding a type keeps the other settings."""
+    first, *rest = path
+    return {**table, first: _filled_in(table.get(first, {}), rest, value) if rest else value}
+
+
+def in_words(count: float) -> str:
+    """Format a count for people: 1.2 million, 530 thousand."""
+    for limit, unit in ((1e9, "billion"), (1e6, "million"), (1e3, "thousand")):
+        if count >= limit:
+            return f"{rounded(count / limit)} {unit}"
+    return f"{count:.0f}"
+
+
+def rounded(value: float) -> str:
+    """Round to two digits, but keep all digits of a large number: 0.28, 5.3, 530."""
+    return f"{value:.2g}" if value < 99.5 else f"{value:,.0f}"

@@ -1,0 +1,68 @@
+"""A forecast of what a run will reach, made before training, from how well a compressor does on the same text.
+
+No formula knows how hard a text is. But a general compressor that has seen the training part and then compresses the
+held-out part tells most of it. The rest depends on how much text there is, and on how much of it the model will see.
+The law below is fitted to only a handful of runs (benchmarks/LOG.md), hence its wide range. For translators and
+classifiers, the forecast only says when more time stops paying.
+"""
+
+import lzma
+from math import exp
+from typing import NamedTuple
+
+from penwright.config import Task
+
+CONTEXT, MEASURED = 4_000_000, 300_000  # bytes of the training part that the compressor sees, and of what it compresses
+BELOW, ABOVE = 0.06, 0.08  # relative distance from the law of the recorded runs of at least one epoch
+YOUNG = 0.2  # added to ABOVE for each epoch that a shorter run lacks
+AT_MOST = 8.0  # bits per byte that need no model
+SATURATION = 8.0  # epochs of new text that repetitions of a text are worth at most
+PAYS = 0.01  # Doubling the time pays only if it gains at least this fraction.
+MOST_DOUBLINGS = 10
+# Epochs after which the few recorded runs gained little: on Multi30k, 55 epochs gave 0.25 BLEU more than 13.
+ENOUGH_EPOCHS: dict[Task, float] = {"translate": 16.0, "classify": 8.0}
+
+
+class Forecast(NamedTuple):
+    """A forecast in bits per byte of held-out text, as a range. Fields are None for tasks without such a forecast."""
+
+    low: float | None
+    high: float | None
+    compressed: float | None  # bits per byte of the compressor
+    pays_up_to: float | None  # minutes; for a writer, beyond them a doubling gains less than a hundredth
+
+
+def compressed_bits(before: bytes, text: bytes) -> float:
+    """Return the bits per byte that xz needs for `text` after it has seen `before`."""
+    return 8 * (_packed(before + text) - _packed(before)) / max(1, len(text))
+
+
+def outlook_for(compressed: float, corpus_bytes: int, epochs: float, minutes: float | None) -> Forecast:
+    """Forecast the bits per byte for a text that is read for this many epochs in this many minutes."""
+    middle = compressed * _ratio(corpus_bytes, epochs)
+    above = ABOVE + YOUNG * max(0.0, 1 - epochs)
+    doublings = 0
+    while doublings < MOST_DOUBLINGS:
+        now, doubled = (_ratio(corpus_bytes, epochs * 2 ** (doublings + more)) for more in (0, 1))
+        if now - doubled < PAYS * now:
+            break
+        doublings += 1
+    pays_up_to = None if minutes is None else minutes * 2**doublings
+    return Forecast(middle * (1 - BELOW), min(AT_MOST, middle * (1 + above)), compressed, pays_up_to)
+
+
+def outlook_by_epochs(task: Task, epochs: float, minutes: float | None) -> Forecast:
+    """Forecast when more time stops paying, for tasks that are not measured in bits."""
+    pays_up_to = None if minutes is None else minutes * max(1.0, ENOUGH_EPOCHS[task] / epochs)
+    return Forecast(None, None, None, pays_up_to)
+
+
+def _ratio(corpus_bytes: int, epochs: float) -> float:
+    """Return the ratio of the model's bits to the compressor's. It falls with the text read; repeats count less."""
+    fresh = SATURATION * (1 - exp(-epochs / SATURATION)) * corpus_bytes / 1e6
+    return 0.63 + 0.32 * max(1e-9, fresh) ** -0.4
+
+
+def _packed(text: bytes) -> int:
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 2 * CONTEXT}]
+    return len(lzma.compress(text, format=lzma.FORMAT_RAW, filters=filters))

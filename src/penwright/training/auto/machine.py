@@ -1,0 +1,108 @@
+"""The machine that training runs on: its device and precision, each chosen with a reason."""
+
+import os
+from math import ceil
+from pathlib import Path
+from time import perf_counter
+from typing import NamedTuple
+
+import torch
+
+from penwright.config import TrainingSettings
+from penwright.data.report import count
+from penwright.devices import keep_freed_memory, usable_device
+from penwright.errors import UsageError
+from penwright.model.attention import disable_cudnn_attention
+from penwright.training.distributed import ALONE, Ranks, joined
+from penwright.training.launcher import n_here
+
+CGROUP_CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")  # CPU limit of a container: microseconds of CPU time per period
+
+
+class Machine(NamedTuple):
+    """What training runs on, with the reasons."""
+
+    device: torch.device
+    precision: torch.dtype  # of matrix products; weights stay in float32
+    reasons: tuple[str, ...]
+    ranks: Ranks = ALONE
+
+
+def choose_machine(settings: TrainingSettings) -> Machine:
+    """Choose the fastest safe device and precision, unless the settings name others, and set the number of threads."""
+    ranks = joined()
+    torch.set_num_threads(settings.threads or max(1, _n_processors() // (n_here() if ranks.size > 1 else 1)))
+    device, device_reason = _device(settings.device)
+    if ranks.size > 1:
+        _require_one_each(device)
+    if device.type == "cpu":
+        keep_freed_memory()
+    disable_cudnn_attention()
+    precision, precision_reason = _precision(settings.precision, device)
+    together = (f"{ranks.size} processes: each computes its rows of every batch",) if ranks.size > 1 else ()
+    return Machine(device, precision, (device_reason, precision_reason, *together), ranks)
+
+
+def _n_processors() -> int:
+    """Return the number of processors that this process may use. The machine may have more."""
+    n = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = CGROUP_CPU_LIMIT.read_text(encoding="ascii").split()
+        return min(n, ceil(int(quota) / int(period)))
+    except (OSError, ValueError):  # not on Linux, or no limit
+        return n
+
+
+def _device(wanted: str) -> tuple[torch.device, str]:
+    if wanted != "auto":
+        return usable_device(wanted, "[training] device"), f"{wanted}, as requested"
+    if torch.cuda.is_available():
+        n_gpus = torch.cuda.device_count()
+        alone = n_gpus > 1 and joined().size == 1
+        more = f", one of {n_gpus} (large batches may use all: --processes {n_gpus})" if alone else ""
+        return torch.device("cuda"), f"GPU {torch.cuda.get_device_name()}{more}"
+    if torch.backends.mps.is_available() and joined().size == 1:
+        return torch.device("mps"), "Apple GPU"
+    return torch.device("cpu"), f"CPU with {count(torch.get_num_threads(), 'thread')}: no GPU was found"
+
+
+def _require_one_each(device: torch.device) -> None:
+    """Raise UsageError if several processes would share a device that only one can use."""
+    if device.type == "mps" or device.index is not None:
+        raise UsageError(f"[training] device: '{device}' is for a single process. Use 'cuda' or 'cpu'")
+    if device.type == "cuda" and torch.cuda.device_count() < n_here():
+        has = count(torch.cuda.device_count(), "GPU")
+        raise UsageError(
+            f"--processes: each process needs its own GPU, but this machine has {has}. Use fewer processes, "
+            "or add --set training.device=cpu"
+        )
+
+
+def _precision(wanted: str, device: torch.device) -> tuple[torch.dtype, str]:
+    if wanted != "auto":
+        return getattr(torch, wanted), f"{wanted}, as requested"
+    if device.type == "cuda":
+        supported = torch.cuda.is_bf16_supported(including_emulation=False)
+        return (torch.bfloat16, "bfloat16: this GPU has it") if supported else (torch.float32, "float32: no bfloat16")
+    if device.type == "mps":
+        return torch.float32, "float32: the safe choice on an Apple GPU"
+    if _cpu_multiplies_bfloat16():
+        return torch.bfloat16, "bfloat16: this CPU multiplies it several times as fast as float32"
+    return torch.float32, "float32: this CPU has no instructions for bfloat16"
+
+
+def _cpu_multiplies_bfloat16() -> bool:
+    """Ask the processor instead of measuring: on a busy machine, short measurements can be wrong by a factor of ten."""
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+def measure_speed(device: torch.device, precision: torch.dtype = torch.float32) -> float:
+    """Return the FLOP per second of a matrix product of a size that is typical of training."""
+    size = 512 if device.type == "cpu" else 4096  # large enough that a GPU computes longer than it takes to synchronise
+    matrix = torch.ones(size, size, device=device, dtype=precision)
+    best = 0.0
+    for _ in range(20):
+        begin = perf_counter()
+        float((matrix @ matrix)[0, 0])  # reading a number waits for the device
+        best = max(best, 2 * size**3 / (perf_counter() - begin))
+    return best

@@ -1,0 +1,208 @@
+"""The planner: a recipe for a corpus, a machine and a budget. Each choice has a reason, and can be overridden."""
+
+from math import floor, log2
+from typing import NamedTuple
+
+import torch
+
+from penwright.config import BUDGETS, Recipe, Table, merge, validate
+from penwright.devices import CPU
+from penwright.model.size import Size, size_of
+from penwright.training.auto.capacity import DEFAULT_MINUTES, LADDER, MANY_CHARACTERS, CapacityPlanner, Facts
+from penwright.training.auto.choices import Choice, Choices, in_words, rounded
+from penwright.training.auto.throughput import MeasureThroughput
+
+MANY_EPOCHS = 6.0  # of labelled texts, from which more tokens are hidden (measured)
+# Epochs from which a writer reads characters: after 3.5, subwords were 5 % better, after 5.2 2 %, after 13 6 % worse
+# (measured).
+SPELLED_EPOCHS = 6.0
+WARMUP_STEPS, WARMUP_SHARE = 50, 0.2  # warm-up steps, and the largest share of all steps that they may be
+
+
+class Plan(NamedTuple):
+    """A recipe, the choices behind it, and the size of its model."""
+
+    recipe: Recipe
+    choices: tuple[Choice, ...]
+    size: Size
+    epochs: float  # estimated passes over the corpus
+    minutes_wanted: float | None = None  # minutes that this model needs, if the budget is far too small
+
+    def __repr__(self) -> str:
+        training = self.recipe.training
+        budget = next((f"{value:g} {name}" for name in BUDGETS if (value := getattr(training, name)) is not None), "")
+        return f"<Plan to {self.recipe.task}: {self.size.parameters:,} parameters, {budget}, {self.epochs:.2g} epochs>"
+
+
+def make_plan(facts: Facts, given: Table, pace: MeasureThroughput, device: torch.device = CPU) -> Plan:
+    """Choose a recipe for these facts. What is `given` stands, and the rest is chosen to suit it.
+
+    `pace` measures how fast a model would train here (see `pace_on`). It is called as rarely as possible.
+    """
+    choices = Choices(merge({"task": facts.task}, given))
+    capacity = CapacityPlanner(facts, choices, pace, device)
+    recipe = _Planner(facts, choices, capacity).recipe()
+    size = size_of(
+        facts.task, capacity.vocab_size, recipe.model, recipe.training.batch_tokens, n_labels=max(1, facts.n_labels)
+    )
+    return Plan(recipe, tuple(choices.made), size, capacity.epochs, capacity.minutes_wanted())
+
+
+class _Planner:
+    """The choices of a recipe, made one table after another."""
+
+    def __init__(self, facts: Facts, choices: Choices, capacity: CapacityPlanner):
+        self.facts, self.choices, self.capacity = facts, choices, capacity
+        self._suggest = choices.suggest
+
+    def recipe(self) -> Recipe:
+        self._choose_budget()
+        self._choose_batch()
+        self._choose_tokenizer()
+        self._choose_model()
+        self._choose_regularisation()
+        self._choose_optimizer()
+        self._choose_over_fitting()
+        self._choose_compilation()
+        return validate(Recipe, self.choices.table, "the settings")
+
+    def _choose_budget(self) -> None:
+        if not any(name in self.choices.section("training") for name in BUDGETS):
+            self._suggest("training.minutes", DEFAULT_MINUTES, "a first try; more minutes give a better model")
+
+    def _choose_tokenizer(self) -> None:
+        if self._prefers_characters():
+            facts = self.facts
+            size = f"{in_words(float(facts.letters))} characters, {facts.n_characters:,} of them distinct"
+            why = ": most are whole words" if facts.has_many_characters else ": enough to learn spelling, but few words"
+            self._suggest("tokenizer.type", "characters", size + why)
+        else:
+            self._suggest("tokenizer.type", "bpe", "subwords, which can encode any text")
+        if self.choices.section("tokenizer")["type"] in ("bpe", "unigram"):
+            vocabulary, reason = self._vocabulary()
+            self._suggest("tokenizer.vocab_size", vocabulary, reason)
+            if self.facts.task == "classify":
+                self._suggest("tokenizer.prefix_space", True, "a first word gets the same tokens as others (measured)")
+
+    def _prefers_characters(self) -> bool:
+        """Return whether a writer should read characters: if its text is small, or is read often (measured).
+
+        Scripts of thousands of characters count, too, if most of these are words (Chinese, Japanese; measured). A
+        given type or vocabulary size rules characters out.
+        """
+        facts, asked = self.facts, self.choices.section("tokenizer")
+        are_odd = facts.n_characters > MANY_CHARACTERS and not facts.has_many_characters
+        if facts.task != "generate" or are_odd or asked.keys() & {"type", "vocab_size"}:
+            return False
+        if facts.letters < 500_000:
+            return True
+        is_small = facts.letters < 1_200_000 and not self.capacity.is_short
+        return is_small and self.capacity.epochs_by_characters >= SPELLED_EPOCHS
+
+    def _vocabulary(self) -> tuple[int, str]:
+        """Choose a power of two, which doubles with every four times as much text (after Gowda and May 2020)."""
+        text = self.facts.n_bytes * (2 if self.facts.task == "translate" else 1)  # one vocabulary for both sides
+        doublings = log2(max(256.0, 4000 * (text / 4e6) ** 0.5))
+        pieces = 2 ** (floor(doublings) if self.capacity.is_short else round(doublings))
+        if self.facts.task == "translate":
+            pieces *= 2  # shorter sentences: 3 BLEU more after two minutes (measured)
+        size = f"{rounded(text / 1e6)} MB of text"
+        if self.facts.task == "classify":
+            return min(32_000, max(512, 8 * pieces)), f"for {size}: whole words separate classes best (measured)"
+        return min(32_000, max(512, pieces)), f"for {size}, so that most tokens occur often"
+
+    def _choose_batch(self) -> None:
+        if self.facts.task == "generate":
+            context, batch = (128, 2048) if self.capacity.is_short else (256, 4096)
+            self._suggest("model.context_length", context, "tokens that the model sees at once")
+            self._suggest("training.batch_tokens", batch, "many small steps learn fastest")
+        elif self.facts.task == "translate":
+            self._suggest("model.context_length", 256, "longer texts are split into sentences")
+            self._suggest("training.batch_tokens", 2048, "padding included; many small steps learn fastest")
+        else:
+            self._suggest("model.context_length", 256, "longer texts are read in parts")
+            self._suggest("training.batch_tokens", 3072, "average, padding included; batches have equally many texts")
+
+    def _choose_model(self) -> None:
+        size = self.choices.section("model").get("size")
+        if size is None or size in LADDER:
+            self._suggest("model.qk_norm", True, "keeps attention stable at high learning rates")
+            if self.facts.task == "translate":
+                self._suggest("model.scale_embeddings", True, "translators learn faster with it (measured)")
+            if self.facts.task == "classify":  # before the size, because hidden tokens cost no time
+                self._suggest("model.token_dropout", *self._token_dropout())
+        if size is None and self.facts.task == "classify":
+            self._suggest("model.n_layers", 2, "labels carry little information; more layers overfit (measured)")
+        if size is None and "d_model" not in self.choices.section("model"):
+            self._suggest("model.size", *self.capacity.largest_size())
+
+    def _choose_regularisation(self) -> None:
+        model = self.choices.section("model")
+        if "dropout" not in model and (model.get("size") is None or model["size"] in LADDER):
+            self._suggest("model.dropout", *self._dropout())
+        if self.facts.task == "classify" and not self._is_taught and self.capacity.epochs >= MANY_EPOCHS:
+            reason = f"for about {rounded(self.capacity.epochs)} epochs: no single word should decide (measured)"
+            self.choices.revise("model.token_dropout", 0.7, reason)
+        if self.facts.task == "translate":
+            self._suggest("training.label_smoothing", 0.1, "a sentence has more than one good translation")
+        if self.facts.task == "classify":
+            self._suggest("training.label_smoothing", 0.1, "keeps the model from growing overconfident")
+
+    def _dropout(self) -> tuple[float, str]:
+        if self.facts.task == "classify":
+            if self._is_taught:
+                return 0.1, "the teachers' predictions overfit less quickly than labels"
+            return 0.3, "small labelled sets overfit quickly (measured)"
+        epochs = self.capacity.epochs
+        once = 3.3 if self.capacity.is_short else 1.7
+        rates = [(once, 0.0), (15.0, 0.1), (50.0, 0.2)]  # combined with weight decay (measured up to 15)
+        return next((rate for limit, rate in rates if epochs < limit), 0.3), f"for about {rounded(epochs)} epochs"
+
+    @property
+    def _is_taught(self) -> bool:
+        return bool(self.choices.section("distillation"))
+
+    def _token_dropout(self) -> tuple[float, str]:
+        if self._is_taught:
+            return 0.45, "teachers label any part of a text, from one word to all of it (measured)"
+        return 0.6, "no single word should decide; about a point more accuracy, in half the time (measured)"
+
+    def _choose_optimizer(self) -> None:
+        if self.facts.task == "classify":
+            self._choose_optimizer_of_classifier()
+            return
+        self.choices.suggest_type("optimizer", {"type": "muon"}, "needs far fewer steps than AdamW")
+        if self.choices.section("optimizer")["type"] == "muon":
+            self._suggest("optimizer.weight_decay", 0.1, "less overfitting of a text that is read often (measured)")
+        if self.facts.task == "translate" and self.choices.section("optimizer")["type"] == "muon":
+            self._suggest(
+                "optimizer.adamw.learning_rate", 0.02, "for the embeddings, since each is seen rarely (measured)"
+            )
+            self._suggest("optimizer.adamw.betas", (0.9, 0.98), "the other settings were measured with these")
+        self._choose_schedule(0.6, "the end need not be known until the cooldown begins")
+
+    def _choose_optimizer_of_classifier(self) -> None:
+        """Choose slow AdamW: after five epochs, Muon overfits by two hundredths of a nat more (measured)."""
+        n_read = self.capacity.epochs * self.facts.n_examples
+        rate = min(0.003, max(0.001, 240 / n_read))  # fitted on two corpora (benchmarks/LOG.md)
+        optimizer: Table = {"type": "adamw", "learning_rate": round(rate, 4), "weight_decay": 0.0}
+        reason = f"overfits labels less than Muon; learning rate {rate:.2g} for {rounded(n_read)} texts over all epochs"
+        self.choices.suggest_type("optimizer", optimizer, f"{reason} (measured)")
+        self._choose_schedule(0.95, "classifiers end best if nearly the whole run cools down")
+
+    def _choose_schedule(self, cooldown_fraction: float, reason: str) -> None:
+        warmup = max(1, min(WARMUP_STEPS, int(WARMUP_SHARE * self.capacity.steps)))
+        schedule: Table = {"type": "wsd", "warmup_steps": warmup, "cooldown_fraction": cooldown_fraction}
+        self.choices.suggest_type("schedule", schedule, reason)
+
+    def _choose_over_fitting(self) -> None:
+        """Handle overfitting only for a budget in minutes. A budget in steps or epochs is used up."""
+        if self.capacity.counted_tokens is None:
+            self._suggest("training.cooldown_on_overfitting", True, "stops when the held-out loss rises")
+
+    def _choose_compilation(self) -> None:
+        """Choose this last: for a budget that is not in minutes, the duration depends on the model."""
+        compiled, reason = self.capacity.compilation()
+        if self.choices.section("training").get("compile") == "auto":
+            self.choices.withdraw("training", "compile")
+        self._suggest("training.compile", "on" if compiled else "off", reason)

@@ -1,0 +1,78 @@
+"""Measurement of the throughput of training on this machine, in target tokens per second."""
+
+from collections.abc import Callable
+from time import perf_counter
+
+import torch
+
+from penwright.config import ModelSettings, Muon, Task
+from penwright.data.batches import Batch, LabelledBatch, PairBatch, TextBatch
+from penwright.losses import summed_loss
+from penwright.model import make_model
+from penwright.training.auto.machine import Machine
+from penwright.training.optimizers import Optimizers
+
+MeasureThroughput = Callable[
+    [ModelSettings, int, int], float
+]  # (model, vocabulary size, tokens per batch) -> tokens per second
+
+STEPS = 3  # steps to time; the fastest counts, since the first one warms up, and others may be disturbed
+ENOUGH = 3.0  # seconds of timing per model
+LENGTHS: dict[Task, int] = {"translate": 24, "classify": 64}  # tokens per text, typically; a writer's windows are full
+MOST_TOKENS = 4096  # in a batch that is timed on a CPU; the throughput of larger ones is much the same
+
+
+def throughput_meter(machine: Machine, task: Task, n_labels: int = 2) -> MeasureThroughput:
+    """Return a function that times real training steps on random tokens. It returns 0 if GPU memory is too small."""
+
+    def pace(settings: ModelSettings, vocab_size: int, batch_tokens: int) -> float:
+        model = make_model(task, vocab_size, settings, n_labels).to(machine.device).train()
+        optimizers = Optimizers(model, Muon(), machine.precision)
+        length = min(LENGTHS.get(task, settings.context_length), settings.context_length)
+        n_rows = max(1, (min(batch_tokens, MOST_TOKENS) if machine.device.type == "cpu" else batch_tokens) // length)
+        n_working = min(n_rows, machine.ranks.size)
+        rows = n_rows // n_working  # per process
+        shown = max(1, round(length * (1 - settings.token_dropout)))  # tokens hidden from a classifier take no time
+        batch = _random_batch(task, vocab_size, rows, shown, n_labels).to(machine.device)
+
+        def step() -> None:
+            with torch.autocast(machine.device.type, machine.precision, enabled=machine.precision != torch.float32):
+                loss = summed_loss(model, batch)
+            loss.backward()
+            optimizers.step(0.0)
+            float(loss.detach())  # waits for the device
+
+        if machine.device.type != "cpu":
+            step()  # loads what a GPU needs, which takes seconds
+        return n_working * rows * length / _fastest(step)
+
+    def pace_or_none(settings: ModelSettings, vocab_size: int, batch_tokens: int) -> float:
+        try:
+            return pace(settings, vocab_size, batch_tokens)
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            return 0.0
+
+    return pace_or_none
+
+
+def _fastest(step: Callable[[], None]) -> float:
+    """Time a few steps and return the seconds of the fastest."""
+    best, begin = float("inf"), perf_counter()
+    for _ in range(STEPS):
+        before = perf_counter()
+        step()
+        best = min(best, perf_counter() - before)
+        if perf_counter() - begin > ENOUGH:
+            break
+    return best
+
+
+def _random_batch(task: Task, vocab_size: int, rows: int, length: int, n_labels: int) -> Batch:
+    tokens = torch.randint(vocab_size, (rows, length))
+    real = torch.ones(rows, length, dtype=torch.bool)
+    if task == "generate":
+        return TextBatch(tokens.numel(), tokens, tokens, None)
+    if task == "translate":
+        return PairBatch(tokens.numel(), tokens, real, tokens, tokens)
+    return LabelledBatch(rows, tokens, real, torch.randint(n_labels, (rows,)))

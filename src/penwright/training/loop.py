@@ -1,0 +1,219 @@
+"""The training session: steps, evaluations on held-out examples, samples, checkpoints, and an orderly end."""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, nullcontext, suppress
+from shlex import quote
+from time import monotonic
+
+from penwright.errors import Interrupted
+from penwright.evaluation.scores import Sample, Score
+from penwright.run.folder import METRICS, SAMPLES, Run
+from penwright.run.stop_file import clear_stop_files, is_stop_requested, mark_stopped
+from penwright.training.compilation import uncompiled
+from penwright.training.signals import stop_requests
+from penwright.training.trainer import StepReport, Trainer
+
+SAVE_AT_LEAST_EVERY = 300.0  # seconds
+EVALUATIONS = 10  # per run, unless the settings say otherwise
+OVER_FITTED = 0.01  # relative rise of the held-out nats above their minimum that counts as overfitting, not as noise
+COOL_AFTER, STOP_AFTER = 2, 3  # overfitted evaluations in a row before the run cools down, and before it stops
+FRESH, GROWTH = 2.0, 1.5  # An evaluation is due after this many epochs, then whenever their number grew by this factor.
+# No evaluation before this step of a budget in minutes: an untrained model generates up to the length limit, slowly.
+FEWEST_STEPS = 20
+# No early stop above this fraction of the peak learning rate: the cooldown may still repair what a high rate does.
+STOP_BELOW = 0.5
+
+
+class Observer:
+    """An observer of a run. Subclasses override the events that they need."""
+
+    def said(self, text: str) -> None:
+        """Show a message for a person: a choice with its reason, or a warning."""
+
+    def stepped(self, trainer: Trainer, report: StepReport) -> None:
+        """Handle the report of a step."""
+
+    def evaluated(self, trainer: Trainer, scores: Sequence[Score], samples: Sequence[Sample], best: bool) -> None:
+        """Handle an evaluation on the held-out part; `best` means that no earlier one was better."""
+
+    def finished(self, trainer: Trainer) -> None:
+        """Handle the end of the session, successful or not."""
+
+
+class Session:
+    """A training session: one run from its first step to its last."""
+
+    def __init__(
+        self,
+        run: Run,
+        trainer: Trainer,
+        evaluate: Callable[[], Sequence[Score]],
+        sample: Callable[[], Sequence[Sample]],
+        observers: Sequence[Observer],
+    ):
+        """Prepare the session. The first score of `evaluate` ranks; it and `sample` use the trainer's model."""
+        self.run, self.trainer, self.evaluate, self.sample, self.observers = run, trainer, evaluate, sample, observers
+        self.last_evaluated_step, self.last_evaluated_at = trainer.state.step, trainer.state.seconds
+        self.saved_step, self.saved_at = trainer.state.step, monotonic()
+
+    def fit(self) -> None:
+        """Train until the budget is spent, or until the run stops early.
+
+        Save and raise Interrupted after SIGINT, SIGTERM, SIGHUP or a stop file in the run folder (run/stop_file.py).
+        """
+        try:
+            with stop_requests() as received:
+                for report in self.trainer.steps():
+                    self._notify("stepped", self.trainer, report)
+                    if self._evaluation_is_due():
+                        self._evaluate()
+                    elif monotonic() - self.saved_at > SAVE_AT_LEAST_EVERY:
+                        self._save()
+                    if self.trainer.state.stopped_early:
+                        break
+                    unfinished = self.trainer.state.step != self.trainer.state.total_steps
+                    if unfinished and (received or is_stop_requested(self.run)):
+                        self._save_and_raise()
+                if self.last_evaluated_step != self.trainer.state.step:
+                    self._evaluate()
+                clear_stop_files(self.run)
+        finally:
+            with ExitStack() as stack:  # notifies every observer, even if another one fails
+                for observer in reversed(self.observers):
+                    stack.callback(notify, observer.finished, self.trainer)
+
+    def _evaluation_is_due(self) -> bool:
+        state, settings = self.trainer.state, self.trainer.settings
+        if state.step == state.total_steps:
+            return True
+        if settings.evaluate_every is not None:
+            return state.step % settings.evaluate_every == 0
+        if settings.minutes is None and state.total_steps is not None:
+            every = max(1, (state.total_steps - state.first_step) // EVALUATIONS)
+            return (state.step - state.first_step) % every == 0 or self._passes_epoch_mark()
+        if state.step - state.first_step < FEWEST_STEPS:
+            return False
+        cost = state.reserved_seconds  # at most a twentieth of the time goes into evaluation
+        since = state.seconds - self.last_evaluated_at
+        return since >= 20 * cost and (since >= 60 * (settings.minutes or 1) / EVALUATIONS or self._epochs_have_grown())
+
+    def _passes_epoch_mark(self) -> bool:
+        """Return whether 2, 3, 4.5 ... epochs end with this step. In a run of many epochs, the best moment is early."""
+        before, now = map(self.trainer.epochs_until, (self.trainer.state.step - 1, self.trainer.state.step))
+        mark = FRESH
+        while mark <= before:
+            mark *= GROWTH
+        return mark <= now
+
+    def _epochs_have_grown(self) -> bool:
+        """Return whether enough epochs have passed since the last evaluation.
+
+        On a small text, which is read often, the best moment could otherwise pass between two evaluations.
+        """
+        state, epochs = self.trainer.state, self.trainer.epochs_until
+        return epochs(state.step) >= max(FRESH, GROWTH * epochs(self.last_evaluated_step))
+
+    def _evaluate(self) -> None:
+        """Evaluate on the held-out part, write samples, record whether this step is the best, and save."""
+        trainer, begin = self.trainer, monotonic()
+        with uncompiled(), trainer.average.applied() if trainer.average else nullcontext():
+            scores, samples = self.evaluate(), self.sample()
+        state = trainer.state
+        best = self._is_best(scores)
+        if best:
+            state.best, state.best_step, state.nats_of_best = scores[0].value, state.step, _nats(scores)
+        state.evaluations_since_best = 0 if best else state.evaluations_since_best + 1
+        record = {score.name: score.value for score in scores}
+        counters = {"step": state.step, "seconds": round(state.seconds, 2), "epoch": round(trainer.epoch, 3)}
+        self.run.append(METRICS, {**counters, "targets": state.targets, "skipped": state.skipped, **record})
+        for sample in samples:
+            self.run.append(SAMPLES, {"step": state.step, **sample._asdict()})
+        self._notify("evaluated", trainer, scores, samples, best)
+        self.last_evaluated_step = state.step
+        self._handle_over_fitting(scores)
+        before = state.seconds
+        state.reserved_seconds = monotonic() - begin
+        state.seconds = before + state.reserved_seconds  # so that a resumed run does not get these seconds again
+        self._save()
+        state.reserved_seconds = monotonic() - begin
+        self.last_evaluated_at = before + state.reserved_seconds
+
+    def _is_best(self, scores: Sequence[Score]) -> bool:
+        """Return whether these scores are the best so far.
+
+        The first score decides. If it differs by no more than its standard error, the fewest nats decide.
+        """
+        state, score, nats = self.trainer.state, scores[0], _nats(scores)
+        if state.best is None or nats is None or state.nats_of_best is None:
+            return score.beats(state.best)
+        alike = abs(score.value - state.best) <= (score.standard_error or 0.0)
+        return nats < state.nats_of_best if alike else score.beats(state.best)
+
+    def _save(self) -> None:
+        tensors, record = self.trainer.save()
+        step = self.trainer.state.step
+        weights = self.trainer.weights()
+        self.run.save_checkpoint(step, weights, tensors, record)
+        self.run.save_first(step, weights, record)
+        self.run.prune(self.trainer.settings.keep)
+        self.saved_step, self.saved_at = step, monotonic()
+
+    def _save_and_raise(self) -> None:
+        if self.saved_step != self.trainer.state.step:
+            self._save()
+        mark_stopped(self.run)
+        n = self.trainer.ranks.size
+        raise Interrupted(
+            f"stopped after step {self.trainer.state.step:,}; everything is saved. "
+            f"Resume with: penwright train --resume {quote(str(self.run.folder))}{f' --processes {n}' if n > 1 else ''}"
+        )
+
+    def _handle_over_fitting(self, scores: Sequence[Score]) -> None:
+        """Stop when patience is exhausted. With `cooldown_on_overfitting`, first cool down, then stop.
+
+        Overfitting is judged by the held-out nats, which change smoothly. Scores such as accuracy jump by chance.
+        """
+        settings, state = self.trainer.settings, self.trainer.state
+        nats = _nats(scores)
+        if nats is not None:
+            state.best_nats = nats if state.best_nats is None else min(nats, state.best_nats)
+            over = nats > state.best_nats * (1 + OVER_FITTED)
+            state.evaluations_over_fitted = state.evaluations_over_fitted + 1 if over else 0
+        if state.step == state.total_steps:
+            return
+        if settings.patience is not None and state.evaluations_since_best >= settings.patience:
+            self._stop_early(f"no better score in {settings.patience} evaluations")
+        elif (
+            settings.cooldown_on_overfitting
+            and state.evaluations_over_fitted >= COOL_AFTER
+            and self.trainer.cool_down()
+        ):
+            state.evaluations_over_fitted = 0
+            self._say(f"overfitting begins: the learning rate cools down from here, until step {state.total_steps:,}")
+        elif (
+            settings.cooldown_on_overfitting
+            and min(state.evaluations_over_fitted, state.evaluations_since_best) >= STOP_AFTER
+            and not self.trainer.rate_falls_below(STOP_BELOW)
+        ):
+            self._stop_early("overfitting continues")
+
+    def _stop_early(self, reason: str) -> None:
+        self.trainer.state.stopped_early = True
+        self._say(f"stopped early at step {self.trainer.state.step:,}: {reason}; the best checkpoint is kept")
+
+    def _say(self, text: str) -> None:
+        self._notify("said", text)
+
+    def _notify(self, event: str, *details: object) -> None:
+        for observer in self.observers:
+            notify(getattr(observer, event), *details)
+
+
+def notify(show: Callable[..., None], *details: object) -> None:
+    """Call a method of an observer. A closed terminal or a full log must not end the training."""
+    with suppress(OSError):
+        show(*details)
+
+
+def _nats(scores: Sequence[Score]) -> float | None:
+    return next((score.value for score in scores if score.name.startswith("nats")), None)

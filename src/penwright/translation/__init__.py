@@ -1,0 +1,1 @@
+"""Translation: source text in, translation out."""

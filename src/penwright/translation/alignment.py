@@ -1,0 +1,210 @@
+"""Word alignment from the cross-attention of a translator.
+
+The head that aligns best differs from model to model, and is often not in the last layer. So it is chosen on data. Each
+head is read at the step that writes a word and at the step that reads it (Chen et al. 2020, "Accurate Word Alignment
+Induction from Neural Machine Translation"). The head whose links agree best with a lexical model of the corpus is
+chosen. The lexical model keeps the links that it finds in both directions (IBM model 1 with a preference for the
+diagonal, after Dyer et al. 2013).
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.text import words
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.tokenizer import well_formed
+from penwright.translation.cross_attention import Maps, TokenPair, cross_attention
+from penwright.translation.words import WordSpan, span_indices, token_sizes, word_spans
+
+ITERATIONS = 8  # of EM
+TENSION = 4.0  # nats that a link loses if it is a whole sentence length off the diagonal
+Links = frozenset[tuple[int, int]]  # indices of a source word and a target word, as words() splits them
+Cut = Callable[[str], Sequence[WordSpan]]  # splits a text into words
+Weights = Float[np.ndarray, "target_words source_words"]  # attention of target words to source words
+
+
+class AlignmentHead(NamedTuple):
+    """A cross-attention head, and the step at which its weights are read."""
+
+    layer: int
+    head: int
+    shift: int  # 0: the step that writes a token; 1: the next step, which reads it
+
+
+class Agreement(NamedTuple):
+    """A head, and how well its links agree with the links of a lexical model."""
+
+    head: AlignmentHead
+    f1: float
+
+
+class Aligner:
+    """A word aligner for sentence pairs that reads one cross-attention head (None: the mean of all heads).
+
+    Words are split at white space, and into single characters in scripts without spaces, unless `cut` splits them.
+    """
+
+    def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, head: AlignmentHead | None, cut: Cut = word_spans):
+        self._model, self._tokenizer, self.head, self._cut = model, tokenizer, head, cut
+
+    def align(self, pairs: Sequence[tuple[str, str]]) -> list[Links]:
+        """Link each target word of each pair to the source word it attends to most.
+
+        Target words without attention have no link. Pairs longer than the model's context have no links at all.
+        """
+        return [links_of(weights) for weights in self.weights(pairs)]
+
+    def weights(self, pairs: Sequence[tuple[str, str]]) -> list[Weights]:
+        """Return how much each target word of each pair attends to each source word.
+
+        Weights are summed over the tokens of a source word and averaged over the tokens of a target word. Rows sum to
+        less than 1, since the source's end token is left out. Pairs longer than the context have weights of 0.
+        """
+        longest = self._model.settings.context_length - 1
+        fitting = [
+            n for n, pair in enumerate(pairs) if max(len(self._tokenizer.encode(side)) for side in pair) <= longest
+        ]
+        maps = _maps(self._model, self._tokenizer, [pairs[number] for number in fitting])
+        weights = [np.zeros((len(self._cut(target)), len(self._cut(source)))) for source, target in pairs]
+        for number, attention in zip(fitting, maps, strict=True):
+            weights[number] = word_weights(attention, pairs[number], self.head, self._tokenizer, self._cut)
+        return weights
+
+
+def choose_head(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> list[Agreement]:
+    """Rank all heads by their agreement with the lexical links of the pairs, best first."""
+    heads = [
+        AlignmentHead(layer, head, shift)
+        for layer in range(model.n_decoder_layers)
+        for head in range(model.settings.n_heads)
+        for shift in (0, 1)
+    ]
+    links: dict[AlignmentHead, list[Links]] = {head: [] for head in heads}
+    for attention, pair in zip(_maps(model, tokenizer, pairs), pairs, strict=True):
+        for head in heads:
+            links[head].append(links_of(word_weights(attention, pair, head, tokenizer)))
+    silver = lexical_links(pairs)
+    agreements = [Agreement(head, f1(links[head], silver)) for head in heads]
+    return sorted(agreements, key=lambda agreement: -agreement.f1)
+
+
+def pharaoh(links: Iterable[tuple[int, int]]) -> str:
+    """Format links as sorted `i-j` pairs (the Pharaoh format)."""
+    return " ".join(f"{source}-{target}" for source, target in sorted(links))
+
+
+def error_rate(found: Sequence[Links], expected: Sequence[Links]) -> float:
+    """Return the alignment error rate (Och and Ney 2003), 0 to 1, if all expected links are sure."""
+    return 1 - f1(found, expected)
+
+
+def f1(found: Sequence[Links], expected: Sequence[Links]) -> float:
+    """Return the harmonic mean of precision and recall, 0 to 1."""
+    common = sum(len(one & other) for one, other in zip(found, expected, strict=True))
+    return 2 * common / max(1, sum(map(len, found)) + sum(map(len, expected)))
+
+
+def _maps(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> list[Maps]:
+    return cross_attention(model, tokenizer, [TokenPair(*map(tokenizer.encode, pair)) for pair in pairs])
+
+
+def word_weights(
+    maps: Maps, pair: tuple[str, str], head: AlignmentHead | None, tokenizer: Tokenizer, cut: Cut = word_spans
+) -> Weights:
+    """Return the word attention of one head, or (None) of the mean of all heads at the steps that write a word."""
+    sources, targets = (np.array(word_numbers(side, tokenizer, cut), dtype=np.int64) for side in pair)
+    if head is None:
+        by_token = maps.mean((0, 1))[: len(targets)]
+    else:
+        by_token = maps[head.layer, head.head, head.shift : head.shift + len(targets)]
+    found = np.zeros((len(cut(pair[1])), len(cut(pair[0]))))
+    targets = targets[: len(by_token)]
+    for word in range(len(found)):
+        of_word = np.flatnonzero(targets == word)
+        if not of_word.size:  # the word shares its token with a later word
+            of_word = np.flatnonzero(targets > word)[:1]
+        token_rows = by_token[of_word]
+        if token_rows.size and found.size:
+            np.add.at(found[word], sources, token_rows.mean(0))
+    return found
+
+
+def links_of(weights: Weights) -> Links:
+    """Link each target word to the source word it attends to most; words without attention have no link."""
+    return frozenset((int(row.argmax()), word) for word, row in enumerate(weights) if row.size and row.max() > 0)
+
+
+def word_numbers(text: str, tokenizer: Tokenizer, cut: Cut = word_spans) -> list[int]:
+    """Return for each token the index of the word that it ends in, or else of the last word before it."""
+    text = well_formed(text)
+    return span_indices(text, cut(text), token_sizes(text, tokenizer))
+
+
+def lexical_links(pairs: Sequence[tuple[str, str]]) -> list[Links]:
+    """Return the links that a lexical model of these pairs finds in both directions."""
+    forwards = _best_partners(pairs)
+    backwards = _best_partners([(target, source) for source, target in pairs])
+    return [one & frozenset((i, j) for j, i in other) for one, other in zip(forwards, backwards, strict=True)]
+
+
+def _best_partners(pairs: Sequence[tuple[str, str]]) -> list[Links]:
+    """Link each target word to its most probable source word, by EM over all pairs."""
+    source_ids, target_ids, place, sizes = _co_occurrences(pairs)
+    keys, which = np.unique(source_ids * (target_ids.max(initial=0) + 1) + target_ids, return_inverse=True)
+    source_of_key = keys // (target_ids.max(initial=0) + 1)
+    table = np.ones(len(keys))
+    for iteration in range(ITERATIONS):
+        weights = table[which] * (place.prior if 2 * iteration >= ITERATIONS else 1.0)  # no diagonal at first
+        shares = weights / np.maximum(np.bincount(place.target, weights=weights), 1e-300)[place.target]
+        counts = np.bincount(which, weights=shares, minlength=len(keys))
+        table = counts / np.maximum(np.bincount(source_of_key, weights=counts), 1e-300)[source_of_key]
+    weights = table[which] * place.prior
+    links, start = [], 0
+    for n_source, n_target in sizes:
+        block = weights[start : start + n_source * n_target].reshape(n_target, n_source)
+        start += n_source * n_target
+        links.append(frozenset((int(i), j) for j, i in enumerate(block.argmax(1))) if block.size else frozenset())
+    return links
+
+
+class _Places(NamedTuple):
+    """The running index of each co-occurrence's target word, and the prior of its distance from the diagonal."""
+
+    target: NDArray[np.int64]
+    prior: NDArray[np.float64]
+
+
+def _co_occurrences(
+    pairs: Sequence[tuple[str, str]],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], _Places, list[tuple[int, int]]]:
+    """Pair every target word with every source word of its sentence pair, target word by target word."""
+    known: tuple[dict[str, int], dict[str, int]] = ({}, {})
+    sources, targets, places, priors, sizes = [], [], [], [], []
+    n_targets = 0
+    for pair in pairs:
+        source, target = (
+            np.array([ids.setdefault(_plain(word), len(ids)) for word in words(text)], dtype=np.int64)
+            for ids, text in zip(known, pair, strict=True)
+        )
+        sources.append(np.tile(source, len(target)))
+        targets.append(np.repeat(target, len(source)))
+        places.append(np.repeat(np.arange(n_targets, n_targets + len(target)), len(source)))
+        offsets = np.arange(len(source)) / max(1, len(source)) - (np.arange(len(target)) / max(1, len(target)))[:, None]
+        priors.append(np.exp(-TENSION * np.abs(offsets)).ravel())
+        sizes.append((len(source), len(target)))
+        n_targets += len(target)
+    return (
+        np.concatenate(sources),
+        np.concatenate(targets),
+        _Places(np.concatenate(places), np.concatenate(priors)),
+        sizes,
+    )
+
+
+def _plain(word: str) -> str:
+    return word.strip(".,;:!?\"'()„“”«»").casefold() or word

@@ -1,0 +1,126 @@
+"""Translations other than the best one: with other next words, diverse, or sampled."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from math import fsum
+
+import numpy as np
+import torch
+
+from penwright.decoding.batches import TargetBatch, evaluating
+from penwright.decoding.engine import DecodeEngine
+from penwright.decoding.generation_loop import generate
+from penwright.decoding.hypotheses import BeamSettings, Hypothesis
+from penwright.decoding.padding import batches_by_length, right_padded
+from penwright.decoding.sampling.sampler import NEG_INF, RowRng, Sampling
+from penwright.decoding.sampling.utf8 import Utf8Rules
+from penwright.decoding.sampling.utf8_rows import Utf8Rows
+from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.tokenizers import Tokenizer
+from penwright.translation.constraints.search import BATCH_TOKENS, Searcher
+from penwright.translation.constraints.segments import ConstrainedSegment, Segment, SegmentResult, source_tokens
+
+
+class AlternativeSearch:
+    """A search for translations other than the best one."""
+
+    def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, stepper: DecodeEngine | None = None):
+        self._model, self._tokenizer = model, tokenizer
+        self._searcher = Searcher(model, tokenizer, stepper)
+
+    @torch.inference_mode()
+    def go_on(self, job: Segment, n: int, settings: BeamSettings) -> list[SegmentResult]:
+        """Return the best translation for each of the `n` most likely tokens after the prefix, most likely first."""
+        asked = self._searcher.soft_constraints(job)
+        guide = asked.guide or self._searcher.empty_automaton
+        source = source_tokens(self._tokenizer, job)
+        with evaluating(self._model) as device:
+            target = torch.tensor([[self._tokenizer.start_id, *guide.prefix]], device=device)
+            hidden = self._model.hidden(target, self._model.encode(*right_padded([source], device)))
+            logits = self._model.output(hidden[0, -1])
+        spelling, limit = self._spelling(settings.banned), self._searcher.limit(len(source), guide)
+        spelling.forbid(logits[None], spelling.situations(np.zeros(1, np.uint8), np.array([limit])))
+        logits[self._tokenizer.end_id] = NEG_INF
+        if guide.whole_prefix:
+            logits[~guide.borders.ends.to(logits.device)] = NEG_INF
+        tokens = logits.topk(min(n, int((logits > NEG_INF).sum()))).indices.tolist()
+        guides = [replace(guide, prefix=(*guide.prefix, token), whole_prefix=False) for token in tokens]
+        found = self._searcher.search([asked._replace(guide=each) for each in guides], settings, None)
+        return [best[0] for best in found]
+
+    def diverse(
+        self, jobs: Sequence[Segment], n: int, strength: float, settings: BeamSettings
+    ) -> dict[Segment, list[SegmentResult]]:
+        """Return up to `n` different translations of each segment.
+
+        They are searched one after another. A token costs `strength` nats for each earlier translation that has it at
+        the same step (after Vijayakumar et al. 2018).
+        """
+        asked = [self._searcher.soft_constraints(job) for job in jobs]
+        written: list[list[SegmentResult]] = [[] for _ in jobs]
+        for _ in range(n):
+            penalized = [self._discouraged(each, before, strength) for each, before in zip(asked, written, strict=True)]
+            for found, before in zip(self._searcher.search(penalized, settings, None), written, strict=True):
+                before.append(found[0])
+        distinct = [list({found.text: found for found in texts}.values()) for texts in written]
+        return dict(zip(jobs, distinct, strict=True))
+
+    def _discouraged(
+        self, asked: ConstrainedSegment, before: Sequence[SegmentResult], strength: float
+    ) -> ConstrainedSegment:
+        """Penalize the tokens of earlier translations at their steps."""
+        end = self._tokenizer.end_id
+        steps = zip_longest(*((*found.hypothesis.tokens, end) for found in before), fillvalue=end)
+        costs = [{token: strength * step.count(token) for token in step} for step in steps]
+        return asked._replace(guide=replace(asked.guide or self._searcher.empty_automaton, discouraged=costs))
+
+    @torch.inference_mode()
+    def sample(
+        self, jobs: Sequence[Segment], sampling: Sampling, seed: int, n: int
+    ) -> dict[Segment, list[SegmentResult]]:
+        """Sample `n` translations of each segment.
+
+        The same seed gives the same translations, whether a segment is alone or in a batch.
+        """
+        tokens = [source_tokens(self._tokenizer, job) for job in jobs]
+        found: dict[Segment, list[SegmentResult]] = {}
+        with evaluating(self._model):
+            for batch in batches_by_length([len(t) for t in tokens], BATCH_TOKENS // n):
+                limits = [self._searcher.limit(len(tokens[number])) for number in batch for _ in range(n)]
+                rows = self._searcher.rows([tokens[number] for number in batch for _ in range(n)], max(limits))
+                drawn = iter(self._draw(rows, sampling, RowRng(seed, [*range(n)] * len(batch)), limits))
+                for number in batch:
+                    asked = self._searcher.soft_constraints(jobs[number])
+                    found[jobs[number]] = [self._searcher.to_result(asked, next(drawn)) for _ in range(n)]
+        return found
+
+    def _draw(self, rows: TargetBatch, sampling: Sampling, chances: RowRng, limits: Sequence[int]) -> list[Hypothesis]:
+        end = self._tokenizer.end_id
+        tokens: list[list[int]] = [[] for _ in limits]
+        log_probs: list[list[float]] = [[] for _ in limits]
+        for step in generate(
+            rows,
+            sampling,
+            chances,
+            end_id=end,
+            max_new_tokens=max(limits),
+            should_stop=lambda row, _: len(tokens[row]) + 1 >= limits[row],
+            constraint=Utf8Rows(self._spelling(sampling.banned), limits),
+        ):
+            for row, token, log_prob in zip(step.rows, step.tokens, step.log_probs, strict=True):
+                tokens[row].append(token)
+                log_probs[row].append(log_prob)
+        return [_hypothesis(each, values, end) for each, values in zip(tokens, log_probs, strict=True)]
+
+    def _spelling(self, banned: tuple[int, ...]) -> Utf8Rules:
+        return Utf8Rules.of(self._tokenizer, banned)
+
+
+def _hypothesis(tokens: Sequence[int], log_probs: Sequence[float], end_id: int) -> Hypothesis:
+    ended = tokens[-1] == end_id
+    total = fsum(log_probs)
+    score = total / len(tokens)
+    return Hypothesis(
+        tuple(tokens[:-1] if ended else tokens), total, score, "end" if ended else "length", tuple(log_probs)
+    )

@@ -1,0 +1,1 @@
+"""Constraints on a translation: glossary terms, protected spans and a prefix."""

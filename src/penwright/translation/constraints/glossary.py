@@ -1,0 +1,148 @@
+"""Glossaries of the translations that a person requires.
+
+A glossary file has one term per line, in columns separated by tabs:
+
+    dog	Hund|Hunde|Hunden
+    US	Vereinigte Staaten	exact
+
+The columns are the term, its translation (alternative forms separated by |), and optionally a case rule. With `any`,
+the default, the term is found in any case. Its translation is written as in the file, but capitalized at the beginning
+of a text. With `exact`, the term is found only as written in the file. With `follow`, the translation is capitalized or
+in ALL CAPS where the term is. Blank lines and lines that begin with # are ignored.
+"""
+
+import re
+from bisect import bisect
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+
+from penwright.errors import PenwrightError
+from penwright.text import WITHOUT_SPACES
+
+Case = Literal["any", "exact", "follow"]
+_LETTERS = rf"(?:(?!{WITHOUT_SPACES.pattern})\w)+"  # of a word, in scripts that separate words by spaces
+_WORD = re.compile(rf"{_LETTERS}(?:-{_LETTERS})*|[^\s]")
+
+
+class Entry(NamedTuple):
+    """A line of a glossary."""
+
+    source: str
+    targets: tuple[str, ...]
+    case: Case = "any"
+
+    def required_forms(self, found: str) -> tuple[str, ...]:
+        """Return the required forms of the translation, for the term as it was found in a text."""
+        if self.case != "follow":
+            return self.targets
+        if found.isupper() and len(found) > 1:
+            return tuple(target.upper() for target in self.targets)
+        return tuple(map(capitalize, self.targets)) if found[:1].isupper() else self.targets
+
+
+class TermOccurrence(NamedTuple):
+    """An occurrence of a term in a text."""
+
+    start: int
+    end: int
+    entry: Entry
+
+
+@dataclass(frozen=True, eq=False)
+class Glossary:
+    """A set of terms and their required translations."""
+
+    entries: tuple[Entry, ...] = ()
+
+    @classmethod
+    def read(cls, path: Path) -> "Glossary":
+        """Read a glossary file.
+
+        Raises PenwrightError, with the line number, for a line that is malformed or not UTF-8, or for a term with two
+        translations.
+        """
+        try:
+            content = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
+        except OSError as error:
+            raise PenwrightError(f"the glossary {path} cannot be read: {error.strerror}") from None
+        return cls.parse(content, str(path))
+
+    @classmethod
+    def parse(cls, content: bytes, name: str) -> "Glossary":
+        """Parse the content of a glossary, as `read` does; errors call it `name`."""
+        entries: dict[tuple[str, bool], tuple[int, Entry]] = {}
+        for number, line in _lines(content, name):
+            entry = _entry(line, f"{name} line {number}")
+            key = (entry.source, True) if entry.case == "exact" else (entry.source.casefold(), False)
+            before, same = entries.setdefault(key, (number, entry))
+            if same.targets != entry.targets:
+                raise PenwrightError(
+                    f'{name} line {number}: "{entry.source}" is already in line {before} with another translation. '
+                    "Keep one of the lines, or join the forms with |"
+                )
+        return cls(tuple(entry for _, entry in entries.values()))
+
+    def find(self, text: str) -> list[TermOccurrence]:
+        """Return the terms in the text, in order: whole words only, and the longer of two that overlap."""
+        words = list(_WORD.finditer(text))
+        folded = [word[0].casefold() for word in words]
+        places = [
+            TermOccurrence(words[first].start(), words[first + length - 1].end(), entry)
+            for first, word in enumerate(folded)
+            for length, entries in self._by_first_word.get(word, {}).items()
+            for entry in entries.get(tuple(folded[first : first + length]), ())
+        ]
+        exact = [p for p in places if p.entry.case != "exact" or text[p.start : p.end] == p.entry.source]
+        return without_overlaps(exact)
+
+    @cached_property
+    def _by_first_word(self) -> dict[str, dict[int, dict[tuple[str, ...], list[Entry]]]]:
+        """The entries by first word, number of words and all words."""
+        index: dict[str, dict[int, dict[tuple[str, ...], list[Entry]]]] = {}
+        for entry in sorted(self.entries, key=lambda entry: entry.case != "exact"):
+            words = tuple(_WORD.findall(entry.source.casefold()))
+            index.setdefault(words[0], {}).setdefault(len(words), {}).setdefault(words, []).append(entry)
+        return index
+
+
+def capitalize(text: str) -> str:
+    """Return the text with its first character in upper case."""
+    return text[:1].upper() + text[1:]
+
+
+def without_overlaps(places: Iterable[TermOccurrence]) -> list[TermOccurrence]:
+    """Keep the longer of two occurrences that overlap, or the first of two equally long ones."""
+    kept: list[TermOccurrence] = []
+    for place in sorted(places, key=lambda place: place.start - place.end):
+        at = bisect(kept, place.start, key=lambda other: other.start)
+        if all(place.end <= other.start or other.end <= place.start for other in kept[max(0, at - 1) : at + 1]):
+            kept.insert(at, place)
+    return kept
+
+
+def _lines(content: bytes, name: str) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(content.split(b"\n"), start=1):
+        try:
+            text = line.decode("utf-8").removesuffix("\r")
+        except UnicodeDecodeError:
+            raise PenwrightError(f"{name} line {number} is not UTF-8: save the glossary as UTF-8") from None
+        if text.strip() and not text.startswith("#"):
+            yield number, text
+
+
+def _entry(line: str, place: str) -> Entry:
+    columns = [column.strip() for column in line.split("\t")]
+    if len(columns) == 1:
+        raise PenwrightError(f'{place} has no tab between the term and its translation: "{line.strip()[:60]}"')
+    source, targets = columns[0], tuple(form.strip() for form in columns[1].split("|"))
+    if not _WORD.search(source) or not all(targets):
+        side = "term" if not _WORD.search(source) else "translation"
+        raise PenwrightError(f'{place} has an empty {side}: "{line.strip()[:60]}"')
+    cases: dict[str, Case] = {"": "any", **{case: case for case in get_args(Case)}}
+    case = cases.get(" ".join(columns[2:]).strip())
+    if case is None:
+        raise PenwrightError(f"{place}: the third column must be a case rule, one of {', '.join(get_args(Case))}")
+    return Entry(source, targets, case)

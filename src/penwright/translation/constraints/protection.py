@@ -1,0 +1,65 @@
+"""Protected spans: parts of a source that a translation must copy exactly."""
+
+import re
+from bisect import bisect
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from penwright.errors import UsageError
+
+_UNITS = (
+    r"%|‰|°\s?[CFK]?|[kcmµnd]?m[²³23]?|[kmµ]?g|[cmd]?l|[kKMGT]i?[bB]|[kMGT]?bit/s|[kMG]?Hz|[kMG]?Wh?|[km]?V|[km]A|"
+    r"km/h|m/s|mph|h|min|s|ms|ft|lb|oz|px|pt|dpi|bar|h?Pa|kcal|[kM]J|[kM]?N|ppm|€|\$|£|¥|EUR|USD|GBP|CHF|JPY"
+)
+_UNITS_THAT_ARE_WORDS = "A|B|J|in"  # units only directly after the number, without a space
+# No match is tried again from the middle of a number: a text of nothing but digits would take forever.
+_NUMBER = r"[-+]?(?<!\d[.,\u00a0\u202f])\d++(?:[.,\u00a0\u202f]\d++)*+"
+PATTERNS = {
+    "code": r"`[^`\n]+`",
+    "tag": r"</?[A-Za-z][^<>\n]*>",
+    "placeholder": r"\{\{[^{}\n]+\}\}|\$?\{[^{}\s]+\}|%\(\w+\)[sd]|%[sd](?!\w)",
+    "URL": r"(?:(?:https?|ftp|file)://|www\.)[^\s<>\"'`]*[^\s<>\"'`.,;:!?)\]}»”…]",
+    "e-mail": r"(?<![\w.+-])[\w.+-]++@\w[\w-]*(?:\.[\w-]*\w)+",
+    "number": rf"(?<![\w.,])(?:{_NUMBER}(?:\s?(?:{_UNITS})|(?:{_UNITS_THAT_ARE_WORDS}))(?![\w/])|[€$£¥]\s?{_NUMBER})",
+}
+
+
+class ProtectedSpan(NamedTuple):
+    """A protected part of a text: from `start` up to, but not including, `end`."""
+
+    start: int
+    end: int
+
+
+class Protection:
+    """A finder of protected spans: matches of PATTERNS and of a person's own patterns."""
+
+    def __init__(self, own: Iterable[str] = (), patterns: Iterable[str] = tuple(PATTERNS.values())):
+        """Compile the patterns; raises UsageError for an invalid regular expression."""
+        self._patterns = [_compiled(pattern) for pattern in (*own, *patterns)]
+
+    def spans(self, text: str) -> list[ProtectedSpan]:
+        """Return the spans in order, without overlaps: own patterns first, then in the order of PATTERNS."""
+        kept: list[ProtectedSpan] = []
+        for pattern in self._patterns:
+            for match in pattern.finditer(text):
+                span = _trimmed(match)
+                place = bisect(kept, span)
+                is_free = all(span.end <= o.start or o.end <= span.start for o in kept[max(0, place - 1) : place + 1])
+                if span.start < span.end and is_free:
+                    kept.insert(place, span)
+        return kept
+
+
+def _trimmed(match: re.Match[str]) -> ProtectedSpan:
+    found = match[0]
+    return ProtectedSpan(
+        match.start() + len(found) - len(found.lstrip()), match.end() - len(found) + len(found.rstrip())
+    )
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise UsageError(f"{pattern!r} is not a regular expression: {error}") from None

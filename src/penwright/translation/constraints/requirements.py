@@ -1,0 +1,242 @@
+"""Constraints on translations (glossary terms, protected spans), and the automata that enforce them in search."""
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import fsum, inf, log
+from typing import Literal, NamedTuple
+
+from penwright.decoding.constraints.term_automaton import Borders, ConstraintAutomaton, RequiredTerm, Tokens
+from penwright.decoding.hypotheses import Hypothesis
+from penwright.text import CHINESE_OR_JAPANESE, WITHOUT_SPACES
+from penwright.tokenizers import Tokenizer
+from penwright.translation.constraints.glossary import Glossary, capitalize
+from penwright.translation.constraints.placement import TargetWord
+from penwright.translation.constraints.protection import Protection
+
+NO_TERMS, USUAL_PROTECTION = Glossary(), Protection()
+UNLIKELY = log(0.01)  # below this log-probability, the model would not have written it by itself
+
+
+@dataclass(frozen=True, eq=False)
+class Constraints:
+    """The requirements for a translation: glossary words and protected spans."""
+
+    glossary: Glossary = NO_TERMS
+    bias: float = inf  # nats added to each token of a glossary word; inf: the words must appear
+    protection: Protection = USUAL_PROTECTION
+
+    @property
+    def is_hard(self) -> bool:
+        """Whether glossary words must appear, instead of only becoming more likely."""
+        return self.bias == inf
+
+
+DEFAULT_CONSTRAINTS = Constraints()  # no glossary; the default protected spans
+NO_CONSTRAINTS = Constraints(protection=Protection(patterns=()))  # unconstrained
+Range = tuple[int, int]  # of characters, end excluded
+
+
+class Constraint(NamedTuple):
+    """Words that a translation must contain, and the source span that requires them."""
+
+    start: int
+    end: int
+    forms: tuple[str, ...]
+    protected: bool  # copied exactly
+    follows_case: bool = False  # whether the words are capitalized at the beginning of a text
+
+
+class DraftReport(NamedTuple):
+    """A report on an unconstrained draft: which glossary words it misses, and what stands in their place."""
+
+    spots: Sequence[tuple[Constraint, TargetWord]]  # the draft's words in place of required ones
+    unwanted: Sequence[str]  # words to avoid everywhere, since required words replace them
+    missed: frozenset[tuple[str, ...]]  # the forms of the required words that are missing
+    n_tokens: int | None = None  # its length, with the end token
+
+
+NO_DRAFT: DraftReport = DraftReport((), (), frozenset())
+
+
+class ConstraintResult(NamedTuple):
+    """The outcome of a constraint."""
+
+    source: str
+    start: int  # of the span in the source
+    end: int
+    protected: bool  # a protected span, not a glossary term
+    state: Literal["found", "forced", "inserted", "missed"]  # by the model, by search, afterward, not at all
+    target: str = ""
+    target_start: int = -1  # in the translation; -1: missed
+    target_end: int = -1
+
+    def moved(self, in_source: int, in_target: int) -> "ConstraintResult":
+        """Return the result for texts in which this many characters are added before it."""
+        there = in_target if self.target_start >= 0 else 0
+        return self._replace(
+            start=self.start + in_source,
+            end=self.end + in_source,
+            target_start=self.target_start + there,
+            target_end=self.target_end + there,
+        )
+
+    def warnings(self) -> list[str]:
+        """Return warnings about results that a person should check."""
+        if self.state == "inserted":
+            return [f"inserted after translation, perhaps in the wrong place: {self.source}"]
+        return [f"the glossary's translation is missing: {self.source}"] if self.state == "missed" else []
+
+
+def constraints_of(text: str, demands: Constraints) -> list[Constraint]:
+    """Return the constraints of a source, in order; a protected span outranks a term that overlaps it."""
+    spans = demands.protection.spans(text)
+    wishes = [Constraint(*span, (text[span.start : span.end],), True) for span in spans]
+    for start, end, entry in demands.glossary.find(text):
+        if all(end <= span.start or span.end <= start for span in spans):
+            wishes.append(Constraint(start, end, entry.required_forms(text[start:end]), False, entry.case != "exact"))
+    return sorted(wishes)
+
+
+class AutomatonBuilder:
+    """A builder of constraint automata for a tokenizer."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self._tokenizer, self._borders = tokenizer, Borders(tokenizer)
+
+    def guide(
+        self, source: str, wishes: Sequence[Constraint], bias: float, draft: DraftReport = NO_DRAFT
+    ) -> ConstraintAutomaton | None:
+        """Build the automaton of these constraints, or return None if there are none.
+
+        A protected span is expected after as many target tokens as there are source tokens before it.
+        """
+        terms, places = [], {wish.forms: word.first for wish, word in draft.spots}
+        for wish, times in grouped(wishes):
+            place = tokens_before(self._tokenizer, source, wish.start) if wish.protected else places.get(wish.forms)
+            place = place if times == 1 else None
+            terms.append(self._term(wish, times, inf if wish.protected else bias, place))
+        terms += [self._term(Constraint(0, 0, (word,), False, True), 0, inf, None) for word in draft.unwanted]
+        known = [term for term in terms if term.forms]
+        return ConstraintAutomaton(known, self._borders) if known else None
+
+    def nothing(self) -> ConstraintAutomaton:
+        """Return an automaton without terms."""
+        return ConstraintAutomaton((), self._borders)
+
+    def beginning(self, prefix: str, guide: ConstraintAutomaton | None) -> ConstraintAutomaton | None:
+        """Return the automaton with a prefix that every target begins with."""
+        if not prefix.strip():
+            return guide
+        tokens = tuple(self._tokenizer.encode(prefix.strip()))
+        whole = prefix[-1].isspace()
+        return replace(guide or self.nothing(), prefix=tokens, whole_prefix=whole)
+
+    def _term(self, wish: Constraint, times: int, bias: float, place: int | None) -> RequiredTerm:
+        """Convert a constraint to a term, leaving out forms with characters unknown to the tokenizer."""
+        first = tuple(map(capitalize, wish.forms)) if wish.follows_case else wish.forms
+        spaced = self._tokens(f" {form}" for form in wish.forms)
+        return RequiredTerm(
+            spaced, self._tokens(wish.forms), self._tokens(first), times, bias, place, verbatim=wish.protected
+        )
+
+    def _tokens(self, forms: Iterable[str]) -> tuple[Tokens, ...]:
+        encoded = [tuple(self._tokenizer.encode(form)) for form in forms]
+        return tuple(tokens for tokens in encoded if self._tokenizer.unknown_id not in tokens)
+
+
+def tokens_before(tokenizer: Tokenizer, text: str, place: int) -> int:
+    """Return the number of tokens before a character offset."""
+    return len(tokenizer.encode(text[:place].rstrip()))
+
+
+def grouped(wishes: Iterable[Constraint]) -> list[tuple[Constraint, int]]:
+    """Group constraints that require the same words; return the first of each group and the group's size."""
+    same: dict[tuple[str, ...], list[Constraint]] = {}
+    for wish in wishes:
+        same.setdefault(wish.forms, []).append(wish)
+    return [(group[0], len(group)) for group in same.values()]
+
+
+def constraint_results(
+    source: str, wishes: Sequence[Constraint], hypothesis: Hypothesis, tokenizer: Tokenizer, draft: DraftReport
+) -> tuple[str, list[ConstraintResult]]:
+    """Return the translation, with missing protected spans inserted, and the result of each constraint."""
+    text = tokenizer.decode(hypothesis.tokens)
+    places = places_of(text, wishes)
+    results = []
+    for wish, place in zip(wishes, places, strict=True):
+        here = (source[wish.start : wish.end], wish.start, wish.end, wish.protected)
+        if place is None:
+            results.append(ConstraintResult(*here, "missed"))
+            continue
+        forced = wish.forms in draft.missed or (wish.protected and _is_unlikely(hypothesis, tokenizer, place))
+        results.append(ConstraintResult(*here, "forced" if forced else "found", text[slice(*place)], *place))
+    return _with_insertions(source, text, wishes, results)
+
+
+def _separator(letter: str, space: str) -> str:
+    """Return the space that separates an insertion from this letter, if one is needed."""
+    return space if letter and not CHINESE_OR_JAPANESE.match(letter) else ""
+
+
+def _is_unlikely(hypothesis: Hypothesis, tokenizer: Tokenizer, place: tuple[int, int]) -> bool:
+    """Return whether the model would hardly have written this text by itself."""
+    ends = [len(tokenizer.decode(hypothesis.tokens[:n])) for n in range(len(hypothesis.tokens) + 1)]
+    inside = [n for n, (start, end) in enumerate(pairwise(ends)) if place[0] < end and start < place[1]]
+    return fsum(hypothesis.log_probs[n] for n in inside) < UNLIKELY
+
+
+def places_of(text: str, wishes: Sequence[Constraint]) -> list[Range | None]:
+    """Return where each constraint is met in a translation, without overlaps.
+
+    The longest are placed first, since they may contain shorter ones.
+    """
+    found: dict[int, Range | None] = {}
+    taken: list[Range] = []
+    for number in sorted(range(len(wishes)), key=lambda n: -max(map(len, wishes[n].forms), default=0)):
+        place = found[number] = first_place(text, wishes[number], taken)
+        taken += [place] if place else []
+    return [found[number] for number in range(len(wishes))]
+
+
+def first_place(text: str, wish: Constraint, taken: Collection[Range]) -> Range | None:
+    """Return the first whole-word occurrence of required words that does not overlap a taken range."""
+    forms = {*wish.forms, *(map(capitalize, wish.forms) if wish.follows_case else ())}
+    pattern = "|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True))
+    places = [match.span() for match in re.finditer(pattern, text)] if pattern else []
+    whole = [place for place in places if _is_whole(text, *place, spans=wish.protected)]
+    return next((place for place in whole if all(place[1] <= begin or end <= place[0] for begin, end in taken)), None)
+
+
+def _is_whole(text: str, start: int, end: int, *, spans: bool) -> bool:
+    """Return whether no letter or digit continues the word at either end.
+
+    For protected spans, only ends that are letters or digits themselves count: "1 kg" is not whole in "11 kg".
+    """
+    sides = (text[start - 1 : start] if start else "", text[start]), (text[end : end + 1], text[end - 1])
+    neighbors = [outside for outside, inside in sides if inside.isalnum() or not spans]
+    return not any(letter.isalnum() and not WITHOUT_SPACES.match(letter) for letter in neighbors)
+
+
+def _with_insertions(
+    source: str, text: str, wishes: Sequence[Constraint], results: list[ConstraintResult]
+) -> tuple[str, list[ConstraintResult]]:
+    """Insert missing protected spans at word boundaries, at their relative positions in the source."""
+    for number, wish in enumerate(wishes):
+        if results[number].state != "missed" or not wish.protected:
+            continue
+        span, ideal = wish.forms[0], round(len(text) * wish.start / max(1, len(source)))
+        borders = [0, *(match.start() for match in re.finditer(r"\s|(?<=[、，：；])", text)), len(text)]
+        inside = [(r.target_start, r.target_end) for r in results if r.target_start >= 0]
+        free = [b for b in borders if all(not start < b < end for start, end in inside)]
+        border = min(free, key=lambda place: abs(place - ideal))
+        added = _separator(text[:border][-1:], " ") + span + ("" if border else _separator(text[:1].strip(), " "))
+        text = text[:border] + added + text[border:]
+        results = [r if r.target_start < border else r.moved(0, len(added)) for r in results]
+        start = border + added.index(span)
+        results[number] = results[number]._replace(
+            state="inserted", target=span, target_start=start, target_end=start + len(span)
+        )
+    return text, results

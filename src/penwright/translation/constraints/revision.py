@@ -1,0 +1,118 @@
+"""Revision of drafts that miss glossary words: where the words belong, and the draft with the words swapped in."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from math import fsum
+
+from penwright.decoding.engine import DecodeEngine
+from penwright.decoding.hypotheses import Hypothesis
+from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.tokenizers import Tokenizer
+from penwright.translation.constraints.glossary import capitalize
+from penwright.translation.constraints.placement import HiddenSource, Scorer, TargetWord, replaced_words, words_of
+from penwright.translation.constraints.requirements import Constraint, DraftReport, tokens_before
+from penwright.translation.constraints.segments import ConstrainedSegment, Segment, SegmentResult, source_tokens
+
+
+class Revision:
+    """A reviser of drafts that uses the scores of the model that wrote them."""
+
+    def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, stepper: DecodeEngine | None = None):
+        self._model, self._tokenizer, self._scorer = model, tokenizer, Scorer(model, tokenizer, stepper)
+
+    def drafts(self, jobs: Sequence[Segment], found: Sequence[SegmentResult]) -> list[DraftReport]:
+        """Report which glossary words each draft misses, and which words stand in their place."""
+        targets = [each.hypothesis.tokens for each in found]
+        missed = [each.missed for each in found]
+        pairs = [
+            HiddenSource(source_tokens(self._tokenizer, job), target, self._tokens_of(job.source, wish))
+            for job, target, wishes in zip(jobs, targets, missed, strict=True)
+            for wish in wishes
+        ]
+        seen = [each.hypothesis.log_probs[: len(each.hypothesis.tokens)] for each in found for _ in each.missed]
+        words = iter(replaced_words(self._scorer, pairs, seen))
+        return [
+            _draft({wish: next(words) for wish in wishes}, words_of(target, self._tokenizer), each)
+            for target, wishes, each in zip(targets, missed, found, strict=True)
+        ]
+
+    def swapped(
+        self,
+        asked: Sequence[ConstrainedSegment],
+        written: Sequence[Hypothesis],
+        length_penalty: float,
+        limit: int | None,
+    ) -> list[Hypothesis | None]:
+        """Swap in the required words for the words that stand in their place; None unless all places are known.
+
+        `limit` is the maximum length in tokens, end token included.
+        """
+        longest = min(limit or self._model.settings.context_length, self._model.settings.context_length)
+        end = self._tokenizer.end_id
+        targets = [self._swap(each, hypothesis.tokens) for each, hypothesis in zip(asked, written, strict=True)]
+        targets = [target if len(target) < longest else [] for target in targets]
+        pairs = [
+            HiddenSource(source_tokens(self._tokenizer, each.segment), [*target, end], range(0))
+            for each, target in zip(asked, targets, strict=True)
+            if target
+        ]
+        scored = iter(self._scorer.log_probs(pairs))
+        return [scored_hypothesis(target, next(scored), length_penalty) if target else None for target in targets]
+
+    def _swap(self, asked: ConstrainedSegment, tokens: Sequence[int]) -> list[int]:
+        """Return the swapped tokens; an empty list if a place is unknown, used twice, or inside the prefix."""
+        spots = asked.draft.spots
+        n_given = len(asked.guide.prefix) if asked.guide else 0
+        if (
+            any(word.first < n_given for _, word in spots)
+            or len(spots) < len(asked.draft.missed)
+            or len({word.first for _, word in spots}) < len(spots)
+        ):
+            return []
+        swapped = list(tokens)
+        for wish, word in sorted(spots, key=lambda spot: -spot[1].first):
+            begins = wish.follows_case and not word.first
+            form = capitalize(wish.forms[0]) if begins else wish.forms[0]
+            new = self._tokenizer.encode(f" {form}" if word.first else form)
+            swapped[word.first : word.first + word.length] = new
+        return swapped
+
+    def _tokens_of(self, source: str, wish: Constraint) -> range:
+        return range(
+            tokens_before(self._tokenizer, source, wish.start), tokens_before(self._tokenizer, source, wish.end)
+        )
+
+
+def _draft(
+    standing_for: Mapping[Constraint, TargetWord | None], words: Sequence[TargetWord], written: SegmentResult
+) -> DraftReport:
+    """Report on one draft.
+
+    A word that occurs twice in the draft may appear again, and so may a word that is itself required.
+    """
+    found = {wish: word for wish, word in standing_for.items() if word is not None}
+    wished = {form.casefold() for wish in written.constraints for form in wish.forms}
+    times = Counter(word.text.casefold() for word in words)
+    unwanted = {w.text for w in found.values() if times[w.text.casefold()] == 1 and w.text.casefold() not in wished}
+    return DraftReport(
+        tuple(found.items()),
+        sorted(unwanted),
+        frozenset(wish.forms for wish in standing_for),
+        len(written.hypothesis.tokens) + 1,
+    )
+
+
+def with_swapped(led: Sequence[SegmentResult], swapped: Sequence[SegmentResult]) -> list[SegmentResult]:
+    """Put the draft with swapped words first if it is more likely than the best constrained hypothesis.
+
+    Log-probabilities are compared without a length penalty, since misled search tends to ramble.
+    """
+    sure = [one for one in swapped if not one.missed]
+    first = [one for one in sure if led[0].missed or one.hypothesis.log_prob > led[0].hypothesis.log_prob]
+    return [*first, *(one for one in led if one.text not in {other.text for other in first})]
+
+
+def scored_hypothesis(tokens: Sequence[int], log_probs: Sequence[float], length_penalty: float) -> Hypothesis:
+    """Build a finished hypothesis from its tokens and their log-probabilities."""
+    total = fsum(log_probs)
+    return Hypothesis(tuple(tokens), total, total / len(log_probs) ** length_penalty, "end", tuple(log_probs))

@@ -1,0 +1,245 @@
+"""Search for the translations of segments, in batches of similar length, under the constraints of each."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import torch
+
+from penwright.decoding.batches import TargetBatch, evaluating
+from penwright.decoding.beam_search import beam_search
+from penwright.decoding.constraints.term_automaton import ConstraintAutomaton
+from penwright.decoding.engine import DecodeEngine
+from penwright.decoding.greedy import greedy_search
+from penwright.decoding.hypotheses import BeamSettings, Extension, Hypothesis, Wanted, Watch
+from penwright.decoding.padding import batches_by_length
+from penwright.decoding.sampling.topk import TokenSelector, likeliest
+from penwright.decoding.sampling.utf8 import Utf8Rules
+from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.tokenizers import Tokenizer
+from penwright.translation.constraints.protection import ProtectedSpan
+from penwright.translation.constraints.requirements import (
+    NO_DRAFT,
+    AutomatonBuilder,
+    Constraint,
+    ConstraintResult,
+    DraftReport,
+    constraint_results,
+    constraints_of,
+)
+from penwright.translation.constraints.revision import Revision, with_swapped
+from penwright.translation.constraints.segments import ConstrainedSegment, Segment, SegmentResult, source_tokens
+from penwright.translation.cross_attention import TokenPair, coverage, cross_attention
+
+MAX_LOSS = 2.0  # nats that a draft may lose when words are swapped in
+BATCH_TOKENS = 4096  # source tokens of a batch, with padding, times beam_size
+WantedJob = Callable[[Segment], bool]  # whether a segment is still needed
+
+
+class Searcher:
+    """A search for the n best translations of sources that fit the model."""
+
+    def __init__(self, model: EncoderDecoder, tokenizer: Tokenizer, stepper: DecodeEngine | None = None):
+        self._model, self._tokenizer, self._stepper = model, tokenizer, stepper
+        self._revision = Revision(model, tokenizer, stepper)
+
+    def find(
+        self,
+        jobs: Sequence[Segment],
+        settings: BeamSettings,
+        limit: int | None,
+        watch: Watch | None = None,
+        wanted: WantedJob | None = None,
+    ) -> dict[Segment, list[SegmentResult]]:
+        """Return the distinct results of each segment, best first.
+
+        The first search leaves out the required glossary words. If its draft misses some, it shows where they belong.
+        The words are then swapped into the draft. If this makes the draft hardly less likely, and n_best is 1, it is
+        the result. Otherwise, search runs again with all constraints.
+
+        `watch` sees both searches, each with its own numbering. Segments that are no longer `wanted` keep what was
+        found so far.
+        """
+        kept = {job: _untranslated(job) for job in jobs if _is_protected(job)}
+        others = [job for job in jobs if job not in kept]
+        freely = self.search(list(map(self.soft_constraints, others)), settings, limit, watch, wanted)
+        found = kept | dict(zip(others, freely, strict=True))
+        missed = [job for job in others if job.demands.is_hard and found[job][0].missed]
+        missed = [job for job in missed if wanted is None or wanted(job)]
+        drafts = self._revision.drafts(missed, [found[job][0] for job in missed])
+        led = [self._led(job, draft) for job, draft in zip(missed, drafts, strict=True)]
+        written = [found[job][0].hypothesis for job in missed]
+        swapped = {
+            each.segment: self._distinct(each, [hypothesis] if hypothesis else [])
+            for each, hypothesis in zip(
+                led, self._revision.swapped(led, written, settings.length_penalty, limit), strict=True
+            )
+        }
+        if settings.n_best == 1 and watch is None:
+            found |= {job: one for job, one in swapped.items() if one and _is_as_good(one[0], found[job][0])}
+            led = [each for each in led if found[each.segment] is not swapped[each.segment]]
+        for each, better in zip(led, self.search(led, settings, limit, watch, wanted), strict=True):
+            found[each.segment] = with_swapped(better, swapped[each.segment])[: settings.n_best]
+        return found
+
+    @property
+    def empty_automaton(self) -> ConstraintAutomaton:
+        """An automaton without terms."""
+        return self._guides.nothing()
+
+    @cached_property
+    def _guides(self) -> AutomatonBuilder:
+        return AutomatonBuilder(self._tokenizer)
+
+    def soft_constraints(self, job: Segment) -> ConstrainedSegment:
+        """Constrain a segment only by its protected spans, its prefix, and glossary words that are optional."""
+        wishes = constraints_of(job.source, job.demands)
+        asked = [wish for wish in wishes if wish.protected or not job.demands.is_hard]
+        return self._asked(job, wishes, asked, NO_DRAFT)
+
+    def _led(self, job: Segment, draft: DraftReport) -> ConstrainedSegment:
+        """Constrain a segment by everything that is required."""
+        wishes = constraints_of(job.source, job.demands)
+        return self._asked(job, wishes, wishes, draft)
+
+    def _asked(
+        self, job: Segment, wishes: Sequence[Constraint], led: Sequence[Constraint], draft: DraftReport
+    ) -> ConstrainedSegment:
+        guide = self._guides.guide(job.source, led, job.demands.bias, draft) if led else None
+        return ConstrainedSegment(
+            job, wishes, self._guides.beginning(job.prefix, guide) if job.prefix else guide, draft
+        )
+
+    def search(
+        self,
+        asked: Sequence[ConstrainedSegment],
+        settings: BeamSettings,
+        limit: int | None,
+        watch: Watch | None = None,
+        wanted: WantedJob | None = None,
+    ) -> list[list[SegmentResult]]:
+        """Run a single search for all segments; return the distinct results of each, best first."""
+        several = settings.n_best > 1 or settings.coverage_penalty > 0  # some hypotheses may have the same text
+        wider = replace(settings, n_best=settings.beam_size) if several else settings
+        tokens = [source_tokens(self._tokenizer, each.segment) for each in asked]
+        found: list[list[SegmentResult]] = [[] for _ in asked]
+        batches = batches_by_length([len(each) for each in tokens], BATCH_TOKENS // settings.beam_size)
+        with evaluating(self._model), torch.inference_mode():
+            for batch in batches:
+                sources, here = [tokens[number] for number in batch], [asked[number] for number in batch]
+                results = self._hypotheses(
+                    sources, here, wider, limit, _in_batch(batch, watch), _by_number(here, wanted)
+                )
+                for number, result in zip(batch, results, strict=True):
+                    ranked = self._by_coverage(tokens[number], result, settings.coverage_penalty)
+                    found[number] = self._distinct(asked[number], ranked)[: settings.n_best]
+        return found
+
+    def _hypotheses(
+        self,
+        sources: Sequence[Sequence[int]],
+        asked: Sequence[ConstrainedSegment],
+        settings: BeamSettings,
+        limit: int | None,
+        watch: Watch | None,
+        wanted: Wanted | None,
+    ) -> list[list[Hypothesis]]:
+        """Search one batch."""
+        limits = [self._limit(len(source), each, limit) for source, each in zip(sources, asked, strict=True)]
+        rows, end_id = self.rows(sources, max(limits)), self._tokenizer.end_id
+        spelling = Utf8Rules.of(self._tokenizer, settings.banned)
+        choosing = TokenSelector(spelling, self._stepper.likeliest if self._stepper else likeliest)
+        guides = [each.guide for each in asked]
+        if settings.beam_size > 1 or watch or any(guide is not None for guide in guides):
+            return beam_search(
+                rows, limits, settings, end_id=end_id, guides=guides, choosing=choosing, watch=watch, wanted=wanted
+            )
+        return greedy_search(rows, limits, settings, end_id=end_id, choosing=choosing, wanted=wanted)
+
+    def _by_coverage(
+        self, source: Sequence[int], hypotheses: Sequence[Hypothesis], penalty: float
+    ) -> Sequence[Hypothesis]:
+        if penalty == 0:
+            return hypotheses
+        pairs = [TokenPair(source[:-1], hypothesis.tokens) for hypothesis in hypotheses]
+        maps = cross_attention(self._model, self._tokenizer, pairs)
+        scored = [
+            replace(hypothesis, score=hypothesis.score + penalty * coverage(each))
+            for hypothesis, each in zip(hypotheses, maps, strict=True)
+        ]
+        return sorted(scored, key=lambda hypothesis: (hypothesis.finish != "end", -hypothesis.score))
+
+    def rows(self, sources: Sequence[Sequence[int]], max_new_tokens: int) -> TargetBatch:
+        """Return the target rows of a batch of sources."""
+        start_id = self._tokenizer.start_id
+        return TargetBatch(
+            self._model, sources, start_id=start_id, max_new_tokens=max_new_tokens, stepper=self._stepper
+        )
+
+    def limit(self, n_source: int, guide: ConstraintAutomaton | None = None, asked_for: int | None = None) -> int:
+        """Return the maximum length of a target, in tokens.
+
+        Twice the source is more than any language pair needs; 20 more are for short sources, which vary the most.
+        """
+        asked = len(guide.prefix) + guide.start().prospects.needed if guide else 0
+        return min(asked_for or 2 * n_source + 20 + asked, self._model.settings.context_length)
+
+    def _limit(self, n_source: int, asked: ConstrainedSegment, asked_for: int | None) -> int:
+        """Return the maximum length of a target, close to the length of its draft if there is one.
+
+        Constrained hypotheses drift to greater lengths, because a longer hypothesis dilutes the cost of a constraint.
+        """
+        longest = self.limit(n_source, asked.guide, asked_for)
+        if asked.draft.n_tokens is None or asked.guide is None:
+            return longest
+        needed, n_tokens = asked.guide.start().prospects.needed, asked.draft.n_tokens
+        return min(longest, n_tokens + max(4, n_tokens // 4) + needed)
+
+    def _distinct(self, asked: ConstrainedSegment, hypotheses: Sequence[Hypothesis]) -> list[SegmentResult]:
+        texts: dict[str, SegmentResult] = {}
+        for hypothesis in hypotheses:
+            found = self.to_result(asked, hypothesis)
+            texts.setdefault(found.text, found)
+        return list(texts.values())
+
+    def to_result(self, asked: ConstrainedSegment, hypothesis: Hypothesis) -> SegmentResult:
+        """Return a hypothesis as text, with the results of its constraints."""
+        text, results = constraint_results(
+            asked.segment.source, asked.constraints, hypothesis, self._tokenizer, asked.draft
+        )
+        return SegmentResult(text, hypothesis, asked.constraints, results)
+
+
+def _in_batch(batch: Sequence[int], watch: Watch | None) -> Watch | None:
+    """Adapt `watch` to one batch, so that it still gets the numbers of the whole."""
+    if watch is None:
+        return None
+
+    def _notify(place: int, extension: Extension) -> None:
+        watch(batch[place], extension)
+
+    return _notify
+
+
+def _by_number(asked: Sequence[ConstrainedSegment], wanted: WantedJob | None) -> Wanted | None:
+    return None if wanted is None else lambda number: wanted(asked[number].segment)
+
+
+def _is_as_good(swapped: SegmentResult, draft: SegmentResult) -> bool:
+    """Return whether the swapped draft has all required words and is nearly as likely as the draft.
+
+    In that case, another search finds nothing much better.
+    """
+    return not swapped.missed and swapped.hypothesis.log_prob > draft.hypothesis.log_prob - MAX_LOSS
+
+
+def _is_protected(job: Segment) -> bool:
+    """Return whether the whole segment is one protected span."""
+    return not job.prefix and job.demands.protection.spans(job.source) == [ProtectedSpan(0, len(job.source))]
+
+
+def _untranslated(job: Segment) -> list[SegmentResult]:
+    """Return the source itself as the only result."""
+    wish = Constraint(0, len(job.source), (job.source,), True)
+    kept = ConstraintResult(job.source, 0, len(job.source), True, "found", job.source, 0, len(job.source))
+    return [SegmentResult(job.source, Hypothesis((), 0.0, 0.0, "end"), [wish], [kept])]

@@ -1,0 +1,52 @@
+"""Segments: the texts that search translates, their constraints and their results."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from penwright.decoding.constraints.term_automaton import ConstraintAutomaton
+from penwright.decoding.hypotheses import Hypothesis
+from penwright.tokenizers import Tokenizer
+from penwright.translation.constraints.requirements import (
+    NO_DRAFT,
+    Constraint,
+    ConstraintResult,
+    Constraints,
+    DraftReport,
+)
+
+
+class Segment(NamedTuple):
+    """A text that is translated in one pass."""
+
+    source: str
+    demands: Constraints
+    prefix: str = ""  # the beginning of the translation; white space at its end completes its last word
+
+
+class SegmentResult(NamedTuple):
+    """One translation of a segment."""
+
+    text: str
+    hypothesis: Hypothesis
+    constraints: Sequence[Constraint] = ()
+    outcomes: Sequence[ConstraintResult] = ()
+
+    @property
+    def missed(self) -> list[Constraint]:
+        """The glossary constraints that are not met."""
+        pairs = zip(self.constraints, self.outcomes, strict=True)
+        return [wish for wish, outcome in pairs if outcome.state == "missed" and not wish.protected]
+
+
+class ConstrainedSegment(NamedTuple):
+    """A segment, its constraints, and an automaton that enforces some of them."""
+
+    segment: Segment
+    constraints: Sequence[Constraint]
+    guide: ConstraintAutomaton | None
+    draft: DraftReport = NO_DRAFT
+
+
+def source_tokens(tokenizer: Tokenizer, job: Segment) -> list[int]:
+    """Return the tokens of a segment's source, with the end token."""
+    return [*tokenizer.encode(job.source), tokenizer.end_id]

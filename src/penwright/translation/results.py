@@ -1,0 +1,204 @@
+"""Translations, assembled from the results of a text's segments."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from math import fsum
+from typing import Literal, NamedTuple
+
+from penwright.decoding.brief import brief, noted
+from penwright.decoding.hypotheses import Hypothesis, Wanted
+from penwright.text import WITHOUT_SPACES, gaps_between, words
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.tokenizer import unknown_warnings
+from penwright.translation.constraints.requirements import ConstraintResult
+from penwright.translation.constraints.search import WantedJob
+from penwright.translation.constraints.segments import Segment, SegmentResult
+
+LONGEST_LOOP = 6  # words
+MIN_REPEATS = 4  # occurrences in a row that make a word a loop; 3 for a phrase of several words
+STUTTER = re.compile(r"([^\W\d_]{1,6}?)\1{5,}")  # one to six letters that occur six times or more in a row
+FEW_TOKENS = 8  # a source with fewer is too short to judge the length
+SHORTEST, LONGEST = 0.3, 3.0  # usual target tokens per source token
+
+
+def symptoms(source: str, target: str, n_source: int, n_target: int) -> list[str]:
+    """Return warnings about a target that repeats itself, copies its source, or has an odd length (in tokens)."""
+    found = []
+    loop = _loop(target)
+    if loop and not _loop(source):
+        found.append(f'the translation repeats itself: "{loop}"')
+    if _copied(source.split(), target.split()):
+        found.append("the translation copies the source")
+    if n_source >= FEW_TOKENS and n_target < SHORTEST * n_source:
+        found.append(f"the translation is very short: {n_target} tokens for {n_source}")
+    if n_source >= FEW_TOKENS and n_target > LONGEST * n_source:
+        found.append(f"the translation is very long: {n_target} tokens for {n_source}")
+    return found
+
+
+def _loop(text: str) -> str:
+    """Return the first repeated words, or else the first repeated letters."""
+    stutter = STUTTER.search(text)
+    return repeated(words(text)) or (stutter[1] if stutter else "")
+
+
+def repeated(said: Sequence[str]) -> str:
+    """Return the first words that repeat several times in a row, or an empty string."""
+    for n in range(1, LONGEST_LOOP + 1):
+        often = MIN_REPEATS if n == 1 else MIN_REPEATS - 1
+        same = [before == after for before, after in zip(said, said[n:], strict=False)]
+        start = 0
+        for equal, run in groupby(same):
+            length = len(list(run))
+            if equal and length >= n * (often - 1):
+                gap = "" if WITHOUT_SPACES.match(said[start]) else " "
+                return gap.join(said[start : start + n])
+            start += length
+    return ""
+
+
+def _copied(source: Sequence[str], target: Sequence[str]) -> bool:
+    """Return whether the target has at least four words, nearly all of them from the source."""
+    shared = Counter(map(str.casefold, source)) & Counter(map(str.casefold, target))
+    return len(target) >= 4 and shared.total() >= 0.8 * len(target)
+
+
+class TranslatedToken(NamedTuple):
+    """A token of a translation."""
+
+    text: str
+    log_prob: float  # in nats
+    token: int
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One translation of a whole text; its log-probability and score are sums over the parts of the text."""
+
+    text: str
+    log_prob: float  # in nats
+    score: float  # candidates are ranked by log-probability / length ** length_penalty
+    finish: Literal["end", "length"]  # "length": a part reached the length limit
+    pieces: tuple[TranslatedToken, ...] = ()  # including the end token of each part, with empty text
+    outcomes: tuple[ConstraintResult, ...] = ()  # of the constraints on this text
+
+    def __repr__(self) -> str:
+        return f"<Candidate {brief(self.text)} (score {self.score:.3f}, finish={self.finish!r})>"
+
+
+@dataclass(frozen=True)
+class Translation:
+    """The n best translations of a text, best first."""
+
+    source: str
+    candidates: tuple[Candidate, ...]
+    warnings: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        n = len(self.candidates)
+        more = f" ({n} candidates{noted(self.warnings)})" if n > 1 or self.warnings else ""
+        return f"<Translation {brief(self.source)} -> {brief(self.text)}{more}>"
+
+    @property
+    def text(self) -> str:
+        """The best translation."""
+        return self.candidates[0].text
+
+
+class Alternative(NamedTuple):
+    """A possible next word of a translation."""
+
+    word: str
+    log_prob: float  # of its first token, in nats
+    text: str  # the whole translation with it
+    score: float
+
+
+class TextPart(NamedTuple):
+    """A segment, its start in the whole text, and the white space after it."""
+
+    segment: Segment
+    start: int
+    gap: str
+
+
+class SplitText(NamedTuple):
+    """A text and the parts of each of its lines."""
+
+    text: str
+    lines: list[list[TextPart]]
+
+
+def distinct_segments(texts: Sequence[SplitText]) -> list[Segment]:
+    """Return the distinct segments of the texts."""
+    return list(dict.fromkeys(part.segment for _, lines in texts for line in lines for part in line))
+
+
+def still_wanted(texts: Sequence[SplitText], wanted: Wanted | None) -> WantedJob | None:
+    """Return a function that tells whether any text that contains a segment is still wanted."""
+    if wanted is None:
+        return None
+    texts_of: dict[Segment, set[int]] = {}
+    for number, (_, lines) in enumerate(texts):
+        for line in lines:
+            for part in line:
+                texts_of.setdefault(part.segment, set()).add(number)
+    return lambda job: any(map(wanted, texts_of[job]))
+
+
+def assemble(
+    tokenizer: Tokenizer, prepared: SplitText, found: Mapping[Segment, Sequence[SegmentResult]], reach: int
+) -> Translation:
+    """Assemble the translation of a text from the results of its parts, which have fewer than `reach` tokens each."""
+    text, lines = prepared
+    n_found = max((len(found[part.segment]) for line in lines for part in line), default=1)
+    candidates = tuple(_candidate(tokenizer, lines, found, rank) for rank in range(n_found))
+    parts = [part for line in lines for part in line]
+    warnings = unknown_warnings(tokenizer, "".join(part.segment.source for part in parts))
+    if any(len(line) > 1 for line in lines):
+        warnings.append(f"translated in parts: the text is longer than the {reach} tokens the model reads at once")
+    if candidates[0].finish == "length":
+        warnings.append("the translation reached the length limit and was cut off")
+    for part in parts:
+        best = found[part.segment][0]
+        n_source, n_target = len(tokenizer.encode(part.segment.source)), len(best.hypothesis.tokens)
+        warnings += symptoms(part.segment.source, best.text, n_source, n_target) if n_target else []
+    warnings += [warning for outcome in candidates[0].outcomes for warning in outcome.warnings()]
+    return Translation(text, candidates, tuple(dict.fromkeys(warnings)))
+
+
+def _candidate(
+    tokenizer: Tokenizer,
+    lines: Sequence[Sequence[TextPart]],
+    found: Mapping[Segment, Sequence[SegmentResult]],
+    rank: int,
+) -> Candidate:
+    """Join the translations of this rank; a part with fewer translations contributes its last one."""
+    text, used, results = "", [], []
+    for number, line in enumerate(lines):
+        text += "\n" if number else ""
+        chosen = [found[part.segment][: rank + 1][-1] for part in line]
+        sources, gaps = [part.segment.source for part in line], [part.gap for part in line]
+        gaps = gaps_between([each.text for each in chosen], gaps, sources)
+        for part, each, gap in zip(line, chosen, gaps, strict=True):
+            results += [outcome.moved(part.start, len(text)) for outcome in each.outcomes]
+            text += each.text + gap
+            used.append(each.hypothesis)
+    return Candidate(
+        text,
+        fsum(hypothesis.log_prob for hypothesis in used),
+        fsum(hypothesis.score for hypothesis in used),
+        "length" if any(hypothesis.finish == "length" for hypothesis in used) else "end",
+        tuple(piece for hypothesis in used for piece in _pieces(tokenizer, hypothesis)),
+        tuple(results),
+    )
+
+
+def _pieces(tokenizer: Tokenizer, hypothesis: Hypothesis) -> list[TranslatedToken]:
+    ended = hypothesis.finish == "end" and hypothesis.log_probs
+    texts = [*map(tokenizer.token_text, hypothesis.tokens), *([""] if ended else [])]
+    tokens = [*hypothesis.tokens, *([tokenizer.end_id] if ended else [])]
+    return [TranslatedToken(*each) for each in zip(texts, hypothesis.log_probs, tokens, strict=True)]

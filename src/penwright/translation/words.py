@@ -1,0 +1,69 @@
+"""Word spans of a text, and the tokens that belong to each word.
+
+Chinese, Japanese, Thai, Lao, Khmer and Burmese do not separate words. There the tokens of a model tell where words end
+(`pieces_of_words`). Without tokens, each character is a word (`text.py`).
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from penwright.text import ENDS_ALONE, WORD
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.tokenizer import well_formed
+
+
+class WordSpan(NamedTuple):
+    """A word's characters: from `start` up to, but not including, `end`."""
+
+    start: int
+    end: int
+
+
+def word_spans(text: str) -> list[WordSpan]:
+    """Return the spans of the words that `text.words` returns."""
+    return [WordSpan(*match.span()) for match in WORD.finditer(text)]
+
+
+def complete_last_word(text: str) -> str:
+    """Complete the last word of a text: append a space, unless the script has none."""
+    return text if not text or text[-1].isspace() or ENDS_ALONE.search(text) else f"{text} "
+
+
+def pieces_of_words(text: str, tokenizer: Tokenizer) -> list[WordSpan]:
+    """Return the spans of words, without splitting any token."""
+    return joined(text, word_spans(text), token_sizes(text, tokenizer))
+
+
+def joined(text: str, spans: Sequence[WordSpan], sizes: Iterable[int]) -> list[WordSpan]:
+    """Join adjacent spans unless a token ends between them; `sizes` are the tokens' sizes in bytes."""
+    ends, starts = set(accumulate(sizes)), byte_places(text)
+    found: list[WordSpan] = []
+    for span in spans:
+        touches = bool(found) and found[-1].end == span.start
+        if touches and starts[span.start] not in ends:
+            found[-1] = WordSpan(found[-1].start, span.end)
+        else:
+            found.append(span)
+    return found
+
+
+def token_sizes(text: str, tokenizer: Tokenizer) -> list[int]:
+    """Return the size of each token of a text, in bytes."""
+    text = well_formed(text)
+    if tokenizer.kind == "characters":  # the token of an unknown character does not have its bytes
+        return [len(character.encode()) for character in text]
+    return [len(tokenizer.token_bytes(token)) for token in tokenizer.encode(text)]
+
+
+def span_indices(text: str, spans: Sequence[WordSpan], sizes: Iterable[int]) -> list[int]:
+    """Return for each token the index of the span it ends in or follows; `sizes` are the tokens' sizes in bytes."""
+    places = byte_places(text)
+    starts = [places[span.start] for span in spans]
+    return [max(0, bisect_left(starts, end) - 1) for end in accumulate(sizes)]
+
+
+def byte_places(text: str) -> list[int]:
+    """Return the UTF-8 byte offset of each character, and of the end."""
+    return [*accumulate((len(character.encode()) for character in text), initial=0)]

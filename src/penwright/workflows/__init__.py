@@ -1,0 +1,1 @@
+"""Workflows: plan, train, load, evaluate, optimize and export a model."""

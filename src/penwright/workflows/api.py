@@ -1,0 +1,38 @@
+"""The public Python API: train a run (plan.py, train.py, ensemble.py) and use it (load.py, optimize.py)."""
+
+from penwright.training.launcher import is_launched, launch
+from penwright.workflows.ensemble import member_settings, minutes_for, train_ensemble
+from penwright.workflows.evaluate import evaluate, novelty
+from penwright.workflows.export import export
+from penwright.workflows.load import kept_precision, load, load_classifier, load_generator, load_translator
+from penwright.workflows.optimize import load_aligner, optimize, quicken, tune_decoding
+from penwright.workflows.plan import Prepared, forecast, new_run_folder, prepare, read_recipe
+from penwright.workflows.train import follow, resume, train
+
+__all__ = [
+    "Prepared",
+    "evaluate",
+    "export",
+    "follow",
+    "forecast",
+    "is_launched",
+    "kept_precision",
+    "launch",
+    "load",
+    "load_aligner",
+    "load_classifier",
+    "load_generator",
+    "load_translator",
+    "member_settings",
+    "minutes_for",
+    "new_run_folder",
+    "novelty",
+    "optimize",
+    "prepare",
+    "quicken",
+    "read_recipe",
+    "resume",
+    "train",
+    "train_ensemble",
+    "tune_decoding",
+]

@@ -1,0 +1,100 @@
+"""Checks that the files of a run belong together: recipe, tokenizer, corpus record, and the weights of a checkpoint.
+
+Mismatched weights load without an error: with two swapped token ids, or another rotary base, the model writes nonsense.
+So each checkpoint records what it was made with, and this is compared before a model is built.
+"""
+
+import torch
+
+from penwright.config import Recipe, flatten
+from penwright.errors import PenwrightError
+from penwright.model import make_model
+from penwright.model.weights import weights_of
+from penwright.run.checkpoints import Checkpoint, Record, Shapes
+from penwright.run.folder import RECIPE, Run
+from penwright.storage import sha256_of
+
+FILES = ("tokenizer.json", "corpus.json")
+MAY_CHANGE = {  # [model] settings that may change when a run is resumed
+    "size",
+    "context_length",
+    "dropout",
+    "attention_dropout",
+    "feed_forward_dropout",
+    "token_dropout",
+    "zero_init_outputs",
+}
+
+
+def made_with(run: Run, recipe: Recipe) -> Record:
+    """Return what the weights of this run depend on: hashes of files, and settings."""
+    files = {name: sha256_of(run.folder / name) for name in FILES}
+    return {"files": files, "settings": _settings(recipe)}
+
+
+def _settings(recipe: Recipe) -> Record:
+    """Return all settings that decide what the weights mean, by their full names."""
+    model = recipe.model.model_dump(mode="json", exclude=MAY_CHANGE)
+    return {"task": recipe.task, **flatten({"tokenizer": recipe.tokenizer.model_dump(mode="json"), "model": model})}
+
+
+def require_made_with(checkpoint: Checkpoint, run: Run, recipe: Recipe) -> None:
+    """Raise PenwrightError, naming the file, unless this checkpoint was made with the present files and settings.
+
+    Checkpoints of older versions do not record what they were made with, and are accepted.
+    """
+    kept = checkpoint.state().get("made_with")
+    if not isinstance(kept, dict):
+        return
+    files, settings = (kept.get(name) for name in ("files", "settings"))
+    for name, digest in files.items() if isinstance(files, dict) else ():
+        if name in FILES and _digest(run, name) != digest:
+            raise PenwrightError(
+                f"{run.folder / name} is not the one that {checkpoint.folder.name} was trained with: it was changed, "
+                "replaced or damaged. Restore the original file"
+            )
+    now = _settings(recipe)
+    for name, value in settings.items() if isinstance(settings, dict) else ():
+        if name in now and now[name] != value:
+            raise PenwrightError(
+                f"{run.folder / RECIPE}: {name} is {now[name]}, but {checkpoint.folder.name} was trained with {value}. "
+                "Restore the old value, or train a new run with the new one"
+            )
+
+
+def _digest(run: Run, name: str) -> str:
+    try:
+        return sha256_of(run.folder / name)
+    except OSError as error:
+        raise PenwrightError(f"{run.folder / name} cannot be read: {error}") from None
+
+
+def require_shapes(checkpoint: Checkpoint, recipe: Recipe, vocab_size: int, n_labels: int) -> None:
+    """Raise PenwrightError unless the weights have the shapes of the model. No memory is taken for the model yet."""
+    saved, path = checkpoint.shapes(), checkpoint.folder
+    model = recipe.model
+    layers = model.n_layers + (model.n_decoder_layers or 0)
+    if layers > len(saved):  # even to describe a model with that many layers would take long
+        raise PenwrightError(
+            f"{RECIPE} asks for {layers:,} layers, but {path} has only {len(saved)} tensors. They do not match"
+        )
+    try:
+        with torch.device("meta"):  # shapes without memory
+            built = weights_of(make_model(recipe.task, vocab_size, model, n_labels))
+    except (RuntimeError, OverflowError, TypeError, ValueError) as error:  # sizes that no tensor can have
+        raise PenwrightError(f"{RECIPE} describes a model that cannot be built: {error}") from None
+    _compare({name: tuple(tensor.shape) for name, tensor in built.items()}, saved, checkpoint)
+
+
+def _compare(expected: Shapes, saved: Shapes, checkpoint: Checkpoint) -> None:
+    for name, shape in expected.items():
+        if name in saved and saved[name] != shape:
+            raise PenwrightError(
+                f"{checkpoint.folder}: {name} was saved with the shape {saved[name]}, but {RECIPE} and tokenizer.json "
+                f"make it {shape}. They do not belong together: restore the original files"
+            )
+    if different := sorted(expected.keys() ^ saved.keys()):
+        raise PenwrightError(
+            f"{checkpoint.folder} was saved from another model than {RECIPE} describes. Only one of them has "
+            f"{', '.join(different[:5])}"
+        )

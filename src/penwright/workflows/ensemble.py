@@ -1,0 +1,110 @@
+"""Ensembles: several models of one corpus that teach a single one, which is used like any other."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from shlex import quote
+
+from penwright.application import Application
+from penwright.config import BUDGETS, Table, merge
+from penwright.errors import Interrupted, PenwrightError
+from penwright.run.folder import Run, require_unused
+from penwright.training.auto.capacity import DEFAULT_MINUTES
+from penwright.training.loop import Observer
+from penwright.workflows.load import CORPUS, load
+from penwright.workflows.plan import Prepared, prepare, require_settings
+from penwright.workflows.train import resume, train
+
+# Called when a run begins: with its folder and its plan (None if it is resumed). Returns the observers of the run.
+Watch = Callable[[Path, Prepared | None], Sequence[Observer]]
+MEMBERS_SHARE = 0.5  # of a budget in minutes; the student, which learns from the members, gets the rest
+
+
+def train_ensemble(given: Table, n_members: int, folder: Path, watch: Watch) -> Application:
+    """Train the members, each in a run next to `folder`, then the student in `folder` that learns from all of them.
+
+    A budget in minutes is divided among them; any other budget applies to each. What an earlier, interrupted call for
+    the same folder has done is not done again.
+    """
+    members = [folder.with_name(f"{folder.name}-member-{number}") for number in range(1, n_members + 1)]
+    settings = {member: member_settings(given, n_members, number) for number, member in enumerate(members, 1)}
+    _require_own(settings, folder, _student_base(given))
+    if _is_begun(folder) and Run(folder).is_finished:
+        return load(folder)
+    try:
+        for member in members:
+            _train_or_resume(_like_first_member(settings[member], members[0]), member, watch)
+        return _train_or_resume(student_settings(given, members), folder, watch)
+    except Interrupted:
+        where = quote(str(folder))
+        raise Interrupted(
+            f"stopped; everything is saved. To continue, run the same command again with --run {where}"
+        ) from None
+
+
+def member_settings(given: Table, n_members: int, number: int) -> Table:
+    """Return the settings of a member, counted from 1: its own seed, but the same held-out texts as all others."""
+    seed = given.get("seed", 1)
+    return merge(_with_shared_split(given), {"seed": seed + number}, _minutes(given, MEMBERS_SHARE / n_members))
+
+
+def _like_first_member(settings: Table, first: Path) -> Table:
+    """Add the tokenizer and the size of the first member, since a new timing of this machine might choose others."""
+    if not _is_begun(first):
+        return settings
+    recipe = Run.open(first).recipe
+    size: Table = {"model": {"size": recipe.model.size}} if recipe.model.size else {}
+    return merge({"tokenizer": recipe.tokenizer.model_dump(exclude_none=True)}, size, settings)
+
+
+def minutes_for(n_members: int, each: float) -> float:
+    """Return the budget of an ensemble whose members get this many minutes each."""
+    return n_members * each / MEMBERS_SHARE
+
+
+def student_settings(given: Table, members: Sequence[Path]) -> Table:
+    """Return the settings of the student. Its context may not be longer than the members'."""
+    context = {"model": {"context_length": Run.open(members[0]).recipe.model.context_length}}
+    teachers = {"distillation": {"teachers": [str(member) for member in members]}}
+    return merge(context, _student_base(given), teachers)
+
+
+def _student_base(given: Table) -> Table:
+    return merge(_with_shared_split(given), _minutes(given, 1 - MEMBERS_SHARE))
+
+
+def _with_shared_split(given: Table) -> Table:
+    return merge({"data": {"seed": given.get("seed", 1)}}, given)
+
+
+def _minutes(given: Table, share: float) -> Table:
+    training = given.get("training", {})
+    if any(name in training for name in BUDGETS if name != "minutes"):
+        return {}
+    return {"training": {"minutes": training.get("minutes", DEFAULT_MINUTES) * share}}
+
+
+def _require_own(members: Mapping[Path, Table], folder: Path, student: Table) -> None:
+    """Raise PenwrightError, before hours are spent, unless each folder is new or was begun with these settings."""
+    if _is_begun(folder) and _teacher_names(folder) != [member.name for member in members]:
+        raise PenwrightError(f"{folder} holds a run that is not an ensemble of {len(members)}. Choose another --run")
+    for each, settings in {**members, folder: student}.items():
+        if _is_begun(each):
+            require_settings(each, settings)
+        else:
+            require_unused(each)
+
+
+def _teacher_names(folder: Path) -> list[str]:
+    distillation = Run.open(folder).recipe.distillation
+    return [Path(teacher).name for teacher in distillation.teachers] if distillation else []
+
+
+def _is_begun(folder: Path) -> bool:
+    return (folder / CORPUS).exists()  # the last file written before the first step
+
+
+def _train_or_resume(settings: Table, folder: Path, watch: Watch) -> Application:
+    if not _is_begun(folder):
+        prepared = prepare(settings)
+        return train(prepared, folder, watch(folder, prepared))
+    return load(folder) if Run(folder).is_finished else resume(folder, {}, watch(folder, None))

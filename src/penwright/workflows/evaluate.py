@@ -1,0 +1,191 @@
+"""Evaluation of a trained run: its corpus, its scores with baselines, and how much of a text is copied."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from warnings import warn
+
+import torch
+
+from penwright.application import languages_of
+from penwright.config import Precision, Recipe, Table, merge, validate
+from penwright.data.corpora import Document, Roles
+from penwright.data.paths import resolve_from
+from penwright.data.report import count
+from penwright.devices import CPU, usable_device
+from penwright.errors import PenwrightError, PenwrightWarning, Say, UsageError, say_nothing
+from penwright.evaluation.novelty import NoveltyReport, measure, passages
+from penwright.evaluation.scores import Baseline, Score
+from penwright.languages import Languages, languages_between
+from penwright.model import Model
+from penwright.run.folder import Run
+from penwright.tasks import TASKS, AnyCorpus, RunContext, reading_of, translation
+from penwright.tasks.token_stores import kept_training_tokens, token_store
+from penwright.workflows.load import OpenedRun, best_precision, corpus_record, open_run
+
+
+def open_corpus_of(opened_run: OpenedRun, paths: Sequence[str] = ()) -> AnyCorpus:
+    """Open the corpus of the run, or all of these files to evaluate on.
+
+    Raises PenwrightError if the run's own data has changed: what is held out now may have been trained on.
+    """
+    recipe = recipe_here(opened_run.run, opened_run.recipe)
+    parts, reading = TASKS[recipe.task], reading_of(recipe, columns_of_training(opened_run.run))
+    if paths:
+        return parts.open_measured(paths, reading)
+    corpus = parts.open_corpus(recipe.data.train, reading)
+    require_unchanged(opened_run.run, corpus, "Restore the original data, or name other files to evaluate on.")
+    return corpus
+
+
+def evaluation_context(
+    opened_run: OpenedRun, corpus: AnyCorpus, model: Model, device: torch.device = CPU
+) -> RunContext:
+    """Return the context for evaluating this model on the held-out part of this corpus."""
+    recipe, tokenizer, card = opened_run.recipe, opened_run.tokenizer, opened_run.card
+    held_out = token_store(recipe.task, corpus, tokenizer, card.labels, held_out=True)
+    return RunContext(recipe, corpus, tokenizer, None, held_out, model.to(device), device, card)
+
+
+def columns_of_training(run: Run) -> Roles:
+    """Return the columns that a run was trained on, by role; none for runs that did not record them."""
+    return corpus_record(run).columns
+
+
+def recipe_here(run: Run, recipe: Recipe) -> Recipe:
+    """Return the recipe of a run with the paths of its files resolved from the folder that it was trained in."""
+    origin = corpus_record(run).trained_from
+    if origin is None:  # not recorded by older runs
+        return recipe
+
+    def here(paths: Sequence[str]) -> tuple[str, ...]:
+        return tuple(resolve_from(run.real_folder / origin, path) for path in paths)
+
+    data, distillation = recipe.data, recipe.distillation
+    data = data.model_copy(update={"train": here(data.train), "validation": here(data.validation)})
+    if distillation is not None:
+        distillation = distillation.model_copy(update={"teachers": here(distillation.teachers)})
+    return recipe.model_copy(update={"data": data, "distillation": distillation})
+
+
+def require_unchanged(run: Run, corpus: AnyCorpus, advice: str) -> None:
+    """Raise PenwrightError unless this is what the run was trained on, with the same part held out."""
+    before = corpus_record(run)
+    if before.fingerprint == corpus.fingerprint:
+        return
+    known, found = ({file.sha256 for file in before.files}, {file.sha256 for file in corpus.files})
+    changed = [str(file.path) for file in corpus.files if file.sha256 not in known]
+    changed = changed or [file.path for file in before.files if file.sha256 not in found]
+    names = {Path(file.path).name for file in before.files}
+    if changed and not names & {Path(path).name for path in changed}:
+        named = ", ".join(file.path for file in before.files)
+        raise PenwrightError(f"{run.folder} was trained on {named}, not on {', '.join(changed)}. {advice}")
+    what = ", ".join(changed) if changed else "how the data is read (a [data] setting, or a newer Penwright)"
+    raise PenwrightError(f"{run.folder} was trained on other data: {what} changed since then. {advice}")
+
+
+def evaluate(
+    folder: Path,
+    paths: Sequence[str] = (),
+    changes: Table | None = None,
+    device: str = "cpu",
+    *,
+    beam_size: int | None = None,
+    output: Path | None = None,
+    precision: Precision | None = None,
+    say: Say = say_nothing,
+) -> Sequence[Score]:
+    """Score a run's best model, with baselines, on its held-out part or on all of these files.
+
+    `changes` to [data] say how the files are read. The model is evaluated as load() uses it: in the precision that
+    `optimize` chose, unless one is given. Unlike while training, a translator is scored with beam search. Its
+    translations can be written to `output`.
+    """
+    here, own = usable_device(device), open_run(folder)
+    recipe = validate(Recipe, merge(own.recipe.model_dump(exclude_none=True), changes or {}), str(folder))
+    opened_run = own._replace(recipe=recipe)
+    corpus = open_corpus_of(opened_run, paths)
+    if paths:
+        opened_run, corpus = _in_trained_direction(opened_run, corpus, paths)
+        for note in corpus.report.notes:
+            say(note)
+    bench = evaluation_context(
+        opened_run, corpus, opened_run.model(precision or best_precision(opened_run.run, here) or "float32"), here
+    )
+    n_examples = len(bench.corpus.held_out)
+    if recipe.task == "translate":
+        beam_size = beam_size or recipe.decoding.beam_size
+        say(f"translating {n_examples:,} sources with {beam_size} {'beam' if beam_size == 1 else 'beams'}")
+        scores = translation.evaluate(bench, beam_size, output)
+    else:
+        say(f"evaluating on {count(n_examples, bench.corpus.report.unit)}")
+        scores = TASKS[recipe.task].evaluate(bench)
+    return _with_baselines(_baselines(own, bench, say), scores)
+
+
+def _baselines(own: OpenedRun, bench: RunContext, say: Say) -> Sequence[Score]:
+    """Compute the baselines of the scores. A writer's baselines need the tokens of its training text."""
+    recipe = own.recipe
+    if recipe.task == "generate":
+        given = corpus_record(own.run).fingerprint, own.tokenizer, own.card.labels
+        bench.training = kept_training_tokens(*given)
+    if recipe.task == "generate" and bench.training is None:
+        try:
+            corpus = open_corpus_of(own)
+        except PenwrightError as error:
+            say(f"no baselines, since they need the training text: {error}")
+            return ()
+        say("reading the training text for the baselines")
+        bench.training = token_store(recipe.task, corpus, own.tokenizer, own.card.labels, held_out=False)
+    return TASKS[recipe.task].baselines(bench, True)
+
+
+def _with_baselines(baselines: Sequence[Score], scores: Sequence[Score]) -> list[Score]:
+    """Attach to each score the baselines of the same name."""
+    return [
+        score._replace(baselines=tuple(Baseline(b.note, b.value) for b in baselines if b.name == score.name))
+        for score in scores
+    ]
+
+
+def _in_trained_direction(
+    opened_run: OpenedRun, corpus: AnyCorpus, paths: Sequence[str]
+) -> tuple[OpenedRun, AnyCorpus]:
+    """Swap source and target, with a warning, if the names of the pairs say so. Warn of other languages."""
+    trained, found = languages_of(opened_run.recipe, opened_run.card), languages_between(corpus.names)
+    if opened_run.recipe.task != "translate" or trained is None or found is None or _same_languages(trained, found):
+        return opened_run, corpus
+    direction = f"{opened_run.run.folder} translates from {trained.source} to {trained.target}"
+    data = opened_run.recipe.data
+    if not _same_languages(trained, Languages(found.target, found.source)) or data.source or data.target:
+        other = f"{direction}, but {', '.join(paths)} are read as {found.source} to {found.target}"
+        warn(other, PenwrightWarning, stacklevel=3)
+        return opened_run, corpus
+    warn(
+        f"{direction}, but {', '.join(paths)} are the other way round ({found.source}, {found.target}): "
+        f"reading {found.target} as the source",
+        PenwrightWarning,
+        stacklevel=3,
+    )
+    data = data.model_copy(update={"source": corpus.names[1], "target": corpus.names[0]})
+    opened_run = opened_run._replace(recipe=opened_run.recipe.model_copy(update={"data": data}))
+    return opened_run, open_corpus_of(opened_run, paths)
+
+
+def _same_languages(first: Languages, second: Languages) -> bool:
+    """Return whether both are the same, regardless of region."""
+    return [code.split("-")[0] for code in first] == [code.split("-")[0] for code in second]
+
+
+def novelty(folder: Path, texts: Sequence[str]) -> NoveltyReport:
+    """Measure how much of these texts also occurs in a writer's training text, compared with held-out passages."""
+    opened_run = open_run(folder)
+    if opened_run.recipe.task != "generate":
+        raise UsageError(f"{folder} does not generate text, so there is no novelty to measure")
+    corpus = open_corpus_of(opened_run)
+    training, held_out = (
+        [document for document in part if isinstance(document, Document)] for part in (corpus.training, corpus.held_out)
+    )
+    pieces = passages(held_out, int(median(map(len, texts))) or 1) if texts else []
+    measured = tuple(measure([*texts, *pieces], training))
+    return NoveltyReport(measured[: len(texts)], measured[len(texts) :])

@@ -1,0 +1,191 @@
+"""Loading of trained runs. Imports no corpus, training or export code, and the translator only for a translator."""
+
+import os
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, NamedTuple
+from warnings import warn
+
+import torch
+from pydantic import BaseModel, PositiveInt, ValidationError
+
+from penwright.application import Application, ModelCard, make_application
+from penwright.config import Precision, Recipe
+from penwright.decoding.engine import are_steps_kept
+from penwright.devices import keep_freed_memory, usable_device
+from penwright.errors import PenwrightError, PenwrightWarning, UsageError
+from penwright.generation.generator import Generator
+from penwright.languages import Languages
+from penwright.model import Model, make_model
+from penwright.model.attention import disable_cudnn_attention
+from penwright.model.quantised import to_precision
+from penwright.model.weights import load_weights
+from penwright.run.checkpoints import WEIGHTS, Checkpoint, Tensors, first_problem
+from penwright.run.folder import Run
+from penwright.tokenizers import Tokenizer
+from penwright.workflows.consistency import require_made_with, require_shapes
+
+if TYPE_CHECKING:
+    import penwright.classification.classifier
+    import penwright.translation.translator
+
+CORPUS = "corpus.json"  # in a run folder: what it was trained on
+QUICKENED = "quickened.json"  # in a run folder: the precision that `optimize` chose
+
+
+class OptimizeRecord(BaseModel):
+    """The content of quickened.json."""
+
+    precision: Precision
+
+
+class OpenedRun(NamedTuple):
+    """An opened run folder, with everything that its uses need."""
+
+    run: Run
+    recipe: Recipe
+    tokenizer: Tokenizer
+    card: ModelCard
+    checkpoint: Checkpoint | None = None  # the requested one; None: the best
+
+    def model(self, precision: Precision = "float32") -> Model:
+        """Load its best model, or the model of its checkpoint. Warn of damaged checkpoints that are skipped."""
+        keep_freed_memory()
+        disable_cudnn_attention()
+        if self.checkpoint is not None:
+            self.checkpoint.verify(WEIGHTS)
+            weights, warnings = self._weights(self.checkpoint), list[str]()
+        else:
+            weights, warnings = self.run.read_best(self._weights)
+        for warning in warnings:
+            warn(warning, PenwrightWarning, stacklevel=3)
+        model = make_model(self.recipe.task, self.tokenizer.vocab_size, self.recipe.model, len(self.card.labels)).eval()
+        load_weights(model, weights, str(self.run.folder))
+        to_precision(model, precision)
+        return model
+
+    def _weights(self, checkpoint: Checkpoint) -> Tensors:
+        """Return the weights of this checkpoint. Raise PenwrightError if other files of the run do not match it."""
+        require_made_with(checkpoint, self.run, self.recipe)
+        require_shapes(checkpoint, self.recipe, self.tokenizer.vocab_size, len(self.card.labels))
+        return checkpoint.weights()
+
+
+class LearnedFrom(BaseModel):
+    """A file that a run was trained on, as corpus.json keeps it."""
+
+    path: str
+    sha256: str
+
+
+class KeptCard(BaseModel):
+    """A Card as corpus.json keeps it."""
+
+    labels: list[str] = []
+    max_source_tokens: PositiveInt | None = None
+    languages: tuple[str, str] | None = None  # missing in older runs
+
+
+class CorpusRecord(BaseModel):
+    """The content of corpus.json: what a run was trained on."""
+
+    fingerprint: str
+    files: list[LearnedFrom]
+    card: KeptCard
+    trained_from: str | None = None  # missing in older runs
+    columns: dict[str, tuple[tuple[str, PositiveInt], ...]] = {}  # by role; missing in older runs
+
+
+def corpus_record(run: Run) -> CorpusRecord:
+    """Return what a run was trained on. Raise PenwrightError if the run stopped too early to know, or is damaged."""
+    path = run.folder / CORPUS
+    if not os.path.lexists(path):
+        raise PenwrightError(f"{run.folder} was stopped before its training began. Run the command that began it again")
+    try:
+        return CorpusRecord.model_validate(run.read_json(CORPUS))
+    except ValidationError as error:
+        raise PenwrightError(f"{path} is damaged: {first_problem(error)}. Restore the original file") from None
+
+
+def open_run(folder: str | Path) -> OpenedRun:
+    """Open a run, or one checkpoint (a folder in its checkpoints/). Raise PenwrightError if there is none."""
+    folder = Path(folder)
+    home = folder.parent.parent
+    is_inside = folder.parent.name == "checkpoints" and (home / "recipe.toml").is_file()
+    kept = [each for each in (Run(home).first(), *Run(home).checkpoints()) if each] if is_inside else []
+    checkpoint = next((each for each in kept if each.folder == folder), None)
+    if is_inside and not checkpoint:
+        there = ", ".join(each.folder.name for each in kept) or "none yet"
+        raise PenwrightError(f"{home} has no checkpoint {folder.name}. Available: {there}")
+    run = Run.open(home if checkpoint else folder)
+    run.warn_of_edits()
+    card = corpus_record(run).card
+    made = ModelCard(tuple(card.labels), card.max_source_tokens, Languages(*card.languages) if card.languages else None)
+    return OpenedRun(run, run.recipe, Tokenizer.load(run.tokenizer_path), made, checkpoint)
+
+
+def load(folder: str | Path, device: str = "cpu", precision: Precision | None = None) -> Application:
+    """Load the best model of a run, or the model of a checkpoint: a Generator, a Translator or a Classifier.
+
+    Weights are in float32, unless `precision` is given, or `optimize` found another one to be as good.
+    """
+    here, opened_run = usable_device(device), open_run(folder)
+    kept = best_precision(opened_run.run, here)
+    model = opened_run.model(precision or kept or "float32")
+    if precision is None and (why := _why_slow(opened_run.run, kept, model, here)):
+        slow = f"{folder} is slower than it could be: {why}. Run: penwright optimize {quote(str(folder))}"
+        warn(slow, PenwrightWarning, stacklevel=2)
+    return make_application(model.to(here), opened_run.tokenizer, opened_run.recipe, opened_run.card)
+
+
+def load_generator(folder: Path, device: str = "cpu", precision: Precision | None = None) -> Generator:
+    """Load a run that generates text. Raise UsageError for any other run."""
+    application = load(folder, device, precision)
+    if not isinstance(application, Generator):
+        raise _wrong_kind(folder, application, "generate", "needs a writer")
+    return application
+
+
+def load_translator(
+    folder: Path, device: str = "cpu", precision: Precision | None = None, verb: str = "translate"
+) -> "penwright.translation.translator.Translator":
+    """Load a run that translates. Raise UsageError, which names the command `verb`, for any other run."""
+    application = load(folder, device, precision)
+    if application.kind != "translator":
+        raise _wrong_kind(folder, application, verb, "needs a translator")
+    return application
+
+
+def load_classifier(folder: Path, device: str = "cpu") -> "penwright.classification.classifier.Classifier":
+    """Load a run that classifies. Raise UsageError for any other run."""
+    application = load(folder, device)
+    if application.kind != "classifier":
+        raise _wrong_kind(folder, application, "classify", "needs a classifier")
+    return application
+
+
+def _wrong_kind(folder: Path, application: Application, verb: str, need: str) -> UsageError:
+    right = {"writer": "generate", "translator": "translate", "classifier": "classify"}[application.kind]
+    return UsageError(
+        f'{folder} holds a {application.kind}; `{verb}` {need}. Try: penwright {right} {quote(str(folder))} "..."'
+    )
+
+
+def kept_precision(folder: str | Path, device: str = "cpu") -> Precision:
+    """Return the precision that a run is used in by default: what `optimize` chose, or float32."""
+    return best_precision(open_run(folder).run, usable_device(device)) or "float32"
+
+
+def best_precision(run: Run, device: torch.device) -> Precision | None:
+    """Return the precision that `optimize` chose for the best model on a CPU, or None."""
+    finding = run.finding(QUICKENED, OptimizeRecord) if device.type == "cpu" else None
+    return finding["precision"] if finding else None
+
+
+def _why_slow(run: Run, kept: Precision | None, model: Model, device: torch.device) -> str:
+    """Return why an optimized run is slower than it could be; "" if it is not, or was never optimized."""
+    if device.type != "cpu" or not (run.folder / QUICKENED).is_file():
+        return ""
+    if kept is None:
+        return "it was trained further since it was optimized"
+    return "" if are_steps_kept(model) else "its compiled code is missing"

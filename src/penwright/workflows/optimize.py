@@ -1,0 +1,169 @@
+"""Optimization of a trained run: precision, penalties, alignment head and calibration, kept in its folder."""
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+from warnings import warn
+
+import torch
+from pydantic import BaseModel, ConfigDict, NonNegativeInt
+
+from penwright.config import Precision, require_writable_cache
+from penwright.data.corpora import Pair
+from penwright.decoding.engine import compile_steps
+from penwright.devices import usable_device
+from penwright.errors import PenwrightWarning, Say, UsageError, say_nothing
+from penwright.evaluation.classification import Bin, Calibration, calibration
+from penwright.evaluation.perplexity import negative_log_likelihood
+from penwright.evaluation.tuning import Tuning, apply_trial, tune
+from penwright.model.encoder_only import EncoderOnly
+from penwright.native import toolchain
+from penwright.run.folder import Run
+from penwright.tasks import TASKS, AnyCorpus, classification
+from penwright.translation.alignment import Aligner, AlignmentHead, choose_head
+from penwright.workflows.evaluate import evaluation_context, open_corpus_of
+from penwright.workflows.load import QUICKENED, OpenedRun, load_translator, open_run
+
+AS_GOOD = 0.005  # nats per token that a precision may lose against float32
+MEASURED_BATCHES = 100
+ALIGNMENT = "alignment.json"  # in a run folder: the attention head that aligns best
+CALIBRATION = "calibration.json"  # in a run folder: how often a classifier is right at each level of confidence
+
+
+class KeptHead(BaseModel):
+    """The content of alignment.json."""
+
+    layer: NonNegativeInt
+    head: NonNegativeInt
+    shift: Literal[0, 1]
+
+
+class KeptCalibration(BaseModel):
+    """The content of calibration.json: the bins of a Calibration, each as a list."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    bins: list[tuple[float, float, NonNegativeInt, float, float]]
+    n: NonNegativeInt
+    error: float
+
+
+def optimize(folder: Path, precision: Precision | None = None, say: Say = say_nothing) -> Mapping[Precision, float]:
+    """Find the fastest precision that is as good as float32, and compile the decoding steps; load() uses both.
+
+    "As good" means that the nats per token rise by at most AS_GOOD. Return the nats per token of each precision on at
+    most MEASURED_BATCHES of held-out text. A given `precision` is used whatever its nats are.
+    """
+    opened_run = open_run(folder)
+    if opened_run.recipe.task == "classify":
+        raise UsageError(
+            f"{folder} holds a classifier: it reads a text in one pass, and has no decoding steps to compile"
+        )
+    toolchain.require_compiler()
+    require_writable_cache()
+    corpus = open_corpus_of(opened_run)
+    nats = {}
+    for each in fastest_first():
+        say(f"evaluating held-out text in {each}")
+        nats[each] = _held_out_nats(opened_run, corpus, each)
+    good = [each for each, value in nats.items() if value <= nats["float32"] + AS_GOOD]
+    chosen = precision or good[0]
+    model = opened_run.model(chosen)
+    if not isinstance(model, EncoderOnly):
+        compile_steps(model, say)
+    opened_run.run.save_finding(QUICKENED, {"precision": chosen, "nats": nats})
+    return nats
+
+
+def quicken(folder: Path, precision: Precision | None = None, say: Say = say_nothing) -> Mapping[Precision, float]:
+    """Call `optimize` by its old name."""
+    warn("`quicken` is now `optimize`; the old name will be removed", PenwrightWarning, stacklevel=2)
+    return optimize(folder, precision, say)
+
+
+def fastest_first() -> list[Precision]:
+    """Return the precisions that this processor has instructions for, fastest first. It would emulate others slowly."""
+    has_int8, has_bfloat16 = torch.cpu._is_vnni_supported(), torch.cpu._is_avx512_bf16_supported()
+    possible: list[tuple[Precision, bool]] = [("int8", has_int8), ("bfloat16", has_bfloat16), ("float32", True)]
+    return [precision for precision, has in possible if has]
+
+
+def _held_out_nats(opened_run: OpenedRun, corpus: AnyCorpus, precision: Precision) -> float:
+    bench = evaluation_context(opened_run, corpus, opened_run.model(precision))
+    batches = TASKS[opened_run.recipe.task].batches(bench, bench.held_out).in_order()
+    return negative_log_likelihood(bench.model, islice(batches, MEASURED_BATCHES), bench.device).mean
+
+
+def tune_decoding(
+    folder: Path,
+    paths: Sequence[str] = (),
+    device: str = "cpu",
+    *,
+    beam_size: int | None = None,
+    say: Say = say_nothing,
+) -> Tuning:
+    """Try length and coverage penalties on the run's held-out pairs, or on all of these files.
+
+    If the best ones beat the current ones by more than chance, they are saved in the run's recipe.
+    """
+    opened_run, translator = open_run(folder), load_translator(folder, device, verb="tune")
+    if beam_size is not None:
+        translator.defaults = translator.defaults.model_copy(update={"beam_size": beam_size})
+    pairs = _pairs(opened_run, paths)
+    tuning = tune(translator, [pair.source for pair in pairs], [pair.target for pair in pairs], say)
+    if tuning.is_better:
+        decoding = apply_trial(opened_run.recipe.decoding, tuning.trials[0])
+        # from the run's own recipe, which names its files as they were given
+        opened_run.run.save_recipe(opened_run.run.recipe.model_copy(update={"decoding": decoding}))
+    return tuning
+
+
+def load_aligner(folder: Path, device: str = "cpu", paths: Sequence[str] = (), say: Say = say_nothing) -> Aligner:
+    """Load a run that translates, for word alignment.
+
+    Its attention head is chosen once, on the run's held-out pairs or on these files, and kept in alignment.json.
+    """
+    opened_run, translator = open_run(folder), load_translator(folder, device, "float32", "align")
+    if _kept_head(opened_run.run) is None:
+        pairs = [(pair.source, pair.target) for pair in _pairs(opened_run, paths)]
+        say(f"choosing the attention head that aligns best on {len(pairs):,} pairs (once for this model)")
+        best = choose_head(translator.model, translator.tokenizer, pairs)[0]
+        opened_run.run.save_finding(ALIGNMENT, {**best.head._asdict(), "f1": best.f1, "n_pairs": len(pairs)})
+    return Aligner(translator.model, translator.tokenizer, kept_alignment(folder))
+
+
+def kept_alignment(folder: Path) -> AlignmentHead | None:
+    """Return the attention head that load_aligner() chose for the current model, or None."""
+    return _kept_head(Run.open(folder))
+
+
+def _kept_head(run: Run) -> AlignmentHead | None:
+    kept, model = run.finding(ALIGNMENT, KeptHead), run.recipe.model
+    if kept is None:
+        return None
+    head = AlignmentHead(kept["layer"], kept["head"], kept["shift"])
+    if head.layer >= (model.n_decoder_layers or model.n_layers) or head.head >= model.n_heads:
+        warn(f"{run.folder / ALIGNMENT} names a head that the model does not have", PenwrightWarning, stacklevel=2)
+        return None
+    return head
+
+
+def calibrate(folder: Path, device: str = "cpu") -> Calibration:
+    """Return how often a classifier is right at each level of confidence, measured once on its held-out texts."""
+    here, opened_run = usable_device(device), open_run(folder)
+    if opened_run.recipe.task != "classify":
+        raise UsageError(f"{folder} is not a classifier, so there is no confidence to calibrate")
+    kept = opened_run.run.finding(CALIBRATION, KeptCalibration)
+    if kept is None:
+        bench = evaluation_context(opened_run, open_corpus_of(opened_run), opened_run.model(), here)
+        assert isinstance(bench.model, EncoderOnly)
+        batches = classification.batches(bench, bench.held_out).in_order()
+        measured = calibration(bench.model, batches, bench.device)
+        opened_run.run.save_finding(CALIBRATION, measured._asdict())
+        return measured
+    return Calibration(tuple(Bin(*each) for each in kept["bins"]), kept["n"], kept["error"])
+
+
+def _pairs(opened_run: OpenedRun, paths: Sequence[str]) -> list[Pair]:
+    return [pair for pair in open_corpus_of(opened_run, paths).held_out if isinstance(pair, Pair)]

@@ -1,0 +1,213 @@
+"""Planning of a run: settings are merged, the corpus is opened, the recipe is planned. Nothing is written."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice, takewhile
+from pathlib import Path
+
+from penwright.config import (
+    BUDGETS,
+    Recipe,
+    Table,
+    Task,
+    flatten,
+    merge,
+    one_or_more,
+    read_toml,
+    require_writable_cache,
+    validate,
+)
+from penwright.data.corpora import Document, Labelled, Pair, detect_task
+from penwright.data.paths import WILDCARD, is_pattern, is_pipe_name
+from penwright.data.report import count
+from penwright.errors import PenwrightError, Say, UsageError, say_nothing
+from penwright.run.folder import Run
+from penwright.tasks import TASKS, AnyCorpus, reading_of
+from penwright.training.auto.capacity import Facts
+from penwright.training.auto.forecast import (
+    CONTEXT,
+    MEASURED,
+    Forecast,
+    compressed_bits,
+    outlook_by_epochs,
+    outlook_for,
+)
+from penwright.training.auto.machine import Machine, choose_machine
+from penwright.training.auto.planner import Plan, make_plan
+from penwright.training.auto.throughput import throughput_meter
+
+HEADS = ("n_heads", "n_kv_heads", "d_head")  # settings that must match the width
+N_EXAMPLES = 3  # shown before training
+FEWEST_CHARACTERS = 100  # that a writer can be trained on
+SEEN_FOR_FACTS = 2_000_000  # characters read to count the distinct ones
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A plan, with the corpus and the machine that it was made for. Nothing is written yet."""
+
+    plan: Plan
+    corpus: AnyCorpus
+    machine: Machine
+    reason: str  # for the choice of the task
+
+    def __repr__(self) -> str:
+        return f"<Prepared on {self.machine.device}: {self.plan!r}>"
+
+
+def read_recipe(path: Path, above: Table) -> Table:
+    """Read the tables of a recipe. Its budget is dropped if `above`, which overrides it, gives another."""
+    return _without_replaced_budget(read_toml(path), above)
+
+
+def _without_replaced_budget(table: Table, above: Table) -> Table:
+    """Return the table without its budget if the one that overrides it gives another."""
+    if "training" not in table or not any(name in above.get("training", {}) for name in BUDGETS):
+        return table
+    return {**table, "training": {key: value for key, value in table["training"].items() if key not in BUDGETS}}
+
+
+def prepare(given: Table, say: Say = say_nothing) -> Prepared:
+    """Open the corpus, choose the machine, and choose every setting that is not `given` (the tables of a recipe)."""
+    data = given.get("data", {})
+    paths = one_or_more(data.get("train", ()))
+    if not paths:
+        raise UsageError("nothing to train on: name a file, a folder or hub:NAME")
+    require_writable_cache()  # before the text is read
+    asked, encoding = given.get("task"), data.get("encoding")
+    told = _task_of_columns(data)
+    task, reason = (asked, "as requested") if asked else told or detect_task(paths, encoding=encoding)
+    if task not in TASKS:
+        raise UsageError(f"there is no task '{task}'; the tasks are {', '.join(TASKS)}")
+    say("reading the text")
+    given = _with_teacher_tokenizer(given)
+    first = validate(Recipe, _without_open_choices(merge(given, {"task": task})), "the settings")
+    corpus = TASKS[first.task].open_corpus(first.data.train, reading_of(first))
+    _require_enough(first, corpus)
+    machine = choose_machine(first.training)
+    facts = _facts(first.task, corpus)
+    say("timing a few training steps on this machine")
+    plan = make_plan(facts, given, throughput_meter(machine, first.task, max(1, len(corpus.labels))), machine.device)
+    return Prepared(plan, corpus, machine, reason)
+
+
+def _require_enough(recipe: Recipe, corpus: AnyCorpus) -> None:
+    """Raise PenwrightError if the text is too short to learn from."""
+    size = corpus.training.n_characters
+    if recipe.task == "generate" and size < FEWEST_CHARACTERS:
+        raise PenwrightError(
+            f"{corpus.files[0].path} is too short to learn from: {count(size, 'character')} without the held-out part. "
+            f"Give at least {FEWEST_CHARACTERS}; a model begins to write well with a few hundred thousand"
+        )
+
+
+def forecast(prepared: Prepared) -> Forecast:
+    """Forecast the result: for a writer with a compressor on the same text, else from the number of epochs."""
+    corpus, plan = prepared.corpus, prepared.plan
+    minutes = plan.recipe.training.minutes
+    if plan.recipe.task != "generate":
+        return outlook_by_epochs(plan.recipe.task, plan.epochs, minutes)
+    before = _first_bytes(TASKS["generate"].texts(corpus), CONTEXT)
+    held_out = (chunk for document in corpus.held_out if isinstance(document, Document) for chunk in document.chunks)
+    compressed = compressed_bits(before, _first_bytes(held_out, MEASURED))
+    return outlook_for(compressed, corpus.training_bytes, plan.epochs, minutes)
+
+
+def _task_of_columns(data: Table) -> tuple[str, str] | None:
+    """Return the task that the given columns are for, with the reason; None if they do not decide it."""
+    for key, task in (("label", "classify"), ("source", "translate"), ("target", "translate")):
+        if data.get(key) is not None:
+            return task, f"data.{key} is given"
+    return None
+
+
+def first_examples(corpus: AnyCorpus) -> list[dict[str, str]]:
+    """Return the first training examples as the model will see them: pairs, labelled texts, or lines."""
+    collected: list[dict[str, str]] = []
+    for example in islice(corpus.training, N_EXAMPLES):
+        match example:
+            case Pair() | Labelled():
+                collected.append(example._asdict())
+            case Document():
+                lines = (line for chunk in example.chunks for line in chunk.split("\n") if line.strip())
+                collected += [{"text": line} for line in islice(lines, N_EXAMPLES - len(collected))]
+    return collected
+
+
+def _first_bytes(texts: Iterable[str], n_bytes: int) -> bytes:
+    """Return the first `n_bytes` bytes of the texts."""
+    collected = bytearray()
+    for text in texts:
+        collected += text.encode()
+        if len(collected) >= n_bytes:
+            break
+    return bytes(collected[:n_bytes])
+
+
+def _without_open_choices(given: Table) -> Table:
+    """Return the settings that can be checked before planning, without those that depend on open choices."""
+    budget: Table = {} if any(name in given.get("training", {}) for name in BUDGETS) else {"steps": 1}
+    table = merge({"model": {}, "training": budget}, given)
+    for name in ("optimizer", "schedule"):
+        if isinstance(table.get(name), dict) and "type" not in table[name]:  # the type is chosen later
+            del table[name]
+    model = table["model"]
+    if isinstance(model, dict) and not {"size", "d_model"} & set(model):
+        table["model"] = {key: value for key, value in model.items() if key not in HEADS}
+    return table
+
+
+def _with_teacher_tokenizer(given: Table) -> Table:
+    """Add the tokenizer settings of the teachers, if there are any: a student must use the same tokens."""
+    match given.get("distillation"):
+        case {"teachers": [str(teacher), *_]}:
+            tokenizer = Run.open(Path(teacher)).recipe.tokenizer
+        case _:
+            return given
+    return merge(given, {"tokenizer": tokenizer.model_dump(exclude_none=True)})
+
+
+def _facts(task: Task, corpus: AnyCorpus) -> Facts:
+    distinct: set[str] = set()
+    seen = 0
+    for text in TASKS[task].texts(corpus):
+        distinct.update(text)
+        seen += len(text)
+        if seen > SEEN_FOR_FACTS:
+            break
+    letters = corpus.training.n_characters
+    return Facts(task, corpus.n_training, corpus.training_bytes, len(distinct), len(corpus.labels), letters)
+
+
+def new_run_folder(recipe: Recipe) -> Path:
+    """Return a folder under runs/ that does not exist yet, named after the text."""
+    text = recipe.data.train[0].removeprefix("hub:")
+    text = "stdin" if is_pipe_name(text) else text
+    parts = Path(text).parts
+    if is_pattern(text):  # a pattern names no file, so take the folder before it
+        parts = tuple(takewhile(lambda part: not WILDCARD.search(part), parts))
+    name = "".join(parts[-1:]).strip("/").split(".")[0] or "run"
+    folders = (Path("runs") / (name if number == 1 else f"{name}-{number}") for number in range(1, 10_000))
+    return next(folder for folder in folders if not folder.exists())
+
+
+def apply_changes(recipe: Recipe, changes: Table, folder: Path) -> Recipe:
+    """Return the recipe of a run with these changes. A given budget replaces the old one."""
+    table = _without_replaced_budget(recipe.model_dump(exclude_none=True), changes)
+    return validate(Recipe, merge(table, changes), str(folder))
+
+
+def require_settings(folder: Path, given: Table) -> None:
+    """Raise PenwrightError, naming a setting, if a run was begun with settings that differ from these."""
+    run = Run.open(folder).recipe
+    # "auto" was replaced when the run began
+    training = {key: value for key, value in given.get("training", {}).items() if value != "auto"}
+    asked, begun = (
+        flatten(each.model_dump()) for each in (apply_changes(run, {**given, "training": training}, folder), run)
+    )
+    for name, value in asked.items():
+        if value != begun.get(name):
+            raise PenwrightError(
+                f"{folder} was begun with another {name}. Run the original command to continue it, "
+                "or choose another --run"
+            )
