@@ -16,6 +16,7 @@ from penwright.training.loop import Observer
 from penwright.training.trainer import StepReport, Trainer
 from penwright.workflows import plan
 from penwright.workflows import train as training
+from penwright.workflows.resume import follow
 
 SETTLING = 5  # warm-up steps that are not timed
 PENWRIGHT = [sys.executable, "-m", "penwright"]
@@ -74,5 +75,5 @@ def pace_in_new_process(settings: Table, n_processes: int = 1) -> float:
 
 
 if __name__ == "__main__":
-    if not training.follow():
+    if not follow():
         print(pace(json.loads(sys.argv[1])))

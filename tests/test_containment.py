@@ -14,7 +14,8 @@ from penwright.run.stop_file import mark_stopped
 from penwright.workflows import api
 from penwright.workflows.evaluate import evaluate
 from penwright.workflows.plan import prepare
-from penwright.workflows.train import resume, train
+from penwright.workflows.resume import resume
+from penwright.workflows.train import train
 
 PARTS = [
     "lock",

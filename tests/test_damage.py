@@ -21,7 +21,8 @@ from penwright.workflows.evaluate import evaluate
 from penwright.workflows.export import export as export_run
 from penwright.workflows.optimize import calibrate
 from penwright.workflows.plan import prepare
-from penwright.workflows.train import resume, train
+from penwright.workflows.resume import resume
+from penwright.workflows.train import train
 
 N_DAMAGES = int(os.environ.get("PENWRIGHT_DAMAGES", "60"))  # of each kind of run; more search further
 SIZES = {"d_model": 16, "n_layers": 1, "n_heads": 1, "context_length": 32}

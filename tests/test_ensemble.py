@@ -12,7 +12,8 @@ from penwright.training.auto import planner
 from penwright.training.loop import Observer
 from penwright.workflows import ensemble
 from penwright.workflows.plan import Prepared, prepare
-from penwright.workflows.train import resume, train
+from penwright.workflows.resume import resume
+from penwright.workflows.train import train
 
 TINY: Table = {
     "tokenizer": {"type": "characters"},

@@ -12,10 +12,12 @@ from penwright.tasks import generation, translation
 from penwright.training import trainer
 from penwright.training.loop import Observer
 from penwright.workflows import load
+from penwright.workflows import resume as resume_workflow
 from penwright.workflows import train as train_workflow
 from penwright.workflows.evaluate import evaluate
 from penwright.workflows.plan import new_run_folder, prepare, read_recipe
-from penwright.workflows.train import resume, train
+from penwright.workflows.resume import resume
+from penwright.workflows.train import train
 
 
 @pytest.mark.parametrize(
@@ -46,7 +48,7 @@ def test_a_new_run_is_named_after_its_text_and_never_one_that_exists(
     [(None, 2, []), (2, 2, []), (1, 2, ["1 process;", "with 2"]), (2, 1, ["2 processes;", "with 1", "bit for bit"])],
 )
 def test_another_number_of_processes_is_told_when_a_run_goes_on(before: int | None, now: int, words: list[str]) -> None:
-    said = " ".join(train_workflow._other_processes(before, now))
+    said = " ".join(resume_workflow._changed_processes(before, now))
     assert bool(said) == bool(words) and all(word in said for word in words)
 
 
@@ -182,11 +184,11 @@ def test_a_model_that_does_not_beat_its_baselines_ends_with_a_word_about_it(trai
 def test_a_model_that_over_fitted_is_not_told_to_take_more_minutes(trained: Path) -> None:
     run, step = Run(trained), Run(trained).last_step()
     run.append("metrics.jsonl", {"step": step, "nats per token": 3.0})
-    assert not train_workflow._is_over_fitted(run, step)
+    assert not train_workflow.is_over_fitted(run, step)
     (run.folder / "metrics.jsonl").write_text(
         f'{{"step": 1, "nats per token": 1.0}}\n{{"step": {step}, "nats per token": 1.1}}\n'
     )
-    assert train_workflow._is_over_fitted(run, 1)
+    assert train_workflow.is_over_fitted(run, 1)
 
 
 def test_looks_translate_some_of_many_held_out_pairs_and_say_so(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,11 @@ from jaxtyping import Float, Float64, Int
 
 from penwright.errors import UsageError
 from penwright.inspection.forward_pass import Side, embedding_of
+from penwright.inspection.tokens import special_ids, vocabulary
 from penwright.model import Model
 from penwright.model.embedding import Embedding
 from penwright.model.positions import Learned, Rotary, rotary_positions
+from penwright.tokenizers import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,46 @@ def plane(matrix: Float[np.ndarray, "n d_model"]) -> tuple[Float64[np.ndarray, "
     total = variances.clip(0).sum()
     share[: axes.shape[1]] = variances[:-3:-1].clip(0) / total if total > 0 else 0.0
     return xy, share
+
+
+def neighbours(model: Model, tokenizer: Tokenizer, word: str, k: int = 10, side: Side | None = None) -> Neighbours:
+    """Return the tokens nearest to a word.
+
+    The word is read as inside a sentence if that makes it a single token; otherwise, it is read by itself.
+    """
+    ids, table, words = _ids_of(tokenizer, word), _table(model, side), vocabulary(tokenizer)
+    found, close = nearest(table, table[ids].mean(0), k, [*ids, *special_ids(tokenizer)])
+    return Neighbours(word, tuple(words[token] for token in ids), found, tuple(words[token] for token in found), close)
+
+
+def embedding_map(
+    model: Model, tokenizer: Tokenizer, chosen: Sequence[str] | None = None, n: int = 500, side: Side | None = None
+) -> EmbeddingMap:
+    """Map the chosen words, or the first `n` tokens of the vocabulary, to the plane in which they vary most."""
+    words, specials = vocabulary(tokenizer), set(special_ids(tokenizer))
+    if chosen is None:
+        groups = [[token] for token in range(len(words)) if token not in specials][:n]
+    else:
+        groups = [_ids_of(tokenizer, word) for word in chosen]
+    if not groups:
+        raise UsageError("a map needs words: name at least one")
+    table = _table(model, side)
+    xy, explained = plane(np.stack([table[ids].mean(0) for ids in groups]))
+    texts = tuple("".join(words[token] for token in ids) for ids in groups)
+    return EmbeddingMap(np.array([ids[0] for ids in groups]), texts, xy, explained)
+
+
+def _ids_of(tokenizer: Tokenizer, word: str) -> list[int]:
+    if not word:
+        raise UsageError("an empty word has no neighbours: name one")
+    inside = tokenizer.encode(f" {word}")
+    return inside if len(inside) == 1 else tokenizer.encode(word)
+
+
+def _table(model: Model, side: Side | None) -> Float[np.ndarray, "vocab d_model"]:
+    weight = embedding_of(model, side).tokens.weight
+    table: np.ndarray = weight.detach().to(torch.float32).cpu().numpy()
+    return table
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """The `Inspector`: questions about a model, asked with texts."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -10,7 +9,6 @@ import torch
 from penwright.classification.classifier import Classifier
 from penwright.decoding.batches import evaluating
 from penwright.errors import UsageError
-from penwright.generation.generator import Generator
 from penwright.inspection.ablation import Ablation, HeadImportance, Occlusion, ablate, head_importance, leaving_out
 from penwright.inspection.arithmetic import HeadArithmetic, head_arithmetic
 from penwright.inspection.attention_maps import (
@@ -29,11 +27,11 @@ from penwright.inspection.embeddings import (
     EmbeddingMap,
     Neighbours,
     PositionalSimilarity,
-    nearest,
-    plane,
+    embedding_map,
+    neighbours,
     positional_similarity,
 )
-from penwright.inspection.forward_pass import ForwardPass, Side, embedding_of, scores
+from penwright.inspection.forward_pass import ForwardPass, Side, scores
 from penwright.inspection.gradients import (
     N_STEPS,
     Attribution,
@@ -45,15 +43,14 @@ from penwright.inspection.gradients import (
 from penwright.inspection.head_statistics import HeadStatistics, head_statistics, joined
 from penwright.inspection.heads import all_heads, parse_head
 from penwright.inspection.lens import Lens, logit_lens
+from penwright.inspection.reading import Inspected, TextReader
 from penwright.inspection.token_scores import LossByPosition, TokenScores, loss_by_position, token_scores
-from penwright.inspection.tokens import Token, special_token, tokens_of, vocabulary
+from penwright.inspection.tokens import Token, special_ids, special_token, vocabulary
 from penwright.model import Model
 from penwright.model.encoder_only import EncoderOnly
 from penwright.tokenizers import Tokenizer
-from penwright.tokenizers.tokenizer import unknown_warnings, well_formed
 from penwright.translation.translator import Translator
 
-Inspected = Generator | Translator | Classifier
 Shape = Literal["writer", "translator", "classifier"]
 
 
@@ -70,7 +67,7 @@ class Inspector:
         self.application = application
         self.model: Model = application.model
         self.tokenizer: Tokenizer = application.tokenizer
-        self._translate = lru_cache(maxsize=16)(self._translation)  # reused by later questions about the same text
+        self.reader = TextReader(application)
         self.words = vocabulary(self.tokenizer)  # the readable text of each token
         self.outcomes = list(application.labels) if isinstance(application, Classifier) else self.words
 
@@ -89,18 +86,11 @@ class Inspector:
 
     def read(self, text: str, target: str | None = None) -> ForwardPass:
         """Return the tokens of a text that the model reads: all that fit."""
-        return self._whole(text, target).cut(self.model.settings.context_length)
+        return self.reader.read(text, target)
 
     def warnings(self, text: str, target: str | None = None) -> tuple[str, ...]:
         """Return warnings about unknown characters of a text, and about text that the model does not read."""
-        warnings = unknown_warnings(self.tokenizer, text + (target or "" if self.shape == "translator" else ""))
-        n_tokens, room = len(self.tokenizer.encode(self._line(text))), self._room
-        if n_tokens > room:
-            exempt = " except token scores" if self.shape == "writer" else ""
-            warnings.append(
-                f"the text has {n_tokens} tokens: all results{exempt} are about the first {room}, which fit the context"
-            )
-        return tuple(warnings)
+        return self.reader.warnings(text, target)
 
     def attention(self, text: str, target: str | None = None, layers: Sequence[int] | None = None) -> AttentionMaps:
         """Return the attention weights of every head, in all layers or in these."""
@@ -138,7 +128,7 @@ class Inspector:
 
     def token_scores(self, text: str, target: str | None = None, k: int = 5) -> TokenScores:
         """Return the probability and rank of each token, and the `k` most likely tokens in its place."""
-        reading = self._whole(text, target) if self.shape == "writer" else self.read(text, target)
+        reading = self.reader.whole(text, target) if self.shape == "writer" else self.read(text, target)
         return token_scores(self.model, reading, self.words, k)
 
     def surprises(self, text: str, target: str | None = None) -> TokenNlls:
@@ -156,7 +146,7 @@ class Inspector:
         It is measured on a writer's texts, in adjacent windows of the context, or on a translator's pairs.
         """
         if self.shape == "writer":
-            readings = [window for text in texts for window in self._side_by_side(text)]
+            readings = [window for text in texts for window in self.reader.windows(text)]
         else:
             given = [None] * len(texts) if targets is None else targets
             readings = [self.read(text, target) for text, target in zip(texts, given, strict=True)]
@@ -206,29 +196,12 @@ class Inspector:
         return head_arithmetic(self.model, self.read(text, target), parse_head(head, self.model))
 
     def neighbours(self, word: str, k: int = 10, side: Side | None = None) -> Neighbours:
-        """Return the tokens nearest to a word.
-
-        The word is read as inside a sentence if that makes it a single token; otherwise, it is read by itself.
-        """
-        ids = self._ids_of(word)
-        table = self._table(side)
-        found, cosines = nearest(table, table[ids].mean(0), k, [*ids, *self._specials])
-        pieces, texts = tuple(self.words[token] for token in ids), tuple(self.words[token] for token in found)
-        return Neighbours(word, pieces, found, texts, cosines)
+        """Return the tokens nearest to a word, which is read as inside a sentence if that makes it a single token."""
+        return neighbours(self.model, self.tokenizer, word, k, side)
 
     def embedding_map(self, words: Sequence[str] | None = None, n: int = 500, side: Side | None = None) -> EmbeddingMap:
         """Map words, or the first `n` tokens of the vocabulary, to the plane in which they vary most."""
-        if words is None:
-            specials = set(self._specials)
-            groups = [[token] for token in range(len(self.words)) if token not in specials][:n]
-        else:
-            groups = [self._ids_of(word) for word in words]
-        if not groups:
-            raise UsageError("a map needs words: name at least one")
-        table = self._table(side)
-        xy, explained = plane(np.stack([table[ids].mean(0) for ids in groups]))
-        texts = tuple("".join(self.words[token] for token in ids) for ids in groups)
-        return EmbeddingMap(np.array([ids[0] for ids in groups]), texts, xy, explained)
+        return embedding_map(self.model, self.tokenizer, words, n, side)
 
     def positions(self, n: int | None = None, side: Side | None = None) -> PositionalSimilarity:
         """Return the vectors of positions and how similar they are."""
@@ -243,7 +216,8 @@ class Inspector:
         if self.shape != "writer":
             raise UsageError("induction needs a writer; this is a " + self.shape)
         n = max(1, min(n, (self.model.settings.context_length - 1) // 2))
-        ordinary = [token for token in range(len(self.words)) if token not in set(self._specials)]
+        specials = set(special_ids(self.tokenizer))
+        ordinary = [token for token in range(len(self.words)) if token not in specials]
         chosen = np.random.default_rng(seed).choice(ordinary, n, replace=n > len(ordinary)).tolist()
         start = special_token(self.tokenizer, self.tokenizer.start_id, 0)
         twice = [Token(self.words[token], token, at, at + 1) for at, token in enumerate(chosen * 2)]
@@ -254,75 +228,9 @@ class Inspector:
     def _parts(self) -> list[str]:
         return list(dict.fromkeys(head.part for head in all_heads(self.model)))
 
-    @property
-    def _specials(self) -> list[int]:
-        return [token for token in range(len(self.words)) if not self.tokenizer.token_bytes(token)]
-
-    @property
-    def _room(self) -> int:
-        """The number of tokens of a text that the model reads, not counting special tokens."""
-        context = self.model.settings.context_length
-        match self.application:
-            case Generator():
-                return context - 1
-            case Translator():
-                return self.application.reach - 1
-            case Classifier():
-                return context - 2
-
-    def _whole(self, text: str, target: str | None) -> ForwardPass:
-        """Return all tokens of a writer's text; cut sources so that the end token fits."""
-        text = self._line(text)
-        tokens = tokens_of(self.tokenizer, text)
-        start, end = self._special(self.tokenizer.start_id, 0), self._special(self.tokenizer.end_id, len(text))
-        match self.application:
-            case Generator():
-                if target is not None:
-                    raise UsageError("a writer has no target: put everything into the text")
-                return ForwardPass((), (start, *tokens), tokens)
-            case Classifier():
-                return ForwardPass((start, *tokens[: self._room], end), (), ())
-            case Translator():
-                target = self._translate(text) if target is None else well_formed(target)
-                written = tokens_of(self.tokenizer, target)
-                close = self._special(self.tokenizer.end_id, len(target))
-                return ForwardPass((*tokens[: self._room], end), (start, *written), (*written, close))
-
-    def _translation(self, text: str) -> str:
-        assert isinstance(self.application, Translator)
-        return self.application.translate([text])[0].text
-
-    def _line(self, text: str) -> str:
-        text = well_formed(text)
-        if self.shape == "translator" and "\n" in text.strip():
-            raise UsageError("a translator reads one line at a time: give a single line")
-        return text.strip() if self.shape == "translator" else text
-
-    def _side_by_side(self, text: str) -> list[ForwardPass]:
-        """Split a writer's text into adjacent windows of the context."""
-        whole, context = self._whole(text, None), self.model.settings.context_length
-        return [
-            ForwardPass((), whole.target[at : at + context], whole.answers[at : at + context])
-            for at in range(0, len(whole.answers), context)
-        ]
-
     def _label(self, target: str | None) -> int | None:
         if self.shape != "classifier" or target is None:
             return None
         if target not in self.outcomes:
             raise UsageError(f"there is no label '{target}': the labels are {', '.join(self.outcomes)}")
         return self.outcomes.index(target)
-
-    def _special(self, token: int, place: int) -> Token:
-        return special_token(self.tokenizer, token, place)
-
-    def _ids_of(self, word: str) -> list[int]:
-        inside = self.tokenizer.encode(f" {word}")
-        if not word:
-            raise UsageError("an empty word has no neighbours: name one")
-        return inside if len(inside) == 1 else self.tokenizer.encode(word)
-
-    def _table(self, side: Side | None) -> np.ndarray:
-        weight = embedding_of(self.model, side).tokens.weight
-        table: np.ndarray = weight.detach().to(torch.float32).cpu().numpy()
-        return table

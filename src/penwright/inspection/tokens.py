@@ -59,6 +59,11 @@ def vocabulary(tokenizer: Tokenizer) -> list[str]:
     return [readable(tokenizer, token) for token in range(tokenizer.vocab_size)]
 
 
+def special_ids(tokenizer: Tokenizer) -> list[int]:
+    """Return the ids of the tokens that stand for no text."""
+    return [token for token in range(tokenizer.vocab_size) if not tokenizer.token_bytes(token)]
+
+
 def _as_bytes(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeDecodeError):
         raise error

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from shlex import quote
 from time import monotonic
+from typing import Literal
 
 from penwright.errors import Interrupted
 from penwright.evaluation.scores import Sample, Score
@@ -22,6 +23,7 @@ FRESH, GROWTH = 2.0, 1.5  # An evaluation is due after this many epochs, then wh
 FEWEST_STEPS = 20
 # No early stop above this fraction of the peak learning rate: the cooldown may still repair what a high rate does.
 STOP_BELOW = 0.5
+Event = Literal["said", "stepped", "evaluated", "finished"]  # the methods of an Observer
 
 
 class Observer:
@@ -64,7 +66,7 @@ class Session:
         try:
             with stop_requests() as received:
                 for report in self.trainer.steps():
-                    self._notify("stepped", self.trainer, report)
+                    notify(self.observers, "stepped", self.trainer, report)
                     if self._evaluation_is_due():
                         self._evaluate()
                     elif monotonic() - self.saved_at > SAVE_AT_LEAST_EVERY:
@@ -80,7 +82,7 @@ class Session:
         finally:
             with ExitStack() as stack:  # notifies every observer, even if another one fails
                 for observer in reversed(self.observers):
-                    stack.callback(notify, observer.finished, self.trainer)
+                    stack.callback(notify, [observer], "finished", self.trainer)
 
     def _evaluation_is_due(self) -> bool:
         state, settings = self.trainer.state, self.trainer.settings
@@ -128,7 +130,7 @@ class Session:
         self.run.append(METRICS, {**counters, "targets": state.targets, "skipped": state.skipped, **record})
         for sample in samples:
             self.run.append(SAMPLES, {"step": state.step, **sample._asdict()})
-        self._notify("evaluated", trainer, scores, samples, best)
+        notify(self.observers, "evaluated", trainer, scores, samples, best)
         self.last_evaluated_step = state.step
         self._handle_over_fitting(scores)
         before = state.seconds
@@ -189,7 +191,11 @@ class Session:
             and self.trainer.cool_down()
         ):
             state.evaluations_over_fitted = 0
-            self._say(f"overfitting begins: the learning rate cools down from here, until step {state.total_steps:,}")
+            notify(
+                self.observers,
+                "said",
+                f"overfitting begins: the learning rate cools down from here, until step {state.total_steps:,}",
+            )
         elif (
             settings.cooldown_on_overfitting
             and min(state.evaluations_over_fitted, state.evaluations_since_best) >= STOP_AFTER
@@ -199,20 +205,18 @@ class Session:
 
     def _stop_early(self, reason: str) -> None:
         self.trainer.state.stopped_early = True
-        self._say(f"stopped early at step {self.trainer.state.step:,}: {reason}; the best checkpoint is kept")
-
-    def _say(self, text: str) -> None:
-        self._notify("said", text)
-
-    def _notify(self, event: str, *details: object) -> None:
-        for observer in self.observers:
-            notify(getattr(observer, event), *details)
+        notify(
+            self.observers,
+            "said",
+            f"stopped early at step {self.trainer.state.step:,}: {reason}; the best checkpoint is kept",
+        )
 
 
-def notify(show: Callable[..., None], *details: object) -> None:
-    """Call a method of an observer. A closed terminal or a full log must not end the training."""
-    with suppress(OSError):
-        show(*details)
+def notify(observers: Sequence[Observer], event: Event, *details: object) -> None:
+    """Call the method `event` of each observer. A closed terminal or a full log must not end the training."""
+    for observer in observers:
+        with suppress(OSError):
+            getattr(observer, event)(*details)
 
 
 def _nats(scores: Sequence[Score]) -> float | None:

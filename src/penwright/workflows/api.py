@@ -7,7 +7,8 @@ from penwright.workflows.export import export
 from penwright.workflows.load import kept_precision, load, load_classifier, load_generator, load_translator
 from penwright.workflows.optimize import load_aligner, optimize, quicken, tune_decoding
 from penwright.workflows.plan import Prepared, forecast, new_run_folder, prepare, read_recipe
-from penwright.workflows.train import follow, resume, train
+from penwright.workflows.resume import follow, resume
+from penwright.workflows.train import train
 
 __all__ = [
     "Prepared",

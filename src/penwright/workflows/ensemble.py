@@ -12,7 +12,8 @@ from penwright.training.auto.capacity import DEFAULT_MINUTES
 from penwright.training.loop import Observer
 from penwright.workflows.load import CORPUS, load
 from penwright.workflows.plan import Prepared, prepare, require_settings
-from penwright.workflows.train import resume, train
+from penwright.workflows.resume import resume
+from penwright.workflows.train import train
 
 # Called when a run begins: with its folder and its plan (None if it is resumed). Returns the observers of the run.
 Watch = Callable[[Path, Prepared | None], Sequence[Observer]]

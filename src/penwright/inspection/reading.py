@@ -1,0 +1,91 @@
+"""The tokens that an application reads of a text, and the target that it reads with it."""
+
+from functools import lru_cache
+
+from penwright.classification.classifier import Classifier
+from penwright.errors import UsageError
+from penwright.generation.generator import Generator
+from penwright.inspection.forward_pass import ForwardPass
+from penwright.inspection.tokens import Token, special_token, tokens_of
+from penwright.tokenizers.tokenizer import unknown_warnings, well_formed
+from penwright.translation.translator import Translator
+
+Inspected = Generator | Translator | Classifier
+
+
+class TextReader:
+    """Converts texts to the tokens of a forward pass, as the application itself does when it is used."""
+
+    def __init__(self, application: Inspected):
+        self.application, self.tokenizer = application, application.tokenizer
+        self._translate = lru_cache(maxsize=16)(self._translation)  # reused by later questions about the same text
+
+    @property
+    def room(self) -> int:
+        """The number of tokens of a text that the model reads, not counting special tokens."""
+        context = self.application.model.settings.context_length
+        match self.application:
+            case Generator():
+                return context - 1
+            case Translator():
+                return self.application.reach - 1
+            case Classifier():
+                return context - 2
+
+    def read(self, text: str, target: str | None = None) -> ForwardPass:
+        """Return the tokens that the model reads: all that fit its context."""
+        return self.whole(text, target).cut(self.application.model.settings.context_length)
+
+    def whole(self, text: str, target: str | None = None) -> ForwardPass:
+        """Return all tokens of a writer's text. Sources are cut so that the end token fits."""
+        text = self._line(text)
+        tokens = tokens_of(self.tokenizer, text)
+        start, end = self._special(self.tokenizer.start_id, 0), self._special(self.tokenizer.end_id, len(text))
+        match self.application:
+            case Generator():
+                if target is not None:
+                    raise UsageError("a writer has no target: put everything into the text")
+                return ForwardPass((), (start, *tokens), tokens)
+            case Classifier():
+                return ForwardPass((start, *tokens[: self.room], end), (), ())
+            case Translator():
+                target = self._translate(text) if target is None else well_formed(target)
+                written = tokens_of(self.tokenizer, target)
+                close = self._special(self.tokenizer.end_id, len(target))
+                return ForwardPass((*tokens[: self.room], end), (start, *written), (*written, close))
+
+    def windows(self, text: str) -> list[ForwardPass]:
+        """Split a writer's text into adjacent windows of the context."""
+        whole, context = self.whole(text), self.application.model.settings.context_length
+        return [
+            ForwardPass((), whole.target[at : at + context], whole.answers[at : at + context])
+            for at in range(0, len(whole.answers), context)
+        ]
+
+    def warnings(self, text: str, target: str | None = None) -> tuple[str, ...]:
+        """Return warnings about unknown characters, and about text that the model does not read."""
+        kind = self.application.kind
+        warnings = unknown_warnings(self.tokenizer, text + (target or "" if kind == "translator" else ""))
+        n_tokens = len(self.tokenizer.encode(self._line(text)))
+        if n_tokens > self.room:
+            exempt = " except token scores" if kind == "writer" else ""
+            warnings.append(
+                f"the text has {n_tokens} tokens: all results{exempt} are about the first {self.room}, "
+                "which fit the context"
+            )
+        return tuple(warnings)
+
+    def _special(self, token: int, place: int) -> Token:
+        return special_token(self.tokenizer, token, place)
+
+    def _translation(self, text: str) -> str:
+        assert isinstance(self.application, Translator)
+        return self.application.translate([text])[0].text
+
+    def _line(self, text: str) -> str:
+        text = well_formed(text)
+        if self.application.kind != "translator":
+            return text
+        if "\n" in text.strip():
+            raise UsageError("a translator reads one line at a time: give a single line")
+        return text.strip()

@@ -1,0 +1,155 @@
+"""Resuming of a run: in this process, or as a rank that follows rank 0. Both open a run that is on disk."""
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from shlex import quote
+
+import torch
+
+from penwright.application import Application
+from penwright.config import BUDGETS, Recipe, Table, merge, one_or_more, require_writable_cache, validate
+from penwright.data.paths import relative_to_folder
+from penwright.devices import advise_on_out_of_memory
+from penwright.errors import PenwrightError, UsageError
+from penwright.run.checkpoints import Checkpoint
+from penwright.run.folder import Run
+from penwright.run.stop_file import clear_stop_files
+from penwright.tasks import TASKS, RunContext, reading_of
+from penwright.tokenizers import Tokenizer
+from penwright.training.auto.machine import Machine, choose_machine
+from penwright.training.compilation import choose_compilation
+from penwright.training.distributed import join
+from penwright.training.loop import Observer, notify
+from penwright.training.signals import STOP_SIGNALS
+from penwright.training.trainer import Trainer
+from penwright.workflows.consistency import require_made_with, require_shapes
+from penwright.workflows.evaluate import columns_of_training, recipe_here, require_unchanged
+from penwright.workflows.load import corpus_record
+from penwright.workflows.plan import apply_changes
+from penwright.workflows.train import fit, is_over_fitted, make_context, make_trainer
+
+CHANGEABLE = {"training", "data", "decoding"}  # tables of a recipe that may change when a run is resumed
+
+
+def resume(folder: Path, changes: Table, observers: Sequence[Observer] = ()) -> Application:
+    """Resume a run bit for bit where it stopped, or with `changes`: more budget, or a new place of the same data."""
+    if set(changes) - CHANGEABLE:
+        raise UsageError("a resumed run keeps its model: only [training], [data] and [decoding] can change")
+    run = Run.open(folder)
+    with run.lock():
+        return _resume(run, changes, observers)
+
+
+def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Application:
+    require_writable_cache()  # before the text is read
+    clear_stop_files(run)  # old requests; one that comes while the text is read is obeyed at the first step
+    recipe = apply_changes(run.recipe, _as_stored(changes, run), run.folder)
+    here = apply_changes(recipe_here(run, run.recipe), changes, run.folder)
+    run.warn_of_edits()
+    machine = choose_machine(recipe.training)
+    newest, warnings = run.newest() if run.checkpoints() else (None, [])  # None: the seed repeats the beginning
+    context = _reopen(run, here, machine, newest)
+    trainer = make_trainer(context, machine)
+    for warning in warnings:
+        notify(observers, "said", warning)
+    if newest:
+        trainer.load(newest)
+        for notice in _changed_processes(newest.state().get("processes"), machine.ranks.size):
+            notify(observers, "said", notice)
+    run.delete_after(trainer.state.step)
+    is_extended = any(name in changes.get("training", {}) for name in BUDGETS)
+    if is_extended and trainer.state.step:
+        best = run.best_step() or trainer.state.step
+        if is_over_fitted(run, best):
+            advice = "more text or a higher model.dropout would help more"
+            notify(observers, "said", f"overfitting since step {best:,}: {advice}")
+        trainer.extend()
+    if changes:
+        run.save_recipe(recipe)
+    _require_steps_left(run, trainer)
+    notify(observers, "said", f"resuming from step {trainer.state.step:,}")
+    if is_extended and "compile" not in changes.get("training", {}):
+        _suggest_compiling(recipe, machine, observers)
+    return fit(run, context, trainer, observers)
+
+
+def _require_steps_left(run: Run, trainer: Trainer) -> None:
+    """Raise PenwrightError if the run has spent its budget or stopped early."""
+    state, folder = trainer.state, run.folder
+    if state.stopped_early or (state.total_steps is not None and state.step >= state.total_steps):
+        where = "stopped early, at" if state.stopped_early else "is already at"
+        raise PenwrightError(
+            f"{folder} {where} step {state.step:,} of {state.total_steps or state.step:,}. "
+            f"To train longer, add a budget: penwright train --resume {quote(str(folder))} --minutes 5"
+        )
+
+
+def _changed_processes(before: int | None, now: int) -> Iterator[str]:
+    """Yield a notice if a run is resumed with another number of processes."""
+    if before not in (None, now):
+        processes = "1 process" if before == 1 else f"{before} processes"
+        yield (
+            f"this run was trained with {processes}; with {now}, dropout draws other numbers. Results are equivalent, "
+            f"but not bit for bit the same as with --processes {before}"
+        )
+
+
+def _reopen(run: Run, recipe: Recipe, machine: Machine, checkpoint: Checkpoint | None) -> RunContext:
+    """Open what the run began with. Raise PenwrightError if its text has changed or its files do not match."""
+    torch.manual_seed(recipe.seed)
+    if checkpoint:
+        require_made_with(checkpoint, run, recipe)
+    corpus = TASKS[recipe.task].open_corpus(recipe.data.train, reading_of(recipe, columns_of_training(run)))
+    require_unchanged(run, corpus, "Restore the original data to resume, or train a new run with another --run.")
+    tokenizer = Tokenizer.load(run.tokenizer_path)
+    if checkpoint:
+        require_shapes(checkpoint, recipe, tokenizer.vocab_size, len(corpus.labels))
+    return make_context(recipe, corpus, tokenizer, machine.device)
+
+
+def follow() -> bool:
+    """Train along with rank 0 until it has finished, and return True; in rank 0 itself, return False at once.
+
+    Only rank 0 obeys stop signals: it saves, and then tells the other ranks that the work is over.
+    """
+    ranks = join()
+    if ranks.leads:
+        return False
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    while (work := ranks.receive()) is not None:
+        _follow_run(Run.open(Path(work["run"])), validate(Recipe, work["recipe"], "the settings"), work["step"])
+    return True
+
+
+def _follow_run(run: Run, recipe: Recipe, step: int) -> None:
+    """Train one run as a rank that follows rank 0."""
+    machine = choose_machine(recipe.training)
+    checkpoint = run.newest()[0] if step else None
+    trainer = make_trainer(_reopen(run, recipe, machine, checkpoint), machine)
+    if checkpoint:
+        trainer.load(checkpoint)
+    machine.ranks.barrier()
+    with advise_on_out_of_memory():
+        trainer.follow()
+
+
+def _suggest_compiling(recipe: Recipe, machine: Machine, observers: Sequence[Observer]) -> None:
+    """Suggest compilation if a short run is resumed for long: it may pay now."""
+    seconds = 60 * (recipe.training.minutes or 0.0)
+    if recipe.training.compile == "off" and choose_compilation(machine.device, recipe.task, seconds)[0]:
+        notify(
+            observers, "said", "steps are not compiled; --set training.compile=on would save about a third of the time"
+        )
+
+
+def _as_stored(changes: Table, run: Run) -> Table:
+    """Return the changes as the recipe keeps them, with paths relative to the folder that the run was trained in."""
+    place = run.real_folder
+    origin = place / (corpus_record(run).trained_from or os.path.relpath(Path.cwd(), place))
+    data = changes.get("data", {})
+    parts = [part for part in ("train", "validation") if part in data]
+    paths = {part: [relative_to_folder(origin, path) for path in one_or_more(data[part])] for part in parts}
+    return merge(changes, {"data": paths}) if paths else changes
