@@ -31,7 +31,7 @@ from penwright.errors import UsageError
 
 if TYPE_CHECKING:
     from penwright.config import Table
-    from penwright.training.loop import Observer
+    from penwright.training.observers import Observer
     from penwright.workflows.api import Prepared
 
 NAME = "train"
@@ -173,7 +173,7 @@ def _resume(folder: Path, changes: "Table", json: bool) -> None:
 def _observers(folder: Path, json: bool) -> "list[Observer]":
     """Return the progress display, and a TensorBoard writer if TensorBoard is installed."""
     from penwright.cli.progress import progress_observer
-    from penwright.training.tensorboard import tensorboard_observer
+    from penwright.training.observers import tensorboard_observer
 
     board = tensorboard_observer(folder)
     return [progress_observer(), *([board] if board else [])]

@@ -19,12 +19,11 @@ from penwright.model import Model, make_model
 from penwright.run.folder import METRICS, Run
 from penwright.run.stop_file import clear_stop_files
 from penwright.tasks import TASKS, AnyCorpus, RunContext, make_card
-from penwright.tasks.token_stores import token_store
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.training import train_tokenizer
 from penwright.training.auto.machine import Machine
-from penwright.training.loop import OVER_FITTED, Observer, Session, notify
-from penwright.training.tensorboard import StepLog
+from penwright.training.loop import OVER_FITTED, Session
+from penwright.training.observers import Observer, StepLog, notify
 from penwright.training.trainer import Trainer
 from penwright.workflows.consistency import made_with
 from penwright.workflows.load import CORPUS, corpus_record, load
@@ -78,8 +77,9 @@ def _tokenizer(recipe: Recipe, corpus: AnyCorpus, observers: Sequence[Observer])
 
 def make_context(recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer, device: torch.device) -> RunContext:
     """Store the tokens of the corpus and initialize the model."""
-    training = token_store(recipe.task, corpus, tokenizer, corpus.labels, held_out=False)
-    held_out = token_store(recipe.task, corpus, tokenizer, corpus.labels, held_out=True)
+    task = TASKS[recipe.task]
+    training = task.token_store(corpus, tokenizer, corpus.labels, held_out=False)
+    held_out = task.token_store(corpus, tokenizer, corpus.labels, held_out=True)
     model = make_model(recipe.task, tokenizer.vocab_size, recipe.model, len(corpus.labels))
     card = make_card(corpus, training)
     return RunContext(recipe, corpus, tokenizer, training, held_out, model.to(device), device, card)
@@ -140,7 +140,7 @@ def fit(
     parts = TASKS[context.recipe.task]
     run.made_with = made_with(run, context.recipe)
     watching = [StepLog(run), *observers]
-    session = Session(run, trainer, lambda: parts.look(context), lambda: parts.sample(context), watching)
+    session = Session(run, trainer, lambda: parts.quick_evaluate(context), lambda: parts.sample(context), watching)
     recipe = context.recipe.model_dump(mode="json", exclude_none=True)
     work = {"run": str(run.folder.absolute()), "recipe": recipe, "step": trainer.state.step}
     with advise_on_out_of_memory(), trainer.ranks.leading(work):
