@@ -141,6 +141,7 @@ def _train_ensemble(settings: "Table", n_members: int, folder: Path, json: bool,
 
 def _warn_of_short_members(member: "Prepared", n_members: int) -> None:
     """Warn if the members have too little time for an ensemble to beat a single model."""
+    from penwright.training.auto.choices import amount
     from penwright.training.auto.forecast import SATURATION
     from penwright.workflows import api
 
@@ -149,14 +150,15 @@ def _warn_of_short_members(member: "Prepared", n_members: int) -> None:
         return
     if plan.minutes_wanted is not None:
         warn(
-            f"each of the {n_members} members gets {minutes:.2g} minutes, too few to learn anything worth teaching. "
+            f"each of the {n_members} members gets {amount(minutes, 'minute')}, too little to learn anything worth "
+            "teaching. "
             f"Give --minutes {api.minutes_for(n_members, plan.minutes_wanted):.2g} or more, or leave out --ensemble"
         )
     elif plan.recipe.task == "generate" and plan.epochs < SATURATION:  # measured for writers only
         enough = api.minutes_for(n_members, minutes * SATURATION / plan.epochs)
         warn(
-            f"each of the {n_members} members reads the text only about {plan.epochs:.2g} times, and could learn more "
-            "from it. In the same time, a single model without --ensemble becomes better. "
+            f"each of the {n_members} members reads the text only about {amount(plan.epochs, 'time')}, and could learn "
+            "more from it. In the same time, a single model without --ensemble becomes better. "
             f"An ensemble pays off from about --minutes {enough:.3g}"
         )
 
