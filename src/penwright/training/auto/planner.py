@@ -33,7 +33,6 @@ class Plan(NamedTuple):
         budget = next((f"{value:g} {name}" for name in BUDGETS if (value := getattr(training, name)) is not None), "")
         size, epochs = f"{self.size.parameters:,} parameters", amount(self.epochs, "epoch")
         return f"<Plan to {self.recipe.task}: {size}, {budget}, {epochs}>"
-        return f"<Plan to {self.recipe.task}: {size}, {budget}, {amount(self.epochs, 'epoch')}>"
 
 
 def make_plan(facts: Facts, given: Table, pace: MeasureThroughput, device: torch.device = CPU) -> Plan:
