@@ -7,6 +7,7 @@ With runs (a writer, a translator), also count the frames between a command and 
 The way of training: `penwright train` runs on a small text until the first call of `Tensor.backward`. The files of the
 package on the way are those of the functions that are on the stack at that moment, and of the functions that these
 have called directly. They are what one reads to follow a run from the command to the first gradient, one level deep.
+The second figure also counts what any other function in a file of the stack has called.
 """
 
 import ast
@@ -63,7 +64,7 @@ def note(frame, event, argument):
     if event == "call" and frame.f_globals.get("__name__", "").startswith("penwright."):
         caller = own(frame.f_back)
         if caller is not None:
-            calls.add((caller.f_code, frame.f_globals["__name__"]))
+            calls.add((caller.f_code, caller.f_globals["__name__"], frame.f_globals["__name__"]))
 class Reached(BaseException):
     pass
 def backward(tensor, *arguments, **options):
@@ -73,8 +74,9 @@ def backward(tensor, *arguments, **options):
         codes.append(frame.f_code)
         stack.append(frame.f_globals["__name__"])
         frame = own(frame.f_back)
-    called = {name for caller, name in calls if caller in codes}
-    print("\\n" + json.dumps([sorted(set(stack)), sorted(called - set(stack))]), file=sys.stderr)
+    called = {name for caller, _, name in calls if caller in codes}
+    wider = {name for _, caller, name in calls if caller in stack}
+    print("\\n" + json.dumps([sorted(each) for each in (set(stack), called - set(stack), wider)]), file=sys.stderr)
     raise Reached
 torch.Tensor.backward = backward
 sys.setprofile(note)
@@ -127,16 +129,16 @@ def call_stack(*arguments: str) -> list[str]:
     return list(json.loads(done.stderr.splitlines()[-1]))
 
 
-def way_of_training() -> tuple[list[str], list[str]]:
-    """Return the modules on the stack of the first gradient, and further ones that functions on it called directly."""
+def way_of_training() -> tuple[list[str], list[str], list[str]]:
+    """Return the modules on the stack of the first gradient, those that it called, and those that its files called."""
     with TemporaryDirectory() as folder:
         text = Path(folder) / "novel.txt"
         text.write_text("".join(f"It was day {n} of a long voyage.\n" for n in range(500)), encoding="utf-8")
         size = ["--steps", "1", "--set", "model.d_model=16", "--set", "model.n_layers=1"]
         arguments = ["train", str(text), "--run", f"{folder}/run", *size]
         done = subprocess.run([sys.executable, "-c", WAY, *arguments], capture_output=True, text=True, check=True)
-    stack, called = json.loads(done.stderr.splitlines()[-1])
-    return stack, called
+    stack, called, wider = json.loads(done.stderr.splitlines()[-1])
+    return stack, called, wider
 
 
 def main() -> None:
@@ -144,8 +146,8 @@ def main() -> None:
     for name, value in measure().items():
         shown = f"{len(value)}  {', '.join(map(str, value))}" if isinstance(value, list) else value
         print(f"{name}: {shown}")
-    stack, called = way_of_training()
-    print(f"files from `train` to the first gradient: {len(stack) + len(called)}")
+    stack, called, wider = way_of_training()
+    print(f"files from `train` to the first gradient: {len(stack) + len(called)} ({len({*stack, *wider})} by files)")
     print(f"  on the stack ({len(stack)}): {', '.join(stack)}")
     print(f"  called from it ({len(called)}): {', '.join(called)}")
     for run in sys.argv[1:]:
