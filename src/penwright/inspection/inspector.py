@@ -132,7 +132,7 @@ class Inspector:
         return token_scores(self.model, reading, self.words, k)
 
     def surprises(self, text: str, target: str | None = None) -> TokenNlls:
-        """Return the surprise at each token, or at each label of a classifier."""
+        """Return the surprisal (-log p) of each token, or of each label of a classifier."""
         if self.shape == "classifier":
             with evaluating(self.model), torch.inference_mode():
                 label_log_probs = scores(self.model, self.read(text))[0, 0].log_softmax(-1)

@@ -118,7 +118,7 @@ def _text(found: TokenScores) -> View:
 
 
 def compared(found: Comparison, names: tuple[str, str]) -> View:
-    """Show two lists of surprises side by side, under these names."""
+    """Show the surprisals of two texts side by side, under these names."""
     return View("comparison", {**as_table(found), "names": names}, heading="Surprise, side by side")
 
 
