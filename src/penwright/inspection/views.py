@@ -148,7 +148,7 @@ def _attribution(found: Attribution) -> View:
 
 
 @view.register
-def _leaving_out(found: Occlusion) -> View:
+def _occlusion(found: Occlusion) -> View:
     data = {"method": "leaving out", "target": found.target, "tokens": found.tokens, "values": found.values}
     return View("attribution", data, heading="What each token adds: with it minus without it")
 
