@@ -6,16 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penwright.data.corpora import (
-    Columns,
-    Corpus,
-    Pair,
-    ReadingOptions,
-    detect_task,
-    open_evaluation_pairs,
-    open_pairs,
-    open_text,
-)
+from penwright.data.corpus import Columns, Corpus, Pair, ReadingOptions
+from penwright.data.detection import detect_task
+from penwright.data.parallel import open_evaluation_pairs, open_pairs
+from penwright.data.text import open_text
 from penwright.errors import PenwrightError
 
 PAIRS = [(f"This is sentence number {number}.", f"Das ist Satz Nummer {number}.") for number in range(40)]

@@ -9,18 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penwright.data.corpora import (
-    Columns,
-    ReadingOptions,
-    detect_task,
-    open_evaluation_labelled,
-    open_evaluation_text,
-    open_labelled,
-    open_pairs,
-    open_text,
-)
+from penwright.data.corpus import Columns, ReadingOptions
+from penwright.data.detection import detect_task
+from penwright.data.labelled import open_evaluation_labelled, open_labelled
 from penwright.data.labels import label_key, tidy_label
+from penwright.data.parallel import open_pairs
 from penwright.data.profiles import TEXT, kind_of, shortened
+from penwright.data.text import open_evaluation_text, open_text
 from penwright.errors import PenwrightError, Undecided
 
 WORDS = ["the", "old", "kettle", "lamp", "garden", "seemed", "warm", "dull", "near", "by", "mill", "station", "soup"]

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from penwright.config import DataSettings
-from penwright.data.corpora import open_pairs
+from penwright.data.parallel import open_pairs
 from penwright.languages import languages_between, requested_languages
 
 LINES = ["eins\tone\n", "zwei\ttwo\n", "drei\tthree\n"]

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penwright.data.corpora import Cleaning, Columns, Pair, ReadingOptions, open_pairs
+from penwright.data.corpus import Cleaning, Columns, Pair, ReadingOptions
+from penwright.data.parallel import open_pairs
 from penwright.errors import PenwrightError
 
 PAIRS = [(f"The dog number {i} barks.", f"Der Hund Nummer {i} bellt.") for i in range(60)]

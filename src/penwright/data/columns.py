@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from typing import NamedTuple
 
-from penwright.data.examples import Columns, Roles
+from penwright.data.corpus import Columns, Roles
 from penwright.data.guesses import (
     Guess,
     advice_for_more_texts,

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from penwright.data.alignment import look_like_translations
 from penwright.data.files import SourceFile, examine_text
 from penwright.data.guesses import (
     CLEARLY_LONGER,
@@ -22,14 +21,15 @@ from penwright.data.guesses import (
     texts_of,
     undecided_pair,
 )
-from penwright.data.headers import OTHER_NAMES, PROMPT_NAMES
+from penwright.data.labelled import classes_in
+from penwright.data.parallel import look_like_translations
 from penwright.data.paths import TEXT_SUFFIXES, expand_archives, is_collection, is_folder, is_pattern, suffix_of
 from penwright.data.profiles import Profile, profiles_of
 from penwright.data.readers.bilingual import holds_pairs, holds_segments
-from penwright.data.readers.classes import classes_in
+from penwright.data.readers.delimited import labelled_lines
 from penwright.data.readers.formats import FORMATS
 from penwright.data.readers.hub import is_hub, open_hub
-from penwright.data.readers.labelled_lines import labelled_lines
+from penwright.data.readers.layout import OTHER_NAMES, PROMPT_NAMES
 from penwright.data.readers.tables import Table, find_table
 from penwright.errors import Option, PenwrightError, Undecided
 from penwright.languages import side_names

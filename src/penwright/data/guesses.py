@@ -8,7 +8,8 @@ from itertools import permutations
 from shlex import quote
 from typing import NamedTuple
 
-from penwright.data.headers import (
+from penwright.data.profiles import IDENTIFIERS, LISTS, NUMBERS, TEXT, Profile
+from penwright.data.readers.layout import (
     ANSWER_NAMES,
     DETAIL_NAMES,
     LABEL_NAMES,
@@ -19,7 +20,6 @@ from penwright.data.headers import (
     TARGET_NAMES,
     TEXT_NAMES,
 )
-from penwright.data.profiles import IDENTIFIERS, LISTS, NUMBERS, TEXT, Profile
 from penwright.errors import Option, PenwrightError, Undecided
 from penwright.languages import LANGUAGE_NAMES
 

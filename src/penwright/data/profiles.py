@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from penwright.data.readers.grid import Row
+from penwright.data.corpus import Broken, Row
 from penwright.data.readers.tables import Table
-from penwright.data.sources import Broken
 
 SAMPLE = 1000  # rows in a profile, at least, if the table has that many
 MOST_ROWS = 50_000  # rows from which they are sampled: files are often sorted by label

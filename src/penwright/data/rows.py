@@ -11,19 +11,25 @@ from typing import Generic
 import numpy as np
 from numpy.typing import NDArray
 
-from penwright.data.examples import (
+from penwright.data.corpus import (
     KEEP_ALL,
+    Broken,
     Cleaning,
     Corpus,
     CorpusPart,
     Example,
     ReadingOptions,
+    Rule,
+    Source,
+    Sources,
+    broken_rules,
     fingerprint_of,
+    leave_out,
+    number_reason,
     only_held_out,
     with_training_columns,
 )
 from penwright.data.report import Dropped, Report, count, reasons
-from penwright.data.sources import Broken, Rule, Source, Sources, broken_rules, leave_out, number_reason
 from penwright.data.splits import Hashes, Mask, repeats
 from penwright.errors import PenwrightError
 

@@ -9,18 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from penwright.config import Task
-from penwright.data.batching import AnyBatches
-from penwright.data.corpora import (
-    ReadingOptions,
-    open_evaluation_labelled,
-    open_evaluation_pairs,
-    open_evaluation_text,
-    open_labelled,
-    open_pairs,
-    open_text,
-)
+from penwright.data.bucketing import AnyBatches
+from penwright.data.corpus import ReadingOptions
+from penwright.data.labelled import open_evaluation_labelled, open_labelled
+from penwright.data.parallel import open_evaluation_pairs, open_pairs
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
+from penwright.data.text import open_evaluation_text, open_text
 from penwright.evaluation.scores import Sample, Score
 from penwright.tasks import classification, generation, translation
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext, make_card, reading_of

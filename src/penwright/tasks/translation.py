@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from penwright.data.batching import PairBatches
-from penwright.data.corpora import Pair
+from penwright.data.bucketing import PairBatches
+from penwright.data.corpus import Pair
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
 from penwright.evaluation.perplexity import negative_log_likelihood

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from penwright.config import Schedule, TrainingSettings
-from penwright.data.batching import AnyBatches
+from penwright.data.bucketing import AnyBatches
 
 
 def count_steps(settings: TrainingSettings, batches: AnyBatches) -> int | None:

@@ -5,7 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import torch
 
 from penwright.data.batches import Batch
-from penwright.data.batching import AnyBatches
+from penwright.data.bucketing import AnyBatches
 
 
 class Prefetcher:
