@@ -11,7 +11,7 @@ from penwright.data.store_writer import Cell
 from penwright.evaluation.perplexity import negative_log_likelihood
 from penwright.evaluation.scores import Sample, Score
 from penwright.evaluation.translation import translation_scores
-from penwright.run.folder import write_atomically
+from penwright.storage import write_atomically
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
 from penwright.translation.constraints.requirements import NO_CONSTRAINTS
 from penwright.translation.translator import Translator
