@@ -1,6 +1,7 @@
 """Files in blocks: their bytes, with .gz unpacked and pipes copied, and their text, with corrections counted."""
 
 import atexit
+import codecs
 import gzip
 import hashlib
 import os
@@ -217,17 +218,32 @@ def _tidy(text: str, tally: TextCounts, old_mac: bool) -> tuple[str, str]:
 def _damage_counter(encoding: str) -> Callable[[bytes, str, TextCounts], None]:
     """Return a function that counts invalid byte sequences by their replacement characters.
 
-    A U+FFFD that the file itself contains does not count. In UTF-16, UTF-32 and GB18030, nothing is counted.
+    A U+FFFD that the file itself contains does not count.
     """
-    genuine, tail = REPLACEMENT.encode(), b""
+    count_genuine = _genuine_counter(encoding)
 
     def count(block: bytes, text: str, tally: TextCounts) -> None:
-        nonlocal tail
         tally.unpacked += len(block)
-        if encoding == "utf-8" or encoding.startswith(MIXED):
-            tally.replaced += text.count(REPLACEMENT) - (tail + block).count(genuine)
-        elif not encoding.startswith(("utf-16", "utf-32", "gb18030")):
-            tally.replaced += text.count(REPLACEMENT)
-        tail = block[-2:]
+        tally.replaced += text.count(REPLACEMENT) - count_genuine(block)
 
     return count
+
+
+def _genuine_counter(encoding: str) -> Callable[[bytes], int]:
+    """Return a function that counts the U+FFFD that a file itself contains, block by block."""
+    if encoding == "utf-8" or encoding.startswith(MIXED):
+        genuine, tail = REPLACEMENT.encode(), b""
+
+        def count(block: bytes) -> int:
+            nonlocal tail
+            content = tail + block
+            tail = content[-2:]
+            return content.count(genuine)
+
+        return count
+    try:
+        REPLACEMENT.encode(encoding)
+    except UnicodeEncodeError:  # the encoding has no such character
+        return lambda block: 0
+    decoder = codecs.getincrementaldecoder(encoding)(errors="ignore")
+    return lambda block: decoder.decode(block).count(REPLACEMENT)
