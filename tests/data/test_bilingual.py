@@ -121,6 +121,23 @@ def test_two_regions_of_one_language_are_two_languages(tmp_path: Path, columns: 
     assert (every(corpus), corpus.names) == (set(PAIRS), ("pt-br", "pt-pt"))
 
 
+def test_memories_in_opposite_directions_are_read_in_that_of_the_first(tmp_path: Path) -> None:
+    half = len(PAIRS) // 2
+    turned = [(b, a) for a, b in PAIRS[half:]]
+    corpus = open_pairs(
+        [write(tmp_path, "a.tmx", tmx(PAIRS[:half])), write(tmp_path, "b.tmx", tmx(turned, ("de", "en")))]
+    )
+    assert (every(corpus), corpus.names) == (set(PAIRS), ("en", "de"))
+    assert any("b.tmx: read from en to de, like " in note for note in corpus.report.notes)
+
+
+def test_a_memory_of_other_languages_is_named(tmp_path: Path) -> None:
+    others = [(f"{a} oui", f"{b} ja") for a, b in PAIRS]
+    corpus = open_pairs([write(tmp_path, "a.tmx", tmx(PAIRS)), write(tmp_path, "b.tmx", tmx(others, ("fr", "de")))])
+    assert every(corpus) == {*PAIRS, *others}
+    assert any("b.tmx: its languages are not those of" in note for note in corpus.report.notes)
+
+
 def test_one_region_of_a_language_needs_no_name(tmp_path: Path) -> None:
     path = write(tmp_path, "a.tmx", tmx(PAIRS, ("en-US", "de-AT")))
     assert open_pairs([path]).names == ("en", "de")

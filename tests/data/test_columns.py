@@ -318,3 +318,10 @@ def test_a_writer_of_a_table_is_measured_in_the_same_column(tmp_path: Path) -> N
     test = table(tmp_path, {"title": lambda i: sentence(i, 50), "text": short}, "test.jsonl", n=2)
     assert open_evaluation_text([test], trained).roles == {"text": (("text", 2),)}
     assert open_text([train], ReadingOptions(Columns(text="title"))).roles == {"text": (("title", 3),)}
+
+
+@pytest.mark.parametrize("end", ["and she was happy.", "he said.”", "and the rain went on"])
+def test_lines_of_a_novel_that_end_alike_are_no_labels(tmp_path: Path, end: str) -> None:
+    path = tmp_path / "novel.txt"
+    path.write_text("".join(f"On day {n} it rained, {end if n % 2 else 'no.'}\n" for n in range(100)), encoding="utf-8")
+    assert detect_task([path])[0] == "generate"

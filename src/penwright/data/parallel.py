@@ -1,6 +1,7 @@
 """Sentence pairs from aligned files, tables with two columns, TMX files or hub data sets."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -25,8 +26,9 @@ from penwright.data.report import count
 from penwright.data.rows import SHORT, RowKind, Rows, RowSource, common_rules, open_evaluation_rows, open_rows
 from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_rows
 from penwright.errors import PenwrightError
-from penwright.languages import side_name, side_names
+from penwright.languages import languages_between, side_name, side_names
 
+Opener = Callable[[Columns], RowSource]  # opens a source with these columns or languages
 MOST_HELD_OUT = 1000  # pairs, unless the settings give a share
 CONVINCING = 0.6  # a gap is clear if skipping it cuts the mismatch of line lengths to this share
 SAMPLE = 2000  # lines compared to see whether two files are translations
@@ -48,21 +50,51 @@ def open_evaluation_pairs(paths: Sequence[str | Path], reading: ReadingOptions =
 def _sources(paths: Sequence[str], reading: ReadingOptions) -> list[RowSource]:
     """Return the sources of these paths: one for each table, and one for every two other files."""
     columns = reading.columns
-    sources, plain = [], []
+    openers: list[Opener] = []
+    plain = []
     for path in expand_archives(paths):
         if is_hub(path):
-            sources.append(_from_table(open_hub(path), columns))
+            openers.append(partial(_from_table, open_hub(path)))
             continue
         file = examine_text(path, reading.encoding)
         if holds_pairs(file):
-            sources.append(_from_bilingual(file, columns))
+            openers.append(partial(_from_bilingual, file))
         elif is_table_file(file):
-            sources.append(_from_table(open_table(file, names_in(columns)), columns))
+            openers.append(partial(_from_table, open_table(file, names_in(columns))))
         elif has_tabs(file) and not file.format:
-            sources.append(_from_table(delimited_table(file, "\t", names_in(columns)), columns))
+            openers.append(partial(_from_table, delimited_table(file, "\t", names_in(columns))))
         else:
             plain.append(file)
-    return [*sources, *(_from_two(first, second, reading) for first, second in _in_pairs(plain))]
+    openers += [partial(_from_two, first, second, reading.encoding) for first, second in _in_pairs(plain)]
+    sources = [open_source(columns) for open_source in openers]
+    if columns.source is not None or columns.target is not None or columns.as_trained:
+        return sources
+    return list(_in_one_direction(sources, openers, columns))
+
+
+def _in_one_direction(sources: Sequence[RowSource], openers: Sequence[Opener], columns: Columns) -> Iterator[RowSource]:
+    """Yield the sources with their sides in the order of the first one, by the codes of their languages.
+
+    A remark names each source that is turned around, and each one that lacks these languages.
+    """
+    known = next((source for source in sources if languages_between(source.names)), sources[0])
+    wanted = languages_between(known.names)
+    for source, open_source in zip(sources, openers, strict=True):
+        own = languages_between(source.names)
+        if wanted is None or own in (None, wanted):
+            yield source
+            continue
+        names = source.names[::-1] if own == wanted[::-1] else wanted
+        path, others = source.files[0].path, f"{wanted.source} to {wanted.target}"
+        try:
+            turned = open_source(replace(columns, source=names[0], target=names[1]))
+        except PenwrightError:  # it has other languages
+            turned = source
+        if languages_between(turned.names) == wanted:
+            remark = f"{path}: read from {others}, like {known.files[0].path}"
+        else:
+            remark = f"{path}: its languages are not those of {known.files[0].path} ({others}); the model learns both"
+        yield replace(turned, remark="\n".join(filter(None, [turned.remark, remark])))
 
 
 def _from_table(table: Table, columns: Columns) -> RowSource:
@@ -92,9 +124,9 @@ def _from_bilingual(file: SourceFile, columns: Columns) -> RowSource:
     return RowSource((file,), read, lambda i: f"{file.path} unit {i + 1:,}", choice, names, roles=roles)
 
 
-def _from_two(first: SourceFile, second: SourceFile, reading: ReadingOptions) -> RowSource:
+def _from_two(first: SourceFile, second: SourceFile, encoding: str | None, columns: Columns) -> RowSource:
     """Return the lines of two files as pairs, or their segments with the same time or number."""
-    columns, are_segments = reading.columns, holds_segments(first) and first.format == second.format
+    are_segments = holds_segments(first) and first.format == second.format
     if not are_segments:
         check_alignment(first, second)
     sides = side_names(first.path, second.path)
@@ -107,7 +139,7 @@ def _from_two(first: SourceFile, second: SourceFile, reading: ReadingOptions) ->
         is_swapped = columns.source in (endings[1], names[1]) or columns.target in (endings[0], names[0])
     if is_swapped:
         first, second, names = second, first, (names[1], names[0])
-    read = partial(segment_pairs, first, second, reading.encoding) if are_segments else partial(aligned, first, second)
+    read = partial(segment_pairs, first, second, encoding) if are_segments else partial(aligned, first, second)
     return RowSource(
         (first, second),
         read,

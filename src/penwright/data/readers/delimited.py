@@ -23,6 +23,9 @@ SAMPLE = 1000  # lines that are examined
 MOST = 0.98  # share of lines that must have the form
 FEWEST = 20  # lines needed to detect labels before or after a comma, also lines per label
 LONGEST_LABEL = 30  # characters
+MOST_WORDS = 3  # in a label
+SENTENCE_ENDS = tuple(".!?…。！？।؟")
+CLOSING_QUOTES = "\"'”’»"
 _FASTTEXT = re.compile(rf"\s*((?:{PREFIX}\S+\s*)+)(.*)", re.DOTALL)
 Parse = Callable[[str], tuple[str, str]]  # splits a line into label and text
 
@@ -259,6 +262,12 @@ def _label_last(line: str) -> tuple[str, str]:
 def _are_labelled(lines: Sequence[str], parse: Parse) -> bool:
     """Return whether nearly all lines have a text and a short label, with few different labels."""
     cells = [(label.strip(), text.strip()) for label, text in map(parse, lines)]
-    labels = [label for label, text in cells if label and text and len(label) <= LONGEST_LABEL]
+    labels = [label for label, text in cells if label and text and _may_be_label(label)]
     often = 2 <= len(set(labels)) <= max(2, len(lines) // FEWEST)
     return len(labels) >= MOST * len(lines) and often
+
+
+def _may_be_label(label: str) -> bool:
+    """Return whether a part of a line may be a label: short, and not a clause such as `and she was happy.`."""
+    is_short = len(label) <= LONGEST_LABEL and len(label.split()) <= MOST_WORDS
+    return is_short and not label.rstrip(CLOSING_QUOTES).endswith(SENTENCE_ENDS)
