@@ -254,3 +254,18 @@ def test_a_tmx_with_an_unknown_language_lists_those_it_has(tmp_path):
 def test_a_tmx_that_was_cut_off_says_so(tmp_path):
     with pytest.raises(PenwrightError, match=r"a\.tmx is truncated"):
         open_pairs([write(tmp_path, "a.tmx", as_tmx(PAIRS)[:-20])])
+
+
+def test_the_input_of_an_instruction_belongs_to_the_prompt(tmp_path):
+    rows = [
+        {"instruction": f"Name thing {n} on the list", "input": f"list {n} of things" * (n % 2), "output": f"it is {n}"}
+        for n in range(60)
+    ]
+    path = write(tmp_path, "alpaca.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    corpus = open_pairs([path])
+    assert every(corpus) == {(f"{row['instruction']} {row['input']}".strip(), row["output"]) for row in rows}
+    again = open_pairs([path], ReadingOptions(Columns(as_trained=corpus.roles)))
+    assert every(again) == every(corpus)
+    assert every(open_pairs([path], ReadingOptions(Columns(source="instruction")))) == {
+        (row["instruction"], row["output"]) for row in rows
+    }

@@ -14,6 +14,7 @@ from penwright.data.guesses import (
     named_label,
     named_pair,
     named_text,
+    rest_of_prompt,
     unused,
 )
 from penwright.data.profiles import LISTS, Profile, profiles_of
@@ -74,14 +75,16 @@ def pair_columns(table: Table, columns: Columns) -> ColumnChoice:
         )
     known = {key: _known(table, columns, key) for key in ("source", "target")}
     source, target = (places[0] if places else None for places in known.values())
-    guess, profiles = Guess((), ""), profiles_of(table)
+    guess, profiles, sources = Guess((), ""), profiles_of(table), known["source"]
     if source is None or target is None:
         guess = _other_side(table, profiles, source, target)
         source = guess.columns[0] if source is None else source
         target = guess.columns[1] if target is None else target
-    if source == target:
-        raise PenwrightError(f"{table.name}: source and target are the same column '{table.columns[source]}'")
-    return _chosen(table, profiles, {"source": (source,), "target": (target,)}, [guess.reason])
+    if not sources:
+        sources = (source, *rest_of_prompt(profiles, (source, target)))
+    if target in sources:
+        raise PenwrightError(f"{table.name}: source and target are the same column '{table.columns[target]}'")
+    return _chosen(table, profiles, {"source": sources, "target": (target,)}, [guess.reason])
 
 
 def _other_side(table: Table, profiles: Sequence[Profile], source: int | None, target: int | None) -> Guess:

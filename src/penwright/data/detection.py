@@ -14,7 +14,6 @@ from penwright.data.guesses import (
     named_label,
     named_pair,
     named_text,
-    names_of,
     overview,
     pair_of_texts,
     setting,
@@ -163,15 +162,15 @@ def task_of_table(table: Table) -> tuple[str, str]:
 
 def _is_prompt_and_answer(pair: tuple[Profile, Profile]) -> bool:
     """Return whether the pair is a prompt and its answer, by the name of the first column."""
-    return pair[0].name.casefold() in PROMPT_NAMES
+    return pair[0].key in PROMPT_NAMES
 
 
 def _is_main_text(text: Profile, profiles: Sequence[Profile]) -> bool:
     """Return whether all other text columns are minor: titles and the like, or much shorter ones."""
     others = [column for column in texts_of(profiles) if column is not text]
     return all(
-        name in OTHER_NAMES or (len(profiles) > 2 and CLEARLY_LONGER * column.n_characters <= text.n_characters)
-        for column, name in zip(others, names_of(others), strict=True)
+        column.key in OTHER_NAMES or (len(profiles) > 2 and CLEARLY_LONGER * column.n_characters <= text.n_characters)
+        for column in others
     )
 
 

@@ -21,7 +21,7 @@ from penwright.data.readers.bilingual import (
     segment_pairs,
 )
 from penwright.data.readers.hub import is_hub, open_hub
-from penwright.data.readers.tables import Table, delimited_table, has_tabs, is_table_file, open_table, select
+from penwright.data.readers.tables import Table, find_table, select
 from penwright.data.report import count
 from penwright.data.rows import SHORT, RowKind, Rows, RowSource, common_rules, open_evaluation_rows, open_rows
 from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_rows
@@ -59,10 +59,8 @@ def _sources(paths: Sequence[str], reading: ReadingOptions) -> list[RowSource]:
         file = examine_text(path, reading.encoding)
         if holds_pairs(file):
             openers.append(partial(_from_bilingual, file))
-        elif is_table_file(file):
-            openers.append(partial(_from_table, open_table(file, names_in(columns))))
-        elif has_tabs(file) and not file.format:
-            openers.append(partial(_from_table, delimited_table(file, "\t", names_in(columns))))
+        elif table := find_table(file, names_in(columns)):
+            openers.append(partial(_from_table, table))
         else:
             plain.append(file)
     openers += [partial(_from_two, first, second, reading.encoding) for first, second in _in_pairs(plain)]
@@ -100,11 +98,11 @@ def _in_one_direction(sources: Sequence[RowSource], openers: Sequence[Opener], c
 def _from_table(table: Table, columns: Columns) -> RowSource:
     """Return the rows of a table as pairs."""
     chosen = pair_columns(table, columns)
-    (source,), (target,) = chosen.places["source"], chosen.places["target"]
-    names = table.columns[source], table.columns[target]
+    sources, (target,) = chosen.places["source"], chosen.places["target"]
+    names = " + ".join(table.columns[source] for source in sources), table.columns[target]
     return RowSource(
         table.files,
-        partial(select, table, (source,), target),
+        partial(select, table, sources, target),
         table.place,
         f"source = column {names[0]}, target = column {names[1]}",
         names,

@@ -89,6 +89,11 @@ class Profile:
     is_boilerplate: bool  # all values begin with the same text
 
     @property
+    def key(self) -> str:
+        """The name as it is looked up among common names: in lower case, with underscores."""
+        return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", self.name).strip().casefold().replace(" ", "_")
+
+    @property
     def n_characters(self) -> int:
         """Number of characters in the sample."""
         return sum(self.lengths)

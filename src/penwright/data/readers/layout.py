@@ -40,8 +40,10 @@ RATING_NAMES = split_words("target y gold polarity spam tag stars rating is_spam
 DETAIL_NAMES = frozenset(
     split_words("lang language source domain split country licence license subset license_id locale")
 )
-PROMPT_NAMES = split_words("instruction prompt question query")  # texts that a model answers
+INSTRUCTION_NAMES = split_words("instruction prompt")
+PROMPT_NAMES = (*INSTRUCTION_NAMES, *split_words("question query"))  # texts that a model answers
 ANSWER_NAMES = split_words("response completion answer output")
+INPUT_NAMES = split_words("input")  # the text that an instruction is about, as in Alpaca's data
 PAIRS_OF_TEXTS = (
     ("premise", "hypothesis"),
     ("query", "passage"),
