@@ -75,7 +75,7 @@ def chosen(path: Path) -> dict[str, list[str]]:
         ("user54", "identifiers"),
         ("clips/a.wav", "file names"),
         ('["a", "b"]', "lists"),
-        ("...", "signs without letters"),
+        ("...", "symbols without letters"),
         ("Go.", TEXT),
         ("positive", TEXT),
         ("我有3只猫", TEXT),

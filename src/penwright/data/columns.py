@@ -40,30 +40,30 @@ class ColumnChoice(NamedTuple):
 
 def names_in(columns: Columns) -> list[str]:
     """Return the columns known by name, from settings or from training. A first row with one of them is a header."""
-    told = [name for key in KEYS for name in requested_columns(columns, key)]
+    requested = [name for key in KEYS for name in requested_columns(columns, key)]
     trained = [name for each in columns.as_trained.values() for name, _ in each]
-    return [name for name in (*told, *trained) if isinstance(name, str) and not name.isdecimal()]
+    return [name for name in (*requested, *trained) if isinstance(name, str) and not name.isdecimal()]
 
 
 def requested_columns(columns: Columns, key: str) -> tuple[str | int, ...]:
     """Return the columns that the settings name for a role."""
-    told = getattr(columns, key)
-    return told if isinstance(told, tuple) else () if told is None else (told,)
+    requested = getattr(columns, key)
+    return requested if isinstance(requested, tuple) else () if requested is None else (requested,)
 
 
-def find_column(table: Table, told: str | int) -> int:
+def find_column(table: Table, requested: str | int) -> int:
     """Return the index, from 0, of a column given by name or by number from 1.
 
     Raises PenwrightError with the nearest name if the table has no such column.
     """
-    if told in table.columns:
-        return table.columns.index(str(told))
-    number = int(told) if isinstance(told, int) or told.isdecimal() else None
+    if requested in table.columns:
+        return table.columns.index(str(requested))
+    number = int(requested) if isinstance(requested, int) or requested.isdecimal() else None
     if number is not None and 1 <= number <= len(table.columns):
         return number - 1
-    nearest = get_close_matches(str(told), table.columns, n=1, cutoff=0.5)
+    nearest = get_close_matches(str(requested), table.columns, n=1, cutoff=0.5)
     hint = f"did you mean '{nearest[0]}'?" if nearest else f"its columns are: {', '.join(table.columns)}"
-    raise PenwrightError(f"{table.name} has no column '{told}'; {hint}")
+    raise PenwrightError(f"{table.name} has no column '{requested}'; {hint}")
 
 
 def pair_columns(table: Table, columns: Columns) -> ColumnChoice:
@@ -134,9 +134,9 @@ def text_columns(table: Table, columns: Columns) -> ColumnChoice:
 
 def _known(table: Table, columns: Columns, key: str) -> tuple[int, ...]:
     """Return the columns that the settings name, else the ones used in training; none if they must be guessed."""
-    told = requested_columns(columns, key)
-    if told:
-        return tuple(find_column(table, each) for each in told)
+    requested = requested_columns(columns, key)
+    if requested:
+        return tuple(find_column(table, each) for each in requested)
     return tuple(_as_trained(table, columns.as_trained, key))
 
 

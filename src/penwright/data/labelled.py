@@ -131,23 +131,23 @@ def _with_tidy_labels(
 
 def _check_rows(rows: Rows, keep: Mask, reading: ReadingOptions) -> list[str]:
     """Check the number of labels, and return a note if texts have several."""
-    _check_number_of_labels(rows, keep, is_told=reading.columns.label is not None)
+    _check_number_of_labels(rows, keep, is_requested=reading.columns.label is not None)
     n_texts, n_rows = len(np.unique(rows.first_hashes[keep])), len(np.unique(rows.hashes[keep]))
     return [f"{count(n_rows - n_texts, 'text')} with more than one label"] if n_rows > n_texts else []
 
 
-def _check_number_of_labels(rows: Rows, keep: Mask, *, is_told: bool) -> None:
+def _check_number_of_labels(rows: Rows, keep: Mask, *, is_requested: bool) -> None:
     """Raise PenwrightError if there are more than MOST_LABELS labels.
 
-    With `is_told`, the settings name the label column: then MOST_LABELS_PER_TEXT allows more labels in large corpora.
+    If the label `is_requested` by the settings, MOST_LABELS_PER_TEXT allows more labels in large corpora.
     """
     n_labels, n_rows = len(np.unique(rows.second_hashes[keep])), int(keep.sum())
-    if n_labels <= MOST_LABELS or (is_told and n_labels <= n_rows * MOST_LABELS_PER_TEXT):
+    if n_labels <= MOST_LABELS or (is_requested and n_labels <= n_rows * MOST_LABELS_PER_TEXT):
         return
     _, label = next(rows.read(keep))
     advice = (
         "each class needs several texts to learn from"
-        if is_told
+        if is_requested
         else f"is that the label column? If so, confirm it with --set {_label_setting(rows)}; else name another one"
     )
     raise PenwrightError(
@@ -267,7 +267,7 @@ LABELLED = RowKind(
     chosen_by="the texts",
     sources=_sources,
     rules=common_rules,
-    look=_check_rows,
+    check=_check_rows,
     hold_out=_hold_out,
     leak_rule=_leak_rule,
     part=_part,

@@ -72,7 +72,7 @@ def kind_of(value: str) -> str:
     for kind, matches in _TESTS:
         if matches(value):
             return kind
-    return TEXT if any(map(str.isalpha, value)) else "signs without letters"
+    return TEXT if any(map(str.isalpha, value)) else "symbols without letters"
 
 
 @dataclass(frozen=True)

@@ -130,9 +130,7 @@ class RowKind(Generic[Example]):
     chosen_by: str  # what is hashed to choose the held-out rows
     sources: Callable[[Sequence[str], ReadingOptions], list[RowSource]]
     rules: Callable[[Rows, Cleaning], list[Rule]]  # which rows to drop
-    look: Callable[
-        [Rows, Mask, ReadingOptions], list[str]
-    ]  # notes on the kept rows; PenwrightError if they are unusable
+    check: Callable[[Rows, Mask, ReadingOptions], list[str]]  # returns notes on the kept rows, or raises PenwrightError
     hold_out: Callable[[Rows, Mask, ReadingOptions], Mask]  # which of the kept rows to hold out
     leak_rule: Callable[[Rows, Rows, Mask], Rule]  # which training rows reveal held-out ones
     part: Callable[[Rows, Mask], CorpusPart[Example]]
@@ -142,7 +140,7 @@ def open_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: Read
     """Open rows for training. Hold out `reading.validation`, else a part chosen by hashes and seed."""
     rows = _read(kind, paths, reading)
     keep, dropped = clean(rows, kind.rules(rows, reading.cleaning))
-    notes = kind.look(rows, keep, reading)
+    notes = kind.check(rows, keep, reading)
     if reading.validation:
         where, chosen = _read_all(kind, reading.validation, with_training_columns(reading, rows.roles))
         rest, files, how = keep, rows.files + where.files, "the validation files"

@@ -21,14 +21,7 @@ MOST_UNPACKED = 8 << 30  # bytes, all members together
 MOST_RATIO = 250  # unpacked to packed size; DEFLATE reaches 1,032, but only on pure repetition
 LARGE = 64 << 20  # bytes, unpacked; the ratio of smaller archives is not checked
 DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, ValueError, UnicodeError)
-NON_DATA_PREFIXES = (
-    "readme",
-    "license",
-    "licence",
-    "copying",
-    "changelog",
-    "manifest",
-)  # name prefixes of files without data
+NON_DATA_PREFIXES = ("readme", "license", "licence", "copying", "changelog", "manifest")  # of file names
 MOST_XML = 256 << 20  # bytes per part
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 T = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"

@@ -21,7 +21,7 @@ class Format:
     """A file format, and how it is read."""
 
     name: str
-    description: str  # description with its article
+    description: str  # with its article
     kind: Literal["plain", "document", "markup", "segments", "pairs", "sheet", "archive", "other"]
     remedy: str = ""  # what the user can do about an unsupported file (kind "other")
 
@@ -183,6 +183,6 @@ class MissingLibrary(PenwrightError):
 
 
 def require_library(library: str, what: str) -> None:
-    """Raise MissingLibrary, with the install command, unless the library that reads `description` is installed."""
+    """Raise MissingLibrary, with the install command, unless the library that reads `what` is installed."""
     if find_spec(library) is None:
         raise MissingLibrary(f"{what} need the library {library}. Install it: pip install 'penwright[documents]'")

@@ -9,45 +9,20 @@ from html.parser import HTMLParser
 
 from penwright.data.encoding import first_guess, known_encoding
 from penwright.data.readers.formats import require_library
+from penwright.languages import split_words
 
-DROPPED = {
-    *("script", "style", "noscript", "template", "nav", "svg", "math", "iframe", "object", "button", "select", "form"),
-    *("rt", "rp", "title"),  # ruby annotations; the title of the window
-}
-BLOCKS = {
-    *(
-        "address",
-        "article",
-        "aside",
-        "blockquote",
-        "body",
-        "br",
-        "caption",
-        "center",
-        "dd",
-        "details",
-        "div",
-        "dl",
-        "dt",
-    ),
-    *(
-        "fieldset",
-        "figcaption",
-        "figure",
-        "footer",
-        "h1",
-        "h2",
-        "h3",
-        "h4",
-        "h5",
-        "h6",
-        "header",
-        "hr",
-        "html",
-        "legend",
-    ),
-    *("li", "main", "ol", "p", "pre", "section", "summary", "table", "tbody", "td", "th", "thead", "tr", "ul"),
-}
+DROPPED = frozenset(
+    split_words("""
+    script style noscript template nav svg math iframe object button select form
+    rt rp title
+    """)  # rt and rp: ruby annotations; title: that of the window
+)
+BLOCKS = frozenset(
+    split_words("""
+    address article aside blockquote body br caption center dd details div dl dt fieldset figcaption figure footer
+    h1 h2 h3 h4 h5 h6 header hr html legend li main ol p pre section summary table tbody td th thead tr ul
+    """)
+)
 DECLARED = re.compile(
     rb"""(?:<meta[^>]{0,200}?charset|<\?xml[^>]{0,100}?encoding|^"Content-Type:[^"\n]{0,100}?charset)=\s*["']?([\w.:-]{2,40})""",
     re.IGNORECASE | re.MULTILINE,

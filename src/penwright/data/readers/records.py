@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 Record = Mapping[str, object]
-Path = tuple[str, ...]  # the keys from the record to a field
+FieldPath = tuple[str, ...]  # the keys from the record to a field
 BAD_JSON = Broken("bad JSON")
 BLANK = Broken("blank line")
 NO_RECORD = Broken("not a JSON object")
@@ -48,8 +48,8 @@ class Records:
     unit: str = "row"
 
     @cached_property
-    def _paths(self) -> tuple[Path, ...]:
-        paths_found: dict[Path, None] = {}
+    def _paths(self) -> tuple[FieldPath, ...]:
+        paths_found: dict[FieldPath, None] = {}
         for record in islice(self.read(), SAMPLE):
             if record and not isinstance(record, Broken):
                 paths_found |= dict.fromkeys(_paths_in(record))
@@ -187,7 +187,7 @@ def _are_columns(value: Mapping[str, Mapping[str, object]]) -> bool:
     return all(key.isdecimal() for key in inner) and not all(name.isdecimal() for name in value)
 
 
-def _paths_in(record: Record, above: Path = ()) -> Iterator[Path]:
+def _paths_in(record: Record, above: FieldPath = ()) -> Iterator[FieldPath]:
     for key, value in record.items():
         if isinstance(value, dict) and value:
             yield from _paths_in(value, (*above, key))
@@ -195,7 +195,7 @@ def _paths_in(record: Record, above: Path = ()) -> Iterator[Path]:
             yield (*above, key)
 
 
-def _follow(record: Record, path: Path) -> object:
+def _follow(record: Record, path: FieldPath) -> object:
     value: object = record
     for key in path:
         value = value.get(key, MISSING) if isinstance(value, dict) else MISSING
