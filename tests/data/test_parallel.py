@@ -269,3 +269,15 @@ def test_the_input_of_an_instruction_belongs_to_the_prompt(tmp_path):
     assert every(open_pairs([path], ReadingOptions(Columns(source="instruction")))) == {
         (row["instruction"], row["output"]) for row in rows
     }
+
+
+@pytest.mark.parametrize("longest", [30, 200])
+@pytest.mark.parametrize("repeats", [1, 25])
+def test_a_first_pair_is_no_header_because_pairs_are_repeated(tmp_path, longest, repeats):
+    different = [
+        (f"line {n} of a long list of lines{'!' * longest}", f"Zeile {n}, {'?' * longest}") for n in range(200)
+    ]
+    different = [(a[:longest], b[:longest]) for a, b in different]
+    rows = [different[0], *different[1:] * 25] if repeats == 1 else different * repeats
+    path = write(tmp_path, "memory.tsv", "".join(f"{a}\t{b}\n" for a, b in rows))
+    assert every(open_pairs([path])) == set(different)

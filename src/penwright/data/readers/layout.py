@@ -216,7 +216,8 @@ def is_header(cells: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
     if max(map(len, cells)) > LONGEST_NAME:
         return False
     others = [row for row in below if list(row) != list(cells)]
-    if len(below) - len(others) <= REPEATS * len(below):  # the header may be repeated
+    n_repeats, n_different = len(below) - len(others), len(set(map(tuple, others)))
+    if n_repeats <= REPEATS * len(below) and 2 * n_different > len(others):  # a repeated header, not repetitive rows
         below = others
     votes = 0
     for column, name in enumerate(cells):
@@ -237,18 +238,26 @@ def _vote(name: str, values: Sequence[str], n_rows: int) -> int | None:
         is_index = kind == "number" and len(values) == n_rows
         return None if KINDS[kind].fullmatch(name) else 2 if name or is_index else 0
     if len(different) <= max(1, n_rows // 5):
-        return None if name in different else 2 if name and n_rows >= 2 * ENOUGH else 0
+        if name in different:
+            return None
+        if _usual_shortest(values) < LONG:
+            return 2 if name and n_rows >= 2 * ENOUGH else 0
     return _vote_of_texts(name, values) if name and len(values) >= ENOUGH else 0
 
 
 def _vote_of_texts(name: str, values: Sequence[str]) -> int:
     """Return the vote of a column of texts: a header is much shorter than nearly all of them."""
-    shortest = sorted(map(len, values))[len(values) // 20]
+    shortest = _usual_shortest(values)
     if shortest < LONG:
         return 0
     if len(name) >= shortest:
         return -1
     return 1 if 2 * len(name) <= shortest and not name.endswith((".", "!", "?", "…", "。")) else 0
+
+
+def _usual_shortest(values: Sequence[str]) -> int:
+    """Return the length that nearly all values have at least."""
+    return sorted(map(len, values))[len(values) // 20]
 
 
 def _kind_of(values: Sequence[str]) -> str | None:
