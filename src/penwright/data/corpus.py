@@ -61,7 +61,7 @@ class Cleaning:
     """Rules for dropping examples. Documents are only deduplicated."""
 
     max_characters: int = 5000  # longest side of a pair, or longest labelled text
-    max_ratio: float | None = 9.0  # of the lengths of two sides, if the longer has more than 30 characters
+    max_ratio: float | None = 9.0  # of the lengths of two sides; checked if one has more than 30 characters
     deduplicate: bool = True
 
 

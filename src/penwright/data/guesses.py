@@ -244,7 +244,7 @@ def guess_pair(table: str, profiles: Profiles, without: Collection[int] = ()) ->
 
 
 def undecided_pair(table: str, profiles: Profiles, candidates: Profiles) -> Undecided:
-    """Return the question which columns are the source and the target."""
+    """Return an error that asks which columns are the source and the target."""
     options = [
         Option((setting("source", first), setting("target", second)), f"{first.described()} to {second.described()}")
         for first, second in permutations(candidates, 2)
@@ -291,6 +291,6 @@ def _options(key: str, columns: Profiles) -> list[Option]:
 
 
 def _undecided(table: str, what: str, key: str, columns: Profiles) -> Undecided:
-    """Return the question which column has a role."""
+    """Return an error that asks which column has a role."""
     others = [column for column in columns if column.kind != LISTS]
     return Undecided(f"{table}: which {what.rstrip('?')}?", _options(key, others or columns))

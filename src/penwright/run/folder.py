@@ -216,11 +216,11 @@ def require_unused(folder: Path) -> None:
     """Raise PenwrightError if the folder is in use and cannot become a new run."""
     if os.path.lexists(folder) and not folder.is_dir():
         raise PenwrightError(f"{folder} is a file: choose another --run")
-    if folder.exists() and not _is_as_good_as_empty(folder):
+    if folder.exists() and not _is_reusable(folder):
         raise PenwrightError(f"{folder} is not empty: choose another --run, or --resume the run in it")
 
 
-def _is_as_good_as_empty(folder: Path) -> bool:
+def _is_reusable(folder: Path) -> bool:
     """Return whether the folder is empty, or left by a run that was stopped before its first checkpoint."""
     if {path.name for path in folder.iterdir()} - BEFORE_TRAINING:
         return False
