@@ -16,7 +16,7 @@ from typing import NamedTuple
 from benchmarks.engines import in_common
 from benchmarks.report import Result, write_result
 from penwright.config import DecodingSettings
-from penwright.data.corpora import Document
+from penwright.data.corpus import Document
 from penwright.generation.generator import Generator
 from penwright.workflows.evaluate import open_corpus_of
 from penwright.workflows.load import load_generator, open_run

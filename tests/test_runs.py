@@ -7,7 +7,9 @@ import torch
 from pydantic import BaseModel, NonNegativeInt
 
 from penwright.errors import PenwrightError, PenwrightWarning
-from penwright.run.folder import DamagedCheckpoint, Run, write_atomically
+from penwright.run.checkpoints import DamagedCheckpoint
+from penwright.run.folder import Run
+from penwright.storage import write_atomically
 
 WEIGHTS = {"w": torch.arange(1000.0)}
 

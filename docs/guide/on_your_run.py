@@ -30,7 +30,8 @@ from penwright.inspection import Inspector, view
 from penwright.inspection.heads import parse_head
 from penwright.inspection.views import labels, one_head
 from penwright.model import make_model
-from penwright.run.folder import Record, Run
+from penwright.run.checkpoints import Record
+from penwright.run.folder import Run
 from penwright.views import View
 from penwright.views.ink import label
 

@@ -49,7 +49,7 @@ class Languages(NamedTuple):
 
 
 class Sides(NamedTuple):
-    """What the names of two files show: their languages, and whether the target comes first."""
+    """The sides that the names of two files show: their languages, and whether the target comes first."""
 
     names: tuple[str, str]  # language codes; "" if only the roles are known
     is_target_first: bool

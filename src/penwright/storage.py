@@ -179,7 +179,9 @@ def let_others_read(path: Path) -> None:
 
 
 def flush(path: Path) -> None:
-    """Wait until a file or folder is written to the disk (fsync)."""
+    """Wait until a file or folder is on the disk (fsync); without this, a power cut can lose the names in a folder."""
+    if os.name != "posix":  # other systems cannot open folders
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -9,7 +9,8 @@ import pytest
 import penwright as package
 from penwright.classification.classifier import Classifier
 from penwright.generation.generator import Generator
-from penwright.run.folder import Run, write_atomically
+from penwright.run.folder import Run
+from penwright.storage import write_atomically
 from penwright.translation.translator import Translator
 from penwright.workflows import api
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penwright.run.folder import Run, write_atomically
+from penwright.run.folder import Run
+from penwright.storage import write_atomically
 
 from .conftest import Command
 

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from penwright.data.batches import IGNORED
-from penwright.data.batching import LabelledBatches, Markers, PairBatches, TextBatches
-from penwright.data.hiding import TokenDropout
+from penwright.data.batches import IGNORED, Markers, TextBatches
+from penwright.data.bucketing import LabelledBatches, PairBatches, TokenDropout
 from penwright.data.store import Column
 from penwright.errors import PenwrightError
 

@@ -6,16 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penwright.data.corpora import (
-    Columns,
-    Corpus,
-    Pair,
-    ReadingOptions,
-    detect_task,
-    open_evaluation_pairs,
-    open_pairs,
-    open_text,
-)
+from penwright.data.corpus import Columns, Corpus, Pair, ReadingOptions
+from penwright.data.detection import detect_task
+from penwright.data.parallel import open_evaluation_pairs, open_pairs
+from penwright.data.text import open_text
 from penwright.errors import PenwrightError
 
 PAIRS = [(f"This is sentence number {number}.", f"Das ist Satz Nummer {number}.") for number in range(40)]
@@ -125,6 +119,23 @@ def test_entities_are_not_expanded(tmp_path: Path) -> None:
 def test_two_regions_of_one_language_are_two_languages(tmp_path: Path, columns: Columns) -> None:
     corpus = open_pairs([write(tmp_path, "a.tmx", tmx(PAIRS, ("pt-BR", "pt-PT")))], ReadingOptions(columns))
     assert (every(corpus), corpus.names) == (set(PAIRS), ("pt-br", "pt-pt"))
+
+
+def test_memories_in_opposite_directions_are_read_in_that_of_the_first(tmp_path: Path) -> None:
+    half = len(PAIRS) // 2
+    turned = [(b, a) for a, b in PAIRS[half:]]
+    corpus = open_pairs(
+        [write(tmp_path, "a.tmx", tmx(PAIRS[:half])), write(tmp_path, "b.tmx", tmx(turned, ("de", "en")))]
+    )
+    assert (every(corpus), corpus.names) == (set(PAIRS), ("en", "de"))
+    assert any("b.tmx: read from en to de, like " in note for note in corpus.report.notes)
+
+
+def test_a_memory_of_other_languages_is_named(tmp_path: Path) -> None:
+    others = [(f"{a} oui", f"{b} ja") for a, b in PAIRS]
+    corpus = open_pairs([write(tmp_path, "a.tmx", tmx(PAIRS)), write(tmp_path, "b.tmx", tmx(others, ("fr", "de")))])
+    assert every(corpus) == {*PAIRS, *others}
+    assert any("b.tmx: its languages are not those of" in note for note in corpus.report.notes)
 
 
 def test_one_region_of_a_language_needs_no_name(tmp_path: Path) -> None:

@@ -4,14 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from penwright.data.corpora import (
-    Columns,
-    Labelled,
-    ReadingOptions,
-    detect_task,
-    open_evaluation_labelled,
-    open_labelled,
-)
+from penwright.data.corpus import Columns, Labelled, ReadingOptions
+from penwright.data.detection import detect_task
+from penwright.data.labelled import open_evaluation_labelled, open_labelled
 from penwright.errors import PenwrightError, Undecided
 
 

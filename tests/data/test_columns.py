@@ -9,18 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penwright.data.corpora import (
-    Columns,
-    ReadingOptions,
-    detect_task,
-    open_evaluation_labelled,
-    open_evaluation_text,
-    open_labelled,
-    open_pairs,
-    open_text,
-)
+from penwright.data.corpus import Columns, ReadingOptions
+from penwright.data.detection import detect_task
+from penwright.data.labelled import open_evaluation_labelled, open_labelled
 from penwright.data.labels import label_key, tidy_label
+from penwright.data.parallel import open_pairs
 from penwright.data.profiles import TEXT, kind_of, shortened
+from penwright.data.text import open_evaluation_text, open_text
 from penwright.errors import PenwrightError, Undecided
 
 WORDS = ["the", "old", "kettle", "lamp", "garden", "seemed", "warm", "dull", "near", "by", "mill", "station", "soup"]
@@ -80,7 +75,7 @@ def chosen(path: Path) -> dict[str, list[str]]:
         ("user54", "identifiers"),
         ("clips/a.wav", "file names"),
         ('["a", "b"]', "lists"),
-        ("...", "signs without letters"),
+        ("...", "symbols without letters"),
         ("Go.", TEXT),
         ("positive", TEXT),
         ("我有3只猫", TEXT),
@@ -323,3 +318,10 @@ def test_a_writer_of_a_table_is_measured_in_the_same_column(tmp_path: Path) -> N
     test = table(tmp_path, {"title": lambda i: sentence(i, 50), "text": short}, "test.jsonl", n=2)
     assert open_evaluation_text([test], trained).roles == {"text": (("text", 2),)}
     assert open_text([train], ReadingOptions(Columns(text="title"))).roles == {"text": (("title", 3),)}
+
+
+@pytest.mark.parametrize("end", ["and she was happy.", "he said.”", "and the rain went on"])
+def test_lines_of_a_novel_that_end_alike_are_no_labels(tmp_path: Path, end: str) -> None:
+    path = tmp_path / "novel.txt"
+    path.write_text("".join(f"On day {n} it rained, {end if n % 2 else 'no.'}\n" for n in range(100)), encoding="utf-8")
+    assert detect_task([path])[0] == "generate"

@@ -4,7 +4,8 @@ import gzip
 
 import pytest
 
-from penwright.data.corpora import detect_task, open_pairs
+from penwright.data.detection import detect_task
+from penwright.data.parallel import open_pairs
 from penwright.errors import PenwrightError, Undecided
 
 PROSE = "Once upon a time there was a text.\nIt went on.\n"

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from penwright.data import raw
-from penwright.data.corpora import open_text
 from penwright.data.files import examine
-from penwright.data.readers import archives, extras, pdf
+from penwright.data.readers import archives, formats, pdf
+from penwright.data.text import open_text
 from penwright.errors import PenwrightError
 
 WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
@@ -209,7 +208,7 @@ def test_entities_are_not_expanded(tmp_path: Path) -> None:
 
 
 def test_a_missing_library_is_named_with_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    monkeypatch.setattr(formats, "find_spec", lambda name: None)
     with pytest.raises(PenwrightError, match=r"pip install 'penwright\[documents\]'"):
         lines(tmp_path, "a.rtf", r"{\rtf1 x}")
 
@@ -305,7 +304,7 @@ def test_a_pipe_is_read_once_and_its_text_as_often_as_needed(tmp_path: Path, mon
             file = examine(pipe)
         assert "".join(file.blocks()) == "".join(file.blocks()) == text
         assert examine(pipe) == file
-    monkeypatch.setattr(raw, "MOST_COPIED", 10)
+    monkeypatch.setattr(blocks, "MOST_COPIED", 10)
     subprocess.run(["mkfifo", str(tmp_path / "long")], check=True)
     with (
         subprocess.Popen(f"cat '{tmp_path}/content' > '{tmp_path}/long'", shell=True),

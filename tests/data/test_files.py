@@ -69,6 +69,17 @@ def test_replacement_characters_of_the_text_itself_are_not_damage(tmp_path, monk
     assert (text, file.n_replaced) == (content, 0)
 
 
+@pytest.mark.parametrize(
+    ("encoding", "invalid"),
+    [("utf-16-le", b"\x00\xd8"), ("utf-16-be", b"\xd8\x00"), ("utf-32-le", b"\xff" * 4), ("gb18030", b"\xff")],
+)
+def test_damage_is_counted_in_encodings_of_all_characters(tmp_path, monkeypatch, encoding, invalid):
+    monkeypatch.setattr(files, "BLOCK", 5)  # so that characters are cut apart
+    whole = "one \ufffd two\n".encode(encoding)
+    file, text = read(write(tmp_path, whole + invalid + whole), encoding)
+    assert (text, file.n_replaced) == ("one \ufffd two\n\ufffdone \ufffd two\n", 1)
+
+
 def test_nuls_are_removed_and_counted(tmp_path):
     file, text = read(write(tmp_path, b"one\0 two\0\n" + b"a line of text\n" * 20))
     assert text.startswith("one two\n")

@@ -4,8 +4,12 @@ import json
 
 import pytest
 
-from penwright.data.corpora import ReadingOptions, detect_task, open_labelled, open_pairs, open_text
+from penwright.data.corpus import ReadingOptions
+from penwright.data.detection import detect_task
+from penwright.data.labelled import open_labelled
+from penwright.data.parallel import open_pairs
 from penwright.data.readers import hub
+from penwright.data.text import open_text
 from penwright.errors import PenwrightError
 
 datasets = pytest.importorskip("datasets", reason="the extra `hub` is not installed")

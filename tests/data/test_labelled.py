@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penwright.data.corpora import Columns, Labelled, ReadingOptions, open_labelled
+from penwright.data.corpus import Columns, Labelled, ReadingOptions
+from penwright.data.labelled import open_labelled
 from penwright.errors import PenwrightError
 
 ROWS = [(f"this film is number {i} of the year", str(i % 2)) for i in range(60)]

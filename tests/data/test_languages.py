@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from penwright.config import DataSettings
-from penwright.data.corpora import open_pairs
+from penwright.data.corpus import Columns, ReadingOptions
+from penwright.data.parallel import open_pairs
 from penwright.languages import languages_between, requested_languages
 
 LINES = ["eins\tone\n", "zwei\ttwo\n", "drei\tthree\n"]
@@ -49,3 +50,30 @@ def test_what_is_no_language_is_none_and_sides_that_are_called_otherwise_are_not
     assert languages_between(open_pairs(one).names) == ("de", "en")
     assert open_pairs(both).names == ()
     assert languages_between(("source", "target")) is languages_between(()) is None
+
+
+@pytest.mark.parametrize("named", ["settings", "files", "columns"])
+def test_files_in_opposite_directions_are_read_in_that_of_the_first(tmp_path: Path, named: str) -> None:
+    sides = [("de", [line.split("\t")[0] + "\n" for line in LINES]), ("en", [line.split("\t")[1] for line in LINES])]
+    if named == "files":
+        for stem in "ab":
+            for language, lines in sides:
+                text = "".join(f"{stem} {line}" for line in lines)
+                (tmp_path / f"{stem}.{language}").write_text(text, encoding="utf-8")
+        paths = [tmp_path / name for name in ("a.de", "a.en", "b.en", "b.de")]
+    else:
+        paths = [tmp_path / "a.tsv", tmp_path / "b.tsv"]
+        for path, (first, second) in zip(paths, (sides, sides[::-1]), strict=True):
+            rows = "".join(
+                f"{path.stem} {a.strip()}\t{path.stem} {b}" for a, b in zip(first[1], second[1], strict=True)
+            )
+            path.write_text(f"{first[0]}\t{second[0]}\n{rows}", encoding="utf-8")
+    columns = Columns(source="en", target="de") if named == "settings" else Columns()
+    corpus = open_pairs(paths, ReadingOptions(columns))
+    found = {pair for part in (corpus.training, corpus.held_out) for pair in part}
+    german_first = {
+        (f"{stem} {de}", f"{stem} {en.strip()}") for stem in "ab" for de, en in (x.split("\t") for x in LINES)
+    }
+    assert found == ({(en, de) for de, en in german_first} if named == "settings" else german_first)
+    assert corpus.names == (("en", "de") if named == "settings" else ("de", "en"))
+    assert sum("like " in note for note in corpus.report.notes) == (0 if named == "settings" else 1)

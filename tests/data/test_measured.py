@@ -2,16 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from penwright.data.corpora import (
-    Columns,
-    ReadingOptions,
-    open_evaluation_labelled,
-    open_evaluation_pairs,
-    open_evaluation_text,
-    open_labelled,
-    open_pairs,
-    open_text,
-)
+from penwright.data.corpus import Columns, ReadingOptions
+from penwright.data.labelled import open_evaluation_labelled, open_labelled
+from penwright.data.parallel import open_evaluation_pairs, open_pairs
+from penwright.data.text import open_evaluation_text, open_text
 
 
 @pytest.fixture

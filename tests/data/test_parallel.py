@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penwright.data.corpora import Cleaning, Columns, Pair, ReadingOptions, open_pairs
+from penwright.data.corpus import Cleaning, Columns, Pair, ReadingOptions
+from penwright.data.parallel import open_pairs
 from penwright.errors import PenwrightError
 
 PAIRS = [(f"The dog number {i} barks.", f"Der Hund Nummer {i} bellt.") for i in range(60)]
@@ -253,3 +254,30 @@ def test_a_tmx_with_an_unknown_language_lists_those_it_has(tmp_path):
 def test_a_tmx_that_was_cut_off_says_so(tmp_path):
     with pytest.raises(PenwrightError, match=r"a\.tmx is truncated"):
         open_pairs([write(tmp_path, "a.tmx", as_tmx(PAIRS)[:-20])])
+
+
+def test_the_input_of_an_instruction_belongs_to_the_prompt(tmp_path):
+    rows = [
+        {"instruction": f"Name thing {n} on the list", "input": f"list {n} of things" * (n % 2), "output": f"it is {n}"}
+        for n in range(60)
+    ]
+    path = write(tmp_path, "alpaca.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    corpus = open_pairs([path])
+    assert every(corpus) == {(f"{row['instruction']} {row['input']}".strip(), row["output"]) for row in rows}
+    again = open_pairs([path], ReadingOptions(Columns(as_trained=corpus.roles)))
+    assert every(again) == every(corpus)
+    assert every(open_pairs([path], ReadingOptions(Columns(source="instruction")))) == {
+        (row["instruction"], row["output"]) for row in rows
+    }
+
+
+@pytest.mark.parametrize("longest", [30, 200])
+@pytest.mark.parametrize("repeats", [1, 25])
+def test_a_first_pair_is_no_header_because_pairs_are_repeated(tmp_path, longest, repeats):
+    different = [
+        (f"line {n} of a long list of lines{'!' * longest}", f"Zeile {n}, {'?' * longest}") for n in range(200)
+    ]
+    different = [(a[:longest], b[:longest]) for a, b in different]
+    rows = [different[0], *different[1:] * 25] if repeats == 1 else different * repeats
+    path = write(tmp_path, "memory.tsv", "".join(f"{a}\t{b}\n" for a, b in rows))
+    assert every(open_pairs([path])) == set(different)

@@ -2,7 +2,10 @@
 
 import pytest
 
-from penwright.data.corpora import Columns, ReadingOptions, open_labelled, open_pairs, open_text
+from penwright.data.corpus import Columns, ReadingOptions
+from penwright.data.labelled import open_labelled
+from penwright.data.parallel import open_pairs
+from penwright.data.text import open_text
 
 
 def test_tiny_shakespeare_is_cut_after_nine_tenths(shared_data):

@@ -7,8 +7,9 @@ import odfdo
 import openpyxl
 import pytest
 
-from penwright.data.corpora import detect_task, open_labelled
+from penwright.data.detection import detect_task
 from penwright.data.files import examine
+from penwright.data.labelled import open_labelled
 from penwright.data.readers.tables import open_table
 from penwright.errors import PenwrightError
 

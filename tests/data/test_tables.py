@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penwright.data.corpus import Broken
 from penwright.data.files import examine
 from penwright.data.readers.tables import Table, has_tabs, open_table
-from penwright.data.sources import Broken
 from penwright.data.text import open_text
 from penwright.errors import PenwrightError
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penwright.data.corpora import Cleaning, Corpus, Document, ReadingOptions, open_text
+from penwright.data.corpus import Cleaning, Corpus, Document, ReadingOptions
+from penwright.data.text import open_text
 from penwright.errors import PenwrightError
 
 

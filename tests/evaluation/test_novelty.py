@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penwright.data.corpora import Document
+from penwright.data.corpus import Document
 from penwright.evaluation.novelty import LENGTHS, SHORTEST, measure, passages
 
 chunks = st.lists(st.text("abé \n", max_size=40), min_size=1, max_size=3)

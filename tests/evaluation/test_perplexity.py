@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from penwright.config import ModelSettings
-from penwright.data.batches import IGNORED, TextBatch
-from penwright.data.batching import Markers, TextBatches
+from penwright.data.batches import IGNORED, Markers, TextBatch, TextBatches
 from penwright.data.store import Column
 from penwright.evaluation.perplexity import NegativeLogLikelihood, negative_log_likelihood, ngram_baselines, text_scores
 from penwright.model.decoder_only import DecoderOnly

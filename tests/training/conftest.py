@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from penwright.config import Recipe, Table, merge, validate
-from penwright.data.batching import Markers, TextBatches
+from penwright.data.batches import Markers, TextBatches
 from penwright.data.store import Column
 from penwright.model.decoder_only import DecoderOnly
 from penwright.training.auto.machine import Machine

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from penwright.config import Cosine, InverseSquareRoot, TrainingSettings, WarmupStableDecay
-from penwright.data.batching import LabelledBatches, Markers
+from penwright.data.batches import Markers
+from penwright.data.bucketing import LabelledBatches
 from penwright.data.store import Column
 from penwright.training.budget import Clock, count_steps
 

@@ -62,9 +62,7 @@ class TrainingSettings(Settings):
     ema_decay: Annotated[float, Field(ge=0, lt=1)] = 0.0  # decay of the moving average of the weights (EMA); 0: off
     evaluate_every: PositiveInt | None = None  # steps between evaluations; None: ten evaluations per run
     patience: PositiveInt | None = None  # stop after this many evaluations without a better score; None: never
-    cooldown_on_overfitting: bool = (
-        False  # start the cooldown when the held-out loss rises, and stop if it keeps rising
-    )
+    cooldown_on_overfitting: bool = False  # start the cooldown when the held-out loss rises; stop if it keeps rising
     keep: PositiveInt = 2  # newest checkpoints to keep, in addition to the best
     prompts: tuple[str, ...] = ()  # prompts of the samples at each evaluation; empty: from held-out text
     device: str = "auto"  # cpu, cuda, mps, ...

@@ -1,17 +1,27 @@
-"""Batches: the tensors that a model reads in one pass, with the number of targets that count in the loss."""
+"""Batches: the tensors that a model reads in one pass, numbered from the start of training.
 
-from collections.abc import Callable
+The examples of a batch are a pure function of (seed, step), so resuming needs no saved state.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from functools import lru_cache
+from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Int
+from numpy.typing import NDArray
 from torch import Tensor
+
+from penwright.data.store import Column
 
 IGNORED = -100  # target that the loss ignores: padding, or a position with nothing to predict
 LENGTH_STEP = 4  # lengths are padded to multiples of this, so that few distinct shapes occur
 
 AnyBatch = TypeVar("AnyBatch", bound="_Batch")
+Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -73,3 +83,101 @@ class LabelledBatch(_Batch):
 
 
 Batch = TextBatch | PairBatch | LabelledBatch
+
+
+@dataclass(frozen=True)
+class Markers:
+    """The ids of the special tokens that batches need."""
+
+    pad: int
+    start: int
+    end: int
+
+
+class Batches(ABC, Generic[AnyBatch]):
+    """The batches of one part of a corpus, numbered from the start of training."""
+
+    per_epoch: float  # batches in one pass over the part
+    tokens_per_epoch: int  # target tokens; for labelled texts, the tokens of the texts
+    n_left_out: int = 0  # examples dropped because the model cannot read that many tokens
+    n_cut: int = 0  # texts longer than the context, of which a batch holds one part
+
+    @abstractmethod
+    def batch(self, number: int) -> AnyBatch:
+        """Return the batch with this number, counted over all epochs."""
+
+    @abstractmethod
+    def in_order(self, one_in: int = 1) -> Iterator[AnyBatch]:
+        """Yield all examples once in a fixed order, for evaluation; or only every `one_in`-th batch of them."""
+
+    def for_step(self, step: int, accumulate: int) -> list[AnyBatch]:
+        """Return the `accumulate` batches of one optimizer step. Steps count from 0."""
+        return [self.batch(step * accumulate + k) for k in range(accumulate)]
+
+
+class TextBatches(Batches[TextBatch]):
+    """Windows of `context_length` tokens over the concatenated documents, with start and end tokens around each.
+
+    Every epoch cuts at other places and shuffles the windows anew. A batch with windows that cross document boundaries
+    has `segments`. Start tokens are never targets. One window per epoch wraps around from the end of the text to its
+    beginning. In a single document, the wrap does not count as a boundary: `segments` would have to be compiled just
+    for that window.
+    """
+
+    def __init__(self, text: Column, context_length: int, batch_tokens: int, markers: Markers, seed: int = 0):
+        self.text, self.markers, self.seed = text, markers, seed
+        self.begins = text.offsets + 2 * np.arange(len(text.offsets))  # of the documents, each with two markers
+        self.total = int(self.begins[-1])
+        self.length = max(1, min(context_length, self.total - 1))
+        self.rows = max(1, batch_tokens // self.length)
+        self.n_windows = max(1, self.total // self.length)
+        self.per_epoch = self.n_windows / self.rows
+        self.tokens_per_epoch = self.n_windows * self.length
+
+    def batch(self, number: int) -> TextBatch:
+        """Return the batch with this number: windows in the shuffled order of their epoch."""
+        wanted = np.arange(number * self.rows, (number + 1) * self.rows)
+        epochs = range(wanted[0] // self.n_windows, wanted[-1] // self.n_windows + 1)
+        starts = [
+            _window_starts(self.seed, epoch, self.n_windows, self.length)[
+                wanted[wanted // self.n_windows == epoch] % self.n_windows
+            ]
+            for epoch in epochs
+        ]
+        return self._windows(np.concatenate(starts)[:, None] + np.arange(self.length + 1))
+
+    def in_order(self, one_in: int = 1) -> Iterator[TextBatch]:
+        """Yield windows from the beginning of the text to its end, the shorter last one included."""
+        last = self.total - 1  # every token but the first is predicted once
+        whole = np.arange(0, last - self.length + 1, self.length)
+        begins = range(0, len(whole), self.rows)
+        for begin in begins[::one_in]:
+            yield self._windows(whole[begin : begin + self.rows, None] + np.arange(self.length + 1))
+        rest = last - len(whole) * self.length
+        if rest and len(begins) % one_in == 0:
+            yield self._windows((last - rest + np.arange(rest + 1))[None])
+
+    def _windows(self, places: Indices) -> TextBatch:
+        """Return the tokens at these places as a batch. Places past the last document wrap around to the first."""
+        places = places % self.total
+        documents = np.searchsorted(self.begins, places, side="right") - 1
+        inside = places - self.begins[documents] - 1  # -1 at the start token, the document's length at the end token
+        lengths = self.text.lengths[documents]
+        at = np.clip(self.text.offsets[documents] + inside, 0, max(0, len(self.text.tokens) - 1))
+        tokens = self.text.tokens[at].astype(np.int64)
+        tokens = np.where(inside < 0, self.markers.start, np.where(inside == lengths, self.markers.end, tokens))
+        targets = np.where(inside[:, 1:] < 0, IGNORED, tokens[:, 1:])
+        crossing = bool((documents[:, :-1] != documents[:, :1]).any())
+        return TextBatch(
+            int((targets != IGNORED).sum()),
+            torch.from_numpy(tokens[:, :-1].copy()),
+            torch.from_numpy(targets),
+            torch.from_numpy(documents[:, :-1].copy()) if crossing else None,
+        )
+
+
+@lru_cache(maxsize=2)
+def _window_starts(seed: int, epoch: int, n_windows: int, length: int) -> Indices:
+    """Return where the windows of this epoch start, in shuffled order."""
+    random = np.random.default_rng((seed, epoch))
+    return random.integers(length) + random.permutation(n_windows) * length

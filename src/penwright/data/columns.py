@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from typing import NamedTuple
 
-from penwright.data.examples import Columns, Roles
+from penwright.data.corpus import Columns, Roles
 from penwright.data.guesses import (
     Guess,
     advice_for_more_texts,
@@ -14,6 +14,7 @@ from penwright.data.guesses import (
     named_label,
     named_pair,
     named_text,
+    rest_of_prompt,
     unused,
 )
 from penwright.data.profiles import LISTS, Profile, profiles_of
@@ -39,30 +40,30 @@ class ColumnChoice(NamedTuple):
 
 def names_in(columns: Columns) -> list[str]:
     """Return the columns known by name, from settings or from training. A first row with one of them is a header."""
-    told = [name for key in KEYS for name in requested_columns(columns, key)]
+    requested = [name for key in KEYS for name in requested_columns(columns, key)]
     trained = [name for each in columns.as_trained.values() for name, _ in each]
-    return [name for name in (*told, *trained) if isinstance(name, str) and not name.isdecimal()]
+    return [name for name in (*requested, *trained) if isinstance(name, str) and not name.isdecimal()]
 
 
 def requested_columns(columns: Columns, key: str) -> tuple[str | int, ...]:
     """Return the columns that the settings name for a role."""
-    told = getattr(columns, key)
-    return told if isinstance(told, tuple) else () if told is None else (told,)
+    requested = getattr(columns, key)
+    return requested if isinstance(requested, tuple) else () if requested is None else (requested,)
 
 
-def find_column(table: Table, told: str | int) -> int:
+def find_column(table: Table, requested: str | int) -> int:
     """Return the index, from 0, of a column given by name or by number from 1.
 
     Raises PenwrightError with the nearest name if the table has no such column.
     """
-    if told in table.columns:
-        return table.columns.index(str(told))
-    number = int(told) if isinstance(told, int) or told.isdecimal() else None
+    if requested in table.columns:
+        return table.columns.index(str(requested))
+    number = int(requested) if isinstance(requested, int) or requested.isdecimal() else None
     if number is not None and 1 <= number <= len(table.columns):
         return number - 1
-    nearest = get_close_matches(str(told), table.columns, n=1, cutoff=0.5)
+    nearest = get_close_matches(str(requested), table.columns, n=1, cutoff=0.5)
     hint = f"did you mean '{nearest[0]}'?" if nearest else f"its columns are: {', '.join(table.columns)}"
-    raise PenwrightError(f"{table.name} has no column '{told}'; {hint}")
+    raise PenwrightError(f"{table.name} has no column '{requested}'; {hint}")
 
 
 def pair_columns(table: Table, columns: Columns) -> ColumnChoice:
@@ -74,14 +75,16 @@ def pair_columns(table: Table, columns: Columns) -> ColumnChoice:
         )
     known = {key: _known(table, columns, key) for key in ("source", "target")}
     source, target = (places[0] if places else None for places in known.values())
-    guess, profiles = Guess((), ""), profiles_of(table)
+    guess, profiles, sources = Guess((), ""), profiles_of(table), known["source"]
     if source is None or target is None:
         guess = _other_side(table, profiles, source, target)
         source = guess.columns[0] if source is None else source
         target = guess.columns[1] if target is None else target
-    if source == target:
-        raise PenwrightError(f"{table.name}: source and target are the same column '{table.columns[source]}'")
-    return _chosen(table, profiles, {"source": (source,), "target": (target,)}, [guess.reason])
+    if not sources:
+        sources = (source, *rest_of_prompt(profiles, (source, target)))
+    if target in sources:
+        raise PenwrightError(f"{table.name}: source and target are the same column '{table.columns[target]}'")
+    return _chosen(table, profiles, {"source": sources, "target": (target,)}, [guess.reason])
 
 
 def _other_side(table: Table, profiles: Sequence[Profile], source: int | None, target: int | None) -> Guess:
@@ -131,9 +134,9 @@ def text_columns(table: Table, columns: Columns) -> ColumnChoice:
 
 def _known(table: Table, columns: Columns, key: str) -> tuple[int, ...]:
     """Return the columns that the settings name, else the ones used in training; none if they must be guessed."""
-    told = requested_columns(columns, key)
-    if told:
-        return tuple(find_column(table, each) for each in told)
+    requested = requested_columns(columns, key)
+    if requested:
+        return tuple(find_column(table, each) for each in requested)
     return tuple(_as_trained(table, columns.as_trained, key))
 
 

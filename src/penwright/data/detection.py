@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from penwright.data.alignment import look_like_translations
 from penwright.data.files import SourceFile, examine_text
 from penwright.data.guesses import (
     CLEARLY_LONGER,
@@ -15,21 +14,21 @@ from penwright.data.guesses import (
     named_label,
     named_pair,
     named_text,
-    names_of,
     overview,
     pair_of_texts,
     setting,
     texts_of,
     undecided_pair,
 )
-from penwright.data.headers import OTHER_NAMES, PROMPT_NAMES
+from penwright.data.labelled import classes_in
+from penwright.data.parallel import look_like_translations
 from penwright.data.paths import TEXT_SUFFIXES, expand_archives, is_collection, is_folder, is_pattern, suffix_of
 from penwright.data.profiles import Profile, profiles_of
 from penwright.data.readers.bilingual import holds_pairs, holds_segments
-from penwright.data.readers.classes import classes_in
+from penwright.data.readers.delimited import labelled_lines
 from penwright.data.readers.formats import FORMATS
 from penwright.data.readers.hub import is_hub, open_hub
-from penwright.data.readers.labelled_lines import labelled_lines
+from penwright.data.readers.layout import OTHER_NAMES, PROMPT_NAMES
 from penwright.data.readers.tables import Table, find_table
 from penwright.errors import Option, PenwrightError, Undecided
 from penwright.languages import side_names
@@ -163,15 +162,15 @@ def task_of_table(table: Table) -> tuple[str, str]:
 
 def _is_prompt_and_answer(pair: tuple[Profile, Profile]) -> bool:
     """Return whether the pair is a prompt and its answer, by the name of the first column."""
-    return pair[0].name.casefold() in PROMPT_NAMES
+    return pair[0].key in PROMPT_NAMES
 
 
 def _is_main_text(text: Profile, profiles: Sequence[Profile]) -> bool:
     """Return whether all other text columns are minor: titles and the like, or much shorter ones."""
     others = [column for column in texts_of(profiles) if column is not text]
     return all(
-        name in OTHER_NAMES or (len(profiles) > 2 and CLEARLY_LONGER * column.n_characters <= text.n_characters)
-        for column, name in zip(others, names_of(others), strict=True)
+        column.key in OTHER_NAMES or (len(profiles) > 2 and CLEARLY_LONGER * column.n_characters <= text.n_characters)
+        for column in others
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penwright.data.columns import names_in, text_columns
-from penwright.data.examples import ALL_COLUMNS, Columns, CorpusPart, Document
+from penwright.data.corpus import ALL_COLUMNS, Broken, Columns, CorpusPart, Document, Source, Sources, number_reason
 from penwright.data.files import BLOCK, NotText, SourceFile, examine, examine_text
 from penwright.data.paths import count_suffixes, describe_skipped, is_collection, is_pattern, text_files
 from penwright.data.readers.archives import data_members, is_archive
@@ -19,7 +19,6 @@ from penwright.data.readers.bilingual import holds_pairs
 from penwright.data.readers.formats import FORMATS
 from penwright.data.readers.hub import is_hub, open_hub
 from penwright.data.readers.tables import Table, find_table, has_text_column, is_table_file
-from penwright.data.sources import Broken, Source, Sources, number_reason
 from penwright.data.splits import Hashes, Mask
 from penwright.errors import PenwrightError
 

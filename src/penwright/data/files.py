@@ -3,14 +3,24 @@
 import codecs
 import hashlib
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from io import BufferedIOBase
 from itertools import chain
 from pathlib import Path
 from zipfile import is_zipfile
 
-from penwright.data.decoded import TextCounts, count_text, decoded
+from penwright.data.blocks import (
+    TextCounts,
+    copy_once,
+    count_text,
+    decoded,
+    open_raw,
+    raw_blocks,
+    state_of,
+    stored_file,
+)
 from penwright.data.encoding import (
     MIXED,
     check_encoding,
@@ -22,17 +32,25 @@ from penwright.data.encoding import (
     is_mixed,
     sample_lines,
 )
-from penwright.data.raw import copy_once, open_raw, raw_blocks, state_of, stored_file
-from penwright.data.readers.documents import document_lines
+from penwright.data.readers.archives import docx_lines, epub_lines, odt_lines
 from penwright.data.readers.formats import HEAD as START
 from penwright.data.readers.formats import Format, detect_format
-from penwright.data.readers.html import declared_encoding
-from penwright.data.readers.spreadsheets import sheets_read
+from penwright.data.readers.markup import declared_encoding, html_lines, rtf_lines, segments
+from penwright.data.readers.pdf import pdf_lines
+from penwright.data.readers.spreadsheets import sheet_lines, sheets_read
 from penwright.errors import PenwrightError
 
 BLOCK = 1 << 20  # bytes read at a time, and about the length of the longest piece of text
 HEAD = 4 * BLOCK  # characters in which first_lines() finds lines
 PARQUET = "parquet"  # stands in place of an encoding
+MOST_MARKUP = 256 << 20  # characters; web pages and RTF documents are read at once
+FROM_BYTES: dict[str, Callable[[BufferedIOBase, str], Iterator[str]]] = {
+    "docx": docx_lines,
+    "odt": odt_lines,
+    "epub": epub_lines,
+    "pdf": pdf_lines,
+}
+FROM_TEXT: dict[str, Callable[[str], list[str]]] = {"html": html_lines, "rtf": rtf_lines}
 
 
 class NotText(PenwrightError):
@@ -233,3 +251,28 @@ def _first_invalid(blocks: Iterator[bytes]) -> int | None:
             return before - pending + error.start
         before += len(block)
     return before - len(decoder.getstate()[0])
+
+
+def document_lines(
+    kind: Format, name: str, open_file: Callable[[], BufferedIOBase], blocks: Iterable[str]
+) -> Iterator[str]:
+    """Yield the lines of a document. `open_file` opens its bytes; `blocks` is its decoded text."""
+    if kind.name in FROM_BYTES:
+        with open_file() as file:
+            yield from FROM_BYTES[kind.name](file, name)
+        return
+    if kind.kind == "sheet":
+        with open_file() as file:
+            yield from sheet_lines(file, name, kind.name)
+        return
+    text = "".join(_bounded(blocks, name))
+    yield from FROM_TEXT[kind.name](text) if kind.name in FROM_TEXT else (line for _, line in segments(kind.name, text))
+
+
+def _bounded(blocks: Iterable[str], name: str) -> Iterator[str]:
+    size = 0
+    for block in blocks:
+        size += len(block)
+        if size > MOST_MARKUP:
+            raise PenwrightError(f"{name} has more than {MOST_MARKUP >> 20} million characters of markup. Split it")
+        yield block

@@ -8,9 +8,12 @@ from itertools import permutations
 from shlex import quote
 from typing import NamedTuple
 
-from penwright.data.headers import (
+from penwright.data.profiles import IDENTIFIERS, LISTS, NUMBERS, TEXT, Profile
+from penwright.data.readers.layout import (
     ANSWER_NAMES,
     DETAIL_NAMES,
+    INPUT_NAMES,
+    INSTRUCTION_NAMES,
     LABEL_NAMES,
     PAIRS_OF_TEXTS,
     PROMPT_NAMES,
@@ -19,7 +22,6 @@ from penwright.data.headers import (
     TARGET_NAMES,
     TEXT_NAMES,
 )
-from penwright.data.profiles import IDENTIFIERS, LISTS, NUMBERS, TEXT, Profile
 from penwright.errors import Option, PenwrightError, Undecided
 from penwright.languages import LANGUAGE_NAMES
 
@@ -64,18 +66,18 @@ def overview(profiles: Profiles) -> str:
 
 def named_label(profiles: Profiles) -> Profile | None:
     """Return the column that is named like a label and has several values, or None."""
-    by_name = {name: column for column, name in zip(reversed(profiles), reversed(names_of(profiles)), strict=True)}
+    by_name = {column.key: column for column in reversed(profiles)}
     exact = [by_name[name] for name in LABEL_NAMES if name in by_name]
     return next((column for column in exact if len(column.values) > 1), None) or _partly_named_label(profiles)
 
 
 def _partly_named_label(profiles: Profiles) -> Profile | None:
     """Return the column with a name such as is_joke, airline_sentiment or stars, if its values could be labels."""
-    for column, name in zip(profiles, names_of(profiles), strict=True):
-        first, *others = re.split(r"[\W_]+", name)
+    for column in profiles:
+        first, *others = re.split(r"[\W_]+", column.key)
         like_label = others and (others[-1] in LABEL_NAMES or first in LABEL_NAMES)
         yes_or_no = others and first in ("is", "has") and len(column.values) == 2
-        if (like_label or yes_or_no or name in RATING_NAMES) and column.are_labels and not column.is_scale:
+        if (like_label or yes_or_no or column.key in RATING_NAMES) and column.are_labels and not column.is_scale:
             return column
     return None
 
@@ -84,8 +86,8 @@ def likely_labels(profiles: Profiles, without: Collection[int] = ()) -> list[Pro
     """Return the columns whose values look like labels, fewest different values first."""
     found = [
         column
-        for column, name in zip(profiles, names_of(profiles), strict=True)
-        if column.place not in without and _may_be_label(column) and name not in DETAIL_NAMES
+        for column in profiles
+        if column.place not in without and _may_be_label(column) and column.key not in DETAIL_NAMES
     ]
     return sorted(found, key=lambda column: len(column.values))
 
@@ -110,7 +112,7 @@ def guess_label(table: str, profiles: Profiles, without: Sequence[int] = ()) -> 
     if likely:
         raise _undecided(table, "column is the label", "label", likely)
     left = [column for column in profiles if column.place not in without]
-    called = [column for column, name in zip(left, names_of(left), strict=True) if name in LABEL_NAMES]
+    called = [column for column in left if column.key in LABEL_NAMES]
     called = called or [column for column in left if column.is_constant and len(profiles) == 2]
     if called:  # counting the labels reports its single value
         return Guess((called[0].place,), f"column {called[0].name} is the only one that can hold labels")
@@ -173,16 +175,14 @@ def guess_texts(table: str, profiles: Profiles, without: Collection[int] = ()) -
 
 def named_text(profiles: Profiles) -> Profile | None:
     """Return the column named like a text (review, or else headline_text), the longest of several, or None."""
-    names = names_of(profiles)
-    exact = [column for column, name in zip(profiles, names, strict=True) if name in TEXT_NAMES]
-    parts = [{*re.split(r"[\W_]+", name)} for name in names]
-    partly = [column for column, part in zip(profiles, parts, strict=True) if part & {*TEXT_NAMES}]
+    exact = [column for column in profiles if column.key in TEXT_NAMES]
+    partly = [column for column in profiles if not {*TEXT_NAMES}.isdisjoint(re.split(r"[\W_]+", column.key))]
     return max(exact or partly, key=lambda column: column.n_characters, default=None)
 
 
 def pair_of_texts(profiles: Profiles) -> tuple[Profile, Profile] | None:
     """Return two columns of texts that belong together, such as sentence1 and sentence2, or None."""
-    by_name = dict(zip(names_of(profiles), profiles, strict=True))
+    by_name = {column.key: column for column in profiles}
     for name, first in by_name.items():
         numbered = re.fullmatch(r"(.*[^\W\d].*)(?:(1)|(?<=[_-])(a))", name)
         second = by_name.get(numbered[1] + ("2" if numbered[2] else "b")) if numbered else None
@@ -196,15 +196,29 @@ def pair_of_texts(profiles: Profiles) -> tuple[Profile, Profile] | None:
 
 def named_pair(profiles: Profiles) -> tuple[Profile, Profile] | None:
     """Return two text columns named like source and target, prompt and answer, or two languages, or None."""
-    by_name = {name: column for name, column in zip(names_of(profiles), profiles, strict=True) if column.has_words}
+    by_name = {column.key: column for column in profiles if column.has_words}
     by_name = {name: column for name, column in by_name.items() if not (column.is_constant and column.n_rows > 2)}
-    for sources, targets in ((SOURCE_NAMES, TARGET_NAMES), (PROMPT_NAMES, ANSWER_NAMES)):
+    kinds = [(SOURCE_NAMES, TARGET_NAMES), (PROMPT_NAMES, ANSWER_NAMES)]
+    if any(name in by_name for name in INSTRUCTION_NAMES):  # then `input` is only a part of the prompt
+        kinds.reverse()
+    for sources, targets in kinds:
         source = next((by_name[name] for name in sources if name in by_name), None)
         target = next((by_name[name] for name in targets if name in by_name), None)
         if source is not None and target is not None:
             return source, target
     languages = _languages(by_name)
     return (languages[0], languages[1]) if len(languages) == 2 else None
+
+
+def rest_of_prompt(profiles: Profiles, pair: Sequence[int]) -> tuple[int, ...]:
+    """Return the column that continues an instruction, such as Alpaca's `input`; none if the source is no instruction.
+
+    It may be blank in most rows.
+    """
+    if profiles[pair[0]].key not in INSTRUCTION_NAMES:
+        return ()
+    rest = (column for column in profiles if column.key in INPUT_NAMES and column.place not in pair)
+    return tuple(column.place for column in rest if column.values)
 
 
 def _languages(by_name: dict[str, Profile]) -> list[Profile]:
@@ -230,7 +244,7 @@ def guess_pair(table: str, profiles: Profiles, without: Collection[int] = ()) ->
 
 
 def undecided_pair(table: str, profiles: Profiles, candidates: Profiles) -> Undecided:
-    """Return the question which columns are the source and the target."""
+    """Return an error that asks which columns are the source and the target."""
     options = [
         Option((setting("source", first), setting("target", second)), f"{first.described()} to {second.described()}")
         for first, second in permutations(candidates, 2)
@@ -272,18 +286,11 @@ def advice_for_more_texts(profiles: Profiles, texts: Collection[int], used: Coll
     return f"to read them joined by a space: --set {quote(setting('text', *every))}" if more else ""
 
 
-def names_of(profiles: Profiles) -> list[str]:
-    """Return the column names in the form used for lookup: in lower case, with underscores."""
-    return [
-        re.sub(r"(?<=[a-z])(?=[A-Z])", "_", column.name).strip().casefold().replace(" ", "_") for column in profiles
-    ]
-
-
 def _options(key: str, columns: Profiles) -> list[Option]:
     return [Option((setting(key, column),), column.described()) for column in columns[:MOST_OPTIONS]]
 
 
 def _undecided(table: str, what: str, key: str, columns: Profiles) -> Undecided:
-    """Return the question which column has a role."""
+    """Return an error that asks which column has a role."""
     others = [column for column in columns if column.kind != LISTS]
     return Undecided(f"{table}: which {what.rstrip('?')}?", _options(key, others or columns))

@@ -1,8 +1,6 @@
 """Labelled texts: tables with a text and a label in each row, or folders with a subfolder for each label."""
 
-import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,19 +9,23 @@ from shlex import quote
 import numpy as np
 
 from penwright.data.columns import labelled_columns, names_in
-from penwright.data.examples import DEFAULT_READING, Columns, Corpus, CorpusPart, Labelled, ReadingOptions
-from penwright.data.files import examine_text
-from penwright.data.labels import label_cleaning_remark, look_alikes, require_single_labels, single_label
-from penwright.data.paths import expand_archives, is_folder
+from penwright.data.corpus import DEFAULT_READING, Broken, Columns, Corpus, CorpusPart, Labelled, ReadingOptions, Rule
+from penwright.data.files import SourceFile, examine, examine_text
+from penwright.data.labels import (
+    count_labels,
+    label_cleaning_remark,
+    notes_on_labels,
+    require_single_labels,
+    single_label,
+)
+from penwright.data.paths import TEXT_SUFFIXES, expand_archives, is_folder, suffix_of, visible_files
 from penwright.data.readers.bilingual import holds_pairs
-from penwright.data.readers.classes import class_files, class_rows
+from penwright.data.readers.delimited import PREFIX, LabelledLines, labelled_lines
 from penwright.data.readers.formats import FORMATS
 from penwright.data.readers.hub import is_hub, open_hub
-from penwright.data.readers.labelled_lines import PREFIX, LabelledLines, labelled_lines
 from penwright.data.readers.tables import Table, delimited_table, has_tabs, is_table_file, open_table, select
 from penwright.data.report import count
 from penwright.data.rows import RowKind, Rows, RowSource, TwoSides, common_rules, open_evaluation_rows, open_rows
-from penwright.data.sources import Broken, Rule
 from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_of_classes
 from penwright.errors import PenwrightError
 
@@ -31,17 +33,21 @@ MOST_HELD_OUT = 2000  # rows, unless the settings give a share
 MOST_LABELS = 1000  # different labels
 MOST_LABELS_PER_TEXT = 0.5  # allows more labels if the settings name the label column
 FEWEST_LINES = 2  # lines with a label needed to read a file as labelled lines
-FEW_NUMBERS = 10  # up to this many different numbers are probably class names
-NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
+SPLITS = {"train", "training", "test", "testing", "dev", "valid", "val", "validation", "eval"}
+UNLABELLED = ("unsup", "unlabeled", "unlabelled")
+TRAINING = ("train", "training")
+CLASSES = {  # common names of class folders
+    *("pos", "neg", "neu", "positive", "negative", "neutral", "mixed", "good", "bad", "spam", "ham"),
+    *("true", "false", "real", "fake", "yes", "no", "0", "1", "2", "3", "4", "5", "human", "machine", "ai"),
+}
 
 
 def open_labelled(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING) -> Corpus[Labelled]:
     """Open labelled texts for training. No held-out text occurs in the training part."""
     corpus = open_rows(LABELLED, paths, reading)
     held_out = {example.label for example in corpus.held_out}
-    counts = _count_labels(corpus, held_out)
-    notes = [_labels_note(counts), *_label_warnings(counts, held_out), *look_alikes(counts)]
-    report = replace(corpus.report, notes=(*corpus.report.notes, *notes))
+    counts = count_labels(corpus, held_out)
+    report = replace(corpus.report, notes=(*corpus.report.notes, *notes_on_labels(counts, held_out)))
     return replace(corpus, report=report, label_counts=counts)
 
 
@@ -125,23 +131,23 @@ def _with_tidy_labels(
 
 def _check_rows(rows: Rows, keep: Mask, reading: ReadingOptions) -> list[str]:
     """Check the number of labels, and return a note if texts have several."""
-    _check_number_of_labels(rows, keep, is_told=reading.columns.label is not None)
+    _check_number_of_labels(rows, keep, is_requested=reading.columns.label is not None)
     n_texts, n_rows = len(np.unique(rows.first_hashes[keep])), len(np.unique(rows.hashes[keep]))
     return [f"{count(n_rows - n_texts, 'text')} with more than one label"] if n_rows > n_texts else []
 
 
-def _check_number_of_labels(rows: Rows, keep: Mask, *, is_told: bool) -> None:
+def _check_number_of_labels(rows: Rows, keep: Mask, *, is_requested: bool) -> None:
     """Raise PenwrightError if there are more than MOST_LABELS labels.
 
-    With `is_told`, the settings name the label column: then MOST_LABELS_PER_TEXT allows more labels in large corpora.
+    If the label `is_requested` by the settings, MOST_LABELS_PER_TEXT allows more labels in large corpora.
     """
     n_labels, n_rows = len(np.unique(rows.second_hashes[keep])), int(keep.sum())
-    if n_labels <= MOST_LABELS or (is_told and n_labels <= n_rows * MOST_LABELS_PER_TEXT):
+    if n_labels <= MOST_LABELS or (is_requested and n_labels <= n_rows * MOST_LABELS_PER_TEXT):
         return
     _, label = next(rows.read(keep))
     advice = (
         "each class needs several texts to learn from"
-        if is_told
+        if is_requested
         else f"is that the label column? If so, confirm it with --set {_label_setting(rows)}; else name another one"
     )
     raise PenwrightError(
@@ -174,51 +180,6 @@ def _leak_rule(rows: Rows, where: Rows, chosen: Mask) -> Rule:
     return "text also held out", lambda _: np.isin(rows.first_hashes, where.first_hashes[chosen])
 
 
-def _count_labels(corpus: Corpus[Labelled], held_out: Set[str]) -> dict[str, int]:
-    """Return the labels of the training part in order, with their counts.
-
-    Raises PenwrightError if there is only one label, or if a held-out text has another one.
-    """
-    counts = Counter(example.label for example in corpus.training)
-    labels = sorted(counts, key=_label_order)
-    if len(labels) == 1:
-        raise PenwrightError(
-            f"{corpus.files[0].path}: all texts have the label '{labels[0]}'; "
-            "a classifier needs at least two different ones"
-        )
-    unknown = sorted(held_out - set(labels), key=_label_order)
-    if unknown:
-        raise PenwrightError(
-            f"the held-out texts have labels that no training text has: {', '.join(unknown[:5])}; "
-            f"training labels are: {', '.join(labels[:10])}. Use the same labels in all files."
-        )
-    return {label: counts[label] for label in labels}
-
-
-def _label_order(label: str) -> tuple[bool, float, str]:
-    """Return a sort key: numbers first by value, then other labels alphabetically."""
-    try:
-        return False, float(label), label
-    except ValueError:
-        return True, 0.0, label
-
-
-def _labels_note(counts: dict[str, int]) -> str:
-    shown = [f"{label} ({n:,})" for label, n in counts.items()]
-    more = f" and {len(shown) - 20} more" if len(shown) > 20 else ""
-    return f"{len(counts)} labels to learn: {', '.join(shown[:20])}{more}"
-
-
-def _label_warnings(counts: Mapping[str, int], held_out: Set[str]) -> Iterator[str]:
-    """Yield warnings about labels that the held-out scores do not cover, or that may be numbers."""
-    unseen = [label for label in counts if label not in held_out]
-    if unseen:
-        which = ", ".join(unseen[:5]) + (", ..." if len(unseen) > 5 else "")
-        yield f"no text of {count(len(unseen), 'label')} is held out ({which}): their scores are not measured"
-    if len(counts) > FEW_NUMBERS and all(NUMBER.fullmatch(label) for label in counts):
-        yield f"labels such as {next(iter(counts))} are read as class names, not as numbers"
-
-
 def _part(rows: Rows, chosen: Mask) -> CorpusPart[Labelled]:
     """Return the chosen rows as a part of a corpus."""
 
@@ -229,13 +190,84 @@ def _part(rows: Rows, chosen: Mask) -> CorpusPart[Labelled]:
     return CorpusPart(read, int(chosen.sum()), n_characters, n_bytes)
 
 
+def class_folders(folder: str | Path) -> tuple[dict[str, list[Path]], str]:
+    """Return the text files of each class by name, and a remark on what is not read.
+
+    If the folder contains `train` and `test`, only `train` is read. Raises PenwrightError for fewer than two classes.
+    """
+    folder, remarks = Path(folder), []
+    inner = _subfolders(folder)
+    names = {each.name.lower() for each in inner}
+    training = next((each for each in inner if each.name.lower() in TRAINING), None)
+    if training and names <= SPLITS:
+        others = [str(each) for each in inner if each != training]
+        if others:
+            remarks.append(f"{', '.join(others)} not read; pass it to --validation or `penwright evaluate`")
+        folder, inner = training, _subfolders(training)
+    unlabelled = [each for each in inner if each.name.lower() in UNLABELLED]
+    remarks += [f"{each} not read: it has no label" for each in unlabelled]
+    found = {each.name: _text_files(each) for each in inner if each not in unlabelled}
+    classes = {name: files for name, files in found.items() if files}
+    if len(classes) < 2:
+        raise PenwrightError(
+            f"{folder} does not contain two class folders with texts (found: {', '.join(classes) or 'none'}). Put the "
+            "texts of each class into a folder with its name, or pass a table with a text and a label in each row"
+        )
+    apart = [file for file in folder.iterdir() if file.is_file() and not file.name.startswith(".")]
+    if apart:
+        remarks.append(f"{folder}: {len(apart):,} files outside the class folders are not read")
+    return classes, "; ".join(remarks)
+
+
+def classes_in(folder: str | Path) -> tuple[list[str], bool]:
+    """Return the subfolders that may be classes, and whether all have common names of classes.
+
+    The list is empty if text files stand next to the subfolders.
+    """
+    folder = Path(folder)
+    try:
+        has_own_texts = any(suffix_of(file) in TEXT_SUFFIXES for file in folder.iterdir() if file.is_file())
+        classes = [] if has_own_texts else list(class_folders(folder)[0])
+    except (PenwrightError, OSError):  # no folder, or one without classes
+        return [], False
+    return classes, bool(classes) and {name.lower() for name in classes} <= CLASSES
+
+
+def class_rows(files: Sequence[tuple[str, SourceFile]]) -> Iterator[tuple[str, str]]:
+    """Yield each file's text with its class."""
+    return (("".join(file.blocks()).strip(), name) for name, file in files)
+
+
+def class_files(folder: str | Path, encoding: str | None) -> tuple[list[tuple[str, SourceFile]], str]:
+    """Examine the files of all classes. Unreadable files are left out, and the remark names them."""
+    classes, remark = class_folders(folder)
+    files, remarks = [], [remark] if remark else []
+    for name, paths in classes.items():
+        for path in paths:
+            try:
+                files.append((name, examine(path, encoding)))
+            except PenwrightError as error:
+                remarks.append(f"not read: {error}")
+    return files, "; ".join(remarks)
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    above = {folder.resolve(), *folder.resolve().parents}  # a link may lead up to these
+    inner = (each for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
+    return sorted(each for each in inner if each.resolve() not in above)
+
+
+def _text_files(folder: Path) -> list[Path]:
+    return sorted(file for file in visible_files(folder) if suffix_of(file) in TEXT_SUFFIXES)
+
+
 LABELLED = RowKind(
     name="labelled, each class alike",
     unit="labelled text",
     chosen_by="the texts",
     sources=_sources,
     rules=common_rules,
-    look=_check_rows,
+    check=_check_rows,
     hold_out=_hold_out,
     leak_rule=_leak_rule,
     part=_part,

@@ -1,18 +1,21 @@
-"""Cleaning of labels: one for each text, without invisible characters, with warnings about look-alikes."""
+"""Labels: cleaned, one for each text, counted, with warnings about doubtful ones."""
 
 import ast
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from shlex import quote
 from unicodedata import category, normalize
 
+from penwright.data.corpus import Corpus, Labelled
 from penwright.data.report import count
 from penwright.errors import PenwrightError
 
 JOINERS = "\u200c\u200d"  # invisible, but needed to write some languages and emoji
 SEPARATORS = "|;,"
 SEVERAL = 0.1  # with a separator in this share of the labels, they may be combinations
+FEW_NUMBERS = 10  # up to this many different numbers are probably class names
 NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
 
 
@@ -74,7 +77,7 @@ def require_single_labels(table: str, labels: Collection[str]) -> None:
             )
 
 
-def look_alikes(labels: Iterable[str]) -> Iterator[str]:
+def _look_alikes(labels: Iterable[str]) -> Iterator[str]:
     """Yield warnings about labels that differ only in case, spaces, look-alike characters or number format."""
     groups: dict[str, list[str]] = {}
     for label in labels:
@@ -94,3 +97,50 @@ def label_key(label: str) -> str:
         return str(float(label))
     visible = "".join(c for c in normalize("NFKC", label).casefold() if category(c) != "Cf")
     return re.sub(r"\s+|(?<=\w)[_-]+(?=\w)", "", visible) or label
+
+
+def count_labels(corpus: Corpus[Labelled], held_out: Set[str]) -> dict[str, int]:
+    """Return the labels of the training part in order, with their counts.
+
+    Raises PenwrightError if there is only one label, or if a held-out text has another one.
+    """
+    counts = Counter(example.label for example in corpus.training)
+    labels = sorted(counts, key=_label_order)
+    if len(labels) == 1:
+        raise PenwrightError(
+            f"{corpus.files[0].path}: all texts have the label '{labels[0]}'; "
+            "a classifier needs at least two different ones"
+        )
+    unknown = sorted(held_out - set(labels), key=_label_order)
+    if unknown:
+        raise PenwrightError(
+            f"the held-out texts have labels that no training text has: {', '.join(unknown[:5])}; "
+            f"training labels are: {', '.join(labels[:10])}. Use the same labels in all files."
+        )
+    return {label: counts[label] for label in labels}
+
+
+def _label_order(label: str) -> tuple[bool, float, str]:
+    """Return a sort key: numbers first by value, then other labels alphabetically."""
+    try:
+        return False, float(label), label
+    except ValueError:
+        return True, 0.0, label
+
+
+def notes_on_labels(counts: Mapping[str, int], held_out: Set[str]) -> list[str]:
+    """Return the labels to learn with their counts, in words, and warnings about doubtful ones."""
+    shown = [f"{label} ({n:,})" for label, n in counts.items()]
+    more = f" and {len(shown) - 20} more" if len(shown) > 20 else ""
+    learned = f"{len(counts)} labels to learn: {', '.join(shown[:20])}{more}"
+    return [learned, *_warnings_about(counts, held_out), *_look_alikes(counts)]
+
+
+def _warnings_about(counts: Mapping[str, int], held_out: Set[str]) -> Iterator[str]:
+    """Yield warnings about labels that the held-out scores do not cover, or that may be numbers."""
+    unseen = [label for label in counts if label not in held_out]
+    if unseen:
+        which = ", ".join(unseen[:5]) + (", ..." if len(unseen) > 5 else "")
+        yield f"no text of {count(len(unseen), 'label')} is held out ({which}): their scores are not measured"
+    if len(counts) > FEW_NUMBERS and all(NUMBER.fullmatch(label) for label in counts):
+        yield f"labels such as {next(iter(counts))} are read as class names, not as numbers"

@@ -1,15 +1,16 @@
 """Sentence pairs from aligned files, tables with two columns, TMX files or hub data sets."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from penwright.data.alignment import aligned, check_alignment
 from penwright.data.columns import names_in, pair_columns
-from penwright.data.examples import DEFAULT_READING, Cleaning, Columns, Corpus, CorpusPart, Pair, ReadingOptions
+from penwright.data.corpus import DEFAULT_READING, Cleaning, Columns, Corpus, CorpusPart, Pair, ReadingOptions, Rule
 from penwright.data.files import SourceFile, examine_text
 from penwright.data.paths import expand_archives, suffix_of
 from penwright.data.readers.bilingual import (
@@ -20,15 +21,20 @@ from penwright.data.readers.bilingual import (
     segment_pairs,
 )
 from penwright.data.readers.hub import is_hub, open_hub
-from penwright.data.readers.tables import Table, delimited_table, has_tabs, is_table_file, open_table, select
+from penwright.data.readers.tables import Table, find_table, select
 from penwright.data.report import count
 from penwright.data.rows import SHORT, RowKind, Rows, RowSource, common_rules, open_evaluation_rows, open_rows
-from penwright.data.sources import Rule
 from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_rows
 from penwright.errors import PenwrightError
-from penwright.languages import side_name, side_names
+from penwright.languages import languages_between, side_name, side_names
 
+Opener = Callable[[Columns], RowSource]  # opens a source with these columns or languages
 MOST_HELD_OUT = 1000  # pairs, unless the settings give a share
+CONVINCING = 0.6  # a gap is clear if skipping it cuts the mismatch of line lengths to this share
+SAMPLE = 2000  # lines compared to see whether two files are translations
+FEWEST = 20  # pairs of lines needed for a verdict
+ALIKE = 0.4  # two files may be translations if their line lengths correlate more than this
+MOST_LINES = 5_000_000  # in longer files, the gap is not searched for
 
 
 def open_pairs(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING) -> Corpus[Pair]:
@@ -44,31 +50,59 @@ def open_evaluation_pairs(paths: Sequence[str | Path], reading: ReadingOptions =
 def _sources(paths: Sequence[str], reading: ReadingOptions) -> list[RowSource]:
     """Return the sources of these paths: one for each table, and one for every two other files."""
     columns = reading.columns
-    sources, plain = [], []
+    openers: list[Opener] = []
+    plain = []
     for path in expand_archives(paths):
         if is_hub(path):
-            sources.append(_from_table(open_hub(path), columns))
+            openers.append(partial(_from_table, open_hub(path)))
             continue
         file = examine_text(path, reading.encoding)
         if holds_pairs(file):
-            sources.append(_from_bilingual(file, columns))
-        elif is_table_file(file):
-            sources.append(_from_table(open_table(file, names_in(columns)), columns))
-        elif has_tabs(file) and not file.format:
-            sources.append(_from_table(delimited_table(file, "\t", names_in(columns)), columns))
+            openers.append(partial(_from_bilingual, file))
+        elif table := find_table(file, names_in(columns)):
+            openers.append(partial(_from_table, table))
         else:
             plain.append(file)
-    return [*sources, *(_from_two(first, second, reading) for first, second in _in_pairs(plain))]
+    openers += [partial(_from_two, first, second, reading.encoding) for first, second in _in_pairs(plain)]
+    sources = [open_source(columns) for open_source in openers]
+    if columns.source is not None or columns.target is not None or columns.as_trained:
+        return sources
+    return list(_in_one_direction(sources, openers, columns))
+
+
+def _in_one_direction(sources: Sequence[RowSource], openers: Sequence[Opener], columns: Columns) -> Iterator[RowSource]:
+    """Yield the sources with their sides in the order of the first one, by the codes of their languages.
+
+    A remark names each source that is turned around, and each one that lacks these languages.
+    """
+    known = next((source for source in sources if languages_between(source.names)), sources[0])
+    wanted = languages_between(known.names)
+    for source, open_source in zip(sources, openers, strict=True):
+        own = languages_between(source.names)
+        if wanted is None or own in (None, wanted):
+            yield source
+            continue
+        names = source.names[::-1] if own == wanted[::-1] else wanted
+        path, others = source.files[0].path, f"{wanted.source} to {wanted.target}"
+        try:
+            turned = open_source(replace(columns, source=names[0], target=names[1]))
+        except PenwrightError:  # it has other languages
+            turned = source
+        if languages_between(turned.names) == wanted:
+            remark = f"{path}: read from {others}, like {known.files[0].path}"
+        else:
+            remark = f"{path}: its languages are not those of {known.files[0].path} ({others}); the model learns both"
+        yield replace(turned, remark="\n".join(filter(None, [turned.remark, remark])))
 
 
 def _from_table(table: Table, columns: Columns) -> RowSource:
     """Return the rows of a table as pairs."""
     chosen = pair_columns(table, columns)
-    (source,), (target,) = chosen.places["source"], chosen.places["target"]
-    names = table.columns[source], table.columns[target]
+    sources, (target,) = chosen.places["source"], chosen.places["target"]
+    names = " + ".join(table.columns[source] for source in sources), table.columns[target]
     return RowSource(
         table.files,
-        partial(select, table, (source,), target),
+        partial(select, table, sources, target),
         table.place,
         f"source = column {names[0]}, target = column {names[1]}",
         names,
@@ -88,9 +122,9 @@ def _from_bilingual(file: SourceFile, columns: Columns) -> RowSource:
     return RowSource((file,), read, lambda i: f"{file.path} unit {i + 1:,}", choice, names, roles=roles)
 
 
-def _from_two(first: SourceFile, second: SourceFile, reading: ReadingOptions) -> RowSource:
+def _from_two(first: SourceFile, second: SourceFile, encoding: str | None, columns: Columns) -> RowSource:
     """Return the lines of two files as pairs, or their segments with the same time or number."""
-    columns, are_segments = reading.columns, holds_segments(first) and first.format == second.format
+    are_segments = holds_segments(first) and first.format == second.format
     if not are_segments:
         check_alignment(first, second)
     sides = side_names(first.path, second.path)
@@ -103,7 +137,7 @@ def _from_two(first: SourceFile, second: SourceFile, reading: ReadingOptions) ->
         is_swapped = columns.source in (endings[1], names[1]) or columns.target in (endings[0], names[0])
     if is_swapped:
         first, second, names = second, first, (names[1], names[0])
-    read = partial(segment_pairs, first, second, reading.encoding) if are_segments else partial(aligned, first, second)
+    read = partial(segment_pairs, first, second, encoding) if are_segments else partial(aligned, first, second)
     return RowSource(
         (first, second),
         read,
@@ -183,13 +217,81 @@ def _part(rows: Rows, chosen: Mask) -> CorpusPart[Pair]:
     return CorpusPart(read, int(chosen.sum()), n_characters, n_bytes)
 
 
+def look_like_translations(first: SourceFile, second: SourceFile) -> bool:
+    """Return whether two files look like translations: different lines of correlated lengths."""
+    lines = [file.first_lines(SAMPLE) for file in (first, second)]
+    pairs = [(a, b) for a, b in zip(*lines, strict=False) if a.strip() and b.strip()]
+    if len(pairs) < FEWEST or sum(a == b for a, b in pairs) > len(pairs) // 2:
+        return False
+    a, b = (np.log([len(line) for line in side]) for side in zip(*pairs, strict=True))
+    if min(a.std(), b.std()) == 0:
+        return False
+    return bool(np.corrcoef(a, b)[0, 1] > ALIKE)
+
+
+def check_alignment(first: SourceFile, second: SourceFile) -> None:
+    """Raise PenwrightError if the files differ in their number of lines.
+
+    The message gives both counts and, if line lengths show it, the line where the files diverge.
+    """
+    if first.n_lines == second.n_lines:
+        return
+    longer, shorter = (first, second) if first.n_lines > second.n_lines else (second, first)
+    missing = longer.n_lines - shorter.n_lines
+    names = suffix_of(longer.path)[1:] or longer.path, suffix_of(shorter.path)[1:] or shorter.path
+    counts = ", ".join(f"{name} {_spaced(n)}" for name, n in zip(names, (longer.n_lines, shorter.n_lines), strict=True))
+    if names[0] == names[1]:
+        counts = f"{_spaced(longer.n_lines)} and {_spaced(shorter.n_lines)} lines"
+    gap = first_gap(_lengths(longer), _lengths(shorter)) if longer.n_lines <= MOST_LINES else None
+    where = f"; first difference near line {_spaced(gap + 1)}" if gap is not None else ""
+    have = "1 line of {} has" if missing == 1 else f"{_spaced(missing)} lines of {{}} have"
+    raise PenwrightError(
+        f"{have.format(longer.path)} no partner in {shorter.path} ({counts}{where}). "
+        "Add or remove lines until they correspond one to one."
+    )
+
+
+def first_gap(longer: NDArray[np.float64], shorter: NDArray[np.float64]) -> int | None:
+    """Return the line (from 0) at which extra lines begin in `longer`, or None if line lengths do not show it.
+
+    The gap is where the line lengths mismatch least: unshifted before it, shifted after it.
+    """
+    missing, n = len(longer) - len(shorter), len(shorter)
+    if n < 10 or missing > n // 2:
+        return None
+    ratios = np.log((longer[:n] + 5) / (shorter + 5)), np.log((longer[missing:] + 5) / (shorter + 5))
+    level = np.median(np.concatenate(ratios))  # one language may be wordier than the other
+    unshifted, shifted = (np.abs(ratio - level) for ratio in ratios)
+    costs = np.concatenate([[0.0], np.cumsum(unshifted)]) + np.concatenate([np.cumsum(shifted[::-1])[::-1], [0.0]])
+    gap = int(np.argmin(costs))
+    before, after = (
+        unshifted[:gap].sum() / shifted[:gap].sum(initial=1e-9),
+        shifted[gap:].sum() / unshifted[gap:].sum(initial=1e-9),
+    )
+    clear = (gap < n // 20 or before < CONVINCING) and (n - gap < n // 20 or after < CONVINCING)
+    return gap if clear else None
+
+
+def _lengths(file: SourceFile) -> NDArray[np.float64]:
+    return np.fromiter(map(len, file.lines()), dtype=np.float64)
+
+
+def _spaced(number: int) -> str:
+    return f"{number:,}".replace(",", " ")
+
+
+def aligned(first: SourceFile, second: SourceFile) -> Iterator[tuple[str, str]]:
+    """Return the lines of both files in pairs, without surrounding whitespace."""
+    return ((a.strip(), b.strip()) for a, b in zip(first.lines(), second.lines(), strict=True))
+
+
 PAIRS = RowKind(
     name="pairs",
     unit="pair",
     chosen_by="their sources",
     sources=_sources,
     rules=_rules,
-    look=_identical_sides,
+    check=_identical_sides,
     hold_out=_hold_out,
     leak_rule=_leak_rule,
     part=_part,

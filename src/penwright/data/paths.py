@@ -66,7 +66,7 @@ def resolve_from(folder: Path, path: str) -> str:
 
 
 def relative_to_folder(folder: Path, path: str) -> str:
-    """Return the path relative to that folder, unless it is absolute. found_from() reverses this."""
+    """Return the path relative to that folder, unless it is absolute. resolve_from() reverses this."""
     stays = path == STANDARD_INPUT or path.startswith(HUB) or Path(path).is_absolute()
     return path if stays else os.path.relpath(path, folder)
 

@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from penwright.data.readers.grid import Row
+from penwright.data.corpus import Broken, Row
 from penwright.data.readers.tables import Table
-from penwright.data.sources import Broken
 
-SAMPLE = 1000  # rows in a profile, at least, if the table has that many
+SAMPLE = 1000  # fewest rows in a profile, except for smaller tables
 MOST_ROWS = 50_000  # rows from which they are sampled: files are often sorted by label
 MOSTLY = 0.9  # a column is not text if this share of its values is numbers, links, ...
 LONGEST_EXAMPLE = 40  # characters
@@ -73,7 +72,7 @@ def kind_of(value: str) -> str:
     for kind, matches in _TESTS:
         if matches(value):
             return kind
-    return TEXT if any(map(str.isalpha, value)) else "signs without letters"
+    return TEXT if any(map(str.isalpha, value)) else "symbols without letters"
 
 
 @dataclass(frozen=True)
@@ -88,6 +87,11 @@ class Profile:
     lengths: tuple[int, ...]  # of the values in characters; 0 for blank ones
     example: str
     is_boilerplate: bool  # all values begin with the same text
+
+    @property
+    def key(self) -> str:
+        """The name as it is looked up among common names: in lower case, with underscores."""
+        return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", self.name).strip().casefold().replace(" ", "_")
 
     @property
     def n_characters(self) -> int:

@@ -11,19 +11,25 @@ from typing import Generic
 import numpy as np
 from numpy.typing import NDArray
 
-from penwright.data.examples import (
+from penwright.data.corpus import (
     KEEP_ALL,
+    Broken,
     Cleaning,
     Corpus,
     CorpusPart,
     Example,
     ReadingOptions,
+    Rule,
+    Source,
+    Sources,
+    broken_rules,
     fingerprint_of,
+    leave_out,
+    number_reason,
     only_held_out,
     with_training_columns,
 )
 from penwright.data.report import Dropped, Report, count, reasons
-from penwright.data.sources import Broken, Rule, Source, Sources, broken_rules, leave_out, number_reason
 from penwright.data.splits import Hashes, Mask, repeats
 from penwright.errors import PenwrightError
 
@@ -124,9 +130,7 @@ class RowKind(Generic[Example]):
     chosen_by: str  # what is hashed to choose the held-out rows
     sources: Callable[[Sequence[str], ReadingOptions], list[RowSource]]
     rules: Callable[[Rows, Cleaning], list[Rule]]  # which rows to drop
-    look: Callable[
-        [Rows, Mask, ReadingOptions], list[str]
-    ]  # notes on the kept rows; PenwrightError if they are unusable
+    check: Callable[[Rows, Mask, ReadingOptions], list[str]]  # returns notes on the kept rows, or raises PenwrightError
     hold_out: Callable[[Rows, Mask, ReadingOptions], Mask]  # which of the kept rows to hold out
     leak_rule: Callable[[Rows, Rows, Mask], Rule]  # which training rows reveal held-out ones
     part: Callable[[Rows, Mask], CorpusPart[Example]]
@@ -136,7 +140,7 @@ def open_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: Read
     """Open rows for training. Hold out `reading.validation`, else a part chosen by hashes and seed."""
     rows = _read(kind, paths, reading)
     keep, dropped = clean(rows, kind.rules(rows, reading.cleaning))
-    notes = kind.look(rows, keep, reading)
+    notes = kind.check(rows, keep, reading)
     if reading.validation:
         where, chosen = _read_all(kind, reading.validation, with_training_columns(reading, rows.roles))
         rest, files, how = keep, rows.files + where.files, "the validation files"

@@ -11,7 +11,7 @@ Mask = NDArray[np.bool_]
 
 DEFAULT_FRACTION = 0.1
 TOO_MANY = 2  # a choice of more than this many times the wanted rows is discarded
-ENOUGH_FOR_ONE = 0.3  # a class whose share is this part of a row has one held out: 3 rows at 10 %
+ENOUGH_FOR_ONE = 0.3  # rows: a class whose share of the held-out rows is at least this large has one (3 rows at 10 %)
 
 
 def shuffled(hashes: Hashes, seed: int) -> Hashes:

@@ -1,4 +1,4 @@
-"""Token stores: ragged columns in memory-mapped files, cached under a key of all that they were made from."""
+"""Token stores: ragged columns in memory-mapped files, cached under a hash of everything that they depend on."""
 
 import hashlib
 import json

@@ -23,6 +23,7 @@ from penwright.data.store import (
     tokens_file,
 )
 from penwright.errors import PenwrightError
+from penwright.storage import flush
 from penwright.tokenizers import Tokenizer
 
 Cell = str | Iterable[str] | int
@@ -156,9 +157,9 @@ def _complete_or_absent(folder: Path, key: str) -> Iterator[Path]:
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
         yield unfinished
-        _sync_folder(unfinished)
+        flush(unfinished)
         _rename(unfinished, folder, key)
-        _sync_folder(folder.parent)
+        flush(folder.parent)
     except OSError as error:
         raise PenwrightError(f"the token store {folder} cannot be written: {error}. {CACHE_ADVICE}") from error
     finally:
@@ -180,11 +181,3 @@ def _remove_abandoned(folder: Path) -> None:
         with suppress(FileNotFoundError):  # its process may rename it at this moment
             if time.time() - abandoned.stat().st_mtime > _DAY:
                 shutil.rmtree(abandoned, ignore_errors=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Flush a folder to disk. Without this, a power cut can lose the names of files whose content is safe."""
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)

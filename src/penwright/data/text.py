@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from penwright.data.documents import Documents, TextSlice, open_documents
-from penwright.data.examples import (
+from penwright.data.corpus import (
     DEFAULT_READING,
     KEEP_ALL,
     Cleaning,
@@ -16,12 +15,15 @@ from penwright.data.examples import (
     CorpusPart,
     Document,
     ReadingOptions,
+    Rule,
+    broken_rules,
     fingerprint_of,
+    leave_out,
     only_held_out,
     with_training_columns,
 )
+from penwright.data.documents import Documents, TextSlice, open_documents
 from penwright.data.report import Dropped, Report, count, reasons
-from penwright.data.sources import Rule, broken_rules, leave_out
 from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_documents, repeats, tail_start
 from penwright.errors import PenwrightError
 

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, UInt64
 from numpy.typing import NDArray
 
-from penwright.data.corpora import Document
+from penwright.data.corpus import Document
 
 LENGTHS = range(2, 9)  # values of n for the word n-grams
 SHORTEST = 8  # bytes; shorter passages are not reported

@@ -17,7 +17,7 @@ from penwright.formats.huggingface import TensorSource, settings_from_huggingfac
 from penwright.formats.outside import cpu_copy
 from penwright.model import Model
 from penwright.model.decoder_only import DecoderOnly
-from penwright.run.folder import let_others_read
+from penwright.storage import let_others_read
 from penwright.tokenizers import Tokenizer
 
 MODEL_TYPES = {"LlamaForCausalLM": "llama", "Qwen3ForCausalLM": "qwen3", "GPT2LMHeadModel": "gpt2"}

@@ -11,10 +11,9 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
 from warnings import warn
 
 try:
@@ -26,71 +25,33 @@ from pydantic import BaseModel, ValidationError
 
 from penwright.config import Recipe, parse_toml, validate, with_present_names, write_toml
 from penwright.errors import PenwrightError, PenwrightWarning
-from penwright.run.checkpoints import (
-    FIRST,
-    STATE,
-    TRAINING,
-    WEIGHTS,
-    Checkpoint,
-    DamagedCheckpoint,
-    Record,
-    Tensors,
-    first_problem,
-    folder_name,
-    save_checkpoint,
-    step_of,
-)
+from penwright.run.checkpoint_folder import CHECKPOINTS, CheckpointFolder
+from penwright.run.checkpoints import FIRST, Record, first_problem
 from penwright.storage import (
     MOST_IN_SMALL,
     UnsafeFile,
-    is_temporary,
-    let_others_read,
     open_plain,
     read_bytes,
     read_json,
-    remove_folder,
     require_plain,
     write_atomically,
     write_bytes_atomically,
 )
 
-__all__ = [
-    "LOCK",
-    "METRICS",
-    "SAMPLES",
-    "STATE",
-    "STEPS",
-    "STOP",
-    "STOPPED",
-    "TRAINING",
-    "WEIGHTS",
-    "Checkpoint",
-    "DamagedCheckpoint",
-    "Record",
-    "Run",
-    "Tensors",
-    "let_others_read",
-    "require_unused",
-    "write_atomically",
-]
-
-T = TypeVar("T")
-RECIPE, CHECKPOINTS, TENSORBOARD = "recipe.toml", "checkpoints", "tensorboard"
+RECIPE, TENSORBOARD = "recipe.toml", "tensorboard"
 STEPS, METRICS, SAMPLES = "steps.jsonl", "metrics.jsonl", "samples.jsonl"
 STOP, STOPPED, LOCK = "stop", "stopped", "lock"
 BEFORE_TRAINING = {RECIPE, "tokenizer.json", CHECKPOINTS, STOP, LOCK}  # written before the first checkpoint
 OURS = {*BEFORE_TRAINING, STEPS, METRICS, SAMPLES, STOPPED, TENSORBOARD}  # in addition to .json files
-ATTEMPTS = 100  # to read a checkpoint while training deletes older ones
 CHECKSUM = "# Checksum of the lines below: sha256 {}. If you change them by hand, delete this line.\n"
 
 
-class Run:
+class Run(CheckpointFolder):
     """An open run folder."""
 
     def __init__(self, folder: Path):
-        self.folder = folder
+        super().__init__(folder)
         self.tokenizer_path = folder / "tokenizer.json"
-        self.made_with: Record = {}  # description of the files the weights depend on, saved in each checkpoint
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r})"
@@ -147,15 +108,6 @@ class Run:
             return read_bytes(path, MOST_IN_SMALL)
         except OSError as error:
             raise PenwrightError(f"{path} cannot be read as a recipe: {error}") from None
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether the training budget is spent, or training stopped early."""
-        if not self.checkpoints():
-            return False
-        newest, _ = self._read_first(_newest_first, Checkpoint.counters)
-        spent = newest.total_steps is not None and newest.step >= newest.total_steps
-        return spent or newest.stopped_early
 
     def save_recipe(self, recipe: Recipe) -> None:
         """Save the settings of the run, with a checksum."""
@@ -251,12 +203,7 @@ class Run:
 
     def delete_after(self, step: int) -> None:
         """Delete the records and checkpoints after this step, and unfinished checkpoints, before training resumes."""
-        for checkpoint in self.checkpoints():
-            if checkpoint.step > step:
-                remove_folder(checkpoint.folder)
-        for path in (self.folder / CHECKPOINTS).glob("step-*.tmp-*"):
-            if step_of(path.name.partition(".")[0]) is not None and is_temporary(path):
-                remove_folder(path)
+        self.delete_checkpoints_after(step)
         for name in (STEPS, METRICS, SAMPLES):
             kept = [line + b"\n" for line, record in self._lines(name) if record["step"] <= step]
             try:
@@ -264,117 +211,16 @@ class Run:
             except OSError as error:
                 raise PenwrightError(f"{self.folder / name} could not be written: {error}") from None
 
-    def checkpoints(self) -> list[Checkpoint]:
-        """List the complete checkpoints, oldest first; folders with other names are ignored."""
-        place = self.folder / CHECKPOINTS
-        require_plain(place)
-        steps = [(step_of(path.name), path) for path in place.glob("step-*")]
-        return [Checkpoint(path, step) for step, path in sorted((s, p) for s, p in steps if s is not None)]
-
-    def first(self) -> Checkpoint | None:
-        """Return the first checkpoint, which has weights only; None if there is none, as in older runs."""
-        folder = self.folder / CHECKPOINTS / FIRST
-        try:
-            return Checkpoint(folder, int(read_json(folder / "manifest.json", MOST_IN_SMALL)["step"]))
-        except (OSError, ValueError, KeyError, TypeError, UnsafeFile):
-            return None
-
-    def last_step(self) -> int:
-        """Return the step of the newest checkpoint, or 0 without one."""
-        return max((checkpoint.step for checkpoint in self.checkpoints()), default=0)
-
-    def best_step(self) -> int | None:
-        """Return the step with the best held-out score, from the newest undamaged record; None without a score."""
-        with suppress(PenwrightError):
-            return self._read_first(_newest_first, Checkpoint.counters, STATE)[0].best_step
-        return None
-
-    def newest(self) -> tuple[Checkpoint, list[str]]:
-        """Return the newest undamaged checkpoint, and a warning for each damaged one that was skipped."""
-        return self._read_first(_newest_first, _identity)
-
-    def best(self) -> tuple[Checkpoint, list[str]]:
-        """Return the best undamaged checkpoint (the newest if none is scored), with warnings as in newest()."""
-        return self.read_best(_identity)
-
-    def read_best(self, read: Callable[[Checkpoint], T]) -> tuple[T, list[str]]:
-        """Return `read(best checkpoint)` and the warnings, even while training deletes checkpoints."""
-        return self._read_first(self._best_first, read)
-
-    def _best_first(self, listed: Sequence[Checkpoint]) -> list[Checkpoint]:
-        newest_first = _newest_first(listed)
-        bests = map(self._best_known_to, newest_first)  # older ones name the best before a damaged one
-        return list(dict.fromkeys([*bests, *newest_first]))
-
-    def _best_known_to(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Return the best checkpoint by this one's record; itself without a score or if the record is damaged."""
-        with suppress(DamagedCheckpoint):
-            step = checkpoint.counters().best_step
-            return checkpoint if step is None else self._checkpoint(step)
-        return checkpoint
-
-    def _checkpoint(self, step: int) -> Checkpoint:
-        return Checkpoint(self.folder / CHECKPOINTS / folder_name(step), step)
-
-    def _read_first(
-        self,
-        order: Callable[[Sequence[Checkpoint]], Sequence[Checkpoint]],
-        read: Callable[[Checkpoint], T],
-        *names: str,
-    ) -> tuple[T, list[str]]:
-        """Return `read(checkpoint)` for the first undamaged checkpoint in this order, and the warnings.
-
-        These files of it (default: all) are verified. If checkpoints appear or disappear meanwhile, start over.
-        """
-        for attempt in range(ATTEMPTS):
-            listed = self.checkpoints()
-            warnings: list[str] = []
-            for checkpoint in order(listed):
-                try:
-                    checkpoint.verify(*names)
-                    return read(checkpoint), warnings
-                except DamagedCheckpoint as damage:
-                    if attempt + 1 < ATTEMPTS and self.checkpoints() != listed:
-                        break
-                    warnings.append(f"{damage}; skipped {checkpoint.folder.name}")
-            else:
-                break
-        detail = "; ".join(warnings) or "none was saved yet"
-        raise PenwrightError(f"{self.folder} has no checkpoint to load: {detail}")
-
-    def save_checkpoint(self, step: int, weights: Tensors, training: Tensors, state: Record) -> None:
-        """Save a checkpoint atomically.
-
-        `state["best_step"]` is the best step so far. In a file of its own, it could be out of date after a kill.
-        """
-        save_checkpoint(self._checkpoint(step), weights, training, self._with_origin(state))
-
-    def save_first(self, step: int, weights: Tensors, state: Record) -> None:
-        """Save these weights as the first checkpoint, unless there is one."""
-        if self.first() is None:
-            first = Checkpoint(self.folder / CHECKPOINTS / FIRST, step)
-            save_checkpoint(first, weights, None, self._with_origin(state))
-
-    def _with_origin(self, state: Record) -> Record:
-        return {**state, "made_with": self.made_with} if self.made_with else state
-
-    def prune(self, keep: int) -> None:
-        """Delete all checkpoints except the newest `keep` and the best."""
-        best = self.best_step()
-        for checkpoint in self.checkpoints()[:-keep]:
-            if checkpoint.step != best:
-                remove_folder(checkpoint.folder)
-
 
 def require_unused(folder: Path) -> None:
     """Raise PenwrightError if the folder is in use and cannot become a new run."""
     if os.path.lexists(folder) and not folder.is_dir():
         raise PenwrightError(f"{folder} is a file: choose another --run")
-    if folder.exists() and not _is_as_good_as_empty(folder):
+    if folder.exists() and not _is_reusable(folder):
         raise PenwrightError(f"{folder} is not empty: choose another --run, or --resume the run in it")
 
 
-def _is_as_good_as_empty(folder: Path) -> bool:
+def _is_reusable(folder: Path) -> bool:
     """Return whether the folder is empty, or left by a run that was stopped before its first checkpoint."""
     if {path.name for path in folder.iterdir()} - BEFORE_TRAINING:
         return False
@@ -398,14 +244,6 @@ def require_contained(folder: Path) -> None:
             require_plain(part)
     for path in (folder / TENSORBOARD).glob("*"):
         require_plain(path)
-
-
-def _newest_first(listed: Sequence[Checkpoint]) -> Sequence[Checkpoint]:
-    return listed[::-1]
-
-
-def _identity(checkpoint: Checkpoint) -> Checkpoint:
-    return checkpoint
 
 
 def _digest(record: Record) -> str:

@@ -15,7 +15,8 @@ from pydantic import BaseModel
 
 from penwright.config import Task
 from penwright.errors import PenwrightError
-from penwright.run.folder import METRICS, SAMPLES, STEPS, Record, Run
+from penwright.run.checkpoints import Record
+from penwright.run.folder import METRICS, SAMPLES, STEPS, Run
 from penwright.run.stop_file import is_stop_requested, request_stop, was_stopped
 from penwright.serving.alerts import alerts
 from penwright.serving.errors import REFUSALS, NotTraining

@@ -10,18 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penwright.config import Task, cache_folder
-from penwright.data.batching import AnyBatches
-from penwright.data.corpora import (
-    ReadingOptions,
-    open_evaluation_labelled,
-    open_evaluation_pairs,
-    open_evaluation_text,
-    open_labelled,
-    open_pairs,
-    open_text,
-)
+from penwright.data.bucketing import AnyBatches
+from penwright.data.corpus import ReadingOptions
+from penwright.data.labelled import open_evaluation_labelled, open_labelled
+from penwright.data.parallel import open_evaluation_pairs, open_pairs
 from penwright.data.store import TokenStore, cached_store, open_store, store_key
 from penwright.data.store_writer import Cell, write_store
+from penwright.data.text import open_evaluation_text, open_text
 from penwright.errors import PenwrightError
 from penwright.evaluation.scores import Sample, Score
 from penwright.tasks import classification, generation, translation

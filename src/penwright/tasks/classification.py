@@ -10,9 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from penwright.classification.classifier import Classifier
-from penwright.data.batching import LabelledBatches
-from penwright.data.corpora import Labelled
-from penwright.data.hiding import TokenDropout
+from penwright.data.bucketing import LabelledBatches, TokenDropout
+from penwright.data.corpus import Labelled
 from penwright.data.labels import label_key
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell

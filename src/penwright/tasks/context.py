@@ -6,18 +6,8 @@ import torch
 
 from penwright.application import Application, ModelCard, make_application
 from penwright.config import Recipe
-from penwright.data.batching import Markers
-from penwright.data.corpora import (
-    Cleaning,
-    Columns,
-    Corpus,
-    CorpusPart,
-    Document,
-    Labelled,
-    Pair,
-    ReadingOptions,
-    Roles,
-)
+from penwright.data.batches import Markers
+from penwright.data.corpus import Cleaning, Columns, Corpus, CorpusPart, Document, Labelled, Pair, ReadingOptions, Roles
 from penwright.data.store import TokenStore
 from penwright.languages import languages_between
 from penwright.model import Model

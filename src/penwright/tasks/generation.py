@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from penwright.data.batching import TextBatches
-from penwright.data.corpora import Document
+from penwright.data.batches import TextBatches
+from penwright.data.corpus import Document
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
 from penwright.evaluation.perplexity import NegativeLogLikelihood, negative_log_likelihood, ngram_baselines, text_scores

@@ -4,14 +4,14 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from penwright.data.batching import PairBatches
-from penwright.data.corpora import Pair
+from penwright.data.bucketing import PairBatches
+from penwright.data.corpus import Pair
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
 from penwright.evaluation.perplexity import negative_log_likelihood
 from penwright.evaluation.scores import Sample, Score
 from penwright.evaluation.translation import translation_scores
-from penwright.run.folder import write_atomically
+from penwright.storage import write_atomically
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
 from penwright.translation.constraints.requirements import NO_CONSTRAINTS
 from penwright.translation.translator import Translator

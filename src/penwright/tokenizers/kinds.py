@@ -95,9 +95,9 @@ KINDS: dict[Kind, Callable[[Iterable[str], int | None], TrainedTokenizer]] = {
 
 def kind_of(library: LibraryTokenizer) -> Kind:
     """Return the kind of a tokenizer, from the types of its parts; raise ValueError for an unknown combination."""
-    makeup = json.loads(library.to_str())
-    splitter = makeup["pre_tokenizer"]
-    match makeup["model"]["type"], splitter and (splitter["type"], splitter.get("use_regex")):
+    parts = json.loads(library.to_str())
+    splitter = parts["pre_tokenizer"]
+    match parts["model"]["type"], splitter and (splitter["type"], splitter.get("use_regex")):
         case "BPE", None:
             return "characters"
         case "BPE", ("ByteLevel", False):

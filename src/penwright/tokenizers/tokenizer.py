@@ -5,7 +5,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 from tokenizers import Tokenizer as LibraryTokenizer
@@ -13,7 +13,6 @@ from tokenizers import normalizers, pre_tokenizers
 
 from penwright.errors import PenwrightError
 from penwright.storage import parse_json, read_bytes, write_bytes_atomically
-from penwright.tokenizers.checks import check_file
 from penwright.tokenizers.encoders import (
     Encoder,
     Ragged,
@@ -24,7 +23,11 @@ from penwright.tokenizers.encoders import (
     character_encoder,
     ids_type,
 )
-from penwright.tokenizers.kinds import END, PAD, START, UNKNOWN, kind_of
+from penwright.tokenizers.kinds import END, MARKED_WORDS, PAD, START, UNKNOWN, kind_of
+
+MOST_PIECES = 1 << 22  # far more than any real vocabulary has
+NEVER_WRITTEN = ("truncation", "padding")  # parts of tokenizer.json that Penwright never writes
+CONTROLS = {*map(chr, [*range(0x20), *range(0x7F, 0xA0)]), "\u2028", "\u2029"} - {"\t"}
 
 
 class Tokenizer:
@@ -121,7 +124,7 @@ class Tokenizer:
         except OSError as error:
             raise PenwrightError(f"the tokenizer {path} cannot be read: {error}") from error
         try:
-            check_file(parse_json(content))
+            _check_file(parse_json(content))
             return cls(LibraryTokenizer.from_str(content.decode()))
         except Exception as error:  # the library raises plain Exception
             raise PenwrightError(
@@ -148,6 +151,48 @@ class Tokenizer:
         library.encode_special_tokens = True
         library.normalizer = None  # its words already have their space
         return WordEncoder(library, self.dtype)
+
+
+def _check_file(file: Mapping[str, Any]) -> None:
+    """Raise ValueError unless a tokenizer.json has only parts that Penwright writes, and ids 0, 1, 2 ... without gaps.
+
+    It is checked before the library reads it: an untrusted file must not exhaust memory or time.
+    """
+    for part in NEVER_WRITTEN:
+        if file.get(part) is not None:
+            raise ValueError(f"it has a {part}")
+    if (file.get("post_processor") or {}).get("type", "TemplateProcessing") != "TemplateProcessing":
+        raise ValueError("it has a post_processor that Penwright does not write")
+    if file.get("normalizer") not in (None, {"type": "Prepend", "prepend": " "}):
+        raise ValueError(f"it has a normalizer that Penwright does not write: {file['normalizer']!r}")
+    _require_known_pattern(file.get("pre_tokenizer"))
+    ids = _ids_of_pieces(file["model"]["vocab"])
+    for token in file["added_tokens"]:
+        ids.add(token["id"])
+    if len(ids) > MOST_PIECES or not all(type(token_id) is int for token_id in ids) or ids != set(range(len(ids))):
+        raise ValueError("its token ids are not 0, 1, 2 ... without gaps")
+    if len(file["model"].get("merges") or ()) > MOST_PIECES:
+        raise ValueError("it has too many merges")
+
+
+def _ids_of_pieces(vocabulary: object) -> set[Any]:
+    """Return the ids of a BPE or unigram vocabulary; raise ValueError if two are equal."""
+    if isinstance(vocabulary, list):
+        return set(range(len(vocabulary)))
+    if not isinstance(vocabulary, dict):
+        raise ValueError("it has no vocabulary")
+    ids = set(vocabulary.values())
+    if len(ids) != len(vocabulary):
+        raise ValueError("two of its tokens have the same id")
+    return ids
+
+
+def _require_known_pattern(splitter: object) -> None:
+    """Raise ValueError for a pattern that is not Penwright's: an untrusted one may take forever to match."""
+    parts = splitter.get("pretokenizers", []) if isinstance(splitter, dict) else []
+    for part in parts:
+        if part["type"] == "Split" and part["pattern"] != {"Regex": MARKED_WORDS}:
+            raise ValueError("it splits words by a pattern that is not Penwright's")
 
 
 def with_space(text: str) -> str:
@@ -184,9 +229,6 @@ class TextStream:
     def finish(self) -> str:
         """Return U+FFFD if the last character is incomplete, otherwise ""."""
         return self._decoder.decode(b"", final=True)
-
-
-CONTROLS = {*map(chr, [*range(0x20), *range(0x7F, 0xA0)]), "\u2028", "\u2029"} - {"\t"}
 
 
 def never_generated(tokenizer: Tokenizer) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from math import ceil
 from pydantic import TypeAdapter
 
 from penwright.config import EndShift, Schedule, TrainingSettings, WarmupStableDecay
-from penwright.data.batching import AnyBatches
+from penwright.data.bucketing import AnyBatches
 from penwright.run.checkpoints import Record
 
 

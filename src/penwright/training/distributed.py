@@ -25,7 +25,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from penwright.data.batches import AnyBatch
 from penwright.errors import PenwrightError
-from penwright.run.folder import Record
+from penwright.run.checkpoints import Record
 from penwright.training.launcher import env_int, is_launched
 from penwright.training.rank_table import Field, RankTable, how_it_ended
 

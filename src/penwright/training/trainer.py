@@ -15,7 +15,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from penwright.config import Recipe
 from penwright.data.batches import Batch
-from penwright.data.batching import AnyBatches
+from penwright.data.bucketing import AnyBatches
 from penwright.errors import PenwrightError
 from penwright.losses import Teachers, summed_loss
 from penwright.model import Model

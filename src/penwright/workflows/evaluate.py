@@ -9,7 +9,7 @@ import torch
 
 from penwright.application import languages_of
 from penwright.config import Precision, Recipe, Table, merge, validate
-from penwright.data.corpora import Document, Roles
+from penwright.data.corpus import Document, Roles
 from penwright.data.paths import resolve_from
 from penwright.data.report import count
 from penwright.devices import CPU, usable_device

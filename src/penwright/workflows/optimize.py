@@ -10,7 +10,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from penwright.config import Precision, require_writable_cache
-from penwright.data.corpora import Pair
+from penwright.data.corpus import Pair
 from penwright.decoding.engine import compile_steps
 from penwright.devices import usable_device
 from penwright.errors import PenwrightWarning, Say, UsageError, say_nothing

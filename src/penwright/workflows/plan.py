@@ -17,7 +17,8 @@ from penwright.config import (
     require_writable_cache,
     validate,
 )
-from penwright.data.corpora import Document, Labelled, Pair, detect_task
+from penwright.data.corpus import Document, Labelled, Pair
+from penwright.data.detection import detect_task
 from penwright.data.paths import WILDCARD, is_pattern, is_pipe_name
 from penwright.data.report import count
 from penwright.errors import PenwrightError, Say, UsageError, say_nothing

@@ -1,11 +1,18 @@
-"""Members of .zip archives as files, with paths such as `books.zip/one/a.txt`. None is extracted by its own name."""
+"""Files in zip format: archives of text files, and documents (Word, OpenDocument, EPUB).
 
+No member is extracted under its own name, and nothing in a document is run or fetched.
+"""
+
+import posixpath
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
 from io import BufferedIOBase
 from pathlib import Path, PurePosixPath
+from urllib.parse import unquote
+from xml.etree.ElementTree import Element, ParseError, XMLParser, fromstring
 
+from penwright.data.readers.markup import decode_markup, html_lines
 from penwright.errors import PenwrightError
 
 BLOCK = 1 << 20
@@ -14,14 +21,20 @@ MOST_UNPACKED = 8 << 30  # bytes, all members together
 MOST_RATIO = 250  # unpacked to packed size; DEFLATE reaches 1,032, but only on pure repetition
 LARGE = 64 << 20  # bytes, unpacked; the ratio of smaller archives is not checked
 DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, ValueError, UnicodeError)
-NON_DATA_PREFIXES = (
-    "readme",
-    "license",
-    "licence",
-    "copying",
-    "changelog",
-    "manifest",
-)  # name prefixes of files without data
+NON_DATA_PREFIXES = ("readme", "license", "licence", "copying", "changelog", "manifest")  # of file names
+MOST_XML = 256 << 20  # bytes per part
+W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+T = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
+OFFICE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
+COMPATIBILITY = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
+WORD_PARTS = ("word/document.xml", "word/footnotes.xml", "word/endnotes.xml")
+WORD_SIGNS = {f"{W}tab": "\t", f"{W}br": "\n", f"{W}cr": "\n", f"{W}noBreakHyphen": "-"}
+WORD_SKIPPED = {f"{W}moveFrom", f"{W}rt", f"{W}tabs", f"{COMPATIBILITY}Fallback"}  # rt: ruby annotations
+ODT_SIGNS = {f"{T}tab": "\t", f"{T}line-break": "\n", f"{T}s": " "}
+ODT_SKIPPED = {
+    f"{OFFICE}annotation",
+    *(T + name for name in ("tracked-changes", "note-citation", "table-of-content", "alphabetical-index", "ruby-text")),
+}
 
 
 def archive_of(path: str | Path) -> Path | None:
@@ -94,3 +107,140 @@ def open_zip(archive: str | Path | BufferedIOBase, name: str = "") -> zipfile.Zi
             f"{packed:,} bytes. If you trust it, unpack it and pass the folder"
         )
     return opened
+
+
+def docx_lines(file: BufferedIOBase, name: str) -> Iterator[str]:
+    """Yield the paragraphs of a Word document, then its footnotes and endnotes, without deleted text."""
+    with open_zip(file, name) as opened:
+        for part in WORD_PARTS:
+            if part in opened.namelist():
+                paragraphs = _Paragraphs({f"{W}p"}, WORD_SIGNS, WORD_SKIPPED, text_in=f"{W}t")
+                yield from _parse(opened, part, name, paragraphs)
+
+
+def odt_lines(file: BufferedIOBase, name: str) -> Iterator[str]:
+    """Yield the headings and paragraphs of an OpenDocument text, each followed by its footnotes."""
+    with open_zip(file, name) as opened:
+        if "content.xml" in opened.namelist() and b"encryption-data" in _read(opened, "META-INF/manifest.xml", name):
+            raise PenwrightError(f"{name} is protected by a password. Save it without one")
+        yield from _parse(opened, "content.xml", name, _Paragraphs({f"{T}p", f"{T}h"}, ODT_SIGNS, ODT_SKIPPED))
+
+
+def epub_lines(file: BufferedIOBase, name: str) -> Iterator[str]:
+    """Yield the paragraphs of an EPUB book in its reading order, without its table of contents."""
+    with open_zip(file, name) as opened:
+        parts = _reading_order(opened, name)
+        protected = _read(opened, "META-INF/encryption.xml", name).decode("utf-8", "replace")
+        if any(part in unquote(protected) for part in parts):  # in many books, only the fonts are encrypted
+            raise PenwrightError(f"{name} is protected by DRM and cannot be read. Use an unprotected edition")
+        for part in parts:
+            yield from html_lines(decode_markup(_read(opened, part, name)))
+
+
+class _Paragraphs:
+    """A parser target that collects the text of paragraphs. A nested paragraph follows the one that contains it."""
+
+    def __init__(
+        self, paragraphs: Container[str], signs: Mapping[str, str], skipped: Container[str], text_in: str | None = None
+    ) -> None:
+        self.paragraphs, self.signs, self.skipped, self.text_in = paragraphs, signs, skipped, text_in
+        self.lines: list[str] = []  # finished lines that were not fetched yet
+        self.open: list[list[str]] = []  # the open paragraphs, innermost last
+        self.inside: list[list[str]] = []  # the outermost open paragraph and all in it, by their start
+        self.n_skipped = 0  # depth of nested elements that are left out
+        self.is_text = text_in is None
+
+    def doctype(self, name: str, public: str | None, system: str | None) -> None:
+        """Refuse a DTD. Office programs write none, and its entities could expand without limit."""
+        raise ParseError("it has a DTD")
+
+    def start(self, tag: str, attributes: Mapping[str, str]) -> None:
+        """Begin a paragraph, or add the character that the element stands for."""
+        if self.n_skipped or tag in self.skipped:
+            self.n_skipped += 1
+        elif tag in self.paragraphs:
+            self.open.append([])
+            self.inside.append(self.open[-1])
+        elif self.open and tag in self.signs:
+            self.open[-1].append(self.signs[tag] * min(1000, int(attributes.get(f"{T}c", 1))))
+        elif tag == self.text_in:
+            self.is_text = True
+        elif self.open and tag == f"{W}pStyle" and attributes.get(f"{W}val", "").upper().startswith("TOC"):
+            self.inside = [each for each in self.inside if each is not self.open[-1]]  # a line in the table of contents
+
+    def data(self, text: str) -> None:
+        """Add text to the innermost paragraph."""
+        if self.open and self.is_text and not self.n_skipped:
+            self.open[-1].append(text)
+
+    def end(self, tag: str) -> None:
+        """End a paragraph."""
+        if self.n_skipped:
+            self.n_skipped -= 1
+        elif tag == self.text_in:
+            self.is_text = False
+        elif tag in self.paragraphs:
+            self.open.pop()
+            if not self.open:
+                self.lines += [line for parts in self.inside for line in "".join(parts).split("\n")]
+                self.inside = []
+
+
+def _parse(opened: zipfile.ZipFile, part: str, name: str, paragraphs: _Paragraphs) -> Iterator[str]:
+    parser = XMLParser(target=paragraphs)
+    try:
+        with opened.open(part) as stream:
+            while block := stream.read(BLOCK):
+                parser.feed(block)
+                yield from paragraphs.lines
+                paragraphs.lines = []
+        parser.close()
+    except (ParseError, KeyError, RuntimeError, *DAMAGE) as error:
+        raise _damaged(name, part, error) from None
+    yield from paragraphs.lines
+
+
+def _read(opened: zipfile.ZipFile, part: str, name: str) -> bytes:
+    """Return a part; empty if it is missing. Raises PenwrightError if it is damaged or larger than MOST_XML."""
+    try:
+        with opened.open(part) as stream:
+            content = stream.read(MOST_XML + 1)
+    except KeyError:
+        return b""
+    except (RuntimeError, *DAMAGE) as error:
+        raise _damaged(name, part, error) from None
+    if len(content) > MOST_XML:
+        raise PenwrightError(f"{name}: {part} has more than {MOST_XML >> 20} MiB. Split the document")
+    return content
+
+
+def _damaged(name: str, part: str, error: Exception) -> PenwrightError:
+    return PenwrightError(f"{name} is damaged: {part} cannot be read ({error}). Save or download it again")
+
+
+def _reading_order(opened: zipfile.ZipFile, name: str) -> list[str]:
+    """Return the chapters of a book in the order of its spine; without a spine, all its pages by name."""
+    container = _tree(opened, "META-INF/container.xml", name)
+    package = next((each.get("full-path", "") for each in container.iter() if _local(each) == "rootfile"), "")
+    items, order = {}, []
+    for element in _tree(opened, package, name).iter():
+        if _local(element) == "item" and "nav" not in element.get("properties", "").split():
+            items[element.get("id")] = posixpath.normpath(
+                posixpath.join(posixpath.dirname(package), unquote(element.get("href", "")))
+            )
+        elif _local(element) == "itemref":
+            order.append(element.get("idref"))
+    chapters = [items[each] for each in dict.fromkeys(order) if each in items]
+    return chapters or sorted(each for each in opened.namelist() if each.lower().endswith((".xhtml", ".html", ".htm")))
+
+
+def _tree(opened: zipfile.ZipFile, part: str, name: str) -> Element:
+    content = _read(opened, part, name)
+    try:
+        return fromstring(b"<none/>" if not content or b"<!ENTITY" in content else content)
+    except ParseError as error:
+        raise _damaged(name, part, error) from None
+
+
+def _local(element: Element) -> str:
+    return element.tag.rpartition("}")[2]

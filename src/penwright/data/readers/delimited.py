@@ -1,26 +1,33 @@
-"""Delimited text (CSV, TSV and the like): its dialect is detected, then its lines are split into rows of cells."""
+"""Delimited text (CSV, TSV and the like) split into rows of cells, and lines that begin or end with a label."""
 
 import csv
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
-from penwright.data.readers.header_row import is_known_header
+from penwright.data.corpus import Broken, Row
+from penwright.data.files import SourceFile
+from penwright.errors import PenwrightError
 
 Cells = list[str]
 SEPARATOR_LINE = re.compile(r'"?sep=(..?)"?', re.IGNORECASE)  # the first line of some Excel exports
-DELIMITERS = ("\t", ";", "|", ",", "^", "~", "::", "||", "|||")
 STAND_IN = "\ue000"  # replaces a multi-character delimiter, which the csv module does not support
 MOST_LINES = 100_000  # per row; a quote mark that is still open after these is an ordinary character
 SWALLOWED = 4  # lines in one quoted row; if each is a complete row by itself, the quote mark is a stray one
 LONGEST_CELL = 2**31 - 1
-FEW_FIT = 0.3  # share of rows that must fit if the first one is a header
-TABBED = 0.95  # share of lines with the same number of tabs, if nothing else suggests a table
-MANY_FIT = 0.6  # share of rows that must fit if there is no header
 BACKSLASH = re.compile(r'\\(["\\])|\\')
 COPY_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 COPY_CODES = {"n": "\n", "t": "\t", "r": "\r", "N": ""}
+PREFIX = "__label__"
+SAMPLE = 1000  # lines that are examined
+MOST = 0.98  # share of lines that must have the form
+FEWEST = 20  # lines needed to detect labels before or after a comma, also lines per label
+LONGEST_LABEL = 30  # characters
+MOST_WORDS = 3  # in a label
+SENTENCE_ENDS = tuple(".!?…。！？।؟")
+CLOSING_QUOTES = "\"'”’»"
+_FASTTEXT = re.compile(rf"\s*((?:{PREFIX}\S+\s*)+)(.*)", re.DOTALL)
+Parse = Callable[[str], tuple[str, str]]  # splits a line into label and text
 
 
 @dataclass(frozen=True)
@@ -33,47 +40,6 @@ class Dialect:
     has_space_after_delimiter: bool = False  # whether a space separates a delimiter from a quote mark
 
 
-@dataclass(frozen=True)
-class Fit:
-    """The result of splitting some lines with a dialect."""
-
-    dialect: Dialect
-    width: int  # number of cells in most rows
-    share: float  # share of rows with this width; wide rows (10 cells or more) may differ slightly
-    proper: float  # share of rows with all quote marks in place
-    first: Cells
-
-    def rank(self, text: str) -> tuple[float, float, bool, int, float, int]:
-        """Return a sort key that compares delimiters. The best fit sorts last."""
-        mark = self.dialect.delimiter
-        n_prose = text.count(f"{mark} ") / text.count(mark)  # a space follows punctuation
-        known = self.is_named, len(mark), -round(n_prose, 1), -DELIMITERS.index(mark)
-        return round(self.share, 3), round(self.proper, 1), *known
-
-    @property
-    def is_named(self) -> bool:
-        """Whether the first row is a header of common names, as wide as the other rows."""
-        return len(self.first) == self.width and is_known_header(self.first)
-
-
-def find_dialect(lines: Sequence[str], delimiter: str | None = None, *, is_cut: bool = False) -> Dialect:
-    """Return the dialect that splits these lines into rows of the most equal width.
-
-    If a `delimiter` is given, only the quoting is detected. `is_cut` means that the file continues after these lines.
-    """
-    lines = [line for line in lines if line.strip()]
-    marks = (
-        [delimiter] if delimiter is not None else [mark for mark in DELIMITERS if any(mark in line for line in lines)]
-    )
-    fits = [fit for mark in marks if (fit := _best_quoting(lines, mark, is_cut))]
-    if delimiter is not None:
-        return fits[0].dialect if fits else Dialect(delimiter)
-    fits = [fit for fit in fits if fit.width > 1 and fit.share >= (FEW_FIT if fit.is_named else MANY_FIT)]
-    text = "\n".join(lines)
-    best = max(fits, key=lambda fit: fit.rank(text), default=None)
-    return best.dialect if best else Dialect("", '"')
-
-
 def read_cells(
     lines: Iterable[str], dialect: Dialect, width: int | None = None, *, is_cut: bool = False
 ) -> Iterator[Cells]:
@@ -83,87 +49,10 @@ def read_cells(
     """
     delimiter = dialect.delimiter
     if dialect.quote:
-        return iter(_Quoted(lines, dialect, width, is_cut))
+        return iter(QuotedRows(lines, dialect, width, is_cut))
     if dialect.escape:
         return _copy_rows(lines, delimiter)
     return (line.split(delimiter) for line in lines) if delimiter else ([line] for line in lines)
-
-
-def is_tabbed(lines: Sequence[str]) -> bool:
-    """Return whether tabs split nearly all lines into the same number of cells, as in a table.
-
-    At least two columns must be filled in most lines, since running text may begin or end with tabs.
-    """
-    rows = [line.split("\t") for line in lines if line.strip()]
-    widths = Counter(map(len, rows))
-    width = max(widths, key=lambda width: widths[width], default=1)
-    whole = [row for row in rows if len(row) == width]
-    n_filled = sum(2 * sum(bool(row[column].strip()) for row in whole) > len(whole) for column in range(width))
-    return n_filled > 1 and len(whole) >= TABBED * len(rows)
-
-
-def _best_quoting(lines: Sequence[str], delimiter: str, is_cut: bool) -> Fit | None:
-    """Return the best fit with this delimiter; None if there are no rows.
-
-    In a TSV file, quote marks count as text unless a CSV writer clearly put them there. So do single quotes anywhere.
-    """
-    plain = _fit(lines, Dialect(delimiter), is_cut)
-    quoted = [fit for dialect in _quotings(lines, delimiter) if (fit := _fit(lines, dialect, is_cut))]
-    best = max(quoted, key=lambda fit: (fit.share, fit.proper, fit.dialect.quote != ""), default=plain)
-    if plain is None or best is None or best.dialect.quote == "":
-        return best if plain is None else plain
-    is_escaped = best.dialect.escape != "" and best.proper == 1
-    is_doubtful = (delimiter == "\t" and not is_escaped) or best.dialect.quote == "'"
-    if best.share == plain.share and is_doubtful:
-        return best if _has_written_quotes(lines, best.dialect) else plain
-    return best if best.share >= plain.share else plain
-
-
-def _quotings(lines: Sequence[str], delimiter: str) -> Iterator[Dialect]:
-    text = "\n".join(lines)
-    if delimiter == "\t" and ("\\\t" in text or re.search(r"(^|\t)\\N(\t|$)", text, re.MULTILINE)):
-        yield Dialect(delimiter, escape="\\")
-    quoted = Dialect(delimiter, '"')
-    if '"' in text or delimiter != "\t":
-        yield quoted
-        if '\\"' in text:
-            yield replace(quoted, escape="\\")
-        if f'{delimiter} "' in text:
-            yield replace(quoted, has_space_after_delimiter=True)
-    if re.search(rf"(^|{re.escape(delimiter)})'", text, re.MULTILINE):
-        yield Dialect(delimiter, "'")
-
-
-def _fit(lines: Sequence[str], dialect: Dialect, is_cut: bool) -> Fit | None:
-    if dialect.quote:
-        reader = _Quoted(lines, dialect, None, is_cut)
-        rows = [(cells, reader.is_proper) for cells in reader]
-    else:
-        rows = [(cells, True) for cells in read_cells(lines, dialect)]
-    if not rows:
-        return None
-    widths = Counter(len(cells) for cells, _ in rows)
-    width = max((width for width in widths if width > 1), key=lambda width: (widths[width], width), default=1)
-    proper = sum(is_proper for _, is_proper in rows) / len(rows)
-    near = sum(n for other, n in widths.items() if abs(other - width) <= width // 10)
-    return Fit(dialect, width, near / len(rows), proper, rows[0][0])
-
-
-def _has_written_quotes(lines: Sequence[str], dialect: Dialect) -> bool:
-    """Return whether a CSV writer put the quote marks: all are in place, and they cannot all belong to the text."""
-    if not dialect.quote:
-        return True
-    quote = dialect.quote
-    rows = [line.split(dialect.delimiter) for line in lines]
-    cells = [cell for row in rows for cell in row if cell.startswith(quote)]
-    proper = [
-        len(cell) > 1 and cell.endswith(quote) and quote not in cell[1:-1].replace(2 * quote, "") for cell in cells
-    ]
-    if not cells or not all(proper):
-        return False
-    width = max(map(len, rows))
-    everywhere = len(cells) == sum(map(len, rows)) if quote == '"' else len(cells) >= len(rows) - 1 > width
-    return everywhere or any(2 * quote in cell[1:-1] for cell in cells)
 
 
 def _copy_rows(lines: Iterable[str], delimiter: str) -> Iterator[Cells]:
@@ -190,7 +79,7 @@ def _copy_rows(lines: Iterable[str], delimiter: str) -> Iterator[Cells]:
         yield held.removesuffix("\n").split(delimiter)
 
 
-class _Quoted:
+class QuotedRows:
     """An iterable over rows with quoted cells.
 
     The csv module parses each row strictly. If it fails, or does not find `width` cells, the first line is parsed by
@@ -301,3 +190,84 @@ def _lenient_patterns(mark: str, dialect: Dialect) -> list[str]:
         rf"(?>{escaped}[^{mark}]|{other})*?",
     ]
     return [rf"{space}{quote}({each}){quote}(?={mark}|$)|([^{mark}]*)" for each in inside]
+
+
+@dataclass(frozen=True)
+class LabelledLines:
+    """A file of labelled lines, as a table with the columns `label` and `text`."""
+
+    file: SourceFile
+    parse: Parse
+    form: str  # a description
+    columns: tuple[str, ...] = ("label", "text")
+
+    @property
+    def name(self) -> str:
+        """The path of the file."""
+        return self.file.path
+
+    @property
+    def files(self) -> tuple[SourceFile, ...]:
+        """The file, as a tuple of one."""
+        return (self.file,)
+
+    def rows(self, columns: Sequence[int]) -> Iterator[Row | Broken]:
+        """Yield the given columns (counted from 0) of every line.
+
+        Raises PenwrightError for a line with several labels.
+        """
+        for number, line in enumerate(self.file.lines(), 1):
+            cells = self.parse(line)
+            labels = cells[0].split(PREFIX)
+            if len(labels) > 1:
+                raise PenwrightError(
+                    f"{self.file.path} line {number:,} has several labels ({', '.join(map(str.strip, labels))}). "
+                    "Penwright supports one label per text. Keep one label on each line"
+                )
+            yield tuple(cells[column] for column in columns)
+
+    def place(self, row: int) -> str:
+        """Return the location of a row (counted from 0) in words, for messages."""
+        return f"{self.file.path} line {row + 1:,}"
+
+
+def labelled_lines(file: SourceFile, fewest: int = FEWEST) -> LabelledLines | None:
+    """Return the table in a file of labelled lines, or None if they are not clearly labelled."""
+    lines = [line for line in file.first_lines(SAMPLE) if line.strip()]
+    if lines and sum(line.lstrip().startswith(PREFIX) for line in lines) >= MOST * len(lines):
+        return LabelledLines(file, _fasttext, f"lines begin with {PREFIX}")
+    forms: tuple[tuple[Parse, str], ...] = (
+        (_label_first, "lines begin with a label and a comma"),
+        (_label_last, "lines end with a comma and a label"),
+    )
+    found = (LabelledLines(file, parse, form) for parse, form in forms if _are_labelled(lines, parse))
+    return next(found, None) if len(lines) >= fewest else None
+
+
+def _fasttext(line: str) -> tuple[str, str]:
+    found = _FASTTEXT.fullmatch(line)
+    return (found[1].strip().removeprefix(PREFIX), found[2]) if found else ("", line)
+
+
+def _label_first(line: str) -> tuple[str, str]:
+    label, _, text = line.partition(",")
+    return label, text
+
+
+def _label_last(line: str) -> tuple[str, str]:
+    text, _, label = line.rpartition(",")
+    return label, text
+
+
+def _are_labelled(lines: Sequence[str], parse: Parse) -> bool:
+    """Return whether nearly all lines have a text and a short label, with few different labels."""
+    cells = [(label.strip(), text.strip()) for label, text in map(parse, lines)]
+    labels = [label for label, text in cells if label and text and _may_be_label(label)]
+    often = 2 <= len(set(labels)) <= max(2, len(lines) // FEWEST)
+    return len(labels) >= MOST * len(lines) and often
+
+
+def _may_be_label(label: str) -> bool:
+    """Return whether a part of a line may be a label: short, and not a clause such as `and she was happy.`."""
+    is_short = len(label) <= LONGEST_LABEL and len(label.split()) <= MOST_WORDS
+    return is_short and not label.rstrip(CLOSING_QUOTES).endswith(SENTENCE_ENDS)

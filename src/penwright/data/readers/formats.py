@@ -1,12 +1,15 @@
-"""Detection of file formats: by the content, or by the file name if the content is not distinctive."""
+"""Detection of file formats by content or file name, and checks for the libraries that read them."""
 
 import re
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from io import BufferedIOBase
 from pathlib import PurePath
 from typing import Literal
+
+from penwright.errors import PenwrightError
 
 HEAD = 1 << 16  # bytes from which the format is detected
 PACKED = b"PK\x03\x04"
@@ -18,7 +21,7 @@ class Format:
     """A file format, and how it is read."""
 
     name: str
-    description: str  # description with its article
+    description: str  # with its article
     kind: Literal["plain", "document", "markup", "segments", "pairs", "sheet", "archive", "other"]
     remedy: str = ""  # what the user can do about an unsupported file (kind "other")
 
@@ -173,3 +176,13 @@ def _by_text(text: str, suffix: str) -> str | None:
     is_xml = text.startswith("<?xml") or root["doctype"] or suffix == ".xml"
     name = ROOTS.get(root["root"].lower())
     return name if name and (name != "wmt" or "<doc" in text) else "xml" if is_xml else None
+
+
+class MissingLibrary(PenwrightError):
+    """Error for a file whose library is not installed."""
+
+
+def require_library(library: str, what: str) -> None:
+    """Raise MissingLibrary, with the install command, unless the library that reads `what` is installed."""
+    if find_spec(library) is None:
+        raise MissingLibrary(f"{what} need the library {library}. Install it: pip install 'penwright[documents]'")

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penwright.data.corpus import Broken
 from penwright.data.files import SourceFile
 from penwright.data.paths import HUB
 from penwright.data.readers.records import Records
-from penwright.data.sources import Broken
 from penwright.errors import PenwrightError
 
 if TYPE_CHECKING:

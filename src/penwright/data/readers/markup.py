@@ -1,17 +1,115 @@
-"""Text of formats that mark up plain text: RTF, subtitles, and the .sgm files of WMT test sets."""
+"""Text of formats that mark up plain text: web pages, RTF, subtitles, and the .sgm files of WMT test sets."""
 
 import re
-from collections.abc import Iterator
+from codecs import getincrementaldecoder
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from html import unescape
+from html.parser import HTMLParser
 
-from penwright.data.readers.extras import require_library
+from penwright.data.encoding import first_guess, known_encoding
+from penwright.data.readers.formats import require_library
+from penwright.languages import split_words
 
+DROPPED = frozenset(
+    split_words("""
+    script style noscript template nav svg math iframe object button select form
+    rt rp title
+    """)  # rt and rp: ruby annotations; title: that of the window
+)
+BLOCKS = frozenset(
+    split_words("""
+    address article aside blockquote body br caption center dd details div dl dt fieldset figcaption figure footer
+    h1 h2 h3 h4 h5 h6 header hr html legend li main ol p pre section summary table tbody td th thead tr ul
+    """)
+)
+DECLARED = re.compile(
+    rb"""(?:<meta[^>]{0,200}?charset|<\?xml[^>]{0,100}?encoding|^"Content-Type:[^"\n]{0,100}?charset)=\s*["']?([\w.:-]{2,40})""",
+    re.IGNORECASE | re.MULTILINE,
+)
 TIMES = re.compile(r"^[ \t]*((?:\d+:)?\d+:\d\d[,.]\d{1,3})[ \t]*-->[ \t]*(?:\d+:)?\d+:\d\d[,.]\d{1,3}")
 STYLE = re.compile(r"\{\\[^}]*\}|</?(?:[biuv]|c|font|ruby|rt|lang)(?:[ .][^>]*)?>|<\d[\d:.]*>")
 SEGMENT = re.compile(r"<seg(?:\s+id\s*=\s*[\"']?([^\"'\s>]*)[\"']?)?[^>]*>(.*?)</seg\s*>", re.IGNORECASE | re.DOTALL)
 PIECE = re.compile(r"(?=<doc[\s>])", re.IGNORECASE)
 DOCUMENT_NAME = re.compile(r"<doc\s[^>]*?docid\s*=\s*[\"']?([^\"'>]*)", re.IGNORECASE)
 Segments = Iterator[tuple[str, str]]  # an identifier and a text each
+
+
+def html_lines(text: str) -> list[str]:
+    """Return the text of a page: one line for each paragraph, heading, list item or table cell."""
+    page = _Page()
+    page.feed(text)
+    page.close()
+    page.end_line()
+    return page.lines
+
+
+def declared_encoding(head: bytes) -> str | None:
+    """Return the encoding that a page, XML file or PO file declares at its start; None if it cannot be right."""
+    declaration = DECLARED.search(head[:4096])
+    name = known_encoding(declaration[1].decode("ascii", "replace")) if declaration else None
+    if name is None or name.startswith(("utf-16", "utf-32")):  # impossible: the declaration is in ASCII
+        return None
+    with suppress(UnicodeDecodeError):
+        if not head.isascii() and getincrementaldecoder("utf-8")().decode(head):
+            return "utf-8"  # whatever it declares
+    return name
+
+
+def decode_markup(content: bytes) -> str:
+    """Decode a page by its byte order mark, by its declared encoding, or as UTF-8."""
+    guess = first_guess(content[:4096])
+    encoding = guess if guess != "utf-8" else declared_encoding(content[: 1 << 16]) or guess
+    return content.decode(encoding, "replace").removeprefix("\ufeff")
+
+
+class _Page(HTMLParser):
+    """A parser that collects the lines of a page."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.lines: list[str] = []
+        self.line: list[str] = []
+        self.dropped: list[str] = []  # the open elements whose text is left out
+        self.n_pre = 0
+
+    def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
+        """Begin a new line if the element is a block."""
+        if self.dropped and tag in ("rb", "rt", "rp") and self.dropped[-1] in ("rt", "rp"):
+            self.dropped.pop()  # the end tags of rt and rp are optional
+        if tag in DROPPED:
+            self.dropped.append(tag)
+        elif tag in BLOCKS and not self.dropped:
+            self.end_line()
+            self.n_pre += tag == "pre"
+
+    def handle_startendtag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
+        """End the line at a self-closing block such as `<br/>`. XHTML's `<script/>` has no content to leave out."""
+        if tag in BLOCKS and not self.dropped:
+            self.end_line()
+
+    def handle_endtag(self, tag: str) -> None:
+        """End the line if the element is a block."""
+        if tag == "ruby" and self.dropped and self.dropped[-1] in ("rt", "rp"):
+            self.dropped.pop()
+        if tag in DROPPED and tag in self.dropped:
+            while self.dropped.pop() != tag:
+                pass
+        elif tag in BLOCKS and not self.dropped:
+            self.end_line()
+            self.n_pre -= tag == "pre" and self.n_pre > 0
+
+    def handle_data(self, data: str) -> None:
+        """Add text to the current line."""
+        if not self.dropped:
+            self.line.append(data)
+
+    def end_line(self) -> None:
+        """Keep the current line unless it is blank. Preformatted text may consist of several lines."""
+        text = "".join(self.line)
+        parts = [part.rstrip() for part in text.split("\n")] if self.n_pre else [" ".join(text.split())]
+        self.lines += [part for part in parts if part.strip()]
+        self.line = []
 
 
 def rtf_lines(text: str) -> list[str]:

@@ -14,7 +14,7 @@ from tempfile import TemporaryFile
 from typing import IO
 
 from penwright.data.readers import pdf_worker
-from penwright.data.readers.extras import require_library
+from penwright.data.readers.formats import require_library
 from penwright.errors import PenwrightError
 
 MOST_SECONDS = 600

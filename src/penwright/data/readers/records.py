@@ -7,19 +7,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, time
 from decimal import Decimal
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, islice
+from typing import TYPE_CHECKING
 from uuid import UUID
 
+from penwright.data.corpus import Broken, Row
 from penwright.data.files import BLOCK, SourceFile
-from penwright.data.headers import TELLING_NAMES
 from penwright.data.paths import suffix_of
-from penwright.data.readers.grid import SAMPLE, Row
-from penwright.data.sources import Broken
+from penwright.data.readers.layout import SAMPLE, TELLING_NAMES
 from penwright.errors import PenwrightError
 
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
 Record = Mapping[str, object]
-Path = tuple[str, ...]  # the keys from the record to a field
+FieldPath = tuple[str, ...]  # the keys from the record to a field
 BAD_JSON = Broken("bad JSON")
 BLANK = Broken("blank line")
 NO_RECORD = Broken("not a JSON object")
@@ -27,6 +30,12 @@ NO_TEXT = Broken("a field that is missing or holds no text")
 SURROGATES = re.compile("[\ud800-\udfff]")
 SPACE = " \t\r\n,"  # between the values of a JSON list
 MISSING = object()
+BATCH = 1000  # rows in memory at a time
+SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "autoinstall_known_extensions": False,  # nothing is downloaded
+    "autoload_known_extensions": False,
+    "threads": 1,  # one thread keeps the rows in order and uses little memory
+}
 
 
 @dataclass(frozen=True)
@@ -39,8 +48,8 @@ class Records:
     unit: str = "row"
 
     @cached_property
-    def _paths(self) -> tuple[Path, ...]:
-        paths_found: dict[Path, None] = {}
+    def _paths(self) -> tuple[FieldPath, ...]:
+        paths_found: dict[FieldPath, None] = {}
         for record in islice(self.read(), SAMPLE):
             if record and not isinstance(record, Broken):
                 paths_found |= dict.fromkeys(_paths_in(record))
@@ -178,7 +187,7 @@ def _are_columns(value: Mapping[str, Mapping[str, object]]) -> bool:
     return all(key.isdecimal() for key in inner) and not all(name.isdecimal() for name in value)
 
 
-def _paths_in(record: Record, above: Path = ()) -> Iterator[Path]:
+def _paths_in(record: Record, above: FieldPath = ()) -> Iterator[FieldPath]:
     for key, value in record.items():
         if isinstance(value, dict) and value:
             yield from _paths_in(value, (*above, key))
@@ -186,7 +195,7 @@ def _paths_in(record: Record, above: Path = ()) -> Iterator[Path]:
             yield (*above, key)
 
 
-def _follow(record: Record, path: Path) -> object:
+def _follow(record: Record, path: FieldPath) -> object:
     value: object = record
     for key in path:
         value = value.get(key, MISSING) if isinstance(value, dict) else MISSING
@@ -207,3 +216,70 @@ def _text(value: object) -> str | Broken:
     if isinstance(value, list) and value:
         return json.dumps(value, ensure_ascii=False, default=str)
     return str(value) if isinstance(value, date | time | Decimal | UUID) else NO_TEXT
+
+
+def parquet_table(file: SourceFile) -> Records:
+    """Open a Parquet file as a table. Class numbers become class names if the file contains the names."""
+    try:
+        classes = _class_names(str(file.stored))
+    except _errors() as error:
+        reason = str(error).split("\n")[0]
+        raise PenwrightError(f"{file.path} is a damaged Parquet file: {reason}. Download or write it again.") from None
+    table = Records(file.path, (file,), partial(_records, file, classes))
+    if not table.columns:
+        raise PenwrightError(f"{file.path} has no rows")
+    return table
+
+
+def _errors() -> type[Exception]:
+    """Return the base class of DuckDB's errors."""
+    import duckdb  # noqa: PLC0415 - slow to import
+
+    return duckdb.Error
+
+
+def _connect(path: str) -> "DuckDBPyConnection":
+    """Return a connection that can read this file and nothing else."""
+    import duckdb  # noqa: PLC0415 - slow to import
+
+    connection = duckdb.connect(config=SETTINGS)
+    quoted = path.replace("'", "''")
+    connection.execute(f"SET allowed_paths = ['{quoted}']")
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+    return connection
+
+
+def _records(file: SourceFile, classes: Mapping[str, list[str]]) -> Iterator[Record]:
+    path = str(file.stored)
+    with _connect(path) as connection:
+        try:
+            rows = connection.execute("FROM read_parquet(?, hive_partitioning = false)", [path])
+            names = [column[0] for column in rows.description]
+            while batch := rows.fetchmany(BATCH):
+                for values in batch:
+                    record = dict(zip(names, values, strict=True))
+                    for name, known in classes.items():
+                        record[name] = _class_name(record[name], known)
+                    yield record
+        except _errors() as error:
+            reason = str(error).split("\n")[0]
+            raise PenwrightError(f"{file.path} cannot be read: {reason}. Download or write it again.") from None
+
+
+def _class_name(value: object, names: list[str]) -> object:
+    if isinstance(value, int):  # -1 marks a withheld label, as in many test sets
+        return names[value] if 0 <= value < len(names) else ""
+    return value
+
+
+def _class_names(path: str) -> dict[str, list[str]]:
+    """Return the class names of each column, as stored by the library `datasets`."""
+    with _connect(path) as connection:
+        stored = connection.execute("SELECT value FROM parquet_kv_metadata(?) WHERE key = 'huggingface'", [path])
+        text = stored.fetchone()
+    try:
+        features = json.loads(bytes(text[0]))["info"]["features"] if text else {}
+        return {name: feature["names"] for name, feature in features.items() if "names" in feature}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}

@@ -10,7 +10,7 @@ from typing import Any
 from xml.etree.ElementTree import ParseError, XMLParser
 
 from penwright.data.readers.archives import DAMAGE, open_zip
-from penwright.data.readers.extras import require_library
+from penwright.data.readers.formats import require_library
 from penwright.errors import PenwrightError
 
 BLOCK = 1 << 18

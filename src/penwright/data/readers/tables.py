@@ -1,19 +1,28 @@
-"""Access to the table in a file: opening it, and reading texts from its rows."""
+"""Tables of text: delimited text and sheets of spreadsheets as rows of cells, and the table in any file."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
+from operator import itemgetter
 from typing import Protocol, runtime_checkable
 
+from penwright.data.corpus import Broken, Row
 from penwright.data.files import SourceFile
-from penwright.data.headers import TEXT_NAMES
 from penwright.data.paths import suffix_of
-from penwright.data.readers.delimited import is_tabbed
-from penwright.data.readers.grid import SAMPLE, Row, delimited_grid, sheet_grid
-from penwright.data.readers.parquet import parquet_table
-from penwright.data.readers.records import json_table
+from penwright.data.readers.delimited import MOST_LINES, SEPARATOR_LINE, Dialect, read_cells
+from penwright.data.readers.layout import SAMPLE, TEXT_NAMES, find_dialect, find_header, is_tabbed
+from penwright.data.readers.records import json_table, parquet_table
 from penwright.data.readers.spreadsheets import sheet_rows
-from penwright.data.sources import Broken
 
+ReadCells = Callable[[], Iterator[list[str]]]
+FEW = 20  # with fewer rows, a sample is too small
+COMMON = 0.05  # minimum share of rows that makes a width usual rather than a mistake
+SOME = 3  # minimum number of rows that makes a width usual
+TOO_FEW = Broken("too few fields")
+TOO_MANY = Broken("too many fields (possibly a delimiter in a text without quotes)")
+REPEATED = Broken("a repeated header")
+BEFORE = Broken("before the header")
 TSV, CSV, JSON, PARQUET = (".tsv", ".tab"), (".csv",), (".jsonl", ".ndjson", ".json"), (".parquet", ".pq")
 SHEETS = ("xlsx", "ods")  # names of formats
 TABLE_SUFFIXES = (*TSV, *CSV, *JSON, *PARQUET)
@@ -96,7 +105,141 @@ def select(table: Table, first: Sequence[int], second: int) -> Iterator[tuple[st
             yield " ".join(filter(None, map(str.strip, row[:-1]))), row[-1].strip()
 
 
-def sample_rows(table: Table) -> list[Row]:
-    """Return the first rows with all columns, without broken and empty rows."""
-    rows = table.rows(range(len(table.columns)))
-    return [row for row in islice(rows, SAMPLE) if isinstance(row, tuple) and any(row)]
+@dataclass(frozen=True)
+class Grid:
+    """A table whose rows are lists of cells. Its columns are named by the header, or numbered from 1."""
+
+    file: SourceFile
+    read: ReadCells
+    columns: tuple[str, ...]
+    header: tuple[str, ...] | None = None
+    n_before: int = 0  # rows before the header
+    fewest: int = 1  # cells: a row with fewer is broken, others may lack empty cells at the end
+    unit: str = "row"
+    n_skipped: int = 0  # lines before the first row
+
+    @property
+    def name(self) -> str:
+        """The path of the file."""
+        return self.file.path
+
+    @property
+    def files(self) -> tuple[SourceFile, ...]:
+        """The file, as a tuple of one."""
+        return (self.file,)
+
+    def rows(self, columns: Sequence[int]) -> Iterator[Row | Broken]:
+        """Yield the given columns (counted from 0) of every row, or why the row is broken."""
+        wanted, needed = _picker(columns), max(columns) + 1
+        fewest, most = self.fewest, len(self.columns)
+        blank, filler = ("",) * len(columns), [""] * most
+        rows, last = self.read(), None
+        if self.header is not None:
+            yield from (BEFORE for _ in islice(rows, self.n_before))
+            next(rows, None)
+            last = self.header[-1]
+        for cells in rows:
+            n = len(cells)
+            if fewest <= n <= most:
+                if cells[-1] == last and self._is_header(cells):
+                    yield REPEATED
+                elif n >= needed:
+                    yield wanted(cells)
+                else:
+                    yield wanted([*cells, *filler]) if any(cells) else blank
+            elif not any(cells):
+                yield blank
+            elif n < fewest:
+                yield TOO_FEW
+            else:
+                yield TOO_MANY if any(cells[most:]) else wanted(cells)
+
+    def place(self, row: int) -> str:
+        """Return the location of a row (counted from 0) in words, for messages."""
+        after = self.header is not None and row >= self.n_before
+        return f"{self.name} {self.unit} {row + 1 + after + self.n_skipped:,}"
+
+    def _is_header(self, cells: Sequence[str]) -> bool:
+        return self.header == (cells[0].removeprefix("\ufeff"), *cells[1:])
+
+
+def delimited_grid(file: SourceFile, delimiter: str | None, names: Sequence[str] = ()) -> Grid:
+    """Open delimited text as a table, detecting its dialect and header.
+
+    A given `delimiter` is used unless the first line names another one (`sep=;`).
+    """
+    dialect, sample, n_skipped = _detect_dialect(file, delimiter, SAMPLE)
+    if len(sample) < FEW and file.n_lines > SAMPLE:  # rows span very many lines
+        dialect, sample, n_skipped = _detect_dialect(file, delimiter, MOST_LINES)
+    columns, header, n_before, fewest = _layout(sample, names, strays=dialect.delimiter == "\t")
+
+    def read() -> Iterator[list[str]]:
+        return read_cells(islice(file.lines(), n_skipped, None), dialect, len(columns))
+
+    unit = "row" if dialect.quote or dialect.escape else "line"
+    return Grid(file, read, columns, header, n_before, fewest, unit, n_skipped)
+
+
+def _detect_dialect(file: SourceFile, delimiter: str | None, n: int) -> tuple[Dialect, list[list[str]], int]:
+    """Return the dialect of the first `n` lines, their rows, and the number of lines before the first row."""
+    lines, n_skipped = file.first_lines(n), 0
+    is_cut = len(lines) < file.n_lines
+    if lines and (separator := SEPARATOR_LINE.fullmatch(lines[0].strip())):
+        lines, n_skipped, delimiter = lines[1:], 1, separator[1]
+    dialect = find_dialect(lines, delimiter, is_cut=is_cut)
+    return dialect, list(read_cells(lines, dialect, is_cut=is_cut)), n_skipped
+
+
+def sheet_grid(file: SourceFile, read: ReadCells, names: Sequence[str] = ()) -> Grid:
+    """Open a sheet as a table, detecting its header. `read` yields the rows."""
+    columns, header, n_before, fewest = _layout(list(islice(read(), SAMPLE)), names, strays=True)
+    return Grid(file, read, columns, header, n_before, fewest)
+
+
+def _layout(
+    sample: Sequence[Sequence[str]], names: Sequence[str], *, strays: bool
+) -> tuple[tuple[str, ...], tuple[str, ...] | None, int, int]:
+    """Return the column names, the header, the number of rows before it, and the fewest cells of a complete row.
+
+    `strays` means that a row wider than usual has extra columns. Otherwise, its texts contain an unquoted delimiter.
+    """
+    widths = Counter(len(row) for row in sample if any(map(str.strip, row)))
+    if not widths:
+        return (), None, 0, 1
+    width = max(widths, key=lambda width: (widths[width], width))
+    usual = [width, *(other for other, n in widths.items() if n >= max(SOME, COMMON * widths.total()))]
+    if strays:
+        width = max(usual)
+    place = find_header(sample, width, names)
+    if place is None:
+        return tuple(map(str, range(1, width + 1))), None, 0, min(usual)
+    header = tuple(sample[place])
+    titles = [cell.replace("\ufeff", "").strip() for cell in header]
+    if len(titles) == width - 1 and _are_row_names([row[0] for row in sample[place + 1 :] if len(row) == width]):
+        titles = ["", *titles]
+    titles += [""] * (width - len(titles))
+    return _unique(titles), header, place, min(usual)
+
+
+def _are_row_names(values: Sequence[str]) -> bool:
+    """Return whether an unnamed first column numbers or names the rows, as in files written by R."""
+    return len(values) > 1 and len(set(values)) == len(values)
+
+
+def _unique(titles: Sequence[str]) -> tuple[str, ...]:
+    """Return unique column names: the number for an unnamed column, and a suffix (".1") for a repeated name."""
+    taken: dict[str, None] = {}
+    for number, title in enumerate(titles, 1):
+        name, again = title or str(number), 0
+        while name in taken:
+            again += 1
+            name = f"{title or number}.{again}"
+        taken[name] = None
+    return tuple(taken)
+
+
+def _picker(columns: Sequence[int]) -> Callable[[Sequence[str]], Row]:
+    if len(columns) == 1:
+        only = columns[0]
+        return lambda cells: (cells[only],)
+    return itemgetter(*columns)

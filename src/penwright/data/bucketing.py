@@ -1,120 +1,34 @@
-"""The assignment of examples to batches: a pure function of (seed, step), so resuming needs no saved state.
+"""Batches of pairs or labelled texts of similar length, with token dropout for classifiers."""
 
-Text is cut into windows, at new places in each epoch. Pairs and labelled texts share batches with others of similar
-length.
-"""
-
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Generic
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor
 
-from penwright.data.batches import IGNORED, LENGTH_STEP, AnyBatch, LabelledBatch, PairBatch, TextBatch
-from penwright.data.hiding import TokenDropout
+from penwright.data.batches import (
+    IGNORED,
+    LENGTH_STEP,
+    AnyBatch,
+    Batches,
+    Indices,
+    LabelledBatch,
+    Markers,
+    PairBatch,
+    TextBatches,
+)
 from penwright.data.store import Column
 from penwright.errors import PenwrightError
 
-Indices = NDArray[np.int64]
 Labels = NDArray[np.int32]
 _LONGEST_BATCH = 4  # a batch of long labelled texts may hold this many times `batch_tokens`
-
-
-@dataclass(frozen=True)
-class Markers:
-    """The ids of the special tokens that batches need."""
-
-    pad: int
-    start: int
-    end: int
-
-
-class Batches(ABC, Generic[AnyBatch]):
-    """The batches of one part of a corpus, numbered from the start of training."""
-
-    per_epoch: float  # batches in one pass over the part
-    tokens_per_epoch: int  # target tokens; for labelled texts, the tokens of the texts
-    n_left_out: int = 0  # examples dropped because the model cannot read that many tokens
-    n_cut: int = 0  # texts longer than the context, of which a batch holds one part
-
-    @abstractmethod
-    def batch(self, number: int) -> AnyBatch:
-        """Return the batch with this number, counted over all epochs."""
-
-    @abstractmethod
-    def in_order(self, one_in: int = 1) -> Iterator[AnyBatch]:
-        """Yield all examples once in a fixed order, for evaluation; or only every `one_in`-th batch of them."""
-
-    def for_step(self, step: int, accumulate: int) -> list[AnyBatch]:
-        """Return the `accumulate` batches of one optimizer step. Steps count from 0."""
-        return [self.batch(step * accumulate + k) for k in range(accumulate)]
-
-
-class TextBatches(Batches[TextBatch]):
-    """Windows of `context_length` tokens over the concatenated documents, with start and end tokens around each.
-
-    Every epoch cuts at other places and shuffles the windows anew. A batch with windows that cross document boundaries
-    has `segments`. Start tokens are never targets. One window per epoch wraps around from the end of the text to its
-    beginning. In a single document, the wrap does not count as a boundary: `segments` would have to be compiled just
-    for that window.
-    """
-
-    def __init__(self, text: Column, context_length: int, batch_tokens: int, markers: Markers, seed: int = 0):
-        self.text, self.markers, self.seed = text, markers, seed
-        self.begins = text.offsets + 2 * np.arange(len(text.offsets))  # of the documents, each with two markers
-        self.total = int(self.begins[-1])
-        self.length = max(1, min(context_length, self.total - 1))
-        self.rows = max(1, batch_tokens // self.length)
-        self.n_windows = max(1, self.total // self.length)
-        self.per_epoch = self.n_windows / self.rows
-        self.tokens_per_epoch = self.n_windows * self.length
-
-    def batch(self, number: int) -> TextBatch:
-        """Return the batch with this number: windows in the shuffled order of their epoch."""
-        wanted = np.arange(number * self.rows, (number + 1) * self.rows)
-        epochs = range(wanted[0] // self.n_windows, wanted[-1] // self.n_windows + 1)
-        starts = [
-            _window_starts(self.seed, epoch, self.n_windows, self.length)[
-                wanted[wanted // self.n_windows == epoch] % self.n_windows
-            ]
-            for epoch in epochs
-        ]
-        return self._windows(np.concatenate(starts)[:, None] + np.arange(self.length + 1))
-
-    def in_order(self, one_in: int = 1) -> Iterator[TextBatch]:
-        """Yield windows from the beginning of the text to its end, the shorter last one included."""
-        last = self.total - 1  # every token but the first is predicted once
-        whole = np.arange(0, last - self.length + 1, self.length)
-        begins = range(0, len(whole), self.rows)
-        for begin in begins[::one_in]:
-            yield self._windows(whole[begin : begin + self.rows, None] + np.arange(self.length + 1))
-        rest = last - len(whole) * self.length
-        if rest and len(begins) % one_in == 0:
-            yield self._windows((last - rest + np.arange(rest + 1))[None])
-
-    def _windows(self, places: Indices) -> TextBatch:
-        """Return the tokens at these places as a batch. Places past the last document wrap around to the first."""
-        places = places % self.total
-        documents = np.searchsorted(self.begins, places, side="right") - 1
-        inside = places - self.begins[documents] - 1  # -1 at the start token, the document's length at the end token
-        lengths = self.text.lengths[documents]
-        at = np.clip(self.text.offsets[documents] + inside, 0, max(0, len(self.text.tokens) - 1))
-        tokens = self.text.tokens[at].astype(np.int64)
-        tokens = np.where(inside < 0, self.markers.start, np.where(inside == lengths, self.markers.end, tokens))
-        targets = np.where(inside[:, 1:] < 0, IGNORED, tokens[:, 1:])
-        crossing = bool((documents[:, :-1] != documents[:, :1]).any())
-        return TextBatch(
-            int((targets != IGNORED).sum()),
-            torch.from_numpy(tokens[:, :-1].copy()),
-            torch.from_numpy(targets),
-            torch.from_numpy(documents[:, :-1].copy()) if crossing else None,
-        )
+MOST_HIDDEN = 0.9  # highest share of hidden tokens in a text, unless the mean itself is higher
 
 
 class _Bucketed(Batches[AnyBatch]):
@@ -205,6 +119,44 @@ class PairBatches(_Bucketed[PairBatch]):
         return PairBatch(int(target_lengths.sum()), source, padding, target, targets)
 
 
+@dataclass(frozen=True)
+class TokenDropout:
+    """Token dropout with a random share for each text (word dropout, Iyyer et al. 2015).
+
+    The shares spread as widely around `mean` as possible, because the trained model reads whole texts. Hidden tokens
+    are removed, not masked, which saves their computation. The first word is never hidden: a text with only its start
+    token would teach nothing.
+    """
+
+    mean: float  # average share of hidden tokens, from 0 to 1
+    keeps_start: bool = False  # for classifiers that read only the start token
+
+    @property
+    def _never_hidden(self) -> slice:
+        """The positions that are never hidden."""
+        return slice(0 if self.keeps_start else 1, 2)
+
+    def draw_lengths(self, lengths: NDArray[np.int64], random: Generator) -> NDArray[np.int64]:
+        """Draw the number of tokens to show of each text. `lengths` includes the start and end tokens."""
+        spread = min(self.mean, max(0.0, MOST_HIDDEN - self.mean))
+        shares = random.uniform(self.mean - spread, self.mean + spread, len(lengths))
+        always = self._never_hidden.stop - self._never_hidden.start
+        return always + random.binomial(lengths - always, 1 - shares)
+
+    def shown(self, batch: LabelledBatch, numbers: NDArray[np.int64], random: Generator) -> LabelledBatch:
+        """Return the batch with only `numbers[i]` random tokens of text i, in order and with their positions."""
+        whole = batch.tokens.shape[1]
+        keys = np.where(batch.padding.numpy(), random.random(batch.tokens.shape), 2.0)  # the smallest are kept
+        keys[:, self._never_hidden] = -1.0
+        width = min(whole, -(-int(numbers.max()) // LENGTH_STEP) * LENGTH_STEP)
+        drawn = keys.argsort(1)[:, :width]
+        places = np.sort(np.where(np.arange(width) < numbers[:, None], drawn, whole), 1)  # `whole` stands for padding
+        padding = torch.from_numpy(places < whole)
+        positions = torch.from_numpy(np.minimum(places, whole - 1))
+        tokens = batch.tokens.gather(1, positions)
+        return LabelledBatch(batch.n_targets, tokens, padding, batch.targets, positions)
+
+
 class LabelledBatches(_Bucketed[LabelledBatch]):
     """Batches of labelled texts, each text between a start and an end token.
 
@@ -264,13 +216,6 @@ class LabelledBatches(_Bucketed[LabelledBatch]):
 
 
 AnyBatches = TextBatches | PairBatches | LabelledBatches
-
-
-@lru_cache(maxsize=2)
-def _window_starts(seed: int, epoch: int, n_windows: int, length: int) -> Indices:
-    """Return where the windows of this epoch start, in shuffled order."""
-    random = np.random.default_rng((seed, epoch))
-    return random.integers(length) + random.permutation(n_windows) * length
 
 
 def _borders(lengths: Indices, batch_tokens: int) -> list[int]:

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from penwright.config import ModelSettings
-from penwright.data.batches import LabelledBatch
-from penwright.data.batching import LabelledBatches, Markers
-from penwright.data.hiding import TokenDropout
+from penwright.data.batches import LabelledBatch, Markers
+from penwright.data.bucketing import LabelledBatches, TokenDropout
 from penwright.data.store import Column
 from penwright.model.encoder_only import EncoderOnly
 

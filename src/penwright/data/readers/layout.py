@@ -1,0 +1,267 @@
+"""Detection of the layout of tables: the dialect of delimited text, header rows, and common column names."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from penwright.data.readers.delimited import Cells, Dialect, QuotedRows, read_cells
+from penwright.languages import LANGUAGE_NAMES, split_words
+
+SAMPLE = 1000  # rows from which a layout is detected
+DELIMITERS = ("\t", ";", "|", ",", "^", "~", "::", "||", "|||")
+FEW_FIT = 0.3  # share of rows that must fit if the first one is a header
+TABBED = 0.95  # share of lines with the same number of tabs, if nothing else suggests a table
+MANY_FIT = 0.6  # share of rows that must fit if there is no header
+LONGEST_KNOWN = 30  # characters of a common name
+LONGEST_NAME = 100  # characters; surveys use whole questions as column names
+MOST_BEFORE = 20  # rows that may precede a header: titles and comments
+ENOUGH = 3  # values needed to judge the length of a column's texts
+LONG = 20  # characters; shorter values are not texts
+REPEATS = 0.05  # share of rows that may repeat the header
+ALIKE = 0.9  # share of values that must be of one kind, such as numbers
+KINDS = {
+    "number": re.compile(r"[-+]?[$€£]?\d[\d.,\s]*%?|[-+]?\d*\.?\d+(e[-+]?\d+)?|nan", re.IGNORECASE),
+    "time": re.compile(r"\d{1,4}[-/.:]\d{1,2}([-/.:]\d{1,4})?([T ,]+\d{1,2}:\d{2}.*)?"),
+    "link": re.compile(r"(https?://|www\.)\S+", re.IGNORECASE),
+}
+SOURCE_NAMES = split_words("source src input source_text")
+TARGET_NAMES = split_words("target tgt trg output translation target_text reference")
+TEXT_NAMES = split_words("""
+    text sentence content review document body message comment tweet question
+    文本 内容 內容 评论 句子 テキスト 本文 텍스트 문장 текст отзыв نص النص texto texte testo tekst metin
+""")
+LABEL_NAMES = split_words("""
+    label class category sentiment intent topic labels class_index coarse_label
+    标签 標籤 类别 類別 分类 情感 ラベル カテゴリ 레이블 라벨 метка класс категория تصنيف التصنيف الفئة
+    etiqueta etikett etichetta etykieta étiquette etiket kategorie kategoria categoría catégorie
+""")
+RATING_NAMES = split_words("target y gold polarity spam tag stars rating is_spam note noten bewertung nota puntuación")
+DETAIL_NAMES = frozenset(
+    split_words("lang language source domain split country licence license subset license_id locale")
+)
+INSTRUCTION_NAMES = split_words("instruction prompt")
+PROMPT_NAMES = (*INSTRUCTION_NAMES, *split_words("question query"))  # texts that a model answers
+ANSWER_NAMES = split_words("response completion answer output")
+INPUT_NAMES = split_words("input")  # the text that an instruction is about, as in Alpaca's data
+PAIRS_OF_TEXTS = (
+    ("premise", "hypothesis"),
+    ("query", "passage"),
+    ("question", "passage"),
+    ("question", "sentence"),
+    ("query", "document"),
+)
+OTHER_NAMES = split_words("id idx index title description name date rating stars score pos")
+TELLING_NAMES = frozenset((*SOURCE_NAMES, *TARGET_NAMES, *TEXT_NAMES, *LABEL_NAMES))
+HEADER_NAMES = TELLING_NAMES | LANGUAGE_NAMES | set(OTHER_NAMES)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The result of splitting some lines with a dialect."""
+
+    dialect: Dialect
+    width: int  # number of cells in most rows
+    share: float  # share of rows with this width; wide rows (10 cells or more) may differ slightly
+    proper: float  # share of rows with all quote marks in place
+    first: Cells
+
+    def rank(self, text: str) -> tuple[float, float, bool, int, float, int]:
+        """Return a sort key that compares delimiters. The best fit sorts last."""
+        mark = self.dialect.delimiter
+        n_prose = text.count(f"{mark} ") / text.count(mark)  # a space follows punctuation
+        known = self.is_named, len(mark), -round(n_prose, 1), -DELIMITERS.index(mark)
+        return round(self.share, 3), round(self.proper, 1), *known
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the first row is a header of common names, as wide as the other rows."""
+        return len(self.first) == self.width and is_known_header(self.first)
+
+
+def find_dialect(lines: Sequence[str], delimiter: str | None = None, *, is_cut: bool = False) -> Dialect:
+    """Return the dialect that splits these lines into rows of the most equal width.
+
+    If a `delimiter` is given, only the quoting is detected. `is_cut` means that the file continues after these lines.
+    """
+    lines = [line for line in lines if line.strip()]
+    marks = (
+        [delimiter] if delimiter is not None else [mark for mark in DELIMITERS if any(mark in line for line in lines)]
+    )
+    fits = [fit for mark in marks if (fit := _best_quoting(lines, mark, is_cut))]
+    if delimiter is not None:
+        return fits[0].dialect if fits else Dialect(delimiter)
+    fits = [fit for fit in fits if fit.width > 1 and fit.share >= (FEW_FIT if fit.is_named else MANY_FIT)]
+    text = "\n".join(lines)
+    best = max(fits, key=lambda fit: fit.rank(text), default=None)
+    return best.dialect if best else Dialect("", '"')
+
+
+def is_tabbed(lines: Sequence[str]) -> bool:
+    """Return whether tabs split nearly all lines into the same number of cells, as in a table.
+
+    At least two columns must be filled in most lines, since running text may begin or end with tabs.
+    """
+    rows = [line.split("\t") for line in lines if line.strip()]
+    widths = Counter(map(len, rows))
+    width = max(widths, key=lambda width: widths[width], default=1)
+    whole = [row for row in rows if len(row) == width]
+    n_filled = sum(2 * sum(bool(row[column].strip()) for row in whole) > len(whole) for column in range(width))
+    return n_filled > 1 and len(whole) >= TABBED * len(rows)
+
+
+def _best_quoting(lines: Sequence[str], delimiter: str, is_cut: bool) -> Fit | None:
+    """Return the best fit with this delimiter; None if there are no rows.
+
+    In a TSV file, quote marks count as text unless a CSV writer clearly put them there. So do single quotes anywhere.
+    """
+    plain = _fit(lines, Dialect(delimiter), is_cut)
+    quoted = [fit for dialect in _quotings(lines, delimiter) if (fit := _fit(lines, dialect, is_cut))]
+    best = max(quoted, key=lambda fit: (fit.share, fit.proper, fit.dialect.quote != ""), default=plain)
+    if plain is None or best is None or best.dialect.quote == "":
+        return best if plain is None else plain
+    is_escaped = best.dialect.escape != "" and best.proper == 1
+    is_doubtful = (delimiter == "\t" and not is_escaped) or best.dialect.quote == "'"
+    if best.share == plain.share and is_doubtful:
+        return best if _has_written_quotes(lines, best.dialect) else plain
+    return best if best.share >= plain.share else plain
+
+
+def _quotings(lines: Sequence[str], delimiter: str) -> Iterator[Dialect]:
+    text = "\n".join(lines)
+    if delimiter == "\t" and ("\\\t" in text or re.search(r"(^|\t)\\N(\t|$)", text, re.MULTILINE)):
+        yield Dialect(delimiter, escape="\\")
+    quoted = Dialect(delimiter, '"')
+    if '"' in text or delimiter != "\t":
+        yield quoted
+        if '\\"' in text:
+            yield replace(quoted, escape="\\")
+        if f'{delimiter} "' in text:
+            yield replace(quoted, has_space_after_delimiter=True)
+    if re.search(rf"(^|{re.escape(delimiter)})'", text, re.MULTILINE):
+        yield Dialect(delimiter, "'")
+
+
+def _fit(lines: Sequence[str], dialect: Dialect, is_cut: bool) -> Fit | None:
+    if dialect.quote:
+        reader = QuotedRows(lines, dialect, None, is_cut)
+        rows = [(cells, reader.is_proper) for cells in reader]
+    else:
+        rows = [(cells, True) for cells in read_cells(lines, dialect)]
+    if not rows:
+        return None
+    widths = Counter(len(cells) for cells, _ in rows)
+    width = max((width for width in widths if width > 1), key=lambda width: (widths[width], width), default=1)
+    proper = sum(is_proper for _, is_proper in rows) / len(rows)
+    near = sum(n for other, n in widths.items() if abs(other - width) <= width // 10)
+    return Fit(dialect, width, near / len(rows), proper, rows[0][0])
+
+
+def _has_written_quotes(lines: Sequence[str], dialect: Dialect) -> bool:
+    """Return whether a CSV writer put the quote marks: all are in place, and they cannot all belong to the text."""
+    if not dialect.quote:
+        return True
+    quote = dialect.quote
+    rows = [line.split(dialect.delimiter) for line in lines]
+    cells = [cell for row in rows for cell in row if cell.startswith(quote)]
+    proper = [
+        len(cell) > 1 and cell.endswith(quote) and quote not in cell[1:-1].replace(2 * quote, "") for cell in cells
+    ]
+    if not cells or not all(proper):
+        return False
+    width = max(map(len, rows))
+    everywhere = len(cells) == sum(map(len, rows)) if quote == '"' else len(cells) >= len(rows) - 1 > width
+    return everywhere or any(2 * quote in cell[1:-1] for cell in cells)
+
+
+def find_header(rows: Sequence[Sequence[str]], width: int, names: Sequence[str] = ()) -> int | None:
+    """Return the index of the header among the first rows of a table with `width` columns, or None.
+
+    A row that contains one of `names` is a header.
+    """
+    header = None
+    for place, row in enumerate(rows[:MOST_BEFORE]):
+        cells = [cell.strip() for cell in row]
+        n_filled = sum(map(bool, cells))
+        if any(cell in names for cell in cells if cell):
+            return place
+        if not n_filled or len(cells) < max(2, width - 1) <= width or (n_filled == 1 and width > 2):
+            continue  # a title or a comment
+        if header is not None and list(row) == list(rows[header]):
+            return header
+        if is_header(cells, rows[place + 1 :]):
+            header = place  # unless this is a title, and the next row the header
+            if is_known_header(cells):
+                return header
+        elif n_filled > 1:
+            return header
+    return header
+
+
+def is_known_header(cells: Sequence[str]) -> bool:
+    """Return whether all names are common ones, or one of them reveals the purpose of its column."""
+    names = [cell.strip().strip("\ufeff").lower().replace(" ", "_") for cell in cells]
+    names = [name for name in names if name]
+    if not names or max(map(len, names)) > LONGEST_KNOWN:
+        return False
+    unique = len(set(names)) == len(names)
+    identifiers = all(re.fullmatch(r"#?\w+", name) for name in names)
+    return (unique and HEADER_NAMES.issuperset(names)) or (identifiers and not TELLING_NAMES.isdisjoint(names))
+
+
+def is_header(cells: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
+    """Return whether these cells are column names, rather than values like the ones below them."""
+    if is_known_header(cells):
+        return True
+    if max(map(len, cells)) > LONGEST_NAME:
+        return False
+    others = [row for row in below if list(row) != list(cells)]
+    n_repeats, n_different = len(below) - len(others), len(set(map(tuple, others)))
+    if n_repeats <= REPEATS * len(below) and 2 * n_different > len(others):  # a repeated header, not repetitive rows
+        below = others
+    votes = 0
+    for column, name in enumerate(cells):
+        values = [row[column].strip() for row in below if len(row) > column]
+        vote = _vote(name, [value for value in values if value], len(values))
+        if vote is None:
+            return False
+        votes += vote
+    return votes > 0
+
+
+def _vote(name: str, values: Sequence[str], n_rows: int) -> int | None:
+    """Return how strongly a column suggests that `name` is its header; None if `name` is a value like the others."""
+    if not values:
+        return 0
+    kind, different = _kind_of(values), set(values)
+    if kind:
+        is_index = kind == "number" and len(values) == n_rows
+        return None if KINDS[kind].fullmatch(name) else 2 if name or is_index else 0
+    if len(different) <= max(1, n_rows // 5):
+        if name in different:
+            return None
+        if _usual_shortest(values) < LONG:
+            return 2 if name and n_rows >= 2 * ENOUGH else 0
+    return _vote_of_texts(name, values) if name and len(values) >= ENOUGH else 0
+
+
+def _vote_of_texts(name: str, values: Sequence[str]) -> int:
+    """Return the vote of a column of texts: a header is much shorter than nearly all of them."""
+    shortest = _usual_shortest(values)
+    if shortest < LONG:
+        return 0
+    if len(name) >= shortest:
+        return -1
+    return 1 if 2 * len(name) <= shortest and not name.endswith((".", "!", "?", "…", "。")) else 0
+
+
+def _usual_shortest(values: Sequence[str]) -> int:
+    """Return the length that nearly all values have at least."""
+    return sorted(map(len, values))[len(values) // 20]
+
+
+def _kind_of(values: Sequence[str]) -> str | None:
+    return next(
+        (kind for kind, form in KINDS.items() if sum(map(bool, map(form.fullmatch, values))) >= ALIKE * len(values)),
+        None,
+    )

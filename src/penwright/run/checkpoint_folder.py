@@ -1,0 +1,159 @@
+"""The checkpoints in a run folder: which are there, which is the newest or the best; saving and deleting them."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from penwright.errors import PenwrightError
+from penwright.run.checkpoints import (
+    FIRST,
+    STATE,
+    Checkpoint,
+    DamagedCheckpoint,
+    Record,
+    Tensors,
+    folder_name,
+    save_checkpoint,
+    step_of,
+)
+from penwright.storage import MOST_IN_SMALL, UnsafeFile, is_temporary, read_json, remove_folder, require_plain
+
+T = TypeVar("T")
+CHECKPOINTS = "checkpoints"
+ATTEMPTS = 100  # to read a checkpoint while training deletes older ones
+
+
+class CheckpointFolder:
+    """The checkpoints in a run folder."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder  # of the run
+        self.made_with: Record = {}  # description of the files the weights depend on, saved in each checkpoint
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """List the complete checkpoints, oldest first; folders with other names are ignored."""
+        place = self.folder / CHECKPOINTS
+        require_plain(place)
+        steps = [(step_of(path.name), path) for path in place.glob("step-*")]
+        return [Checkpoint(path, step) for step, path in sorted((s, p) for s, p in steps if s is not None)]
+
+    def first(self) -> Checkpoint | None:
+        """Return the first checkpoint, which has weights only; None if there is none, as in older runs."""
+        folder = self.folder / CHECKPOINTS / FIRST
+        try:
+            return Checkpoint(folder, int(read_json(folder / "manifest.json", MOST_IN_SMALL)["step"]))
+        except (OSError, ValueError, KeyError, TypeError, UnsafeFile):
+            return None
+
+    def last_step(self) -> int:
+        """Return the step of the newest checkpoint, or 0 without one."""
+        return max((checkpoint.step for checkpoint in self.checkpoints()), default=0)
+
+    def best_step(self) -> int | None:
+        """Return the step with the best held-out score, from the newest undamaged record; None without a score."""
+        with suppress(PenwrightError):
+            return self._read_first(_newest_first, Checkpoint.counters, STATE)[0].best_step
+        return None
+
+    def newest(self) -> tuple[Checkpoint, list[str]]:
+        """Return the newest undamaged checkpoint, and a warning for each damaged one that was skipped."""
+        return self._read_first(_newest_first, _identity)
+
+    def best(self) -> tuple[Checkpoint, list[str]]:
+        """Return the best undamaged checkpoint (the newest if none is scored), with warnings as in newest()."""
+        return self.read_best(_identity)
+
+    def read_best(self, read: Callable[[Checkpoint], T]) -> tuple[T, list[str]]:
+        """Return `read(best checkpoint)` and the warnings, even while training deletes checkpoints."""
+        return self._read_first(self._best_first, read)
+
+    def _best_first(self, listed: Sequence[Checkpoint]) -> list[Checkpoint]:
+        newest_first = _newest_first(listed)
+        bests = map(self._best_known_to, newest_first)  # older ones name the best before a damaged one
+        return list(dict.fromkeys([*bests, *newest_first]))
+
+    def _best_known_to(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Return the best checkpoint by this one's record; itself without a score or if the record is damaged."""
+        with suppress(DamagedCheckpoint):
+            step = checkpoint.counters().best_step
+            return checkpoint if step is None else self._checkpoint(step)
+        return checkpoint
+
+    def _checkpoint(self, step: int) -> Checkpoint:
+        return Checkpoint(self.folder / CHECKPOINTS / folder_name(step), step)
+
+    def _read_first(
+        self,
+        order: Callable[[Sequence[Checkpoint]], Sequence[Checkpoint]],
+        read: Callable[[Checkpoint], T],
+        *names: str,
+    ) -> tuple[T, list[str]]:
+        """Return `read(checkpoint)` for the first undamaged checkpoint in this order, and the warnings.
+
+        These files of it (default: all) are verified. If checkpoints appear or disappear meanwhile, start over.
+        """
+        for attempt in range(ATTEMPTS):
+            listed = self.checkpoints()
+            warnings: list[str] = []
+            for checkpoint in order(listed):
+                try:
+                    checkpoint.verify(*names)
+                    return read(checkpoint), warnings
+                except DamagedCheckpoint as damage:
+                    if attempt + 1 < ATTEMPTS and self.checkpoints() != listed:
+                        break
+                    warnings.append(f"{damage}; skipped {checkpoint.folder.name}")
+            else:
+                break
+        detail = "; ".join(warnings) or "none was saved yet"
+        raise PenwrightError(f"{self.folder} has no checkpoint to load: {detail}")
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the training budget is spent, or training stopped early."""
+        if not self.checkpoints():
+            return False
+        newest, _ = self._read_first(_newest_first, Checkpoint.counters)
+        spent = newest.total_steps is not None and newest.step >= newest.total_steps
+        return spent or newest.stopped_early
+
+    def save_checkpoint(self, step: int, weights: Tensors, training: Tensors, state: Record) -> None:
+        """Save a checkpoint atomically.
+
+        `state["best_step"]` is the best step so far. In a file of its own, it could be out of date after a kill.
+        """
+        save_checkpoint(self._checkpoint(step), weights, training, self._with_origin(state))
+
+    def save_first(self, step: int, weights: Tensors, state: Record) -> None:
+        """Save these weights as the first checkpoint, unless there is one."""
+        if self.first() is None:
+            first = Checkpoint(self.folder / CHECKPOINTS / FIRST, step)
+            save_checkpoint(first, weights, None, self._with_origin(state))
+
+    def _with_origin(self, state: Record) -> Record:
+        return {**state, "made_with": self.made_with} if self.made_with else state
+
+    def delete_checkpoints_after(self, step: int) -> None:
+        """Delete the checkpoints after this step, and unfinished ones."""
+        for checkpoint in self.checkpoints():
+            if checkpoint.step > step:
+                remove_folder(checkpoint.folder)
+        for path in (self.folder / CHECKPOINTS).glob("step-*.tmp-*"):
+            if step_of(path.name.partition(".")[0]) is not None and is_temporary(path):
+                remove_folder(path)
+
+    def prune(self, keep: int) -> None:
+        """Delete all checkpoints except the newest `keep` and the best."""
+        best = self.best_step()
+        for checkpoint in self.checkpoints()[:-keep]:
+            if checkpoint.step != best:
+                remove_folder(checkpoint.folder)
+
+
+def _newest_first(listed: Sequence[Checkpoint]) -> Sequence[Checkpoint]:
+    return listed[::-1]
+
+
+def _identity(checkpoint: Checkpoint) -> Checkpoint:
+    return checkpoint
