@@ -12,6 +12,8 @@ import pytest
 from penwright.run.folder import Run
 from penwright.run.stop_file import is_stop_requested, mark_stopped
 
+from .conftest import eventually
+
 SIZES = [("light", 1440, 900), ("dark", 390, 844)]
 PLACES = {
     "#/translate?text=eins%20zwei.%20drei%20vier.&glossary=zwei%09couple": ".details .way",
@@ -197,7 +199,8 @@ def test_training_is_stopped_from_the_page_after_a_question(visit: Any, runs: Pa
         assert page.evaluate("document.activeElement.value") == "busy", "the keyboard is still in the list"
         mark_stopped(Run(folder))
         page.wait_for_selector("li:has(input[value=busy]) .state:text-is('stopped')")
-        page.wait_for_function("document.getElementById('spoken').textContent === 'busy has stopped.'")
+        spoken = "document.getElementById('spoken').textContent"
+        assert eventually(lambda: page.evaluate(spoken) == "busy has stopped.")
     finally:
         for path in folder.iterdir():
             path.unlink()

@@ -9,6 +9,8 @@ import numpy as np
 from penwright.translation.alignment import Aligner
 from penwright.translation.documents import translated
 
+from .conftest import eventually
+
 PLACE = "#/translate?model=translator&text="
 FILLED = ".words .sentence:not([aria-busy])"
 
@@ -49,7 +51,8 @@ def test_pointing_at_a_word_marks_what_it_looks_at(visit: Any, server: Any) -> N
     page = visit_with(visit, text)
     with page.expect_response("**/translating/links"):  # the model computes for one thread at a time
         page.locator(".words .word").first.hover()
-    page.wait_for_function("parseInt(document.querySelector('.copy span').style.getPropertyValue('--look')) > 0")
+    look = "parseInt(document.querySelector('.copy span').style.getPropertyValue('--look'))"
+    assert eventually(lambda: (page.evaluate(look) or 0) > 0)  # the page's security policy forbids wait_for_function
     translator = server.shelf.get("translator").translator
     best = translator.translate([text], n_best=5)[0].text
     (weights,) = Aligner(translator.model, translator.tokenizer, None).weights([(text, best)])

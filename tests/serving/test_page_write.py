@@ -10,6 +10,8 @@ import torch
 
 from penwright.tokenizers.tokenizer import never_generated
 
+from .conftest import eventually
+
 PLACE = "#/write?model=writer&text=It%20was&length=12&temperature=0.7&top_k=5&seed=3"
 WRITTEN = "new URLSearchParams(location.hash.split('?')[1]).get('text')"  # as the address has it
 
@@ -137,8 +139,8 @@ def test_what_is_in_the_address_comes_back_with_its_colours(visit: Any) -> None:
     shares = "[...document.querySelectorAll('.editor .pw-token')].map(each => each.style.getPropertyValue('--share'))"
     page.click("text=entropy")
     before = page.evaluate(shares)
-    page.wait_for_function(f"text => {WRITTEN} === text", arg=text)
-    page.wait_for_function("() => location.hash.includes('entropy')")  # the address follows a moment later
+    assert eventually(lambda: page.evaluate(WRITTEN) == text)
+    assert eventually(lambda: page.evaluate("location.hash.includes('entropy')"))  # the address follows a moment later
     page.reload()
     page.wait_for_selector(".editor .pw-token")
     assert page.evaluate("document.querySelector('.editor').textContent") == text
@@ -185,7 +187,7 @@ def test_lines_are_broken_where_one_breaks_them_and_pasted_ones_too(visit: Any) 
     }""")
     page.keyboard.type("e")
     page.keyboard.press("Backspace")
-    page.wait_for_function(f"text => {WRITTEN} === text", arg="a\n\nb\nc\nd")
+    assert eventually(lambda: page.evaluate(WRITTEN) == "a\n\nb\nc\nd")
 
 
 def test_on_a_narrow_screen_a_token_brings_its_choices_up_until_they_are_closed(visit: Any) -> None:
