@@ -43,7 +43,7 @@ DETAIL_NAMES = frozenset(
 INSTRUCTION_NAMES = split_words("instruction prompt")
 PROMPT_NAMES = (*INSTRUCTION_NAMES, *split_words("question query"))  # texts that a model answers
 ANSWER_NAMES = split_words("response completion answer output")
-INPUT_NAMES = split_words("input")  # the text that an instruction is about, as in Alpaca's data
+INPUT_NAMES = split_words("input context")  # the text that an instruction is about, as in the data of Alpaca and Dolly
 PAIRS_OF_TEXTS = (
     ("premise", "hypothesis"),
     ("query", "passage"),
