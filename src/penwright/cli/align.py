@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from penwright.cli.options import Device, RunFolder, lines_of, read_text
+from penwright.cli.options import Device, RunFolder, counted, lines_of, read_text
 from penwright.errors import PenwrightError
 
 NAME = "align"
@@ -29,7 +29,8 @@ def command(
     sides = [lines_of(read_text(str(path))) for path in (source, target)]
     if len(sides[0]) != len(sides[1]):
         raise PenwrightError(
-            f"{source} has {len(sides[0]):,} lines, but {target} has {len(sides[1]):,}. Give one translation per line"
+            f"{source} has {counted(len(sides[0]), 'line')}, but {target} has {len(sides[1]):,}. "
+            "Give one translation per line"
         )
     for links in load_aligner(run, device, say=print_message).align(list(zip(*sides, strict=True))):
         print(pharaoh(links))

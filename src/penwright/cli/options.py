@@ -111,6 +111,12 @@ def without_none(table: dict[str, object]) -> dict[str, object]:
     return {key: value for key, value in table.items() if value is not None and value != []}
 
 
+def counted(number: int | str, noun: str) -> str:
+    """Return a number with its noun, such as "1 minute" or "1,200 words"."""
+    shown = number if isinstance(number, str) else f"{number:,}"
+    return f"{shown} {noun}{'' if shown == '1' else 's'}"
+
+
 def training_flags(
     data: list[str] | None,
     validation: list[str] | None,
@@ -206,8 +212,9 @@ def plan_in_words(prepared: "Prepared") -> "Iterator[str]":
         f"about {size.training_bytes / 1e9:.2g} GB of memory to train"
     )
     if plan.minutes_wanted is not None:
+        time = counted(f"{plan.recipe.training.minutes:.2g}", "minute")
         yield (
-            f"too short: {plan.recipe.training.minutes:.2g} minutes end before this model has learned much. "
+            f"too short: in {time}, this model does not learn much. "
             f"Give --minutes {ceil(10 * plan.minutes_wanted) / 10:g} or more"
         )
     yield from _too_little(prepared)
@@ -219,11 +226,11 @@ def _too_little(prepared: "Prepared") -> "Iterator[str]":
     if prepared.plan.recipe.task == "classify":
         if corpus.n_training < FEW_EXAMPLES:
             yield (
-                f"too few texts: a model can only memorise {corpus.n_training:,} labelled texts. "
+                f"too few texts: a model can only memorise {counted(corpus.n_training, 'labelled text')}. "
                 "To classify new texts, it needs dozens for each label"
             )
     elif corpus.training_bytes < FEW_BYTES:
         yield (
-            f"too little text: a model can only memorise {corpus.training_bytes:,} bytes. "
+            f"too little text: a model can only memorise {counted(corpus.training_bytes, 'byte')}. "
             "To do well on new text, it needs a few hundred thousand"
         )

@@ -13,6 +13,7 @@ from penwright.cli.options import (
     Steps,
     TaskName,
     Validation,
+    counted,
     plan_as_record,
     plan_in_words,
     prepare_by_asking,
@@ -56,7 +57,7 @@ def command(
         return
     for line in plan_in_words(prepared):
         print(line)
-    print(f"reads the text about {rounded(prepared.plan.epochs)} times")
+    print(f"reads the text about {counted(str(rounded(prepared.plan.epochs)), 'time')}")
     for line in _outlook_in_words(outlook, prepared.plan.recipe.training.minutes):
         print(line)
 
@@ -74,6 +75,7 @@ def _outlook_in_words(outlook: "Forecast", minutes: float | None) -> "Iterator[s
         gains = "should gain 1 % or more", "would gain less than 1 %"
     if minutes is not None and outlook.pays_up_to is not None:
         if outlook.pays_up_to >= 2 * minutes:
-            yield f"more time: up to about {outlook.pays_up_to:.0f} minutes, each doubling of the time {gains[0]}"
+            longest = counted(round(outlook.pays_up_to), "minute")
+            yield f"more time: up to about {longest}, each doubling of the time {gains[0]}"
         else:
             yield f"more time: doubling the time {gains[1]}"

@@ -54,17 +54,19 @@ def create_app(shelf: ModelRegistry, settings: ServingSettings) -> FastAPI:
         app.include_router(module.router)
     explain_errors(app)
     app.add_api_route("/views/style.css", _style, include_in_schema=False)
-    app.mount("/views", StaticFiles(directory=MODULES))
-    page = StaticFiles(directory=PAGE, html=True)
+    app.mount("/views", _Files(directory=MODULES))
+    app.router.default = _Files(directory=PAGE, html=True)  # for paths without a route
+    return app
 
-    async def elsewhere(scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a file of the page for a path without a route. Raise 404 even if a mount would answer 405."""
+
+class _Files(StaticFiles):
+    """Static files. Methods other than GET and HEAD get 404, as paths without a route do, not Starlette's 405."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a file."""
         if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD"):
             raise HTTPException(404)
-        await page(scope, receive, send)
-
-    app.router.default = elsewhere
-    return app
+        await super().__call__(scope, receive, send)
 
 
 async def _style() -> FileResponse:
