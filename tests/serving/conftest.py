@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
     from playwright.sync_api import Request as PageRequest
 
-    from penwright.serving.model_worker import ModelRegistry
+    from penwright.serving.model_registry import ModelRegistry
 
 pytest.importorskip("fastapi", reason="the server is an extra: pip install 'penwright[serve]'")
 SETTINGS = {
@@ -61,7 +61,8 @@ Serving = Callable[..., Running]
 @pytest.fixture(scope="session")
 def serving(runs: Path) -> Iterator[Serving]:
     """Starts servers with all three, each in a thread of its own and with the limits that are given."""
-    from penwright.serving.model_worker import ModelRegistry, ModelWorker
+    from penwright.serving.model_registry import ModelRegistry
+    from penwright.serving.model_worker import ModelWorker
     from penwright.serving.server import Server
     from penwright.serving.settings import ServingSettings
 

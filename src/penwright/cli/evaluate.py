@@ -11,8 +11,6 @@ from penwright.cli.options import Device, InPrecision, Json, OwnFiles, RunFolder
 if TYPE_CHECKING:
     from penwright.evaluation.scores import Baseline, Score
 
-NAME = "evaluate"
-
 
 @with_settings(["beam_size"], before="output", note="For translators. Default: the run's setting.")
 def command(

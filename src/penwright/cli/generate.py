@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from penwright.evaluation.novelty import Novelty, NoveltyReport
     from penwright.generation.generator import Completion, Generator
 
-NAME = "generate"
-
 
 @with_settings([name for name in DecodingSettings.model_fields if name not in BEAM_SETTINGS], before="set_")
 def command(

@@ -13,7 +13,6 @@ from penwright.errors import PenwrightError, UsageError
 if TYPE_CHECKING:
     from penwright.cli.questions import Question, Questions
 
-NAME = "inspect"
 ENDINGS = (".html", ".svg", ".png")
 
 

@@ -14,7 +14,6 @@ from penwright.errors import PenwrightError
 if TYPE_CHECKING:
     from penwright.evaluation.novelty import Novelty, NoveltyReport
 
-NAME = "novelty"
 SHOWN = 200  # characters shown of a passage
 
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from penwright.training.auto.forecast import Forecast
 
-NAME = "plan"
-
 
 def command(
     data: Data = None,

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from penwright.training.loop import Observer
     from penwright.workflows.api import Prepared
 
-NAME = "train"
 LONGEST_EXAMPLE = 80  # characters, so that it fits on a line
 NewRun = Annotated[Path | None, typer.Option(help="Folder for the new run. Default: runs/NAME, named after the data.")]
 Seed = Annotated[int | None, typer.Option(help="Random seed. Default: 1.")]

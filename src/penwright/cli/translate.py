@@ -1,4 +1,4 @@
-"""The `penwright translate` command: translate lines, or a whole document."""
+"""The commands for translators: `penwright translate` and `penwright align`."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
@@ -15,21 +15,22 @@ from penwright.cli.options import (
     Json,
     RunFolder,
     Texts,
+    counted,
     given_texts,
+    lines_of,
     print_json,
     read_text,
     warn,
     without_none,
 )
 from penwright.config import BEAM_SETTINGS, SAMPLING_SETTINGS
-from penwright.errors import UsageError
+from penwright.errors import PenwrightError, UsageError
 
 if TYPE_CHECKING:
     from penwright.translation.constraints.requirements import Constraints
     from penwright.translation.results import Translation
     from penwright.translation.translator import Translator
 
-NAME = "translate"
 BEAM_SEARCH = "beam search"
 # The options that each way to translate follows. All of them follow the glossary, --protect and --language.
 FOLLOWS: Mapping[str, Collection[str]] = {
@@ -78,7 +79,7 @@ Language = Annotated[
 
 @with_settings(BEAM_SETTINGS, before="n_best", note="Default: the run's setting.")
 @with_settings(SAMPLING_SETTINGS, before="diverse", note="For --sample.")
-def command(
+def translate(
     run: RunFolder,
     texts: Texts = None,
     n_best: NBest = None,
@@ -215,3 +216,28 @@ def _print_alternatives(
             print_json(found._asdict())
         else:
             print(f"{found.word}\t{found.log_prob:.3f}\t{found.text}")
+
+
+def align(
+    run: RunFolder,
+    source: Annotated[Path, typer.Argument(help="File with one source sentence per line.")],
+    target: Annotated[Path, typer.Argument(help="File with their translations, one per line.")],
+    device: Device = "cpu",
+) -> None:
+    """Align the words of two files, line by line.
+
+    Prints the links of each pair of lines as i-j: the positions of source and target word, from 0 (Pharaoh format).
+    In text without spaces, such as Chinese, each character counts as a word.
+    """
+    from penwright.cli.progress import print_message
+    from penwright.translation.alignment import pharaoh
+    from penwright.workflows.optimize import load_aligner
+
+    sides = [lines_of(read_text(str(path))) for path in (source, target)]
+    if len(sides[0]) != len(sides[1]):
+        raise PenwrightError(
+            f"{source} has {counted(len(sides[0]), 'line')}, but {target} has {len(sides[1]):,}. "
+            "Give one translation per line"
+        )
+    for links in load_aligner(run, device, say=print_message).align(list(zip(*sides, strict=True))):
+        print(pharaoh(links))

@@ -10,12 +10,11 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from penwright.serving import (
-    calibration,
-    classify_route,
+    classification,
     comparison,
-    health,
     inspect,
     libretranslate,
+    metrics,
     models,
     openai,
     runs,
@@ -25,17 +24,16 @@ from penwright.serving import (
 from penwright.serving.errors import explain_errors
 from penwright.serving.metrics import Metrics
 from penwright.serving.middleware import Middleware
-from penwright.serving.model_worker import ModelRegistry
+from penwright.serving.model_registry import ModelRegistry
 from penwright.serving.settings import ServingSettings
 from penwright.views.export import MODULES, STYLE
 
 ROUTES = (
-    health,
+    metrics,
     models,
     openai,
     libretranslate,
-    classify_route,
-    calibration,
+    classification,
     writing,
     translation,
     inspect,

@@ -13,7 +13,8 @@ from penwright.inspection.views import compared, compared_heads
 from penwright.serving.errors import REFUSALS
 from penwright.serving.fields import Limits, ModelRequest, Name, Registry, Text, check_lengths
 from penwright.serving.inspect import Format, answer_in
-from penwright.serving.model_worker import ModelRegistry, ModelWorker
+from penwright.serving.model_registry import ModelRegistry
+from penwright.serving.model_worker import ModelWorker
 from penwright.views import View
 
 router = APIRouter(prefix="/inspect/compared", responses=REFUSALS)

@@ -12,7 +12,8 @@ from starlette.exceptions import HTTPException
 from penwright.errors import PenwrightError
 from penwright.serving.dynamic_batching import ClientsDisconnected
 from penwright.serving.field_errors import first_problem
-from penwright.serving.model_worker import Busy, Stopping, UnknownModel
+from penwright.serving.model_registry import UnknownModel
+from penwright.serving.model_worker import Busy, Stopping
 
 LIBRETRANSLATE = frozenset({"/translate", "/detect", "/languages", "/frontend/settings"})
 TYPES = {

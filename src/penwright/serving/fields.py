@@ -8,7 +8,7 @@ from fastapi import Depends, Request, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from penwright.serving.errors import RequestTooLarge
-from penwright.serving.model_worker import ModelRegistry
+from penwright.serving.model_registry import ModelRegistry
 from penwright.serving.settings import ServingSettings
 
 

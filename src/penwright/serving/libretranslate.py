@@ -13,7 +13,8 @@ from penwright.serving.errors import PLAIN_REFUSALS
 from penwright.serving.fields import LARGEST, MOST_ENTRIES, Limits, Name, Registry, Text, check_texts
 from penwright.serving.html_tags import Piece, pieces, texts_of, with_texts
 from penwright.serving.languages import LanguageGuess, detect, languages_of, name_of
-from penwright.serving.model_worker import ModelRegistry, ModelWorker, TranslationChoices
+from penwright.serving.model_registry import ModelRegistry
+from penwright.serving.model_worker import ModelWorker, TranslationChoices
 from penwright.serving.request_bodies import FORM, PARTS, kind_of, read_fields
 
 router = APIRouter(responses=PLAIN_REFUSALS)

@@ -1,12 +1,40 @@
-"""The metrics of a server, for Prometheus."""
+"""Health and metrics of a server: their routes, and the registry of metrics for Prometheus."""
 
 from collections.abc import Iterable, Iterator
+from typing import Literal
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import PlainTextResponse
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+from pydantic import BaseModel
 
-from penwright.serving.model_worker import ModelRegistry, ModelWorker
+from penwright.serving.fields import Registry
+from penwright.serving.model_registry import ModelRegistry
+from penwright.serving.model_worker import ModelWorker, Stopping
+
+router = APIRouter()
+
+
+class Health(BaseModel):
+    """The status of a server that is ready."""
+
+    status: Literal["ok"] = "ok"
+
+
+@router.get("/health", responses={503: {"description": "The server is shutting down"}})
+async def health(shelf: Registry) -> Health:
+    """Return `ok`, or 503 while the server shuts down. This route needs no key."""
+    if shelf.is_stopping:
+        raise Stopping("the server is shutting down")
+    return Health()
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+async def metrics(request: Request) -> Response:
+    """Return counts of requests, tokens and texts, and the queue lengths, in Prometheus' text format."""
+    return Response(request.app.state.metrics.page(), media_type=CONTENT_TYPE_LATEST)
 
 
 class Metrics:

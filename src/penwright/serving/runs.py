@@ -20,7 +20,8 @@ from penwright.run.stop_file import is_stop_requested, request_stop, was_stopped
 from penwright.serving.alerts import alerts
 from penwright.serving.errors import REFUSALS, NotTraining
 from penwright.serving.fields import ModelRequest, Name, Registry
-from penwright.serving.model_worker import DAMAGE, ModelRegistry, UnknownModel
+from penwright.serving.model_registry import ModelRegistry, UnknownModel
+from penwright.serving.model_worker import DAMAGE
 from penwright.serving.run_records import finite_or_none, read_records
 
 router = APIRouter(prefix="/runs", responses=REFUSALS)

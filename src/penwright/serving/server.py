@@ -17,7 +17,8 @@ from penwright.devices import give_back_memory
 from penwright.errors import PenwrightError, UsageError
 from penwright.serving.app import create_app
 from penwright.serving.connections import RateLimitFilter, allowed_connections, protocol
-from penwright.serving.model_worker import ModelRegistry, ModelWorker
+from penwright.serving.model_registry import ModelRegistry
+from penwright.serving.model_worker import ModelWorker
 from penwright.serving.settings import ServingSettings
 
 IDLE_TICKS = 10  # tenths of a second
