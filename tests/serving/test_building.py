@@ -11,7 +11,7 @@ import pytest
 from penwright.config import DecodingSettings
 from penwright.decoding.constraints import constraints
 from penwright.decoding.constraints.constraints import CompletionConstraint
-from penwright.serving.dynamic_batching import ClientsDisconnected
+from penwright.serving.batching import ClientsDisconnected
 
 from .conftest import Asked, Running, Serving, eventually
 

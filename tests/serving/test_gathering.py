@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the server is an extra: pip install 'penwright[serve]'")
 
-from penwright.serving.dynamic_batching import BATCH, ClientsDisconnected, DynamicBatcher, PendingAnswers
+from penwright.serving.batching import BATCH, ClientsDisconnected, DynamicBatcher, PendingAnswers
 
 Batches = list[tuple[str, list[str]]]
 T = TypeVar("T")

@@ -1,5 +1,6 @@
 """The `Inspector`: questions about a model, asked with texts."""
 
+from collections.abc import Generator as Steps
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal
@@ -45,7 +46,13 @@ from penwright.inspection.gradients import (
 from penwright.inspection.head_statistics import HeadStatistics, head_statistics, joined
 from penwright.inspection.heads import all_heads, parse_head
 from penwright.inspection.lens import Lens, logit_lens
-from penwright.inspection.token_scores import LossByPosition, TokenScores, loss_by_position, token_scores
+from penwright.inspection.token_scores import (
+    LossByPosition,
+    TokenScores,
+    loss_by_position,
+    token_scores,
+    token_scores_in_steps,
+)
 from penwright.inspection.tokens import Token, special_token, tokens_of, vocabulary
 from penwright.model import Model
 from penwright.model.encoder_only import EncoderOnly
@@ -138,8 +145,11 @@ class Inspector:
 
     def token_scores(self, text: str, target: str | None = None, k: int = 5) -> TokenScores:
         """Return the probability and rank of each token, and the `k` most likely tokens in its place."""
-        reading = self._whole(text, target) if self.shape == "writer" else self.read(text, target)
-        return token_scores(self.model, reading, self.words, k)
+        return token_scores(self.model, self._scored(text, target), self.words, k)
+
+    def token_scores_in_steps(self, text: str, target: str | None = None, k: int = 5) -> Steps[None, None, TokenScores]:
+        """Return the result of `token_scores`; yield after each short step, so that other work can run in between."""
+        return token_scores_in_steps(self.model, self._scored(text, target), self.words, k)
 
     def surprises(self, text: str, target: str | None = None) -> TokenNlls:
         """Return the surprise at each token, or at each label of a classifier."""
@@ -297,6 +307,10 @@ class Inspector:
         if self.shape == "translator" and "\n" in text.strip():
             raise UsageError("a translator reads one line at a time: give a single line")
         return text.strip() if self.shape == "translator" else text
+
+    def _scored(self, text: str, target: str | None) -> ForwardPass:
+        """Return the tokens that are scored: all of a writer's, and of others those that fit."""
+        return self._whole(text, target) if self.shape == "writer" else self.read(text, target)
 
     def _side_by_side(self, text: str) -> list[ForwardPass]:
         """Split a writer's text into adjacent windows of the context."""

@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import aclosing
 
 import numpy as np
@@ -14,7 +14,7 @@ from penwright.decoding.requests import Request, TokenUpdate
 from penwright.errors import UsageError
 from penwright.inspection import Inspector
 from penwright.inspection.forward_pass import ForwardPass
-from penwright.inspection.token_scores import token_scores
+from penwright.inspection.token_scores import TokenScores, token_scores_in_steps
 from penwright.inspection.tokens import Token, special_token
 from penwright.serving.completion_fields import (
     CompletionAnswer,
@@ -104,7 +104,8 @@ class CompletionJob:
         """Return the log-probabilities of a prompt's tokens, or None if the request does not want them."""
         if self.asked.logprobs is None or not tokens:
             return None
-        return await self._served.run(lambda: _scored(self._served.inspector, tokens, builder))
+        found = await self._served.run_in_steps(lambda: _score(self._served.inspector, tokens, builder.n_likely or 1))
+        return await asyncio.to_thread(_log_probs, builder, tokens, found)
 
 
 class _ChoiceBuilder:
@@ -163,12 +164,16 @@ class _ChoiceBuilder:
         return CompletionChoice(index=self._index, text=text, logprobs=log_probs, finish_reason=finish)
 
 
-def _scored(inspector: Inspector, ids: Sequence[int], builder: _ChoiceBuilder) -> LogProbs | None:
-    """Return the log-probabilities of a prompt's tokens, each given the tokens before it."""
+def _score(inspector: Inspector, ids: Sequence[int], k: int) -> Generator[None, None, TokenScores]:
+    """Score a prompt's tokens in steps, each given the tokens before it."""
     model, words = inspector.model, inspector.words
     start = special_token(inspector.tokenizer, inspector.tokenizer.start_id, 0)
     tokens = tuple(Token(words[token], token, at, at + 1) for at, token in enumerate(ids))
-    found = token_scores(model, ForwardPass((), (start, *tokens[:-1]), tokens), words, k=builder.n_likely or 1)
+    return token_scores_in_steps(model, ForwardPass((), (start, *tokens[:-1]), tokens), words, k)
+
+
+def _log_probs(builder: _ChoiceBuilder, ids: Sequence[int], found: TokenScores) -> LogProbs | None:
+    """Return the scores of a prompt in OpenAI's format."""
     likely = [
         dict(zip(row.tolist(), np.log(shares).tolist(), strict=True)) if builder.n_likely else {}
         for row, shares in zip(found.alternatives.ids, found.alternatives.probabilities, strict=True)

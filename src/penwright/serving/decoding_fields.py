@@ -8,8 +8,7 @@ from pydantic import ValidationError
 
 from penwright.config import DecodingSettings, with_present_names
 from penwright.errors import UsageError
-from penwright.serving.errors import RequestTooLarge
-from penwright.serving.field_errors import first_problem
+from penwright.serving.errors import RequestTooLarge, first_problem
 
 OFF: Mapping[str, Collection[float]] = {  # values that disable a setting in other programs
     "top_k": (0, -1),

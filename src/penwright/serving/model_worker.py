@@ -3,13 +3,14 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import Generator as Steps
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from threading import Event
 from time import monotonic, sleep
-from typing import Literal, NamedTuple, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 from penwright.application import Application
 from penwright.classification.classifier import Classification, Classifier
@@ -17,8 +18,7 @@ from penwright.decoding.requests import Request, TokenUpdate
 from penwright.errors import PenwrightError, UsageError
 from penwright.generation.generator import Generator
 from penwright.inspection import Inspector
-from penwright.serving.completion_worker import CompletionWorker
-from penwright.serving.dynamic_batching import ClientsDisconnected, DynamicBatcher, PendingAnswers
+from penwright.serving.batching import ClientsDisconnected, CompletionWorker, DynamicBatcher, PendingAnswers
 from penwright.serving.settings import ServingSettings
 from penwright.translation.alignment import AlignmentHead
 from penwright.translation.constraints.requirements import DEFAULT_CONSTRAINTS, Constraints
@@ -145,6 +145,18 @@ class ModelWorker:
             async with asyncio.timeout(self.limits.deadline_seconds):
                 return await asyncio.wrap_future(self._worker.submit(function))
 
+    async def run_in_steps(self, begin: Callable[[], Steps[None, None, T]]) -> T:
+        """Run long work on the model's thread, and let other requests run wherever the generator yields.
+
+        `begin` returns the generator; it runs on the model's thread, too. If the client disconnects, the work stops.
+        """
+        with self._slots(1):
+            async with asyncio.timeout(self.limits.deadline_seconds):
+                steps = await asyncio.wrap_future(self._worker.submit(begin))
+                while (done := await asyncio.wrap_future(self._worker.submit(_advance, steps))) is None:
+                    pass
+                return done.value
+
     async def build(self, function: Callable[[Check], T]) -> T:
         """Run a slow function that needs no model, such as compiling a pattern, and return its result.
 
@@ -244,6 +256,21 @@ class ModelWorker:
 
     def _wrong_kind(self, wanted: Kind) -> UsageError:
         return UsageError(f"{self.name} is a {self.kind}, but this needs a {wanted}. Choose another model")
+
+
+class _Done(NamedTuple, Generic[T]):
+    """The result of finished work."""
+
+    value: T
+
+
+def _advance(steps: Steps[None, None, T]) -> _Done[T] | None:
+    """Take a step; return the result if it was the last one."""
+    try:
+        next(steps)
+    except StopIteration as end:
+        return _Done(end.value)
+    return None
 
 
 def _build_check(left: Event, until: float) -> Check:

@@ -111,12 +111,15 @@ async def next_token(asked: PromptRequest, shelf: Registry, limits: Limits) -> N
 
 @router.post("/score", response_model=Scores)
 async def score(asked: PromptRequest, shelf: Registry, limits: Limits) -> Response:
-    """Return the probability of each token given the tokens before it. Long texts get fewer alternatives."""
+    """Return the probability of each token given the tokens before it. Long texts get fewer alternatives.
+
+    Requests of other clients run between the parts of a long text.
+    """
     served = shelf.get(asked.model, "writer")
     check_texts([asked.text], limits)
     tokenizer = served.generator.tokenizer
     k = min(N_LIKELY, max(1, MOST_LIKELY // max(1, len(asked.text))))
-    found = await served.run(lambda: served.inspector.token_scores(asked.text, k=k))
+    found = await served.run_in_steps(lambda: served.inspector.token_scores_in_steps(asked.text, k=k))
 
     def answer() -> Scores:
         tokens = [_scored(tokenizer, found, place) for place in range(len(found.tokens))]

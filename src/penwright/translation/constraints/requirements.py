@@ -164,7 +164,7 @@ def constraint_results(
 ) -> tuple[str, list[ConstraintResult]]:
     """Return the translation, with missing protected spans inserted, and the result of each constraint."""
     whole = tokenizer.decode(hypothesis.tokens)
-    text = whole.lstrip(" ")  # a required term may bring the space before its word
+    text = whole.lstrip(" ") if wishes else whole  # a required term may bring the space before its word
     places, n_cut = places_of(text, wishes), len(whole) - len(text)
     results = []
     for wish, place in zip(wishes, places, strict=True):
