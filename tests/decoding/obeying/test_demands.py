@@ -56,7 +56,7 @@ def test_a_term_stands_once_where_the_source_has_it(translator: Translator) -> N
 
 def test_a_translation_does_not_begin_with_the_space_before_its_first_term(pieces: Tokenizer) -> None:
     tokens = tuple(pieces.encode("  cat runs"))
-    wishes = [Constraint(0, 3, ("cat",)), Constraint(4, 7, ("runs",), True)]
+    wishes = [Constraint(0, 3, ("cat",), False), Constraint(4, 7, ("runs",), True)]
     hypothesis = Hypothesis(tokens, -1.0, -1.0, "end", (-1.0,) * len(tokens))
     text, results = constraint_results("Kat ren", wishes, hypothesis, pieces, NO_DRAFT)
     assert text == "cat runs"
