@@ -52,7 +52,7 @@ class Running(NamedTuple):
     """A server that is up."""
 
     address: str
-    shelf: "ModelRegistry"
+    registry: "ModelRegistry"
 
 
 Serving = Callable[..., Running]
@@ -71,12 +71,12 @@ def serving(runs: Path) -> Iterator[Serving]:
 
     def start(**limits: Any) -> Running:
         settings = ServingSettings(**{"port": 0, "max_rows": 8, "max_characters": 5000, "drain_seconds": 1.0, **limits})
-        shelf = ModelRegistry([ModelWorker(each.name, each.opened, each.application, settings) for each in loaded])
-        server = Server(shelf, settings)
+        registry = ModelRegistry([ModelWorker(each.name, each.opened, each.application, settings) for each in loaded])
+        server = Server(registry, settings)
         thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
         thread.start()
         up.append((server, thread))
-        return Running(server.address, shelf)
+        return Running(server.address, registry)
 
     yield start
     for server, _ in up:

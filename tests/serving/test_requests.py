@@ -188,7 +188,7 @@ def test_a_missing_route_is_told_from_a_wrong_method(server: Running, method: st
 
 
 def test_long_work_lets_other_requests_run_between_its_steps(server: Running) -> None:
-    worker, order = server.shelf.get("writer"), list[str]()
+    worker, order = server.registry.get("writer"), list[str]()
 
     async def both() -> str:
         begun = asyncio.Event()
@@ -214,7 +214,7 @@ def test_long_work_lets_other_requests_run_between_its_steps(server: Running) ->
 def test_a_score_takes_the_models_thread_for_a_step_at_a_time(
     server: Running, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker, text = server.shelf.get("writer"), "It was a day. " * 60
+    worker, text = server.registry.get("writer"), "It was a day. " * 60
     n_steps = len(list(worker.inspector.token_scores_in_steps(text)))
     assert n_steps > 20  # a context of 48 bytes, so about 35 windows of two steps each
     monkeypatch.setattr(Inspector, "token_scores", None)  # the whole work at once is not used

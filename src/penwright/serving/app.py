@@ -21,7 +21,7 @@ from penwright.serving import (
     translation,
     writing,
 )
-from penwright.serving.errors import explain_errors
+from penwright.serving.errors import add_error_handlers
 from penwright.serving.metrics import Metrics
 from penwright.serving.middleware import Middleware
 from penwright.serving.model_registry import ModelRegistry
@@ -43,14 +43,14 @@ ROUTES = (
 PAGE = Path(__file__).parent / "page"
 
 
-def create_app(shelf: ModelRegistry, settings: ServingSettings) -> FastAPI:
+def create_app(registry: ModelRegistry, settings: ServingSettings) -> FastAPI:
     """Return the application that serves these models."""
     app = FastAPI(title="Penwright", version=version("penwright"), docs_url=None, redoc_url=None)
-    app.state.shelf, app.state.settings, app.state.metrics = shelf, settings, Metrics(shelf)
+    app.state.registry, app.state.settings, app.state.metrics = registry, settings, Metrics(registry)
     app.add_middleware(Middleware, settings=settings, metrics=app.state.metrics)
     for module in ROUTES:
         app.include_router(module.router)
-    explain_errors(app)
+    add_error_handlers(app)
     app.add_api_route("/views/style.css", _style, include_in_schema=False)
     app.mount("/views", _Files(directory=MODULES))
     app.router.default = _Files(directory=PAGE, html=True)  # for paths without a route

@@ -15,7 +15,7 @@ from penwright.decoding.continuous_batching import ContinuousBatch
 from penwright.decoding.requests import Request, TokenUpdate
 from penwright.errors import PenwrightError
 
-Mail = asyncio.Queue[tuple[Request, TokenUpdate | Exception]]
+UpdateQueue = asyncio.Queue[tuple[Request, TokenUpdate | Exception]]
 BatchKey = TypeVar("BatchKey", bound=Hashable)
 Result = TypeVar("Result")
 BATCH = 32  # texts per batch
@@ -31,9 +31,9 @@ class CompletionWorker:
     def __init__(self, pool: ContinuousBatch, worker: Executor):
         self.pool, self._worker = pool, worker
         self._is_stepping = False  # used on the worker's thread only
-        self._readers: dict[Request, Mail] = {}  # used on the server's thread only, like all below
+        self._queues: dict[Request, UpdateQueue] = {}  # used on the server's thread only, like all below
         self.n_tokens = 0  # written so far
-        self.n_left = 0  # completions abandoned before their end
+        self.n_abandoned = 0  # completions abandoned before their end
 
     async def write(self, requests: Sequence[Request], until: float) -> AsyncGenerator[tuple[int, TokenUpdate], None]:
         """Yield the index of a request and its next token, until all requests have finished.
@@ -41,30 +41,30 @@ class CompletionWorker:
         Closing the generator, or cancelling its consumer, stops the work at the next step. Raises TimeoutError when the
         loop's time passes `until`, and whatever the pool raises.
         """
-        loop, mail = asyncio.get_running_loop(), Mail()
+        loop, queue = asyncio.get_running_loop(), UpdateQueue()
         numbers = {request: number for number, request in enumerate(requests)}
         unfinished = set(requests)
-        self._readers.update(dict.fromkeys(requests, mail))
+        self._queues.update(dict.fromkeys(requests, queue))
         self._worker.submit(self._join, requests, loop)
         try:
             while unfinished:
                 async with asyncio.timeout_at(until):
-                    request, news = await mail.get()
-                if isinstance(news, Exception):
-                    raise news
-                if news.finish is not None:
+                    request, update = await queue.get()
+                if isinstance(update, Exception):
+                    raise update
+                if update.finish is not None:
                     unfinished.remove(request)
-                yield numbers[request], news
+                yield numbers[request], update
         finally:
-            self.n_left += len(unfinished)
+            self.n_abandoned += len(unfinished)
             for request in requests:
                 request.left = True
-                del self._readers[request]
+                del self._queues[request]
 
-    def cut(self, error: Exception) -> None:
+    def abort(self, error: Exception) -> None:
         """End all running completions with this error."""
-        for request, mail in self._readers.items():
-            mail.put_nowait((request, error))
+        for request, queue in self._queues.items():
+            queue.put_nowait((request, error))
 
     def _join(self, requests: Sequence[Request], loop: asyncio.AbstractEventLoop) -> None:
         for request in requests:
@@ -74,22 +74,22 @@ class CompletionWorker:
             self._worker.submit(self._step, loop)
 
     def _step(self, loop: asyncio.AbstractEventLoop) -> None:
-        news: list[tuple[Request, TokenUpdate]] | list[tuple[Request, Exception]]
+        updates: list[tuple[Request, TokenUpdate]] | list[tuple[Request, Exception]]
         try:
-            news = self.pool.step()
+            updates = self.pool.step()
         except Exception as error:  # every waiting client must get the error
-            news = [(request, error) for request in self.pool.clear()]
+            updates = [(request, error) for request in self.pool.clear()]
         self._is_stepping = self.pool.busy
         with suppress(RuntimeError):  # the event loop is closed: nobody reads any more
-            loop.call_soon_threadsafe(self._deliver, news)
+            loop.call_soon_threadsafe(self._deliver, updates)
             if self._is_stepping:
                 self._worker.submit(self._step, loop)
 
-    def _deliver(self, news: Sequence[tuple[Request, TokenUpdate | Exception]]) -> None:
-        self.n_tokens += len(news)
-        for request, each in news:
-            if request in self._readers:
-                self._readers[request].put_nowait((request, each))
+    def _deliver(self, updates: Sequence[tuple[Request, TokenUpdate | Exception]]) -> None:
+        self.n_tokens += len(updates)
+        for request, update in updates:
+            if request in self._queues:
+                self._queues[request].put_nowait((request, update))
 
 
 class PendingAnswers:
@@ -104,14 +104,14 @@ class PendingAnswers:
         return not self._answers[number].done()
 
     def check(self) -> None:
-        """Raise Unwanted if no result is wanted any more."""
+        """Raise ClientsDisconnected if no result is wanted any more."""
         if all(answer.done() for answer in self._all):
             raise ClientsDisconnected("all clients have disconnected")
 
 
 @dataclass(eq=False)
 class _Request(Generic[BatchKey, Result]):
-    manner: BatchKey
+    key: BatchKey
     texts: Sequence[str]
     answer: asyncio.Future[list[Result]]
     results: list[Result] = field(default_factory=list)
@@ -147,23 +147,23 @@ class DynamicBatcher(Generic[BatchKey, Result]):
         self._requests: list[_Request[BatchKey, Result]] = []
         self._task: asyncio.Task[None] | None = None
         self.n_texts = 0  # processed so far
-        self.n_left = 0  # abandoned by their clients
+        self.n_abandoned = 0  # abandoned by their clients
 
-    async def ask(self, manner: BatchKey, texts: Sequence[str]) -> list[Result]:
-        """Return the result of each text. Only texts of equal `manner` share a batch. Cancelling abandons the texts."""
+    async def ask(self, key: BatchKey, texts: Sequence[str]) -> list[Result]:
+        """Return the result of each text. Only texts of equal `key` share a batch. Cancelling abandons the texts."""
         if not texts:
             return []
-        request: _Request[BatchKey, Result] = _Request(manner, texts, asyncio.get_running_loop().create_future())
+        request: _Request[BatchKey, Result] = _Request(key, texts, asyncio.get_running_loop().create_future())
         self._requests.append(request)
         if self._task is None:
             self._task = asyncio.create_task(self._process_batches())
         try:
             return await request.answer
         except asyncio.CancelledError:
-            self.n_left += len(texts) - len(request.results)
+            self.n_abandoned += len(texts) - len(request.results)
             raise
 
-    def cut(self, error: Exception) -> None:
+    def abort(self, error: Exception) -> None:
         """End all pending requests with this error."""
         for request in self._requests:
             request.fail(error)
@@ -177,7 +177,7 @@ class DynamicBatcher(Generic[BatchKey, Result]):
 
     def _batch(self) -> list[_Request[BatchKey, Result]]:
         """Return the request of each text in the next batch. A request occurs once for each of its texts."""
-        alike = [each for each in self._requests if each.is_open and each.manner == self._requests[0].manner]
+        alike = [each for each in self._requests if each.is_open and each.key == self._requests[0].key]
         batch: list[_Request[BatchKey, Result]] = []
         for turn in range(BATCH):
             waiting = [each for each in alike if len(each.texts) - len(each.results) > turn]
@@ -187,11 +187,11 @@ class DynamicBatcher(Generic[BatchKey, Result]):
         return sorted(batch, key=self._requests.index)
 
     async def _answer(self, batch: Sequence[_Request[BatchKey, Result]]) -> None:
-        asked = list(dict.fromkeys(batch))
+        requests = list(dict.fromkeys(batch))
         try:
-            results = await asyncio.wrap_future(self._worker.submit(self._results, asked, batch))
+            results = await asyncio.wrap_future(self._worker.submit(self._results, requests, batch))
         except Exception as error:  # every waiting client must get the error
-            for request in asked:
+            for request in requests:
                 request.fail(error)
             return
         self.n_texts += len(batch)
@@ -199,9 +199,9 @@ class DynamicBatcher(Generic[BatchKey, Result]):
             request.take(result)
 
     def _results(
-        self, asked: Sequence[_Request[BatchKey, Result]], batch: Sequence[_Request[BatchKey, Result]]
+        self, requests: Sequence[_Request[BatchKey, Result]], batch: Sequence[_Request[BatchKey, Result]]
     ) -> Sequence[Result]:
         """Process a batch. This runs on the worker's thread."""
-        parts = (each.texts[len(each.results) :][: batch.count(each)] for each in asked)
+        parts = (each.texts[len(each.results) :][: batch.count(each)] for each in requests)
         texts = [text for part in parts for text in part]
-        return self._work(asked[0].manner, texts, PendingAnswers([each.answer for each in batch])) if asked else []
+        return self._work(requests[0].key, texts, PendingAnswers([each.answer for each in batch])) if requests else []

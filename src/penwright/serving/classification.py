@@ -6,15 +6,15 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from penwright.evaluation.classification import Calibration
-from penwright.serving.errors import REFUSALS
+from penwright.serving.errors import ERROR_RESPONSES
 from penwright.serving.fields import MOST_ENTRIES, Limits, ModelRequest, Name, Registry, Text, check_texts
 from penwright.serving.model_worker import DAMAGE
 from penwright.workflows.optimize import calibrate
 
-router = APIRouter(responses=REFUSALS)
+router = APIRouter(responses=ERROR_RESPONSES)
 
 
-class ToClassify(ModelRequest):
+class ClassifyRequest(ModelRequest):
     """A request to classify one or more texts."""
 
     texts: Text | Annotated[list[Text], Field(min_length=1, max_length=MOST_ENTRIES)]  # texts to classify
@@ -37,11 +37,11 @@ class Labels(BaseModel):
 
 
 @router.post("/classify")
-async def classify(asked: ToClassify, shelf: Registry, limits: Limits) -> Labels:
+async def classify(body: ClassifyRequest, registry: Registry, limits: Limits) -> Labels:
     """Return the most likely label of each text and the probability of every label."""
-    texts = [asked.texts] if isinstance(asked.texts, str) else asked.texts
+    texts = [body.texts] if isinstance(body.texts, str) else body.texts
     check_texts(texts, limits)
-    served = shelf.get(asked.model, "classifier")
+    served = registry.get(body.model, "classifier")
     found = await served.classify(texts)
     results = [LabelResult(label=each.label, scores=dict(each.scores), warnings=list(each.warnings)) for each in found]
     return Labels(model=served.name, results=results)
@@ -67,9 +67,9 @@ class CalibrationFacts(BaseModel):
 
 
 @router.get("/classifying/calibration")
-async def calibration(shelf: Registry, model: Name | None = None) -> CalibrationFacts:
+async def calibration(registry: Registry, model: Name | None = None) -> CalibrationFacts:
     """Return the calibration of a classifier. The first request measures it and caches it in the run folder."""
-    served = shelf.get(model, "classifier")
+    served = registry.get(model, "classifier")
     _ = served.classifier  # raises UsageError for another kind of model
 
     def measured() -> Calibration | str:

@@ -34,7 +34,7 @@ LISTS: Mapping[str, _Most] = {
 
 
 def decoding_settings(defaults: DecodingSettings, changes: Mapping[str, Any], where: str) -> DecodingSettings:
-    """Return the defaults with these changes. Raises UsageError or TooMuch, which name the setting."""
+    """Return the defaults with these changes. Raises UsageError or RequestTooLarge, which name the setting."""
     changes, keys = with_present_names(changes, "decoding."), DecodingSettings.model_fields
     unknown = next((name for name in changes if name not in keys), None)
     if unknown is not None:

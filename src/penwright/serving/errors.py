@@ -66,7 +66,7 @@ class NotTraining(PenwrightError):
     """The run to stop is not being trained."""
 
 
-class Explanation(BaseModel):
+class ErrorDetail(BaseModel):
     """The description of an error."""
 
     message: str
@@ -75,13 +75,13 @@ class Explanation(BaseModel):
     code: str | None = None
 
 
-class Refusal(BaseModel):
+class ErrorResponse(BaseModel):
     """The error response of all routes except LibreTranslate's."""
 
-    error: Explanation
+    error: ErrorDetail
 
 
-class PlainRefusal(BaseModel):
+class PlainErrorResponse(BaseModel):
     """The error response of LibreTranslate's routes."""
 
     error: str
@@ -102,8 +102,12 @@ REASONS = {
     504: "The request took too long",
 }
 Answers = dict[int | str, dict[str, Any]]
-REFUSALS: Answers = {status: {"model": Refusal, "description": reason} for status, reason in REASONS.items()}
-PLAIN_REFUSALS: Answers = {status: {"model": PlainRefusal, "description": reason} for status, reason in REASONS.items()}
+ERROR_RESPONSES: Answers = {
+    status: {"model": ErrorResponse, "description": reason} for status, reason in REASONS.items()
+}
+PLAIN_ERROR_RESPONSES: Answers = {
+    status: {"model": PlainErrorResponse, "description": reason} for status, reason in REASONS.items()
+}
 STATUS: Mapping[type[Exception], int] = {
     UnknownModel: 404,
     RequestTooLarge: 413,
@@ -115,21 +119,21 @@ STATUS: Mapping[type[Exception], int] = {
 }
 
 
-def refusal(path: str, status: int, message: str, param: str | None = None) -> JSONResponse:
+def error_response(path: str, status: int, message: str, param: str | None = None) -> JSONResponse:
     """Return an error response in the format that clients of this path expect."""
     message = message.encode("utf-8", "backslashreplace").decode()
     kind = TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     if path in LIBRETRANSLATE:
-        content = PlainRefusal(error=message).model_dump()
+        content = PlainErrorResponse(error=message).model_dump()
     else:
-        content = Refusal(error=Explanation(message=message, type=kind, param=param)).model_dump()
+        content = ErrorResponse(error=ErrorDetail(message=message, type=kind, param=param)).model_dump()
     headers = {"Retry-After": AGAIN_SECONDS[status]} if status in AGAIN_SECONDS else {}
     if status == 401:
         headers["WWW-Authenticate"] = 'Basic realm="penwright", charset="UTF-8"'  # makes browsers ask for the key
     return JSONResponse(content, status, headers)
 
 
-def error_response_of(error: Exception) -> tuple[int, str]:
+def status_and_message(error: Exception) -> tuple[int, str]:
     """Return the HTTP status and the message for an error."""
     status = next((status for kind, status in STATUS.items() if isinstance(error, kind)), None)
     if isinstance(error, TimeoutError):
@@ -139,17 +143,17 @@ def error_response_of(error: Exception) -> tuple[int, str]:
     return 500, "internal server error. See the server's log"
 
 
-def explain_errors(app: FastAPI) -> None:
+def add_error_handlers(app: FastAPI) -> None:
     """Register the handlers that turn errors into error responses."""
-    app.add_exception_handler(PenwrightError, _error_response)
-    app.add_exception_handler(TimeoutError, _error_response)
+    app.add_exception_handler(PenwrightError, _handle_error)
+    app.add_exception_handler(TimeoutError, _handle_error)
     app.add_exception_handler(RequestValidationError, _invalid_fields)
     app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(Exception, _error_response)
+    app.add_exception_handler(Exception, _handle_error)
 
 
-async def _error_response(request: Request, error: Exception) -> JSONResponse:
-    return refusal(request.url.path, *error_response_of(error))
+async def _handle_error(request: Request, error: Exception) -> JSONResponse:
+    return error_response(request.url.path, *status_and_message(error))
 
 
 async def _invalid_fields(request: Request, error: Exception) -> JSONResponse:
@@ -165,7 +169,7 @@ async def _invalid_fields(request: Request, error: Exception) -> JSONResponse:
         reason = "the request has no body. Send JSON"
     clients_know_400 = path in LIBRETRANSLATE or path.startswith("/v1/")
     message = f"{place}: {reason}" if place else reason
-    return refusal(path, 400 if clients_know_400 else 422, message[:500], place[:200] or None)
+    return error_response(path, 400 if clients_know_400 else 422, message[:500], place[:200] or None)
 
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
@@ -176,7 +180,7 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
         405: f"{path[:200]} does not accept {method}. All routes are listed in /openapi.json",
         400: "the body cannot be read. Send JSON",
     }.get(error.status_code, str(error.detail))
-    answer = refusal(path, error.status_code, message)
+    answer = error_response(path, error.status_code, message)
     answer.headers.update(error.headers or {})
     return answer
 

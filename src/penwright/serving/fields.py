@@ -49,9 +49,9 @@ async def as_json(make: Callable[[], BaseModel]) -> Response:
     return Response(content, media_type="application/json")
 
 
-def _shelf(request: Request) -> ModelRegistry:
-    shelf: ModelRegistry = request.app.state.shelf
-    return shelf
+def _registry(request: Request) -> ModelRegistry:
+    registry: ModelRegistry = request.app.state.registry
+    return registry
 
 
 def _settings(request: Request) -> ServingSettings:
@@ -59,12 +59,12 @@ def _settings(request: Request) -> ServingSettings:
     return settings
 
 
-Registry = Annotated[ModelRegistry, Depends(_shelf)]
+Registry = Annotated[ModelRegistry, Depends(_registry)]
 Limits = Annotated[ServingSettings, Depends(_settings)]
 
 
 def check_texts(texts: Sequence[str], limits: ServingSettings) -> None:
-    """Check the number and lengths of texts. Raises TooMuch, which names the limit."""
+    """Check the number and lengths of texts. Raises RequestTooLarge, which names the limit."""
     if len(texts) > limits.max_texts:
         raise RequestTooLarge(
             f"{len(texts)} texts at once: this server accepts {limits.max_texts} (max_texts). Send fewer"
@@ -73,7 +73,7 @@ def check_texts(texts: Sequence[str], limits: ServingSettings) -> None:
 
 
 def check_lengths(texts: Sequence[str | None], limits: ServingSettings) -> None:
-    """Check the lengths of the texts of one request; None stands for no text. Raises TooMuch."""
+    """Check the lengths of the texts of one request; None stands for no text. Raises RequestTooLarge."""
     longest = max((len(text or "") for text in texts), default=0)
     if longest > limits.max_characters:
         raise RequestTooLarge(

@@ -24,9 +24,9 @@ class Health(BaseModel):
 
 
 @router.get("/health", responses={503: {"description": "The server is shutting down"}})
-async def health(shelf: Registry) -> Health:
+async def health(registry: Registry) -> Health:
     """Return `ok`, or 503 while the server shuts down. This route needs no key."""
-    if shelf.is_stopping:
+    if registry.is_stopping:
         raise Stopping("the server is shutting down")
     return Health()
 
@@ -40,12 +40,12 @@ async def metrics(request: Request) -> Response:
 class Metrics:
     """A registry of metrics: it counts requests, and reads the other values from the models."""
 
-    def __init__(self, shelf: ModelRegistry):
-        self._registry = CollectorRegistry()
-        self._registry.register(_Models(shelf))
-        labels, registry = ["route", "status"], self._registry
-        self._requests = Counter("penwright_requests", "Answered requests", labels, registry=registry)
-        self._seconds = Histogram("penwright_request_seconds", "Duration of requests", ["route"], registry=registry)
+    def __init__(self, registry: ModelRegistry):
+        self._collected = CollectorRegistry()
+        self._collected.register(_Models(registry))
+        labels, collected = ["route", "status"], self._collected
+        self._requests = Counter("penwright_requests", "Answered requests", labels, registry=collected)
+        self._seconds = Histogram("penwright_request_seconds", "Duration of requests", ["route"], registry=collected)
 
     def count(self, route: str, status: int, seconds: float) -> None:
         """Count a finished request. Status 499 means that the client left."""
@@ -54,12 +54,12 @@ class Metrics:
 
     def page(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
-        return generate_latest(self._registry)
+        return generate_latest(self._collected)
 
 
 class _Models(Collector):
-    def __init__(self, shelf: ModelRegistry):
-        self._shelf = shelf
+    def __init__(self, registry: ModelRegistry):
+        self._registry = registry
 
     def collect(self) -> Iterable[Metric]:
         inside = GaugeMetricFamily("penwright_texts_inside", "Texts queued or in progress", labels=["model"])
@@ -68,7 +68,7 @@ class _Models(Collector):
         texts = CounterMetricFamily("penwright_texts", "Texts translated or classified", labels=["model"])
         left = CounterMetricFamily("penwright_texts_given_up", "Texts abandoned by their client", labels=["model"])
         families: tuple[GaugeMetricFamily | CounterMetricFamily, ...] = (written, tokens, texts, left)
-        for served in self._shelf:
+        for served in self._registry:
             inside.add_metric([served.name], served.n_inside)
             for family, value in zip(families, _counts(served), strict=True):
                 family.add_metric([served.name], value)
@@ -77,7 +77,7 @@ class _Models(Collector):
 
 def _counts(served: ModelWorker) -> Iterator[int]:
     if served.kind == "writer":
-        pooling = served.pooling
-        yield from (pooling.pool.n_rows, pooling.n_tokens, 0, pooling.n_left)
+        completion_worker = served.completion_worker
+        yield from (completion_worker.pool.n_rows, completion_worker.n_tokens, 0, completion_worker.n_abandoned)
     else:
-        yield from (0, 0, served.batcher.n_texts, served.batcher.n_left)
+        yield from (0, 0, served.batcher.n_texts, served.batcher.n_abandoned)

@@ -30,8 +30,7 @@ from penwright.workflows.optimize import kept_alignment
 Kind = Literal["writer", "translator", "classifier"]
 T = TypeVar("T")
 Check = Callable[[], None]  # raises if the work should stop
-# A build works and rests in turn, so that the model's thread gets most of the GIL.
-WORK_SECONDS, REST_SECONDS = 0.001, 0.003
+WORK_SECONDS, REST_SECONDS = 0.001, 0.003  # a build works and rests in turn
 # The errors that the files of a damaged run may raise.
 DAMAGE = (PenwrightError, OSError, ValueError, KeyError, IndexError, TypeError, AttributeError)
 
@@ -88,7 +87,7 @@ class ModelWorker:
         device = limits.device if limits else "cpu"
         served = cls(name or folder.resolve().name, open_run(folder), load(folder, device), limits)
         if served.kind == "writer":
-            _ = served.pooling  # takes a second, which would block all clients at the first request
+            _ = served.completion_worker  # takes a second, which would block all clients at the first request
         return served
 
     @property
@@ -123,7 +122,7 @@ class ModelWorker:
         return Inspector(self.application)
 
     @cached_property
-    def pooling(self) -> CompletionWorker:
+    def completion_worker(self) -> CompletionWorker:
         """The worker that generates a writer's completions together."""
         return CompletionWorker(self.generator.pool(self.limits.max_rows), self._worker)
 
@@ -163,14 +162,14 @@ class ModelWorker:
         The function runs on a thread of its own and must call its argument often. The call stops the function when no
         client waits any more or `build_seconds` are over. It also yields the GIL to the model's thread.
         """
-        left, seconds = Event(), self.limits.build_seconds
+        disconnected, seconds = Event(), self.limits.build_seconds
         with self._slots(1):
             try:
                 async with asyncio.timeout(self.limits.deadline_seconds):
-                    work = self._builder.submit(lambda: function(_build_check(left, monotonic() + seconds)))
+                    work = self._builder.submit(lambda: function(_build_check(disconnected, monotonic() + seconds)))
                     return await asyncio.wrap_future(work)
             finally:
-                left.set()
+                disconnected.set()
 
     async def write(self, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, TokenUpdate], None]:
         """Yield the tokens of completions (made by `generator.requests`), each with the index of its request.
@@ -179,14 +178,14 @@ class ModelWorker:
         """
         until = asyncio.get_running_loop().time() + self.limits.deadline_seconds
         with self._slots(len(requests)):
-            async with aclosing(self.pooling.write(requests, until)) as news:
-                async for each in news:
+            async with aclosing(self.completion_worker.write(requests, until)) as updates:
+                async for each in updates:
                     yield each
 
-    async def translate(self, texts: Sequence[str], wording: TranslationChoices | None = None) -> list[Translation]:
+    async def translate(self, texts: Sequence[str], options: TranslationChoices | None = None) -> list[Translation]:
         """Translate texts, batched with concurrent requests that have the same options."""
         _ = self.translator
-        found = await self._batched(texts, wording or TranslationChoices())
+        found = await self._batched(texts, options or TranslationChoices())
         return [each for each in found if isinstance(each, Translation)]
 
     async def classify(self, texts: Sequence[str]) -> list[Classification]:
@@ -199,13 +198,13 @@ class ModelWorker:
         """Refuse new requests with Stopping."""
         self.is_stopping = True
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """End running requests with Stopping."""
         error = Stopping("the server was stopped before the request was finished")
         if self.kind == "writer":
-            self.pooling.cut(error)
+            self.completion_worker.abort(error)
         else:
-            self.batcher.cut(error)
+            self.batcher.abort(error)
 
     def close(self) -> None:
         """Shut down the threads without waiting for them."""
@@ -213,28 +212,28 @@ class ModelWorker:
             each.shutdown(wait=False, cancel_futures=True)
 
     async def _batched(
-        self, texts: Sequence[str], wording: TranslationChoices | None
+        self, texts: Sequence[str], options: TranslationChoices | None
     ) -> Sequence[Translation] | Sequence[Classification]:
         with self._slots(len(texts)):
             async with asyncio.timeout(self.limits.deadline_seconds):
-                return await self.batcher.ask(wording, texts)
+                return await self.batcher.ask(options, texts)
 
     def _translate(
-        self, wording: TranslationChoices | None, texts: Sequence[str], waiting: PendingAnswers
+        self, options: TranslationChoices | None, texts: Sequence[str], waiting: PendingAnswers
     ) -> Sequence[Translation]:
-        assert wording is not None
+        assert options is not None
         with self.translator.watched(waiting.check, waiting.wants):
             return self.translator.translate(
                 texts,
-                beam_size=wording.beam_size,
-                n_best=wording.n_best,
-                length_penalty=wording.length_penalty,
-                demands=wording.demands,
-                prefixes=wording.prefix,
+                beam_size=options.beam_size,
+                n_best=options.n_best,
+                length_penalty=options.length_penalty,
+                demands=options.demands,
+                prefixes=options.prefix,
             )
 
     def _classify(
-        self, wording: TranslationChoices | None, texts: Sequence[str], waiting: PendingAnswers
+        self, options: TranslationChoices | None, texts: Sequence[str], waiting: PendingAnswers
     ) -> Sequence[Classification]:
         waiting.check()
         return self.classifier.classify(texts)
@@ -273,13 +272,16 @@ def _advance(steps: Steps[None, None, T]) -> _Done[T] | None:
     return None
 
 
-def _build_check(left: Event, until: float) -> Check:
-    """Return a check that raises Unwanted once `left` is set and UsageError after `until`. It sleeps now and then."""
+def _build_check(disconnected: Event, until: float) -> Check:
+    """Return a check that raises ClientsDisconnected once `disconnected` is set, and UsageError after `until`.
+
+    It sleeps now and then, so that the model's thread gets most of the GIL.
+    """
     began = monotonic()
 
     def check() -> None:
         nonlocal began
-        if left.is_set():
+        if disconnected.is_set():
             raise ClientsDisconnected("all clients have disconnected")
         now = monotonic()
         if now > until:

@@ -47,9 +47,9 @@ class Models(BaseModel):
 
 
 @router.get("/models")
-def models(shelf: Registry) -> Models:
+def models(registry: Registry) -> Models:
     """List the served models with their sizes, settings and examples."""
-    return Models(models=[facts(served) for served in shelf])
+    return Models(models=[facts(served) for served in registry])
 
 
 def facts(served: ModelWorker) -> ModelFacts:

@@ -16,20 +16,20 @@ from penwright.decoding.hypotheses import Extension
 from penwright.errors import UsageError
 from penwright.inspection.beams import BeamTree
 from penwright.serving.batching import ClientsDisconnected
-from penwright.serving.errors import REFUSALS, RequestTooLarge
+from penwright.serving.errors import ERROR_RESPONSES, RequestTooLarge
 from penwright.serving.fields import Limits, Registry, as_json, check_texts
 from penwright.serving.model_worker import ModelWorker
 from penwright.serving.settings import ServingSettings
 from penwright.serving.translation_answers import MOST_CHARACTERS, check_sentence, other_word, paragraph, sentence
 from penwright.serving.translation_fields import (
-    AskedDocument,
-    AskedLinks,
-    AskedSentence,
-    AskedSentences,
+    DocumentRequest,
     Link,
     Links,
+    LinksRequest,
     OtherWords,
+    SearchRequest,
     Sentences,
+    SentencesRequest,
     TranslatedDocument,
     TranslationOptions,
     Tree,
@@ -42,18 +42,18 @@ from penwright.translation.documents import blocks
 from penwright.translation.results import Translation
 from penwright.translation.words import pieces_of_words
 
-router = APIRouter(prefix="/translating", responses=REFUSALS)
+router = APIRouter(prefix="/translating", responses=ERROR_RESPONSES)
 T = TypeVar("T")
 LONGER = 4  # a translation may have this many times MOST_CHARACTERS
 WEAKEST = 0.01  # smallest attention weight that is sent
 
 
 @router.post("/cut", response_model=TranslatedDocument)
-async def cut(asked: AskedDocument, shelf: Registry, limits: Limits) -> Response:
+async def cut(body: DocumentRequest, registry: Registry, limits: Limits) -> Response:
     """Split a text into paragraphs and sentences. Sentences too long to translate at once are split as well."""
-    check_texts([asked.text], limits)
-    translator = shelf.get(asked.model, "translator").translator
-    text = asked.text.replace("\r\n", "\n")
+    check_texts([body.text], limits)
+    translator = registry.get(body.model, "translator").translator
+    text = body.text.replace("\r\n", "\n")
 
     def answer() -> TranslatedDocument:
         return TranslatedDocument(paragraphs=[paragraph(block, translator) for block in blocks(text)])
@@ -62,30 +62,30 @@ async def cut(asked: AskedDocument, shelf: Registry, limits: Limits) -> Response
 
 
 @router.post("/sentences", response_model=Sentences)
-async def translate(asked: AskedSentences, shelf: Registry, limits: Limits) -> Response:
+async def translate(body: SentencesRequest, registry: Registry, limits: Limits) -> Response:
     """Translate sentences. Return the probability of each word and the result of each glossary term."""
-    served = shelf.get(asked.model, "translator")
+    served = registry.get(body.model, "translator")
     translator = served.translator
-    check_texts([each.text + each.prefix for each in asked.sentences], limits)
-    for number, each in enumerate(asked.sentences):
+    check_texts([each.text + each.prefix for each in body.sentences], limits)
+    for number, each in enumerate(body.sentences):
         checksentence(each.text, each.prefix, f"sentence {number}")
-    total = sum(len(each.text) for each in asked.sentences)
+    total = sum(len(each.text) for each in body.sentences)
     if total > limits.max_characters:
         most = f"{limits.max_characters:,} (max_characters)"
         raise RequestTooLarge(
             f"the sentences have {total:,} characters in total: this server accepts {most}. Send fewer"
         )
-    demands = await _constraints(asked, limits)
+    demands = await _constraints(body, limits)
 
     def find() -> list[Translation]:
-        beam_size = asked.beam_size or translator.defaults.beam_size
+        beam_size = body.beam_size or translator.defaults.beam_size
         return translator.translate(
-            [each.text for each in asked.sentences],
+            [each.text for each in body.sentences],
             beam_size=beam_size,
             n_best=beam_size,
-            length_penalty=asked.length_penalty,
+            length_penalty=body.length_penalty,
             demands=demands,
-            prefixes=[each.prefix for each in asked.sentences],
+            prefixes=[each.prefix for each in body.sentences],
         )
 
     found = await _run_while_connected(served, find)
@@ -93,22 +93,22 @@ async def translate(asked: AskedSentences, shelf: Registry, limits: Limits) -> R
 
 
 @router.post("/links", response_model=Links)
-async def links(asked: AskedLinks, shelf: Registry, limits: Limits) -> Response:
+async def links(body: LinksRequest, registry: Registry, limits: Limits) -> Response:
     """Return how much each word of a translation attends to each word of its sentence."""
-    served = shelf.get(asked.model, "translator")
+    served = registry.get(body.model, "translator")
     translator = served.translator
-    check_texts([asked.text, asked.target], limits)
-    check_sentence(asked.text, "", "the sentence")
-    if len(asked.target) > LONGER * MOST_CHARACTERS:
+    check_texts([body.text, body.target], limits)
+    check_sentence(body.text, "", "the sentence")
+    if len(body.target) > LONGER * MOST_CHARACTERS:
         raise RequestTooLarge(
-            f"the translation has {len(asked.target):,} characters, but the limit is {LONGER * MOST_CHARACTERS:,}. "
+            f"the translation has {len(body.target):,} characters, but the limit is {LONGER * MOST_CHARACTERS:,}. "
             "Shorten it"
         )
     head, tokenizer = await asyncio.to_thread(served.alignment), translator.tokenizer
 
     def look() -> Weights:
         aligner = Aligner(translator.model, tokenizer, head, lambda text: pieces_of_words(text, tokenizer))
-        return aligner.weights([(asked.text, asked.target)])[0]
+        return aligner.weights([(body.text, body.target)])[0]
 
     weights = await served.run(look)
 
@@ -122,35 +122,35 @@ async def links(asked: AskedLinks, shelf: Registry, limits: Limits) -> Response:
 
 
 @router.post("/words")
-async def other_words(asked: AskedSentence, shelf: Registry, limits: Limits) -> OtherWords:
+async def other_words(body: SearchRequest, registry: Registry, limits: Limits) -> OtherWords:
     """Return the most likely next words after the prefix, each with a new translation of the rest."""
-    served = shelf.get(asked.model, "translator")
+    served = registry.get(body.model, "translator")
     translator = served.translator
-    check_texts([asked.text + asked.prefix], limits)
-    check_sentence(asked.text, asked.prefix, "the sentence")
-    demands = await _constraints(asked, limits)
+    check_texts([body.text + body.prefix], limits)
+    check_sentence(body.text, body.prefix, "the sentence")
+    demands = await _constraints(body, limits)
     found = await _run_while_connected(
         served,
         lambda: translator.alternatives(
-            asked.text,
-            asked.prefix,
-            asked.n,
+            body.text,
+            body.prefix,
+            body.n,
             demands,
-            beam_size=asked.beam_size,
-            length_penalty=asked.length_penalty,
+            beam_size=body.beam_size,
+            length_penalty=body.length_penalty,
         ),
     )
-    return OtherWords(words=[other_word(each, asked.prefix) for each in found])
+    return OtherWords(words=[other_word(each, body.prefix) for each in found])
 
 
 @router.post("/tree", response_model=Tree)
-async def tree(asked: AskedSentence, shelf: Registry, limits: Limits) -> Response:
+async def tree(body: SearchRequest, registry: Registry, limits: Limits) -> Response:
     """Return the tree of the beam search that translates a sentence."""
-    served = shelf.get(asked.model, "translator")
+    served = registry.get(body.model, "translator")
     translator = served.translator
-    check_texts([asked.text + asked.prefix], limits)
-    check_sentence(asked.text, asked.prefix, "the sentence")
-    demands = await _constraints(asked, limits)
+    check_texts([body.text + body.prefix], limits)
+    check_sentence(body.text, body.prefix, "the sentence")
+    demands = await _constraints(body, limits)
     grown = BeamTree()
 
     def answer() -> None:
@@ -159,14 +159,14 @@ async def tree(asked: AskedSentence, shelf: Registry, limits: Limits) -> Respons
                 raise UsageError("the tree shows one sentence only. Send a single line that is not too long")
             grown(source, extension)
 
-        beam_size = asked.beam_size or translator.defaults.beam_size
+        beam_size = body.beam_size or translator.defaults.beam_size
         translator.translate(
-            [asked.text],
+            [body.text],
             beam_size=beam_size,
             n_best=beam_size,
-            length_penalty=asked.length_penalty,
+            length_penalty=body.length_penalty,
             demands=demands,
-            prefixes=asked.prefix,
+            prefixes=body.prefix,
             watch=watch,
         )
 
@@ -192,6 +192,6 @@ async def _run_while_connected(served: ModelWorker, function: Callable[[], T]) -
         disconnected.set()
 
 
-async def _constraints(asked: TranslationOptions, limits: ServingSettings) -> Constraints:
-    check_texts([asked.glossary], limits)
-    return Constraints(await asyncio.to_thread(Glossary.parse, asked.glossary.encode(), "the glossary,"))
+async def _constraints(body: TranslationOptions, limits: ServingSettings) -> Constraints:
+    check_texts([body.glossary], limits)
+    return Constraints(await asyncio.to_thread(Glossary.parse, body.glossary.encode(), "the glossary,"))

@@ -26,7 +26,7 @@ MOST_WORDS, MOST_CHARACTERS = 300, 3000  # per sentence: the cost of search and 
 
 
 def check_sentence(text: str, prefix: str, name: str) -> None:
-    """Raise TooMuch for a sentence whose search or answer would be too large."""
+    """Raise RequestTooLarge for a sentence whose search or answer would be too large."""
     longest = max(len(text), len(prefix))
     if longest > MOST_CHARACTERS:
         raise RequestTooLarge(

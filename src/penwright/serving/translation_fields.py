@@ -62,13 +62,13 @@ class SentenceRequest(ModelRequest):
     prefix: Text = ""
 
 
-class AskedSentences(TranslationOptions):
+class SentencesRequest(TranslationOptions):
     """A request to translate several sentences."""
 
     sentences: Annotated[list[SentenceRequest], Field(max_length=MOST_ENTRIES, fail_fast=True)]
 
 
-class AskedSentence(TranslationOptions, SentenceRequest):
+class SearchRequest(TranslationOptions, SentenceRequest):
     """A request for the alternatives or the beam tree of one sentence."""
 
     n: Annotated[int, Field(ge=1, le=20)] = 6
@@ -80,7 +80,7 @@ class Sentences(BaseModel):
     sentences: list[Sentence]
 
 
-class AskedLinks(ModelRequest):
+class LinksRequest(ModelRequest):
     """A request for the word alignment of a sentence and a translation."""
 
     model: Name | None = None
@@ -127,7 +127,7 @@ class TranslatedDocument(BaseModel):
     paragraphs: list[Paragraph]
 
 
-class AskedDocument(ModelRequest):
+class DocumentRequest(ModelRequest):
     """A request to split a text into sentences."""
 
     model: Name | None = None
