@@ -86,7 +86,7 @@ def config(
 
 
 def doctor(json: Json = False) -> None:
-    """Show what training would run on here, and why."""
+    """Show the device and the precision that training would use here, and why."""
     import torch
 
     from penwright.config import TrainingSettings

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, and helpers to read input and print results."""
+"""Arguments and options that several commands share, and functions that read input and print results."""
 
 import json
 import sys
@@ -34,7 +34,7 @@ Data = Annotated[
     list[str] | None, typer.Argument(help="Training data: files, folders, glob patterns or hub:NAME.", metavar="DATA")
 ]
 OwnFiles = Annotated[
-    list[str] | None, typer.Argument(help="Files to use instead of the run's held-out part.", metavar="DATA")
+    list[str] | None, typer.Argument(help="Files to evaluate on. Default: the run's held-out part.", metavar="DATA")
 ]
 RecipeFile = Annotated[Path | None, typer.Option(help="TOML file of settings; options override it.")]
 AnySetting = Annotated[
@@ -56,7 +56,9 @@ Validation = Annotated[
     list[str] | None,
     typer.Option(help="Held-out data: a file, folder or pattern. Repeatable. Default: a part of the training data."),
 ]
-Texts = Annotated[list[str] | None, typer.Argument(help="Texts. Default: the lines of standard input.", metavar="TEXT")]
+Texts = Annotated[
+    list[str] | None, typer.Argument(help="Input texts. Default: the lines of standard input.", metavar="TEXT")
+]
 
 
 def given_texts(texts: list[str] | None) -> list[str]:

@@ -6,7 +6,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int, Int64
+from jaxtyping import Float, Float64, Int, Int64
 from torch import Tensor
 
 from penwright.decoding.batches import evaluating, newest_half

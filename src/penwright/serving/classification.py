@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 
 from penwright.evaluation.classification import Calibration
 from penwright.serving.errors import ERROR_RESPONSES
-from penwright.serving.fields import MOST_ENTRIES, Limits, ModelRequest, Name, Registry, Text, check_texts
+from penwright.serving.fields import MAX_ENTRIES, Limits, ModelRequest, Name, Registry, Text, check_texts
 from penwright.serving.model_worker import DAMAGE
 from penwright.workflows.optimize import calibrate
 
@@ -17,7 +17,7 @@ router = APIRouter(responses=ERROR_RESPONSES)
 class ClassifyRequest(ModelRequest):
     """A request to classify one or more texts."""
 
-    texts: Text | Annotated[list[Text], Field(min_length=1, max_length=MOST_ENTRIES)]  # texts to classify
+    texts: Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_ENTRIES)]  # texts to classify
     model: Name | None = None  # None: the first classifier
 
 

@@ -31,8 +31,8 @@ from penwright.serving.model_worker import ModelWorker
 from penwright.serving.settings import ServingSettings
 from penwright.tokenizers import TextStream, Tokenizer
 
-MOST_NUMBERS = 1_000_000  # tokens and alternatives in an answer
-SMALLEST_SHARE = 1e-6  # replaces a top_p of 0: only the most likely token remains
+MAX_NUMBERS = 1_000_000  # tokens and alternatives in an answer
+MIN_TOP_P = 1e-6  # replaces a top_p of 0: only the most likely token remains
 
 
 class CompletionJob:
@@ -216,10 +216,9 @@ def _check_answer(body: CompletionRequest, prompts: Sequence[tuple[str, list[int
     n_written = 16 if body.max_tokens is None else body.max_tokens
     n_tokens = sum(n_written + len(tokens) * bool(body.echo) for _, tokens in prompts) * (body.n or 1)
     n_numbers = n_tokens * (1 + (body.logprobs or 0))
-    if n_numbers > MOST_NUMBERS:
+    if n_numbers > MAX_NUMBERS:
         raise RequestTooLarge(
-            f"the answer may have {n_numbers:,} tokens and alternatives, but the limit is {MOST_NUMBERS:,}. "
-            "Ask for less"
+            f"the answer may have {n_numbers:,} tokens and alternatives, but the limit is {MAX_NUMBERS:,}. Ask for less"
         )
 
 
@@ -243,7 +242,7 @@ def _settings(body: CompletionRequest) -> DecodingSettings:
     return DecodingSettings(
         max_new_tokens=16 if body.max_tokens is None else max(1, body.max_tokens),
         temperature=1.0 if body.temperature is None else body.temperature,
-        top_p=None if body.top_p in {None, 1.0} else max(body.top_p or 0.0, SMALLEST_SHARE),
+        top_p=None if body.top_p in {None, 1.0} else max(body.top_p or 0.0, MIN_TOP_P),
         top_k=None if is_off("top_k", body.top_k) else body.top_k,
         min_p=body.min_p,
         repetition_penalty=body.repetition_penalty or 1.0,

@@ -19,17 +19,17 @@ OFF: Mapping[str, Collection[float]] = {  # values that disable a setting in oth
 }
 
 
-class _Most(NamedTuple):
+class _MaxSize(NamedTuple):
     entries: int
     characters: int  # of all entries together
 
 
-LISTS: Mapping[str, _Most] = {
-    "banned_words": _Most(500, 8000),
-    "required_words": _Most(50, 2000),
-    "dry_breakers": _Most(64, 1000),
-    "stop": _Most(16, 4000),
-    "logit_bias": _Most(300, 2000),
+LISTS: Mapping[str, _MaxSize] = {
+    "banned_words": _MaxSize(500, 8000),
+    "required_words": _MaxSize(50, 2000),
+    "dry_breakers": _MaxSize(64, 1000),
+    "stop": _MaxSize(16, 4000),
+    "logit_bias": _MaxSize(300, 2000),
 }
 
 
@@ -63,7 +63,7 @@ def _plain(name: str, value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _check_size(name: str, given: object, most: _Most) -> None:
+def _check_size(name: str, given: object, most: _MaxSize) -> None:
     if not isinstance(given, list | dict):
         return
     if len(given) > most.entries:

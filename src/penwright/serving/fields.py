@@ -22,9 +22,9 @@ def _well_formed(text: str) -> str:
 
 Text = Annotated[str, AfterValidator(_well_formed)]  # a text of any length; `check_texts` limits it
 Name = Annotated[Text, Field(max_length=500)]  # the name of a model or a run
-MOST_ENTRIES = 10_000  # entries of a list, checked before the server's own limit
-LARGEST = 2**31 - 1  # the largest integer of any field
-TokenId = Annotated[int, Field(ge=0, le=LARGEST)]
+MAX_ENTRIES = 10_000  # entries of a list, checked before the server's own limit
+MAX_INT = 2**31 - 1  # the largest integer of any field
+TokenId = Annotated[int, Field(ge=0, le=MAX_INT)]
 
 
 class ModelRequest(BaseModel):

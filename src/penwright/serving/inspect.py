@@ -36,8 +36,8 @@ TYPES: Mapping[str, str] = {
     "svg": "image/svg+xml",
     "png": "image/png",
 }
-MOST_LIKELY = 500_000  # maximum of k times the characters of the text
-MOST_NUMBERS = {"json": 4_000_000, "html": 16_000_000, "svg": 16_000_000, "png": 16_000_000}  # limits of a picture
+MAX_ALTERNATIVES = 500_000  # maximum of k times the characters of the text
+MAX_NUMBERS = {"json": 4_000_000, "html": 16_000_000, "svg": 16_000_000, "png": 16_000_000}  # limits of a picture
 N_WORDS = 2000  # words in an embedding map
 N_POSITIONS = 256  # positions in the similarity picture
 
@@ -118,7 +118,7 @@ async def inspect(
     """Return a picture of what happens inside a model for a text."""
     served = registry.get(body.model)
     check_lengths([body.text, body.target, body.word], limits)
-    if body.k * max(len(body.text), len(body.target or "")) > MOST_LIKELY:
+    if body.k * max(len(body.text), len(body.target or "")) > MAX_ALTERNATIVES:
         raise RequestTooLarge(
             f"k is {body.k}, which is too much for a text of this length. Use a smaller k, or a shorter text"
         )
@@ -138,7 +138,7 @@ def answer_in(format: Format, found: View, warnings: Sequence[str]) -> Response:
     Raises RequestTooLarge if the result would be huge.
     """
     n_numbers = _count(as_table(found.data))
-    if n_numbers > MOST_NUMBERS.get(format, n_numbers):
+    if n_numbers > MAX_NUMBERS.get(format, n_numbers):
         raise RequestTooLarge(
             f"this picture has {n_numbers:,} numbers, too many for {format}. "
             "Use a shorter text, format=bytes, or a single head"

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from penwright.errors import UsageError
 from penwright.serving.errors import PLAIN_ERROR_RESPONSES
-from penwright.serving.fields import LARGEST, MOST_ENTRIES, Limits, Name, Registry, Text, check_texts
+from penwright.serving.fields import MAX_ENTRIES, MAX_INT, Limits, Name, Registry, Text, check_texts
 from penwright.serving.html_tags import Piece, pieces, texts_of, with_texts
 from penwright.serving.languages import LanguageGuess, detect, languages_of, name_of
 from penwright.serving.model_registry import ModelRegistry
@@ -26,11 +26,11 @@ class TranslateRequest(BaseModel):
 
     model_config = ConfigDict(allow_inf_nan=False)
 
-    q: Text | Annotated[list[Text], Field(max_length=MOST_ENTRIES, fail_fast=True)]  # texts to translate
+    q: Text | Annotated[list[Text], Field(max_length=MAX_ENTRIES, fail_fast=True)]  # texts to translate
     source: Name = "auto"  # language code; auto: detect the language
     target: Name  # language code
     format: Literal["text", "html"] = "text"  # html: keep tags, and translate the text between them
-    alternatives: Annotated[int, Field(ge=0, le=LARGEST)] = 0  # further translations to return
+    alternatives: Annotated[int, Field(ge=0, le=MAX_INT)] = 0  # further translations to return
     api_key: Text | None = None  # the server's key, if it has one
 
 

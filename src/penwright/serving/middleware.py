@@ -99,9 +99,7 @@ class Middleware:
         """Refuse pages of other sites, including those whose host name resolves to this machine (DNS rebinding)."""
         host = headers.get("host", "")
         if self._hosts and host.lower() not in self._hosts:
-            raise _Rejected(
-                403, "this server does not answer to that host name. Open it at the address that it printed"
-            )
+            raise _Rejected(403, "this server does not answer to that host name. Use the address that it printed")
         origin = headers.get("origin")
         if origin is not None and _netloc(origin) != host.lower():
             raise _Rejected(403, "pages of other sites may not use this server")

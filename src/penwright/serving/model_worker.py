@@ -56,8 +56,8 @@ class TranslationChoices(NamedTuple):
 class ModelWorker:
     """A served run. It counts the queued and running texts and raises Busy beyond `max_waiting`."""
 
-    def __init__(self, name: str, it: OpenedRun, application: Application, limits: ServingSettings | None = None):
-        self.name, self.opened, self.application, self.limits = name, it, application, limits or ServingSettings()
+    def __init__(self, name: str, opened: OpenedRun, application: Application, limits: ServingSettings | None = None):
+        self.name, self.opened, self.application, self.limits = name, opened, application, limits or ServingSettings()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"penwright-{name}")
         self._builder = ThreadPoolExecutor(1, thread_name_prefix=f"penwright-build-{name}")
         self._read_folder()

@@ -26,7 +26,7 @@ from penwright.serving.run_records import finite_or_none, read_records
 
 router = APIRouter(prefix="/runs", responses=ERROR_RESPONSES)
 QUIET = 120.0  # seconds without a new line, after which a run counts as stopped
-MOST_POINTS = 2000  # points of a curve
+MAX_POINTS = 2000  # points of a curve
 COUNTERS = ("step", "seconds", "targets", "epoch", "skipped", "total_steps")
 State = Literal["training", "stopping", "finished", "stopped"]
 Column = list[float | None]
@@ -118,13 +118,13 @@ def every_run(registry: Registry) -> Runs:
 @router.get("/figures")
 def figures(registry: Registry, run: RunName) -> Figures:
     """Return the curves of training and evaluation, at most 2,000 points each, with the extremes of the loss."""
-    it = _run(registry, run)
-    steps, evaluations = (read_records(it.folder / name) for name in (STEPS, METRICS))
+    found = _run(registry, run)
+    steps, evaluations = (read_records(found.folder / name) for name in (STEPS, METRICS))
     return Figures(
-        steps=_columns(downsample(_with_speed(steps.lines), MOST_POINTS)),
-        evaluations=_columns(downsample(evaluations.lines, MOST_POINTS)),
+        steps=_columns(downsample(_with_speed(steps.lines), MAX_POINTS)),
+        evaluations=_columns(downsample(evaluations.lines, MAX_POINTS)),
         alerts=[AlertFacts(**alert._asdict()) for alert in alerts(steps.lines, evaluations.lines)],
-        state=_state(it),
+        state=_state(found),
         problem="; ".join(filter(None, (steps.problem, evaluations.problem))),
     )
 

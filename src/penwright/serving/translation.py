@@ -20,7 +20,7 @@ from penwright.serving.errors import ERROR_RESPONSES, RequestTooLarge
 from penwright.serving.fields import Limits, Registry, as_json, check_texts
 from penwright.serving.model_worker import ModelWorker
 from penwright.serving.settings import ServingSettings
-from penwright.serving.translation_answers import MOST_CHARACTERS, check_sentence, other_word, paragraph, sentence
+from penwright.serving.translation_answers import MAX_CHARACTERS, check_sentence, other_word, paragraph, sentence
 from penwright.serving.translation_fields import (
     DocumentRequest,
     Link,
@@ -44,8 +44,8 @@ from penwright.translation.words import pieces_of_words
 
 router = APIRouter(prefix="/translating", responses=ERROR_RESPONSES)
 T = TypeVar("T")
-LONGER = 4  # a translation may have this many times MOST_CHARACTERS
-WEAKEST = 0.01  # smallest attention weight that is sent
+MAX_LENGTH_RATIO = 4  # a translation may have at most this many times MAX_CHARACTERS
+MIN_WEIGHT = 0.01  # smallest attention weight that is sent
 
 
 @router.post("/cut", response_model=TranslatedDocument)
@@ -99,9 +99,9 @@ async def links(body: LinksRequest, registry: Registry, limits: Limits) -> Respo
     translator = served.translator
     check_texts([body.text, body.target], limits)
     check_sentence(body.text, "", "the sentence")
-    if len(body.target) > LONGER * MOST_CHARACTERS:
+    if len(body.target) > MAX_LENGTH_RATIO * MAX_CHARACTERS:
         raise RequestTooLarge(
-            f"the translation has {len(body.target):,} characters, but the limit is {LONGER * MOST_CHARACTERS:,}. "
+            f"the translation has {len(body.target):,} characters, but the limit is {MAX_LENGTH_RATIO * MAX_CHARACTERS:,}. "
             "Shorten it"
         )
     head, tokenizer = await asyncio.to_thread(served.alignment), translator.tokenizer
@@ -113,7 +113,7 @@ async def links(body: LinksRequest, registry: Registry, limits: Limits) -> Respo
     weights = await served.run(look)
 
     def answer() -> Links:
-        places = np.argwhere(weights >= WEAKEST).tolist()
+        places = np.argwhere(weights >= MIN_WEIGHT).tolist()
         strong = [Link(target, source, round(float(weights[target, source]), 4)) for target, source in places]
         by = "the mean of all heads" if head is None else f"head cross.{head.layer}.{head.head}, which aligns best"
         return Links(links=strong, aligned_by=by)

@@ -22,21 +22,20 @@ from penwright.translation.segments import sentences
 from penwright.translation.translator import Translator
 from penwright.translation.words import WordSpan, complete_last_word, pieces_of_words, span_indices, word_spans
 
-MOST_WORDS, MOST_CHARACTERS = 300, 3000  # per sentence: the cost of search and attention is quadratic in its length
+MAX_WORDS, MAX_CHARACTERS = 300, 3000  # per sentence: the cost of search and attention is quadratic in its length
 
 
 def check_sentence(text: str, prefix: str, name: str) -> None:
     """Raise RequestTooLarge for a sentence whose search or answer would be too large."""
     longest = max(len(text), len(prefix))
-    if longest > MOST_CHARACTERS:
+    if longest > MAX_CHARACTERS:
         raise RequestTooLarge(
-            f"{name} has {longest:,} characters, but the limit is {MOST_CHARACTERS:,}. "
-            "Split it first (/translating/cut)"
+            f"{name} has {longest:,} characters, but the limit is {MAX_CHARACTERS:,}. Split it first (/translating/cut)"
         )
     n_words = max(len(word_spans(each)) for each in (text, prefix))
-    if n_words > MOST_WORDS:
+    if n_words > MAX_WORDS:
         raise RequestTooLarge(
-            f"{name} has {n_words:,} words, but the limit is {MOST_WORDS:,}. Split it first (/translating/cut)"
+            f"{name} has {n_words:,} words, but the limit is {MAX_WORDS:,}. Split it first (/translating/cut)"
         )
 
 
@@ -65,11 +64,11 @@ def short_parts(text: str) -> list[str]:
     """Split a text into parts that `check_sentence` accepts, before a word if possible."""
     cuts, start, n_words = [0], 0, 0
     for span in word_spans(text):
-        if n_words == MOST_WORDS or (span.end - start > MOST_CHARACTERS and span.start > start):
+        if n_words == MAX_WORDS or (span.end - start > MAX_CHARACTERS and span.start > start):
             start, n_words = span.start, 0
             cuts.append(start)
-        while span.end - start > MOST_CHARACTERS:
-            start += MOST_CHARACTERS
+        while span.end - start > MAX_CHARACTERS:
+            start += MAX_CHARACTERS
             cuts.append(start)
         n_words += 1
     return [text[start:end] for start, end in pairwise([*cuts, len(text)])]

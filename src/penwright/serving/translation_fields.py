@@ -4,9 +4,9 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, Field
 
-from penwright.serving.fields import MOST_ENTRIES, ModelRequest, Name, Text
+from penwright.serving.fields import MAX_ENTRIES, ModelRequest, Name, Text
 
-MOST_BEAMS = 16
+MAX_BEAMS = 16
 
 
 class SentenceWord(BaseModel):
@@ -51,7 +51,7 @@ class TranslationOptions(ModelRequest):
 
     model: Name | None = None  # None: the first translator
     glossary: Text = ""  # the lines of a glossary file
-    beam_size: Annotated[int, Field(ge=1, le=MOST_BEAMS)] | None = None
+    beam_size: Annotated[int, Field(ge=1, le=MAX_BEAMS)] | None = None
     length_penalty: Annotated[float, Field(ge=-10, le=10)] | None = None
 
 
@@ -65,7 +65,7 @@ class SentenceRequest(ModelRequest):
 class SentencesRequest(TranslationOptions):
     """A request to translate several sentences."""
 
-    sentences: Annotated[list[SentenceRequest], Field(max_length=MOST_ENTRIES, fail_fast=True)]
+    sentences: Annotated[list[SentenceRequest], Field(max_length=MAX_ENTRIES, fail_fast=True)]
 
 
 class SearchRequest(TranslationOptions, SentenceRequest):

@@ -35,7 +35,7 @@ from penwright.tokenizers.tokenizer import unknown_warnings
 
 router = APIRouter(responses={**ERROR_RESPONSES})
 N_LIKELY = 10
-MOST_LIKELY = 50_000  # alternatives in total, over all tokens of a text
+MAX_ALTERNATIVES = 50_000  # alternatives in total, over all tokens of a text
 Tokens = tuple[int, ...]
 
 
@@ -118,7 +118,7 @@ async def score(body: PromptRequest, registry: Registry, limits: Limits) -> Resp
     served = registry.get(body.model, "writer")
     check_texts([body.text], limits)
     tokenizer = served.generator.tokenizer
-    k = min(N_LIKELY, max(1, MOST_LIKELY // max(1, len(body.text))))
+    k = min(N_LIKELY, max(1, MAX_ALTERNATIVES // max(1, len(body.text))))
     found = await served.run_in_steps(lambda: served.inspector.token_scores_in_steps(body.text, k=k))
 
     def answer() -> Scores:
