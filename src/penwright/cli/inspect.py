@@ -16,36 +16,38 @@ if TYPE_CHECKING:
 ENDINGS = (".html", ".svg", ".png")
 
 
-Target = Annotated[str | None, typer.Option(help="Translation or label to explain. Default: the model's own.")]
-Top = Annotated[int | None, typer.Option(help="Show this many most likely tokens at each position.", min=1)]
-Sort = Annotated[
+TargetText = Annotated[str | None, typer.Option(help="Translation or label to explain. Default: the model's own.")]
+NTop = Annotated[int | None, typer.Option(help="Show this many most likely tokens at each position.", min=1)]
+Statistic = Annotated[
     str | None,
     typer.Option(
         help="Sort all heads by a statistic: entropy, confidence, distance, "
         "previous, diagonal, first, last or induction."
     ),
 ]
-Heads = Annotated[
+HeadNames = Annotated[
     list[str] | None, typer.Option(help="Show the attention of a head: LAYER.HEAD or PART.LAYER.HEAD. Repeatable.")
 ]
-Arithmetic = Annotated[
+ArithmeticHead = Annotated[
     str | None, typer.Option(help="Show how a head (LAYER.HEAD or PART.LAYER.HEAD) computes its output.")
 ]
-Alignment = Annotated[bool, typer.Option("--alignment", help="Show a translator's attention to the source.")]
-Beams = Annotated[int | None, typer.Option(help="Show the hypotheses of a beam search with this many beams.", min=1)]
-Rollout = Annotated[bool, typer.Option("--rollout", help="Show attention rollout: attention combined over all layers.")]
-Lens = Annotated[bool, typer.Option("--lens", help="Show the prediction after each layer (logit lens).")]
-Attribute = Annotated[
+ShowAlignment = Annotated[bool, typer.Option("--alignment", help="Show a translator's attention to the source.")]
+NBeams = Annotated[int | None, typer.Option(help="Show the hypotheses of a beam search with this many beams.", min=1)]
+ShowRollout = Annotated[
+    bool, typer.Option("--rollout", help="Show attention rollout: attention combined over all layers.")
+]
+ShowLens = Annotated[bool, typer.Option("--lens", help="Show the prediction after each layer (logit lens).")]
+ShowAttribution = Annotated[
     bool, typer.Option("--attribute", help="Show how much each token contributes to the next token or the label.")
 ]
-Position = Annotated[
+TokenPosition = Annotated[
     int | None,
     typer.Option(
         help="Position, from 0; --attribute explains the token after it. "
         "Default: a writer's last, a translator's first."
     ),
 ]
-Ablate = Annotated[
+AblatedHeads = Annotated[
     str | None,
     typer.Option(help="Remove heads, such as 0.1,2.3, and show what changes; `each` removes every head in turn."),
 ]
@@ -54,7 +56,7 @@ OtherText = Annotated[str | None, typer.Option(help="Compare with this text: sur
 OtherRun = Annotated[
     Path | None, typer.Option(help="Compare with this run, or with a checkpoint such as RUN/checkpoints/first.")
 ]
-Output = Annotated[
+OutputFile = Annotated[
     Path | None, typer.Option("--output", "-o", help="Write to a file: a page (.html) or a picture (.svg, .png).")
 ]
 
@@ -62,22 +64,22 @@ Output = Annotated[
 def command(
     run: RunFolder,
     text: Annotated[str | None, typer.Argument(help="Text to inspect. Default: standard input.")] = None,
-    target: Target = None,
-    top: Top = None,
-    sort: Sort = None,
-    head: Heads = None,
-    arithmetic: Arithmetic = None,
-    alignment: Alignment = False,
-    beams: Beams = None,
-    rollout: Rollout = False,
-    lens: Lens = False,
-    attribute: Attribute = False,
-    position: Position = None,
-    ablate: Ablate = None,
+    target: TargetText = None,
+    top: NTop = None,
+    sort: Statistic = None,
+    head: HeadNames = None,
+    arithmetic: ArithmeticHead = None,
+    alignment: ShowAlignment = False,
+    beams: NBeams = None,
+    rollout: ShowRollout = False,
+    lens: ShowLens = False,
+    attribute: ShowAttribution = False,
+    position: TokenPosition = None,
+    ablate: AblatedHeads = None,
     neighbours: Words = None,
     other_text: OtherText = None,
     other_run: OtherRun = None,
-    output: Output = None,
+    output: OutputFile = None,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:

@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 LONGEST_EXAMPLE = 80  # characters, so that it fits on a line
 NewRun = Annotated[Path | None, typer.Option(help="Folder for the new run. Default: runs/NAME, named after the data.")]
 Seed = Annotated[int | None, typer.Option(help="Random seed. Default: 1.")]
-Ensemble = Annotated[int | None, typer.Option(help="Train this many models, and distill them into one.", min=2, max=64)]
-Resume = Annotated[
+NMembers = Annotated[int | None, typer.Option(help="Train this many models, and distill them into one.", min=2, max=64)]
+ResumedRun = Annotated[
     Path | None, typer.Option(help="Resume this run. With a budget (--minutes, --steps), train that much longer.")
 ]
-Processes = Annotated[
+NProcesses = Annotated[
     int | None,
     typer.Option(help="Number of training processes (one per GPU, or a split of the CPU cores). Default: 1.", min=1),
 ]
@@ -65,9 +65,9 @@ def command(
     validation: Validation = None,
     seed: Seed = None,
     set_: AnySetting = None,
-    ensemble: Ensemble = None,
-    resume: Resume = None,
-    processes: Processes = None,
+    ensemble: NMembers = None,
+    resume: ResumedRun = None,
+    processes: NProcesses = None,
     dry_run: DryRun = False,
     print_recipe: PrintRecipe = False,
     json: Json = False,

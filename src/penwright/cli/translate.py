@@ -46,20 +46,22 @@ NBest = Annotated[
 GlossaryFile = Annotated[
     Path | None, typer.Option(help="Glossary file. Each line: a term, a tab, its translation (with | between forms).")
 ]
-Bias = Annotated[
+TermBias = Annotated[
     float | None,
     typer.Option(
         help="Make glossary terms more likely, by this many nats per token, instead of requiring them.", min=0
     ),
 ]
-Protect = Annotated[list[str] | None, typer.Option(help="Regular expression for text to copy unchanged. Repeatable.")]
-Prefix = Annotated[str | None, typer.Option(help="Begin each translation with this text.")]
-Alternatives = Annotated[
+ProtectedPatterns = Annotated[
+    list[str] | None, typer.Option(help="Regular expression for text to copy unchanged. Repeatable.")
+]
+TargetPrefix = Annotated[str | None, typer.Option(help="Begin each translation with this text.")]
+NAlternatives = Annotated[
     int | None,
     typer.Option(help="Print this many alternatives for the next word after --prefix. Takes one sentence.", min=1),
 ]
-Sample = Annotated[bool, typer.Option("--sample", help="Sample --n-best translations instead of using beam search.")]
-Diverse = Annotated[
+IsSampled = Annotated[bool, typer.Option("--sample", help="Sample --n-best translations instead of using beam search.")]
+Diversity = Annotated[
     float | None,
     typer.Option(
         help="Make the --n-best translations differ: "
@@ -67,11 +69,13 @@ Diverse = Annotated[
         min=0,
     ),
 ]
-Document = Annotated[
+DocumentFile = Annotated[
     Path | None, typer.Option(help="Text file to translate as a whole, with its paragraphs and layout.")
 ]
-Align = Annotated[bool, typer.Option("--align", help="Add the word alignment to each translation, as i-j pairs.")]
-Language = Annotated[
+WithAlignment = Annotated[
+    bool, typer.Option("--align", help="Add the word alignment to each translation, as i-j pairs.")
+]
+SourceLanguage = Annotated[
     str | None,
     typer.Option(help="Source language, such as de, for sentence splitting. Default: the run's, if known."),
 ]
@@ -84,15 +88,15 @@ def translate(
     texts: Texts = None,
     n_best: NBest = None,
     glossary: GlossaryFile = None,
-    bias: Bias = None,
-    protect: Protect = None,
-    prefix: Prefix = None,
-    alternatives: Alternatives = None,
-    sample: Sample = False,
-    diverse: Diverse = None,
-    document: Document = None,
-    align: Align = False,
-    language: Language = None,
+    bias: TermBias = None,
+    protect: ProtectedPatterns = None,
+    prefix: TargetPrefix = None,
+    alternatives: NAlternatives = None,
+    sample: IsSampled = False,
+    diverse: Diversity = None,
+    document: DocumentFile = None,
+    align: WithAlignment = False,
+    language: SourceLanguage = None,
     precision: InPrecision = None,
     device: Device = "cpu",
     json: Json = False,
