@@ -44,7 +44,7 @@ from penwright.translation.words import pieces_of_words
 
 router = APIRouter(prefix="/translating", responses=ERROR_RESPONSES)
 T = TypeVar("T")
-MAX_LENGTH_RATIO = 4  # a translation may have at most this many times MAX_CHARACTERS
+MAX_TARGET_CHARACTERS = 4 * MAX_CHARACTERS  # of a given translation
 MIN_WEIGHT = 0.01  # smallest attention weight that is sent
 
 
@@ -99,9 +99,9 @@ async def links(body: LinksRequest, registry: Registry, limits: Limits) -> Respo
     translator = served.translator
     check_texts([body.text, body.target], limits)
     check_sentence(body.text, "", "the sentence")
-    if len(body.target) > MAX_LENGTH_RATIO * MAX_CHARACTERS:
+    if len(body.target) > MAX_TARGET_CHARACTERS:
         raise RequestTooLarge(
-            f"the translation has {len(body.target):,} characters, but the limit is {MAX_LENGTH_RATIO * MAX_CHARACTERS:,}. "
+            f"the translation has {len(body.target):,} characters, but the limit is {MAX_TARGET_CHARACTERS:,}. "
             "Shorten it"
         )
     head, tokenizer = await asyncio.to_thread(served.alignment), translator.tokenizer
