@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from functools import wraps
 from types import NoneType, UnionType
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
@@ -14,6 +13,8 @@ from penwright.config.recipe import LARGEST, off
 from penwright.errors import UsageError
 
 FLAG_OF = {name: flag for flag, name in FLAGS.items()}  # of the settings whose option has another name
+
+Command = Callable[..., None]
 
 
 class _Kind(NamedTuple):
@@ -28,31 +29,29 @@ def flag_of(name: str) -> str:
     return f"--{FLAG_OF.get(name, name).replace('_', '-')}"
 
 
-def with_settings(
-    names: Sequence[str], *, before: str, note: str = ""
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add an option for each of these settings to a command, which receives those given in `**settings`.
+def with_settings(names: Sequence[str], *, before: str, note: str = "") -> Callable[[Command], Command]:
+    """Add an option for each of these settings to a command that has the parameter `**settings`.
 
-    The options are listed before the parameter `before`. `note` is added to the help text of each.
+    The command receives None for an option that is not given; `given_settings` drops these. The options are listed
+    before the parameter `before`. `note` is added to the help text of each.
     """
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+    def decorate(command: Command) -> Command:
         signature = inspect.signature(command, eval_str=True)
         parameters = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
         place = next(number for number, each in enumerate(parameters) if each.name == before)
         parameters[place:place] = [
             parameters[place].replace(name=name, default=None, annotation=_option(name, note)) for name in names
         ]
-
-        @wraps(command)
-        def run(**arguments: Any) -> None:
-            given = without_none({name: arguments.pop(name) for name in names})
-            command(**arguments, **{name: _parsed(name, value) for name, value in given.items()})
-
-        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        return run
+        command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # typer reads it
+        return command
 
     return decorate
+
+
+def given_settings(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings whose options are given, in the types of the settings."""
+    return {name: _parsed(name, value) for name, value in without_none(options).items()}
 
 
 def _option(name: str, note: str) -> Any:

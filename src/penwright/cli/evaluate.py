@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penwright.cli.decoding_options import with_settings
+from penwright.cli.decoding_options import given_settings, with_settings
 from penwright.cli.options import Device, InPrecision, Json, OwnFiles, RunFolder, print_json, warn
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def command(
     if kept not in (precision, "float32"):
         warn(f"evaluating in {kept}, which `penwright optimize` chose. For the model as trained: --precision float32")
     scores = api.evaluate(
-        run, data or [], changes, device, output=output, precision=kept, say=print_message, **settings
+        run, data or [], changes, device, output=output, precision=kept, say=print_message, **given_settings(settings)
     )
     if json:
         print_json([{**score._asdict(), "baselines": [item._asdict() for item in score.baselines]} for score in scores])

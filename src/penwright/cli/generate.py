@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penwright.cli.decoding_options import with_settings
+from penwright.cli.decoding_options import given_settings, with_settings
 from penwright.cli.options import Device, InPrecision, Json, RunFolder, lines_of, print_json, read_text, warn
 from penwright.config import BEAM_SETTINGS, DecodingSettings, merge, parse_override, validate, with_present_names
 
@@ -45,7 +45,7 @@ def command(
 
     inputs = [prompt] if prompts is None else lines_of(read_text(prompts))
     generator = load_generator(run, device, precision)
-    chosen = _settings(generator.defaults, settings, set_ or [])
+    chosen = _settings(generator.defaults, given_settings(settings), set_ or [])
     if not (json or jsonl or novelty or n > 1 or prompts is not None):
         _stream(generator, prompt, chosen)
         return

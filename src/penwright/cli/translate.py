@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penwright.cli.decoding_options import flag_of, with_settings
+from penwright.cli.decoding_options import flag_of, given_settings, with_settings
 from penwright.cli.options import (
     Device,
     InPrecision,
@@ -106,6 +106,7 @@ def translate(
 
     Prints one line for each input line, unless an option asks for more.
     """
+    settings = given_settings(settings)
     ways = {"--document": document, "--alternatives": alternatives, "--sample": sample or None, "--diverse": diverse}
     others = {"n_best": n_best, "prefix": prefix, "align": align or None}
     _require_followed(list(without_none({**ways})), [*settings, *without_none({**others})])
