@@ -68,7 +68,7 @@ async def translate(body: SentencesRequest, registry: Registry, limits: Limits) 
     translator = served.translator
     check_texts([each.text + each.prefix for each in body.sentences], limits)
     for number, each in enumerate(body.sentences):
-        checksentence(each.text, each.prefix, f"sentence {number}")
+        check_sentence(each.text, each.prefix, f"sentence {number}")
     total = sum(len(each.text) for each in body.sentences)
     if total > limits.max_characters:
         most = f"{limits.max_characters:,} (max_characters)"
