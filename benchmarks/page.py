@@ -119,14 +119,15 @@ def _serving(run: Path) -> Iterator[str]:
     from fastapi.responses import StreamingResponse
 
     from penwright.serving.app import create_app
-    from penwright.serving.model_worker import ModelRegistry, ModelWorker
+    from penwright.serving.model_registry import ModelRegistry
+    from penwright.serving.model_worker import ModelWorker
     from penwright.serving.settings import ServingSettings
 
     bound = socket.create_server(("127.0.0.1", 0))
     port = bound.getsockname()[1]
-    shelf, app = ModelRegistry([ModelWorker.load(run)]), FastAPI()
+    registry, app = ModelRegistry([ModelWorker.load(run)]), FastAPI()
     app.post("/write")(lambda: StreamingResponse(_played(), media_type="text/event-stream"))
-    app.mount("/", create_app(shelf, ServingSettings(port=port)))
+    app.mount("/", create_app(registry, ServingSettings(port=port)))
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([bound])))
     thread.start()
@@ -135,7 +136,7 @@ def _serving(run: Path) -> Iterator[str]:
     finally:
         server.should_exit = True
         thread.join()
-        shelf.close()
+        registry.close()
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import torch
 from penwright.errors import PenwrightError, UsageError
 
 CPU = torch.device("cpu")
+DEVICES = ("cpu", "cuda", "mps")  # the kinds of devices that Penwright supports
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # from malloc.h
 TOO_LITTLE_MEMORY = (
     "a training step of this model does not fit in the memory of this device. Choose a smaller model.size, or lower "
@@ -23,8 +24,20 @@ def usable_device(wanted: str, setting: str = "device") -> torch.device:
         device = torch.device(wanted)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise UsageError(f"{setting}: '{wanted}' cannot be used here: {str(error).splitlines()[0]}") from None
+        raise UsageError(f"{setting}: '{wanted}' cannot be used here: {_why_unusable(wanted, error)}") from None
     return device
+
+
+def _why_unusable(wanted: str, error: Exception) -> str:
+    """Return why this machine cannot use a device, and what to choose instead."""
+    kind, _, number = wanted.partition(":")
+    if kind not in DEVICES or (number and not number.isdecimal()):
+        return f"there is no such device. Choose {', '.join(DEVICES[:-1])} or {DEVICES[-1]}"
+    if kind == "cuda" and not torch.backends.cuda.is_built():
+        return "this PyTorch was built without CUDA. Choose cpu, or install PyTorch for CUDA"
+    if kind == "cuda" and torch.cuda.device_count() > 0:
+        return f"{str(error).splitlines()[0]}. The GPUs are numbered 0 to {torch.cuda.device_count() - 1}"
+    return f"PyTorch finds no {'NVIDIA' if kind == 'cuda' else 'Apple'} GPU. Choose cpu"
 
 
 @contextmanager

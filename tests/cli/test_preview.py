@@ -39,7 +39,7 @@ def test_the_first_examples_are_shown(penwright: Command, corpora: Path, data: s
     options = [corpora / data, "--dry-run", "--steps", 5, *QUICK]
     examples = json.loads(penwright("train", *options, "--json").stdout)["examples"]
     assert len(examples) == 3 and all(list(example) == keys for example in examples)
-    assert line in penwright("train", *options).stderr.splitlines()
+    assert line in penwright("train", *options).stdout.splitlines()
 
 
 def test_escape_sequences_in_examples_are_shown_and_long_ones_cut(penwright: Command, tmp_path: Path) -> None:
@@ -48,8 +48,8 @@ def test_escape_sequences_in_examples_are_shown_and_long_ones_cut(penwright: Com
         "".join(f"\x1b]0;title\x07 {'word ' * 40}{i}\t{'wort ' * 40}{i}\n" for i in range(40)), encoding="utf-8"
     )
     done = penwright("train", path, "--task", "translate", "--dry-run", "--steps", 5, *QUICK)
-    assert "\x1b" not in done.stderr and "\\x1b]0;title\\x07 word word" in done.stderr
-    assert max(map(len, done.stderr.split("first examples")[1].splitlines()[1:4])) < 220
+    assert "\x1b" not in done.stdout and "\\x1b]0;title\\x07 word word" in done.stdout
+    assert max(map(len, done.stdout.split("first examples")[1].splitlines()[1:4])) < 220
 
 
 def test_a_doubtful_choice_is_refused_without_a_terminal(penwright: Command, doubtful: Path) -> None:
@@ -57,7 +57,7 @@ def test_a_doubtful_choice_is_refused_without_a_terminal(penwright: Command, dou
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert "--set data.label=toxic" in done.stderr and "--set data.label=obscene" in done.stderr
     told = penwright("train", doubtful, "--dry-run", "--steps", 5, *QUICK, "--set", "data.label=obscene")
-    assert told.returncode == 0 and "label = column obscene" in told.stderr
+    assert told.returncode == 0 and "label = column obscene" in told.stdout
 
 
 def settings_for(path: Path) -> dict[str, object]:
@@ -87,7 +87,7 @@ def test_a_handful_of_rows_is_said_to_be_too_few(penwright: Command, tmp_path: P
     path = tmp_path / "few.csv"
     path.write_text("text,label\n" + "".join(f"a text number {i},{i % 2}\n" for i in range(8)), encoding="utf-8")
     done = penwright("train", path, "--dry-run", "--steps", 5, *QUICK)
-    assert done.returncode == 0 and "too few texts" in done.stderr
+    assert done.returncode == 0 and "too few texts" in done.stdout
     path.write_text("text,label\na text,0\n", encoding="utf-8")
     done = penwright("train", path, "--dry-run", "--steps", 5, *QUICK)
     assert done.returncode != 0 and "Traceback" not in done.stderr and str(path) in done.stderr

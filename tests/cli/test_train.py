@@ -40,11 +40,27 @@ def test_a_dry_run_writes_nothing(penwright: Command, corpora: Path, tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_recipe_of_a_dry_run_is_a_recipe(penwright: Command, corpora: Path, tmp_path: Path) -> None:
+def test_a_dry_run_prints_the_plan_and_not_the_recipe(penwright: Command, corpora: Path) -> None:
+    done = penwright("train", corpora / "pairs.tsv", "--dry-run", "--steps", 5)
+    assert "task: translate (" in done.stdout and "\nrun: runs/pairs\n" in done.stdout
+    assert "[tokenizer]" not in done.stdout
+
+
+def test_a_printed_recipe_is_a_recipe_and_trains_nothing(penwright: Command, corpora: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "plan.toml"
-    recipe.write_text(penwright("train", corpora / "pairs.tsv", "--dry-run", "--steps", 5).stdout, encoding="utf-8")
-    again = penwright("train", "--recipe", recipe, "--dry-run")
+    asked = ["train", corpora / "pairs.tsv", "--print-recipe", "--steps", 5]
+    recipe.write_text(penwright(*asked, cwd=tmp_path).stdout, encoding="utf-8")
+    assert list(tmp_path.iterdir()) == [recipe]
+    again = penwright("train", "--recipe", recipe, "--dry-run", "--print-recipe")
     assert again.returncode == 0 and again.stdout == recipe.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("option", ["--dry-run", "--print-recipe"])
+def test_resuming_has_no_dry_run(penwright: Command, runs: Path, option: str) -> None:
+    before = (runs / "writer" / "metrics.jsonl").read_bytes()
+    done = penwright("train", "--resume", runs / "writer", option, "--steps", 5)
+    assert done.returncode == 2 and "penwright config RUN" in done.stderr
+    assert (runs / "writer" / "metrics.jsonl").read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -250,7 +266,7 @@ def test_members_that_are_too_short_to_teach_are_told_before_they_are_trained(
     short = penwright(*asked, "--minutes", 0.03)
     assert short.returncode == 0
     (minutes,) = re.findall(r"each of the 3 members gets 0.005 minutes, .* --minutes (\S+) or more", short.stderr)
-    assert float(minutes) > 0.03 and short.stderr.count("too short: ") == 1
+    assert float(minutes) > 0.03 and short.stdout.count("too short: ") == 1
     assert "members" not in penwright(*asked, "--minutes", 1e6).stderr + penwright(*asked, "--steps", 9).stderr
 
 

@@ -3,14 +3,21 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import penwright as package
 from penwright.classification.classifier import Classifier
+from penwright.cli.decoding_options import flag_of
+from penwright.cli.options import counted
+from penwright.config import BEAM_SETTINGS, DecodingSettings
+from penwright.config.descriptions import field_comments
+from penwright.decoding.hypotheses import BeamSettings
 from penwright.generation.generator import Generator
 from penwright.run.folder import Run
 from penwright.storage import write_atomically
+from penwright.translation.constraints.search import Searcher
 from penwright.translation.translator import Translator
 from penwright.workflows import api
 
@@ -230,6 +237,88 @@ def test_a_document_keeps_its_shape(penwright: Command, runs: Path, tmp_path: Pa
     lines = done.stdout.split("\n")
     assert [bool(line.strip()) for line in lines] == [True, False, True, False, False, True, False]
     assert lines[2].startswith("  - ")
+
+
+@pytest.mark.parametrize(
+    "asked", [["--diverse", 0.0, "--n-best", 1], ["--alternatives", 1], ["--document", "one.txt"], []]
+)
+def test_each_search_follows_the_settings_of_beam_search(
+    penwright: Command, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[object]
+) -> None:
+    used: list[BeamSettings] = []
+    search = Searcher.search
+
+    def watched(self: Searcher, each: Any, settings: BeamSettings, *rest: Any) -> Any:
+        used.append(settings)
+        return search(self, each, settings, *rest)
+
+    monkeypatch.setattr(Searcher, "search", watched)
+    (tmp_path / "one.txt").write_text("eins zwei", encoding="utf-8")
+    text = [] if "--document" in asked else ["eins zwei"]
+    options = ["--beam", 3, "--length-penalty", 0.25, "--coverage-penalty", 0.5, "--beam-patience", 0.125]
+    done = penwright("translate", runs / "translator", *text, *asked, *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = {(each.beam_size, each.length_penalty, each.coverage_penalty, each.beam_patience) for each in used}
+    assert found == {(3, 0.25, 0.5, 0.125)}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--sample", "--beam", 4], "--beam has no effect with --sample"),
+        (["--sample", "--length-penalty", 1], "--length-penalty has no effect with --sample"),
+        (["--sample", "--prefix", "one"], "--prefix has no effect with --sample"),
+        (["--temperature", 1], "--temperature has no effect with beam search. Add --sample"),
+        (["--diverse", 1, "--seed", 1], "--seed has no effect with --diverse"),
+        (["--alternatives", 2, "--n-best", 2], "--n-best has no effect with --alternatives"),
+        (["--alternatives", 2, "--align"], "--align has no effect with --alternatives"),
+        (["--document", "one.txt", "--n-best", 2], "--n-best has no effect with --document"),
+        (["--document", "one.txt"], "Leave out the other texts"),
+        (["--document", "one.txt", "--sample"], "--document and --sample cannot be combined"),
+        (["--bias", 2], "--bias has no effect without --glossary"),
+    ],
+)
+def test_options_without_an_effect_are_refused(
+    penwright: Command, runs: Path, options: list[object], said: str
+) -> None:
+    done = penwright("translate", runs / "translator", "eins zwei", *options)
+    assert done.returncode == 2 and said in done.stderr and done.stdout == ""
+
+
+def test_sampled_translations_follow_the_filters(penwright: Command, runs: Path) -> None:
+    asked = ["translate", runs / "translator", "eins zwei drei", "--sample", "--n-best", 8, "--temperature", 5.0]
+    found = [set(penwright(*asked, *options).stdout.splitlines()) for options in ([], ["--top-k", 1])]
+    assert len(found[0]) > len(found[1]) == 1
+
+
+def test_documents_and_alternatives_are_printed_as_json(penwright: Command, runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "one.txt").write_text("eins\n\nzwei\n", encoding="utf-8")
+    document = penwright("translate", runs / "translator", "--document", tmp_path / "one.txt", "--json")
+    assert json.loads(document.stdout)["text"].count("\n") == 3
+    words = penwright("translate", runs / "translator", "eins", "--alternatives", 2, "--json").stdout.splitlines()
+    assert all({"word", "log_prob", "text", "score"} == set(json.loads(line)) for line in words)
+
+
+@pytest.mark.parametrize("name", sorted(DecodingSettings.model_fields))
+def test_every_decoding_setting_has_an_option_with_its_meaning(penwright: Command, name: str) -> None:
+    command = "translate" if name in BEAM_SETTINGS else "generate"
+    text = " ".join(penwright(command, "--help").stdout.split())
+    assert f" {flag_of(name)} <" in text
+    assert field_comments(DecodingSettings)[name][1:] in text
+
+
+def test_old_settings_are_read_by_runs_without_a_warning_for_each_run(penwright: Command, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        recipe = 'task = "generate"\n[data]\ntrain = "a.txt"\n[model]\n[training]\nsteps = 5\naverage = 0.9\n'
+        (tmp_path / name / "recipe.toml").write_text(recipe, encoding="utf-8")
+    done = penwright("runs", tmp_path)
+    assert done.returncode == 0 and len(done.stdout.splitlines()) == 2 and done.stderr == ""
+
+
+@pytest.mark.parametrize(("number", "said"), [(1, "1 minute"), ("2.5", "2.5 minutes"), (1200, "1,200 minutes")])
+def test_a_number_agrees_with_its_noun(number: int | str, said: str) -> None:
+    assert counted(number, "minute") == said
 
 
 def test_sentences_end_as_they_do_in_the_language_of_the_source(penwright: Command, runs: Path, tmp_path: Path) -> None:

@@ -58,7 +58,8 @@ def test_a_pattern_is_met_streamed_and_in_a_batch(penwright: Command, runs: Path
         (("--bias", "day"), "TEXT=SCORE"),
         (("--bias", "day=much"), "TEXT=SCORE"),
         (("--set", "dry_bass=2"), "did you mean 'dry_base'"),
-        (("--typical-p", 2), "typical_p"),
+        (("--typical-p", 2), "typical-p"),
+        (("--typical-p", 0), "typical_p"),
         (("--prompts", "/no/such/file"), "cannot be read"),
     ],
 )

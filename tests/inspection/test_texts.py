@@ -102,6 +102,16 @@ def test_scores_of_what_a_writer_wrote_are_those_it_wrote_with(inspector: Make, 
     assert len(inspected.token_scores("abc " * 30).tokens) == 120
 
 
+@pytest.mark.parametrize("text", ["", "abc " * 30])
+def test_scores_are_the_same_in_steps_of_any_size(inspector: Make, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    inspected = inspector("generate", {"context_length": 8})
+    found = [as_record(inspected.token_scores(text)), None]
+    monkeypatch.setattr("penwright.inspection.token_scores.STEP_ROWS", 1)
+    found[1] = as_record(inspected.token_scores(text))
+    assert found[0] == found[1]
+    assert len(list(inspected.token_scores_in_steps(text))) >= max(1, len(text))
+
+
 def test_loss_by_position_is_the_mean_surprise_at_each_place(inspector: Make) -> None:
     inspected = inspector("generate")
     text = "abc bad cab " * 3  # 36 tokens: places 0 to 23, then 0 to 11 again

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
     from playwright.sync_api import Request as PageRequest
 
-    from penwright.serving.model_worker import ModelRegistry
+    from penwright.serving.model_registry import ModelRegistry
 
 pytest.importorskip("fastapi", reason="the server is an extra: pip install 'penwright[serve]'")
 SETTINGS = {
@@ -52,7 +52,7 @@ class Running(NamedTuple):
     """A server that is up."""
 
     address: str
-    shelf: "ModelRegistry"
+    registry: "ModelRegistry"
 
 
 Serving = Callable[..., Running]
@@ -61,7 +61,8 @@ Serving = Callable[..., Running]
 @pytest.fixture(scope="session")
 def serving(runs: Path) -> Iterator[Serving]:
     """Starts servers with all three, each in a thread of its own and with the limits that are given."""
-    from penwright.serving.model_worker import ModelRegistry, ModelWorker
+    from penwright.serving.model_registry import ModelRegistry
+    from penwright.serving.model_worker import ModelWorker
     from penwright.serving.server import Server
     from penwright.serving.settings import ServingSettings
 
@@ -70,12 +71,12 @@ def serving(runs: Path) -> Iterator[Serving]:
 
     def start(**limits: Any) -> Running:
         settings = ServingSettings(**{"port": 0, "max_rows": 8, "max_characters": 5000, "drain_seconds": 1.0, **limits})
-        shelf = ModelRegistry([ModelWorker(each.name, each.opened, each.application, settings) for each in loaded])
-        server = Server(shelf, settings)
+        registry = ModelRegistry([ModelWorker(each.name, each.opened, each.application, settings) for each in loaded])
+        server = Server(registry, settings)
         thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
         thread.start()
         up.append((server, thread))
-        return Running(server.address, shelf)
+        return Running(server.address, registry)
 
     yield start
     for server, _ in up:

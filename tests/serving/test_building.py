@@ -11,7 +11,7 @@ import pytest
 from penwright.config import DecodingSettings
 from penwright.decoding.constraints import constraints
 from penwright.decoding.constraints.constraints import CompletionConstraint
-from penwright.serving.dynamic_batching import ClientsDisconnected
+from penwright.serving.batching import ClientsDisconnected
 
 from .conftest import Asked, Running, Serving, eventually
 
@@ -41,7 +41,7 @@ def test_while_a_pattern_is_prepared_it_can_be_ended(name: str, server: Running)
         if calls == 3:
             raise ClientsDisconnected("gone")
 
-    tokenizer = server.shelf.get("writer").generator.tokenizer
+    tokenizer = server.registry.get("writer").generator.tokenizer
     settings = DecodingSettings(pattern=PATTERNS[name])
     with pytest.raises(Exception) as ended:
         CompletionConstraint(settings, tokenizer, ["a"], 100, check)
@@ -94,7 +94,7 @@ def test_the_model_writes_while_a_pattern_is_prepared(
 
 
 def test_a_client_that_leaves_ends_what_is_prepared_for_it(server: Running) -> None:
-    served = server.shelf.get("writer")
+    served = server.registry.get("writer")
     body = json.dumps({"text": "a", "settings": {"pattern": PATTERNS["nested counts"]}})
     host, port = server.address.removeprefix("http://").split(":")
     with closing(HTTPConnection(host, int(port), timeout=60)) as connection:

@@ -159,7 +159,7 @@ def test_what_is_no_json_is_the_clients_mistake(server: Running, path: str, body
 
 def test_more_than_can_wait_is_refused_for_now(serving: Serving) -> None:
     running = serving(max_waiting=3)
-    served = running.shelf.get("writer")
+    served = running.registry.get("writer")
     long = json.dumps({"prompt": "It", "max_tokens": 4000, "n": 3, "stream": True}).encode()
     host, port = running.address.removeprefix("http://").split(":")
     with closing(HTTPConnection(host, int(port), timeout=20)) as connection:
@@ -170,7 +170,7 @@ def test_more_than_can_wait_is_refused_for_now(serving: Serving) -> None:
                 running.address, "/v1/completions", "POST", b'{"prompt": "It"}', Content_Type="application/json"
             )
     assert refused.status == 429 and refused.headers["retry-after"]
-    assert eventually(lambda: served.n_inside == 0 and not served.pooling.pool.busy)
+    assert eventually(lambda: served.n_inside == 0 and not served.completion_worker.pool.busy)
     accepted = ask(running.address, "/v1/completions", "POST", b'{"prompt": "It"}', Content_Type="application/json")
     assert accepted.status == 200
     many = ask(running.address, "/v1/completions", "POST", b'{"n": 4}', Content_Type="application/json")
@@ -190,11 +190,11 @@ def test_what_takes_too_long_is_ended(serving: Serving) -> None:
         Content_Type="application/json",
     )
     assert streamed.status == 200 and '"error"' in streamed.text and "[DONE]" not in streamed.text
-    assert eventually(lambda: not running.shelf.get("writer").pooling.pool.busy)
+    assert eventually(lambda: not running.registry.get("writer").completion_worker.pool.busy)
 
 
 def no_end(running: Running) -> int:
-    return running.shelf.get("writer").generator.tokenizer.end_id
+    return running.registry.get("writer").generator.tokenizer.end_id
 
 
 def test_metrics_count(server: Running) -> None:
@@ -215,7 +215,7 @@ def test_an_address_for_others_wants_a_key(server: Running) -> None:
     from penwright.serving.settings import ServingSettings
 
     with pytest.raises(UsageError, match="--api-key"):
-        Server(server.shelf, ServingSettings(host="0.0.0.0", port=0))
+        Server(server.registry, ServingSettings(host="0.0.0.0", port=0))
 
 
 def test_an_answer_does_not_wait_for_the_acknowledgement_of_its_beginning() -> None:
@@ -234,7 +234,7 @@ def test_a_port_that_is_taken_is_named(server: Running) -> None:
 
     port = int(server.address.rpartition(":")[2])
     with pytest.raises(PenwrightError, match=f"cannot listen on .*{port}.*--port"):
-        Server(server.shelf, ServingSettings(port=port))
+        Server(server.registry, ServingSettings(port=port))
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])

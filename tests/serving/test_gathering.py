@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the server is an extra: pip install 'penwright[serve]'")
 
-from penwright.serving.dynamic_batching import BATCH, ClientsDisconnected, DynamicBatcher, PendingAnswers
+from penwright.serving.batching import BATCH, ClientsDisconnected, DynamicBatcher, PendingAnswers
 
 Batches = list[tuple[str, list[str]]]
 T = TypeVar("T")
@@ -91,7 +91,7 @@ def test_work_that_nobody_waits_for_is_stopped() -> None:
             await asyncio.gather(asking, return_exceptions=True)
             left.set()
             assert await asyncio.to_thread(ended.wait, 10)
-            assert gathering.n_left == 1
+            assert gathering.n_abandoned == 1
             assert await gathering.ask("", ["b"]) == ["b"]
 
     run(ask_and_leave())
@@ -120,7 +120,7 @@ def test_who_leaves_a_batch_is_told_apart_from_those_who_stay() -> None:
             await asyncio.gather(leaves, return_exceptions=True)
             left.set()
             assert await stays == ["B"]
-            assert gathering.n_left == 2
+            assert gathering.n_abandoned == 2
 
     run(ask_and_leave())
     assert seen == [[True, True, True], [False, True, False]]

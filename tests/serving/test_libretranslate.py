@@ -15,7 +15,7 @@ def client(server: Running) -> "libretranslatepy.LibreTranslateAPI":
 
 
 def translations(server: Running, texts: list[str]) -> list[str]:
-    return [found.text for found in server.shelf.get("translator").translator.translate(texts)]
+    return [found.text for found in server.registry.get("translator").translator.translate(texts)]
 
 
 def test_a_text_is_translated_as_the_model_does(client: "libretranslatepy.LibreTranslateAPI", server: Running) -> None:

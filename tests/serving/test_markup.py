@@ -78,7 +78,7 @@ def test_the_work_grows_with_the_length_of_a_page(repeated: str) -> None:
 
 
 def test_a_page_is_translated_by_its_texts(asked: Asked, server: Running) -> None:
-    translator = server.shelf.get("translator").translator
+    translator = server.registry.get("translator").translator
     page = "<p>eins <b>zwei</b></p><script>eins</script>"
     status, found = asked("translate", {"q": [page, "drei"], "source": "auto", "target": "target", "format": "html"})
     one, two, three = (each.text for each in translator.translate(["eins", "zwei", "drei"]))

@@ -22,7 +22,7 @@ def client(server: Running) -> Iterator["openai.OpenAI"]:
 
 @pytest.fixture(scope="module")
 def generator(server: Running) -> Generator:
-    return server.shelf.get("writer").generator
+    return server.registry.get("writer").generator
 
 
 def test_completions_are_those_of_the_model(client: "openai.OpenAI", generator: Generator) -> None:
@@ -130,14 +130,14 @@ def test_what_cannot_be_is_refused_with_the_reason(
 
 
 def test_a_client_that_leaves_ends_the_work(client: "openai.OpenAI", server: Running) -> None:
-    served = server.shelf.get("writer")
-    before, left = served.pooling.n_tokens, served.pooling.n_left
+    served = server.registry.get("writer")
+    before, left = served.completion_worker.n_tokens, served.completion_worker.n_abandoned
     stream = client.completions.create(**{**BASE, "max_tokens": 4000, "stop": None}, n=4, stream=True)
     next(stream)
     stream.close()
-    assert eventually(lambda: not served.pooling.pool.busy and served.n_inside == 0)
-    assert served.pooling.n_tokens - before < 4 * 4000
-    assert served.pooling.n_left > left
+    assert eventually(lambda: not served.completion_worker.pool.busy and served.n_inside == 0)
+    assert served.completion_worker.n_tokens - before < 4 * 4000
+    assert served.completion_worker.n_abandoned > left
 
 
 def test_a_client_that_was_sent_away_tries_again_until_there_is_room(serving: Serving) -> None:

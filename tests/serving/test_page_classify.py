@@ -12,7 +12,7 @@ TABLE = 'text,label\n"a fine, ""old"" film",good\na dull film,bad\na dull film n
 def test_labels_tokens_and_gap_are_those_of_the_model(visit: Any, server: Any) -> None:
     page = visit(f"#/classify?text={quote(TEXT)}")
     page.wait_for_selector(".picture .pw-attribution")
-    served = server.shelf.get("classifier")
+    served = server.registry.get("classifier")
     (found,) = served.classifier.classify([TEXT])
     rows = page.locator(".labels tbody tr").all_inner_texts()
     assert [row.split()[0] for row in rows] == list(found.scores)
@@ -37,7 +37,7 @@ def test_another_label_and_another_method_are_explained(visit: Any, server: Any)
     page.click(".picture summary")
     page.wait_for_selector(".picture td")
     values = [float(text.replace("−", "-")) for text in page.locator(".picture .pw-twin td").all_inner_texts()]
-    expected = server.shelf.get("classifier").inspector.occlusion(TEXT, label)
+    expected = server.registry.get("classifier").inspector.occlusion(TEXT, label)
     np.testing.assert_allclose(values, expected.values, rtol=0.01, atol=0.001)
 
 
@@ -53,7 +53,7 @@ def test_a_pasted_table_is_classified_sorted_and_saved(visit: Any, server: Any) 
     )
     page.wait_for_selector(".rows tbody tr >> nth=3")
     texts = ['a fine, "old" film', "a dull film", "a dull film number 9", "no label here"]
-    found = server.shelf.get("classifier").classifier.classify(texts)
+    found = server.registry.get("classifier").classifier.classify(texts)
     said = [each.label for each in found]
     assert page.locator(".rows tbody th").all_inner_texts() == said
     right = [label == truth for label, truth in zip(said, ["good", "bad", "good"], strict=False)]

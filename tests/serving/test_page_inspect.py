@@ -28,7 +28,7 @@ def packed(page: Any, picture: str, **asked: Any) -> Any:
 @pytest.mark.parametrize("kind", ["writer", "translator", "classifier"])
 def test_a_head_on_the_screen_has_the_weights_of_the_model(visit: Any, server: Any, kind: str) -> None:
     text = {"writer": "It was day", "translator": "eins zwei drei", "classifier": "a fine film"}[kind]
-    look = server.shelf.get(kind).inspector
+    look = server.registry.get(kind).inspector
     part = "cross" if kind == "translator" else look.heads[0].partition(".")[0]
     page = visit(f"#/inspect?model={kind}&text={text}&tool=heads&head={part}.1.1")
     page.wait_for_selector(".shown .pw-field")
@@ -76,7 +76,7 @@ def test_the_order_of_heads_is_kept_in_the_address(visit: Any) -> None:
 
 
 def test_heads_that_are_ticked_are_switched_off(visit: Any, server: Any) -> None:
-    look = server.shelf.get("writer").inspector
+    look = server.registry.get("writer").inspector
     text = "It was day 7"
     page = visit(f"#/inspect?model=writer&text={text}&tool=ablation")
     page.click("text=Try each head alone")
@@ -97,7 +97,7 @@ def test_heads_that_are_ticked_are_switched_off(visit: Any, server: Any) -> None
 def test_neighbours_are_asked_for_by_a_word_and_by_one_of_them(visit: Any, server: Any) -> None:
     page = visit("#/inspect?model=writer&tool=embeddings&word=a")
     page.wait_for_selector(".pw-neighbours .pw-choose")
-    expected = server.shelf.get("writer").inspector.neighbours("a", 12)
+    expected = server.registry.get("writer").inspector.neighbours("a", 12)
     assert page.locator(".pw-neighbours bdi").all_inner_texts()[0] == expected.texts[0].replace(" ", "␣").replace(
         "\n", "⏎"
     )
@@ -149,7 +149,7 @@ def test_what_a_model_does_not_have_is_said_in_the_place_of_the_picture(visit: A
 
 
 def test_two_texts_are_laid_beside_each_other(visit: Any, server: Any) -> None:
-    look = server.shelf.get("writer").inspector
+    look = server.registry.get("writer").inspector
     page = visit("#/inspect?model=writer&text=It%20was%20day%207&tool=compare")
     page.fill("input[name=other_text]", "It was night 7")
     page.keyboard.press("Enter")
@@ -169,15 +169,15 @@ def test_two_texts_are_laid_beside_each_other(visit: Any, server: Any) -> None:
 
 
 def test_two_models_are_compared_and_their_heads(visit: Any, server: Any, runs: Path) -> None:
-    shelf = server.shelf
+    registry = server.registry
     twin = ModelWorker(
-        "other-writer", shelf.get("writer").opened, shelf.get("writer").application, shelf.get("writer").limits
+        "other-writer", registry.get("writer").opened, registry.get("writer").application, registry.get("writer").limits
     )
-    shelf._served["other-writer"] = twin
+    registry._served["other-writer"] = twin
     try:
         page = visit("#/inspect?model=writer&text=It%20was&tool=compare&beside=model&what=heads")
         page.wait_for_selector(".shown .pw-statistics")
-        statistics = shelf.get("writer").inspector.head_statistics("It was")[0]
+        statistics = registry.get("writer").inspector.head_statistics("It was")[0]
         assert page.locator(".pw-statistics tbody tr").count() == statistics.entropy.size
         assert page.locator(".pw-statistics thead th").all_inner_texts() == [
             "head",
@@ -193,7 +193,7 @@ def test_two_models_are_compared_and_their_heads(visit: Any, server: Any, runs: 
         page.click(".controls button:text-is('heads')")
         page.wait_for_selector(".pw-statistics button[aria-pressed=true]:text-is('previous')")
     finally:
-        del shelf._served["other-writer"]
+        del registry._served["other-writer"]
         twin.close()
 
 

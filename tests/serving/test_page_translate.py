@@ -40,7 +40,7 @@ def test_what_is_typed_is_translated_as_the_library_does(visit: Any, server: Any
     page = visit("#/translate?model=translator")
     page.fill(".source textarea", "eins zwei drei")
     page.wait_for_selector(FILLED)
-    expected = server.shelf.get("translator").translator.translate(["eins zwei drei"], n_best=5)[0]
+    expected = server.registry.get("translator").translator.translate(["eins zwei drei"], n_best=5)[0]
     ways = page.locator(".way").all_inner_texts()
     assert [way.split() for way in ways] == [words(each.text) for each in expected.candidates]
     page.wait_for_url(re.compile("text=eins.zwei.drei"))
@@ -53,7 +53,7 @@ def test_pointing_at_a_word_marks_what_it_looks_at(visit: Any, server: Any) -> N
         page.locator(".words .word").first.hover()
     look = "parseInt(document.querySelector('.copy span').style.getPropertyValue('--look'))"
     assert eventually(lambda: (page.evaluate(look) or 0) > 0)  # the page's security policy forbids wait_for_function
-    translator = server.shelf.get("translator").translator
+    translator = server.registry.get("translator").translator
     best = translator.translate([text], n_best=5)[0].text
     (weights,) = Aligner(translator.model, translator.tokenizer, None).weights([(text, best)])
     marks = page.evaluate(
@@ -72,7 +72,7 @@ def test_a_word_put_otherwise_begins_the_translation_anew(visit: Any, server: An
     page.keyboard.press("Enter")
     page.wait_for_selector(".details .hint:has-text('It begins as you chose')")
     settled(page)
-    translator = server.shelf.get("translator").translator
+    translator = server.registry.get("translator").translator
     chosen = translator.alternatives(text, "", 8)[1].word
     expected = translator.translate([text], n_best=5, prefixes=f"{chosen} ")[0].text
     assert shown(page) == words(expected)
@@ -117,7 +117,7 @@ def test_paragraphs_are_kept_and_saved_as_the_library_writes_them(visit: Any, se
     with page.expect_download() as waiting:
         page.click("button:has-text('Save')")
     saved = waiting.value.path().read_text(encoding="utf-8")
-    translator = server.shelf.get("translator").translator
+    translator = server.registry.get("translator").translator
 
     def best(texts: Any) -> list[str]:
         return [each.text for each in translator.translate(texts, n_best=5)]

@@ -35,7 +35,7 @@ def percent(share: float) -> str:
 
 def probabilities(server: Any, text: str) -> np.ndarray:
     """Of the next token, by one plain pass."""
-    generator = server.shelf.get("writer").generator
+    generator = server.registry.get("writer").generator
     tokens = [generator.tokenizer.start_id, *generator.tokenizer.encode(text)]
     with torch.inference_mode():
         logits = generator.model(torch.tensor([tokens]))[0, -1].double().numpy()
@@ -46,7 +46,7 @@ def probabilities(server: Any, text: str) -> np.ndarray:
 def test_the_numbers_of_a_token_are_those_of_a_plain_pass(visit: Any, server: Any) -> None:
     page = visit(PLACE)
     text = write(page)
-    tokenizer = server.shelf.get("writer").generator.tokenizer
+    tokenizer = server.registry.get("writer").generator.tokenizer
     spans = page.locator(".editor .pw-token").all_inner_texts()
     assert "It was" + "".join(spans) == text
     place = 4
@@ -156,7 +156,7 @@ def test_a_text_of_ones_own_is_scored_whole(visit: Any, server: Any) -> None:
     assert page.locator(".editor .pw-token").count() == len("It was day 7")
     page.hover(".editor .pw-token >> nth=7")
     expected = probabilities(server, "It was ")
-    share = expected[server.shelf.get("writer").generator.tokenizer.encode("d")[0]]
+    share = expected[server.registry.get("writer").generator.tokenizer.encode("d")[0]]
     assert page.inner_text(".choices .hint").startswith(percent(share))
 
 

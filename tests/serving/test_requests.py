@@ -1,7 +1,10 @@
 """What requests are made of: types as JSON has them, texts that are text, and refusals in plain words."""
 
+import asyncio
 import base64
 import json
+from collections.abc import Iterator
+from time import sleep
 from typing import Any
 
 import pytest
@@ -10,6 +13,7 @@ from hypothesis import strategies as st
 
 from penwright.config import DecodingSettings
 from penwright.errors import PenwrightError
+from penwright.inspection import Inspector
 from penwright.serving.decoding_fields import LISTS, OFF, decoding_settings
 from penwright.serving.settings import ServingSettings
 
@@ -166,6 +170,9 @@ def test_json_is_read_whatever_it_is_called(server: Running, kind: str, path: st
         ("DELETE", "/nothing", 404),
         ("GET", "/nothing", 404),
         ("POST", "/", 404),
+        ("POST", "/views/tokens.js", 404),
+        ("DELETE", "/views/nothing.js", 404),
+        ("GET", "/views/tokens.js", 200),
         ("GET", "/v1/completions", 405),
         ("DELETE", "/runs", 405),
         ("GET", "/", 200),
@@ -178,6 +185,41 @@ def test_a_missing_route_is_told_from_a_wrong_method(server: Running, method: st
         assert found.headers["allow"]
     if "chat" in path:
         assert "/v1/completions" in found.text
+
+
+def test_long_work_lets_other_requests_run_between_its_steps(server: Running) -> None:
+    worker, order = server.registry.get("writer"), list[str]()
+
+    async def both() -> str:
+        begun = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def steps() -> Iterator[None]:
+            for number in range(4):
+                order.append(f"step {number}")
+                loop.call_soon_threadsafe(begun.set)
+                sleep(0.2)
+                yield
+            return "done"
+
+        long = asyncio.create_task(worker.run_in_steps(steps))
+        await begun.wait()
+        await worker.run(lambda: order.append("other"))
+        return await long
+
+    assert asyncio.run(both()) == "done"
+    assert order[0] == "step 0" and order.index("other") < order.index("step 3")
+
+
+def test_a_score_takes_the_models_thread_for_a_step_at_a_time(
+    server: Running, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, text = server.registry.get("writer"), "It was a day. " * 60
+    n_steps = len(list(worker.inspector.token_scores_in_steps(text)))
+    assert n_steps > 20  # a context of 48 bytes, so about 35 windows of two steps each
+    monkeypatch.setattr(Inspector, "token_scores", None)  # the whole work at once is not used
+    status, answer = asked("score", {"text": text})
+    assert status == 200 and len(answer["tokens"]) == len(text)
 
 
 @pytest.mark.parametrize("origin", ["http://[", "http://]", "//", "http://[::1", "\xff", "http://a b", ""])

@@ -16,7 +16,7 @@ import penwright
 from penwright.config import merge
 from penwright.decoding.batches import TargetBatch
 from penwright.serving.model_worker import ModelWorker
-from penwright.serving.translation import check_sentence
+from penwright.serving.translation_answers import check_sentence
 from penwright.translation.alignment import Aligner
 from penwright.translation.documents import translated
 from penwright.translation.translator import Translator
@@ -27,7 +27,7 @@ from .conftest import SETTINGS
 
 @pytest.fixture
 def translator(server: Any) -> Translator:
-    return server.shelf.get("translator").translator
+    return server.registry.get("translator").translator
 
 
 @pytest.fixture
@@ -187,11 +187,11 @@ def chinese(server: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[A
     (folder / "pairs.tsv").write_text("".join(lines), encoding="utf-8")
     settings = merge(SETTINGS, {"tokenizer": {"type": "characters"}})
     penwright.train(folder / "pairs.tsv", run=folder / "run", settings=settings, quiet=True)
-    server.shelf._served["chinese"] = served = ModelWorker.load(
-        folder / "run", "chinese", server.shelf.get("writer").limits
+    server.registry._served["chinese"] = served = ModelWorker.load(
+        folder / "run", "chinese", server.registry.get("writer").limits
     )
     yield served
-    del server.shelf._served["chinese"]
+    del server.registry._served["chinese"]
     served.close()
 
 
@@ -244,7 +244,7 @@ def test_a_client_that_goes_away_frees_the_model(asked: Any, translating: Any) -
 def test_who_leaves_a_shared_batch_is_translated_no_further(
     server: Any, translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served, plain = server.shelf.get("translator"), TargetBatch.step
+    served, plain = server.registry.get("translator"), TargetBatch.step
     begun, left, rows = threading.Event(), threading.Event(), []
 
     def step(self: TargetBatch, tokens: Tensor) -> Tensor:

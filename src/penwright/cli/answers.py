@@ -9,6 +9,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from penwright.cli.drawing import ShadedToken, heat_map, label, numbers, shaded_text, signed_bar, table_of
+from penwright.cli.options import counted
 from penwright.inspection.ablation import Ablation, HeadImportance
 from penwright.inspection.arithmetic import HeadArithmetic
 from penwright.inspection.attention_maps import Alignment, AttentionMaps, Rollout
@@ -41,7 +42,7 @@ def surprise(found: TokenScores, console: Console) -> Drawn:
     yield from shaded_text(pieces, console.width)
     yield Text(
         f"surprise (-log p): ▁ below 1 nat, one step per nat, █ from {MAX_SURPRISE - 1} nats; "
-        f"mean {found.loss:.3f} nats per token, {len(found.tokens)} tokens"
+        f"mean {found.loss:.3f} nats per token, {counted(len(found.tokens), 'token')}"
     )
 
 

@@ -4,8 +4,6 @@ from dataclasses import asdict
 
 from penwright.cli.options import Device, Json, RunFolder, Texts, given_texts, print_json, warn
 
-NAME = "classify"
-
 
 def command(run: RunFolder, texts: Texts = None, device: Device = "cpu", json: Json = False) -> None:
     """Classify texts, or the lines of standard input.

@@ -11,6 +11,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from penwright.cli.options import counted
 from penwright.cli.progress import SPARKS
 
 SHADES = " ░▒▓█"
@@ -74,7 +75,7 @@ def heat_map(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str], c
                 line.append(" " * CELL, _style(level))
         yield line
     if len(columns) > n_columns:
-        yield Text(f"({len(columns) - n_columns} further columns do not fit)")
+        yield Text(f"(not shown: {counted(len(columns) - n_columns, 'further column')})")
 
 
 def numbers(title: str, matrix: np.ndarray, rows: Sequence[str], columns: Sequence[str], console: Console) -> Table:

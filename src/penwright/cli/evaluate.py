@@ -1,25 +1,21 @@
 """The `penwright evaluate` command: score a run."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penwright.cli.decoding_options import given_settings, with_settings
 from penwright.cli.options import Device, InPrecision, Json, OwnFiles, RunFolder, print_json, warn
 
 if TYPE_CHECKING:
     from penwright.evaluation.scores import Baseline, Score
 
-NAME = "evaluate"
 
-
+@with_settings(["beam_size"], before="output", note="For translators. Default: the run's setting.")
 def command(
     run: RunFolder,
     data: OwnFiles = None,
-    beam: Annotated[
-        int | None,
-        typer.Option(help="Beam size for translation; 1 is greedy search. Default: the run's setting.", min=1),
-    ] = None,
     output: Annotated[Path | None, typer.Option(help="Write the translations to this file.")] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Set how DATA is read: data.KEY=VALUE. Repeatable.")
@@ -27,6 +23,7 @@ def command(
     precision: InPrecision = None,
     device: Device = "cpu",
     json: Json = False,
+    **settings: Any,
 ) -> None:
     """Score a run, and compare it with baselines.
 
@@ -41,7 +38,7 @@ def command(
     if kept not in (precision, "float32"):
         warn(f"evaluating in {kept}, which `penwright optimize` chose. For the model as trained: --precision float32")
     scores = api.evaluate(
-        run, data or [], changes, device, beam_size=beam, output=output, precision=kept, say=print_message
+        run, data or [], changes, device, output=output, precision=kept, say=print_message, **given_settings(settings)
     )
     if json:
         print_json([{**score._asdict(), "baselines": [item._asdict() for item in score.baselines]} for score in scores])

@@ -7,8 +7,6 @@ import typer
 
 from penwright.cli.options import RunFolder
 
-NAME = "export"
-
 
 def command(
     run: RunFolder,

@@ -1,9 +1,9 @@
 """The `penwright inspect` command: what happens inside a model on a text."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,69 +12,74 @@ from penwright.errors import PenwrightError, UsageError
 
 if TYPE_CHECKING:
     from penwright.cli.questions import Question, Questions
-    from penwright.views import View
 
-NAME = "inspect"
 ENDINGS = (".html", ".svg", ".png")
+
+
+TargetText = Annotated[str | None, typer.Option(help="Translation or label to explain. Default: the model's own.")]
+NTop = Annotated[int | None, typer.Option(help="Show this many most likely tokens at each position.", min=1)]
+Statistic = Annotated[
+    str | None,
+    typer.Option(
+        help="Sort all heads by a statistic: entropy, confidence, distance, "
+        "previous, diagonal, first, last or induction."
+    ),
+]
+HeadNames = Annotated[
+    list[str] | None, typer.Option(help="Show the attention of a head: LAYER.HEAD or PART.LAYER.HEAD. Repeatable.")
+]
+ArithmeticHead = Annotated[
+    str | None, typer.Option(help="Show how a head (LAYER.HEAD or PART.LAYER.HEAD) computes its output.")
+]
+ShowAlignment = Annotated[bool, typer.Option("--alignment", help="Show a translator's attention to the source.")]
+NBeams = Annotated[int | None, typer.Option(help="Show the hypotheses of a beam search with this many beams.", min=1)]
+ShowRollout = Annotated[
+    bool, typer.Option("--rollout", help="Show attention rollout: attention combined over all layers.")
+]
+ShowLens = Annotated[bool, typer.Option("--lens", help="Show the prediction after each layer (logit lens).")]
+ShowAttribution = Annotated[
+    bool, typer.Option("--attribute", help="Show how much each token contributes to the next token or the label.")
+]
+TokenPosition = Annotated[
+    int | None,
+    typer.Option(
+        help="Position, from 0; --attribute explains the token after it. "
+        "Default: a writer's last, a translator's first."
+    ),
+]
+AblatedHeads = Annotated[
+    str | None,
+    typer.Option(help="Remove heads, such as 0.1,2.3, and show what changes; `each` removes every head in turn."),
+]
+Words = Annotated[list[str] | None, typer.Option(help="Show the tokens nearest to a word. Needs no text. Repeatable.")]
+OtherText = Annotated[str | None, typer.Option(help="Compare with this text: surprise by token, and heads.")]
+OtherRun = Annotated[
+    Path | None, typer.Option(help="Compare with this run, or with a checkpoint such as RUN/checkpoints/first.")
+]
+OutputFile = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Write to a file: a page (.html) or a picture (.svg, .png).")
+]
 
 
 def command(
     run: RunFolder,
     text: Annotated[str | None, typer.Argument(help="Text to inspect. Default: standard input.")] = None,
-    target: Annotated[
-        str | None, typer.Option(help="Translation or label to explain. Default: the model's own.")
-    ] = None,
-    top: Annotated[int | None, typer.Option(help="Show this many most likely tokens at each position.", min=1)] = None,
-    sort: Annotated[
-        str | None,
-        typer.Option(
-            help="Sort all heads by a statistic: entropy, confidence, distance, "
-            "previous, diagonal, first, last or induction."
-        ),
-    ] = None,
-    head: Annotated[
-        list[str] | None, typer.Option(help="Show the attention of a head: LAYER.HEAD or PART.LAYER.HEAD. Repeatable.")
-    ] = None,
-    arithmetic: Annotated[
-        str | None, typer.Option(help="Show how a head (LAYER.HEAD or PART.LAYER.HEAD) computes its output.")
-    ] = None,
-    alignment: Annotated[
-        bool, typer.Option("--alignment", help="Show a translator's attention to the source.")
-    ] = False,
-    beams: Annotated[
-        int | None, typer.Option(help="Show the hypotheses of a beam search with this many beams.", min=1)
-    ] = None,
-    rollout: Annotated[
-        bool, typer.Option("--rollout", help="Show attention rollout: attention combined over all layers.")
-    ] = False,
-    lens: Annotated[bool, typer.Option("--lens", help="Show the prediction after each layer (logit lens).")] = False,
-    attribute: Annotated[
-        bool, typer.Option("--attribute", help="Show how much each token contributes to the next token or the label.")
-    ] = False,
-    position: Annotated[
-        int | None,
-        typer.Option(
-            help="Position, from 0; --attribute explains the token after it. "
-            "Default: a writer's last, a translator's first."
-        ),
-    ] = None,
-    ablate: Annotated[
-        str | None,
-        typer.Option(help="Remove heads, such as 0.1,2.3, and show what changes; `each` removes every head in turn."),
-    ] = None,
-    neighbours: Annotated[
-        list[str] | None, typer.Option(help="Show the tokens nearest to a word. Needs no text. Repeatable.")
-    ] = None,
-    other_text: Annotated[
-        str | None, typer.Option(help="Compare with this text: surprise by token, and heads.")
-    ] = None,
-    other_run: Annotated[
-        Path | None,
-        typer.Option(help="Compare with this run, or with a checkpoint such as RUN/checkpoints/first."),
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write to a file: a page (.html) or a picture (.svg, .png).")
-    ] = None,
+    target: TargetText = None,
+    top: NTop = None,
+    sort: Statistic = None,
+    head: HeadNames = None,
+    arithmetic: ArithmeticHead = None,
+    alignment: ShowAlignment = False,
+    beams: NBeams = None,
+    rollout: ShowRollout = False,
+    lens: ShowLens = False,
+    attribute: ShowAttribution = False,
+    position: TokenPosition = None,
+    ablate: AblatedHeads = None,
+    neighbours: Words = None,
+    other_text: OtherText = None,
+    other_run: OtherRun = None,
+    output: OutputFile = None,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
@@ -84,44 +89,50 @@ def command(
     PAGE.html: a page of all views that suit the model.
     Attention weights show which tokens a head attends to, not what it contributes; --ablate measures that.
     """
-    from penwright.cli import questions as ask
-    from penwright.inspection import Inspector, overview
-    from penwright.workflows.load import load
-
     if output is not None and output.suffix.lower() not in ENDINGS:
         raise UsageError(f"{output} has no known file type. -o writes {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
+    options = {"top": top, "sort": sort, "head": head, "arithmetic": arithmetic, "alignment": alignment, "beams": beams}
+    options |= {"rollout": rollout, "lens": lens, "attribute": attribute, "ablate": ablate}
+    needs_text = not neighbours or any((*options.values(), other_text, other_run))
+    about = _questions(run, text, target, device, needs_text=needs_text)
+    chosen = [about.neighbours(word) for word in neighbours or []] + _asked(about, options, position)
+    chosen += _comparison(about, (run, other_run), other_text, device)
+    if output is not None:
+        _write(about, chosen, output, f"Penwright: {run.resolve().name}", json)
+    else:
+        _answer(chosen or about.default_questions(), json)
+
+
+def _questions(run: Path, text: str | None, target: str | None, device: str, *, needs_text: bool) -> "Questions":
+    """Load the model, and return the questions about the text, which is read from standard input if it is needed."""
+    from penwright.cli.questions import Questions
+    from penwright.inspection import Inspector
+    from penwright.workflows.load import load
+
     inspector = Inspector(load(run, device))
-    chosen = [ask.neighbours(inspector, word) for word in neighbours or []]
-    if text is not None or not chosen:
-        text = _read_standard_input() if text is None else text
-        for warning in inspector.warnings(text, target):
-            warn(warning)
-        about = ask.Questions(inspector, text, target)
-        wanted = [
-            [about.likeliest(top)] if top else [],
-            [about.heads(sort)] if sort else [],
-            [about.head(name) for name in head or []],
-            [about.arithmetic(arithmetic)] if arithmetic else [],
-            [about.alignment()] if alignment else [],
-            [about.beams(beams)] if beams else [],
-            [about.rollout()] if rollout else [],
-            [about.lens()] if lens else [],
-            [about.attribution(position)] if attribute else [],
-            [about.ablation(ablate)] if ablate else [],
-            _comparison(about, (run, other_run), other_text, device),
-        ]
-        chosen += [question for group in wanted for question in group]
-        if not chosen and output is None:
-            chosen = about.default_questions()
-    if output is None:
-        _answer(chosen, json)
-        return
-    if output.suffix.lower() != ".html" and len(chosen) != 1:
-        raise UsageError(
-            f"a {output.suffix} file holds one picture. Ask for one thing, such as --lens, or write a page (.html)"
-        )
-    views = [view for question in chosen for view in question.views(question.find())]
-    _write(output, views or list(overview(inspector, text or "", target)), f"Penwright: {run.resolve().name}", json)
+    if text is None and needs_text:
+        text = _read_standard_input()
+    for warning in inspector.warnings(text, target) if text is not None else ():
+        warn(warning)
+    return Questions(inspector, text or "", target)
+
+
+def _asked(about: "Questions", options: Mapping[str, Any], position: int | None) -> "list[Question]":
+    """Return the questions that these options ask."""
+    ask: Mapping[str, Callable[[Any], Question]] = {
+        "top": about.likeliest,
+        "sort": about.heads,
+        "head": about.head,
+        "arithmetic": about.arithmetic,
+        "alignment": lambda _: about.alignment(),
+        "beams": about.beams,
+        "rollout": lambda _: about.rollout(),
+        "lens": lambda _: about.lens(),
+        "attribute": lambda _: about.attribution(position),
+        "ablate": about.ablation,
+    }
+    several = {name: value if isinstance(value, list) else [value] for name, value in options.items() if value}
+    return [ask[name](value) for name, values in several.items() for value in values]
 
 
 def _comparison(
@@ -146,11 +157,21 @@ def _comparison(
     return about.beside(Questions(other_inspector, text, about.target), (run.name, other.name))
 
 
-def _write(output: Path, views: "Sequence[View]", title: str, json: bool) -> None:
-    """Write the views as a page, or the last one as a picture, and print the size of the file."""
+def _write(about: "Questions", chosen: "Sequence[Question]", output: Path, title: str, json: bool) -> None:
+    """Write the answers as a page, or the only one as a picture, and print the size of the file.
+
+    Without questions, the page has all views that suit the model.
+    """
+    from penwright.inspection import overview
     from penwright.tokenizers.tokenizer import well_formed
     from penwright.views import html
 
+    if output.suffix.lower() != ".html" and len(chosen) != 1:
+        raise UsageError(
+            f"a {output.suffix} file holds one picture. Ask for one thing, such as --lens, or write a page (.html)"
+        )
+    views = [view for question in chosen for view in question.views(question.find())]
+    views = views or list(overview(about.inspector, about.text, about.target))
     try:
         if output.suffix.lower() == ".html":
             output.write_text(html(views, well_formed(title)), encoding="utf-8")

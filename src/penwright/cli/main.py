@@ -3,6 +3,7 @@
 import signal
 import sys
 import warnings
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import NoReturn, TextIO
 
@@ -10,44 +11,41 @@ import typer
 
 from penwright import __version__
 from penwright.cli import (
-    align,
     classify,
-    config,
-    doctor,
     evaluate,
     export,
     generate,
+    info,
     inspect,
     novelty,
     optimize,
     plan,
-    runs,
     serve,
     train,
     translate,
-    tune,
 )
 from penwright.cli.streams import discard, standard_streams
 from penwright.errors import PenwrightError, PenwrightWarning
 
-COMMANDS = (
-    train,
-    plan,
-    generate,
-    translate,
-    classify,
-    evaluate,
-    inspect,
-    novelty,
-    align,
-    tune,
-    optimize,
-    export,
-    serve,
-    runs,
-    config,
-    doctor,
-)
+COMMANDS: Mapping[str, Callable[..., None]] = {  # in the order of the help
+    "train": train.command,
+    "plan": plan.command,
+    "generate": generate.command,
+    "translate": translate.translate,
+    "classify": classify.command,
+    "evaluate": evaluate.command,
+    "inspect": inspect.command,
+    "novelty": novelty.command,
+    "align": translate.align,
+    "tune": optimize.tune,
+    "optimize": optimize.optimize,
+    "export": export.command,
+    "serve": serve.command,
+    "runs": info.runs,
+    "config": info.config,
+    "doctor": info.doctor,
+}
+OLD_COMMANDS: Mapping[str, Callable[..., None]] = {"quicken": optimize.quicken}
 
 app = typer.Typer(
     name="penwright",
@@ -55,11 +53,12 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help prints in a tenth of a second
+    rich_markup_mode=None,  # plain help needs no rich, which is slow to import
 )
-for module in COMMANDS:
-    app.command(module.NAME)(module.command)
-app.command(optimize.OLD_NAME, hidden=True)(optimize.deprecated_command)
+for name, command in COMMANDS.items():
+    app.command(name)(command)
+for name, command in OLD_COMMANDS.items():
+    app.command(name, hidden=True)(command)
 
 
 @app.callback(invoke_without_command=True)

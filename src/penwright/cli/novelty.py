@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penwright.cli.options import Json, RunFolder, print_json, read_text
+from penwright.cli.options import Json, RunFolder, counted, print_json, read_text
 from penwright.errors import PenwrightError
 
 if TYPE_CHECKING:
     from penwright.evaluation.novelty import Novelty, NoveltyReport
 
-NAME = "novelty"
 SHOWN = 200  # characters shown of a passage
 
 
@@ -64,11 +63,14 @@ def in_words(report: "NoveltyReport") -> "Iterator[str]":
         passage = run.text if len(run.text) <= SHOWN else f"{run.text[:SHOWN]}..."
         remark = ", longer than in any held-out passage" if _length(novelty) > held_out_longest else ""
         yield (
-            f"{number}: copies {len(run.text)} characters ({run.n_words} words) in a row from {run.document}, "
-            f"line {run.line}{remark}: {json_format.dumps(passage, ensure_ascii=False)}"
+            f"{number}: copies {len(run.text)} characters ({counted(run.n_words, 'word')}) in a row "
+            f"from {run.document}, line {run.line}{remark}: {json_format.dumps(passage, ensure_ascii=False)}"
         )
     lengths = sorted({n for novelty in report.texts for n in novelty.new})
-    rows = [("these texts", report.texts), (f"held-out text ({len(report.held_out)} passages)", report.held_out)]
+    rows = [
+        ("these texts", report.texts),
+        (f"held-out text ({counted(len(report.held_out), 'passage')})", report.held_out),
+    ]
     width = max(len(name) for name, _ in rows)
     header = "".join(f"{f'n={n}':>6}" for n in lengths)
     yield f"{'new word n-grams, %':{width}}  {header}    longest copy, characters"

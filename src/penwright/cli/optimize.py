@@ -1,11 +1,15 @@
-"""The `penwright optimize` command: make a run generate or translate faster."""
+"""The commands that make a trained run better to use: `penwright optimize` and `penwright tune`."""
 
-from penwright.cli.options import InPrecision, Json, RunFolder, print_json, warn
+from typing import Annotated
 
-NAME, OLD_NAME = "optimize", "quicken"
+import typer
+
+from penwright.cli.options import Device, InPrecision, Json, OwnFiles, RunFolder, print_json, warn
+
+SHOWN = 10  # trials that `tune` prints
 
 
-def command(
+def optimize(
     run: RunFolder,
     precision: InPrecision = None,
     json: Json = False,
@@ -27,7 +31,36 @@ def command(
     print(f"{run} now uses compiled steps. For its original accuracy, use --precision float32")
 
 
-def deprecated_command(run: RunFolder, precision: InPrecision = None, json: Json = False) -> None:
+def quicken(run: RunFolder, precision: InPrecision = None, json: Json = False) -> None:
     """Run `penwright optimize` under its old name."""
-    warn(f"`penwright {OLD_NAME}` is now `penwright {NAME}`; the old name will be removed")
-    command(run, precision, json)
+    warn("`penwright quicken` is now `penwright optimize`; the old name will be removed")
+    optimize(run, precision, json)
+
+
+def tune(
+    run: RunFolder,
+    data: OwnFiles = None,
+    beam: Annotated[int | None, typer.Option(help="Beam size to tune for. Default: the run's setting.", min=2)] = None,
+    device: Device = "cpu",
+    json: Json = False,
+) -> None:
+    """Tune the length and coverage penalties of a translator.
+
+    Tries them on held-out pairs. Saves the best in the run if they raise BLEU significantly, unless chrF falls by more.
+    """
+    from penwright.cli.progress import print_message
+    from penwright.workflows import api
+
+    tuning = api.tune_decoding(run, data or [], device, beam_size=beam, say=print_message)
+    if json:
+        trials = [trial._asdict() for trial in tuning.trials]
+        record = {"before": tuning.before, "after": tuning.after, "p": tuning.p, "kept": tuning.is_better}
+        chrf = {"before_chrf": tuning.before_chrf, "after_chrf": tuning.after_chrf}
+        print_json({**record, **chrf, "trials": trials})
+        return
+    print("length_penalty\tcoverage_penalty\tBLEU of reranking\tchrF")
+    for trial in tuning.trials[:SHOWN]:
+        print(f"{trial.length_penalty:g}\t{trial.coverage_penalty:g}\t{trial.bleu:.2f}\t{trial.chrf:.2f}")
+    outcome = "saved in the run" if tuning.is_better else "the run is unchanged"
+    bleu = f"BLEU {tuning.before:.2f} before, {tuning.after:.2f} with the best (p = {tuning.p:.3f})"
+    print(f"search: {bleu}; chrF {tuning.before_chrf:.2f} before, {tuning.after_chrf:.2f} with the best; {outcome}")

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, and helpers to read input and print results."""
+"""Arguments and options that several commands share, and functions that read input and print results."""
 
 import json
 import sys
@@ -34,7 +34,7 @@ Data = Annotated[
     list[str] | None, typer.Argument(help="Training data: files, folders, glob patterns or hub:NAME.", metavar="DATA")
 ]
 OwnFiles = Annotated[
-    list[str] | None, typer.Argument(help="Files to use instead of the run's held-out part.", metavar="DATA")
+    list[str] | None, typer.Argument(help="Files to evaluate on. Default: the run's held-out part.", metavar="DATA")
 ]
 RecipeFile = Annotated[Path | None, typer.Option(help="TOML file of settings; options override it.")]
 AnySetting = Annotated[
@@ -56,7 +56,9 @@ Validation = Annotated[
     list[str] | None,
     typer.Option(help="Held-out data: a file, folder or pattern. Repeatable. Default: a part of the training data."),
 ]
-Texts = Annotated[list[str] | None, typer.Argument(help="Texts. Default: the lines of standard input.", metavar="TEXT")]
+Texts = Annotated[
+    list[str] | None, typer.Argument(help="Input texts. Default: the lines of standard input.", metavar="TEXT")
+]
 
 
 def given_texts(texts: list[str] | None) -> list[str]:
@@ -109,6 +111,12 @@ def warn(text: str) -> None:
 def without_none(table: dict[str, object]) -> dict[str, object]:
     """Return the options that were given: drop None and empty lists."""
     return {key: value for key, value in table.items() if value is not None and value != []}
+
+
+def counted(number: int | str, noun: str) -> str:
+    """Return a number with its noun, such as "1 minute" or "1,200 words"."""
+    shown = number if isinstance(number, str) else f"{number:,}"
+    return f"{shown} {noun}{'' if shown == '1' else 's'}"
 
 
 def training_flags(
@@ -221,11 +229,11 @@ def _too_little(prepared: "Prepared") -> "Iterator[str]":
     if prepared.plan.recipe.task == "classify":
         if corpus.n_training < FEW_EXAMPLES:
             yield (
-                f"too few texts: a model can only memorise {corpus.n_training:,} labelled texts. "
+                f"too few texts: a model can only memorise {counted(corpus.n_training, 'labelled text')}. "
                 "To classify new texts, it needs dozens for each label"
             )
     elif corpus.training_bytes < FEW_BYTES:
         yield (
-            f"too little text: a model can only memorise {corpus.training_bytes:,} bytes. "
+            f"too little text: a model can only memorise {counted(corpus.training_bytes, 'byte')}. "
             "To do well on new text, it needs a few hundred thousand"
         )

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from penwright.training.auto.forecast import Forecast
 
-NAME = "plan"
-
 
 def command(
     data: Data = None,
@@ -50,33 +48,33 @@ def command(
 
     flags = training_flags(data, validation, task, size, minutes=minutes, steps=steps, epochs=epochs)
     _, prepared = prepare_by_asking(settings_of(recipe, flags, set_ or []))
-    outlook = api.forecast(prepared)
+    forecast = api.forecast(prepared)
     if json:
-        print_json({**plan_as_record(prepared), "outlook": outlook._asdict()})
+        print_json({**plan_as_record(prepared), "forecast": forecast._asdict()})
         return
     for line in plan_in_words(prepared):
         print(line)
     print(f"reads the text about {amount(prepared.plan.epochs, 'time')}")
-    for line in _outlook_in_words(outlook, prepared.plan.recipe.training.minutes):
+    for line in _forecast_in_words(forecast, prepared.plan.recipe.training.minutes):
         print(line)
 
 
-def _outlook_in_words(outlook: "Forecast", minutes: float | None) -> "Iterator[str]":
+def _forecast_in_words(forecast: "Forecast", minutes: float | None) -> "Iterator[str]":
     """Yield the forecast in words: the expected quality, and whether longer training pays."""
     from penwright.training.auto.choices import amount
 
-    if outlook.low is None:
+    if forecast.low is None:
         yield "expected: no forecast for this task, because labels and translations vary too much between data sets"
         gains = "should improve the model", "would hardly improve the model"
     else:
         yield (
-            f"expected: {outlook.low:.2f} to {outlook.high:.2f} bits per byte of held-out text "
-            f"(a rough estimate, from the {outlook.compressed:.2f} that xz needs and a few recorded runs)"
+            f"expected: {forecast.low:.2f} to {forecast.high:.2f} bits per byte of held-out text "
+            f"(a rough estimate, from the {forecast.compressed:.2f} that xz needs and a few recorded runs)"
         )
         gains = "should gain 1 % or more", "would gain less than 1 %"
-    if minutes is not None and outlook.pays_up_to is not None:
-        if outlook.pays_up_to >= 2 * minutes:
-            limit = amount(outlook.pays_up_to, "minute")
+    if minutes is not None and forecast.pays_up_to is not None:
+        if forecast.pays_up_to >= 2 * minutes:
+            limit = amount(forecast.pays_up_to, "minute")
             yield f"more time: up to about {limit}, each doubling of the time {gains[0]}"
         else:
             yield f"more time: doubling the time {gains[1]}"

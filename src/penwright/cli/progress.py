@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penwright.cli.console import SafeConsole
+from penwright.cli.options import counted
 from penwright.cli.streams import escaped
 from penwright.evaluation.scores import Sample, Score
 from penwright.training.observers import Observer
@@ -57,7 +58,7 @@ class _Progress(Observer):
         first_seconds, first_targets = self.began or (0.0, 0)
         speed = (state.targets - first_targets) / max(1e-9, state.seconds - first_seconds)
         left = (state.seconds - state.first_second) * (1 / max(1e-9, trainer.budget.progress) - 1)
-        skipped = f"  {state.skipped} steps skipped (loss or gradient not finite)" if state.skipped else ""
+        skipped = f"  {counted(state.skipped, 'step')} skipped (loss or gradient not finite)" if state.skipped else ""
         return (
             f"step {state.step:,}{of_total}  epoch {trainer.budget.epoch:.2f}  loss {self.mean_loss or 0.0:.3f}  "
             f"{speed:,.0f} {trainer.unit}/s  {clock(state.seconds)} elapsed, {clock(left)} left{skipped}"

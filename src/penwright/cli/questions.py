@@ -150,10 +150,9 @@ class Questions:
             "ablation", lambda: self.inspector.ablate(self.text, heads.split(","), self.target), answers.ablation
         )
 
-
-def neighbours(inspector: Inspector, word: str) -> Question:
-    """Ask for the tokens nearest to a word; this needs no text."""
-    return Question(f"neighbours of {word}", lambda: inspector.neighbours(word), answers.neighbours)
+    def neighbours(self, word: str) -> Question:
+        """Ask for the tokens nearest to a word; this needs no text."""
+        return Question(f"neighbours of {word}", lambda: self.inspector.neighbours(word), answers.neighbours)
 
 
 def _no_view(result: Sequence[HeadImportance]) -> list[View]:

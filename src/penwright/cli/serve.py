@@ -9,7 +9,6 @@ import typer
 from penwright.cli.options import Device, without_none
 from penwright.errors import PenwrightError
 
-NAME = "serve"
 KEY = "PENWRIGHT_API_KEY"
 NEEDED = ("fastapi", "uvicorn", "python-multipart", "prometheus-client")
 

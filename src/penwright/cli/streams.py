@@ -30,11 +30,11 @@ def escaped(text: str) -> str:
 class _Layer:
     """A text stream that wraps another one."""
 
-    def __init__(self, beneath: Any):
-        self.beneath: Any = beneath
+    def __init__(self, stream: Any):
+        self.stream: Any = stream
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.beneath, name)
+        return getattr(self.stream, name)
 
     def write(self, text: str) -> int:
         """Write the text; return its number of characters."""
@@ -47,7 +47,7 @@ class _Layer:
 
 
 class EscapingStream(_Layer):
-    """A stream that escapes control characters, so that a terminal shows them instead of obeying them."""
+    """A stream that escapes control characters, so that a terminal shows them instead of acting on them."""
 
     @property
     def buffer(self) -> Any:
@@ -56,7 +56,7 @@ class EscapingStream(_Layer):
 
     def write(self, text: str) -> int:
         """Write the text with control characters escaped."""
-        self.beneath.write(escaped(text))
+        self.stream.write(escaped(text))
         return len(text)
 
 
@@ -66,13 +66,13 @@ class LossyStream(_Layer):
     def write(self, text: str) -> int:
         """Write the text, or drop it."""
         with self._discarding_on_error():
-            self.beneath.write(text)
+            self.stream.write(text)
         return len(text)
 
     def flush(self) -> None:
         """Flush the buffer, or drop its content."""
         with self._discarding_on_error():
-            self.beneath.flush()
+            self.stream.flush()
 
     @contextmanager
     def _discarding_on_error(self) -> Iterator[None]:
@@ -80,12 +80,12 @@ class LossyStream(_Layer):
         try:
             yield
         except OSError:  # a closed pipe, a terminal that hung up, a full disk
-            discard(self.beneath)
+            discard(self.stream)
 
 
 def without_escaping(stream: Stream) -> Any:
     """Return the stream below the escaping, for libraries that write their own escape sequences."""
-    return stream.beneath if isinstance(stream, EscapingStream) else stream
+    return stream.stream if isinstance(stream, EscapingStream) else stream
 
 
 def discard(stream: Stream) -> None:

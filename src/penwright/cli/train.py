@@ -3,7 +3,7 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -27,6 +27,7 @@ from penwright.cli.options import (
     warn,
     without_none,
 )
+from penwright.cli.streams import escaped
 from penwright.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,41 +35,40 @@ if TYPE_CHECKING:
     from penwright.training.observers import Observer
     from penwright.workflows.api import Prepared
 
-NAME = "train"
-OF_THE_RUN = "The run"
-OF_THE_BUDGET = "How long"
 LONGEST_EXAMPLE = 80  # characters, so that it fits on a line
+NewRun = Annotated[Path | None, typer.Option(help="Folder for the new run. Default: runs/NAME, named after the data.")]
+Seed = Annotated[int | None, typer.Option(help="Random seed. Default: 1.")]
+NMembers = Annotated[int | None, typer.Option(help="Train this many models, and distill them into one.", min=2, max=64)]
+ResumedRun = Annotated[
+    Path | None, typer.Option(help="Resume this run. With a budget (--minutes, --steps), train that much longer.")
+]
+NProcesses = Annotated[
+    int | None,
+    typer.Option(help="Number of training processes (one per GPU, or a split of the CPU cores). Default: 1.", min=1),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan with its reasons, then exit.")]
+PrintRecipe = Annotated[
+    bool, typer.Option("--print-recipe", help="Print the recipe, which holds all settings, as TOML, then exit.")
+]
 
 
 def command(
     data: Data = None,
     task: TaskName = None,
-    run: Annotated[
-        Path | None, typer.Option(help="Folder for the new run. Default: runs/NAME, named after the data.")
-    ] = None,
+    run: NewRun = None,
     recipe: RecipeFile = None,
     minutes: Minutes = None,
     steps: Steps = None,
     epochs: Epochs = None,
     size: SizeName = None,
     validation: Validation = None,
-    seed: Annotated[int | None, typer.Option(help="Random seed. Default: 1.")] = None,
+    seed: Seed = None,
     set_: AnySetting = None,
-    ensemble: Annotated[
-        int | None, typer.Option(help="Train this many models, and distill them into one.", min=2, max=64)
-    ] = None,
-    resume: Annotated[
-        Path | None, typer.Option(help="Resume this run. With a budget (--minutes, --steps), train that much longer.")
-    ] = None,
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            help="Number of training processes (one per GPU, or a split of the CPU cores). Default: 1.", min=1
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan with its reasons and the recipe, then exit.")
-    ] = False,
+    ensemble: NMembers = None,
+    resume: ResumedRun = None,
+    processes: NProcesses = None,
+    dry_run: DryRun = False,
+    print_recipe: PrintRecipe = False,
     json: Json = False,
 ) -> None:
     """Train a model on your own text.
@@ -76,14 +76,24 @@ def command(
     What you do not set is chosen from the data and the machine, and printed with its reason.
     Ctrl+C saves the run; --resume continues it, bit for bit.
     """
-    flags = {
-        **training_flags(data, validation, task, size, minutes=minutes, steps=steps, epochs=epochs),
-        **without_none({"seed": seed}),
-    }
-    settings = settings_of(recipe, flags, set_ or [])
+    flags = training_flags(data, validation, task, size, minutes=minutes, steps=steps, epochs=epochs)
+    settings = settings_of(recipe, {**flags, **without_none({"seed": seed})}, set_ or [])
     if resume is not None and ensemble is not None:
         raise UsageError("--resume does not continue an ensemble. Repeat the command that started it, without --resume")
+    if resume is not None and (dry_run or print_recipe):
+        raise UsageError("--resume trains, so it has no dry run. To print the recipe of a run: penwright config RUN")
+    if _is_done_elsewhere(processes):
+        return
+    if resume is not None:
+        _resume(resume, settings, json)
+    elif dry_run or print_recipe:
+        _show_what_would_be_trained(settings, run, ensemble, "recipe" if print_recipe else "json" if json else "plan")
+    else:
+        _train(settings, run, ensemble, json)
 
+
+def _is_done_elsewhere(processes: int | None) -> bool:
+    """Start the training processes, if several are wanted. Return whether this one has done its work as one of them."""
     from penwright.training.launcher import guard_this_rank, is_launched, launch
     from penwright.training.signals import treat_as_ctrl_c
 
@@ -94,30 +104,49 @@ def command(
 
     from penwright.workflows import api
 
-    if api.follow():
-        return
-    if resume is not None:
-        _resume(resume, settings, json)
-        return
+    return api.follow()
 
+
+def _show_what_would_be_trained(
+    settings: "Table", run: Path | None, n_members: int | None, form: Literal["plan", "json", "recipe"]
+) -> None:
+    """Print the plan, in words or as JSON, or the recipe; for an ensemble, those of its first member."""
+    from penwright.config import write_toml
+    from penwright.workflows import api
+
+    settings, prepared = prepare_by_asking(settings)
+    folder = run or api.new_run_folder(prepared.plan.recipe)
+    if n_members is not None:
+        prepared = api.prepare(api.member_settings(settings, n_members, 1))
+    if form == "json":
+        print_json({"run": folder, **plan_as_record(prepared)})
+    elif form == "recipe":
+        print(write_toml(prepared.plan.recipe), end="")
+    else:
+        print(escaped("\n".join([*plan_in_words(prepared), f"run: {folder}"])))
+    if n_members is not None:
+        _warn_of_short_members(prepared, n_members)
+
+
+def _train(settings: "Table", run: Path | None, n_members: int | None, json: bool) -> None:
+    """Train a new run or an ensemble, and say how to use it."""
     from penwright.run.folder import require_unused
+    from penwright.workflows import api
 
-    if run is not None and ensemble is None and not dry_run:
+    if run is not None and n_members is None:
         require_unused(run)  # fail before any work is done
     settings, prepared = prepare_by_asking(settings)
     folder = run or api.new_run_folder(prepared.plan.recipe)
-    if ensemble is not None:
-        _train_ensemble(settings, ensemble, folder, json, dry_run)
+    if n_members is not None:
+        _train_ensemble(settings, n_members, folder, json)
     else:
-        _show_plan(prepared, folder, json, dry_run)
-        if not dry_run:
-            api.train(prepared, folder, _observers(folder, json))
-    if not dry_run:
-        _finish(folder, prepared.plan.recipe.task, json)
+        _show_plan(prepared, folder, json)
+        api.train(prepared, folder, _observers(folder))
+    _finish(folder, prepared.plan.recipe.task, json)
 
 
-def _train_ensemble(settings: "Table", n_members: int, folder: Path, json: bool, dry_run: bool) -> None:
-    """Train an ensemble; for a dry run, only print the plan of its first member."""
+def _train_ensemble(settings: "Table", n_members: int, folder: Path, json: bool) -> None:
+    """Train an ensemble, and show the plan of each member."""
     from penwright.workflows import api
 
     has_warned = False
@@ -125,18 +154,13 @@ def _train_ensemble(settings: "Table", n_members: int, folder: Path, json: bool,
     def watch(run: Path, prepared: "Prepared | None") -> "list[Observer]":
         nonlocal has_warned
         if prepared is not None:
-            _show_plan(prepared, run, json, False)
+            _show_plan(prepared, run, json)
             if not has_warned:
                 _warn_of_short_members(prepared, n_members)
                 has_warned = True
-        return _observers(run, json)
+        return _observers(run)
 
-    if dry_run:
-        member = api.prepare(api.member_settings(settings, n_members, 1))
-        _show_plan(member, folder, json, True)
-        _warn_of_short_members(member, n_members)
-    else:
-        api.train_ensemble(settings, n_members, folder, watch)
+    api.train_ensemble(settings, n_members, folder, watch)
 
 
 def _warn_of_short_members(member: "Prepared", n_members: int) -> None:
@@ -168,11 +192,11 @@ def _resume(folder: Path, changes: "Table", json: bool) -> None:
     from penwright.run.folder import Run
     from penwright.workflows import api
 
-    api.resume(folder, changes, _observers(folder, json))
+    api.resume(folder, changes, _observers(folder))
     _finish(folder, Run.open(folder).recipe.task, json)
 
 
-def _observers(folder: Path, json: bool) -> "list[Observer]":
+def _observers(folder: Path) -> "list[Observer]":
     """Return the progress display, and a TensorBoard writer if TensorBoard is installed."""
     from penwright.cli.progress import progress_observer
     from penwright.training.observers import tensorboard_observer
@@ -181,10 +205,9 @@ def _observers(folder: Path, json: bool) -> "list[Observer]":
     return [progress_observer(), *([board] if board else [])]
 
 
-def _show_plan(prepared: "Prepared", folder: Path, json: bool, dry_run: bool) -> None:
-    """Print the plan on standard error, and for a dry run the recipe on standard output."""
+def _show_plan(prepared: "Prepared", folder: Path, json: bool) -> None:
+    """Print the plan on standard error, or as JSON on standard output."""
     from penwright.cli.progress import print_message
-    from penwright.config import write_toml
 
     if json:
         print_json({"run": folder, **plan_as_record(prepared)})
@@ -192,8 +215,6 @@ def _show_plan(prepared: "Prepared", folder: Path, json: bool, dry_run: bool) ->
     for line in plan_in_words(prepared):
         print_message(line)
     print_message(f"run: {folder}")
-    if dry_run:
-        print(write_toml(prepared.plan.recipe), end="")
 
 
 def _finish(folder: Path, task: str, json: bool) -> None:

@@ -1,147 +1,175 @@
-"""The `penwright translate` command: translate lines, or a whole document."""
+"""The commands for translators: `penwright translate` and `penwright align`."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penwright.cli.decoding_options import flag_of, given_settings, with_settings
 from penwright.cli.options import (
     Device,
     InPrecision,
     Json,
     RunFolder,
     Texts,
+    counted,
     given_texts,
+    lines_of,
     print_json,
     read_text,
     warn,
     without_none,
 )
-from penwright.errors import UsageError
+from penwright.config import BEAM_SETTINGS, SAMPLING_SETTINGS
+from penwright.errors import PenwrightError, UsageError
 
 if TYPE_CHECKING:
     from penwright.translation.constraints.requirements import Constraints
     from penwright.translation.results import Translation
     from penwright.translation.translator import Translator
 
-NAME = "translate"
+BEAM_SEARCH = "beam search"
+# The options that each way to translate follows. All of them follow the glossary, --protect and --language.
+FOLLOWS: Mapping[str, Collection[str]] = {
+    BEAM_SEARCH: (*BEAM_SETTINGS, "n_best", "prefix", "align"),
+    "--sample": (*SAMPLING_SETTINGS, "n_best", "align"),
+    "--diverse": (*BEAM_SETTINGS, "n_best", "align"),
+    "--alternatives": (*BEAM_SETTINGS, "prefix"),
+    "--document": BEAM_SETTINGS,
+}
+NBest = Annotated[
+    int | None, typer.Option(help="Number of translations to print for each text, best first. Default: 1.", min=1)
+]
+GlossaryFile = Annotated[
+    Path | None, typer.Option(help="Glossary file. Each line: a term, a tab, its translation (with | between forms).")
+]
+TermBias = Annotated[
+    float | None,
+    typer.Option(
+        help="Make glossary terms more likely, by this many nats per token, instead of requiring them.", min=0
+    ),
+]
+ProtectedPatterns = Annotated[
+    list[str] | None, typer.Option(help="Regular expression for text to copy unchanged. Repeatable.")
+]
+TargetPrefix = Annotated[str | None, typer.Option(help="Begin each translation with this text.")]
+NAlternatives = Annotated[
+    int | None,
+    typer.Option(help="Print this many alternatives for the next word after --prefix. Takes one sentence.", min=1),
+]
+IsSampled = Annotated[bool, typer.Option("--sample", help="Sample --n-best translations instead of using beam search.")]
+Diversity = Annotated[
+    float | None,
+    typer.Option(
+        help="Make the --n-best translations differ: "
+        "penalty in nats for each token that an earlier one has at the same position.",
+        min=0,
+    ),
+]
+DocumentFile = Annotated[
+    Path | None, typer.Option(help="Text file to translate as a whole, with its paragraphs and layout.")
+]
+WithAlignment = Annotated[
+    bool, typer.Option("--align", help="Add the word alignment to each translation, as i-j pairs.")
+]
+SourceLanguage = Annotated[
+    str | None,
+    typer.Option(help="Source language, such as de, for sentence splitting. Default: the run's, if known."),
+]
 
 
-def command(
+@with_settings(BEAM_SETTINGS, before="n_best", note="Default: the run's setting.")
+@with_settings(SAMPLING_SETTINGS, before="diverse", note="For --sample.")
+def translate(
     run: RunFolder,
     texts: Texts = None,
-    beam_size: Annotated[
-        int | None, typer.Option("--beam", help="Beam size; 1 is greedy search. Default: the run's setting.", min=1)
-    ] = None,
-    length_penalty: Annotated[
-        float | None,
-        typer.Option(
-            help="Length penalty; higher values favor longer translations. Default: the run's setting.", min=-10, max=10
-        ),
-    ] = None,
-    n_best: Annotated[int, typer.Option(help="Number of translations to print for each text, best first.", min=1)] = 1,
-    glossary: Annotated[
-        Path | None,
-        typer.Option(help="Glossary file. Each line: a term, a tab, its translation (with | between forms)."),
-    ] = None,
-    bias: Annotated[
-        float | None,
-        typer.Option(
-            help="Make glossary terms more likely, by this many nats per token, instead of requiring them.", min=0
-        ),
-    ] = None,
-    protect: Annotated[
-        list[str] | None, typer.Option(help="Regular expression for text to copy unchanged. Repeatable.")
-    ] = None,
-    prefix: Annotated[str, typer.Option(help="Begin each translation with this text.")] = "",
-    alternatives: Annotated[
-        int | None,
-        typer.Option(help="Print this many alternatives for the next word after --prefix. Takes one sentence.", min=1),
-    ] = None,
-    sample: Annotated[
-        bool, typer.Option("--sample", help="Sample --n-best translations instead of using beam search.")
-    ] = False,
-    temperature: Annotated[
-        float | None, typer.Option(help="Sampling temperature for --sample. Default: the run's setting.", min=0)
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Random seed for --sample. Default: the run's setting.", min=0)
-    ] = None,
-    diverse: Annotated[
-        float | None,
-        typer.Option(
-            help="Make the --n-best translations differ: "
-            "penalty in nats for each token that an earlier one has at the same position.",
-            min=0,
-        ),
-    ] = None,
-    document: Annotated[
-        Path | None, typer.Option(help="Text file to translate as a whole, with its paragraphs and layout.")
-    ] = None,
-    align: Annotated[
-        bool, typer.Option("--align", help="Add the word alignment to each translation, as i-j pairs.")
-    ] = False,
-    language: Annotated[
-        str | None,
-        typer.Option(help="Source language, such as de, for sentence splitting. Default: the run's, if known."),
-    ] = None,
+    n_best: NBest = None,
+    glossary: GlossaryFile = None,
+    bias: TermBias = None,
+    protect: ProtectedPatterns = None,
+    prefix: TargetPrefix = None,
+    alternatives: NAlternatives = None,
+    sample: IsSampled = False,
+    diverse: Diversity = None,
+    document: DocumentFile = None,
+    align: WithAlignment = False,
+    language: SourceLanguage = None,
     precision: InPrecision = None,
     device: Device = "cpu",
     json: Json = False,
+    **settings: Any,
 ) -> None:
     """Translate texts, or the lines of standard input.
 
     Prints one line for each input line, unless an option asks for more.
     """
-    from penwright.config import DecodingSettings, validate
-    from penwright.translation.alignment import pharaoh
+    settings = given_settings(settings)
+    ways = {"--document": document, "--alternatives": alternatives, "--sample": sample or None, "--diverse": diverse}
+    others = {"n_best": n_best, "prefix": prefix, "align": align or None}
+    _require_followed(list(without_none({**ways})), [*settings, *without_none({**others})])
+    demands = _constraints(glossary, bias, protect or [])
+    if document is None:
+        sources = given_texts(texts)
+    elif texts:
+        raise UsageError("--document names the text to translate. Leave out the other texts")
+    translator = _translator(run, device, precision, language)
+    if document is not None:
+        _print_document(translator, document, demands, settings, json=json)
+    elif alternatives is not None:
+        _print_alternatives(translator, sources, (prefix or "", alternatives, demands), settings, json=json)
+    else:
+        if sample:
+            found = translator.sample(sources, n_best or 1, settings, demands)
+        elif diverse is not None:
+            found = translator.diverse(sources, n_best or 1, diverse, demands, **settings)
+        else:
+            found = translator.translate(sources, settings, n_best=n_best or 1, demands=demands, prefixes=prefix or "")
+        _print(found, _links(found, run, device) if align else None, json=json)
+
+
+def _require_followed(ways: Sequence[str], given: Collection[str]) -> None:
+    """Raise UsageError if several ways to translate are asked for, or options that the chosen one does not follow."""
+    if len(ways) > 1:
+        raise UsageError(f"{' and '.join(ways)} cannot be combined. Choose one of them")
+    way = ways[0] if ways else BEAM_SEARCH
+    for name in given:
+        if name not in FOLLOWS[way]:
+            advice = "Add --sample" if name in SAMPLING_SETTINGS and not ways else "Leave it out"
+            raise UsageError(f"{flag_of(name)} has no effect with {way}. {advice}")
+
+
+def _constraints(glossary: Path | None, bias: float | None, protect: Sequence[str]) -> "Constraints":
+    """Return the constraints on the translations: terms of the glossary and protected spans."""
     from penwright.translation.constraints.glossary import Glossary
     from penwright.translation.constraints.protection import Protection
     from penwright.translation.constraints.requirements import Constraints
+
+    if bias is not None and glossary is None:
+        raise UsageError("--bias has no effect without --glossary. Name a glossary file")
+    terms = Glossary.read(glossary) if glossary else Glossary()
+    return Constraints(terms, inf if bias is None else bias, Protection(protect))
+
+
+def _translator(run: Path, device: str, precision: InPrecision, language: str | None) -> "Translator":
+    """Load the translator, and set its source language and its worker processes."""
     from penwright.workflows.load import load_translator
 
-    demands = Constraints(
-        Glossary.read(glossary) if glossary else Glossary(), inf if bias is None else bias, Protection(protect or ())
-    )
     translator = load_translator(run, device, precision)
     translator.source_language = language or translator.source_language
     translator.use_processes()
-    if document is not None:
-        if translator.source_language is None:
-            warn(
-                "the source language is not known, so sentences are split as in English. Name it, such as --language de"
-            )
-        print(translator.translate_document(read_text(str(document)).replace("\r\n", "\n"), demands), end="")
-        return
-    sources = given_texts(texts)
-    if alternatives is not None:
-        _print_alternatives(translator, sources, prefix, alternatives, demands)
-        return
-    if sample:
-        flags = without_none({"temperature": temperature, "seed": seed})
-        settings = validate(DecodingSettings, {**translator.defaults.model_dump(), **flags}, "the options")
-        translations = translator.sample(sources, n_best, settings, demands)
-    elif diverse is not None:
-        translations = translator.diverse(sources, n_best, diverse, demands)
-    else:
-        translations = translator.translate(
-            sources,
-            beam_size=beam_size,
-            length_penalty=length_penalty,
-            n_best=n_best,
-            demands=demands,
-            prefixes=prefix,
-        )
-    links = None
-    if align:
-        pairs = [(result.source, candidate.text) for result in translations for candidate in result.candidates]
-        from penwright.workflows.optimize import load_aligner
+    return translator
 
-        links = [pharaoh(alignment) for alignment in load_aligner(run, device).align(pairs)]
-    _print(translations, links, json=json)
+
+def _links(found: "Sequence[Translation]", run: Path, device: str) -> list[str]:
+    """Return the word alignment of each candidate."""
+    from penwright.translation.alignment import pharaoh
+    from penwright.workflows.optimize import load_aligner
+
+    pairs = [(result.source, candidate.text) for result in found for candidate in result.candidates]
+    return [pharaoh(alignment) for alignment in load_aligner(run, device).align(pairs)]
 
 
 def _print(translations: "Sequence[Translation]", links: Sequence[str] | None, *, json: bool) -> None:
@@ -163,11 +191,57 @@ def _print(translations: "Sequence[Translation]", links: Sequence[str] | None, *
             print(candidate.text if links is None else f"{candidate.text}\t{link}")
 
 
+def _print_document(
+    translator: "Translator", path: Path, demands: "Constraints", settings: Mapping[str, Any], *, json: bool
+) -> None:
+    """Print the translation of a document, with its layout."""
+    if translator.source_language is None:
+        warn("the source language is not known, so sentences are split as in English. Name it, such as --language de")
+    text = translator.translate_document(read_text(str(path)).replace("\r\n", "\n"), demands, **settings)
+    if json:
+        print_json({"text": text})
+    else:
+        print(text, end="")
+
+
 def _print_alternatives(
-    translator: "Translator", sources: Sequence[str], prefix: str, n: int, demands: "Constraints"
+    translator: "Translator",
+    sources: Sequence[str],
+    asked: "tuple[str, int, Constraints]",
+    settings: Mapping[str, Any],
+    *,
+    json: bool,
 ) -> None:
     """Print alternatives for the next word: the word, its log-probability and the best translation with it."""
     if len(sources) != 1:
         raise UsageError("--alternatives works on one sentence. Give a single text")
-    for word, log_prob, text, _ in translator.alternatives(sources[0], prefix, n, demands):
-        print(f"{word}\t{log_prob:.3f}\t{text}")
+    for found in translator.alternatives(sources[0], *asked, **settings):
+        if json:
+            print_json(found._asdict())
+        else:
+            print(f"{found.word}\t{found.log_prob:.3f}\t{found.text}")
+
+
+def align(
+    run: RunFolder,
+    source: Annotated[Path, typer.Argument(help="File with one source sentence per line.")],
+    target: Annotated[Path, typer.Argument(help="File with their translations, one per line.")],
+    device: Device = "cpu",
+) -> None:
+    """Align the words of two files, line by line.
+
+    Prints the links of each pair of lines as i-j: the positions of source and target word, from 0 (Pharaoh format).
+    In text without spaces, such as Chinese, each character counts as a word.
+    """
+    from penwright.cli.progress import print_message
+    from penwright.translation.alignment import pharaoh
+    from penwright.workflows.optimize import load_aligner
+
+    sides = [lines_of(read_text(str(path))) for path in (source, target)]
+    if len(sides[0]) != len(sides[1]):
+        raise PenwrightError(
+            f"{source} has {counted(len(sides[0]), 'line')}, but {target} has {len(sides[1]):,}. "
+            "Give one translation per line"
+        )
+    for links in load_aligner(run, device, say=print_message).align(list(zip(*sides, strict=True))):
+        print(pharaoh(links))

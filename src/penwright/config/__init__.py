@@ -13,6 +13,9 @@ from penwright.config.model import (
     SinusoidalPositions,
 )
 from penwright.config.recipe import (
+    BEAM_SETTINGS,
+    FLAGS,
+    SAMPLING_SETTINGS,
     DataSettings,
     DecodingSettings,
     DistillationSettings,
@@ -47,8 +50,11 @@ from penwright.config.settings import (
 from penwright.config.training import BUDGETS, AdamW, Muon, Optimizer, TrainingSettings
 
 __all__ = [
+    "BEAM_SETTINGS",
     "BUDGETS",
     "CACHE_ADVICE",
+    "FLAGS",
+    "SAMPLING_SETTINGS",
     "SIZES",
     "AdamW",
     "Constant",

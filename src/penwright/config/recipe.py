@@ -82,42 +82,56 @@ class DistillationSettings(Settings):
 
 LARGEST = 2**31 - 1
 Count = Annotated[int, Field(gt=0, le=LARGEST)]
+Share = Annotated[float, Field(gt=0, le=1)]
+Ratio = Annotated[float, Field(ge=0, le=1)]
+CountOrOff = Annotated[Count | None, OrOff]
+PositiveOrOff = Annotated[PositiveFloat | None, OrOff]
+ProbabilityOrOff = Annotated[Probability | None, OrOff]
 
 
 class DecodingSettings(Settings):
-    """Defaults of generation and translation; a command can override them."""
+    """Defaults of generation and translation. The comments are also the help texts of the command-line options."""
 
-    max_new_tokens: Count | None = None  # None: 400 for generation; depends on the source length for translation
-    min_new_tokens: Annotated[int, Field(ge=0, le=LARGEST)] = 0  # no end token before this many tokens, if possible
-    temperature: NonNegativeFloat = 0.8  # 0: always the most likely token
-    top_n_sigma: Annotated[PositiveFloat | None, OrOff] = None  # keep logits within n standard deviations of the best
-    top_k: Annotated[Count | None, OrOff] = None  # keep the k most likely tokens; 0: all
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None  # nucleus: smallest set with total probability p; 1: all
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None  # minimum probability, relative to the most likely token
-    typical_p: Annotated[float, Field(gt=0, le=1)] | None = None  # typical sampling: set with total probability p
-    epsilon_cutoff: Annotated[Probability | None, OrOff] = None  # minimum probability of a token
-    eta_cutoff: Annotated[Probability | None, OrOff] = None  # epsilon_cutoff, but lower when the entropy is high
-    xtc_probability: Annotated[float, Field(ge=0, le=1)] = 0.0  # XTC: chance per token of excluding the top choices
-    xtc_threshold: Annotated[float, Field(gt=0, le=1)] = 0.1  # XTC: of tokens above this, keep the least likely
-    repetition_penalty: PositiveFloat = 1.0  # above 1: tokens already in the text become less likely (CTRL)
-    presence_penalty: float = 0.0  # subtracted once from the logit of each generated token
-    frequency_penalty: float = 0.0  # subtracted from a token's logit for each time it was generated
-    no_repeat_ngram: Annotated[Count | None, OrOff] = None  # no sequence of n tokens occurs twice
-    dry_multiplier: NonNegativeFloat = 0.0  # DRY: above 0, penalize continuing a repetition, more so a long one
+    max_new_tokens: Count | None = None  # maximum number of new tokens; if not set, 400 (translation: by source length)
+    min_new_tokens: Annotated[int, Field(ge=0, le=LARGEST)] = 0  # minimum number of new tokens before the text may end
+    temperature: NonNegativeFloat = 0.8  # sampling temperature; 0 always takes the most likely token
+    top_n_sigma: PositiveOrOff = None  # sample from tokens within N standard deviations of the highest logit
+    top_k: CountOrOff = None  # sample from the K most likely tokens; 0 turns this off
+    top_p: Share | None = None  # nucleus sampling: use the smallest set of tokens whose probabilities add up to P
+    min_p: Ratio | None = None  # sample from tokens at least P times as likely as the most likely one
+    typical_p: Share | None = (
+        None  # typical sampling: use tokens with surprise close to the entropy, with probability P in total
+    )
+    epsilon_cutoff: ProbabilityOrOff = None  # sample from tokens of at least this probability
+    eta_cutoff: ProbabilityOrOff = None  # like the epsilon cutoff, with a lower threshold at high entropy
+    xtc_probability: Ratio = 0.0  # XTC: probability of dropping all top choices but the least likely one
+    xtc_threshold: Share = 0.1  # XTC: top choices are tokens of at least this probability
+    repetition_penalty: PositiveFloat = 1.0  # above 1: tokens of the prompt and the text so far become less likely
+    presence_penalty: float = 0.0  # subtract this from the logit of every token generated so far
+    frequency_penalty: float = 0.0  # subtract this from the logit of a token for each time it was generated
+    no_repeat_ngram: CountOrOff = None  # never repeat N tokens in a row; 0 turns this off
+    dry_multiplier: NonNegativeFloat = 0.0  # DRY: above 0, penalize repetitions, more strongly the longer they are
     dry_base: Annotated[float, Field(ge=1)] = 1.75  # DRY: growth of the penalty per repeated token
     dry_allowed_length: Count = 2  # DRY: longest repetition without penalty, in tokens
-    dry_breakers: Texts = ("\n", ":", '"', "*")  # DRY: repetitions end at tokens that contain one of these
-    logit_bias: dict[str, float] = Field(default_factory=dict)  # added to logits: { dragon = 2.0, "the end" = -5.0 }
-    banned_words: Texts = ()  # whole words in any case; * at the start or end matches the rest of a word
-    required_words: Texts = ()  # the completion contains each of these
-    pattern: str | None = None  # regular expression that the whole completion matches
-    stop: Texts = ()  # generation ends at the first of these strings
-    seed: Annotated[int, Field(ge=0, lt=2**64)] = 0  # random seed of sampling
-    beam_size: Count = 5  # hypotheses that beam search keeps; 1: greedy search
-    length_penalty: Annotated[float, Field(ge=-10, le=10)] = 1.0  # score: log-probability / length ** length_penalty
+    dry_breakers: Texts = ("\n", ":", '"', "*")  # DRY: repetitions end at tokens that contain this text
+    logit_bias: dict[str, float] = Field(default_factory=dict)  # raise the log-probability of a text by a score in nats
+    banned_words: Texts = ()  # ban a word, in any case; beg* bans all words that begin with beg
+    required_words: Texts = ()  # require a word in the completion
+    pattern: str | None = None  # regular expression that the whole completion must match
+    stop: Texts = ()  # end the completion before this text
+    seed: Annotated[int, Field(ge=0, lt=2**64)] = 0  # random seed; the same seed gives the same text
+    beam_size: Count = 5  # beam size; 1 is greedy search
+    length_penalty: Annotated[float, Field(ge=-10, le=10)] = 1.0  # length penalty; higher favors longer translations
     beam_patience: NonNegativeFloat = 0.25  # wait for beams to grow by this share (at least 4 tokens) before stopping
     coverage_penalty: NonNegativeFloat = 0.0  # above 0: penalize translations that leave out parts of the source
 
+
+# The settings of beam search, and those that sampled translations follow. Generation reads all but the first.
+BEAM_SETTINGS = ("beam_size", "length_penalty", "coverage_penalty", "beam_patience")
+SAMPLING_SETTINGS = (
+    *("temperature", "top_n_sigma", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff"),
+    *("xtc_probability", "xtc_threshold", "seed"),
+)
 
 GivenSettings = DecodingSettings | Mapping[str, Any] | None
 

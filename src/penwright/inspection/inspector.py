@@ -1,5 +1,6 @@
 """The `Inspector`: questions about a model, asked with texts."""
 
+from collections.abc import Generator as Steps
 from collections.abc import Sequence
 from typing import Literal
 from warnings import warn
@@ -45,7 +46,13 @@ from penwright.inspection.head_statistics import HeadStatistics, head_statistics
 from penwright.inspection.heads import all_heads, parse_head
 from penwright.inspection.lens import Lens, logit_lens
 from penwright.inspection.reading import Inspected, TextReader
-from penwright.inspection.token_scores import LossByPosition, TokenScores, loss_by_position, token_scores
+from penwright.inspection.token_scores import (
+    LossByPosition,
+    TokenScores,
+    loss_by_position,
+    token_scores,
+    token_scores_in_steps,
+)
 from penwright.inspection.tokens import Token, special_ids, special_token, vocabulary
 from penwright.model import Model
 from penwright.model.encoder_only import EncoderOnly
@@ -129,8 +136,11 @@ class Inspector:
 
     def token_scores(self, text: str, target: str | None = None, k: int = 5) -> TokenScores:
         """Return the probability and rank of each token, and the `k` most likely tokens in its place."""
-        reading = self.reader.whole(text, target) if self.shape == "writer" else self.read(text, target)
-        return token_scores(self.model, reading, self.words, k)
+        return token_scores(self.model, self._scored(text, target), self.words, k)
+
+    def token_scores_in_steps(self, text: str, target: str | None = None, k: int = 5) -> Steps[None, None, TokenScores]:
+        """Return the result of `token_scores`; yield after each short step, so that other work can run in between."""
+        return token_scores_in_steps(self.model, self._scored(text, target), self.words, k)
 
     def surprises(self, text: str, target: str | None = None) -> TokenNlls:
         """Return the surprisal (-log p) of each token, or of each label of a classifier."""
@@ -233,6 +243,10 @@ class Inspector:
     @property
     def _parts(self) -> list[str]:
         return list(dict.fromkeys(head.part for head in all_heads(self.model)))
+
+    def _scored(self, text: str, target: str | None) -> ForwardPass:
+        """Return the tokens that are scored: all of a writer's, and of others those that fit."""
+        return self.reader.whole(text, target) if self.shape == "writer" else self.read(text, target)
 
     def _label(self, target: str | None) -> int | None:
         if self.shape != "classifier" or target is None:

@@ -1,11 +1,12 @@
 """Token scores: how likely each token of a text is, what is likely in its place, and the loss by position."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int, Int64
+from jaxtyping import Float, Float64, Int, Int64
 from torch import Tensor
 
 from penwright.decoding.batches import evaluating, newest_half
@@ -20,6 +21,8 @@ from penwright.inspection.forward_pass import (
 from penwright.inspection.tokens import Token
 from penwright.model import Model
 from penwright.model.decoder_only import DecoderOnly
+
+STEP_ROWS = 128  # positions that a step scores
 
 
 @dataclass(frozen=True)
@@ -47,42 +50,69 @@ class LossByPosition:
     counts: Int64[np.ndarray, " positions"]
 
 
-@torch.inference_mode()
 def token_scores(model: Model, reading: ForwardPass, names: Sequence[str], k: int = 5) -> TokenScores:
     """Score each token of a text; raises UsageError for a classifier.
 
     A writer's text may have any length. A long one is read as the model reads while it writes: when the context is
     full, it continues from the newest half (see `decoding.batches.PromptBatch`).
     """
+    steps = token_scores_in_steps(model, reading, names, k)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast(TokenScores, end.value)
+
+
+def token_scores_in_steps(
+    model: Model, reading: ForwardPass, names: Sequence[str], k: int = 5
+) -> Generator[None, None, TokenScores]:
+    """Return the result of `token_scores`; yield after each short step, so that other work can run in between."""
     require_token_model(model)
     answers = torch.tensor(reading.answer_ids)
-    parts: list[tuple[Tensor, np.ndarray, Tensor, TopPredictions]] = []
+    parts: list[_Part] = []
     after = None
-    with evaluating(model):
-        for begin, n_known, window in _windows(model, reading):
+    for begin, n_known, window in _windows(model, reading):
+        with evaluating(model), torch.inference_mode():
             log_probs = scores(model, window)[0, n_known:].log_softmax(-1)
-            here = answers[begin + n_known :][: len(log_probs)].to(log_probs.device)
-            after = log_probs[-1]
-            log_probs = log_probs[: len(here)]
-            probabilities = log_probs.exp()
-            parts.append(
-                (
-                    log_probs.gather(-1, here[:, None])[:, 0].cpu(),
-                    ranks(log_probs, here),
-                    -(probabilities * log_probs.clamp(min=-1e9)).sum(-1).cpu(),  # 0 log 0 = 0
-                    top_predictions(probabilities, names, k),
-                )
-            )
+        yield
+        here = answers[begin + n_known :][: len(log_probs)].to(log_probs.device)
+        after, log_probs = log_probs[-1], log_probs[: len(here)]
+        for first in range(0, max(1, len(here)), STEP_ROWS):
+            with torch.inference_mode():
+                parts.append(_part(log_probs[first:][:STEP_ROWS], here[first:][:STEP_ROWS], names, k))
+            yield
     assert after is not None
-    own, places, entropies, first = zip(*parts, strict=True)
+    own, places, entropies, first_choices = zip(*parts, strict=True)
     return TokenScores(
         reading.answers,
         torch.cat(own).numpy(),
         np.concatenate(places),
         torch.cat(entropies).numpy(),
-        _joined(first),
+        _joined(first_choices),
         top_predictions(after.exp(), names, k),
     )
+
+
+def _part(
+    log_probs: Float[Tensor, "positions vocab_size"], answers: Int[Tensor, " positions"], names: Sequence[str], k: int
+) -> "_Part":
+    probabilities = log_probs.exp()
+    return _Part(
+        log_probs.gather(-1, answers[:, None])[:, 0].cpu(),
+        ranks(log_probs, answers),
+        -(probabilities * log_probs.clamp(min=-1e9)).sum(-1).cpu(),  # 0 log 0 = 0
+        top_predictions(probabilities, names, k),
+    )
+
+
+class _Part(NamedTuple):
+    """The scores of consecutive positions."""
+
+    log_probs: Tensor
+    ranks: np.ndarray
+    entropies: Tensor
+    alternatives: TopPredictions
 
 
 @torch.inference_mode()

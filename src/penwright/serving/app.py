@@ -10,32 +10,30 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from penwright.serving import (
-    calibration,
-    classify_route,
+    classification,
     comparison,
-    health,
     inspect,
     libretranslate,
+    metrics,
     models,
     openai,
     runs,
     translation,
     writing,
 )
-from penwright.serving.errors import explain_errors
+from penwright.serving.errors import add_error_handlers
 from penwright.serving.metrics import Metrics
 from penwright.serving.middleware import Middleware
-from penwright.serving.model_worker import ModelRegistry
+from penwright.serving.model_registry import ModelRegistry
 from penwright.serving.settings import ServingSettings
 from penwright.views.export import MODULES, STYLE
 
 ROUTES = (
-    health,
+    metrics,
     models,
     openai,
     libretranslate,
-    classify_route,
-    calibration,
+    classification,
     writing,
     translation,
     inspect,
@@ -45,26 +43,28 @@ ROUTES = (
 PAGE = Path(__file__).parent / "page"
 
 
-def create_app(shelf: ModelRegistry, settings: ServingSettings) -> FastAPI:
+def create_app(registry: ModelRegistry, settings: ServingSettings) -> FastAPI:
     """Return the application that serves these models."""
     app = FastAPI(title="Penwright", version=version("penwright"), docs_url=None, redoc_url=None)
-    app.state.shelf, app.state.settings, app.state.metrics = shelf, settings, Metrics(shelf)
+    app.state.registry, app.state.settings, app.state.metrics = registry, settings, Metrics(registry)
     app.add_middleware(Middleware, settings=settings, metrics=app.state.metrics)
     for module in ROUTES:
         app.include_router(module.router)
-    explain_errors(app)
+    add_error_handlers(app)
     app.add_api_route("/views/style.css", _style, include_in_schema=False)
-    app.mount("/views", StaticFiles(directory=MODULES))
-    page = StaticFiles(directory=PAGE, html=True)
+    app.mount("/views", _Files(directory=MODULES))
+    app.router.default = _Files(directory=PAGE, html=True)  # for paths without a route
+    return app
 
-    async def elsewhere(scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a file of the page for a path without a route. Raise 404 even if a mount would answer 405."""
+
+class _Files(StaticFiles):
+    """Static files. Methods other than GET and HEAD get 404, as paths without a route do, not Starlette's 405."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a file."""
         if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD"):
             raise HTTPException(404)
-        await page(scope, receive, send)
-
-    app.router.default = elsewhere
-    return app
+        await super().__call__(scope, receive, send)
 
 
 async def _style() -> FileResponse:

@@ -10,13 +10,14 @@ from penwright.errors import UsageError
 from penwright.inspection import Inspector
 from penwright.inspection.comparison import compare, compare_heads
 from penwright.inspection.views import compared, compared_heads
-from penwright.serving.errors import REFUSALS
+from penwright.serving.errors import ERROR_RESPONSES
 from penwright.serving.fields import Limits, ModelRequest, Name, Registry, Text, check_lengths
 from penwright.serving.inspect import Format, answer_in
-from penwright.serving.model_worker import ModelRegistry, ModelWorker
+from penwright.serving.model_registry import ModelRegistry
+from penwright.serving.model_worker import ModelWorker
 from penwright.views import View
 
-router = APIRouter(prefix="/inspect/compared", responses=REFUSALS)
+router = APIRouter(prefix="/inspect/compared", responses=ERROR_RESPONSES)
 T = TypeVar("T")
 
 
@@ -36,12 +37,12 @@ class _Side(NamedTuple):
     text: str
     target: str | None
 
-    async def find(self, asked: Callable[[Inspector, str, str | None], T]) -> tuple[T, tuple[str, ...]]:
-        """Return the result of `asked`, and warnings about parts of the text that the model cannot use."""
+    async def find(self, question: Callable[[Inspector, str, str | None], T]) -> tuple[T, tuple[str, ...]]:
+        """Return the answer to `question`, and warnings about parts of the text that the model cannot use."""
 
         def answer() -> tuple[T, tuple[str, ...]]:
             insp = self.served.inspector
-            return asked(insp, self.text, self.target), insp.warnings(self.text, self.target)
+            return question(insp, self.text, self.target), insp.warnings(self.text, self.target)
 
         return await self.served.run(answer)
 
@@ -55,30 +56,30 @@ class _Two(NamedTuple):
 @router.post("/{what}", response_class=Response)
 async def compare_two(
     what: Literal["tokens", "heads"],
-    asked: ComparisonRequest,
-    shelf: Registry,
+    body: ComparisonRequest,
+    registry: Registry,
     limits: Limits,
     format: Format = "bytes",
 ) -> Response:
     """Return the surprisal of each token (or label), or the statistics of each head, for both sides."""
-    check_lengths([asked.text, asked.target, asked.other_text, asked.other_target], limits)
-    two = _two(asked, shelf)
+    check_lengths([body.text, body.target, body.other_text, body.other_target], limits)
+    two = _two(body, registry)
     found, warnings = await (_tokens(two) if what == "tokens" else _heads(two))
     return await asyncio.to_thread(answer_in, format, found, tuple(dict.fromkeys(warnings)))
 
 
-def _two(asked: ComparisonRequest, shelf: ModelRegistry) -> _Two:
-    served = shelf.get(asked.model)
-    first = _Side(served, asked.text, asked.target)
-    if asked.other_model is None:
-        return _Two(first, _Side(served, asked.other_text, asked.other_target), ("the text", "the other text"))
-    other = shelf.get(asked.other_model)
+def _two(body: ComparisonRequest, registry: ModelRegistry) -> _Two:
+    served = registry.get(body.model)
+    first = _Side(served, body.text, body.target)
+    if body.other_model is None:
+        return _Two(first, _Side(served, body.other_text, body.other_target), ("the text", "the other text"))
+    other = registry.get(body.other_model)
     if other.kind != served.kind:
         raise UsageError(
             f"{served.name} is a {served.kind} and {other.name} is a {other.kind}: they cannot be compared. "
             "Choose another model"
         )
-    return _Two(first, _Side(other, asked.text, asked.target), (served.name, other.name))
+    return _Two(first, _Side(other, body.text, body.target), (served.name, other.name))
 
 
 async def _tokens(two: _Two) -> tuple[View, tuple[str, ...]]:

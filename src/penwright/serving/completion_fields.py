@@ -5,21 +5,21 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from penwright.serving.fields import LARGEST, MOST_ENTRIES, Name, Text, TokenId
+from penwright.serving.fields import MAX_ENTRIES, MAX_INT, Name, Text, TokenId
 
 Ids = Annotated[list[TokenId], Field(max_length=1_000_000, fail_fast=True)]
 Stop = Annotated[Text, Field(max_length=1000)]
-MOST_LIKELY = 20  # maximum of `logprobs`
+MAX_LOGPROBS = 20  # maximum of `logprobs`
 Finish = Literal["stop", "length"] | None
 
 
-MOST_BIASES = 300
+MAX_BIASES = 300
 
 
 def _limit_entries(given: Any) -> Any:
     """Refuse a large object before its values are validated."""
-    if isinstance(given, dict) and len(given) > MOST_BIASES:
-        raise ValueError(f"may have at most {MOST_BIASES} entries")
+    if isinstance(given, dict) and len(given) > MAX_BIASES:
+        raise ValueError(f"may have at most {MAX_BIASES} entries")
     return given
 
 
@@ -27,7 +27,7 @@ Biases = Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], BeforeVa
 
 
 class StreamOptions(BaseModel):
-    """What a stream contains in addition to the text."""
+    """The options of a stream."""
 
     include_usage: bool = False  # end with an event that counts the tokens
 
@@ -40,18 +40,18 @@ class CompletionRequest(BaseModel):
     model: Name | None = None  # None: the first writer
     prompt: (  # one or more, as texts or as token ids
         Text
-        | Annotated[list[Text], Field(max_length=MOST_ENTRIES, fail_fast=True)]
+        | Annotated[list[Text], Field(max_length=MAX_ENTRIES, fail_fast=True)]
         | Ids
-        | Annotated[list[Ids], Field(max_length=MOST_ENTRIES, fail_fast=True)]
+        | Annotated[list[Ids], Field(max_length=MAX_ENTRIES, fail_fast=True)]
     ) = "\n"
-    max_tokens: Annotated[int, Field(ge=0, le=LARGEST)] | None = 16  # new tokens
+    max_tokens: Annotated[int, Field(ge=0, le=MAX_INT)] | None = 16  # new tokens
     temperature: Annotated[float, Field(ge=0, le=2)] | None = 1.0  # 0: always the most likely token
     top_p: Annotated[float, Field(ge=0, le=1)] | None = 1.0
-    n: Annotated[int, Field(ge=1, le=LARGEST)] | None = 1  # completions per prompt
-    best_of: Annotated[int, Field(ge=1, le=LARGEST)] | None = None  # not supported, unless it equals n
+    n: Annotated[int, Field(ge=1, le=MAX_INT)] | None = 1  # completions per prompt
+    best_of: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None  # not supported, unless it equals n
     stream: bool | None = False  # send the text in events while it is generated
     stream_options: StreamOptions | None = None  # for streams
-    logprobs: Annotated[int, Field(ge=0, le=MOST_LIKELY)] | None = None  # alternatives per token to return
+    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None  # alternatives per token to return
     echo: bool | None = False  # return the prompt before the completion
     stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None  # random seed; None: a different one each time
@@ -59,7 +59,7 @@ class CompletionRequest(BaseModel):
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
     logit_bias: Biases | None = None  # added to logits, by token id
     suffix: Text | None = None  # not supported
-    top_k: Annotated[int, Field(ge=-1, le=LARGEST)] | None = None  # an extension to OpenAI's API; 0 or -1: all tokens
+    top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None  # an extension to OpenAI's API; 0 or -1: all tokens
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
 

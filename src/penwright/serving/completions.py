@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import aclosing
 
 import numpy as np
@@ -14,7 +14,7 @@ from penwright.decoding.requests import Request, TokenUpdate
 from penwright.errors import UsageError
 from penwright.inspection import Inspector
 from penwright.inspection.forward_pass import ForwardPass
-from penwright.inspection.token_scores import token_scores
+from penwright.inspection.token_scores import TokenScores, token_scores_in_steps
 from penwright.inspection.tokens import Token, special_token
 from penwright.serving.completion_fields import (
     CompletionAnswer,
@@ -31,18 +31,18 @@ from penwright.serving.model_worker import ModelWorker
 from penwright.serving.settings import ServingSettings
 from penwright.tokenizers import TextStream, Tokenizer
 
-MOST_NUMBERS = 1_000_000  # tokens and alternatives in an answer
-SMALLEST_SHARE = 1e-6  # replaces a top_p of 0: only the most likely token remains
+MAX_NUMBERS = 1_000_000  # tokens and alternatives in an answer
+MIN_TOP_P = 1e-6  # replaces a top_p of 0: only the most likely token remains
 
 
 class CompletionJob:
     """A completion request in progress."""
 
-    def __init__(self, asked: CompletionRequest, served: ModelWorker, limits: ServingSettings):
+    def __init__(self, body: CompletionRequest, served: ModelWorker, limits: ServingSettings):
         """Store the request; `prepare` checks it."""
-        self.asked, self._served, self._limits = asked, served, limits
+        self.body, self._served, self._limits = body, served, limits
         self.id, self.created = f"cmpl-{secrets.token_hex(12)}", int(time.time())
-        self._settings = _settings(asked)
+        self._settings = _settings(body)
         self._requests, self._echoes, self._n_read = list[Request](), list[str](), 0
         self.choices: list[_ChoiceBuilder] = []
         _ = served.generator  # raises UsageError for another kind of model
@@ -50,41 +50,41 @@ class CompletionJob:
     async def prepare(self) -> None:
         """Check the request and tokenize its prompts, on a thread because long prompts take long.
 
-        Raises UsageError for what the model cannot do, and TooMuch for more than the server allows.
+        Raises UsageError for what the model cannot do, and RequestTooLarge for more than the server allows.
         """
         await asyncio.to_thread(self._prepare)
 
     def _prepare(self) -> None:
-        asked, generator = self.asked, self._served.generator
-        prompts = _prompts(asked, generator.tokenizer)
+        body, generator = self.body, self._served.generator
+        prompts = _prompts(body, generator.tokenizer)
         _check_prompts(prompts, self._limits)
-        _check(asked, self._limits)
-        _check_answer(asked, prompts)
-        biases = _biases(asked.logit_bias or {}, generator.tokenizer)
-        n, times = asked.n or 1, Counter[tuple[int, ...]]()
+        _check(body, self._limits)
+        _check_answer(body, prompts)
+        biases = _biases(body.logit_bias or {}, generator.tokenizer)
+        n, times = body.n or 1, Counter[tuple[int, ...]]()
         for text, tokens in prompts:
-            new_requests = generator.requests(tokens, self._settings, n, n_likely=asked.logprobs or 0, biases=biases)
+            new_requests = generator.requests(tokens, self._settings, n, n_likely=body.logprobs or 0, biases=biases)
             for request in new_requests:
                 request.number += times[tuple(tokens)] * n  # a repeated prompt gets different completions
             times[tuple(tokens)] += 1
             self._requests += new_requests
             self._echoes += [text] * n
         self._n_read = sum(len(tokens) for _, tokens in prompts)
-        tokenizer, k, keeps = generator.tokenizer, asked.logprobs, not asked.stream
+        tokenizer, k, keeps = generator.tokenizer, body.logprobs, not body.stream
         self.choices = [_ChoiceBuilder(place, tokenizer, k, keeps=keeps) for place in range(len(self._requests))]
 
     async def stream(self) -> AsyncGenerator[CompletionChoice, None]:
         """Yield pieces of the choices as they arrive. `choices` collects them."""
-        if self.asked.echo:
+        if self.body.echo:
             for builder, request, text in zip(self.choices, self._requests, self._echoes, strict=True):
                 yield builder.piece(text, None, await self._scores(builder, request.prompt_tokens[1:]))
-        if self.asked.max_tokens == 0:
+        if self.body.max_tokens == 0:
             for builder in self.choices:
                 yield builder.piece("", "length")
             return
-        async with aclosing(self._served.write(self._requests)) as news:
-            async for number, each in news:
-                piece = self.choices[number].take(each)
+        async with aclosing(self._served.write(self._requests)) as updates:
+            async for number, update in updates:
+                piece = self.choices[number].take(update)
                 if piece.text or piece.logprobs or piece.finish_reason:
                     yield piece
 
@@ -102,9 +102,10 @@ class CompletionJob:
 
     async def _scores(self, builder: "_ChoiceBuilder", tokens: Sequence[int]) -> LogProbs | None:
         """Return the log-probabilities of a prompt's tokens, or None if the request does not want them."""
-        if self.asked.logprobs is None or not tokens:
+        if self.body.logprobs is None or not tokens:
             return None
-        return await self._served.run(lambda: _scored(self._served.inspector, tokens, builder))
+        found = await self._served.run_in_steps(lambda: _score(self._served.inspector, tokens, builder.n_likely or 1))
+        return await asyncio.to_thread(_log_probs, builder, tokens, found)
 
 
 class _ChoiceBuilder:
@@ -119,14 +120,14 @@ class _ChoiceBuilder:
         self._is_cut = False  # a stop string ended it; that string's tokens are not part of it
         self._pieces: list[CompletionChoice] = []
 
-    def take(self, news: TokenUpdate) -> CompletionChoice:
+    def take(self, update: TokenUpdate) -> CompletionChoice:
         """Return the piece that a new token adds."""
         self.n_tokens += 1
-        likely = {each.token: each.log_prob for each in news.look.likely} if news.look else {}
-        finish: Finish = {"end": "stop", "stop": "stop", "length": "length", None: None}[news.finish]
-        self._is_cut = news.finish == "stop"
-        log_probs = None if news.finish == "end" else self.log_probs([(news.token, news.log_prob, likely)])
-        return self.piece(news.text, finish, log_probs)
+        likely = {each.token: each.log_prob for each in update.look.likely} if update.look else {}
+        finish: Finish = {"end": "stop", "stop": "stop", "length": "length", None: None}[update.finish]
+        self._is_cut = update.finish == "stop"
+        log_probs = None if update.finish == "end" else self.log_probs([(update.token, update.log_prob, likely)])
+        return self.piece(update.text, finish, log_probs)
 
     def piece(self, text: str, finish: Finish = None, log_probs: LogProbs | None = None) -> CompletionChoice:
         self._n_shown += len(text)
@@ -163,12 +164,16 @@ class _ChoiceBuilder:
         return CompletionChoice(index=self._index, text=text, logprobs=log_probs, finish_reason=finish)
 
 
-def _scored(inspector: Inspector, ids: Sequence[int], builder: _ChoiceBuilder) -> LogProbs | None:
-    """Return the log-probabilities of a prompt's tokens, each given the tokens before it."""
+def _score(inspector: Inspector, ids: Sequence[int], k: int) -> Generator[None, None, TokenScores]:
+    """Score a prompt's tokens in steps, each given the tokens before it."""
     model, words = inspector.model, inspector.words
     start = special_token(inspector.tokenizer, inspector.tokenizer.start_id, 0)
     tokens = tuple(Token(words[token], token, at, at + 1) for at, token in enumerate(ids))
-    found = token_scores(model, ForwardPass((), (start, *tokens[:-1]), tokens), words, k=builder.n_likely or 1)
+    return token_scores_in_steps(model, ForwardPass((), (start, *tokens[:-1]), tokens), words, k)
+
+
+def _log_probs(builder: _ChoiceBuilder, ids: Sequence[int], found: TokenScores) -> LogProbs | None:
+    """Return the scores of a prompt in OpenAI's format."""
     likely = [
         dict(zip(row.tolist(), np.log(shares).tolist(), strict=True)) if builder.n_likely else {}
         for row, shares in zip(found.alternatives.ids, found.alternatives.probabilities, strict=True)
@@ -176,9 +181,9 @@ def _scored(inspector: Inspector, ids: Sequence[int], builder: _ChoiceBuilder) -
     return builder.log_probs(list(zip(ids, found.log_probs.tolist(), likely, strict=True)))
 
 
-def _prompts(asked: CompletionRequest, tokenizer: Tokenizer) -> list[tuple[str, list[int]]]:
+def _prompts(body: CompletionRequest, tokenizer: Tokenizer) -> list[tuple[str, list[int]]]:
     """Return each prompt as text and as tokens."""
-    given = asked.prompt
+    given = body.prompt
     if isinstance(given, str):
         return [(given, tokenizer.encode(given))]
     if not given:
@@ -207,45 +212,44 @@ def _check_prompts(prompts: Sequence[tuple[str, list[int]]], limits: ServingSett
         )
 
 
-def _check_answer(asked: CompletionRequest, prompts: Sequence[tuple[str, list[int]]]) -> None:
-    n_written = 16 if asked.max_tokens is None else asked.max_tokens
-    n_tokens = sum(n_written + len(tokens) * bool(asked.echo) for _, tokens in prompts) * (asked.n or 1)
-    n_numbers = n_tokens * (1 + (asked.logprobs or 0))
-    if n_numbers > MOST_NUMBERS:
+def _check_answer(body: CompletionRequest, prompts: Sequence[tuple[str, list[int]]]) -> None:
+    n_written = 16 if body.max_tokens is None else body.max_tokens
+    n_tokens = sum(n_written + len(tokens) * bool(body.echo) for _, tokens in prompts) * (body.n or 1)
+    n_numbers = n_tokens * (1 + (body.logprobs or 0))
+    if n_numbers > MAX_NUMBERS:
         raise RequestTooLarge(
-            f"the answer may have {n_numbers:,} tokens and alternatives, but the limit is {MOST_NUMBERS:,}. "
-            "Ask for less"
+            f"the answer may have {n_numbers:,} tokens and alternatives, but the limit is {MAX_NUMBERS:,}. Ask for less"
         )
 
 
-def _check(asked: CompletionRequest, limits: ServingSettings) -> None:
-    if (asked.n or 1) > limits.max_n:
-        raise UsageError(f"n is {asked.n}: this server allows at most {limits.max_n} (max_n)")
-    if (asked.max_tokens or 0) > limits.max_new_tokens:
+def _check(body: CompletionRequest, limits: ServingSettings) -> None:
+    if (body.n or 1) > limits.max_n:
+        raise UsageError(f"n is {body.n}: this server allows at most {limits.max_n} (max_n)")
+    if (body.max_tokens or 0) > limits.max_new_tokens:
         raise UsageError(
-            f"max_tokens is {asked.max_tokens}: this server allows {limits.max_new_tokens} (max_new_tokens)"
+            f"max_tokens is {body.max_tokens}: this server allows {limits.max_new_tokens} (max_new_tokens)"
         )
-    if asked.max_tokens == 0 and not asked.echo:
+    if body.max_tokens == 0 and not body.echo:
         raise UsageError("max_tokens is 0, which is useful with echo only. Set echo, or ask for tokens")
-    if asked.best_of not in {None, asked.n or 1}:
+    if body.best_of not in {None, body.n or 1}:
         raise UsageError("best_of is not supported, unless it equals n. Leave it out")
-    if asked.suffix:
+    if body.suffix:
         raise UsageError("suffix is not supported: the model writes from left to right")
 
 
-def _settings(asked: CompletionRequest) -> DecodingSettings:
-    stop = [asked.stop] if isinstance(asked.stop, str) else asked.stop or []
+def _settings(body: CompletionRequest) -> DecodingSettings:
+    stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
     return DecodingSettings(
-        max_new_tokens=16 if asked.max_tokens is None else max(1, asked.max_tokens),
-        temperature=1.0 if asked.temperature is None else asked.temperature,
-        top_p=None if asked.top_p in {None, 1.0} else max(asked.top_p or 0.0, SMALLEST_SHARE),
-        top_k=None if is_off("top_k", asked.top_k) else asked.top_k,
-        min_p=asked.min_p,
-        repetition_penalty=asked.repetition_penalty or 1.0,
-        presence_penalty=asked.presence_penalty or 0.0,
-        frequency_penalty=asked.frequency_penalty or 0.0,
+        max_new_tokens=16 if body.max_tokens is None else max(1, body.max_tokens),
+        temperature=1.0 if body.temperature is None else body.temperature,
+        top_p=None if body.top_p in {None, 1.0} else max(body.top_p or 0.0, MIN_TOP_P),
+        top_k=None if is_off("top_k", body.top_k) else body.top_k,
+        min_p=body.min_p,
+        repetition_penalty=body.repetition_penalty or 1.0,
+        presence_penalty=body.presence_penalty or 0.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
         stop=tuple(stop),
-        seed=secrets.randbelow(2**32) if asked.seed is None else asked.seed % 2**64,
+        seed=secrets.randbelow(2**32) if body.seed is None else body.seed % 2**64,
     )
 
 

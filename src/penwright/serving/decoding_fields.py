@@ -8,8 +8,7 @@ from pydantic import ValidationError
 
 from penwright.config import DecodingSettings, with_present_names
 from penwright.errors import UsageError
-from penwright.serving.errors import RequestTooLarge
-from penwright.serving.field_errors import first_problem
+from penwright.serving.errors import RequestTooLarge, first_problem
 
 OFF: Mapping[str, Collection[float]] = {  # values that disable a setting in other programs
     "top_k": (0, -1),
@@ -20,22 +19,22 @@ OFF: Mapping[str, Collection[float]] = {  # values that disable a setting in oth
 }
 
 
-class _Most(NamedTuple):
+class _MaxSize(NamedTuple):
     entries: int
     characters: int  # of all entries together
 
 
-LISTS: Mapping[str, _Most] = {
-    "banned_words": _Most(500, 8000),
-    "required_words": _Most(50, 2000),
-    "dry_breakers": _Most(64, 1000),
-    "stop": _Most(16, 4000),
-    "logit_bias": _Most(300, 2000),
+LISTS: Mapping[str, _MaxSize] = {
+    "banned_words": _MaxSize(500, 8000),
+    "required_words": _MaxSize(50, 2000),
+    "dry_breakers": _MaxSize(64, 1000),
+    "stop": _MaxSize(16, 4000),
+    "logit_bias": _MaxSize(300, 2000),
 }
 
 
 def decoding_settings(defaults: DecodingSettings, changes: Mapping[str, Any], where: str) -> DecodingSettings:
-    """Return the defaults with these changes. Raises UsageError or TooMuch, which name the setting."""
+    """Return the defaults with these changes. Raises UsageError or RequestTooLarge, which name the setting."""
     changes, keys = with_present_names(changes, "decoding."), DecodingSettings.model_fields
     unknown = next((name for name in changes if name not in keys), None)
     if unknown is not None:
@@ -64,7 +63,7 @@ def _plain(name: str, value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _check_size(name: str, given: object, most: _Most) -> None:
+def _check_size(name: str, given: object, most: _MaxSize) -> None:
     if not isinstance(given, list | dict):
         return
     if len(given) > most.entries:

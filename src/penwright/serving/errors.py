@@ -1,6 +1,6 @@
-"""Error responses, in the format that clients of each route expect."""
+"""Error responses: a plain message, in the format that clients of each route expect."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -10,9 +10,9 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from penwright.errors import PenwrightError
-from penwright.serving.dynamic_batching import ClientsDisconnected
-from penwright.serving.field_errors import first_problem
-from penwright.serving.model_worker import Busy, Stopping, UnknownModel
+from penwright.serving.batching import ClientsDisconnected
+from penwright.serving.model_registry import UnknownModel
+from penwright.serving.model_worker import Busy, Stopping
 
 LIBRETRANSLATE = frozenset({"/translate", "/detect", "/languages", "/frontend/settings"})
 TYPES = {
@@ -25,6 +25,37 @@ TYPES = {
     504: "timeout_error",
 }
 AGAIN_SECONDS = {429: "1", 503: "5"}  # values of the Retry-After header
+Problem = Mapping[str, Any]  # one error of a pydantic ValidationError
+KINDS = {  # pydantic's types, in the words of JSON
+    "string": "a string",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "list": "a list",
+    "tuple": "a list",
+    "dict": "an object",
+    "model": "an object",
+    "model_attributes": "an object",
+}
+PROBLEMS = {  # pydantic's errors, in plain words
+    "missing": "is missing",
+    "extra_forbidden": "is not a known field",
+    "json_invalid": "the body is not valid JSON: {error}",
+    "int_from_float": "must be a whole number",
+    "int_parsing_size": "is too large",
+    "finite_number": "must be a finite number",
+    "greater_than": "must be more than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "too_long": "may have at most {max_length} entries",
+    "too_short": "must have at least {min_length} entries",
+    "string_too_long": "may have at most {max_length} characters",
+    "string_too_short": "must have at least {min_length} characters",
+    "literal_error": "must be {expected}",
+    "enum": "must be {expected}",
+    "string_unicode": "must be a Unicode string",
+}
 
 
 class RequestTooLarge(PenwrightError):
@@ -35,7 +66,7 @@ class NotTraining(PenwrightError):
     """The run to stop is not being trained."""
 
 
-class Explanation(BaseModel):
+class ErrorDetail(BaseModel):
     """The description of an error."""
 
     message: str
@@ -44,13 +75,13 @@ class Explanation(BaseModel):
     code: str | None = None
 
 
-class Refusal(BaseModel):
+class ErrorResponse(BaseModel):
     """The error response of all routes except LibreTranslate's."""
 
-    error: Explanation
+    error: ErrorDetail
 
 
-class PlainRefusal(BaseModel):
+class PlainErrorResponse(BaseModel):
     """The error response of LibreTranslate's routes."""
 
     error: str
@@ -71,8 +102,12 @@ REASONS = {
     504: "The request took too long",
 }
 Answers = dict[int | str, dict[str, Any]]
-REFUSALS: Answers = {status: {"model": Refusal, "description": reason} for status, reason in REASONS.items()}
-PLAIN_REFUSALS: Answers = {status: {"model": PlainRefusal, "description": reason} for status, reason in REASONS.items()}
+ERROR_RESPONSES: Answers = {
+    status: {"model": ErrorResponse, "description": reason} for status, reason in REASONS.items()
+}
+PLAIN_ERROR_RESPONSES: Answers = {
+    status: {"model": PlainErrorResponse, "description": reason} for status, reason in REASONS.items()
+}
 STATUS: Mapping[type[Exception], int] = {
     UnknownModel: 404,
     RequestTooLarge: 413,
@@ -84,21 +119,21 @@ STATUS: Mapping[type[Exception], int] = {
 }
 
 
-def refusal(path: str, status: int, message: str, param: str | None = None) -> JSONResponse:
+def error_response(path: str, status: int, message: str, param: str | None = None) -> JSONResponse:
     """Return an error response in the format that clients of this path expect."""
     message = message.encode("utf-8", "backslashreplace").decode()
     kind = TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     if path in LIBRETRANSLATE:
-        content = PlainRefusal(error=message).model_dump()
+        content = PlainErrorResponse(error=message).model_dump()
     else:
-        content = Refusal(error=Explanation(message=message, type=kind, param=param)).model_dump()
+        content = ErrorResponse(error=ErrorDetail(message=message, type=kind, param=param)).model_dump()
     headers = {"Retry-After": AGAIN_SECONDS[status]} if status in AGAIN_SECONDS else {}
     if status == 401:
         headers["WWW-Authenticate"] = 'Basic realm="penwright", charset="UTF-8"'  # makes browsers ask for the key
     return JSONResponse(content, status, headers)
 
 
-def error_response_of(error: Exception) -> tuple[int, str]:
+def status_and_message(error: Exception) -> tuple[int, str]:
     """Return the HTTP status and the message for an error."""
     status = next((status for kind, status in STATUS.items() if isinstance(error, kind)), None)
     if isinstance(error, TimeoutError):
@@ -108,17 +143,17 @@ def error_response_of(error: Exception) -> tuple[int, str]:
     return 500, "internal server error. See the server's log"
 
 
-def explain_errors(app: FastAPI) -> None:
+def add_error_handlers(app: FastAPI) -> None:
     """Register the handlers that turn errors into error responses."""
-    app.add_exception_handler(PenwrightError, _error_response)
-    app.add_exception_handler(TimeoutError, _error_response)
+    app.add_exception_handler(PenwrightError, _handle_error)
+    app.add_exception_handler(TimeoutError, _handle_error)
     app.add_exception_handler(RequestValidationError, _invalid_fields)
     app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(Exception, _error_response)
+    app.add_exception_handler(Exception, _handle_error)
 
 
-async def _error_response(request: Request, error: Exception) -> JSONResponse:
-    return refusal(request.url.path, *error_response_of(error))
+async def _handle_error(request: Request, error: Exception) -> JSONResponse:
+    return error_response(request.url.path, *status_and_message(error))
 
 
 async def _invalid_fields(request: Request, error: Exception) -> JSONResponse:
@@ -134,7 +169,7 @@ async def _invalid_fields(request: Request, error: Exception) -> JSONResponse:
         reason = "the request has no body. Send JSON"
     clients_know_400 = path in LIBRETRANSLATE or path.startswith("/v1/")
     message = f"{place}: {reason}" if place else reason
-    return refusal(path, 400 if clients_know_400 else 422, message[:500], place[:200] or None)
+    return error_response(path, 400 if clients_know_400 else 422, message[:500], place[:200] or None)
 
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
@@ -145,7 +180,7 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
         405: f"{path[:200]} does not accept {method}. All routes are listed in /openapi.json",
         400: "the body cannot be read. Send JSON",
     }.get(error.status_code, str(error.detail))
-    answer = refusal(path, error.status_code, message)
+    answer = error_response(path, error.status_code, message)
     answer.headers.update(error.headers or {})
     return answer
 
@@ -156,3 +191,57 @@ def _alternative(path: str) -> str:
         return ""
     chat = "This server has no chat models. " if path.startswith("/v1/chat") else ""
     return f"{chat}To generate text, use POST /v1/completions. "
+
+
+def first_problem(problems: Sequence[Problem], given: object) -> tuple[str, str]:
+    """Return the location of the most relevant problem, as `field.1`, and what is wrong there.
+
+    If a field allows several types, pydantic reports a problem for each of them. The deepest location shows which type
+    was meant.
+    """
+    places = [_place(problem, given) for problem in problems]
+    first = places[0][:1]
+    same_field = [number for number, place in enumerate(places) if place[:1] == first]
+    deepest = max((places[number] for number in same_field), key=len)
+    found = [problems[number] for number in same_field if places[number] == deepest]
+    expected = list(dict.fromkeys(_kind(problem) for problem in found))
+    reason = _reason(found[0]) if None in expected else f"must be {' or '.join(map(str, expected))}"
+    return ".".join(map(str, deepest)), reason
+
+
+def _place(problem: Problem, given: object) -> tuple[int | str, ...]:
+    """Return the keys and indices that lead to a value, without the type names that pydantic inserts."""
+    location: Sequence[int | str] = problem["loc"]
+    kept: list[int | str] = []
+    for number, step in enumerate(location):
+        is_absent = number == len(location) - 1 and problem["type"] == "missing"
+        if isinstance(given, dict) and (step in given or is_absent) and isinstance(step, str):
+            kept, given = [*kept, step], given.get(step)
+        elif isinstance(given, list | tuple) and isinstance(step, int) and step < len(given):
+            kept, given = [*kept, step], given[step]
+    return tuple(kept)
+
+
+def _kind(problem: Problem) -> str | None:
+    """Return the expected type of a value, or None if the problem is not about its type."""
+    name = str(problem["type"])
+    for ending in ("_type", "_parsing"):
+        if name.endswith(ending):
+            return KINDS.get(name.removesuffix(ending))
+    return "a whole number" if name == "int_from_float" else None
+
+
+def _reason(problem: Problem) -> str:
+    kind, name, details = _kind(problem), str(problem["type"]), problem.get("ctx") or {}
+    if kind is not None:
+        return f"must be {kind}"
+    if name == "value_error":
+        return str(problem["msg"]).removeprefix("Value error, ")
+    return PROBLEMS.get(name, "has an invalid value").format_map(_Known(details))
+
+
+class _Known(dict[str, Any]):
+    """The details of a problem. Missing ones are formatted as an ellipsis."""
+
+    def __missing__(self, key: str) -> str:
+        return "…"

@@ -8,7 +8,7 @@ from fastapi import Depends, Request, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from penwright.serving.errors import RequestTooLarge
-from penwright.serving.model_worker import ModelRegistry
+from penwright.serving.model_registry import ModelRegistry
 from penwright.serving.settings import ServingSettings
 
 
@@ -22,9 +22,9 @@ def _well_formed(text: str) -> str:
 
 Text = Annotated[str, AfterValidator(_well_formed)]  # a text of any length; `check_texts` limits it
 Name = Annotated[Text, Field(max_length=500)]  # the name of a model or a run
-MOST_ENTRIES = 10_000  # entries of a list, checked before the server's own limit
-LARGEST = 2**31 - 1  # the largest integer of any field
-TokenId = Annotated[int, Field(ge=0, le=LARGEST)]
+MAX_ENTRIES = 10_000  # entries of a list, checked before the server's own limit
+MAX_INT = 2**31 - 1  # the largest integer of any field
+TokenId = Annotated[int, Field(ge=0, le=MAX_INT)]
 
 
 class ModelRequest(BaseModel):
@@ -49,9 +49,9 @@ async def as_json(make: Callable[[], BaseModel]) -> Response:
     return Response(content, media_type="application/json")
 
 
-def _shelf(request: Request) -> ModelRegistry:
-    shelf: ModelRegistry = request.app.state.shelf
-    return shelf
+def _registry(request: Request) -> ModelRegistry:
+    registry: ModelRegistry = request.app.state.registry
+    return registry
 
 
 def _settings(request: Request) -> ServingSettings:
@@ -59,12 +59,12 @@ def _settings(request: Request) -> ServingSettings:
     return settings
 
 
-Registry = Annotated[ModelRegistry, Depends(_shelf)]
+Registry = Annotated[ModelRegistry, Depends(_registry)]
 Limits = Annotated[ServingSettings, Depends(_settings)]
 
 
 def check_texts(texts: Sequence[str], limits: ServingSettings) -> None:
-    """Check the number and lengths of texts. Raises TooMuch, which names the limit."""
+    """Check the number and lengths of texts. Raises RequestTooLarge, which names the limit."""
     if len(texts) > limits.max_texts:
         raise RequestTooLarge(
             f"{len(texts)} texts at once: this server accepts {limits.max_texts} (max_texts). Send fewer"
@@ -73,7 +73,7 @@ def check_texts(texts: Sequence[str], limits: ServingSettings) -> None:
 
 
 def check_lengths(texts: Sequence[str | None], limits: ServingSettings) -> None:
-    """Check the lengths of the texts of one request; None stands for no text. Raises TooMuch."""
+    """Check the lengths of the texts of one request; None stands for no text. Raises RequestTooLarge."""
     longest = max((len(text or "") for text in texts), default=0)
     if longest > limits.max_characters:
         raise RequestTooLarge(

@@ -22,13 +22,13 @@ from penwright.inspection.gradients import Method
 from penwright.inspection.heads import parse_head
 from penwright.inspection.pages import heads
 from penwright.inspection.views import importance, labels, one_head
-from penwright.serving.errors import REFUSALS, RequestTooLarge
+from penwright.serving.errors import ERROR_RESPONSES, RequestTooLarge
 from penwright.serving.fields import Limits, ModelRequest, Name, Registry, Text, check_lengths
 from penwright.views import View, pack
 from penwright.views.notebook import thumbnails
 from penwright.views.packing import as_table
 
-router = APIRouter(prefix="/inspect", responses=REFUSALS)
+router = APIRouter(prefix="/inspect", responses=ERROR_RESPONSES)
 Format = Literal["bytes", "json", "html", "svg", "png"]
 TYPES: Mapping[str, str] = {
     "bytes": "application/octet-stream",
@@ -36,13 +36,13 @@ TYPES: Mapping[str, str] = {
     "svg": "image/svg+xml",
     "png": "image/png",
 }
-MOST_LIKELY = 500_000  # maximum of k times the characters of the text
-MOST_NUMBERS = {"json": 4_000_000, "html": 16_000_000, "svg": 16_000_000, "png": 16_000_000}  # limits of a picture
+MAX_ALTERNATIVES = 500_000  # maximum of k times the characters of the text
+MAX_NUMBERS = {"json": 4_000_000, "html": 16_000_000, "svg": 16_000_000, "png": 16_000_000}  # limits of a picture
 N_WORDS = 2000  # words in an embedding map
 N_POSITIONS = 256  # positions in the similarity picture
 
 
-class InspectQuestion(ModelRequest):
+class InspectRequest(ModelRequest):
     """A request for a picture. Each picture reads the fields that concern it."""
 
     model: Name | None = None
@@ -58,51 +58,51 @@ class InspectQuestion(ModelRequest):
     k: Annotated[int, Field(ge=1, le=100)] = 10
 
 
-def _every_head(insp: Inspector, asked: InspectQuestion) -> View:
-    return heads(insp, asked.text, asked.target)
+def _every_head(insp: Inspector, body: InspectRequest) -> View:
+    return heads(insp, body.text, body.target)
 
 
-def _one_head(insp: Inspector, asked: InspectQuestion) -> View:
-    head = parse_head(asked.head, insp.model)
-    maps = insp.attention(asked.text, asked.target, [head.layer])
+def _one_head(insp: Inspector, body: InspectRequest) -> View:
+    head = parse_head(body.head, insp.model)
+    maps = insp.attention(body.text, body.target, [head.layer])
     part = maps.part(head.part)
     data = one_head(maps, head).data
     weights = part.weights[0, head.number][: len(data["weights"])]  # the exact weights, not the ones rounded to bytes
     return View("head", {**data, "weights": weights}, heading=f"Where head {head} looks")
 
 
-def _rollout(insp: Inspector, asked: InspectQuestion) -> View:
-    found = insp.rollout(asked.text, asked.target)
-    return view(next((each for each in found if each.name == asked.part), found[-1]))
+def _rollout(insp: Inspector, body: InspectRequest) -> View:
+    found = insp.rollout(body.text, body.target)
+    return view(next((each for each in found if each.name == body.part), found[-1]))
 
 
-def _tokens(insp: Inspector, asked: InspectQuestion) -> View:
+def _tokens(insp: Inspector, body: InspectRequest) -> View:
     if insp.shape == "classifier":
-        return labels(insp.lens(asked.text, asked.target, k=len(insp.outcomes)))
-    return view(insp.token_scores(asked.text, asked.target, asked.k))
+        return labels(insp.lens(body.text, body.target, k=len(insp.outcomes)))
+    return view(insp.token_scores(body.text, body.target, body.k))
 
 
-def _attribution(insp: Inspector, asked: InspectQuestion) -> View:
-    return view(insp.attribution(asked.text, asked.target, position=asked.position, method=asked.method))
+def _attribution(insp: Inspector, body: InspectRequest) -> View:
+    return view(insp.attribution(body.text, body.target, position=body.position, method=body.method))
 
 
 # The pictures by their names in the URL.
-PICTURES: Mapping[str, Callable[[Inspector, InspectQuestion], View]] = {
+PICTURES: Mapping[str, Callable[[Inspector, InspectRequest], View]] = {
     "tokens": _tokens,
-    "next": lambda insp, asked: view(insp.token_scores(asked.text, asked.target, asked.k).next),
+    "next": lambda insp, body: view(insp.token_scores(body.text, body.target, body.k).next),
     "heads": _every_head,
     "head": _one_head,
-    "alignment": lambda insp, asked: view(insp.alignment(asked.text, asked.target)),
+    "alignment": lambda insp, body: view(insp.alignment(body.text, body.target)),
     "rollout": _rollout,
-    "lens": lambda insp, asked: view(insp.lens(asked.text, asked.target, asked.k)),
+    "lens": lambda insp, body: view(insp.lens(body.text, body.target, body.k)),
     "attribution": _attribution,
-    "leaving_out": lambda insp, asked: view(insp.occlusion(asked.text, asked.target)),
-    "ablation": lambda insp, asked: view(insp.ablate(asked.text, asked.heads, asked.target, asked.k)),
-    "importance": lambda insp, asked: importance(insp.head_importance(asked.text, asked.target)),
-    "arithmetic": lambda insp, asked: view(insp.arithmetic(asked.text, asked.head, asked.target)),
-    "neighbours": lambda insp, asked: view(insp.neighbours(asked.word, asked.k, asked.side)),
-    "map": lambda insp, asked: view(insp.embedding_map(n=N_WORDS, side=asked.side)),
-    "positions": lambda insp, asked: view(insp.positions(N_POSITIONS, asked.side)),
+    "leaving_out": lambda insp, body: view(insp.occlusion(body.text, body.target)),
+    "ablation": lambda insp, body: view(insp.ablate(body.text, body.heads, body.target, body.k)),
+    "importance": lambda insp, body: importance(insp.head_importance(body.text, body.target)),
+    "arithmetic": lambda insp, body: view(insp.arithmetic(body.text, body.head, body.target)),
+    "neighbours": lambda insp, body: view(insp.neighbours(body.word, body.k, body.side)),
+    "map": lambda insp, body: view(insp.embedding_map(n=N_WORDS, side=body.side)),
+    "positions": lambda insp, body: view(insp.positions(N_POSITIONS, body.side)),
 }
 ABOUT_A_TEXT = set(PICTURES) - {"neighbours", "map", "positions"}
 Picture = Literal[
@@ -113,29 +113,32 @@ Picture = Literal[
 
 @router.post("/{picture}", response_class=Response)
 async def inspect(
-    picture: Picture, asked: InspectQuestion, shelf: Registry, limits: Limits, format: Format = "bytes"
+    picture: Picture, body: InspectRequest, registry: Registry, limits: Limits, format: Format = "bytes"
 ) -> Response:
     """Return a picture of what happens inside a model for a text."""
-    served = shelf.get(asked.model)
-    check_lengths([asked.text, asked.target, asked.word], limits)
-    if asked.k * max(len(asked.text), len(asked.target or "")) > MOST_LIKELY:
+    served = registry.get(body.model)
+    check_lengths([body.text, body.target, body.word], limits)
+    if body.k * max(len(body.text), len(body.target or "")) > MAX_ALTERNATIVES:
         raise RequestTooLarge(
-            f"k is {asked.k}, which is too much for a text of this length. Use a smaller k, or a shorter text"
+            f"k is {body.k}, which is too much for a text of this length. Use a smaller k, or a shorter text"
         )
 
     def answer() -> tuple[View, tuple[str, ...]]:
         insp = served.inspector
-        warnings = insp.warnings(asked.text, asked.target) if picture in ABOUT_A_TEXT else ()
-        return PICTURES[picture](insp, asked), warnings
+        warnings = insp.warnings(body.text, body.target) if picture in ABOUT_A_TEXT else ()
+        return PICTURES[picture](insp, body), warnings
 
     found, warnings = await served.run(answer)
     return await asyncio.to_thread(answer_in, format, found, warnings)
 
 
 def answer_in(format: Format, found: View, warnings: Sequence[str]) -> Response:
-    """Return a picture with its warnings, for the page or as a file. Raises TooMuch if the result would be huge."""
+    """Return a picture with its warnings, for the page or as a file.
+
+    Raises RequestTooLarge if the result would be huge.
+    """
     n_numbers = _count(as_table(found.data))
-    if n_numbers > MOST_NUMBERS.get(format, n_numbers):
+    if n_numbers > MAX_NUMBERS.get(format, n_numbers):
         raise RequestTooLarge(
             f"this picture has {n_numbers:,} numbers, too many for {format}. "
             "Use a shorter text, format=bytes, or a single head"

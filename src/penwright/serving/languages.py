@@ -36,9 +36,9 @@ class LanguageGuess(NamedTuple):
     share: float
 
 
-def languages_of(name: str, it: OpenedRun) -> Languages:
+def languages_of(name: str, opened: OpenedRun) -> Languages:
     """Return the languages of a run, from its served name (de-en) or from its training data."""
-    return languages_in(name) or known_languages(it.recipe, it.card) or UNKNOWN
+    return languages_in(name) or known_languages(opened.recipe, opened.card) or UNKNOWN
 
 
 async def detect(text: str, translators: Sequence[ModelWorker]) -> list[LanguageGuess]:

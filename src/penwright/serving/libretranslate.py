@@ -9,31 +9,32 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from penwright.errors import UsageError
-from penwright.serving.errors import PLAIN_REFUSALS
-from penwright.serving.fields import LARGEST, MOST_ENTRIES, Limits, Name, Registry, Text, check_texts
+from penwright.serving.errors import PLAIN_ERROR_RESPONSES
+from penwright.serving.fields import MAX_ENTRIES, MAX_INT, Limits, Name, Registry, Text, check_texts
 from penwright.serving.html_tags import Piece, pieces, texts_of, with_texts
 from penwright.serving.languages import LanguageGuess, detect, languages_of, name_of
-from penwright.serving.model_worker import ModelRegistry, ModelWorker, TranslationChoices
+from penwright.serving.model_registry import ModelRegistry
+from penwright.serving.model_worker import ModelWorker, TranslationChoices
 from penwright.serving.request_bodies import FORM, PARTS, kind_of, read_fields
 
-router = APIRouter(responses=PLAIN_REFUSALS)
-Asked = TypeVar("Asked", bound=BaseModel)
+router = APIRouter(responses=PLAIN_ERROR_RESPONSES)
+Body = TypeVar("Body", bound=BaseModel)
 
 
-class ToTranslate(BaseModel):
+class TranslateRequest(BaseModel):
     """A request to translate one or more texts. Other fields are ignored."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
-    q: Text | Annotated[list[Text], Field(max_length=MOST_ENTRIES, fail_fast=True)]  # texts to translate
+    q: Text | Annotated[list[Text], Field(max_length=MAX_ENTRIES, fail_fast=True)]  # texts to translate
     source: Name = "auto"  # language code; auto: detect the language
     target: Name  # language code
     format: Literal["text", "html"] = "text"  # html: keep tags, and translate the text between them
-    alternatives: Annotated[int, Field(ge=0, le=LARGEST)] = 0  # further translations to return
+    alternatives: Annotated[int, Field(ge=0, le=MAX_INT)] = 0  # further translations to return
     api_key: Text | None = None  # the server's key, if it has one
 
 
-class ToDetect(BaseModel):
+class DetectRequest(BaseModel):
     """A request to detect the language of a text."""
 
     q: Text  # text whose language to detect
@@ -70,20 +71,20 @@ def _body(model: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {kind: {"schema": schema} for kind in kinds}}}
 
 
-@router.post("/translate", response_model_exclude_none=True, openapi_extra=_body(ToTranslate))
-async def translate(request: Request, shelf: Registry, limits: Limits) -> Translated:
+@router.post("/translate", response_model_exclude_none=True, openapi_extra=_body(TranslateRequest))
+async def translate(request: Request, registry: Registry, limits: Limits) -> Translated:
     """Translate texts. In HTML, tags, scripts, code and elements marked translate="no" stay as they are."""
-    asked = await _read(request, ToTranslate)
-    several = isinstance(asked.q, list)
-    texts = asked.q if isinstance(asked.q, list) else [asked.q]
+    body = await _read(request, TranslateRequest)
+    several = isinstance(body.q, list)
+    texts = body.q if isinstance(body.q, list) else [body.q]
     check_texts(texts, limits)
-    if asked.alternatives >= limits.max_n:
-        raise UsageError(f"{asked.alternatives} alternatives: this server allows fewer than {limits.max_n} (max_n)")
-    pages = [await asyncio.to_thread(pieces, text) if asked.format == "html" else [Piece("", text)] for text in texts]
+    if body.alternatives >= limits.max_n:
+        raise UsageError(f"{body.alternatives} alternatives: this server allows fewer than {limits.max_n} (max_n)")
+    pages = [await asyncio.to_thread(pieces, text) if body.format == "html" else [Piece("", text)] for text in texts]
     wanted = list(dict.fromkeys(text for page in pages for text in texts_of(page)))
-    served, guess = await _translator(shelf, asked, " ".join(wanted)[:500])
-    ranked = await _ranked_translations(served, wanted, asked.alternatives + 1)
-    put_together = with_texts if asked.format == "html" else _plain
+    served, guess = await _translator(registry, body, " ".join(wanted)[:500])
+    ranked = await _ranked_translations(served, wanted, body.alternatives + 1)
+    put_together = with_texts if body.format == "html" else _plain
     found = [
         [put_together(page, {text: way[:rank][-1] for text, way in ranked.items()}) for rank in _ranks(page, ranked)]
         for page in pages
@@ -92,7 +93,7 @@ async def translate(request: Request, shelf: Registry, limits: Limits) -> Transl
     detected = None if guess is None else Detected(confidence=round(100 * guess.share, 1), language=guess.language)
     return Translated(
         translatedText=[page[0] for page in found] if several else found[0][0],
-        alternatives=None if not asked.alternatives else others if several else others[0],
+        alternatives=None if not body.alternatives else others if several else others[0],
         detectedLanguage=[detected] * len(texts) if several and detected else detected,
     )
 
@@ -100,11 +101,11 @@ async def translate(request: Request, shelf: Registry, limits: Limits) -> Transl
 async def _ranked_translations(served: ModelWorker, texts: Sequence[str], n: int) -> dict[str, list[str]]:
     """Return up to n translations of each text, best first. A page may need several rounds: the queue is limited."""
     found: dict[str, list[str]] = {}
-    wording = TranslationChoices(max(served.translator.defaults.beam_size, n), n)
+    options = TranslationChoices(max(served.translator.defaults.beam_size, n), n)
     at_once = min(len(texts), served.limits.max_texts, served.limits.max_waiting)
     for start in range(0, len(texts), max(1, at_once)):
         some = texts[start : start + at_once]
-        translations = await served.translate(some, wording)
+        translations = await served.translate(some, options)
         found |= {text: [each.text for each in one.candidates] for text, one in zip(some, translations, strict=True)}
     return found
 
@@ -118,25 +119,25 @@ def _plain(page: Sequence[Piece], translations: Mapping[str, str]) -> str:
     return "".join(translations.get(part.text, part.text) for part in page)
 
 
-@router.post("/detect", openapi_extra=_body(ToDetect))
-async def which_language(request: Request, shelf: Registry, limits: Limits) -> list[Detected]:
+@router.post("/detect", openapi_extra=_body(DetectRequest))
+async def which_language(request: Request, registry: Registry, limits: Limits) -> list[Detected]:
     """Guess the language of a text among the source languages."""
-    asked = await _read(request, ToDetect)
-    check_texts([asked.q], limits)
-    guesses = await detect(asked.q[:500], _translators(shelf))
+    body = await _read(request, DetectRequest)
+    check_texts([body.q], limits)
+    guesses = await detect(body.q[:500], _translators(registry))
     return [Detected(confidence=round(100 * guess.share, 1), language=guess.language) for guess in guesses]
 
 
 @router.get("/languages")
-async def languages(shelf: Registry) -> list[Language]:
+async def languages(registry: Registry) -> list[Language]:
     """List the source languages, each with its target languages."""
-    return _languages(shelf)
+    return _languages(registry)
 
 
 @router.get("/frontend/settings")
-async def frontend_settings(shelf: Registry, limits: Limits) -> dict[str, Any]:
+async def frontend_settings(registry: Registry, limits: Limits) -> dict[str, Any]:
     """Return the settings that web pages made for LibreTranslate request first."""
-    first = next(iter(_languages(shelf)), None)
+    first = next(iter(_languages(registry)), None)
     source = {"code": first.code, "name": first.name} if first else None
     target = {"code": first.targets[0], "name": name_of(first.targets[0])} if first else None
     return {
@@ -150,47 +151,47 @@ async def frontend_settings(shelf: Registry, limits: Limits) -> dict[str, Any]:
     }
 
 
-def _languages(shelf: ModelRegistry) -> list[Language]:
+def _languages(registry: ModelRegistry) -> list[Language]:
     targets: dict[str, list[str]] = {}
-    for served in _translators(shelf):
+    for served in _translators(registry):
         pair = languages_of(served.name, served.opened)
         targets.setdefault(pair.source, []).append(pair.target)
     return [Language(code=code, name=name_of(code), targets=to) for code, to in targets.items()]
 
 
-def _translators(shelf: ModelRegistry) -> list[ModelWorker]:
-    shelf.get(None, "translator")
-    return [served for served in shelf if served.kind == "translator"]
+def _translators(registry: ModelRegistry) -> list[ModelWorker]:
+    registry.get(None, "translator")
+    return [served for served in registry if served.kind == "translator"]
 
 
 async def _translator(
-    shelf: ModelRegistry, asked: ToTranslate, sample: str
+    registry: ModelRegistry, body: TranslateRequest, sample: str
 ) -> tuple[ModelWorker, LanguageGuess | None]:
     """Return the translator for a request and, if its source is "auto", the detected language."""
-    pairs = {served: languages_of(served.name, served.opened) for served in _translators(shelf)}
-    suitable = [served for served, pair in pairs.items() if asked.target in {pair.target, "target"}]
-    if asked.source != "auto":
-        suitable = [served for served in suitable if asked.source in {pairs[served].source, "source"}]
+    pairs = {served: languages_of(served.name, served.opened) for served in _translators(registry)}
+    suitable = [served for served, pair in pairs.items() if body.target in {pair.target, "target"}]
+    if body.source != "auto":
+        suitable = [served for served in suitable if body.source in {pairs[served].source, "source"}]
     unknown = [served for served, pair in pairs.items() if pair.source == "source"]
     if not suitable and len(pairs) == len(unknown) == 1:
         suitable = unknown  # the only translator, and its languages are unknown
     if not suitable:
         supported = ", ".join(f"{pair.source} to {pair.target}" for pair in pairs.values())
         raise UsageError(
-            f"{asked.source[:20]} to {asked.target[:20]} is not supported. This server translates {supported}"
+            f"{body.source[:20]} to {body.target[:20]} is not supported. This server translates {supported}"
         )
-    if asked.source != "auto":
+    if body.source != "auto":
         return suitable[0], None
     guess = (await detect(sample, suitable))[0]
     return next(served for served in suitable if pairs[served].source == guess.language), guess
 
 
-async def _read(request: Request, model: type[Asked]) -> Asked:
+async def _read(request: Request, model: type[Body]) -> Body:
     """Return the request, sent as JSON or as a form. All values of a form are text."""
-    content_type, body = request.headers.get("content-type", ""), await request.body()
-    is_json = kind_of(content_type, body) == "application/json"
+    content_type, content = request.headers.get("content-type", ""), await request.body()
+    is_json = kind_of(content_type, content) == "application/json"
     try:
-        given = await read_fields(content_type, body)
+        given = await read_fields(content_type, content)
     except (ValueError, RecursionError):
         raise UsageError("the body is neither a JSON object nor a form. Send one of them") from None
     try:

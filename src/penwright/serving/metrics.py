@@ -1,23 +1,51 @@
-"""The metrics of a server, for Prometheus."""
+"""Health and metrics of a server: their routes, and the registry of metrics for Prometheus."""
 
 from collections.abc import Iterable, Iterator
+from typing import Literal
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import PlainTextResponse
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+from pydantic import BaseModel
 
-from penwright.serving.model_worker import ModelRegistry, ModelWorker
+from penwright.serving.fields import Registry
+from penwright.serving.model_registry import ModelRegistry
+from penwright.serving.model_worker import ModelWorker, Stopping
+
+router = APIRouter()
+
+
+class Health(BaseModel):
+    """The status of a server that is ready."""
+
+    status: Literal["ok"] = "ok"
+
+
+@router.get("/health", responses={503: {"description": "The server is shutting down"}})
+async def health(registry: Registry) -> Health:
+    """Return `ok`, or 503 while the server shuts down. This route needs no key."""
+    if registry.is_stopping:
+        raise Stopping("the server is shutting down")
+    return Health()
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+async def metrics(request: Request) -> Response:
+    """Return counts of requests, tokens and texts, and the queue lengths, in Prometheus' text format."""
+    return Response(request.app.state.metrics.page(), media_type=CONTENT_TYPE_LATEST)
 
 
 class Metrics:
     """A registry of metrics: it counts requests, and reads the other values from the models."""
 
-    def __init__(self, shelf: ModelRegistry):
-        self._registry = CollectorRegistry()
-        self._registry.register(_Models(shelf))
-        labels, registry = ["route", "status"], self._registry
-        self._requests = Counter("penwright_requests", "Answered requests", labels, registry=registry)
-        self._seconds = Histogram("penwright_request_seconds", "Duration of requests", ["route"], registry=registry)
+    def __init__(self, registry: ModelRegistry):
+        self._collected = CollectorRegistry()
+        self._collected.register(_Models(registry))
+        labels, collected = ["route", "status"], self._collected
+        self._requests = Counter("penwright_requests", "Answered requests", labels, registry=collected)
+        self._seconds = Histogram("penwright_request_seconds", "Duration of requests", ["route"], registry=collected)
 
     def count(self, route: str, status: int, seconds: float) -> None:
         """Count a finished request. Status 499 means that the client left."""
@@ -26,12 +54,12 @@ class Metrics:
 
     def page(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
-        return generate_latest(self._registry)
+        return generate_latest(self._collected)
 
 
 class _Models(Collector):
-    def __init__(self, shelf: ModelRegistry):
-        self._shelf = shelf
+    def __init__(self, registry: ModelRegistry):
+        self._registry = registry
 
     def collect(self) -> Iterable[Metric]:
         inside = GaugeMetricFamily("penwright_texts_inside", "Texts queued or in progress", labels=["model"])
@@ -40,7 +68,7 @@ class _Models(Collector):
         texts = CounterMetricFamily("penwright_texts", "Texts translated or classified", labels=["model"])
         left = CounterMetricFamily("penwright_texts_given_up", "Texts abandoned by their client", labels=["model"])
         families: tuple[GaugeMetricFamily | CounterMetricFamily, ...] = (written, tokens, texts, left)
-        for served in self._shelf:
+        for served in self._registry:
             inside.add_metric([served.name], served.n_inside)
             for family, value in zip(families, _counts(served), strict=True):
                 family.add_metric([served.name], value)
@@ -49,7 +77,7 @@ class _Models(Collector):
 
 def _counts(served: ModelWorker) -> Iterator[int]:
     if served.kind == "writer":
-        pooling = served.pooling
-        yield from (pooling.pool.n_rows, pooling.n_tokens, 0, pooling.n_left)
+        completion_worker = served.completion_worker
+        yield from (completion_worker.pool.n_rows, completion_worker.n_tokens, 0, completion_worker.n_abandoned)
     else:
-        yield from (0, 0, served.batcher.n_texts, served.batcher.n_left)
+        yield from (0, 0, served.batcher.n_texts, served.batcher.n_abandoned)

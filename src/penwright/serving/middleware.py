@@ -16,7 +16,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from penwright.serving.errors import LIBRETRANSLATE, refusal
+from penwright.serving.errors import LIBRETRANSLATE, error_response
 from penwright.serving.metrics import Metrics
 from penwright.serving.request_bodies import kind_of, problem_of_json, read_fields
 from penwright.serving.settings import ServingSettings, is_loopback
@@ -36,7 +36,9 @@ HEADERS = {
 LINGER_SECONDS, LINGER_BODIES = 2.0, 16  # limits on draining a refused body; 16 times max_body_bytes
 
 
-class _Refused(Exception):
+class _Rejected(Exception):
+    """The request fails a check of the middleware."""
+
     def __init__(self, status: int, message: str):
         self.status, self.message = status, message
 
@@ -70,7 +72,7 @@ class Middleware:
         self._keys = _encodings(settings.api_key)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer or refuse a request."""
+        """Check a request and pass it on, or answer with an error."""
         if scope["type"] != "http":
             return
         start, answer, incoming = perf_counter(), _Answer(send), _Body(receive)
@@ -82,12 +84,12 @@ class Middleware:
             await _run_while_connected(self._app, scope, body, receive, answer)
         except _Disconnected:
             pass
-        except _Refused as refused:
-            await self._refuse(refusal(scope["path"], refused.status, refused.message), incoming, answer)
+        except _Rejected as error:
+            await self._reject(error_response(scope["path"], error.status, error.message), incoming, answer)
         except Exception:
             if not answer.has_begun:
                 message = "internal server error. See the server's log"
-                await refusal(scope["path"], 500, message)(scope, receive, answer)
+                await error_response(scope["path"], 500, message)(scope, receive, answer)
             raise
         finally:
             route = getattr(scope.get("route"), "path", "other")
@@ -97,10 +99,10 @@ class Middleware:
         """Refuse pages of other sites, including those whose host name resolves to this machine (DNS rebinding)."""
         host = headers.get("host", "")
         if self._hosts and host.lower() not in self._hosts:
-            raise _Refused(403, "this server does not answer to that host name. Open it at the address that it printed")
+            raise _Rejected(403, "this server does not answer to that host name. Use the address that it printed")
         origin = headers.get("origin")
         if origin is not None and _netloc(origin) != host.lower():
-            raise _Refused(403, "pages of other sites may not use this server")
+            raise _Rejected(403, "pages of other sites may not use this server")
 
     async def _checked_body(self, scope: Scope, headers: Headers, incoming: _Body) -> bytes:
         """Check the key, then read and return the body. LibreTranslate clients may send the key in the body."""
@@ -116,13 +118,13 @@ class Middleware:
 
     def _check_key(self, shown: list[bytes]) -> None:
         if not any(compare_digest(given, own) for key in shown for given in (key, key.strip()) for own in self._keys):
-            raise _Refused(
+            raise _Rejected(
                 401, "this server requires its API key. Send it as a bearer token, or as the password of any user"
             )
 
     async def _body(self, headers: Headers, incoming: _Body) -> bytes:
         limit, body = self._settings.max_body_bytes, bytearray()
-        too_large = _Refused(413, f"the request is larger than {limit:,} bytes (max_body_bytes). Send a smaller one")
+        too_large = _Rejected(413, f"the request is larger than {limit:,} bytes (max_body_bytes). Send a smaller one")
         with suppress(ValueError):
             if int(headers.get("content-length", "0")) > limit:
                 raise too_large
@@ -134,11 +136,11 @@ class Middleware:
                         raise too_large
         except TimeoutError:
             seconds = f"{self._settings.read_seconds:g}"
-            raise _Refused(408, f"the request did not arrive within {seconds} s (read_seconds)") from None
+            raise _Rejected(408, f"the request did not arrive within {seconds} s (read_seconds)") from None
         return bytes(body)
 
-    async def _refuse(self, response: Response, incoming: _Body, answer: "_Answer") -> None:
-        """Send the refusal, then drain some of the body. Closing the connection at once would lose the answer."""
+    async def _reject(self, response: Response, incoming: _Body, answer: "_Answer") -> None:
+        """Send the error, then drain some of the body: closing the connection at once would lose the answer."""
         if not incoming.is_whole:
             response.headers["Connection"] = "close"
         start = {"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers}
@@ -266,5 +268,5 @@ def _check_json(scope: Scope, headers: Headers, body: bytes) -> None:
         return
     problem = problem_of_json(body)
     if problem is not None:
-        raise _Refused(400, problem)
+        raise _Rejected(400, problem)
     MutableHeaders(scope=scope)["content-type"] = "application/json"

@@ -2,14 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import Generator as Steps
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from threading import Event
 from time import monotonic, sleep
-from typing import Literal, NamedTuple, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 from penwright.application import Application
 from penwright.classification.classifier import Classification, Classifier
@@ -17,8 +18,7 @@ from penwright.decoding.requests import Request, TokenUpdate
 from penwright.errors import PenwrightError, UsageError
 from penwright.generation.generator import Generator
 from penwright.inspection import Inspector
-from penwright.serving.completion_worker import CompletionWorker
-from penwright.serving.dynamic_batching import ClientsDisconnected, DynamicBatcher, PendingAnswers
+from penwright.serving.batching import ClientsDisconnected, CompletionWorker, DynamicBatcher, PendingAnswers
 from penwright.serving.settings import ServingSettings
 from penwright.translation.alignment import AlignmentHead
 from penwright.translation.constraints.requirements import DEFAULT_CONSTRAINTS, Constraints
@@ -30,14 +30,9 @@ from penwright.workflows.optimize import kept_alignment
 Kind = Literal["writer", "translator", "classifier"]
 T = TypeVar("T")
 Check = Callable[[], None]  # raises if the work should stop
-# A build works and rests in turn, so that the model's thread gets most of the GIL.
-WORK_SECONDS, REST_SECONDS = 0.001, 0.003
+WORK_SECONDS, REST_SECONDS = 0.001, 0.003  # a build works and rests in turn
 # The errors that the files of a damaged run may raise.
 DAMAGE = (PenwrightError, OSError, ValueError, KeyError, IndexError, TypeError, AttributeError)
-
-
-class UnknownModel(PenwrightError):
-    """No served model has this name or kind."""
 
 
 class Busy(PenwrightError):
@@ -61,8 +56,8 @@ class TranslationChoices(NamedTuple):
 class ModelWorker:
     """A served run. It counts the queued and running texts and raises Busy beyond `max_waiting`."""
 
-    def __init__(self, name: str, it: OpenedRun, application: Application, limits: ServingSettings | None = None):
-        self.name, self.opened, self.application, self.limits = name, it, application, limits or ServingSettings()
+    def __init__(self, name: str, opened: OpenedRun, application: Application, limits: ServingSettings | None = None):
+        self.name, self.opened, self.application, self.limits = name, opened, application, limits or ServingSettings()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"penwright-{name}")
         self._builder = ThreadPoolExecutor(1, thread_name_prefix=f"penwright-build-{name}")
         self._read_folder()
@@ -92,7 +87,7 @@ class ModelWorker:
         device = limits.device if limits else "cpu"
         served = cls(name or folder.resolve().name, open_run(folder), load(folder, device), limits)
         if served.kind == "writer":
-            _ = served.pooling  # takes a second, which would block all clients at the first request
+            _ = served.completion_worker  # takes a second, which would block all clients at the first request
         return served
 
     @property
@@ -127,7 +122,7 @@ class ModelWorker:
         return Inspector(self.application)
 
     @cached_property
-    def pooling(self) -> CompletionWorker:
+    def completion_worker(self) -> CompletionWorker:
         """The worker that generates a writer's completions together."""
         return CompletionWorker(self.generator.pool(self.limits.max_rows), self._worker)
 
@@ -149,20 +144,32 @@ class ModelWorker:
             async with asyncio.timeout(self.limits.deadline_seconds):
                 return await asyncio.wrap_future(self._worker.submit(function))
 
+    async def run_in_steps(self, begin: Callable[[], Steps[None, None, T]]) -> T:
+        """Run long work on the model's thread, and let other requests run wherever the generator yields.
+
+        `begin` returns the generator; it runs on the model's thread, too. If the client disconnects, the work stops.
+        """
+        with self._slots(1):
+            async with asyncio.timeout(self.limits.deadline_seconds):
+                steps = await asyncio.wrap_future(self._worker.submit(begin))
+                while (done := await asyncio.wrap_future(self._worker.submit(_advance, steps))) is None:
+                    pass
+                return done.value
+
     async def build(self, function: Callable[[Check], T]) -> T:
         """Run a slow function that needs no model, such as compiling a pattern, and return its result.
 
         The function runs on a thread of its own and must call its argument often. The call stops the function when no
         client waits any more or `build_seconds` are over. It also yields the GIL to the model's thread.
         """
-        left, seconds = Event(), self.limits.build_seconds
+        disconnected, seconds = Event(), self.limits.build_seconds
         with self._slots(1):
             try:
                 async with asyncio.timeout(self.limits.deadline_seconds):
-                    work = self._builder.submit(lambda: function(_build_check(left, monotonic() + seconds)))
+                    work = self._builder.submit(lambda: function(_build_check(disconnected, monotonic() + seconds)))
                     return await asyncio.wrap_future(work)
             finally:
-                left.set()
+                disconnected.set()
 
     async def write(self, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, TokenUpdate], None]:
         """Yield the tokens of completions (made by `generator.requests`), each with the index of its request.
@@ -171,14 +178,14 @@ class ModelWorker:
         """
         until = asyncio.get_running_loop().time() + self.limits.deadline_seconds
         with self._slots(len(requests)):
-            async with aclosing(self.pooling.write(requests, until)) as news:
-                async for each in news:
+            async with aclosing(self.completion_worker.write(requests, until)) as updates:
+                async for each in updates:
                     yield each
 
-    async def translate(self, texts: Sequence[str], wording: TranslationChoices | None = None) -> list[Translation]:
+    async def translate(self, texts: Sequence[str], options: TranslationChoices | None = None) -> list[Translation]:
         """Translate texts, batched with concurrent requests that have the same options."""
         _ = self.translator
-        found = await self._batched(texts, wording or TranslationChoices())
+        found = await self._batched(texts, options or TranslationChoices())
         return [each for each in found if isinstance(each, Translation)]
 
     async def classify(self, texts: Sequence[str]) -> list[Classification]:
@@ -191,13 +198,13 @@ class ModelWorker:
         """Refuse new requests with Stopping."""
         self.is_stopping = True
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """End running requests with Stopping."""
         error = Stopping("the server was stopped before the request was finished")
         if self.kind == "writer":
-            self.pooling.cut(error)
+            self.completion_worker.abort(error)
         else:
-            self.batcher.cut(error)
+            self.batcher.abort(error)
 
     def close(self) -> None:
         """Shut down the threads without waiting for them."""
@@ -205,28 +212,28 @@ class ModelWorker:
             each.shutdown(wait=False, cancel_futures=True)
 
     async def _batched(
-        self, texts: Sequence[str], wording: TranslationChoices | None
+        self, texts: Sequence[str], options: TranslationChoices | None
     ) -> Sequence[Translation] | Sequence[Classification]:
         with self._slots(len(texts)):
             async with asyncio.timeout(self.limits.deadline_seconds):
-                return await self.batcher.ask(wording, texts)
+                return await self.batcher.ask(options, texts)
 
     def _translate(
-        self, wording: TranslationChoices | None, texts: Sequence[str], waiting: PendingAnswers
+        self, options: TranslationChoices | None, texts: Sequence[str], waiting: PendingAnswers
     ) -> Sequence[Translation]:
-        assert wording is not None
+        assert options is not None
         with self.translator.watched(waiting.check, waiting.wants):
             return self.translator.translate(
                 texts,
-                beam_size=wording.beam_size,
-                n_best=wording.n_best,
-                length_penalty=wording.length_penalty,
-                demands=wording.demands,
-                prefixes=wording.prefix,
+                beam_size=options.beam_size,
+                n_best=options.n_best,
+                length_penalty=options.length_penalty,
+                demands=options.demands,
+                prefixes=options.prefix,
             )
 
     def _classify(
-        self, wording: TranslationChoices | None, texts: Sequence[str], waiting: PendingAnswers
+        self, options: TranslationChoices | None, texts: Sequence[str], waiting: PendingAnswers
     ) -> Sequence[Classification]:
         waiting.check()
         return self.classifier.classify(texts)
@@ -250,13 +257,31 @@ class ModelWorker:
         return UsageError(f"{self.name} is a {self.kind}, but this needs a {wanted}. Choose another model")
 
 
-def _build_check(left: Event, until: float) -> Check:
-    """Return a check that raises Unwanted once `left` is set and UsageError after `until`. It sleeps now and then."""
+class _Done(NamedTuple, Generic[T]):
+    """The result of finished work."""
+
+    value: T
+
+
+def _advance(steps: Steps[None, None, T]) -> _Done[T] | None:
+    """Take a step; return the result if it was the last one."""
+    try:
+        next(steps)
+    except StopIteration as end:
+        return _Done(end.value)
+    return None
+
+
+def _build_check(disconnected: Event, until: float) -> Check:
+    """Return a check that raises ClientsDisconnected once `disconnected` is set, and UsageError after `until`.
+
+    It sleeps now and then, so that the model's thread gets most of the GIL.
+    """
     began = monotonic()
 
     def check() -> None:
         nonlocal began
-        if left.is_set():
+        if disconnected.is_set():
             raise ClientsDisconnected("all clients have disconnected")
         now = monotonic()
         if now > until:
@@ -268,38 +293,3 @@ def _build_check(left: Event, until: float) -> Check:
             began = monotonic()
 
     return check
-
-
-class ModelRegistry:
-    """The served models by name. The first is the default."""
-
-    def __init__(self, served: Sequence[ModelWorker]):
-        if not served:
-            raise UsageError("there is nothing to serve. Name a run folder")
-        self._served: Mapping[str, ModelWorker] = {each.name: each for each in served}
-        if len(self._served) < len(served):
-            raise UsageError("two runs have the same name. Give one as NAME=FOLDER")
-
-    def __iter__(self) -> Iterator[ModelWorker]:
-        return iter(self._served.values())
-
-    def get(self, name: str | None = None, kind: Kind | None = None) -> ModelWorker:
-        """Return the model of this name or, without a name, the first of this kind. Raises UnknownModel."""
-        if name is not None:
-            if name not in self._served:
-                raise UnknownModel(f"there is no model '{name[:80]}'. The models are {', '.join(self._served)}")
-            return self._served[name]
-        found = next((each for each in self if kind is None or each.kind == kind), None)
-        if found is None:
-            raise UnknownModel(f"no {kind} is served. The models are {', '.join(self._served)}")
-        return found
-
-    @property
-    def is_stopping(self) -> bool:
-        """True once any of the models refuses new requests."""
-        return any(each.is_stopping for each in self)
-
-    def close(self) -> None:
-        """Shut down the threads of all models."""
-        for each in self:
-            each.close()

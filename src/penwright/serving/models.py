@@ -47,32 +47,34 @@ class Models(BaseModel):
 
 
 @router.get("/models")
-def models(shelf: Registry) -> Models:
+def models(registry: Registry) -> Models:
     """List the served models with their sizes, settings and examples."""
-    return Models(models=[facts(served) for served in shelf])
+    return Models(models=[facts(served) for served in registry])
 
 
 def facts(served: ModelWorker) -> ModelFacts:
     """Return the facts about a model, from its weights and from what is left of its run folder."""
-    it, model = served.opened, served.application.model
-    settings, samples = it.recipe.model, read_records(it.run.folder / SAMPLES).lines
+    opened, model = served.opened, served.application.model
+    settings, samples = opened.recipe.model, read_records(opened.run.folder / SAMPLES).lines
     examples = list(dict.fromkeys(record["prompt"] for record in samples if record["prompt"].strip()))
     written = [record["prompt"] + record["completion"] for record in samples] if served.kind == "writer" else examples
     return ModelFacts(
         id=served.name,
         kind=served.kind,
-        parameters=size_of(it.recipe.task, it.tokenizer.vocab_size, settings, n_labels=len(it.card.labels)).parameters,
+        parameters=size_of(
+            opened.recipe.task, opened.tokenizer.vocab_size, settings, n_labels=len(opened.card.labels)
+        ).parameters,
         n_layers=settings.n_layers,
         n_heads=settings.n_heads,
         d_model=settings.d_model,
-        vocab_size=it.tokenizer.vocab_size,
+        vocab_size=opened.tokenizer.vocab_size,
         context_length=settings.context_length,
         heads=[str(head) for head in all_heads(model)],
         device=device_of(model),
         step=served.best_step,
-        labels=list(it.card.labels),
-        languages=list(languages_of(served.name, it)) if served.kind == "translator" else [],
-        decoding=it.recipe.decoding.model_dump(mode="json"),
+        labels=list(opened.card.labels),
+        languages=list(languages_of(served.name, opened)) if served.kind == "translator" else [],
+        decoding=opened.recipe.decoding.model_dump(mode="json"),
         examples=examples[:N_EXAMPLES],
         sample=written[-1][:SAMPLE] if written else "",
     )

@@ -11,11 +11,11 @@ from pydantic import BaseModel
 from penwright.errors import PenwrightError
 from penwright.serving.completion_fields import CompletionAnswer, CompletionChoice, CompletionRequest
 from penwright.serving.completions import CompletionJob
-from penwright.serving.errors import REFUSALS, Explanation, Refusal, error_response_of
+from penwright.serving.errors import ERROR_RESPONSES, ErrorDetail, ErrorResponse, status_and_message
 from penwright.serving.fields import Limits, Registry, as_json
 from penwright.serving.model_worker import ModelWorker
 
-router = APIRouter(prefix="/v1", responses=REFUSALS)
+router = APIRouter(prefix="/v1", responses=ERROR_RESPONSES)
 
 
 class ModelEntry(BaseModel):
@@ -35,24 +35,24 @@ class ModelList(BaseModel):
 
 
 @router.get("/models")
-async def models(shelf: Registry) -> ModelList:
+async def models(registry: Registry) -> ModelList:
     """List the served models, the default first."""
-    return ModelList(data=[_card(served) for served in shelf])
+    return ModelList(data=[_card(served) for served in registry])
 
 
 @router.get("/models/{name}")
-async def model(name: str, shelf: Registry) -> ModelEntry:
+async def model(name: str, registry: Registry) -> ModelEntry:
     """Return one served model."""
-    return _card(shelf.get(name))
+    return _card(registry.get(name))
 
 
 @router.post("/completions", response_model=CompletionAnswer)
-async def completions(asked: CompletionRequest, shelf: Registry, limits: Limits) -> Response:
+async def completions(body: CompletionRequest, registry: Registry, limits: Limits) -> Response:
     """Complete one or more prompts, n times each. With `stream`, send events that end with [DONE]."""
-    work = CompletionJob(asked, shelf.get(asked.model, "writer"), limits)
+    work = CompletionJob(body, registry.get(body.model, "writer"), limits)
     await work.prepare()
     pieces = work.stream()
-    if asked.stream:
+    if body.stream:
         first = await anext(pieces)  # an error before the first piece becomes an ordinary error response
         return StreamingResponse(_events(work, first, pieces), media_type="text/event-stream")
     async with aclosing(pieces):
@@ -69,12 +69,12 @@ async def _events(
             yield _event(work.answer([first], with_usage=False))
             async for choice in rest:
                 yield _event(work.answer([choice], with_usage=False))
-        if work.asked.stream_options and work.asked.stream_options.include_usage:
+        if work.body.stream_options and work.body.stream_options.include_usage:
             yield _event(work.answer([], with_usage=True))
         yield "data: [DONE]\n\n"
     except (PenwrightError, TimeoutError) as error:
-        status, message = error_response_of(error)
-        yield _event(Refusal(error=Explanation(message=message, type="server_error", code=str(status))))
+        status, message = status_and_message(error)
+        yield _event(ErrorResponse(error=ErrorDetail(message=message, type="server_error", code=str(status))))
 
 
 def _event(data: BaseModel) -> str:

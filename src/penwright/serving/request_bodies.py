@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 FORM, PARTS = "application/x-www-form-urlencoded", "multipart/form-data"
-MOST_FIELDS = 1000  # fields of a form
+MAX_FIELDS = 1000  # fields of a form
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # half of a pair, or part of a whole pair, which is one character
 
 
@@ -55,7 +55,7 @@ async def read_fields(content_type: str, body: bytes) -> Mapping[str, Any]:
         return found
     fields: Mapping[str, list[Any]]
     if kind == FORM:
-        fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS)
+        fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS)
     else:
         fields = await _parts(content_type, body)
     return {name: values if len(values) > 1 else values[0] for name, values in fields.items()}
@@ -66,7 +66,7 @@ async def _parts(content_type: str, body: bytes) -> Mapping[str, list[Any]]:
         yield body
 
     try:
-        parser = MultiPartParser(Headers({"content-type": content_type}), stream(), max_fields=MOST_FIELDS, max_files=0)
+        parser = MultiPartParser(Headers({"content-type": content_type}), stream(), max_fields=MAX_FIELDS, max_files=0)
         form = await parser.parse()
     except (MultiPartException, HTTPException, KeyError, LookupError, AttributeError) as error:
         raise ValueError(f"the form cannot be read: {error}") from None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 Record = dict[str, Any]
-MOST_BYTES = 64_000_000  # bytes read from the end of a file
+MAX_BYTES = 64_000_000  # bytes read from the end of a file
 KEYS: Mapping[str, Mapping[str, type]] = {  # required keys of a line, with the types of their values
     "steps.jsonl": {"step": int, "seconds": float, "targets": int},
     "metrics.jsonl": {"step": int},
@@ -31,8 +31,8 @@ def read_records(path: Path) -> RunRecords:
         return RunRecords((), "")
     try:
         with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - MOST_BYTES))
-            content = file.read(MOST_BYTES)
+            file.seek(max(0, path.stat().st_size - MAX_BYTES))
+            content = file.read(MAX_BYTES)
     except OSError as error:
         return RunRecords((), f"{path.name} cannot be read: {error.strerror}")
     found, bad = [], []

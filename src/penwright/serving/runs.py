@@ -19,14 +19,15 @@ from penwright.run.checkpoints import Record
 from penwright.run.folder import METRICS, SAMPLES, STEPS, Run
 from penwright.run.stop_file import is_stop_requested, request_stop, was_stopped
 from penwright.serving.alerts import alerts
-from penwright.serving.errors import REFUSALS, NotTraining
+from penwright.serving.errors import ERROR_RESPONSES, NotTraining
 from penwright.serving.fields import ModelRequest, Name, Registry
-from penwright.serving.model_worker import DAMAGE, ModelRegistry, UnknownModel
+from penwright.serving.model_registry import ModelRegistry, UnknownModel
+from penwright.serving.model_worker import DAMAGE
 from penwright.serving.run_records import finite_or_none, read_records
 
-router = APIRouter(prefix="/runs", responses=REFUSALS)
+router = APIRouter(prefix="/runs", responses=ERROR_RESPONSES)
 QUIET = 120.0  # seconds without a new line, after which a run counts as stopped
-MOST_POINTS = 2000  # points of a curve
+MAX_POINTS = 2000  # points of a curve
 COUNTERS = ("step", "seconds", "targets", "epoch", "skipped", "total_steps")
 State = Literal["training", "stopping", "finished", "stopped"]
 Column = list[float | None]
@@ -94,7 +95,7 @@ class RunSettings(BaseModel):
     settings: dict[str, Any]
 
 
-class ToStop(ModelRequest):
+class StopRequest(ModelRequest):
     """A request to stop the training of a run."""
 
     run: Name
@@ -107,54 +108,56 @@ class Stopped(BaseModel):
 
 
 @router.get("")
-def every_run(shelf: Registry) -> Runs:
+def every_run(registry: Registry) -> Runs:
     """List the visible runs. Damage in one run is reported there and does not hide the others."""
-    found = [facts for name, folder in folders(shelf).items() if (facts := _facts(name, folder, shelf)) is not None]
+    found = [
+        facts for name, folder in folders(registry).items() if (facts := _facts(name, folder, registry)) is not None
+    ]
     return Runs(runs=sorted(found, key=lambda run: -run.changed))
 
 
 @router.get("/figures")
-def figures(shelf: Registry, run: RunName) -> Figures:
+def figures(registry: Registry, run: RunName) -> Figures:
     """Return the curves of training and evaluation, at most 2,000 points each, with the extremes of the loss."""
-    it = _run(shelf, run)
-    steps, evaluations = (read_records(it.folder / name) for name in (STEPS, METRICS))
+    found = _run(registry, run)
+    steps, evaluations = (read_records(found.folder / name) for name in (STEPS, METRICS))
     return Figures(
-        steps=_columns(downsample(_with_speed(steps.lines), MOST_POINTS)),
-        evaluations=_columns(downsample(evaluations.lines, MOST_POINTS)),
+        steps=_columns(downsample(_with_speed(steps.lines), MAX_POINTS)),
+        evaluations=_columns(downsample(evaluations.lines, MAX_POINTS)),
         alerts=[AlertFacts(**alert._asdict()) for alert in alerts(steps.lines, evaluations.lines)],
-        state=_state(it),
+        state=_state(found),
         problem="; ".join(filter(None, (steps.problem, evaluations.problem))),
     )
 
 
 @router.get("/samples")
-def samples(shelf: Registry, run: RunName) -> Samples:
+def samples(registry: Registry, run: RunName) -> Samples:
     """Return the samples of each evaluation."""
-    lines = read_records(_run(shelf, run).folder / SAMPLES).lines
+    lines = read_records(_run(registry, run).folder / SAMPLES).lines
     known = ({**each, "reference": str(each.get("reference") or "")} for each in lines)
     return Samples(samples=[SampleFacts.model_validate(each) for each in known])
 
 
 @router.get("/settings")
-def settings(shelf: Registry, run: RunName) -> RunSettings:
+def settings(registry: Registry, run: RunName) -> RunSettings:
     """Return the settings of the recipe."""
-    return RunSettings(settings=_flat(_run(shelf, run).recipe.model_dump(mode="json")))
+    return RunSettings(settings=_flat(_run(registry, run).recipe.model_dump(mode="json")))
 
 
 @router.post("/stop")
-def stop(shelf: Registry, asked: ToStop) -> Stopped:
+def stop(registry: Registry, body: StopRequest) -> Stopped:
     """Stop the training of a run after its current step. The run is saved and can be resumed."""
-    run = _run(shelf, asked.run)
+    run = _run(registry, body.run)
     state = _state(run)
     if state not in ("training", "stopping"):
-        raise NotTraining(f"{asked.run} is not being trained: it has {state}")
+        raise NotTraining(f"{body.run} is not being trained: it has {state}")
     request_stop(run)
     return Stopped(state=_state(run))
 
 
-def folders(shelf: ModelRegistry) -> dict[str, Path]:
+def folders(registry: ModelRegistry) -> dict[str, Path]:
     """Return the run folders by name. A name that is taken gets the parent folder's name as a prefix."""
-    places = dict.fromkeys(served.opened.run.folder.resolve().parent for served in shelf)
+    places = dict.fromkeys(served.opened.run.folder.resolve().parent for served in registry)
     found: dict[str, Path] = {}
     for place in places:
         for path in sorted(place.glob("*/recipe.toml")):
@@ -186,14 +189,14 @@ def _loss(record: Record) -> float:
     return finite_or_none(record.get("loss")) or 0.0
 
 
-def _run(shelf: ModelRegistry, name: str) -> Run:
-    found = folders(shelf)
+def _run(registry: ModelRegistry, name: str) -> Run:
+    found = folders(registry)
     if name not in found:
         raise UnknownModel(f"there is no run '{name[:80]}' next to the served ones")
     return Run.open(found[name])
 
 
-def _facts(name: str, folder: Path, shelf: ModelRegistry) -> RunFacts | None:
+def _facts(name: str, folder: Path, registry: ModelRegistry) -> RunFacts | None:
     """Return the summary of a run, or None if its folder has just been deleted."""
     facts = RunFacts(
         name=name,
@@ -204,7 +207,7 @@ def _facts(name: str, folder: Path, shelf: ModelRegistry) -> RunFacts | None:
         seconds=0.0,
         best_step=None,
         scores={},
-        model=next((each.name for each in shelf if each.opened.run.folder.resolve() == folder.resolve()), None),
+        model=next((each.name for each in registry if each.opened.run.folder.resolve() == folder.resolve()), None),
         changed=0.0,
     )
     try:

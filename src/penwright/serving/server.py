@@ -17,7 +17,8 @@ from penwright.devices import give_back_memory
 from penwright.errors import PenwrightError, UsageError
 from penwright.serving.app import create_app
 from penwright.serving.connections import RateLimitFilter, allowed_connections, protocol
-from penwright.serving.model_worker import ModelRegistry, ModelWorker
+from penwright.serving.model_registry import ModelRegistry
+from penwright.serving.model_worker import ModelWorker
 from penwright.serving.settings import ServingSettings
 
 IDLE_TICKS = 10  # tenths of a second
@@ -27,7 +28,7 @@ BACKLOG = 256  # connections that may wait to be accepted, including before `run
 class Server:
     """A server of models that binds its address when it is created."""
 
-    def __init__(self, shelf: ModelRegistry, settings: ServingSettings):
+    def __init__(self, registry: ModelRegistry, settings: ServingSettings):
         """Bind the address.
 
         Raises UsageError if other machines can reach the address and there is no key. Raises PenwrightError if the
@@ -40,10 +41,10 @@ class Server:
             )
         self._socket = _bind(settings.host, settings.port)
         self._settings = settings.model_copy(update={"port": self._socket.getsockname()[1]})
-        self._shelf = shelf
+        self._registry = registry
         most = allowed_connections(settings.max_connections)
         config = uvicorn.Config(
-            create_app(shelf, self._settings),
+            create_app(registry, self._settings),
             http=protocol(settings.read_seconds, most),
             ws="none",
             backlog=min(BACKLOG, max(1, most // 2)),  # asyncio accepts this many before the limit is checked
@@ -57,7 +58,7 @@ class Server:
             logger = logging.getLogger(name)
             if not any(isinstance(each, RateLimitFilter) for each in logger.filters):
                 logger.addFilter(RateLimitFilter())
-        self._server = _Draining(config, shelf, self._settings.drain_seconds)
+        self._server = _Draining(config, registry, self._settings.drain_seconds)
 
     @property
     def address(self) -> str:
@@ -67,7 +68,7 @@ class Server:
 
     def lines(self) -> Iterator[str]:
         """Yield a summary for people: the address, the models and the limits."""
-        yield f"{self.address}: {', '.join(f'{each.name} ({each.kind})' for each in self._shelf)}"
+        yield f"{self.address}: {', '.join(f'{each.name} ({each.kind})' for each in self._registry)}"
         given = self._settings
         yield (
             f"limits of a request: {given.max_body_bytes:,} bytes, {given.max_texts} texts of {given.max_characters:,} "
@@ -92,7 +93,7 @@ class Server:
         try:
             await self._server.serve([self._socket])
         finally:
-            self._shelf.close()
+            self._registry.close()
 
     def stop(self) -> None:
         """Let running requests finish, then stop serving. Any thread may call this."""
@@ -102,9 +103,9 @@ class Server:
 class _Draining(uvicorn.Server):
     """A uvicorn server that gives running requests some seconds to finish, then ends them with an error."""
 
-    def __init__(self, config: uvicorn.Config, shelf: ModelRegistry, seconds: float):
+    def __init__(self, config: uvicorn.Config, registry: ModelRegistry, seconds: float):
         super().__init__(config)
-        self._shelf, self._seconds = shelf, seconds
+        self._registry, self._seconds = registry, seconds
         self._n_idle = self._n_seen = 0
 
     async def on_tick(self, counter: int) -> bool:
@@ -116,9 +117,9 @@ class _Draining(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for served in self._shelf:
+        for served in self._registry:
             served.stop()
-            asyncio.get_running_loop().call_later(self._seconds, served.cut)
+            asyncio.get_running_loop().call_later(self._seconds, served.abort)
         await super().shutdown(sockets)
 
 

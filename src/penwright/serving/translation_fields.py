@@ -4,9 +4,9 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, Field
 
-from penwright.serving.fields import MOST_ENTRIES, ModelRequest, Name, Text
+from penwright.serving.fields import MAX_ENTRIES, ModelRequest, Name, Text
 
-MOST_BEAMS = 16
+MAX_BEAMS = 16
 
 
 class SentenceWord(BaseModel):
@@ -51,7 +51,7 @@ class TranslationOptions(ModelRequest):
 
     model: Name | None = None  # None: the first translator
     glossary: Text = ""  # the lines of a glossary file
-    beam_size: Annotated[int, Field(ge=1, le=MOST_BEAMS)] | None = None
+    beam_size: Annotated[int, Field(ge=1, le=MAX_BEAMS)] | None = None
     length_penalty: Annotated[float, Field(ge=-10, le=10)] | None = None
 
 
@@ -62,13 +62,13 @@ class SentenceRequest(ModelRequest):
     prefix: Text = ""
 
 
-class AskedSentences(TranslationOptions):
+class SentencesRequest(TranslationOptions):
     """A request to translate several sentences."""
 
-    sentences: Annotated[list[SentenceRequest], Field(max_length=MOST_ENTRIES, fail_fast=True)]
+    sentences: Annotated[list[SentenceRequest], Field(max_length=MAX_ENTRIES, fail_fast=True)]
 
 
-class AskedSentence(TranslationOptions, SentenceRequest):
+class SearchRequest(TranslationOptions, SentenceRequest):
     """A request for the alternatives or the beam tree of one sentence."""
 
     n: Annotated[int, Field(ge=1, le=20)] = 6
@@ -80,7 +80,7 @@ class Sentences(BaseModel):
     sentences: list[Sentence]
 
 
-class AskedLinks(ModelRequest):
+class LinksRequest(ModelRequest):
     """A request for the word alignment of a sentence and a translation."""
 
     model: Name | None = None
@@ -127,7 +127,7 @@ class TranslatedDocument(BaseModel):
     paragraphs: list[Paragraph]
 
 
-class AskedDocument(ModelRequest):
+class DocumentRequest(ModelRequest):
     """A request to split a text into sentences."""
 
     model: Name | None = None

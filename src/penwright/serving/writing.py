@@ -27,15 +27,15 @@ from penwright.errors import PenwrightError, UsageError
 from penwright.inspection.token_scores import TokenScores
 from penwright.inspection.tokens import readable
 from penwright.serving.decoding_fields import decoding_settings
-from penwright.serving.errors import REFUSALS, RequestTooLarge, error_response_of
+from penwright.serving.errors import ERROR_RESPONSES, RequestTooLarge, status_and_message
 from penwright.serving.fields import Limits, ModelRequest, Name, Registry, Text, TokenId, as_json, check_texts
 from penwright.serving.model_worker import ModelWorker
 from penwright.tokenizers import TextStream, Tokenizer
 from penwright.tokenizers.tokenizer import unknown_warnings
 
-router = APIRouter(responses={**REFUSALS})
+router = APIRouter(responses={**ERROR_RESPONSES})
 N_LIKELY = 10
-MOST_LIKELY = 50_000  # alternatives in total, over all tokens of a text
+MAX_ALTERNATIVES = 50_000  # alternatives in total, over all tokens of a text
 Tokens = tuple[int, ...]
 
 
@@ -100,37 +100,40 @@ class PromptRequest(ModelRequest):
 
 
 @router.post("/next")
-async def next_token(asked: PromptRequest, shelf: Registry, limits: Limits) -> NextTokenDistribution:
+async def next_token(body: PromptRequest, registry: Registry, limits: Limits) -> NextTokenDistribution:
     """Return the next token's probabilities before and after the settings. Logits of recent texts are cached."""
-    served = shelf.get(asked.model, "writer")
-    check_texts([asked.text], limits)
-    settings = decoding_settings(served.generator.defaults, asked.settings, "settings")
-    tokens = await asyncio.to_thread(_tokens, served, asked)
+    served = registry.get(body.model, "writer")
+    check_texts([body.text], limits)
+    settings = decoding_settings(served.generator.defaults, body.settings, "settings")
+    tokens = await asyncio.to_thread(_tokens, served, body)
     return await served.run(lambda: _next_distribution(served, tokens, settings))
 
 
 @router.post("/score", response_model=Scores)
-async def score(asked: PromptRequest, shelf: Registry, limits: Limits) -> Response:
-    """Return the probability of each token given the tokens before it. Long texts get fewer alternatives."""
-    served = shelf.get(asked.model, "writer")
-    check_texts([asked.text], limits)
+async def score(body: PromptRequest, registry: Registry, limits: Limits) -> Response:
+    """Return the probability of each token given the tokens before it. Long texts get fewer alternatives.
+
+    Requests of other clients run between the parts of a long text.
+    """
+    served = registry.get(body.model, "writer")
+    check_texts([body.text], limits)
     tokenizer = served.generator.tokenizer
-    k = min(N_LIKELY, max(1, MOST_LIKELY // max(1, len(asked.text))))
-    found = await served.run(lambda: served.inspector.token_scores(asked.text, k=k))
+    k = min(N_LIKELY, max(1, MAX_ALTERNATIVES // max(1, len(body.text))))
+    found = await served.run_in_steps(lambda: served.inspector.token_scores_in_steps(body.text, k=k))
 
     def answer() -> Scores:
         tokens = [_scored(tokenizer, found, place) for place in range(len(found.tokens))]
-        return Scores(tokens=tokens, warnings=unknown_warnings(tokenizer, asked.text))
+        return Scores(tokens=tokens, warnings=unknown_warnings(tokenizer, body.text))
 
     return await as_json(answer)
 
 
 @router.post("/write", response_class=StreamingResponse)
-async def write(asked: PromptRequest, shelf: Registry, limits: Limits) -> StreamingResponse:
+async def write(body: PromptRequest, registry: Registry, limits: Limits) -> StreamingResponse:
     """Continue a text. The events are `token` (a WrittenToken), then `done` or `error`."""
-    served = shelf.get(asked.model, "writer")
-    check_texts([asked.text], limits)
-    settings = decoding_settings(served.generator.defaults, asked.settings, "settings")
+    served = registry.get(body.model, "writer")
+    check_texts([body.text], limits)
+    settings = decoding_settings(served.generator.defaults, body.settings, "settings")
     if settings.max_new_tokens is None:
         settings = settings.model_copy(update={"max_new_tokens": min(MAX_NEW_TOKENS, limits.max_new_tokens)})
     elif settings.max_new_tokens > limits.max_new_tokens:
@@ -140,13 +143,13 @@ async def write(asked: PromptRequest, shelf: Registry, limits: Limits) -> Stream
         )
 
     def prepare(check: Callable[[], None]) -> list[Request]:
-        _, *tokens = _tokens(served, asked)
+        _, *tokens = _tokens(served, body)
         return served.generator.requests(tokens, settings, n_likely=N_LIKELY, check=check)
 
     is_quick = not is_constrained(settings)
-    news = served.write(await (asyncio.to_thread(prepare, never_end) if is_quick else served.build(prepare)))
-    first = await anext(news, None)  # an error before the first token becomes an ordinary error response
-    return StreamingResponse(_events(served, first, news), media_type="text/event-stream")
+    updates = served.write(await (asyncio.to_thread(prepare, never_end) if is_quick else served.build(prepare)))
+    first = await anext(updates, None)  # an error before the first token becomes an ordinary error response
+    return StreamingResponse(_events(served, first, updates), media_type="text/event-stream")
 
 
 async def _events(
@@ -162,24 +165,24 @@ async def _events(
                 found = await anext(rest, None)
         yield _event("done", {"n": n, "seconds": perf_counter() - start})
     except (PenwrightError, TimeoutError) as error:
-        yield _event("error", {"message": error_response_of(error)[1]})
+        yield _event("error", {"message": status_and_message(error)[1]})
 
 
 def _event(name: str, data: Mapping[str, Any]) -> str:
     return f"event: {name}\ndata: {json.dumps(data)}\n\n"
 
 
-def _written(tokenizer: Tokenizer, news: TokenUpdate) -> WrittenToken:
-    assert news.look is not None
+def _written(tokenizer: Tokenizer, update: TokenUpdate) -> WrittenToken:
+    assert update.look is not None
     return WrittenToken(
-        id=news.token,
-        text=readable(tokenizer, news.token),
-        shown=news.text,
-        log_prob=news.log_prob,
-        rank=news.look.rank,
-        entropy=news.look.entropy,
-        likeliest=[_choice(tokenizer, each.token, exp(each.log_prob), each.chance) for each in news.look.likely],
-        finish=news.finish,
+        id=update.token,
+        text=readable(tokenizer, update.token),
+        shown=update.text,
+        log_prob=update.log_prob,
+        rank=update.look.rank,
+        entropy=update.look.entropy,
+        likeliest=[_choice(tokenizer, each.token, exp(each.log_prob), each.chance) for each in update.look.likely],
+        finish=update.finish,
     )
 
 
@@ -198,13 +201,13 @@ def _scored(tokenizer: Tokenizer, found: TokenScores, place: int) -> ScoredToken
     )
 
 
-def _tokens(served: ModelWorker, asked: PromptRequest) -> Tokens:
+def _tokens(served: ModelWorker, body: PromptRequest) -> Tokens:
     """Return the start token and all tokens of the prompt. Raises UsageError for unknown token ids."""
     tokenizer = served.generator.tokenizer
-    unknown = next((token for token in asked.tokens if token >= tokenizer.vocab_size), None)
+    unknown = next((token for token in body.tokens if token >= tokenizer.vocab_size), None)
     if unknown is not None:
         raise UsageError(f"there is no token {unknown}. The tokens are 0 to {tokenizer.vocab_size - 1}")
-    return (tokenizer.start_id, *tokenizer.encode(asked.text), *asked.tokens)
+    return (tokenizer.start_id, *tokenizer.encode(body.text), *body.tokens)
 
 
 @lru_cache(maxsize=32)

@@ -10,7 +10,7 @@ from warnings import warn
 
 import torch
 
-from penwright.config import DecodingSettings, GivenSettings, decoding_settings
+from penwright.config import BEAM_SETTINGS, DecodingSettings, GivenSettings, decoding_settings
 from penwright.decoding.brief import described
 from penwright.decoding.engine import DecodeEngine
 from penwright.decoding.hypotheses import BeamSettings, Wanted, Watch
@@ -38,7 +38,7 @@ from penwright.translation.segments import keep_spans_whole, segments
 from penwright.translation.worker_processes import WorkerPool
 
 SHORTEST_REACH = 5  # up to four bytes for a character, and the end token
-USED_BY_BEAMS = ("beam_size", "length_penalty", "coverage_penalty", "beam_patience", "max_new_tokens")  # settings
+USED_BY_BEAMS = (*BEAM_SETTINGS, "max_new_tokens")
 WORTH_SHARING = 4  # segments per process, at least
 
 
@@ -184,9 +184,11 @@ class Translator:
         return [assemble(self.tokenizer, each, found, self.reach) for each in parts]
 
     def alternatives(
-        self, source: str, prefix: str, n: int = 5, demands: Constraints = DEFAULT_CONSTRAINTS
+        self, source: str, prefix: str, n: int = 5, demands: Constraints = DEFAULT_CONSTRAINTS, **options: Any
     ) -> list[Alternative]:
         """Return the `n` most likely next words after a prefix, each with the best translation that continues it.
+
+        Options are the settings of beam search, such as beam_size.
 
         White space at the end of the prefix completes its last word; otherwise, the word may continue. Raises
         UsageError for a source of several lines, or one longer than the model reads at once.
@@ -194,7 +196,8 @@ class Translator:
         parts = [part for _, lines in self._prepared([source], demands, prefix) for line in lines for part in line]
         if len(parts) != 1:
             raise UsageError("alternatives need a single sentence: give one line that fits the model")
-        found = self._variety.go_on(parts[0].segment, 2 * n, self._search(self.defaults))
+        search = self._search(decoding_settings(self.defaults, None, options, BEAM_SETTINGS))
+        found = self._variety.go_on(parts[0].segment, 2 * n, search)
         alternatives: dict[str, Alternative] = {}
         for each in found:
             n_given = len(self.tokenizer.encode(prefix.strip()))
@@ -204,14 +207,14 @@ class Translator:
             alternatives.setdefault(word, Alternative(word, log_prob, each.text, each.hypothesis.score))
         return [alternative for word, alternative in alternatives.items() if word][:n]
 
-    def translate_document(self, document: str, demands: Constraints = DEFAULT_CONSTRAINTS) -> str:
-        """Translate a document sentence by sentence.
+    def translate_document(self, document: str, demands: Constraints = DEFAULT_CONSTRAINTS, **options: Any) -> str:
+        """Translate a document sentence by sentence; options as in `translate`.
 
         Blank lines, indentation and bullets stay. Wrapped paragraphs are wrapped again.
         """
 
         def translate(sentences: Sequence[str]) -> list[str]:
-            return [translation.text for translation in self.translate(sentences, demands=demands)]
+            return [translation.text for translation in self.translate(sentences, demands=demands, **options)]
 
         return translated(document, self.source_language, translate)
 

@@ -8,12 +8,20 @@ import pytest
 import torch
 
 from penwright.config import DecodingSettings
+from penwright.decoding.hypotheses import Hypothesis
 from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.training import train_tokenizer
 from penwright.translation.constraints.glossary import Entry, Glossary
 from penwright.translation.constraints.protection import Protection
-from penwright.translation.constraints.requirements import Constraint, Constraints, first_place, places_of
+from penwright.translation.constraints.requirements import (
+    NO_DRAFT,
+    Constraint,
+    Constraints,
+    constraint_results,
+    first_place,
+    places_of,
+)
 from penwright.translation.translator import Translator
 
 TEXT = "the dog sees a cat near his house and the cat runs away from it, so he barks. " * 3
@@ -44,6 +52,15 @@ def test_a_term_stands_once_where_the_source_has_it(translator: Translator) -> N
     for text, translation in zip(texts, translator.translate(texts, demands=glossary(**wished)), strict=True):
         for source, target in wished.items():
             assert stands(target, translation.text) == text.split().count(source), translation.text
+
+
+def test_a_translation_does_not_begin_with_the_space_before_its_first_term(pieces: Tokenizer) -> None:
+    tokens = tuple(pieces.encode("  cat runs"))
+    wishes = [Constraint(0, 3, ("cat",), False), Constraint(4, 7, ("runs",), True)]
+    hypothesis = Hypothesis(tokens, -1.0, -1.0, "end", (-1.0,) * len(tokens))
+    text, results = constraint_results("Kat ren", wishes, hypothesis, pieces, NO_DRAFT)
+    assert text == "cat runs"
+    assert [(each.state, each.target_start, each.target_end) for each in results] == [("found", 0, 3), ("found", 4, 8)]
 
 
 def test_what_became_of_each_term_is_said_with_its_places(translator: Translator) -> None:

@@ -163,15 +163,18 @@ def constraint_results(
     source: str, wishes: Sequence[Constraint], hypothesis: Hypothesis, tokenizer: Tokenizer, draft: DraftReport
 ) -> tuple[str, list[ConstraintResult]]:
     """Return the translation, with missing protected spans inserted, and the result of each constraint."""
-    text = tokenizer.decode(hypothesis.tokens)
-    places = places_of(text, wishes)
+    whole = tokenizer.decode(hypothesis.tokens)
+    text = whole.lstrip(" ") if wishes else whole  # a required term may bring the space before its word
+    places, n_cut = places_of(text, wishes), len(whole) - len(text)
     results = []
     for wish, place in zip(wishes, places, strict=True):
         here = (source[wish.start : wish.end], wish.start, wish.end, wish.protected)
         if place is None:
             results.append(ConstraintResult(*here, "missed"))
             continue
-        forced = wish.forms in draft.missed or (wish.protected and _is_unlikely(hypothesis, tokenizer, place))
+        forced = wish.forms in draft.missed or (
+            wish.protected and _is_unlikely(hypothesis, tokenizer, (place[0] + n_cut, place[1] + n_cut))
+        )
         results.append(ConstraintResult(*here, "forced" if forced else "found", text[slice(*place)], *place))
     return _with_insertions(source, text, wishes, results)
 

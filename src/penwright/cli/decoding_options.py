@@ -1,0 +1,110 @@
+"""Command-line options for the settings of `[decoding]`, made from the settings class and its comments."""
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from types import NoneType, UnionType
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
+
+import typer
+
+from penwright.cli.options import without_none
+from penwright.config import FLAGS, DecodingSettings
+from penwright.config.descriptions import field_comments
+from penwright.config.recipe import LARGEST, off
+from penwright.errors import UsageError
+
+FLAG_OF = {name: flag for flag, name in FLAGS.items()}  # of the settings whose option has another name
+
+Command = Callable[..., None]
+
+
+class _Kind(NamedTuple):
+    """The type of a setting, and its limits."""
+
+    type: type
+    metadata: tuple[Any, ...]
+
+
+def flag_of(name: str) -> str:
+    """Return the command-line option for a setting, such as `--top-p` for `top_p`."""
+    return f"--{FLAG_OF.get(name, name).replace('_', '-')}"
+
+
+def with_settings(names: Sequence[str], *, before: str, note: str = "") -> Callable[[Command], Command]:
+    """Add an option for each of these settings to a command that has the parameter `**settings`.
+
+    The command receives None for an option that is not given; `given_settings` drops these. The options are listed
+    before the parameter `before`. `note` is added to the help text of each.
+    """
+
+    def decorate(command: Command) -> Command:
+        signature = inspect.signature(command, eval_str=True)
+        parameters = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        place = next(number for number, each in enumerate(parameters) if each.name == before)
+        parameters[place:place] = [
+            parameters[place].replace(name=name, default=None, annotation=_option(name, note)) for name in names
+        ]
+        command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # typer reads it
+        return command
+
+    return decorate
+
+
+def given_settings(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings whose options are given, in the types of the settings."""
+    return {name: _parsed(name, value) for name, value in without_none(options).items()}
+
+
+def _option(name: str, note: str) -> Any:
+    """Return the annotated type of the option for a setting."""
+    kind = _kind(name)
+    comment = field_comments(DecodingSettings)[name]
+    text = f"{'TEXT=SCORE: ' if kind.type is dict else ''}{comment}"
+    is_list = kind.type in (tuple, dict)
+    help_text = " ".join(filter(None, (f"{text[0].upper()}{text[1:]}.", note, "Repeatable." if is_list else "")))
+    made = typer.Option(flag_of(name), help=help_text, **dict(_limits(kind)))  # type: ignore[arg-type]
+    return Annotated[list[str] | None if is_list else kind.type | None, made]
+
+
+def _parsed(name: str, value: Any) -> Any:
+    """Return the value of an option in the type of its setting: for a table, parse values of the form TEXT=SCORE."""
+    if _kind(name).type is not dict:
+        return value
+    scores = {}
+    for text in value:
+        phrase, separator, score = text.rpartition("=")
+        try:
+            scores[phrase] = float(score)
+        except ValueError:
+            separator = ""
+        if not separator:
+            raise UsageError(f"{flag_of(name)} '{text}' is not of the form TEXT=SCORE. Write, for example, dragon=2.5")
+    return scores
+
+
+def _kind(name: str) -> _Kind:
+    field = DecodingSettings.model_fields[name]
+    return _unwrapped(field.annotation, tuple(field.metadata))
+
+
+def _unwrapped(annotation: Any, metadata: tuple[Any, ...]) -> _Kind:
+    """Return the type inside `Annotated` and `| None`, with all metadata on the way."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _unwrapped(arguments[0], (*metadata, *arguments[1:]))
+    if origin in (Union, UnionType):
+        (inner,) = (each for each in arguments if each is not NoneType)
+        return _unwrapped(inner, metadata)
+    return _Kind(origin or annotation, metadata)
+
+
+def _limits(kind: _Kind) -> Iterator[tuple[str, float]]:
+    """Yield the limits that typer can check and that are worth showing. The settings class checks all of them."""
+    flat = [each for given in kind.metadata for each in (given, *getattr(given, "metadata", ()))]
+    bounds = {name: getattr(each, name) for each in flat for name in ("ge", "gt", "le") if hasattr(each, name)}
+    may_be_off = any(getattr(each, "func", None) is off for each in flat)  # then 0 and -1 are allowed
+    low = bounds.get("ge", bounds["gt"] + 1 if kind.type is int and "gt" in bounds else None)
+    if low is not None and not may_be_off:
+        yield "min", low
+    if "le" in bounds and bounds["le"] < LARGEST:
+        yield "max", bounds["le"]

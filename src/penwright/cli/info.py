@@ -1,0 +1,129 @@
+"""The commands that print facts: `penwright runs`, `penwright config` and `penwright doctor`."""
+
+import os
+import platform
+import shutil
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated
+from warnings import warn
+
+import typer
+
+from penwright import __version__
+from penwright.cli.options import AnySetting, Json, print_json
+
+EXTRAS = {"datasets": "hub", "tensorboard": "tensorboard", "babel": "demo", "num2words": "demo"}
+
+
+def runs(
+    folder: Annotated[Path, typer.Argument(help="Folder that holds the runs.")] = Path("runs"), json: Json = False
+) -> None:
+    """List the runs in a folder, with the best evaluation of each."""
+    from penwright.errors import PenwrightError, PenwrightWarning
+
+    run_folders = sorted(path.parent for path in [*folder.glob("recipe.toml"), *folder.glob("*/recipe.toml")])
+    if not run_folders:
+        raise PenwrightError(f"{folder} has no runs. Train one with: penwright train YOUR_TEXT")
+    for run_folder in run_folders:
+        try:
+            _print_run(run_folder, json)
+        except PenwrightError as error:  # a damaged run must not hide the others
+            warn(f"skipping {run_folder}: {error}", PenwrightWarning, stacklevel=1)
+
+
+def _print_run(run_folder: Path, json: bool) -> None:
+    """Print the task, the step and the best scores of a run."""
+    from penwright.run.folder import Run
+
+    run = Run.open(run_folder)
+    metrics = run.records("metrics.jsonl")
+    last = metrics[-1] if metrics else {"step": 0}
+    best = run.best_step()
+    if json:
+        print_json({"run": run_folder, "task": run.recipe.task, "best_step": best, "last": last})
+        return
+    shown = next((m for m in metrics if m["step"] == best), last)
+    counters = ("step", "seconds", "epoch", "targets", "skipped")
+    numbers = {key: value for key, value in shown.items() if key not in counters and isinstance(value, int | float)}
+    scores = "  ".join(f"{key} {value:.4g}" for key, value in numbers.items())
+    state = "" if run.is_finished else "\tunfinished: continue with --resume"
+    steps = f"step {shown['step']:,} of {run.last_step():,}"
+    print(f"{run_folder}\t{run.recipe.task}\t{steps}\t{scores or 'not yet evaluated'}{state}")
+
+
+def config(
+    recipe: Annotated[
+        Path | None, typer.Argument(help="Recipe file or run folder. Default: explain every setting.")
+    ] = None,
+    set_: AnySetting = None,
+    json: Json = False,
+) -> None:
+    """Print a recipe in full, or explain every setting.
+
+    With a recipe or a run: check it, fill in the defaults and print it. Without one: print every key with its default
+    and its meaning.
+    """
+    from penwright.config import Recipe, merge, parse_override, read_toml, validate, write_toml
+    from penwright.config.descriptions import explain
+
+    if recipe is None:
+        print(
+            "# Every key, its default and its meaning. None: not set. "
+            "To print a recipe: penwright config RECIPE, or penwright train --print-recipe"
+        )
+        print(explain(Recipe))
+        return
+    path = recipe / "recipe.toml" if recipe.is_dir() else recipe
+    blank = {"data": {"train": ["YOUR_TEXT"]}, "model": {}}
+    table = merge(blank, read_toml(path), *(parse_override(text) for text in set_ or []))
+    if "training" not in table:
+        table["training"] = {"minutes": 10}
+    settings = validate(Recipe, table, str(path))
+    if json:
+        print_json(settings.model_dump(mode="json"))
+    else:
+        print(write_toml(settings), end="")
+
+
+def doctor(json: Json = False) -> None:
+    """Show the device and the precision that training would use here, and why."""
+    import torch
+
+    from penwright.config import TrainingSettings
+    from penwright.training.auto.machine import choose_machine, measure_speed
+    from penwright.training.compilation import choose_compilation
+
+    machine = choose_machine(TrainingSettings(minutes=10))
+    compiled, reason = choose_compilation(machine.device, "generate", 600.0)
+    reasons = (
+        *machine.reasons,
+        f"a ten-minute training run of a writer would {'' if compiled else 'not '}be compiled: {reason}",
+    )
+    facts: dict[str, object] = {
+        "penwright": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "device": str(machine.device),
+        "precision": str(machine.precision).removeprefix("torch."),
+        "compile": compiled,
+        "matrix products": f"{measure_speed(machine.device, machine.precision) / 1e9:.0f} GFLOP/s",
+        "C++ compiler": shutil.which(os.environ.get("CXX", "g++")) or "none: torch.compile needs one on the CPU",
+        "free disk": f"{shutil.disk_usage(Path.cwd()).free / 1e9:.1f} GB",
+        **{name: _installed(name, extra) for name, extra in EXTRAS.items()},
+    }
+    if json:
+        print_json({**facts, "reasons": reasons})
+        return
+    for name, value in facts.items():
+        print(f"{name:16} {value}")
+    for reason in reasons:
+        print(f"  {reason}")
+
+
+def _installed(name: str, extra: str) -> str:
+    """Return the version of a package, or how to install it."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return f"not installed (pip install penwright[{extra}])"

@@ -1,0 +1,86 @@
+"""The routes of classifiers: labels of texts, and how often a classifier is right at each level of confidence."""
+
+from typing import Annotated
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+
+from penwright.evaluation.classification import Calibration
+from penwright.serving.errors import ERROR_RESPONSES
+from penwright.serving.fields import MAX_ENTRIES, Limits, ModelRequest, Name, Registry, Text, check_texts
+from penwright.serving.model_worker import DAMAGE
+from penwright.workflows.optimize import calibrate
+
+router = APIRouter(responses=ERROR_RESPONSES)
+
+
+class ClassifyRequest(ModelRequest):
+    """A request to classify one or more texts."""
+
+    texts: Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_ENTRIES)]  # texts to classify
+    model: Name | None = None  # None: the first classifier
+
+
+class LabelResult(BaseModel):
+    """The label of a text, or null for a blank text."""
+
+    label: str | None
+    scores: dict[str, float]  # the probability of each label, highest first
+    warnings: list[str]
+
+
+class Labels(BaseModel):
+    """The results, in the order of the texts."""
+
+    model: str
+    results: list[LabelResult]
+
+
+@router.post("/classify")
+async def classify(body: ClassifyRequest, registry: Registry, limits: Limits) -> Labels:
+    """Return the most likely label of each text and the probability of every label."""
+    texts = [body.texts] if isinstance(body.texts, str) else body.texts
+    check_texts(texts, limits)
+    served = registry.get(body.model, "classifier")
+    found = await served.classify(texts)
+    results = [LabelResult(label=each.label, scores=dict(each.scores), warnings=list(each.warnings)) for each in found]
+    return Labels(model=served.name, results=results)
+
+
+class CalibrationBin(BaseModel):
+    """The held-out texts whose predicted label had a probability from `low` to `high`."""
+
+    low: float
+    high: float
+    n: int
+    confidence: float
+    accuracy: float
+
+
+class CalibrationFacts(BaseModel):
+    """The calibration on all held-out texts. If they are gone, `bins` is empty and `note` says why."""
+
+    bins: list[CalibrationBin]
+    n: int
+    error: float | None
+    note: str = ""
+
+
+@router.get("/classifying/calibration")
+async def calibration(registry: Registry, model: Name | None = None) -> CalibrationFacts:
+    """Return the calibration of a classifier. The first request measures it and caches it in the run folder."""
+    served = registry.get(model, "classifier")
+    _ = served.classifier  # raises UsageError for another kind of model
+
+    def measured() -> Calibration | str:
+        try:
+            return calibrate(served.opened.run.folder, served.limits.device)
+        except DAMAGE as error:
+            return str(error)
+
+    found = await served.run(measured)
+    if isinstance(found, str):
+        return CalibrationFacts(bins=[], n=0, error=None, note=found)
+    return CalibrationFacts(
+        bins=[CalibrationBin(**each._asdict()) for each in found.bins], n=found.n, error=found.error
+    )
