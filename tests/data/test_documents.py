@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from penwright.data import blocks
 from penwright.data.files import examine
 from penwright.data.readers import archives, formats, pdf
 from penwright.data.text import open_text
