@@ -87,7 +87,7 @@ def config(
 
 
 def doctor(json: Json = False) -> None:
-    """Show the device and the precision that training would use here, and why."""
+    """Show which device training would use here, and why."""
     import torch
 
     from penwright.config import TrainingSettings

@@ -126,7 +126,8 @@ def translate(
         elif diverse is not None:
             found = translator.diverse(sources, n_best or 1, diverse, demands, **settings)
         else:
-            found = translator.translate(sources, settings, n_best=n_best or 1, demands=demands, prefixes=prefix or "")
+            best, start = n_best or 1, prefix or ""
+            found = translator.translate(sources, n_best=best, demands=demands, prefixes=start, **settings)
         _print(found, _links(found, run, device) if align else None, json=json)
 
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from threading import Event
 from time import monotonic, sleep
-from typing import Generic, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from penwright.application import Application
 from penwright.classification.classifier import Classification, Classifier
@@ -152,9 +152,9 @@ class ModelWorker:
         with self._slots(1):
             async with asyncio.timeout(self.limits.deadline_seconds):
                 steps = await asyncio.wrap_future(self._worker.submit(begin))
-                while (done := await asyncio.wrap_future(self._worker.submit(_advance, steps))) is None:
+                while (result := await asyncio.wrap_future(self._worker.submit(_advance, steps))) is None:
                     pass
-                return done.value
+                return result[0]
 
     async def build(self, function: Callable[[Check], T]) -> T:
         """Run a slow function that needs no model, such as compiling a pattern, and return its result.
@@ -257,18 +257,12 @@ class ModelWorker:
         return UsageError(f"{self.name} is a {self.kind}, but this needs a {wanted}. Choose another model")
 
 
-class _Done(NamedTuple, Generic[T]):
-    """The result of finished work."""
-
-    value: T
-
-
-def _advance(steps: Steps[None, None, T]) -> _Done[T] | None:
-    """Take a step; return the result if it was the last one."""
+def _advance(steps: Steps[None, None, T]) -> tuple[T] | None:
+    """Take a step; if it was the last one, return the result in a tuple."""
     try:
         next(steps)
     except StopIteration as end:
-        return _Done(end.value)
+        return (end.value,)
     return None
 
 
