@@ -66,8 +66,8 @@ def _fastest(step: Callable[[], None]) -> float:
     begin = perf_counter()
     while len(times) < MOST_STEPS and perf_counter() - begin < ENOUGH:
         if len(times) >= STEPS:
-            first, second, *_ = sorted(times)
-            if second <= ALIKE * first:
+            fastest = sorted(times)[:2]
+            if fastest[-1] <= ALIKE * fastest[0]:
                 break
             sleep(PAUSE)
         before = perf_counter()
