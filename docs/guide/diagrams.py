@@ -86,8 +86,8 @@ def transformer() -> str:
     d.box(right - 92, 116, 184, 252, kind="group")
     top = d.column(left, bottom - 60, encoder)
     d.column(right, bottom - 60, decoder)
-    d.text(left - 92, 187, "encoder block, N times", "small", "start")
-    d.text(right - 92, 107, "decoder block, N times", "small", "start")
+    d.text(left - 92, 187, "N times", "small", "start")
+    d.text(right - 92, 107, "N times", "small", "start")
     d.arrow((left, top), (left, 164), (215, 164), (215, 267), (right - 75, 267))
     d.text(left - 8, 154, "keys and values", "small")
     d.arrow((right, 120), (right, 84))
@@ -111,7 +111,7 @@ def writer(n_layers: int) -> str:
         ("linear (un-embedding)", "output"),
         ("softmax", "output"),
     ]
-    d.box(62, 183, 176, 82, kind="group")
+    d.box(58, 199, 184, 80, kind="group")
     top = d.column(150, 352, boxes, width=160)
     d.arrow((150, top), (150, top - 22))
     d.text(150, top - 33, "blue 62 %   clear 9 %   ...", "strong")
