@@ -82,12 +82,12 @@ TRANSLATOR: Settings = {
     "data": {"held_out": 0.02},
     "tokenizer": {"type": "bpe", "vocab_size": 1_000},
     "model": {"d_model": 96, "n_layers": 2, "n_heads": 4, "context_length": 64},
-    "training": {"batch_tokens": 1_024, "prompts": ["am Freitag, dem 17. Mai 1991", "einundzwanzig"]},
+    "training": {"evaluate_every": 200, "batch_tokens": 1_024, "prompts": ["einundzwanzig"]},
 }
 CLASSIFIER: Settings = {
     "tokenizer": {"type": "bpe", "vocab_size": 600},
     "model": {"d_model": 64, "n_layers": 2, "n_heads": 4, "context_length": 64},
-    "training": {"batch_tokens": 1_024, "prompts": ["the third of May"]},
+    "training": {"evaluate_every": 50, "batch_tokens": 1_024, "prompts": ["the third of May"]},
 }
 CRAMMER: Settings = {
     "tokenizer": {"type": "characters"},
@@ -96,9 +96,9 @@ CRAMMER: Settings = {
     "training": {"evaluate_every": 15, "batch_tokens": 2_048},
 }
 RUNS = {  # text, steps, settings
-    "writer": ("python-topics.txt", 1_200, WRITER),
-    "translator": ("german-english.tsv", 1_200, TRANSLATOR),
-    "classifier": ("languages.csv", 200, CLASSIFIER),
+    "writer": ("python-topics.txt", 1_000, WRITER),
+    "translator": ("german-english.tsv", 800, TRANSLATOR),
+    "classifier": ("languages.csv", 100, CLASSIFIER),
     "crammer": ("beginning.txt", 300, CRAMMER),
 }
 
