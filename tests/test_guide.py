@@ -9,7 +9,7 @@ import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -132,9 +132,17 @@ def test_a_false_statement_fails_the_build(built: Path, tmp_path: Path) -> None:
     assert page_with(check.format(" trained"), tmp_path / "untrained", runs, trained=0).returncode == 0
 
 
-def test_a_translator_that_gets_no_example_right_fails_the_build(built: Path, tmp_path: Path) -> None:
-    done = page_with("{value}`german`", tmp_path / "site", built.parents[1] / "runs", trained=1)
-    assert done.returncode != 0 and "the translator of the guide gets no example right" in done.stderr
+def test_pages_show_an_example_that_is_right_or_fail(guide: Callable[[str], ModuleType]) -> None:
+    first_right = guide("on_your_run").first_right
+
+    class Translator:
+        def translate(self, texts: list[str]) -> list[SimpleNamespace]:
+            return [SimpleNamespace(text={"eins": "two", "zwei": "two"}[text]) for text in texts]
+
+    look = SimpleNamespace(application=Translator())
+    assert first_right(look, [("eins", "one"), ("zwei", "two")]) == "zwei"
+    with pytest.raises(penwright.PenwrightError, match="no example right: eins -> two"):
+        first_right(look, [("eins", "one")])
 
 
 def test_neither_the_clock_nor_the_processor_chooses_a_setting(

@@ -15,7 +15,7 @@ import torch
 import penwright
 from penwright.config import DecodingSettings, ModelSettings
 from penwright.decoding.sampling.sampler import Sampling
-from penwright.errors import PenwrightError
+from penwright.errors import PenwrightError, UsageError
 from penwright.generation.generator import Generator
 from penwright.inspection import Inspector
 from penwright.inspection.heads import parse_head
@@ -72,18 +72,19 @@ def names(runs: str, run: str, text: str, trained: bool) -> dict[str, Any]:
     texts[shape] = text or (_sample(Path(run)) if run else "") or texts[shape]
     looks = {name: penwright.inspect(penwright.load(folders[name])) for name in texts}
     look, translator = looks["writer"], looks["translator"]
-    german = texts["translator"] if run else first_right(translator, DATES, trained)
+    german = first_right(translator, DATES) if trained else texts["translator"]
     english = translator.application.translate([german])[0].text
     return {
         **looks,
         **{each.__name__: each for each in HELPERS},
         "diagrams": diagrams,
+        "np": np,
         "folders": folders,
         "texts": Path(runs) / "texts",
         "text": texts["writer"],
         "german": german,
         "english": english,
-        "ordinal": first_right(translator, ORDINALS, trained),
+        "ordinal": first_right(translator, ORDINALS) if trained else ORDINALS[0][0],
         "line": texts["classifier"],
         "settings": look.model.settings,
         "head": strongest(look, "previous", texts["writer"]),
@@ -98,17 +99,15 @@ def names(runs: str, run: str, text: str, trained: bool) -> dict[str, Any]:
     }
 
 
-def first_right(look: Inspector, examples: Sequence[tuple[str, str]], must: bool) -> str:
-    """Return the first source that is translated rightly. Raises PenwrightError if it must exist and does not."""
+def first_right(look: Inspector, examples: Sequence[tuple[str, str]]) -> str:
+    """Return the first source that is translated rightly. Raises PenwrightError if none is."""
     wrong = []
     for source, target in examples:
         found = look.application.translate([source])[0].text
         if found == target:
             return source
         wrong.append(f"{source} -> {found}")
-    if must:
-        raise PenwrightError(f"the translator of the guide gets no example right: {'; '.join(wrong)}")
-    return examples[0][0]
+    raise PenwrightError(f"the translator of the guide gets no example right: {'; '.join(wrong)}")
 
 
 def _sample(run: Path) -> str:
@@ -228,6 +227,14 @@ def repeats(text: str, n: int = 4) -> bool:
     return len(set(found)) < len(found)
 
 
+def beam_tree(look: Inspector, text: str, beam_size: int) -> Any:
+    """Return the tree of a beam search. If a reader's translator needs several searches, return its token scores."""
+    try:
+        return look.beams(text, beam_size)
+    except UsageError:
+        return look.token_scores(text)
+
+
 def source_of(look: Inspector, text: str, word: str) -> str:
     """Return the source token that a translator attends to most while it chooses the target token `word`."""
     found = look.alignment(text)
@@ -243,6 +250,6 @@ def followed(look: Inspector, text: str) -> int:
 
 
 HELPERS = (
-    *(count, curves, cut, followed, labels, losses, matrix, nll, parameters),
+    *(beam_tree, count, curves, cut, followed, labels, losses, matrix, nll, parameters),
     *(repeats, reshaped, schedule, score, source_of, statistic, strongest, written),
 )
