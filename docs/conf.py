@@ -1,4 +1,4 @@
-"""Settings of the documentation site (`make docs`): Markdown pages, with parts from reference.py and on_your_run.py."""
+"""Settings of the documentation site (`make docs`): Markdown pages; reference.py and guide_directives.py add parts."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ language = "en"
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
-    "on_your_run",
+    "guide_directives",
     "reference",
     "link_check",
 ]

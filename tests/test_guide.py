@@ -1,18 +1,23 @@
-"""The documentation builds without a warning. Its guide draws without a network and shows commands that exist."""
+"""The documentation builds without a warning. Its guide checks what it states, and draws without a network."""
 
+import importlib
 import os
 import re
 import shlex
 import subprocess
 import sys
+import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+import penwright
 from penwright.cli.main import app
+from penwright.workflows import plan
 
 DOCS = Path(__file__).parents[1] / "docs"
 GUIDE = DOCS / "guide"
@@ -22,6 +27,47 @@ FETCHED = re.compile(
     r"""|<link\b[^>]*\bhref="(?:https?:)?//|url\(["']?(?:https?:)?//|@import""",
     re.IGNORECASE,
 )
+# What the source articles of the project explain, and the guide must, too.
+TERMS = """
+token | tokenizer | vocabulary | byte pair encoding | WordPiece | characters | start token
+end token | padding token | embedding | d_model | cosine similarity | sinusoidal | unit circle
+learned positions | rotary | sqrt{d_{model}} | query | key | value | score
+softmax | masked attention | causal mask | look-ahead mask | padding mask | self-attention | linear layer
+multi-head attention | grouped-query attention | cross-attention | encoder-decoder attention
+feed-forward | position-wise | ReLU
+GELU | SwiGLU | dropout | residual connection | LayerNorm | RMSNorm | add & norm
+pre-norm | post-norm | block | encoder layer | decoder layer | encoder | decoder
+decoder-only | encoder-only | GPT | BERT | Llama | logit | un-embedding
+cross-entropy | perplexity | bits per byte | label smoothing | teacher forcing | padding | batch
+target vocabulary | gradient | back-propagation | learning rate | warm-up | gradient clipping | Adam
+AdamW | weight decay | epoch | step | validation | held-out | overfitting
+GPU | greedy search | sampling | temperature | top-k | top-p | KV cache
+beam search | BLEU | glossary | pooling | parameters | logit lens
+"""
+
+
+def run_python(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        env={**os.environ, "PYTHONWARNINGS": "default", **environment},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def guide() -> Callable[[str], ModuleType]:
+    """Import a module of the guide by its name."""
+
+    def load(name: str) -> ModuleType:
+        sys.path.insert(0, str(GUIDE))
+        try:
+            return importlib.import_module(name)
+        finally:
+            sys.path.remove(str(GUIDE))
+
+    return load
 
 
 @pytest.fixture(scope="module")
@@ -31,17 +77,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("myst_parser", reason="myst-parser is not installed: pip install --group docs")
     pytest.importorskip("furo", reason="furo is not installed: pip install --group docs")
     folder = tmp_path_factory.mktemp("guide")
+    options = [f"runs={folder / 'runs'}", "trained=0"]  # after two steps, models do not do what the text says
     for command in (
         [GUIDE / "make_run.py", folder / "runs", "--steps", 2],
-        ["-m", "sphinx", "-q", "-W", "-E", "-D", f"runs={folder / 'runs'}", DOCS, folder / "html"],
+        ["-m", "sphinx", "-q", "-W", "-E", *(f"-D{option}" for option in options), DOCS, folder / "html"],
     ):
-        done = subprocess.run(
-            [sys.executable, *map(str, command)],
-            env={**os.environ, "PENWRIGHT_CACHE": str(folder / "cache"), "PYTHONWARNINGS": "default"},
-            capture_output=True,
-            encoding="utf-8",
-            check=False,
-        )
+        done = run_python(*command, PENWRIGHT_CACHE=str(folder / "cache"))
         assert done.returncode == 0, done.stderr[-3000:]
     return folder / "html" / "guide"
 
@@ -72,6 +113,96 @@ def test_exercises_name_the_runs_that_the_page_looks_into(built: Path) -> None:
     assert f"{built.parents[1] / 'runs' / 'translator'}" in page and "TRANSLATOR" not in page
 
 
+def page_with(check: str, folder: Path, runs: Path, trained: int) -> subprocess.CompletedProcess[str]:
+    """Build a site of one page that makes a statement."""
+    folder.mkdir()
+    conf = f"import sys; sys.path.insert(0, {str(GUIDE)!r}); extensions = ['myst_parser', 'guide_directives']"
+    (folder / "conf.py").write_text(conf, "utf-8")
+    (folder / "index.md").write_text(f"# A page\n\n{check}\n", "utf-8")
+    options = (f"-Druns={runs}", f"-Dtrained={trained}")
+    return run_python("-m", "sphinx", "-q", "-b", "text", *options, folder, folder / "out")
+
+
+def test_a_false_statement_fails_the_build(built: Path, tmp_path: Path) -> None:
+    runs = built.parents[1] / "runs"
+    check = "```{{check}}{}\nyear = 1945\nassert '1991' in str(year), f'the year is {{year}}, not 1991'\n```"
+    done = page_with(check.format(""), tmp_path / "always", runs, trained=0)
+    assert done.returncode != 0
+    assert re.search(r"index\.md:\d+: the page states what does not hold: the year is 1945, not 1991", done.stderr)
+    assert page_with(check.format(" trained"), tmp_path / "untrained", runs, trained=0).returncode == 0
+
+
+def test_pages_show_an_example_that_is_right_or_fail(guide: Callable[[str], ModuleType]) -> None:
+    first_right = guide("on_your_run").first_right
+
+    class Translator:
+        def translate(self, texts: list[str]) -> list[SimpleNamespace]:
+            return [SimpleNamespace(text={"eins": "two", "zwei": "two"}[text]) for text in texts]
+
+    look = SimpleNamespace(application=Translator())
+    assert first_right(look, [("eins", "one"), ("zwei", "two")]) == "zwei"
+    with pytest.raises(penwright.PenwrightError, match="no example right: eins -> two"):
+        first_right(look, [("eins", "one")])
+
+
+def test_neither_the_clock_nor_the_processor_chooses_a_setting(
+    built: Path, guide: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run = guide("make_run")
+
+    def never(*arguments: object) -> float:
+        raise AssertionError("a setting depends on the speed of the machine")
+
+    monkeypatch.setattr(plan, "throughput_meter", lambda *arguments: never)
+    for name, (text, steps, settings) in make_run.RUNS.items():
+        table = make_run.settings_of(steps, settings)
+        given = {**table, "data": {**table.get("data", {}), "train": [str(built.parents[1] / "runs" / "texts" / text)]}}
+        training = plan.prepare(given).plan.recipe.training
+        fixed = (training.device, training.precision, training.compile, training.threads, training.minutes)
+        assert fixed == ("cpu", "float32", "off", 2, None), name
+        assert training.steps == steps
+
+
+def test_training_twice_gives_the_same_bytes(built: Path, tmp_path: Path) -> None:
+    first = built.parents[1] / "runs"
+    (tmp_path / "texts").symlink_to(first / "texts")
+    assert run_python(GUIDE / "make_run.py", tmp_path, "--steps", 2).returncode == 0
+    for name in ("writer", "translator", "classifier", "crammer"):
+        weights = [next((runs / name / "checkpoints").glob("step-*/*.safetensors")) for runs in (first, tmp_path)]
+        assert weights[0].read_bytes() == weights[1].read_bytes(), name
+
+
+def test_a_finished_run_is_kept_until_its_settings_change(built: Path, guide: Callable[[str], ModuleType]) -> None:
+    runs = built.parents[1] / "runs"
+    before = (runs / "classifier" / "recipe.toml").stat().st_mtime_ns
+    assert "training" not in run_python(GUIDE / "make_run.py", runs, "--steps", 2).stdout
+    assert (runs / "classifier" / "recipe.toml").stat().st_mtime_ns == before
+    assert penwright.load(runs / "classifier").run.recipe.training.steps == 2
+
+
+def test_diagrams_stay_inside_their_frames(guide: Callable[[str], ModuleType]) -> None:
+    diagrams = guide("diagrams")
+    words = ["The", "sky", "is", "blue"]
+    drawn = [
+        *(draw() for draw in (diagrams.transformer, diagrams.block, diagrams.head, diagrams.masks)),
+        *(diagrams.writer(3), diagrams.heads(4), diagrams.teacher_forcing(words), diagrams.padding([9, 3, 8, 4])),
+        diagrams.bars(words, [0.7, 0.1, 0.1, 0.1], 1),
+    ]
+    for svg in drawn:
+        root = ET.fromstring(svg)
+        *_, width, height = map(float, root.attrib["viewBox"].split())
+        assert root.find("title") is not None
+        for each in root.iter():
+            points = [pair.split(",") for pair in each.get("points", "").split()]
+            points += [[each.attrib["x"], each.attrib["y"]]] if "x" in each.attrib else []
+            if each.tag == "rect":
+                points.append(
+                    [float(each.attrib[a]) + float(each.attrib[b]) for a, b in (("x", "width"), ("y", "height"))]
+                )
+            for x, y in points:
+                assert 0 <= float(x) <= width and 0 <= float(y) <= height, (root.find("title").text, each.attrib)  # type: ignore[union-attr]
+
+
 def commands() -> list[str]:
     lines = [line for page in PAGES for line in (GUIDE / f"{page}.md").read_text("utf-8").splitlines()]
     return sorted({line for line in lines if line.startswith("penwright ")})
@@ -83,8 +214,21 @@ def test_every_command_of_the_guide_is_one_that_parses(command: str) -> None:
     assert done.exit_code == 0, done.output
 
 
-def test_every_page_is_quoted_code_or_numbers_of_a_run_and_ends_with_an_exercise() -> None:
-    for name in PAGES:
+def test_every_chapter_runs_code_has_a_worksheet_and_ends_with_an_exercise() -> None:
+    for name in set(PAGES) - {"index", "elsewhere"}:
         source = (GUIDE / f"{name}.md").read_text("utf-8")
-        assert "{literalinclude}" in source or "{look}" in source or "{value}" in source or name == "elsewhere", name
-        assert "{try}" in source or name == "index", name
+        assert "```{execute}" in source, name
+        questions = re.findall(r"^\*\*\d\.\*\*", source.partition("## Worksheet")[2], re.MULTILINE)
+        assert len(questions) >= 2 and len(questions) == source.count(":::{answer}"), name
+        assert source.rstrip().endswith(":::") and ":::{try}" in source, name
+
+
+def test_answers_are_folded(built: Path) -> None:
+    page = (built / "attention.html").read_text("utf-8")
+    assert page.count("<details><summary>Answer</summary>") == page.count("</details>") == 4
+
+
+def test_the_guide_explains_the_terms_of_the_field() -> None:
+    text = " ".join((GUIDE / f"{page}.md").read_text("utf-8") for page in PAGES).replace("*", "").casefold()
+    terms = [term.strip() for line in TERMS.strip().splitlines() for term in line.split("|")]
+    assert [term for term in terms if term.casefold() not in " ".join(text.split())] == []

@@ -1,9 +1,13 @@
-"""Train the small models of the guide, each in seconds: `python docs/guide/make_run.py FOLDER`.
+"""Train the small models of the guide: `python docs/guide/make_run.py FOLDER`.
 
-Existing runs are kept. A reader's own run can replace one of them; see `on_your_run.py`.
+Every run has a fixed number of steps and the seed of the recipe. Number format, threads and compilation are fixed too,
+so that neither the clock nor the processor decides what the models learn. Runs that were finished with the same
+settings are kept.
 """
 
 import argparse
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +18,7 @@ import penwright
 CORPORA = Path(__file__).parents[2] / "demo" / "corpora.py"
 EXAMPLES = 4_000  # labelled lines, half of each language
 BEGINNING = 5_000  # characters, few enough to memorize
+THREADS = 2
 
 Settings = dict[str, Any]
 
@@ -22,7 +27,7 @@ def main() -> None:
     """Train one run for each shape of model, and one that overfits."""
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("folder", type=Path)
-    asked.add_argument("--steps", type=int, help="Number of steps, on a short text, instead of the usual time.")
+    asked.add_argument("--steps", type=int, help="Train each model for this many steps on a short text, for tests.")
     given = asked.parse_args()
     folder: Path = given.folder
     texts = folder / "texts"
@@ -32,21 +37,20 @@ def main() -> None:
             _shorten(texts)
         _write_labelled(texts)
         _write_beginning(texts)
-    for name, text, seconds, settings in (
-        ("writer", "python-topics.txt", 24, WRITER),
-        ("translator", "german-english.tsv", 26, TRANSLATOR),
-        ("classifier", "languages.csv", 3, CLASSIFIER),
-        ("crammer", "beginning.txt", 6, CRAMMER),
-    ):
-        run = folder / name
-        if not (run / "recipe.toml").is_file():
-            print(f"{run}: training for {f'{given.steps} steps' if given.steps else f'{seconds} seconds'}")
-            penwright.train(texts / text, run=run, settings=_budgeted(settings, seconds, given.steps), quiet=True)
+    for name, (text, steps, settings) in RUNS.items():
+        table = settings_of(given.steps or steps, settings)
+        run, note = folder / name, folder / f"{name}.json"  # the note says with which settings the run was finished
+        if not (note.is_file() and json.loads(note.read_text("utf-8")) == table):
+            print(f"{run}: training for {table['training']['steps']} steps")
+            shutil.rmtree(run, ignore_errors=True)
+            penwright.train(texts / text, run=run, settings=table, quiet=True)
+            note.write_text(json.dumps(table), encoding="utf-8")
 
 
-def _budgeted(settings: Settings, seconds: int, steps: int | None) -> Settings:
-    budget: Settings = {"steps": steps} if steps else {"minutes": seconds / 60}
-    return {**settings, "training": {**settings["training"], **budget}}
+def settings_of(steps: int, settings: Settings) -> Settings:
+    """Return the settings of a run with everything that the clock or the processor would otherwise decide."""
+    machine = {"device": "cpu", "precision": "float32", "compile": "off", "threads": THREADS}
+    return {**settings, "training": {**settings["training"], **machine, "steps": steps}}
 
 
 def _shorten(texts: Path, n_lines: int = 400) -> None:
@@ -72,24 +76,30 @@ WRITER: Settings = {
     "data": {"held_out": 0.03},  # small enough to evaluate often
     "tokenizer": {"type": "bpe", "vocab_size": 700},  # pieces of words are easier to follow than letters
     "model": {"d_model": 96, "n_layers": 3, "n_heads": 4, "context_length": 96},
-    "training": {"evaluate_every": 20, "batch_tokens": 1_024},
+    "training": {"evaluate_every": 100, "batch_tokens": 1_024},
 }
 TRANSLATOR: Settings = {
     "data": {"held_out": 0.02},
     "tokenizer": {"type": "bpe", "vocab_size": 1_000},
     "model": {"d_model": 96, "n_layers": 2, "n_heads": 4, "context_length": 64},
-    "training": {"batch_tokens": 1_024, "prompts": ["am Freitag, dem 17. Mai 1991", "einundzwanzig"]},
+    "training": {"evaluate_every": 200, "batch_tokens": 1_024, "prompts": ["einundzwanzig"]},
 }
 CLASSIFIER: Settings = {
     "tokenizer": {"type": "bpe", "vocab_size": 600},
     "model": {"d_model": 64, "n_layers": 2, "n_heads": 4, "context_length": 64},
-    "training": {"batch_tokens": 1_024, "prompts": ["the third of May"]},
+    "training": {"evaluate_every": 50, "batch_tokens": 1_024, "prompts": ["the third of May"]},
 }
 CRAMMER: Settings = {
     "tokenizer": {"type": "characters"},
     "model": {"d_model": 96, "n_layers": 2, "n_heads": 4, "context_length": 96, "dropout": 0.0},
     "optimizer": {"weight_decay": 0.0},
-    "training": {"evaluate_every": 15, "batch_tokens": 2_048, "cooldown_on_overfitting": False},
+    "training": {"evaluate_every": 15, "batch_tokens": 2_048},
+}
+RUNS = {  # text, steps, settings
+    "writer": ("python-topics.txt", 1_000, WRITER),
+    "translator": ("german-english.tsv", 800, TRANSLATOR),
+    "classifier": ("languages.csv", 100, CLASSIFIER),
+    "crammer": ("beginning.txt", 300, CRAMMER),
 }
 
 if __name__ == "__main__":

@@ -1,32 +1,23 @@
-"""A Sphinx extension for the guide: views and numbers on its pages are computed from trained models during the build.
+"""The names that code on the pages of the guide may use: trained models, texts, and short functions about them.
 
-    {look}    shows a line of Python and the interactive view of its result
-    {value}   inserts the value of an expression into a sentence
-    {try}     shows commands; RUN, TRANSLATOR and CLASSIFIER become the folders of the runs
-
-Formulas become MathML, which browsers draw without a script. Options (-D): `runs` is the folder that make_run.py
-filled; `run` and `text` are a reader's own run and a text for it.
+A reader's own run can replace the model of the same shape.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
-from math import log
 from pathlib import Path
 from typing import Any
 
+import diagrams
 import numpy as np
-from docutils import nodes
-from docutils.utils.math.latex2mathml import tex2mathml
-from sphinx.application import Sphinx
-from sphinx.util.docutils import SphinxDirective, SphinxRole
-from sphinx.writers.html5 import HTML5Translator
+import torch
 
 import penwright
 from penwright.config import DecodingSettings, ModelSettings
 from penwright.decoding.sampling.sampler import Sampling
+from penwright.errors import PenwrightError, UsageError
 from penwright.generation.generator import Generator
-from penwright.inspection import Inspector, view
+from penwright.inspection import Inspector
 from penwright.inspection.heads import parse_head
 from penwright.inspection.views import labels, one_head
 from penwright.model import make_model
@@ -43,34 +34,81 @@ USUAL_TEXTS = {
 LONGEST = 60  # characters of a sample that is used as the text; tables of all its tokens stay readable
 
 
+# Each text with what is right. The pages show the first that the model gets right; if it gets none right, the build
+# fails.
+DATES = (
+    ("am Freitag, dem 17. Mai 1991", "on Friday, May 17, 1991"),
+    ("am Montag, dem 3. August 2026", "on Monday, August 3, 2026"),
+    ("am Sonntag, dem 9. Februar 1986", "on Sunday, February 9, 1986"),
+    ("am Dienstag, dem 24. Juni 2003", "on Tuesday, June 24, 2003"),
+)
+ORDINALS = (
+    ("der einundzwanzigste März", "the twenty-first of March"),
+    ("der vierundzwanzigste Juni", "the twenty-fourth of June"),
+    ("der dreiundzwanzigste Mai", "the twenty-third of May"),
+)
+WORDS = {  # that occur in these dates
+    "Friday": "Freitag",
+    "Monday": "Montag",
+    "Sunday": "Sonntag",
+    "Tuesday": "Dienstag",
+    "May": "Mai",
+    "August": "August",
+    "February": "Februar",
+    "June": "Juni",
+}
+MONTHS = (
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
+)
+
+
 @cache
-def names(runs: str, run: str, text: str) -> dict[str, Any]:
-    """Return the names that expressions on the pages may use. A reader's run replaces the run of the same shape."""
+def names(runs: str, run: str, text: str, trained: bool) -> dict[str, Any]:
+    """Return the names. `trained` says that the models are the guide's own, with all their steps."""
     folders, texts = {name: Path(runs) / name for name in (*USUAL_TEXTS, "crammer")}, dict(USUAL_TEXTS)
     shape = penwright.inspect(penwright.load(run)).shape if run else "writer"
     if run:
         folders[shape] = Path(run)
     texts[shape] = text or (_sample(Path(run)) if run else "") or texts[shape]
     looks = {name: penwright.inspect(penwright.load(folders[name])) for name in texts}
-    look = looks["writer"]
-    helpers = (curves, cut, labels, log, matrix, parameters, reshaped, schedule, score, strongest, written)
+    look, translator = looks["writer"], looks["translator"]
+    german = first_right(translator, DATES) if trained else texts["translator"]
+    english = translator.application.translate([german])[0].text
     return {
         **looks,
-        **{each.__name__: each for each in helpers},
+        **{each.__name__: each for each in HELPERS},
+        "diagrams": diagrams,
+        "np": np,
         "folders": folders,
+        "texts": Path(runs) / "texts",
         "text": texts["writer"],
-        "german": texts["translator"],
-        "english": looks["translator"].application.translate([texts["translator"]])[0].text,
+        "german": german,
+        "english": english,
+        "ordinal": first_right(translator, ORDINALS) if trained else ORDINALS[0][0],
         "line": texts["classifier"],
         "settings": look.model.settings,
         "head": strongest(look, "previous", texts["writer"]),
         "ending": _ending(folders["writer"]) or texts["writer"],
         "crammed": len(_whole(folders["crammer"])),
-        "seconds": {name: round(_metrics(folders[name])[-1]["seconds"]) for name in folders},
+        "steps": {name: _metrics(folders[name])[-1]["step"] for name in folders},
         "classic": _classic(look),
         "DecodingSettings": DecodingSettings,
         "usual": DecodingSettings(temperature=0.7, top_p=0.9, max_new_tokens=40),
+        "MONTHS": MONTHS,
+        "WORDS": [(word, source) for word, source in WORDS.items() if word in english],
     }
+
+
+def first_right(look: Inspector, examples: Sequence[tuple[str, str]]) -> str:
+    """Return the first source that is translated rightly. Raises PenwrightError if none is."""
+    wrong = []
+    for source, target in examples:
+        found = look.application.translate([source])[0].text
+        if found == target:
+            return source
+        wrong.append(f"{source} -> {found}")
+    raise PenwrightError(f"the translator of the guide gets no example right: {'; '.join(wrong)}")
 
 
 def _sample(run: Path) -> str:
@@ -101,13 +139,15 @@ def _classic(look: Inspector) -> Inspector:
     return penwright.inspect(Generator(model, look.tokenizer))  # type: ignore[arg-type]  # of this task
 
 
+def losses(folder: Path, score: str = "nats per token") -> dict[int, float]:
+    """Return a held-out score by step."""
+    return {int(record["step"]): float(record[score]) for record in _metrics(folder)}
+
+
 def curves(folders: Sequence[Path], score: str = "nats per token") -> View:
     """Return the curves of a held-out score by step."""
-    found = {folder.name: _metrics(folder) for folder in folders}
-    runs = [
-        {"name": name, "x": [record["step"] for record in records], "y": [record[score] for record in records]}
-        for name, records in found.items()
-    ]
+    found = {folder.name: losses(folder, score) for folder in folders}
+    runs = [{"name": name, "x": list(by_step), "y": list(by_step.values())} for name, by_step in found.items()]
     return View("curves", {"runs": runs, "x_label": "step", "y_label": f"{score}, held out"})
 
 
@@ -127,6 +167,12 @@ def strongest(look: Inspector, statistic: str, text: str, part: int = 0) -> str:
     return f"{found.name}.{found.layers[row]}.{number}"
 
 
+def statistic(look: Inspector, name: str, head: str, text: str) -> float:
+    """Return a statistic of one head of a writer on a text."""
+    _, layer, number = head.split(".")
+    return float(getattr(look.head_statistics(text)[0], name)[int(layer), int(number)])
+
+
 def matrix(look: Inspector, head: str, text: str) -> View:
     """Return the view of one head as a matrix."""
     chosen = parse_head(head, look.model)
@@ -135,8 +181,6 @@ def matrix(look: Inspector, head: str, text: str) -> View:
 
 def reshaped(look: Inspector, text: str, settings: DecodingSettings, k: int = 8) -> View:
     """Return a view of the most likely next tokens before and after the sampling settings."""
-    import torch  # noqa: PLC0415 (most pages do not need it)
-
     found = look.token_scores(text, k=len(look.words)).next
     logits = torch.from_numpy(np.log(found.probabilities))[None]
     after = Sampling(settings=settings).reshape(logits).softmax(-1)[0].tolist()
@@ -167,74 +211,46 @@ def score(folder: Path, name: str) -> float:
     return float(_metrics(folder)[-1][name])
 
 
-class _Asking(SphinxDirective):
-    """Base of the directives: evaluates expressions with the names of the pages."""
-
-    has_content = True
-
-    def evaluate(self, expression: str) -> Any:
-        config = self.env.config
-        return eval(expression, {}, names(config.runs, config.run, config.text))
+def count(word: str, n: int) -> str:
+    """Return a number with a noun, which gets an s unless there is one: 1 token, 2 tokens."""
+    return f"{n:,} {word}{'' if n == 1 else 's'}"
 
 
-class Look(_Asking):
-    """Show an expression and the view of its result. Its argument sets an option of the view, such as shape=circle."""
-
-    optional_arguments = 1
-
-    def run(self) -> list[nodes.Node]:
-        code = "\n".join(self.content)
-        found = self.evaluate(code)
-        drawn = found if isinstance(found, View) else view(found)
-        pairs = (option.split("=") for option in self.arguments)
-        given = {name: float(value) if value[0].isdigit() else value for name, value in pairs}
-        drawn = replace(drawn, options={**drawn.options, **given})
-        shown = nodes.literal_block(code, code, language="python", classes=["asked"])
-        return [shown, nodes.raw("", drawn._repr_mimebundle_()["text/html"], format="html", classes=["look"])]
+def nll(probability: float) -> float:
+    """Return -ln p, the loss of a target with this probability."""
+    return float(-np.log(probability))
 
 
-class Try(_Asking):
-    """An exercise with commands that name the runs of this build."""
-
-    def run(self) -> list[nodes.Node]:
-        folders = self.evaluate("folders")
-        text = "\n".join(self.content)
-        for placeholder, name in (("TRANSLATOR", "translator"), ("CLASSIFIER", "classifier"), ("RUN", "writer")):
-            text = text.replace(placeholder, str(folders[name]))
-        box = nodes.admonition("", nodes.title("", "Try it"), classes=["tip"])
-        self.state.nested_parse(type(self.content)(text.split("\n"), source="try"), 0, box)
-        return [box]
+def repeats(text: str, n: int = 4) -> bool:
+    """Return whether some sequence of n words occurs more than once in a text."""
+    words = text.split()
+    found = [tuple(words[at : at + n]) for at in range(len(words) - n + 1)]
+    return len(set(found)) < len(found)
 
 
-class Value(SphinxRole):
-    """The value of an expression, as text."""
-
-    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
-        config = self.env.config
-        found = eval(self.text, {}, names(config.runs, config.run, config.text))
-        text = f"{found:,.3g}" if isinstance(found, float) else str(found)
-        return [nodes.inline("", text, support_smartquotes=False)], []  # the text of a model stays unchanged
+def beam_tree(look: Inspector, text: str, beam_size: int) -> Any:
+    """Return the tree of a beam search. If a reader's translator needs several searches, return its token scores."""
+    try:
+        return look.beams(text, beam_size)
+    except UsageError:
+        return look.token_scores(text)
 
 
-def inline_formula(writer: HTML5Translator, node: nodes.math) -> None:
-    """Write a formula inside a sentence."""
-    writer.body.append(tex2mathml(node.astext()))
-    raise nodes.SkipNode
+def source_of(look: Inspector, text: str, word: str) -> str:
+    """Return the source token that a translator attends to most while it chooses the target token `word`."""
+    found = look.alignment(text)
+    row = next(at for at, token in enumerate(found.tokens) if token.text.strip() == word)
+    return found.source_tokens[int(found.weights[row].argmax())].text.strip()
 
 
-def formula(writer: HTML5Translator, node: nodes.math_block) -> None:
-    """Write a formula on a line of its own."""
-    writer.body.append(f'<div class="formula">{tex2mathml(node.astext(), as_block=True)}</div>')
-    raise nodes.SkipNode
+def followed(look: Inspector, text: str) -> int:
+    """Return at how many positions the first row of the lens names the token that was just read."""
+    found = look.lens(text, k=1)
+    read = look.read(text).target
+    return sum(row[0] == token.text for row, token in zip(found.top_tokens[0], read, strict=True))
 
 
-def setup(app: Sphinx) -> dict[str, bool]:
-    """Register the directives, the role and the options."""
-    app.add_config_value("runs", str(Path(__file__).parents[1] / "build" / "runs"), "env")
-    app.add_config_value("run", "", "env")
-    app.add_config_value("text", "", "env")
-    app.add_directive("look", Look)
-    app.add_directive("try", Try)
-    app.add_role("value", Value())
-    app.add_html_math_renderer("mathml", (inline_formula, None), (formula, None))
-    return {"parallel_read_safe": True}
+HELPERS = (
+    *(beam_tree, count, curves, cut, followed, labels, losses, matrix, nll, parameters),
+    *(repeats, reshaped, schedule, score, source_of, statistic, strongest, written),
+)
