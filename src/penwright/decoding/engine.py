@@ -94,11 +94,12 @@ class DecodeEngine:
         origins = cache.origins
         if compiled and encoded and len(tokens) > 1 and origins is None:
             origins = cache.own_rows(cache.room)  # the compiled step always takes the origins of beams
-        inputs = _step_inputs(tokens, cache, encoded, origins)
         if compiled:
-            logits: Tensor = compiled(*inputs)[0]
+            logits: Tensor = compiled(*_step_inputs(tokens, cache, encoded, origins))[0]
+        elif tokens.device.type in cuda_graphs.DEVICES:
+            logits = self._graphs(_step_inputs(tokens, cache, encoded, origins))
         else:
-            logits = self._graphs(inputs) if tokens.device.type in cuda_graphs.DEVICES else self._step(*inputs)
+            logits = self._step.logits(tokens[:, None], cache, encoded)
         cache.advance(1)
         return logits
 

@@ -41,10 +41,13 @@ class DecodeStep(ModelPart):
         encoded = None if padding is None else Encoded(as_layers(source), padding)
         if torch.compiler.is_exporting():
             with swap_kernels(self.model.decoder, lambda name, _: _kernel_of(name, origins)):
-                return self._logits(tokens, Cache.over(as_layers(kept), lengths, kind=WholeLayerCache), encoded)
-        return self._logits(tokens, Cache.over(as_layers(kept), lengths, origins), encoded)
+                return self.logits(tokens, Cache.over(as_layers(kept), lengths, kind=WholeLayerCache), encoded)
+        return self.logits(tokens, Cache.over(as_layers(kept), lengths, origins), encoded)
 
-    def _logits(self, tokens: Int[Tensor, "rows 1"], cache: Cache, encoded: Encoded | None) -> Tensor:
+    def logits(
+        self, tokens: Int[Tensor, "rows 1"], cache: Cache, encoded: Encoded | None
+    ) -> Float[Tensor, "rows vocab_size"]:
+        """Append the tokens to the cache, whose lengths stay the same; return the logits of the next ones."""
         model = self.model
         if isinstance(model, DecoderOnly):
             hidden = model.hidden(tokens, cache=cache)
