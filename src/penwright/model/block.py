@@ -73,7 +73,9 @@ class Block(nn.Module):
 
         def attend(x: Tensor) -> Tensor:
             source = self.attention.keys_values(x, here.rotation)
-            source = source if cache is None else cache.append(source, here.positions, here.end, here.origins, here.start)
+            source = (
+                source if cache is None else cache.append(source, here.positions, here.end, here.origins, here.start)
+            )
             return self.attention(x, source, here.mask, here.rotation)
 
         x = self.attention_residual(x, attend)

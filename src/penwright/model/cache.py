@@ -204,6 +204,8 @@ class ContinuousCache(Cache):
         rows = 1 << (max(n_rows, 1) - 1).bit_length() if n_rows > n_old or n_rows < n_old // 4 else n_old
         wanted = min(self.capacity, -(-max(n_tokens, 1) // ROOM) * ROOM)
         room_now = wanted if wanted > room or wanted < room - ROOM else room
+        if (rows, room_now, n_rows) == (n_old, room, self.layers[0].kept.keys.shape[0]):
+            return
         if (rows, room_now) != (n_old, room):
             self._storage = [KeysValues(*(_resized(x, rows, room_now) for x in storage)) for storage in self._storage]
         for layer, storage in zip(self.layers, self._storage, strict=True):

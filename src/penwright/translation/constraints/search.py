@@ -10,7 +10,6 @@ from penwright.decoding.batches import TargetBatch, evaluating
 from penwright.decoding.beam_search import beam_search
 from penwright.decoding.constraints.term_automaton import ConstraintAutomaton
 from penwright.decoding.engine import DecodeEngine
-from penwright.decoding.greedy import greedy_search
 from penwright.decoding.hypotheses import BeamSettings, Extension, Hypothesis, Wanted, Watch
 from penwright.decoding.padding import batches_by_length
 from penwright.decoding.sampling.topk import TokenSelector, likeliest
@@ -146,15 +145,17 @@ class Searcher:
     ) -> list[list[Hypothesis]]:
         """Search one batch."""
         limits = [self._limit(len(source), each, limit) for source, each in zip(sources, asked, strict=True)]
-        rows, end_id = self.rows(sources, max(limits)), self._tokenizer.end_id
-        spelling = Utf8Rules.of(self._tokenizer, settings.banned)
-        choosing = TokenSelector(spelling, self._stepper.likeliest if self._stepper else likeliest)
-        guides = [each.guide for each in asked]
-        if settings.beam_size > 1 or watch or any(guide is not None for guide in guides):
-            return beam_search(
-                rows, limits, settings, end_id=end_id, guides=guides, choosing=choosing, watch=watch, wanted=wanted
-            )
-        return greedy_search(rows, limits, settings, end_id=end_id, choosing=choosing, wanted=wanted)
+        choose = self._stepper.likeliest if self._stepper else likeliest
+        return beam_search(
+            self.rows(sources, max(limits)),
+            limits,
+            settings,
+            end_id=self._tokenizer.end_id,
+            guides=[each.guide for each in asked],
+            choosing=TokenSelector(Utf8Rules.of(self._tokenizer, settings.banned), choose),
+            watch=watch,
+            wanted=wanted,
+        )
 
     def _by_coverage(
         self, source: Sequence[int], hypotheses: Sequence[Hypothesis], penalty: float
