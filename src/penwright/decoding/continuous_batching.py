@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Int, Int64
 from torch import Tensor
 
 from penwright.decoding.batches import LiveBatch, PromptBatch, diverged, evaluating, in_view
@@ -123,7 +123,7 @@ class ContinuousBatch:
             last = torch.tensor([row.draft.tokens[-1] for row in self._rows], dtype=torch.long, device=device)
             logits = [self._batch.step(last)] if self._rows else []
             logits += self._read(self._admit())
-            news = self._write(torch.cat(logits)) if logits else []
+            news = self._write(logits[0] if len(logits) == 1 else torch.cat(logits)) if logits else []
             self._keep([each.finish is None for _, each in news])
         return news
 
@@ -174,11 +174,11 @@ class ContinuousBatch:
             found = zip(self._rows, tokens, values, strict=True)
             return [(row.request, row.push(token, not_nan(value), None)) for row, token, value in found]
         drawn, reshaped = self._choose(self._possible(logits))
-        values, chosen = log_probs_of(drawn, logits), drawn.tolist()
+        found = zip(self._rows, drawn.tolist(), log_probs_of(drawn, logits), strict=True)
         news = []
-        for place, row in enumerate(self._rows):
-            look = row.look(logits[place].float(), reshaped[place], chosen[place]) if row.request.n_likely else None
-            news.append((row.request, row.push(chosen[place], values[place], look)))
+        for place, (row, token, value) in enumerate(found):
+            look = row.look(logits[place].float(), reshaped[place], token) if row.request.n_likely else None
+            news.append((row.request, row.push(token, value, look)))
         return news
 
     def _possible(self, logits: Logits) -> Logits:
@@ -196,24 +196,20 @@ class ContinuousBatch:
         found = self._spelling.situations(states, np.array([row.n_left - 1 for row in self._rows]))
         return np.where([row.guided is None for row in self._rows], found, FREE)
 
-    def _choose(self, possible: Logits) -> tuple[Int[Tensor, " rows"], dict[int, Float[Tensor, " vocab_size"]]]:
+    def _choose(self, possible: Logits) -> tuple[Int[Tensor, " rows"], Logits]:
         """Choose the next token of each row; also return the logits of the distributions that they were drawn from.
 
         Rows with the same settings are sampled together.
         """
-        tokens = torch.zeros(len(possible), dtype=torch.long, device=possible.device)
-        drawn_from: dict[int, Float[Tensor, " vocab_size"]] = {}
         groups: dict[str, list[int]] = {}
         for place, row in enumerate(self._rows):
             groups.setdefault(row.request.manner.key, []).append(place)
+        if len(groups) == 1:
+            return _sample(self._rows, possible)
+        tokens, reshaped = possible.new_zeros(len(possible), dtype=torch.long), torch.empty_like(possible)
         for places in groups.values():
-            rows = [self._rows[place] for place in places]
-            sampling, histories = rows[0].sampling, [row.history for row in rows if row.history is not None]
-            history = History.joined(histories) if histories else None
-            reshaped = sampling.reshape(possible[places], history)
-            tokens[places] = sampling.pick(reshaped, JoinedRng([row.chances for row in rows]))
-            drawn_from.update(zip(places, reshaped, strict=True))
-        return tokens, drawn_from
+            tokens[places], reshaped[places] = _sample([self._rows[place] for place in places], possible[places])
+        return tokens, reshaped
 
     def _keep(self, stays: Sequence[bool]) -> None:
         """Drop the other rows. The last rows take their places, so that few are copied."""
@@ -237,6 +233,13 @@ def _longest_prefix(tokens: Tokens, known: Sequence[Tokens]) -> tuple[int, int]:
     """
     n, place = max(((n_common(tokens[:-1], seen), place) for place, seen in enumerate(known)), default=(0, 0))
     return (place, n) if n >= WORTH else (0, 0)
+
+
+def _sample(rows: Sequence[RunningCompletion], possible: Logits) -> tuple[Int[Tensor, " rows"], Logits]:
+    """Sample the next tokens of rows with the same settings; also return the reshaped logits."""
+    histories = [row.history for row in rows if row.history is not None]
+    reshaped = rows[0].sampling.reshape(possible, History.joined(histories) if histories else None)
+    return rows[0].sampling.pick(reshaped, JoinedRng([row.chances for row in rows])), reshaped
 
 
 def log_probs_of(tokens: Int[Tensor, " rows"], logits: Logits) -> list[float]:
