@@ -63,7 +63,7 @@ def test_a_model_that_diverged_is_reported(translator: Translator) -> None:
 
 @pytest.mark.parametrize("source", ["", "a\nb", "the dog runs " * 40])
 def test_alternatives_are_for_one_sentence(translator: Translator, source: str) -> None:
-    with pytest.raises(UsageError, match="one sentence"):
+    with pytest.raises(UsageError, match="single sentence"):
         translator.alternatives(source, "")
 
 
