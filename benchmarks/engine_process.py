@@ -58,7 +58,6 @@ class Ours:
         from penwright.model.quantised import to_precision
         from penwright.model.weights import load_weights
         from penwright.tokenizers import Tokenizer
-        from penwright.translation.worker_processes import WorkerPool
 
         torch.set_num_threads(engine.threads)
         keep_freed_memory()
@@ -70,7 +69,6 @@ class Ours:
         load_weights(self.model, load_file(folder / "model.safetensors"), str(folder))
         to_precision(self.model, engine.precision)
         self.stepper = DecodeEngine(self.model)
-        self.team = WorkerPool(self._search, engine.workers)
 
     def write(self, job: Job) -> list[str]:
         from penwright.model.decoder_only import DecoderOnly
@@ -96,11 +94,6 @@ class Ours:
         return [request.draft.tokens for request in requests]
 
     def _translate(self, job: Job) -> Tokens:
-        rows = -(-len(job.texts) // self.team.size)
-        jobs = [job._replace(texts=job.texts[begin : begin + rows]) for begin in range(0, len(job.texts), rows)]
-        return [tokens for texts in self.team(jobs) for tokens in texts]
-
-    def _search(self, job: Job) -> Tokens:
         import torch
 
         from penwright.decoding.batches import TargetBatch

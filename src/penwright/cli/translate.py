@@ -108,7 +108,6 @@ def command(
     )
     translator = load_translator(run, device, precision)
     translator.source_language = language or translator.source_language
-    translator.use_processes()
     if document is not None:
         if translator.source_language is None:
             warn(
@@ -132,7 +131,7 @@ def command(
             beam_size=beam_size,
             length_penalty=length_penalty,
             n_best=n_best,
-            demands=demands,
+            constraints=demands,
             prefixes=prefix,
         )
     links = None

@@ -221,7 +221,7 @@ class ModelWorker:
                 beam_size=wording.beam_size,
                 n_best=wording.n_best,
                 length_penalty=wording.length_penalty,
-                demands=wording.demands,
+                constraints=wording.demands,
                 prefixes=wording.prefix,
             )
 

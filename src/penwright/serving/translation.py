@@ -96,7 +96,7 @@ async def translate(asked: AskedSentences, shelf: Registry, limits: Limits) -> R
             beam_size=beam_size,
             n_best=beam_size,
             length_penalty=asked.length_penalty,
-            demands=demands,
+            constraints=demands,
             prefixes=[each.prefix for each in asked.sentences],
         )
 
@@ -169,7 +169,7 @@ async def tree(asked: AskedSentence, shelf: Registry, limits: Limits) -> Respons
             beam_size=beam_size,
             n_best=beam_size,
             length_penalty=asked.length_penalty,
-            demands=demands,
+            constraints=demands,
             prefixes=asked.prefix,
             watch=watch,
         )

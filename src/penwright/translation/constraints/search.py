@@ -63,7 +63,7 @@ class Searcher:
         others = [job for job in jobs if job not in kept]
         freely = self.search(list(map(self.soft_constraints, others)), settings, limit, watch, wanted)
         found = kept | dict(zip(others, freely, strict=True))
-        missed = [job for job in others if job.demands.is_hard and found[job][0].missed]
+        missed = [job for job in others if job.constraints.is_hard and found[job][0].missed]
         missed = [job for job in missed if wanted is None or wanted(job)]
         drafts = self._revision.drafts(missed, [found[job][0] for job in missed])
         led = [self._led(job, draft) for job, draft in zip(missed, drafts, strict=True)]
@@ -92,19 +92,19 @@ class Searcher:
 
     def soft_constraints(self, job: Segment) -> ConstrainedSegment:
         """Constrain a segment only by its protected spans, its prefix, and glossary words that are optional."""
-        wishes = constraints_of(job.source, job.demands)
-        asked = [wish for wish in wishes if wish.protected or not job.demands.is_hard]
+        wishes = constraints_of(job.source, job.constraints)
+        asked = [wish for wish in wishes if wish.protected or not job.constraints.is_hard]
         return self._asked(job, wishes, asked, NO_DRAFT)
 
     def _led(self, job: Segment, draft: DraftReport) -> ConstrainedSegment:
         """Constrain a segment by everything that is required."""
-        wishes = constraints_of(job.source, job.demands)
+        wishes = constraints_of(job.source, job.constraints)
         return self._asked(job, wishes, wishes, draft)
 
     def _asked(
         self, job: Segment, wishes: Sequence[Constraint], led: Sequence[Constraint], draft: DraftReport
     ) -> ConstrainedSegment:
-        guide = self._guides.guide(job.source, led, job.demands.bias, draft) if led else None
+        guide = self._guides.guide(job.source, led, job.constraints.bias, draft) if led else None
         return ConstrainedSegment(
             job, wishes, self._guides.beginning(job.prefix, guide) if job.prefix else guide, draft
         )
@@ -236,7 +236,7 @@ def _is_as_good(swapped: SegmentResult, draft: SegmentResult) -> bool:
 
 def _is_protected(job: Segment) -> bool:
     """Return whether the whole segment is one protected span."""
-    return not job.prefix and job.demands.protection.spans(job.source) == [ProtectedSpan(0, len(job.source))]
+    return not job.prefix and job.constraints.protection.spans(job.source) == [ProtectedSpan(0, len(job.source))]
 
 
 def _untranslated(job: Segment) -> list[SegmentResult]:
