@@ -58,7 +58,6 @@ class Ours:
         from penwright.model.quantised import to_precision
         from penwright.model.weights import load_weights
         from penwright.tokenizers import Tokenizer
-        from penwright.translation.worker_processes import WorkerPool
 
         torch.set_num_threads(engine.threads)
         keep_freed_memory()
@@ -70,7 +69,6 @@ class Ours:
         load_weights(self.model, load_file(folder / "model.safetensors"), str(folder))
         to_precision(self.model, engine.precision)
         self.stepper = DecodeEngine(self.model)
-        self.team = WorkerPool(self._search, engine.workers)
 
     def write(self, job: Job) -> list[str]:
         from penwright.model.decoder_only import DecoderOnly
@@ -79,36 +77,27 @@ class Ours:
         return [self.tokenizer.decode(tokens) for tokens in written]
 
     def _continue(self, job: Job) -> Tokens:
+        """Greedily, without the end token."""
         from penwright.config import DecodingSettings
-        from penwright.decoding.batches import PromptBatch
-        from penwright.decoding.generation_loop import generate
-        from penwright.decoding.sampling.sampler import RowRng, Sampling
-        from penwright.decoding.sampling.utf8 import Utf8Rules
-        from penwright.decoding.sampling.utf8_rows import Utf8Rows
+        from penwright.decoding.completion_draft import plan_of
+        from penwright.decoding.continuous_batching import ContinuousBatch
+        from penwright.decoding.requests import Request
 
-        banned = (self.tokenizer.end_id,)
-        spelling = Utf8Rules.free(self.tokenizer.vocab_size, banned)
-        steps = generate(
-            PromptBatch(self.model, job.texts, job.n_new, self.stepper),
-            Sampling(banned, DecodingSettings(temperature=0)),
-            RowRng(0, [0] * len(job.texts)),
-            end_id=self.tokenizer.end_id,
-            max_new_tokens=job.n_new,
-            constraint=Utf8Rows(spelling, [job.n_new] * len(job.texts), self.stepper.likeliest),
-        )
-        return list(zip(*(step.tokens for step in steps), strict=True))
+        length = {"min_new_tokens": job.n_new, "max_new_tokens": job.n_new}
+        plan = plan_of(self.tokenizer, DecodingSettings(temperature=0, **length), [])
+        requests = [Request("", tokens, plan) for tokens in job.texts]
+        batch = ContinuousBatch(self.model, self.tokenizer, self.stepper, len(requests))
+        for request in requests:
+            batch.join(request)
+        while batch.busy:
+            batch.step()
+        return [request.draft.tokens for request in requests]
 
     def _translate(self, job: Job) -> Tokens:
-        rows = -(-len(job.texts) // self.team.size)
-        jobs = [job._replace(texts=job.texts[begin : begin + rows]) for begin in range(0, len(job.texts), rows)]
-        return [tokens for texts in self.team(jobs) for tokens in texts]
-
-    def _search(self, job: Job) -> Tokens:
         import torch
 
         from penwright.decoding.batches import TargetBatch
         from penwright.decoding.beam_search import beam_search
-        from penwright.decoding.greedy import greedy_search
         from penwright.decoding.hypotheses import BeamSettings
         from penwright.decoding.sampling.topk import TokenSelector
         from penwright.decoding.sampling.utf8 import Utf8Rules
@@ -124,8 +113,7 @@ class Ours:
                 stepper=self.stepper,
             )
             choosing = TokenSelector(Utf8Rules.free(self.tokenizer.vocab_size, (end_id,)), self.stepper.likeliest)
-            search = greedy_search if job.beam_size == 1 else beam_search
-            found = search(writing, [job.n_new] * len(sources), settings, end_id=end_id, choosing=choosing)
+            found = beam_search(writing, [job.n_new] * len(sources), settings, end_id=end_id, choosing=choosing)
         return [hypotheses[0].tokens for hypotheses in found]
 
 

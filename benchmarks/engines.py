@@ -134,8 +134,6 @@ def exported(measured: Measured, folder: Path) -> dict[str, Engine]:
     for threads, said in ((1, "one thread"), (THREADS, "two threads")):
         compile_int8(model, threads)
         engines[f"penwright int8, compiled, {said}"] = Engine("ours", task, str(ours), "int8", threads=threads)
-    if task == "translate":
-        engines["penwright int8, compiled, two processes"] = Engine("ours", task, str(ours), "int8", 2, threads=1)
     for precision in ("float32", "int8"):
         path = folder / f"ctranslate2-{precision}"
         save_as("ctranslate2", model, tokenizer, path, precision)

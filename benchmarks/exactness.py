@@ -19,11 +19,8 @@ from benchmarks.report import Result, write_result
 from penwright.config import Precision
 from penwright.decoding.batches import Branching, TargetBatch
 from penwright.decoding.beam_search import beam_search
-from penwright.decoding.greedy import greedy_search
 from penwright.decoding.hypotheses import BeamSettings
 from penwright.decoding.padding import batches_by_length, right_padded
-from penwright.decoding.sampling.beam_rules import BeamRule, BeamStep
-from penwright.decoding.sampling.next_token import GeneratedToken, TokenRule
 from penwright.decoding.sampling.topk import TokenSelector
 from penwright.decoding.sampling.utf8 import Utf8Rules
 from penwright.evaluation.translation import translation_scores
@@ -55,14 +52,6 @@ class Uncached:
         self._targets = torch.cat([self._targets, tokens[:, None]], dim=1)
         return self.first()
 
-    def several(self, token: Tensor, rule: TokenRule) -> tuple[GeneratedToken, ...]:
-        """Return nothing: tokens are chosen one by one."""
-        return ()
-
-    def beams(self, tokens: Tensor, rule: BeamRule) -> tuple[BeamStep, ...]:
-        """Return nothing: steps are taken one by one."""
-        return ()
-
     def select(self, rows: Tensor) -> None:
         """Keep only these rows."""
         self._encoded, self._targets = self._encoded.select(rows), self._targets[rows]
@@ -91,9 +80,8 @@ class Translations:
             sources = [self.sources[number] for number in batch]
             limits = [min(2 * len(source) + 20, self.model.settings.context_length) for source in sources]
             rows = self._rows(sources, max(limits)) if cached else self._uncached(sources)
-            search = greedy_search if self.settings.beam_size == 1 else beam_search
             choosing = TokenSelector(Utf8Rules.free(self.tokenizer.vocab_size))
-            results = search(rows, limits, self.settings, end_id=self.tokenizer.end_id, choosing=choosing)
+            results = beam_search(rows, limits, self.settings, end_id=self.tokenizer.end_id, choosing=choosing)
             found |= {number: best.tokens for number, (best, *_) in zip(batch, results, strict=True)}
         return [found[number] for number in range(len(self.sources))]
 

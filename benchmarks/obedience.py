@@ -143,7 +143,7 @@ def main(run: Path, multi30k: Path, words: Path, n_sentences: int = 1000, n_term
         seconds = []
         for name, asked in ways.items():
             start = perf_counter()
-            translations = translator.translate(sources, demands=demands(asked) if asked else Constraints())
+            translations = translator.translate(sources, constraints=demands(asked) if asked else Constraints())
             seconds.append(perf_counter() - start)
             bleu = translation_scores([each.text for each in translations], references)[0].value
             for figure, value in (

@@ -8,7 +8,7 @@ from beartype.roar import BeartypeCallHintViolation
 from jaxtyping import TypeCheckError
 
 from penwright.config import ModelSettings
-from penwright.decoding.generation_loop import log_probs_of
+from penwright.decoding.continuous_batching import log_probs_of
 from penwright.model.cache import Cache
 from penwright.training.auto.choices import rounded
 

@@ -86,7 +86,7 @@ def test_every_public_python_name_is_described(reference: dict[str, str]) -> Non
         members = inspect.getmembers(kind, lambda each: callable(each) or isinstance(each, property))
         public = {name for name, _ in members if not name.startswith("_")}
         ids = set(re.findall(rf'id="penwright\.[\w.]*\b{kind.__name__}\.(\w+)"', page))
-        assert public <= ids | {"share_out"}, kind
+        assert public <= ids | {"share_out", "use_processes"}, kind
 
 
 @pytest.mark.parametrize("name", ["Completion", "Translation", "Candidate", "Classification", "Score", "Tuning"])

@@ -6,10 +6,6 @@ import pytest
 import torch
 
 from penwright.config import ModelSettings, Table, Task, merge
-from penwright.decoding.ahead_of_time import Compiled, Input
-from penwright.decoding.engine import DecodeEngine
-from penwright.decoding.export_inputs import Part
-from penwright.decoding.exported import MultiTokenStep
 from penwright.model import Model, make_model
 from penwright.model.decoder_only import DecoderOnly
 from penwright.model.encoder_decoder import EncoderDecoder
@@ -80,26 +76,6 @@ def classifying_model() -> Callable[..., EncoderOnly]:
         return model
 
     return make
-
-
-@pytest.fixture
-def several_at_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Several tokens of a single row at each step, as where that is compiled; the sizes of those steps."""
-    compiled, sizes = DecodeEngine._compiled, list[int]()
-
-    def as_it_is(stepper: DecodeEngine, part: Part, device: torch.device) -> Compiled | None:
-        if part != "several":
-            return compiled(stepper, part, device)
-
-        def several(*inputs: Input) -> list[torch.Tensor]:
-            log_probs, tokens = MultiTokenStep(stepper._model)(*inputs)
-            sizes.append(len(tokens))
-            return [log_probs, tokens]
-
-        return several
-
-    monkeypatch.setattr(DecodeEngine, "_compiled", as_it_is)
-    return sizes
 
 
 @pytest.fixture(scope="session")

@@ -9,14 +9,7 @@ from torch import Tensor
 from penwright.config import Table
 from penwright.decoding.batches import TargetBatch
 from penwright.decoding.beam_search import beam_search
-from penwright.decoding.generation_loop import generate
-from penwright.decoding.greedy import greedy_search
 from penwright.decoding.hypotheses import BeamSettings, Hypothesis
-from penwright.decoding.sampling.beam_rules import BeamRule, BeamStep
-from penwright.decoding.sampling.next_token import GeneratedToken, TokenRule
-from penwright.decoding.sampling.sampler import RowRng, Sampling
-from penwright.decoding.sampling.topk import TokenSelector
-from penwright.decoding.sampling.utf8 import Utf8Rules
 from penwright.errors import PenwrightError
 from penwright.model.encoder_decoder import EncoderDecoder
 
@@ -56,30 +49,21 @@ def test_one_beam_is_greedy_search(translating_model: Callable[..., EncoderDecod
     model = translating_model(29, seed)
     beams = search(model, SOURCES, LIMITS, BeamSettings(beam_size=1, banned=(0, START)))
     for source, limit, (best,) in zip(SOURCES, LIMITS, beams, strict=True):
-        rows = TargetBatch(model, [source], start_id=START, max_new_tokens=limit)
-        greedy = Sampling(banned=(0, START))
-        steps = list(generate(rows, greedy, RowRng(0, [0]), end_id=END, max_new_tokens=limit))
-        assert whole(best) == [step.tokens[0] for step in steps]
-        assert best.finish == steps[-1].finished[0]
-        assert best.log_prob == pytest.approx(sum(step.log_probs[0] for step in steps), abs=1e-3)
+        tokens = greedily(model, source, limit, banned=(0, START))
+        assert whole(best) == tokens
+        assert best.finish == ("end" if tokens[-1] == END else "length")
+        assert best.log_prob == pytest.approx(log_prob(model, source, tokens), abs=1e-3)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_greedy_search_finds_what_one_beam_finds(translating_model: Callable[..., EncoderDecoder], seed: int) -> None:
-    model, settings, limits = translating_model(29, seed).double(), BeamSettings(1, length_penalty=0.7), [9, 12, 3, 1]
-    choosing = TokenSelector(Utf8Rules.free(29, (5,)))
-
-    def rows() -> TargetBatch:
-        return TargetBatch(model, SOURCES, start_id=START, max_new_tokens=12)
-
-    searched = beam_search(rows(), limits, settings, end_id=END, choosing=choosing)
-    written = greedy_search(rows(), limits, settings, end_id=END, choosing=choosing)
-    for (one,), (other,) in zip(written, searched, strict=True):
-        assert (one.tokens, one.finish) == (other.tokens, other.finish)
-        assert (one.score, *one.log_probs) == pytest.approx((other.score, *other.log_probs), abs=1e-5)
-    left = greedy_search(rows(), limits, settings, end_id=END, choosing=choosing, wanted=lambda row: row != 1)
-    whole = [len(each.log_probs) for (each,) in written]
-    assert [len(each.log_probs) for (each,) in left] == [whole[0], 1, *whole[2:]]
+@torch.inference_mode()
+def greedily(model: EncoderDecoder, source: list[int], limit: int, banned: tuple[int, ...]) -> list[int]:
+    """The likeliest token at each step, with a pass over the whole target for each."""
+    read, tokens = torch.tensor([source]), list[int]()
+    while len(tokens) < limit and tokens[-1:] != [END]:
+        logits = model(read, torch.ones_like(read, dtype=torch.bool), torch.tensor([[START, *tokens]]))[0, -1]
+        logits[list(banned)] = -inf
+        tokens.append(int(logits.argmax()))
+    return tokens
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0, 2.0, -1.0])
@@ -110,12 +94,6 @@ class Script:
 
     def step(self, tokens: Tensor) -> Tensor:
         return self.first()
-
-    def several(self, token: Tensor, rule: TokenRule) -> tuple[GeneratedToken, ...]:
-        return ()
-
-    def beams(self, tokens: Tensor, rule: BeamRule) -> tuple[BeamStep, ...]:
-        return ()
 
     def select(self, rows: Tensor) -> None:
         self.n_rows = len(rows)

@@ -1,145 +1,138 @@
-from collections.abc import Callable, Sequence
+"""Completions are those of a loop that reads the whole text for each token, whatever else is in the batch."""
 
+from collections.abc import Callable, Mapping
+
+import numpy as np
 import pytest
 import torch
 
 from penwright.config import DecodingSettings, Table
-from penwright.decoding.batches import PromptBatch
-from penwright.decoding.generation_loop import generate
-from penwright.decoding.sampling.penalties import Bias
-from penwright.decoding.sampling.sampler import RowRng, Sampling
+from penwright.decoding.completion_draft import plan_of
+from penwright.decoding.sampling.filters import NEG_INF
+from penwright.decoding.sampling.penalties import History
+from penwright.decoding.sampling.sampler import RowRng
 from penwright.errors import PenwrightError
+from penwright.generation.generator import Generator
 from penwright.model.decoder_only import DecoderOnly
+from penwright.tokenizers import Tokenizer
 
-VOCABULARY, END = 29, 2
-PROMPTS = [
-    [1, 2, 3, 4, 5, 6, 7],
-    [9],
-    [8, 3, 8, 3, 5, 1, 7, 9, 11, 12, 3, 4, 5],
-    [3],
-    list(range(3, 21)),
-]  # the last is longer than the context
-GREEDY = Sampling(banned=(0,))
-SAMPLED = Sampling(
-    banned=(0,),
-    settings=DecodingSettings(repetition_penalty=1.3, temperature=0.9, top_k=20, top_p=0.95, min_p=0.01),
-)
-
-
-def write(
-    model: DecoderOnly,
-    prompts: Sequence[list[int]],
-    sampling: Sampling = GREEDY,
-    numbers: Sequence[int] | None = None,
-    end_id: int = END,
-    max_new_tokens: int = 12,
-    should_stop: Callable[[int, int], bool] | None = None,
-) -> list[tuple[list[int], str]]:
-    """Each row's tokens and how it finished."""
-    tokens: list[list[int]] = [[] for _ in prompts]
-    finished = {}
-    steps = generate(
-        PromptBatch(model, prompts, max_new_tokens),
-        sampling,
-        RowRng(5, numbers or [0] * len(prompts)),
-        end_id=end_id,
-        max_new_tokens=max_new_tokens,
-        prompts=prompts,
-        should_stop=should_stop,
-    )
-    for step in steps:
-        for row, token in zip(step.rows, step.tokens, strict=True):
-            tokens[row].append(token)
-        finished |= step.finished
-    return [(row, finished[number]) for number, row in enumerate(tokens)]
+Make = Callable[..., Generator]
+PROMPTS = ["abcdefg", "a", "hijhi ,.abc", "", "abcdefghij ,.ABC abcdef", "a"]  # one is longer than the context
+GREEDY = {"temperature": 0.0, "max_new_tokens": 12}
+SAMPLED = {
+    "repetition_penalty": 1.3,
+    "temperature": 0.9,
+    "top_k": 15,
+    "top_p": 0.95,
+    "min_p": 0.01,
+    "max_new_tokens": 20,
+}
+LOOKING_BACK = {"dry_multiplier": 1.0, "no_repeat_ngram": 2, "presence_penalty": 0.3, "frequency_penalty": 0.2}
+ALL_SAMPLERS = {
+    **LOOKING_BACK,
+    "typical_p": 0.95,
+    "eta_cutoff": 0.001,
+    "epsilon_cutoff": 0.001,
+    "top_n_sigma": 3.0,
+    "xtc_probability": 0.5,
+    "temperature": 1.2,
+    "top_p": 0.9,
+    "logit_bias": {"ab": 3.0},
+    "dry_breakers": ("c",),
+    "min_new_tokens": 5,
+    "max_new_tokens": 20,
+}
 
 
-def assert_alone_as_in_a_batch(model: DecoderOnly, sampling: Sampling) -> None:
-    model.double()  # so that rounding decides no near-tie
-    alone = [write(model, [prompt], sampling, [number])[0] for number, prompt in enumerate(PROMPTS)]
-    order = [2, 0, 1]
-    together = write(model, [PROMPTS[number] for number in order], sampling, order)
-    assert together == [alone[number] for number in order]
+@pytest.fixture
+def make(writer: Callable[..., DecoderOnly], characters: Tokenizer) -> Make:
+    def made(seed: int = 0, **changes: object) -> Generator:
+        return Generator(writer(characters.vocab_size, seed, **changes).double(), characters)  # no near-ties
+
+    return made
 
 
-def test_a_prompt_is_continued_alone_as_in_any_batch(writer: Callable[..., DecoderOnly], variant: Table) -> None:
-    assert_alone_as_in_a_batch(writer(VOCABULARY, **variant), SAMPLED)
+@torch.inference_mode()
+def reference(generator: Generator, prompt: str, settings: DecodingSettings, number: int) -> list[int]:
+    """The tokens of a completion, each from one pass over all that is in view."""
+    tokenizer, context = generator.tokenizer, generator.model.settings.context_length
+    plan, half = plan_of(tokenizer, settings, [prompt]), context - context // 2
+    seen = [tokenizer.start_id, *tokenizer.encode(prompt)]
+    view, written, state = seen if len(seen) <= context else seen[-half:], list[int](), np.uint8(0)
+    history, rng = History([seen], torch.zeros(1, tokenizer.vocab_size)), RowRng(settings.seed, [number])
+    while len(written) < plan.n_new and written[-1:] != [tokenizer.end_id]:
+        logits = generator.model(torch.tensor([view]))[:, -1]
+        n_left = plan.n_new - len(written) - 1
+        plan.spelling.forbid(logits, plan.spelling.situations(np.array([state]), np.array([n_left])))
+        if len(written) < settings.min_new_tokens:
+            logits[:, tokenizer.end_id] = NEG_INF
+        tokens = plan.sampling.choose(logits, history, rng)
+        history.push(tokens)
+        written += tokens.tolist()
+        state = plan.spelling.after[state, written[-1]]
+        view = [*view, written[-1]]
+        view = view if len(view) <= context else view[-half:]
+    return written
+
+
+def assert_as_alone(generator: Generator, given: Mapping[str, object]) -> None:
+    settings = DecodingSettings(**given)
+    found = generator.generate(PROMPTS, settings)
+    numbers = [0, 0, 0, 0, 0, 1]  # the last prompt comes twice
+    expected = [reference(generator, *each) for each in zip(PROMPTS, [settings] * len(PROMPTS), numbers, strict=True)]
+    assert [list(completion.tokens) for completion in found] == expected
+
+
+def test_a_prompt_is_continued_in_a_batch_as_alone_and_without_a_cache(make: Make, variant: Table) -> None:
+    assert_as_alone(make(**variant), SAMPLED)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_same_holds_for_greedy_search(writer: Callable[..., DecoderOnly], seed: int) -> None:
-    assert_alone_as_in_a_batch(writer(VOCABULARY, seed), GREEDY)
+def test_the_same_holds_at_temperature_0(make: Make, seed: int) -> None:
+    assert_as_alone(make(seed), GREEDY)
 
 
-def test_the_same_holds_for_all_samplers_together(writer: Callable[..., DecoderOnly]) -> None:
-    everything = {
-        "typical_p": 0.95,
-        "eta_cutoff": 0.001,
-        "epsilon_cutoff": 0.001,
-        "top_n_sigma": 3.0,
-        "min_new_tokens": 5,
-    }
-    looking_back = {"dry_multiplier": 1.0, "no_repeat_ngram": 2, "presence_penalty": 0.3, "frequency_penalty": 0.2}
-    settings = {**everything, **looking_back, "xtc_probability": 0.5, "temperature": 1.2, "top_p": 0.9}
-    sampling = Sampling((0,), DecodingSettings(**settings), (Bias([[4, 5]], 3.0),), (3,))
-    assert_alone_as_in_a_batch(writer(VOCABULARY), sampling)
+def test_the_same_holds_for_all_samplers_together(make: Make) -> None:
+    assert_as_alone(make(), ALL_SAMPLERS)
 
 
-def test_these_models_do_not_always_say_the_same(writer: Callable[..., DecoderOnly]) -> None:
-    written = write(writer(VOCABULARY), PROMPTS, end_id=-1, max_new_tokens=30)
-    assert all(len(set(tokens)) > 4 for tokens, _ in written)
-    assert len({tuple(tokens) for tokens, _ in written}) == len(PROMPTS)
+def test_these_models_do_not_always_say_the_same(make: Make) -> None:
+    written = make().generate(PROMPTS, min_new_tokens=25, max_new_tokens=30, temperature=0.0)
+    assert all(len(set(completion.tokens)) > 4 for completion in written)
+    assert len({completion.tokens for completion in written}) == len(set(PROMPTS))
 
 
-def test_rows_end_at_the_end_token_or_at_the_longest_length(writer: Callable[..., DecoderOnly]) -> None:
-    model = writer(VOCABULARY)
-    free = write(model, PROMPTS, end_id=-1, max_new_tokens=12)
-    end = free[0][0][5]
-    for (tokens, finish), (unstopped, _) in zip(
-        write(model, PROMPTS, end_id=end, max_new_tokens=12), free, strict=True
-    ):
-        length = unstopped.index(end) + 1 if end in unstopped else 12
-        assert (tokens, finish) == (unstopped[:length], "end" if end in unstopped else "length")
+def test_rows_end_at_the_end_token_or_at_the_longest_length(make: Make) -> None:
+    generator = make()
+    end = generator.tokenizer.end_id
+    written = generator.generate(PROMPTS, n=4, max_new_tokens=9, temperature=1.5)
+    for completion in written:
+        ended = completion.tokens[-1] == end
+        assert completion.finish == ("end" if ended else "length") and end not in completion.tokens[:-1]
+        assert ended or len(completion.tokens) == 9
+    assert {completion.finish for completion in written} == {"end", "length"}
 
 
-def test_a_stop_rule_ends_its_row_only(writer: Callable[..., DecoderOnly]) -> None:
-    model, seen = writer(VOCABULARY), [0, 0]
-
-    def third_of_second(row: int, token: int) -> bool:
-        seen[row] += 1
-        return row == 1 and seen[row] == 3
-
-    free = write(model, PROMPTS[:2], end_id=-1, max_new_tokens=6)
-    stopped = write(model, PROMPTS[:2], end_id=-1, max_new_tokens=6, should_stop=third_of_second)
-    assert stopped == [free[0], (free[1][0][:3], "stop")]
+def test_log_probabilities_are_the_models_own_whatever_the_sampling(make: Make) -> None:
+    generator = make(context_length=64)
+    (completion,) = generator.generate("abc", SAMPLED)
+    tokens = [generator.tokenizer.start_id, *generator.tokenizer.encode("abc")]
+    logits = generator.model(torch.tensor([[*tokens, *completion.tokens]]))[0, len(tokens) - 1 : -1]
+    expected = logits.log_softmax(-1).gather(1, torch.tensor(completion.tokens)[:, None])[:, 0]
+    assert completion.log_probs == pytest.approx(expected.tolist(), abs=1e-4)
 
 
-def test_log_probabilities_are_the_models_own_whatever_the_sampling(writer: Callable[..., DecoderOnly]) -> None:
-    model = writer(VOCABULARY)
-    steps = generate(
-        PromptBatch(model, [PROMPTS[0]], 6), SAMPLED, RowRng(0, [0]), end_id=-1, max_new_tokens=6, prompts=[PROMPTS[0]]
-    )
-    tokens, log_probs = zip(*((step.tokens[0], step.log_probs[0]) for step in steps), strict=True)
-    logits = model(torch.tensor([[*PROMPTS[0], *tokens]]))[0, len(PROMPTS[0]) - 1 : -1]
-    expected = logits.log_softmax(-1).gather(1, torch.tensor(tokens)[:, None])[:, 0]
-    assert log_probs == pytest.approx(expected.tolist(), abs=1e-4)
+def test_a_strong_repetition_penalty_lets_nothing_come_twice(make: Make) -> None:
+    generator = make()
+    strict = {"temperature": 0.0, "repetition_penalty": 1e30, "min_new_tokens": 8, "max_new_tokens": 8}
+    (completion,) = generator.generate("ab", strict)
+    assert len(set(completion.tokens)) == 8
+    assert not set(generator.tokenizer.encode("ab")) & set(completion.tokens)
 
 
-def test_a_strong_repetition_penalty_lets_nothing_come_twice(writer: Callable[..., DecoderOnly]) -> None:
-    strict = Sampling(settings=DecodingSettings(temperature=0.0, repetition_penalty=1e30))
-    ((tokens, _),) = write(writer(VOCABULARY), [[9, 7]], strict, end_id=-1, max_new_tokens=12)
-    assert len(set(tokens)) == 12
-    assert not {9, 7} & set(tokens)
-
-
-def test_another_seed_writes_another_text(writer: Callable[..., DecoderOnly]) -> None:
-    model = writer(VOCABULARY)
-    assert write(model, [[5]], SAMPLED, [0]) != write(model, [[5]], SAMPLED, [1])
-
-
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-def test_a_model_that_diverged_is_reported(writer: Callable[..., DecoderOnly], sampling: Sampling) -> None:
-    model = writer(VOCABULARY)
-    torch.nn.init.constant_(model.output.weight, float("nan"))
+@pytest.mark.parametrize("given", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_a_model_that_diverged_is_reported(make: Make, given: Table) -> None:
+    generator = make()
+    torch.nn.init.constant_(generator.model.output.weight, float("nan"))
     with pytest.raises(PenwrightError, match="diverged"):
-        write(model, [[5]], sampling)
+        generator.generate("a", given)

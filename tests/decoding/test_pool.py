@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from penwright.config import DecodingSettings, Table
 from penwright.decoding import continuous_batching as pool_module
 from penwright.decoding import continuous_batching as prefixes_module
-from penwright.decoding import engine
 from penwright.decoding.continuous_batching import ContinuousBatch, Prefixes, n_common
 from penwright.decoding.requests import Request, TokenUpdate
 from penwright.errors import PenwrightError
@@ -188,36 +187,3 @@ def test_prefixes_forget_the_oldest_and_what_others_begin_with() -> None:
         prefixes.keep(*entry(tokens))
     assert [each.tokens.tolist() for each in prefixes.kept] == [[5, 6, 7, 8], [9, 9, 9, 9, 9]]
     assert n_common(np.array([1, 2, 3]), np.array([1, 2, 4, 5])) == 2
-
-
-@pytest.mark.parametrize("prompt", PROMPTS)
-def test_one_that_is_alone_is_written_several_tokens_at_a_time_and_others_may_join(
-    generator: Generator, several_at_once: list[int], monkeypatch: pytest.MonkeyPatch, prompt: str
-) -> None:
-    given = [manner.model_copy(update={"seed": 7, "max_new_tokens": 30}) for manner in MANNERS[:4]]
-    with monkeypatch.context() as one_by_one:
-        one_by_one.setattr(ContinuousBatch, "_several", lambda *_: [])
-        one_by_one.setattr(engine.DecodeEngine, "several", lambda *_: ())
-        alone = [expected(generator.generate(prompt, manner)[0]) for manner in given]
-        other = expected(generator.generate("abc", SETTINGS)[0])
-    assert not several_at_once
-    assert [expected(generator.generate(prompt, manner)[0]) for manner in given] == alone
-    n_generated = len(several_at_once)
-    for manner, wanted in zip(given, alone, strict=True):
-        pool = generator.pool()
-        (first,), (second,) = generator.requests(prompt, manner), generator.requests("abc", SETTINGS)
-        pool.join(first)
-        begun = pool.step() + pool.step()
-        pool.join(second)
-        written = write(pool)
-        assert completed([news for _, news in begun] + written.get(first, [])) == wanted
-        assert completed(written[second]) == other
-    assert len(several_at_once) > n_generated > 0
-
-
-def test_whoever_looks_at_each_token_is_written_one_by_one(generator: Generator, several_at_once: list[int]) -> None:
-    pool = generator.pool()
-    pool.join(generator.requests("abc", SETTINGS, n_likely=2)[0])
-    (news,) = write(pool).values()
-    assert all(each.look for each in news)
-    assert not several_at_once

@@ -10,17 +10,11 @@ import jaxtyping
 import pytest
 import torch
 
-from penwright.config import DecodingSettings, Table
-from penwright.decoding import ahead_of_time, engine, export_inputs
+from penwright.config import Table
+from penwright.decoding import ahead_of_time, engine
 from penwright.decoding.batches import PromptBatch, TargetBatch
-from penwright.decoding.beam_search import beam_search
 from penwright.decoding.engine import DecodeEngine, compile_steps
-from penwright.decoding.generation_loop import generate
-from penwright.decoding.hypotheses import BeamSettings, Hypothesis
-from penwright.decoding.sampling.sampler import RowRng, Sampling
-from penwright.decoding.sampling.topk import COMPILES, TokenSelector
 from penwright.decoding.sampling.utf8 import Utf8Rules
-from penwright.decoding.sampling.utf8_rows import Utf8Rows
 from penwright.errors import PenwrightError
 from penwright.model import quantised
 from penwright.model.cached_attention import stepping_attention
@@ -35,19 +29,11 @@ SOURCES = [[4, 5, 6, 2], [2], [7, 8, 9, 2]]
 NEEDS_COMPILER = pytest.mark.skipif(
     bool(toolchain.missing_requirement()), reason=toolchain.missing_requirement() or "compiles"
 )
-CHOOSES = pytest.mark.skipif(not COMPILES, reason="the operators that choose tokens need AVX-512")
 
 
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PENWRIGHT_CACHE", str(tmp_path))
-
-
-@pytest.fixture(autouse=True)
-def few_in_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps in a call are unrolled: three take half as long to compile as eight do."""
-    for module in (export_inputs, engine):
-        monkeypatch.setattr(module, "n_several", lambda _: 3)
 
 
 @contextmanager
@@ -70,9 +56,9 @@ def test_every_variant_can_be_compiled(
     writer: Callable[..., DecoderOnly], translating_model: Callable[..., EncoderDecoder], variant: Table
 ) -> None:
     with unchecked():
-        for part in ("one", "prompt", "several"):
+        for part in ("one", "prompt"):
             engine.exported(writer(VOCABULARY, **variant | {"n_layers": 1}), part)
-        for part in ("many", "sources", "several", "beams"):
+        for part in ("many", "sources"):
             engine.exported(translating_model(VOCABULARY, **variant | {"n_layers": 1}), part)
 
 
@@ -194,98 +180,6 @@ def test_a_compiled_translator_gives_the_same_logits_however_many_sources_and_be
         assert mean(map(float, off)) < 1e-4
 
 
-@NEEDS_COMPILER
-@CHOOSES
-def test_a_row_is_written_the_same_several_tokens_at_a_time(
-    writer: Callable[..., DecoderOnly],
-    translating_model: Callable[..., EncoderDecoder],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(engine, "_parts", lambda _: ("several",))
-    settings: Table = {"n_layers": 1, "context_length": 40}
-    models = writer(VOCABULARY, **settings), translating_model(VOCABULARY, **settings)
-    for model in models:
-        ways = [(seed, temperature) for temperature in (0.0, 0.8) for seed in range(3)]
-        plain = [written(model, *way) for way in ways]
-        compile_unchecked(model)
-        steps: list[int] = []
-        assert [written(model, *way, steps) for way in ways] == plain
-        n_tokens = sum(len(tokens) for tokens, _ in plain)
-        assert n_tokens > 60 and len(steps) < n_tokens / 1.5
-
-
-@torch.inference_mode()
-def written(
-    model: DecoderOnly | EncoderDecoder, seed: int, temperature: float, steps: list[int] | None = None
-) -> tuple[list[int], list[float]]:
-    """Up to 70 tokens past the context, or 30 beside a source, and the log-probabilities, of a row that is not alone.
-
-    `steps` counts those of the stepper.
-    """
-    stepper, n_tokens = DecodeEngine(model), 70 if isinstance(model, DecoderOnly) else 30
-    if isinstance(model, DecoderOnly):
-        rows = PromptBatch(model, [[5, seed], [3]], n_tokens, stepper)
-    else:
-        sources = [[4, 5, seed, 2], [3, 2]]
-        rows = TargetBatch(model, sources, start_id=1, max_new_tokens=n_tokens, stepper=stepper)
-    sampling = Sampling((0,), DecodingSettings(temperature=temperature))
-    tokens, log_probs = list[int](), list[float]()
-    with stepper.watched(lambda: None if steps is None else steps.append(1)):
-        for each in generate(
-            rows,
-            sampling,
-            RowRng(seed, [0, 1]),
-            end_id=2,
-            max_new_tokens=n_tokens,
-            should_stop=lambda row, _: row == 1,
-            constraint=Utf8Rows(Utf8Rules.free(VOCABULARY, (0,)), [n_tokens] * 2),
-        ):
-            tokens.append(each.tokens[0])
-            log_probs.append(round(each.log_probs[0], 3))
-    return tokens, log_probs
-
-
-@NEEDS_COMPILER
-@CHOOSES
-def test_beams_of_a_source_go_on_the_same_several_steps_at_a_time(
-    translating_model: Callable[..., EncoderDecoder], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = translating_model(VOCABULARY, n_layers=1, context_length=80)
-    monkeypatch.setattr(engine, "_parts", lambda _: ("beams",))
-    ways = [(beam_size, limit) for beam_size in (2, 5, 8) for limit in (1, 30, 79)]
-    plain = [found_with_beams(model, *way) for way in ways]
-    compile_unchecked(model)
-    steps: list[int] = []
-    for way, expected in zip(ways, plain, strict=True):
-        for some, others in zip(found_with_beams(model, *way, steps), expected, strict=True):
-            assert [each.tokens for each in some] == [each.tokens for each in others]
-            assert [each.score for each in some] == pytest.approx([each.score for each in others], abs=1e-4)
-    n_steps = sum(max(len(best.tokens) for best, *_ in each) for each in plain)
-    assert n_steps > 150 and len(steps) < n_steps / 1.5
-
-
-@torch.inference_mode()
-def found_with_beams(
-    model: EncoderDecoder, beam_size: int, limit: int, steps: list[int] | None = None
-) -> list[list[Hypothesis]]:
-    """For a source that is alone soon, and one that ends at once, past the first room; no token leaves a text broken.
-
-    `steps` counts those of the stepper.
-    """
-    stepper = DecodeEngine(model)
-    spelling = Utf8Rules([b"", b"", b"", *(bytes([0xC3 - (n % 5)]) for n in range(VOCABULARY - 3))], (0, 1), 2)
-    settings = BeamSettings(beam_size, n_best=2, length_penalty=1.5)
-    rows = TargetBatch(model, [[7, 8, 9, 2], [4, 5, 2]], start_id=1, max_new_tokens=79, stepper=stepper)
-    with stepper.watched(lambda: None if steps is None else steps.append(1)):
-        return beam_search(
-            rows,
-            [limit, 1],
-            settings,
-            end_id=2,
-            choosing=TokenSelector(spelling),
-        )
-
-
 @torch.inference_mode()
 def translated(rows: TargetBatch, n_beams: int) -> list[torch.Tensor]:
     """The logits of a search whose beams change places, past the first room, and whose first source leaves."""
@@ -315,8 +209,6 @@ class Operators(ahead_of_time.ModelPart):
         rows: torch.Tensor,
         allowed: torch.Tensor,
         situations: torch.Tensor,
-        temperatures: torch.Tensor,
-        chances: torch.Tensor,
         queries: torch.Tensor,
         kept: list[torch.Tensor],
         seen: torch.Tensor,
@@ -328,8 +220,7 @@ class Operators(ahead_of_time.ModelPart):
             for keys, values in (kept, [x.bfloat16() for x in kept])
             for origins_too, mask in ((True, seen), (False, None))
         ]
-        tokens = torch.ops.penwright.next_token(logits, allowed, situations, temperatures, chances)
-        return logits, *torch.ops.penwright.likeliest(logits, allowed, situations, 8), *tokens, *heads
+        return logits, *torch.ops.penwright.likeliest(logits, allowed, situations, 8), *heads
 
 
 @NEEDS_COMPILER
@@ -348,8 +239,6 @@ def test_operators_in_cpp_give_what_torch_gives_however_many_rows(writer: Callab
             torch.randn(n_rows, width),
             allowed,
             torch.randint(0, len(allowed), (n_rows,), generator=chance),
-            torch.randint(0, 3, (n_rows,), generator=chance) / 2,
-            torch.rand(n_rows, generator=chance, dtype=torch.double),
             torch.randn(n_rows, 4, n_targets, d_head, generator=chance),
             [torch.randn(n_rows, 2, n_sources, d_head, generator=chance) for _ in "kv"],
             seen,
@@ -361,7 +250,7 @@ def test_operators_in_cpp_give_what_torch_gives_however_many_rows(writer: Callab
     shapes = (
         {0: rows},
         None,
-        *[{0: rows}] * 3,
+        {0: rows},
         {0: rows, 2: targets},
         [kept, kept],
         {0: rows, 3: sources},
@@ -374,15 +263,12 @@ def test_operators_in_cpp_give_what_torch_gives_however_many_rows(writer: Callab
     assert compiled is not None
     for n_rows, n_sources, n_targets in ((2, 2, 2), (6, 16, 3), (7, 15, 2), (8, 33, 2), (23, 48, 5), (41, 70, 2)):
         given = inputs(n_rows, n_sources, n_targets)
-        (logits, values, places, normalisers, tokens, log_probs, *heads), expected = compiled(*given), part(*given)
+        (logits, values, places, normalisers, *heads), expected = compiled(*given), part(*given)
         assert torch.equal(logits, expected[0])
         assert torch.equal(values, expected[1])
         assert torch.equal(places[values > -torch.inf], expected[2][values > -torch.inf])
         torch.testing.assert_close(normalisers, expected[3])
-        some = values[:, 0] > -torch.inf  # may come
-        assert torch.equal(tokens[some], expected[4][some])
-        torch.testing.assert_close(log_probs[some], expected[5][some])
-        for found, wanted in zip(heads, expected[6:], strict=True):
+        for found, wanted in zip(heads, expected[4:], strict=True):
             torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
 
 

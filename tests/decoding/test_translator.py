@@ -1,7 +1,4 @@
-import multiprocessing
-import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import pytest
 import torch
@@ -12,8 +9,6 @@ from penwright.decoding.hypotheses import BeamSettings, Hypothesis
 from penwright.errors import UsageError
 from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.tokenizers import Tokenizer
-from penwright.translation import translator as translating
-from penwright.translation import worker_processes
 from penwright.translation.constraints import search
 from penwright.translation.constraints.glossary import Entry, Glossary
 from penwright.translation.constraints.placement import HiddenSource, Scorer, TargetWord
@@ -45,7 +40,7 @@ def test_translations_come_in_the_order_of_the_texts_and_each_as_alone(translato
 def test_texts_that_nobody_waits_for_any_more_end_and_the_others_come_as_ever(
     translator: Translator, demands: Constraints
 ) -> None:
-    expected = translator.translate(TEXTS, demands=demands, max_new_tokens=20)
+    expected = translator.translate(TEXTS, constraints=demands, max_new_tokens=20)
     n_steps = 0
 
     def wanted(number: int) -> bool:
@@ -56,7 +51,7 @@ def test_texts_that_nobody_waits_for_any_more_end_and_the_others_come_as_ever(
         n_steps += 1
 
     with translator.watched(count, wanted):
-        found = translator.translate(TEXTS, demands=demands, max_new_tokens=20)
+        found = translator.translate(TEXTS, constraints=demands, max_new_tokens=20)
     assert [found[n].candidates for n in (0, 1, 5)] == [expected[n].candidates for n in (0, 1, 5)]  # 0 is 5's text too
     assert all(len(found[n].candidates[0].pieces) <= 4 for n in (2, 4, 6))
 
@@ -70,7 +65,7 @@ def test_led_search_goes_little_further_than_the_draft(
     (draft,) = translator.translate([text])
     lengths: list[int] = []
     wish = Constraints(Glossary((Entry("abcdefgh", ("jig",)),)))
-    (led,) = translator.translate([text], demands=wish, watch=lambda _, extension: lengths.append(extension.length))
+    (led,) = translator.translate([text], constraints=wish, watch=lambda _, extension: lengths.append(extension.length))
     assert led.candidates[0].outcomes[0].state == "forced" and lengths.count(1) == 2
     n_tokens = len(draft.candidates[0].pieces)
     assert max(lengths[lengths.index(1, 1) :]) <= n_tokens + max(4, n_tokens // 4) + len(" jig")
@@ -89,7 +84,7 @@ def test_a_draft_that_is_as_likely_with_the_wished_word_is_searched_no_further(
         return [Hypothesis(tokens, 4 * each, each, "end", (each,) * 4)]
 
     monkeypatch.setattr(Revision, "swapped", swapped)
-    (found,) = translator.translate(["abc"], demands=Constraints(Glossary((Entry("abc", ("jig",)),))))
+    (found,) = translator.translate(["abc"], constraints=Constraints(Glossary((Entry("abc", ("jig",)),))))
     assert len(begun) == n_searches
     assert found.candidates[0].outcomes[0].state == "forced" and (found.text == "jig" or n_searches > 1)
 
@@ -108,20 +103,6 @@ def test_a_swapped_draft_keeps_to_the_limit(translator: Translator, limit: int |
 def test_a_draft_of_nothing_can_miss_a_word(translator: Translator) -> None:
     hiding = HiddenSource([1, 2, translator.tokenizer.end_id], (), range(1))
     assert Scorer(translator.model, translator.tokenizer).log_probs([hiding, hiding]) == [[], []]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="processes are copied on Linux alone")
-def test_two_processes_say_what_one_says(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = translator.translate(TEXTS, n_best=2)
-    begun: list[object] = []
-    monkeypatch.setattr(worker_processes, "_can_fork", lambda: True)
-    monkeypatch.setattr(search, "beam_search", lambda *each, **how: begun.append(each) or beam_search(*each, **how))
-    monkeypatch.setattr(translating, "WORTH_SHARING", 2)
-    translator.use_processes(2)
-    assert translator.translate(TEXTS, n_best=2) == alone
-    assert len(multiprocessing.active_children()) == 1 and len(begun) == 1  # the other search was elsewhere
-    assert translator.translate(TEXTS[:2]) == [replace(each, candidates=each.candidates[:1]) for each in alone[:2]]
-    assert len(begun) == 2  # too few to share
 
 
 def test_search_is_as_the_settings_have_it(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,7 @@ def test_what_led_nowhere_has_no_child_and_what_was_kept_has_one_or_ended(transl
 def test_of_a_draft_and_the_search_with_the_words_it_missed_the_second_is_kept(translator: Translator) -> None:
     tree = BeamTree()
     demands = Constraints(Glossary((Entry("cab", ("Beg",)),)))
-    (translation,) = translator.translate(["a bad cab"], demands=demands, watch=tree)
+    (translation,) = translator.translate(["a bad cab"], constraints=demands, watch=tree)
     assert translation.candidates[0].outcomes[0].state == "forced"
     nodes = tree.nodes(translator.tokenizer)
     assert any("beg" in text_to(node, nodes).lower() for node in nodes)

@@ -42,7 +42,7 @@ def test_no_character_breaks_off_however_a_translation_is_found(translator: Tran
     found += translator.translate(texts, max_new_tokens=limit, prefixes="é")
     if limit is None:
         found += translator.diverse(texts, 3) + translator.sample(texts, 3, DecodingSettings(temperature=2.0))
-        found += translator.translate(texts, demands=Constraints(Glossary((Entry("dog", ("漢字",)),))))
+        found += translator.translate(texts, constraints=Constraints(Glossary((Entry("dog", ("漢字",)),))))
     written = "".join(candidate.text for each in found for candidate in each.candidates)
     written += "".join(each.text + each.word for each in translator.alternatives("the dog", "a house ", n=9))
     assert "\N{REPLACEMENT CHARACTER}" not in written and len(written.encode()) > len(written)

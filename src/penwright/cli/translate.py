@@ -110,24 +110,24 @@ def translate(
     ways = {"--document": document, "--alternatives": alternatives, "--sample": sample or None, "--diverse": diverse}
     others = {"n_best": n_best, "prefix": prefix, "align": align or None}
     _require_followed(list(without_none({**ways})), [*settings, *without_none({**others})])
-    demands = _constraints(glossary, bias, protect or [])
+    constraints = _constraints(glossary, bias, protect or [])
     if document is None:
         sources = given_texts(texts)
     elif texts:
         raise UsageError("--document names the text to translate. Leave out the other texts")
     translator = _translator(run, device, precision, language)
     if document is not None:
-        _print_document(translator, document, demands, settings, json=json)
+        _print_document(translator, document, constraints, settings, json=json)
     elif alternatives is not None:
-        _print_alternatives(translator, sources, (prefix or "", alternatives, demands), settings, json=json)
+        _print_alternatives(translator, sources, (prefix or "", alternatives, constraints), settings, json=json)
     else:
         if sample:
-            found = translator.sample(sources, n_best or 1, settings, demands)
+            found = translator.sample(sources, n_best or 1, settings, constraints)
         elif diverse is not None:
-            found = translator.diverse(sources, n_best or 1, diverse, demands, **settings)
+            found = translator.diverse(sources, n_best or 1, diverse, constraints, **settings)
         else:
             best, start = n_best or 1, prefix or ""
-            found = translator.translate(sources, n_best=best, demands=demands, prefixes=start, **settings)
+            found = translator.translate(sources, n_best=best, constraints=constraints, prefixes=start, **settings)
         _print(found, _links(found, run, device) if align else None, json=json)
 
 
@@ -155,12 +155,11 @@ def _constraints(glossary: Path | None, bias: float | None, protect: Sequence[st
 
 
 def _translator(run: Path, device: str, precision: InPrecision, language: str | None) -> "Translator":
-    """Load the translator, and set its source language and its worker processes."""
+    """Load the translator, and set its source language."""
     from penwright.workflows.load import load_translator
 
     translator = load_translator(run, device, precision)
     translator.source_language = language or translator.source_language
-    translator.use_processes()
     return translator
 
 
@@ -193,12 +192,12 @@ def _print(translations: "Sequence[Translation]", links: Sequence[str] | None, *
 
 
 def _print_document(
-    translator: "Translator", path: Path, demands: "Constraints", settings: Mapping[str, Any], *, json: bool
+    translator: "Translator", path: Path, constraints: "Constraints", settings: Mapping[str, Any], *, json: bool
 ) -> None:
     """Print the translation of a document, with its layout."""
     if translator.source_language is None:
         warn("the source language is not known, so sentences are split as in English. Name it, such as --language de")
-    text = translator.translate_document(read_text(str(path)).replace("\r\n", "\n"), demands, **settings)
+    text = translator.translate_document(read_text(str(path)).replace("\r\n", "\n"), constraints, **settings)
     if json:
         print_json({"text": text})
     else:

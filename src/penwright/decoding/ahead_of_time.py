@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import penwright.decoding.sampling
 import penwright.model
 from penwright.config import cache_folder
-from penwright.decoding.sampling import next_token, topk
+from penwright.decoding.sampling import topk
 from penwright.errors import PenwrightWarning
 from penwright.model import cached_attention, quantised
 from penwright.model.decoder_only import DecoderOnly
@@ -28,7 +28,6 @@ OPERATORS = {  # our own, in C++
     torch.ops.penwright.int8_product.default: quantised.SOURCE,
     torch.ops.penwright.stepping_attention.default: cached_attention.SOURCE,
     torch.ops.penwright.likeliest.default: topk.SOURCE,
-    torch.ops.penwright.next_token.default: next_token.SOURCE,
 }
 HEADER = toolchain.SOURCES / "vectors.h"
 Input = Tensor | Sequence[Tensor] | None

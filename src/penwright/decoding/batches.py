@@ -10,10 +10,7 @@ from jaxtyping import Float, Int, Int64
 from torch import Tensor, nn
 
 from penwright.decoding.engine import DecodeEngine
-from penwright.decoding.export_inputs import n_several
 from penwright.decoding.padding import right_padded
-from penwright.decoding.sampling.beam_rules import BeamRule, BeamStep
-from penwright.decoding.sampling.next_token import GeneratedToken, TokenRule
 from penwright.errors import PenwrightError
 from penwright.model.attention import KeysValues
 from penwright.model.cache import Cache, ContinuousCache
@@ -24,8 +21,11 @@ SHORTEST = 2  # tokens of sources at least: export would treat one as a special 
 
 
 @runtime_checkable
-class Decodable(Protocol):
-    """A batch of unfinished texts, whatever kind of model generates them."""
+class Branching(Protocol):
+    """A batch of unfinished texts whose rows can branch into beams.
+
+    The beams of a source are adjacent, and stay or leave together.
+    """
 
     def first(self) -> Float[Tensor, "rows vocab_size"]:
         """Return the logits of each row's first token."""
@@ -33,33 +33,14 @@ class Decodable(Protocol):
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
         """Append a token to each row; return the logits of the next one."""
 
-    def several(self, token: Int[Tensor, "1"], rule: TokenRule) -> Sequence[GeneratedToken]:
-        """Generate several tokens after this one of the only row, by a rule.
-
-        This token and all new ones but the last are appended. Returns no tokens, and appends none, if they must be
-        generated one by one.
-        """
-
     def select(self, rows: Int[Tensor, " selected"]) -> None:
         """Keep these rows, in this order; a row that is named twice is repeated."""
-
-
-@runtime_checkable
-class Branching(Decodable, Protocol):
-    """A batch whose rows can branch into beams. The beams of a source are adjacent, and stay or leave together."""
 
     def branch(self, n: int) -> None:
         """Turn each row into n adjacent copies."""
 
     def reorder(self, rows: Int[Tensor, " rows"]) -> None:
         """Let beams change places: like select(), but each row is replaced by one of the same source."""
-
-    def beams(self, tokens: Int[Tensor, " beams"], rule: BeamRule) -> Sequence[BeamStep]:
-        """Take several steps after these tokens of the only source, by a rule.
-
-        These tokens are appended, and so are the tokens of all steps but the last. Returns no steps, and appends
-        nothing, if steps must be taken one by one.
-        """
 
 
 def diverged() -> PenwrightError:
@@ -120,15 +101,6 @@ class _DecoderRows:
         self._lengths += 1
         return logits
 
-    def several(self, token: Int[Tensor, "1"], rule: TokenRule) -> Sequence[GeneratedToken]:
-        """Generate several tokens after this one of the only row, by a rule."""
-        found = self._stepper.several(token, self._cache, None, rule) if len(self._lengths) == 1 else ()
-        if found:
-            read, end = [int(token), *(each.token for each in found[:-1])], int(self._lengths[0])
-            self._tokens[0, end : end + len(read)] = token.new_tensor(read)
-            self._lengths += len(read)
-        return found
-
     def select(self, rows: Int[Tensor, " selected"]) -> None:
         """Keep these rows."""
         self._tokens = self._tokens[rows]
@@ -180,7 +152,7 @@ class PromptBatch(_DecoderRows):
         context = model.settings.context_length
         seen = [in_view(prompt, context) for prompt in prompts]
         lengths = np.array([len(tokens) for tokens in seen])
-        capacity = min(context, int(lengths.max()) + max_new_tokens + n_several(model))  # a step may add too many
+        capacity = min(context, int(lengths.max()) + max_new_tokens)
         tokens = right_padded(seen, model.embedding.tokens.weight.device, capacity).tokens
         super().__init__(model, stepper or DecodeEngine(model), tokens, lengths, model.new_cache(len(seen), capacity))
         self._known = known
@@ -248,9 +220,7 @@ class TargetBatch:
             row[here.start : here.stop] = False
         self._encoded = self._stepper.read(*read)
         self._n_beams = 1
-        self._cache = model.new_cache(
-            len(sources), min(model.settings.context_length, max_new_tokens + n_several(model))
-        )
+        self._cache = model.new_cache(len(sources), min(model.settings.context_length, max_new_tokens))
 
     def first(self) -> Float[Tensor, "rows vocab_size"]:
         """Return the logits after the start token."""
@@ -260,15 +230,6 @@ class TargetBatch:
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
         """Append a token to each row; return the logits of the next one."""
         return self._stepper(tokens, self._cache, self._encoded)
-
-    def several(self, token: Int[Tensor, "1"], rule: TokenRule) -> Sequence[GeneratedToken]:
-        """Generate several tokens after this one of the only row, by a rule."""
-        alone = len(self._cache.lengths) == 1 and self._cache.origins is None
-        return self._stepper.several(token, self._cache, self._encoded, rule) if alone else ()
-
-    def beams(self, tokens: Int[Tensor, " beams"], rule: BeamRule) -> Sequence[BeamStep]:
-        """Take several steps after these tokens of the only source, by a rule."""
-        return self._stepper.beams(tokens, self._cache, self._encoded, rule)
 
     def select(self, rows: Int[Tensor, " selected"]) -> None:
         """Keep these rows; with several beams, only whole sources."""

@@ -13,57 +13,26 @@ from torch import Tensor
 from penwright.decoding.batches import Branching, diverged
 from penwright.decoding.constraints.constrained_beams import ConstrainedBeams, columns
 from penwright.decoding.constraints.term_automaton import ConstraintAutomaton
-from penwright.decoding.hypotheses import BeamSettings, Extension, Hypothesis, Wanted, Watch, hypothesis_of
-from penwright.decoding.sampling.beam_rules import BeamRule, BeamStep
+from penwright.decoding.hypotheses import (
+    BeamSettings,
+    Ends,
+    Extension,
+    Hypothesis,
+    Reals,
+    SearchStep,
+    Wanted,
+    Watch,
+    Whole,
+    best_places,
+    gather,
+    hypothesis_of,
+    trace_back,
+)
 from penwright.decoding.sampling.filters import NEG_INF
 from penwright.decoding.sampling.topk import MAX_K, Choose, MaskedTopK, TokenSelector
 from penwright.decoding.sampling.utf8 import FREE, Situations, States, Utf8Rules
 
-Reals = Float[np.ndarray, "sentences n"]
-Whole = Int[np.ndarray, "sentences n"]
 MIN_PATIENCE = 4  # tokens by which even short beams may still grow while the search waits for them
-
-
-class _Step(NamedTuple):
-    """One step of the search: how the beams of the sentences that remained then were extended."""
-
-    numbers: Int[np.ndarray, " sentences"]
-    parents: Whole
-    tokens: Whole
-    sums: Reals  # cumulative log-probabilities
-
-
-class _Ends(NamedTuple):
-    """The ends of hypotheses of each sentence, best first; log-probability -inf marks an empty place."""
-
-    lengths: Whole
-    places: Whole  # among the beams of that step
-    log_probs: Reals
-    scores: Reals  # by which hypotheses are ranked
-
-    def best_with(self, others: "_Ends") -> "_Ends":
-        """Merge both and keep the best, as many as there are here."""
-        both = self.beside(others)
-        best = _best(both.scores, self.scores.shape[1])
-        return _Ends(*(_gather(values, best) for values in both))
-
-    def beside(self, others: "_Ends") -> "_Ends":
-        """Concatenate these and the others."""
-        return _Ends(*(np.concatenate(pair, axis=1) for pair in zip(self, others, strict=True)))
-
-    def select(self, sentences: Bool[np.ndarray, " sentences"]) -> "_Ends":
-        """Keep these sentences."""
-        return _Ends(*(values[sentences] for values in self))
-
-
-def _best(values: Reals, n: int) -> Int[np.ndarray, "sentences best"]:
-    """Return the places of the n largest values of each sentence, largest first."""
-    return np.argsort(-values, axis=1, kind="stable")[:, :n]
-
-
-def _gather(values: np.ndarray, places: Int[np.ndarray, "sentences m"]) -> np.ndarray:
-    """Return the values at these places of each sentence."""
-    return values[np.arange(len(values))[:, None], places]
 
 
 def _unmasked(best: MaskedTopK, n: int) -> list[list[int]]:
@@ -79,12 +48,6 @@ class _Continuations(NamedTuple):
     merits: Reals
     parents: Whole
     tokens: Whole
-
-    @classmethod
-    def of(cls, step: BeamStep) -> "_Continuations":
-        """Convert a step of the only sentence."""
-        log_probs = step.log_probs[None]
-        return cls(log_probs, log_probs.copy(), step.parents[None], step.tokens[None])
 
 
 @torch.inference_mode()
@@ -114,11 +77,10 @@ def beam_search(
     logits = model.first().repeat_interleave(settings.beam_size, 0)
     device = logits.device
     choosing = choosing or TokenSelector(Utf8Rules.free(logits.shape[1], settings.banned))
-    search = _Search.start(limits, settings, guides, *choosing)
+    search = _Search.start(limits, settings, guides, choosing)
     model.branch(settings.beam_size)
-    pending: list[_Continuations] = []  # steps that the model has already taken
     while True:
-        parents = search.extend(pending.pop(0) if pending else search.best_continuations(logits, end_id), end_id)
+        parents = search.extend(search.best_continuations(logits, end_id), end_id)
         if watch is not None:
             search.tell(watch, parents)
         done = search.done() if wanted is None else search.done() | search.given_up(wanted)
@@ -130,15 +92,11 @@ def beam_search(
             if done.all():
                 return results
             search = search.select(~done)
+            choosing.select(np.flatnonzero(~done).tolist())
             model.select(torch.from_numpy(parents[~done].ravel()).to(device))
-        elif pending:
-            continue
         elif settings.beam_size > 1:
             model.reorder(torch.from_numpy(parents.ravel()).to(device))
-        tokens = torch.from_numpy(search.history[-1].tokens[~done].ravel()).to(device)
-        rule = search.rule(end_id)
-        pending = [_Continuations.of(step) for step in model.beams(tokens, rule)] if rule else []
-        logits = logits if pending else model.step(tokens)
+        logits = model.step(torch.from_numpy(search.history[-1].tokens[~done].ravel()).to(device))
 
 
 @dataclass
@@ -154,10 +112,10 @@ class _Search:
     log_probs: Reals  # of the beams; -inf: no such beam
     merits: Reals  # log-probabilities plus the credits of a guide
     states: States  # UTF-8 states of the beams
-    finished: _Ends
+    finished: Ends
     spelling: Utf8Rules
     choose: Choose
-    history: list[_Step] = field(default_factory=list)
+    history: list[SearchStep] = field(default_factory=list)
     guided: dict[int, ConstrainedBeams] = field(default_factory=dict)  # by the index of the sentence in the arrays
 
     @classmethod
@@ -166,8 +124,7 @@ class _Search:
         limits: Sequence[int],
         settings: BeamSettings,
         guides: Sequence[ConstraintAutomaton | None],
-        spelling: Utf8Rules,
-        choose: Choose,
+        choosing: TokenSelector,
     ) -> "_Search":
         """Return the search before its first step."""
         n_sentences, beam_size = len(limits), settings.beam_size
@@ -183,7 +140,8 @@ class _Search:
             if guide is not None
         }
         numbers, states = np.arange(n_sentences), np.zeros((n_sentences, beam_size), np.uint8)
-        found = _Ends(none, none, never, never)
+        found = Ends(none, none, never, never)
+        spelling, choose = choosing.spelling, choosing.choose
         return cls(
             settings, numbers, np.array(limits), log_probs, log_probs, states, found, spelling, choose, guided=guided
         )
@@ -196,20 +154,20 @@ class _Search:
     def extend(self, found: _Continuations, end_id: int) -> Whole:
         """Append the next token of each beam; return the rows that the new beams extend."""
         self.log_probs, self.merits, parents, tokens = found
-        self.history.append(_Step(self.numbers, parents, tokens, self.log_probs))
-        self.states = self.spelling.after[_gather(self.states, parents), tokens]
+        self.history.append(SearchStep(self.numbers, parents, tokens, self.log_probs))
+        self.states = self.spelling.after[gather(self.states, parents), tokens]
         ended = tokens == end_id
         if ended.any():
             self.finished = self.finished.best_with(self._ends(ended))
             self.log_probs, self.merits = (np.where(ended, NEG_INF, x) for x in (self.log_probs, self.merits))
         return parents + np.arange(len(parents))[:, None] * self.settings.beam_size
 
-    def _ends(self, which: Bool[np.ndarray, "sentences n"]) -> _Ends:
+    def _ends(self, which: Bool[np.ndarray, "sentences n"]) -> Ends:
         """Return the hypotheses that would be finished if these beams ended now."""
         lengths = np.full_like(self.history[-1].tokens, self.length)
         log_probs, merits = (np.where(which, x, NEG_INF) for x in (self.log_probs, self.merits))
         places = np.broadcast_to(np.arange(self.settings.beam_size), lengths.shape)
-        return _Ends(lengths, places, log_probs, merits / self.length**self.settings.length_penalty)
+        return Ends(lengths, places, log_probs, merits / self.length**self.settings.length_penalty)
 
     def best_continuations(self, logits: Float[Tensor, "rows vocab_size"], end_id: int) -> _Continuations:
         """Return the best continuations of the beams, given the logits of their next tokens."""
@@ -222,20 +180,13 @@ class _Search:
             best = self.choose(logits, self.spelling, situations, n_best)
         offsets = self.log_probs.ravel() - best.normalisers.cpu().numpy()
         candidates = (best.values.cpu().numpy() + offsets[:, None]).reshape(n_sentences, -1)
-        places = _best(candidates, beam_size)
-        log_probs = _gather(candidates, places)
-        tokens = _gather(best.places.cpu().numpy().reshape(n_sentences, -1), places)
+        places = best_places(candidates, beam_size)
+        log_probs = gather(candidates, places)
+        tokens = gather(best.places.cpu().numpy().reshape(n_sentences, -1), places)
         found = _Continuations(log_probs, log_probs.copy(), places // best.values.shape[1], tokens)
         if self.guided:
             self._apply_guides(found, logits, best)
         return found
-
-    def rule(self, end_id: int) -> BeamRule | None:
-        """Return the rule for several steps in one call; None for several sentences, guides or a single beam."""
-        if self.guided or len(self.numbers) > 1 or self.settings.beam_size == 1:
-            return None
-        n_left = int(self.limits[0]) - self.length - 1
-        return BeamRule(self.spelling, self.states[0], n_left, self.log_probs[0], end_id)
 
     def _apply_guides(self, found: _Continuations, logits: Tensor, best: MaskedTopK) -> None:
         """Replace the continuations of constrained sentences by those that their guides choose."""
@@ -319,7 +270,7 @@ class _Search:
         """Return the indices and hypotheses of the sentences that are done."""
         settings, numbers = self.settings, self.numbers[done]
         ends = self.finished.beside(self._ends(np.isfinite(self.log_probs))).select(done)
-        columns = (*self._trace_back(numbers, ends), ends.lengths, ends.log_probs)
+        columns = (*trace_back(self.history, numbers, ends), ends.lengths, ends.log_probs)
         found = []
         for number, *each in zip(numbers.tolist(), *(column.tolist() for column in columns), strict=True):
             hypotheses = (
@@ -329,16 +280,6 @@ class _Search:
             )
             found.append((number, list(islice(hypotheses, settings.n_best))))
         return found
-
-    def _trace_back(self, numbers: Int[np.ndarray, " sentences"], ends: _Ends) -> tuple[np.ndarray, np.ndarray]:
-        """Trace back the hypotheses of these sentences; return their tokens and cumulative log-probabilities."""
-        tokens = np.zeros((*ends.places.shape, self.length), np.int64)
-        sums, places = np.zeros(tokens.shape), ends.places
-        for place, step in reversed(list(enumerate(self.history))):
-            rows = np.searchsorted(step.numbers, numbers)[:, None]
-            tokens[:, :, place], sums[:, :, place] = step.tokens[rows, places], step.sums[rows, places]
-            places = np.where(place < ends.lengths, step.parents[rows, places], places)
-        return tokens, sums
 
     def select(self, kept: Bool[np.ndarray, " sentences"]) -> "_Search":
         """Return the search of these sentences alone."""

@@ -2,20 +2,19 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from penwright.config import DecodingSettings
-from penwright.decoding.constraints.constraints import CompletionConstraint, ConstrainedRows, is_constrained
+from penwright.decoding.constraints.constraints import CompletionConstraint, is_constrained
 from penwright.decoding.constraints.expressions import never_end
-from penwright.decoding.generation_loop import Finish, TokenConstraint
 from penwright.decoding.sampling.penalties import Bias
 from penwright.decoding.sampling.sampler import Sampling
-from penwright.decoding.sampling.topk import Choose, likeliest
 from penwright.decoding.sampling.utf8 import Utf8Rules
-from penwright.decoding.sampling.utf8_rows import Utf8Rows
 from penwright.errors import UsageError
 from penwright.tokenizers import TextStream, Tokenizer
 from penwright.tokenizers.tokenizer import never_generated
+
+Finish = Literal["end", "stop", "length"]  # the end token; a stop string; the maximum length
 
 
 class StopFilter:
@@ -69,12 +68,6 @@ class DecodingPlan(NamedTuple):
     spelling: Utf8Rules
     key: str  # completions with the same key are sampled together
 
-    def constraint(self, prompts: Sequence[str], choose: Choose = likeliest) -> TokenConstraint:
-        """Return the constraint on completions of these prompts. In any case, it keeps their characters whole."""
-        if self.guide:
-            return ConstrainedRows(self.guide, prompts)
-        return Utf8Rows(self.spelling, [self.n_new] * len(prompts), choose)
-
 
 def plan_of(
     tokenizer: Tokenizer,
@@ -115,7 +108,7 @@ class CompletionDraft:
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)  # of text that can be shown
-    finish: Finish = "length"
+    finish: Finish | None = None  # None: it goes on
 
     @classmethod
     def begin(

@@ -9,16 +9,16 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import isnan
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Int, Int64
 from torch import Tensor
 
-from penwright.decoding.batches import LiveBatch, PromptBatch, evaluating, in_view
+from penwright.decoding.batches import LiveBatch, PromptBatch, diverged, evaluating, in_view
 from penwright.decoding.engine import DecodeEngine
-from penwright.decoding.generation_loop import log_probs_of, not_nan
 from penwright.decoding.requests import Request, RunningCompletion, TokenUpdate
 from penwright.decoding.sampling.filters import Logits
 from penwright.decoding.sampling.penalties import History
@@ -117,31 +117,14 @@ class ContinuousBatch:
 
     @torch.inference_mode()
     def step(self) -> list[tuple[Request, TokenUpdate]]:
-        """Generate a token for each row. Canceled rows leave first, and waiting requests join if they fit.
-
-        A row that is alone may get several tokens.
-        """
+        """Generate a token for each row. Canceled rows leave first, and waiting requests join if they fit."""
         with evaluating(self._model) as device:
             self._keep([not row.request.left for row in self._rows])
             last = torch.tensor([row.draft.tokens[-1] for row in self._rows], dtype=torch.long, device=device)
-            if several := self._several(last):
-                return several
             logits = [self._batch.step(last)] if self._rows else []
             logits += self._read(self._admit())
-            news = self._write(torch.cat(logits)) if logits else []
+            news = self._write(logits[0] if len(logits) == 1 else torch.cat(logits)) if logits else []
             self._keep([each.finish is None for _, each in news])
-        return news
-
-    def _several(self, last: Int[Tensor, " rows"]) -> list[tuple[Request, TokenUpdate]]:
-        """Generate several tokens of the only row, if no request waits and a simple rule suffices."""
-        if len(self._rows) != 1 or self._waiting or not (rule := self._rows[0].rule()):
-            return []
-        row, news = self._rows[0], list[tuple[Request, TokenUpdate]]()
-        for token, log_prob in self._batch.several(last, rule):
-            news.append((row.request, row.push(token, not_nan(log_prob), None)))
-            if news[-1][1].finish is not None:
-                self._keep([False])
-                break
         return news
 
     def _admit(self) -> list[Request]:
@@ -184,12 +167,18 @@ class ContinuousBatch:
         return running + [(prefix.tokens, prefix.cut) for prefix in self._prefixes.kept]
 
     def _write(self, logits: Logits) -> list[tuple[Request, TokenUpdate]]:
-        tokens, reshaped = self._choose(self._possible(logits))
-        values, chosen = log_probs_of(tokens, logits), tokens.tolist()
+        """Choose the next token of each row and append it to the row."""
+        if all(row.takes_best for row in self._rows):
+            best = self._stepper.likeliest(logits.float(), self._spelling, self._situations(), 1)
+            tokens, values = best.places[:, 0].tolist(), (best.values[:, 0] - best.normalisers).tolist()
+            found = zip(self._rows, tokens, values, strict=True)
+            return [(row.request, row.push(token, not_nan(value), None)) for row, token, value in found]
+        drawn, reshaped = self._choose(self._possible(logits))
+        found = zip(self._rows, drawn.tolist(), log_probs_of(drawn, logits), strict=True)
         news = []
-        for place, row in enumerate(self._rows):
-            look = row.look(logits[place].float(), reshaped[place], chosen[place]) if row.request.n_likely else None
-            news.append((row.request, row.push(chosen[place], values[place], look)))
+        for place, (row, token, value) in enumerate(found):
+            look = row.look(logits[place].float(), reshaped[place], token) if row.request.n_likely else None
+            news.append((row.request, row.push(token, value, look)))
         return news
 
     def _possible(self, logits: Logits) -> Logits:
@@ -207,24 +196,20 @@ class ContinuousBatch:
         found = self._spelling.situations(states, np.array([row.n_left - 1 for row in self._rows]))
         return np.where([row.guided is None for row in self._rows], found, FREE)
 
-    def _choose(self, possible: Logits) -> tuple[Int[Tensor, " rows"], dict[int, Float[Tensor, " vocab_size"]]]:
+    def _choose(self, possible: Logits) -> tuple[Int[Tensor, " rows"], Logits]:
         """Choose the next token of each row; also return the logits of the distributions that they were drawn from.
 
         Rows with the same settings are sampled together.
         """
-        tokens = torch.zeros(len(possible), dtype=torch.long, device=possible.device)
-        drawn_from: dict[int, Float[Tensor, " vocab_size"]] = {}
         groups: dict[str, list[int]] = {}
         for place, row in enumerate(self._rows):
             groups.setdefault(row.request.manner.key, []).append(place)
+        if len(groups) == 1:
+            return _sample(self._rows, possible)
+        tokens, reshaped = possible.new_zeros(len(possible), dtype=torch.long), torch.empty_like(possible)
         for places in groups.values():
-            rows = [self._rows[place] for place in places]
-            sampling, histories = rows[0].sampling, [row.history for row in rows if row.history is not None]
-            history = History.joined(histories) if histories else None
-            reshaped = sampling.reshape(possible[places], history)
-            tokens[places] = sampling.pick(reshaped, JoinedRng([row.chances for row in rows]))
-            drawn_from.update(zip(places, reshaped, strict=True))
-        return tokens, drawn_from
+            tokens[places], reshaped[places] = _sample([self._rows[place] for place in places], possible[places])
+        return tokens, reshaped
 
     def _keep(self, stays: Sequence[bool]) -> None:
         """Drop the other rows. The last rows take their places, so that few are copied."""
@@ -248,3 +233,23 @@ def _longest_prefix(tokens: Tokens, known: Sequence[Tokens]) -> tuple[int, int]:
     """
     n, place = max(((n_common(tokens[:-1], seen), place) for place, seen in enumerate(known)), default=(0, 0))
     return (place, n) if n >= WORTH else (0, 0)
+
+
+def _sample(rows: Sequence[RunningCompletion], possible: Logits) -> tuple[Int[Tensor, " rows"], Logits]:
+    """Sample the next tokens of rows with the same settings; also return the reshaped logits."""
+    histories = [row.history for row in rows if row.history is not None]
+    reshaped = rows[0].sampling.reshape(possible, History.joined(histories) if histories else None)
+    return rows[0].sampling.pick(reshaped, JoinedRng([row.chances for row in rows])), reshaped
+
+
+def log_probs_of(tokens: Int[Tensor, " rows"], logits: Logits) -> list[float]:
+    """Return the log-probabilities of these tokens in nats."""
+    log_probs = logits.float().log_softmax(-1).gather(1, tokens[:, None])[:, 0]  # faster than logsumexp
+    return list(map(not_nan, log_probs.tolist()))
+
+
+def not_nan(log_prob: float) -> float:
+    """Return the log-probability; raise the error of diverged() if it is NaN."""
+    if isnan(log_prob):
+        raise diverged()
+    return log_prob

@@ -11,19 +11,18 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from penwright.decoding import cuda_graphs
-from penwright.decoding.ahead_of_time import Compiled, Input, ModelPart, compile_ahead, forget, is_kept, load
-from penwright.decoding.export_inputs import MOST_TARGETS, Inputs, Part, example_of, n_several
-from penwright.decoding.exported import (
-    DecodeStep,
-    EncodeStep,
-    MultiBeamStep,
-    MultiTokenStep,
-    PromptStep,
-    TopKStep,
-    as_layers,
+from penwright.decoding.ahead_of_time import (
+    Compiled,
+    Input,
+    ModelPart,
+    compile_ahead,
+    forget,
+    is_kept,
+    load,
+    with_threads,
 )
-from penwright.decoding.sampling.beam_rules import BeamRule, BeamStep
-from penwright.decoding.sampling.next_token import GeneratedToken, TokenRule
+from penwright.decoding.export_inputs import MOST_TARGETS, Inputs, Part, example_of
+from penwright.decoding.exported import DecodeStep, EncodeStep, PromptStep, TopKStep, as_layers, next_logits
 from penwright.decoding.sampling.topk import COMPILES, MAX_K, MaskedTopK, likeliest
 from penwright.decoding.sampling.utf8 import Situations, Utf8Rules
 from penwright.errors import PenwrightError, Say, say_nothing
@@ -34,22 +33,16 @@ from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.native import toolchain
 
 READ_TOGETHER = 2  # sources at least: export would treat one as a special case
-MAX_PARAMETERS_SEVERAL = 30_000_000  # parameters: in larger models, the overhead of Python is negligible
 NEAR = 0.05  # tolerated error of logits, relative to their norm: rounding to int8 in another order
-NEAR_NATS = 0.5  # tolerated error of log-probabilities, which does not average out; real faults are larger
 WORTH_THREADS: dict[Part, float] = {  # parameters: in smaller steps threads wait for each other after every product
     "one": 5_000_000,
     "many": 2_000_000,
-    "several": 5_000_000,
-    "beams": 2_000_000,
     "prompt": 5_000_000,
     "sources": 2_000_000,
     "best": inf,
 }
 
 KINDS: dict[Part, type[ModelPart]] = {  # parts that are not a DecodeStep
-    "several": MultiTokenStep,
-    "beams": MultiBeamStep,
     "prompt": PromptStep,
     "sources": EncodeStep,
     "best": TopKStep,
@@ -63,6 +56,7 @@ class DecodeEngine:
         self._model, self._step = model, DecodeStep(model)
         self._graphs = cuda_graphs.StepGraphs(self._step)
         self._loaded: dict[Part, Compiled | None] = {}
+        self._threads: dict[Part, int] = {}
         self.watch: Callable[[], None] = _do_nothing  # called before each step; may raise to end the work
 
     @contextmanager
@@ -77,7 +71,12 @@ class DecodeEngine:
     @property
     def n_threads(self) -> int:
         """The number of threads with which a step of several rows is fastest."""
-        return _threads(self._step, "many")
+        return self._n_threads("many")
+
+    def _n_threads(self, part: Part) -> int:
+        if part not in self._threads:
+            self._threads[part] = _threads(_module(self._model, part), part)
+        return self._threads[part]
 
     def load(self) -> None:
         """Load everything compiled now rather than on first use."""
@@ -90,57 +89,19 @@ class DecodeEngine:
         """Append these tokens to the cache; return the logits of the next ones."""
         self.watch()
         cache.make_room(1)
-        compiled = self._compiled("one" if len(tokens) == 1 else "many", tokens.device)
-        origins = cache.origins
+        part: Part = "one" if len(tokens) == 1 else "many"
+        compiled, origins = self._compiled(part, tokens.device), cache.origins
         if compiled and encoded and len(tokens) > 1 and origins is None:
             origins = cache.own_rows(cache.room)  # the compiled step always takes the origins of beams
-        inputs = _step_inputs(tokens, cache, encoded, origins)
         if compiled:
-            logits: Tensor = compiled(*inputs)[0]
+            logits: Tensor = compiled(*_step_inputs(tokens, cache, encoded, origins))[0]
+        elif tokens.device.type in cuda_graphs.DEVICES:
+            logits = self._graphs(_step_inputs(tokens, cache, encoded, origins))
         else:
-            logits = self._graphs(inputs) if tokens.device.type in cuda_graphs.DEVICES else self._step(*inputs)
+            with with_threads(self._n_threads(part)):
+                logits = next_logits(self._model, tokens[:, None], cache, encoded)
         cache.advance(1)
         return logits
-
-    def several(
-        self, token: Int[Tensor, "1"], cache: Cache, encoded: Encoded | None, rule: TokenRule
-    ) -> tuple[GeneratedToken, ...]:
-        """Generate several tokens after this one of the only row.
-
-        This token and all new ones but the last are appended to the cache. Returns no tokens if there is no compiled
-        step for that, or the cache has no room.
-        """
-        compiled = self._compiled("several", token.device)
-        n_tokens = n_several(self._model)
-        if compiled is None or cache.longest + n_tokens > cache.capacity:
-            return ()
-        self.watch()
-        cache.make_room(n_tokens)
-        *row, _, source, padding = _step_inputs(token, cache, encoded, None)
-        log_probs, tokens = compiled(*row, source, padding, rule.tensors(n_tokens))
-        cache.advance(n_tokens)
-        return tuple(map(GeneratedToken, tokens.tolist(), log_probs.tolist()))
-
-    def beams(
-        self, tokens: Int[Tensor, " beams"], cache: Cache, encoded: Encoded, rule: BeamRule
-    ) -> tuple[BeamStep, ...]:
-        """Take several steps of beam search after these tokens of the only source.
-
-        These tokens are appended to the cache, and so are the tokens of all steps but the last. Returns no steps if
-        there is no compiled step for that, or the cache has no room.
-        """
-        compiled, n_beams = self._compiled("beams", tokens.device), len(tokens)
-        n_steps = n_several(self._model)
-        if compiled is None or n_beams > MAX_K or cache.longest + n_steps > cache.capacity:
-            return ()
-        self.watch()
-        cache.make_room(n_steps)
-        origins = cache.own_rows(cache.room) if cache.origins is None else cache.origins
-        inputs = _step_inputs(tokens, cache, encoded, origins)
-        *found, origins = compiled(*inputs, rule.tensors(n_steps))
-        cache.origins = origins.view(n_beams, -1)
-        cache.advance(n_steps)
-        return tuple(BeamStep(*each) for each in zip(*(column.numpy() for column in found), strict=True))
 
     def reads_quickly(self, device: torch.device) -> bool:
         """Return whether go_on() reads tokens faster than the model does."""
@@ -165,11 +126,11 @@ class DecodeEngine:
     def read(self, sources: Int[Tensor, "sources length"], padding: Bool[Tensor, "sources length"]) -> Encoded:
         """Encode sources, for the steps of a translator."""
         compiled, n = self._compiled("sources", sources.device), len(sources)
-        if compiled:
-            copies = 2 if n == 1 else 1  # compiled for two sources or more
-            found = [x[:n] for x in compiled(sources.repeat(copies, 1), padding.repeat(copies, 1))]
-        else:
-            found = EncodeStep(self._model)(sources, padding)
+        if compiled is None:
+            assert isinstance(self._model, EncoderDecoder)
+            return self._model.encode(sources, padding).contiguous()
+        copies = 2 if n == 1 else 1  # compiled for two sources or more
+        found = [x[:n] for x in compiled(sources.repeat(copies, 1), padding.repeat(copies, 1))]
         return Encoded(as_layers(found), padding)
 
     def likeliest(
@@ -233,9 +194,7 @@ def compile_steps(model: DecoderOnly | EncoderDecoder, say: Say = say_nothing) -
 def _check(part_module: ModelPart, part: Part, n_threads: int, graph: nn.Module) -> None:
     """Check that the compiled part computes what its graph does; otherwise delete it and raise PenwrightError."""
     compiled, inputs = load(part_module, part, n_threads), example_of(part_module.model, part).drawn()
-    if compiled is None or not _is_close(
-        compiled, graph, inputs, steps=isinstance(part_module, MultiTokenStep | MultiBeamStep)
-    ):
+    if compiled is None or not _is_close(compiled, graph, inputs):
         forget(part_module, part, n_threads)
         raise PenwrightError(
             "the code that torch compiled does not compute what the model does, and was deleted: use the model without "
@@ -243,13 +202,9 @@ def _check(part_module: ModelPart, part: Part, n_threads: int, graph: nn.Module)
         )
 
 
-def _is_close(compiled: Compiled, graph: nn.Module, inputs: Sequence[Input], *, steps: bool) -> bool:
+def _is_close(compiled: Compiled, graph: nn.Module, inputs: Sequence[Input]) -> bool:
     with torch.no_grad():
         found, plain = compiled(*deepcopy(inputs)), graph(*inputs)  # steps write to their inputs
-    if steps:
-        log_probs, tokens, plain_log_probs, plain_tokens = (x.flatten() for x in (*found[:2], *plain[:2]))
-        n = 1 + int((tokens == plain_tokens).cumprod(0).sum())  # later tokens differ anyway
-        return bool(((log_probs - plain_log_probs).abs()[:n] <= NEAR_NATS).all())
     plain = plain if isinstance(plain, Tensor) else plain[0]
     return bool((found[0] - plain).float().norm() <= NEAR * plain.float().norm())
 
@@ -264,11 +219,7 @@ def are_steps_kept(model: nn.Module) -> bool:
 def _parts(model: DecoderOnly | EncoderDecoder) -> tuple[Part, ...]:
     others: tuple[Part, ...] = ("prompt",) if isinstance(model, DecoderOnly) else ("sources",)
     parts: tuple[Part, ...] = ("one", "many", *others)
-    if not COMPILES:
-        return parts
-    if _n_parameters(model) >= MAX_PARAMETERS_SEVERAL:
-        return (*parts, "best")
-    return (*parts, "best", "several") if isinstance(model, DecoderOnly) else (*parts, "best", "several", "beams")
+    return (*parts, "best") if COMPILES else parts
 
 
 def _module(model: DecoderOnly | EncoderDecoder, part: Part) -> ModelPart:

@@ -2,21 +2,19 @@
 
 from typing import Literal, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from penwright.decoding.ahead_of_time import Input
-from penwright.decoding.sampling.beam_rules import BeamRule
 from penwright.decoding.sampling.utf8 import Utf8Rules
 from penwright.model.cache import ROOM
 from penwright.model.decoder_only import DecoderOnly
 from penwright.model.embedding import Embedding
 from penwright.model.encoder_decoder import EncoderDecoder
 
-# "one": a step of one row. "many": a step of many rows. "several": several steps of one row. "beams": several steps of
-# the beams of one source. "prompt": the prompt of one row. "sources": the encoder. "best": the likeliest tokens.
-Part = Literal["one", "many", "several", "beams", "prompt", "sources", "best"]
+# "one": a step of one row. "many": a step of many rows. "prompt": the prompt of one row. "sources": the encoder.
+# "best": the likeliest tokens.
+Part = Literal["one", "many", "prompt", "sources", "best"]
 Inputs = tuple[Tensor, Tensor, list[Tensor], Tensor | None, list[Tensor], Tensor | None]  # of DecodeStep.forward
 N_SOURCES, N_BEAMS, N_TOKENS = 3, 2, 8
 MOST_TARGETS = 64  # prompt tokens that are read at once
@@ -38,11 +36,6 @@ class Example(NamedTuple):
         return self.inputs
 
 
-def n_several(model: DecoderOnly | EncoderDecoder) -> int:
-    """Return how many tokens of a single row to generate in one call: few for sentences, which end soon."""
-    return 8 if isinstance(model, DecoderOnly) else 4
-
-
 def example_of(model: DecoderOnly | EncoderDecoder, part: Part) -> Example:
     """Return example inputs of a part. Numbers of rows (except one), cached tokens and source tokens may vary."""
     if part == "sources":
@@ -51,14 +44,10 @@ def example_of(model: DecoderOnly | EncoderDecoder, part: Part) -> Example:
         return _best_example(model)
     if part == "prompt":
         return _prompt_example(model)
-    if part == "beams":
-        return _beams_example(model)
     many = part == "many"
     if isinstance(model, DecoderOnly):
-        step = _generation_example(model, many=many)
-    else:
-        step = _translation_example(model, *((N_SOURCES, N_BEAMS) if many else (1, 1)))
-    return _several_example(model, step) if part == "several" else step
+        return _generation_example(model, many=many)
+    return _translation_example(model, *((N_SOURCES, N_BEAMS) if many else (1, 1)))
 
 
 def _dimension(name: str, longest: int = 2**20) -> object:
@@ -87,22 +76,6 @@ def _generation_example(model: DecoderOnly, *, many: bool) -> Example:
     return Example(inputs, (rows, rows, [kept_shape] * len(kept), None, [], None))
 
 
-def _several_example(model: DecoderOnly | EncoderDecoder, step: Example) -> Example:
-    spelling, one = Utf8Rules.free(_embedding(model).tokens.num_embeddings), torch.zeros(1, dtype=torch.long)
-    chances = torch.zeros(n_several(model), dtype=torch.double)
-    rule = [spelling.bits, spelling.states_after, one, one.clone(), torch.zeros(1), chances]
-    (tokens, lengths, kept, _, *others), (*shapes, _, source, padding) = step.inputs, step.shapes
-    return Example((tokens, lengths, kept, *others, rule), (*shapes, source, padding, [None] * len(rule)))
-
-
-def _beams_example(model: DecoderOnly | EncoderDecoder) -> Example:
-    assert isinstance(model, EncoderDecoder)
-    step, spelling = _translation_example(model, 1, N_BEAMS), Utf8Rules.free(_embedding(model).tokens.num_embeddings)
-    rule = BeamRule(spelling, np.zeros(N_BEAMS, np.uint8), 0, np.zeros(N_BEAMS), 0).tensors(n_several(model))
-    beams = {0: _beams_dimension()}
-    return Example((*step.inputs, rule), (*step.shapes, [None, None, beams, None, beams, None]))
-
-
 def _prompt_example(model: DecoderOnly | EncoderDecoder) -> Example:
     tokens, kept = torch.zeros(N_SOURCES, dtype=torch.long), _cache_tensors(model, 1)
     room = {2: _dimension("room", model.settings.context_length)}
@@ -118,7 +91,7 @@ def _translation_example(model: EncoderDecoder, n_sources: int, n_beams: int) ->
     padding = torch.ones(n_sources, N_TOKENS, dtype=torch.bool)
     length, room = {2: _dimension("length")}, {2: _dimension("room", model.settings.context_length)}
     sources = {0: _dimension("sources")} if n_sources > 1 else {}
-    rows = {**sources, 1: _beams_dimension()} if many else {}
+    rows = {**sources, 1: _dimension("beams")} if many else {}
     kept_shapes = [{0: _dimension("kept_rows"), **room} if many else room] * len(kept)
     origins = torch.zeros(n_sources, n_beams, kept[0].shape[2], dtype=torch.long) if many else None
     return Example(
@@ -132,10 +105,6 @@ def _translation_example(model: EncoderDecoder, n_sources: int, n_beams: int) ->
             {**sources, 1: length[2]},
         ),
     )
-
-
-def _beams_dimension() -> object:
-    return _dimension("beams")
 
 
 def _cache_tensors(model: DecoderOnly | EncoderDecoder, n_rows: int) -> list[Tensor]:

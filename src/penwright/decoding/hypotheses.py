@@ -5,6 +5,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+Reals = Float[np.ndarray, "sentences n"]
+Whole = Int[np.ndarray, "sentences n"]
+
 
 @dataclass(frozen=True)
 class BeamSettings:
@@ -52,3 +58,58 @@ def hypothesis_of(
     log_probs = tuple(after - before for before, after in pairwise([0.0, *sums[:length]]))
     finish: Literal["end", "length"] = "end" if ended else "length"
     return Hypothesis(tuple(tokens[: length - ended]), log_prob, log_prob / length**length_penalty, finish, log_probs)
+
+
+class SearchStep(NamedTuple):
+    """One step of the search: how the beams of the sentences that remained then were extended."""
+
+    numbers: Int[np.ndarray, " sentences"]
+    parents: Whole
+    tokens: Whole
+    sums: Reals  # cumulative log-probabilities
+
+
+class Ends(NamedTuple):
+    """The ends of hypotheses of each sentence, best first; log-probability -inf marks an empty place."""
+
+    lengths: Whole
+    places: Whole  # among the beams of that step
+    log_probs: Reals
+    scores: Reals  # by which hypotheses are ranked
+
+    def best_with(self, others: "Ends") -> "Ends":
+        """Merge both and keep the best, as many as there are here."""
+        both = self.beside(others)
+        best = best_places(both.scores, self.scores.shape[1])
+        return Ends(*(gather(values, best) for values in both))
+
+    def beside(self, others: "Ends") -> "Ends":
+        """Concatenate these and the others."""
+        return Ends(*(np.concatenate(pair, axis=1) for pair in zip(self, others, strict=True)))
+
+    def select(self, sentences: Bool[np.ndarray, " sentences"]) -> "Ends":
+        """Keep these sentences."""
+        return Ends(*(values[sentences] for values in self))
+
+
+def best_places(values: Reals, n: int) -> Int[np.ndarray, "sentences best"]:
+    """Return the places of the n largest values of each sentence, largest first."""
+    return np.argsort(-values, axis=1, kind="stable")[:, :n]
+
+
+def gather(values: np.ndarray, places: Int[np.ndarray, "sentences m"]) -> np.ndarray:
+    """Return the values at these places of each sentence."""
+    return values[np.arange(len(values))[:, None], places]
+
+
+def trace_back(
+    history: Sequence[SearchStep], numbers: Int[np.ndarray, " sentences"], ends: Ends
+) -> tuple[np.ndarray, np.ndarray]:
+    """Trace back the hypotheses of these sentences; return their tokens and cumulative log-probabilities."""
+    tokens = np.zeros((*ends.places.shape, len(history)), np.int64)
+    sums, places = np.zeros(tokens.shape), ends.places
+    for place, step in reversed(list(enumerate(history))):
+        rows = np.searchsorted(step.numbers, numbers)[:, None]
+        tokens[:, :, place], sums[:, :, place] = step.tokens[rows, places], step.sums[rows, places]
+        places = np.where(place < ends.lengths, step.parents[rows, places], places)
+    return tokens, sums

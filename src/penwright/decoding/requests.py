@@ -9,11 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from penwright.decoding.completion_draft import CompletionDraft, DecodingPlan
+from penwright.decoding.completion_draft import CompletionDraft, DecodingPlan, Finish
 from penwright.decoding.constraints.constraints import ConstrainedRows
-from penwright.decoding.generation_loop import Finish, possible
-from penwright.decoding.sampling.filters import Logits
-from penwright.decoding.sampling.next_token import TokenRule
+from penwright.decoding.sampling.filters import NEG_INF, Logits
 from penwright.decoding.sampling.penalties import History
 from penwright.decoding.sampling.sampler import RowRng
 from penwright.tokenizers import Tokenizer
@@ -55,6 +53,12 @@ class Request:
     number: int = 0  # among the completions of this prompt with this seed; each number gives another text
     n_likely: int = 0  # candidates to report for each token; 0: no report
     left: bool = False  # set to cancel the request; any thread may set it
+    draft: CompletionDraft | None = None  # the text so far; None until its generation starts
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the completion is finished."""
+        return self.draft is not None and self.draft.finish is not None
 
 
 class RunningCompletion:
@@ -66,6 +70,7 @@ class RunningCompletion:
         prompt = list(request.prompt_tokens)
         self.request, self.sampling, self._end_id = request, manner.sampling, tokenizer.end_id
         self.draft = CompletionDraft.begin(tokenizer, request.prompt, prompt, request.number, settings.stop)
+        request.draft = self.draft
         self.chances = RowRng(settings.seed, [request.number])
         self.history = History([prompt], logits[:1]) if manner.sampling.uses_history else None
         self.guided = ConstrainedRows(manner.guide, [request.prompt]) if manner.guide else None
@@ -77,25 +82,30 @@ class RunningCompletion:
         """Whether more than UTF-8 validity limits the next token."""
         return self.guided is not None or not self._may_end
 
-    def rule(self) -> TokenRule | None:
-        """Return the rule by which one call may generate several tokens; None if each must be chosen on its own."""
-        if self.is_bound or self.request.n_likely or not self.sampling.is_simple:
-            return None
-        temperature = self.sampling.settings.temperature
-        return TokenRule(self._spelling, int(self.state), self.n_left - 1, temperature, self.chances)
+    @property
+    def takes_best(self) -> bool:
+        """Whether the next token is simply the likeliest one that keeps characters whole."""
+        return self.sampling.greedy and not (self.sampling.uses_history or self.is_bound or self.request.n_likely)
 
     @property
     def _may_end(self) -> bool:
         return len(self.draft.tokens) >= self.sampling.settings.min_new_tokens
 
     def possible(self, logits: Float[Tensor, "1 vocab_size"]) -> Float[Tensor, "1 vocab_size"]:
-        """Return the logits with forbidden next tokens masked."""
-        return possible(logits, self.guided, self.n_left - 1, None if self._may_end else self._end_id)
+        """Mask the tokens that must not come next, but leave at least one."""
+        if self.guided is not None:
+            logits = self.guided.possible(logits, self.n_left - 1)
+        if self._may_end:
+            return logits
+        others = logits.clone()
+        others[:, self._end_id] = NEG_INF
+        return others if bool((others > NEG_INF).any()) else logits
 
     def push(self, token: int, log_prob: float, look: CandidateReport | None) -> TokenUpdate:
         """Append a token; return what is new in the completion."""
         draft, n_shown = self.draft, len(self.draft.pieces)
         draft.tokens.append(token)
+        draft.log_probs.append(log_prob)
         self.n_left -= 1
         finish: Finish | None = "length" if self.n_left == 0 else None
         if token == self._end_id:

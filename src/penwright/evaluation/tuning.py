@@ -58,7 +58,7 @@ def tune(translator: Translator, sources: Sequence[str], references: Sequence[st
         raise PenwrightError(f"{len(sources)} pairs are too few for tuning. Pass {FEWEST} or more")
     current, chosen_on = translator.defaults, sources[::2]
     say(f"finding the {current.beam_size} best translations of {len(chosen_on):,} sources")
-    found = translator.translate(chosen_on, n_best=current.beam_size, demands=NO_CONSTRAINTS)
+    found = translator.translate(chosen_on, n_best=current.beam_size, constraints=NO_CONSTRAINTS)
     lists = [translation.candidates for translation in found]
     say(f"reranking them with {len(LENGTH_PENALTIES) * len(COVERAGE_PENALTIES)} pairs of penalties")
     covered = _coverages(translator, chosen_on, lists)
@@ -69,7 +69,7 @@ def tune(translator: Translator, sources: Sequence[str], references: Sequence[st
     trials.sort(key=lambda trial: -(trial.bleu + trial.chrf))
     sources, references = sources[1::2], references[1::2]
     say(f"comparing the best settings with the current ones on {len(sources):,} other sources")
-    before = [translation.text for translation in translator.translate(sources, demands=NO_CONSTRAINTS)]
+    before = [translation.text for translation in translator.translate(sources, constraints=NO_CONSTRAINTS)]
     after = _translated_by(translator, sources, trials[0])
     p = 1.0 if before == after else _p_value(before, after, references)
     (old_bleu, old_chrf), (new_bleu, new_chrf) = (_bleu_and_chrf(each, references) for each in (before, after))
@@ -87,7 +87,7 @@ def _translated_by(translator: Translator, sources: Sequence[str], trial: Trial)
     current = translator.defaults
     translator.defaults = apply_trial(current, trial)
     try:
-        return [translation.text for translation in translator.translate(sources, demands=NO_CONSTRAINTS)]
+        return [translation.text for translation in translator.translate(sources, constraints=NO_CONSTRAINTS)]
     finally:
         translator.defaults = current
 

@@ -1,34 +1,30 @@
 """Text generation with a decoder-only model and its tokenizer."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Generator as Stream
 from dataclasses import dataclass
+from itertools import count
 from math import log
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from penwright.config import DecodingSettings, GivenSettings, decoding_settings
-from penwright.decoding.batches import Decodable, PromptBatch, evaluating, newest_half
+from penwright.decoding.batches import PromptBatch, evaluating, newest_half
 from penwright.decoding.brief import brief, described, noted
-from penwright.decoding.completion_draft import CompletionDraft, DecodingPlan, plan_of
+from penwright.decoding.completion_draft import Finish, plan_of
 from penwright.decoding.constraints.expressions import never_end
 from penwright.decoding.continuous_batching import ContinuousBatch
 from penwright.decoding.engine import DecodeEngine
-from penwright.decoding.generation_loop import Finish, GeneratedTokens, generate
 from penwright.decoding.requests import Request
-from penwright.decoding.sampling.next_token import GeneratedToken, TokenRule
-from penwright.decoding.sampling.sampler import RowRng
 from penwright.errors import UsageError
 from penwright.model.decoder_only import DecoderOnly
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.tokenizer import unknown_warnings
 
-BATCH_ROWS = 32
-WINDOW = 8 * BATCH_ROWS  # completions that are sorted by prompt length into batches
+BATCH_ROWS = 32  # completions that are written together
 
 
 @dataclass(frozen=True)
@@ -88,14 +84,15 @@ class Generator:
         Raises UsageError before anything is written if no completion of a prompt can meet the settings.
         """
         settings = decoding_settings(self.defaults, settings, options)
-        drafts, manner = self._drafts(prompts, settings), plan_of(self.tokenizer, settings, prompts)
-        for start in range(0, len(drafts), WINDOW):
-            window = drafts[start : start + WINDOW]
-            by_length = sorted(window, key=lambda draft: (len(draft.prompt_tokens), draft.prompt))
-            for first in range(0, len(window), BATCH_ROWS):
-                for _ in self._write(by_length[first : first + BATCH_ROWS], manner):
-                    pass
-            yield from map(self._completion, window)
+        plan, numbers = plan_of(self.tokenizer, settings, prompts), {prompt: count() for prompt in prompts}
+        requests = [Request(prompt, self._encode(prompt), plan, next(numbers[prompt])) for prompt in prompts]
+        batch = self.pool(BATCH_ROWS)
+        for request in requests:
+            batch.join(request)
+        for request in requests:
+            while not request.is_finished:
+                batch.step()
+            yield self._completion(request)
 
     def stream(self, prompt: str, settings: GivenSettings = None, **options: Any) -> Stream[str, None, Completion]:
         """Yield the text as it is written, in whole characters; options as in `generate`.
@@ -103,12 +100,12 @@ class Generator:
         Returns the completion (`done = yield from ...`).
         """
         settings = decoding_settings(self.defaults, settings, options)
-        (draft,) = self._drafts([prompt], settings)
-        n_shown = 0
-        for _ in self._write([draft], plan_of(self.tokenizer, settings, [prompt])):
-            yield from draft.pieces[n_shown:]
-            n_shown = len(draft.pieces)
-        return self._completion(draft)
+        plan = plan_of(self.tokenizer, settings, [prompt])
+        request, batch = Request(prompt, self._encode(prompt), plan), self.pool(1)
+        batch.join(request)
+        while not request.is_finished:
+            yield from (news.text for _, news in batch.step() if news.text)
+        return self._completion(request)
 
     def requests(
         self,
@@ -128,8 +125,8 @@ class Generator:
         """
         text = prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
         tokens = self._encode(prompt) if isinstance(prompt, str) else [self.tokenizer.start_id, *prompt]
-        manner = plan_of(self.tokenizer, decoding_settings(self.defaults, settings), [text], biases, check)
-        return [Request(text, tokens, manner, number, n_likely) for number in range(n)]
+        plan = plan_of(self.tokenizer, decoding_settings(self.defaults, settings), [text], biases, check)
+        return [Request(text, tokens, plan, number, n_likely) for number in range(n)]
 
     def pool(self, max_rows: int = 64) -> ContinuousBatch:
         """Return a pool for continuous batching: completions of any prompts and settings join and leave at any time."""
@@ -165,70 +162,8 @@ class Generator:
     def _encode(self, prompt: str) -> list[int]:
         return [self.tokenizer.start_id, *self.tokenizer.encode(prompt)]
 
-    def _drafts(self, prompts: Sequence[str], settings: DecodingSettings) -> list[CompletionDraft]:
-        times = Counter[str]()
-        drafts = []
-        for prompt in prompts:
-            number, tokens = times[prompt], self._encode(prompt)
-            drafts.append(CompletionDraft.begin(self.tokenizer, prompt, tokens, number, settings.stop))
-            times[prompt] += 1
-        return drafts
-
-    def _write(self, drafts: list[CompletionDraft], manner: DecodingPlan) -> Iterator[GeneratedTokens]:
-        """Write all drafts to the end in one batch; each distinct prompt is read once."""
-        distinct = list({draft.prompt: draft.prompt_tokens for draft in drafts}.values())
-        places = {prompt: place for place, prompt in enumerate(dict.fromkeys(draft.prompt for draft in drafts))}
-        with evaluating(self.model):
-            steps = generate(
-                SharedPrompts(
-                    PromptBatch(self.model, distinct, manner.n_new, self._stepper),
-                    [places[draft.prompt] for draft in drafts],
-                ),
-                manner.sampling,
-                RowRng(manner.sampling.settings.seed, [draft.number for draft in drafts]),
-                end_id=self.tokenizer.end_id,
-                max_new_tokens=manner.n_new,
-                prompts=[draft.prompt_tokens for draft in drafts],
-                should_stop=lambda row, token: drafts[row].push(token),
-                constraint=manner.constraint([draft.prompt for draft in drafts], self._stepper.likeliest),
-            )
-            for step in steps:
-                for row, token, log_prob in zip(step.rows, step.tokens, step.log_probs, strict=True):
-                    drafts[row].tokens.append(token)
-                    drafts[row].log_probs.append(log_prob)
-                for row, finish in step.finished.items():
-                    drafts[row].close(finish)
-                yield step
-
-    def _completion(self, draft: CompletionDraft) -> Completion:
+    def _completion(self, request: Request) -> Completion:
+        draft = request.draft
+        assert draft is not None and draft.finish is not None
         text, warnings = "".join(draft.pieces), self.warnings(draft.prompt)
         return Completion(draft.prompt, text, tuple(draft.tokens), tuple(draft.log_probs), draft.finish, warnings)
-
-
-class SharedPrompts:
-    """Rows that share prompts: each distinct prompt is read once."""
-
-    def __init__(self, model: Decodable, prompts: Sequence[int]):
-        """Wrap a model's rows; `prompts` maps each row here to the model's row with its prompt."""
-        self._model, self._prompts = model, torch.tensor(prompts)
-
-    def first(self) -> Float[Tensor, "rows vocab_size"]:
-        """Return the logits of each row's first token."""
-        logits = self._model.first()
-        if len(self._prompts) > len(logits):
-            rows = self._prompts.to(logits.device)
-            self._model.select(rows)
-            logits = logits[rows]
-        return logits
-
-    def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
-        """Append a token to each row; return the logits of the next one."""
-        return self._model.step(tokens)
-
-    def several(self, token: Int[Tensor, "1"], rule: TokenRule) -> Sequence[GeneratedToken]:
-        """Return several tokens that follow this one of the only row, chosen by `rule`."""
-        return self._model.several(token, rule)
-
-    def select(self, rows: Int[Tensor, " selected"]) -> None:
-        """Keep these rows."""
-        self._model.select(rows)

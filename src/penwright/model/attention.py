@@ -7,7 +7,6 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.nn import functional as F
 
 from penwright.config import ModelSettings
@@ -80,6 +79,10 @@ def _in_blocks(queries: Float[Tensor, "batch n_heads targets d_head"], mask: Ker
 
     Not with dynamic lengths in compiled code: each number of blocks would be compiled anew.
     """
+    if not torch.compiler.is_compiling():
+        return mask.is_causal and queries.shape[2] > CAUSAL_BLOCK
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # noqa: PLC0415 - half a second
+
     return mask.is_causal and statically_known_true(queries.shape[2] > CAUSAL_BLOCK)
 
 

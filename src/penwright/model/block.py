@@ -22,6 +22,7 @@ class ForwardContext(NamedTuple):
 
     positions: Int[Tensor, "rows targets"]
     end: int  # sources are the tokens before this position
+    start: int | None  # the position of the first target; None if it differs between rows
     mask: KernelMask
     rotation: Rotation | None
     source_mask: KernelMask = KernelMask()  # for cross-attention
@@ -72,7 +73,9 @@ class Block(nn.Module):
 
         def attend(x: Tensor) -> Tensor:
             source = self.attention.keys_values(x, here.rotation)
-            source = source if cache is None else cache.append(source, here.positions, here.end, here.origins)
+            source = (
+                source if cache is None else cache.append(source, here.positions, here.end, here.origins, here.start)
+            )
             return self.attention(x, source, here.mask, here.rotation)
 
         x = self.attention_residual(x, attend)
@@ -132,10 +135,12 @@ class Stack(nn.Module):
         end = x.shape[1] + (cache.longest if cache else 0)
         if cache:
             cache.make_room(x.shape[1])
+        start = None if cache and cache.ragged else end - x.shape[1]
         here = ForwardContext(
             positions,
             end,
-            mask.resolve(positions, end, whole=end == x.shape[1]),
+            start,
+            mask.resolve(positions, end, whole=end == x.shape[1], last=x.shape[1] == 1 and start is not None),
             self.rotary(positions) if self.rotary else None,
             Mask(padding=encoded.padding).resolve(positions, encoded.padding.shape[1]) if encoded else KernelMask(),
             cache.origins if cache else None,

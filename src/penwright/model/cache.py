@@ -36,15 +36,19 @@ class LayerCache:
         positions: Int[Tensor, "rows targets"],
         end: int,
         origins: Int[Tensor, "batch room"] | None = None,
+        start: int | None = None,
     ) -> KeysValues:
         """Write the new tokens at their positions; return all keys and values up to `end`.
 
-        `origins` says which row holds each token (None: its own). Rows of different lengths have stale entries after
+        `origins` says which row holds each token (None: its own). `start` is the first position if it is known to be
+        the same in all rows. Rows of different lengths have stale entries after
         their end. The causal mask is enough to hide them: a target sees nothing after its own position, and each
         entry is overwritten before its position is reached.
         """
         for kept, x in zip(self.kept, new, strict=True):
-            if positions.shape[0] == 1:
+            if start is not None:
+                kept[: x.shape[0], :, start:end] = x
+            elif positions.shape[0] == 1:
                 kept[: x.shape[0], :, positions[0]] = x.to(kept.dtype)
             else:
                 rows = torch.arange(positions.shape[0], device=positions.device)[:, None]
@@ -200,6 +204,8 @@ class ContinuousCache(Cache):
         rows = 1 << (max(n_rows, 1) - 1).bit_length() if n_rows > n_old or n_rows < n_old // 4 else n_old
         wanted = min(self.capacity, -(-max(n_tokens, 1) // ROOM) * ROOM)
         room_now = wanted if wanted > room or wanted < room - ROOM else room
+        if (rows, room_now, n_rows) == (n_old, room, self.layers[0].kept.keys.shape[0]):
+            return
         if (rows, room_now) != (n_old, room):
             self._storage = [KeysValues(*(_resized(x, rows, room_now) for x in storage)) for storage in self._storage]
         for layer, storage in zip(self.layers, self._storage, strict=True):

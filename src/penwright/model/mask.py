@@ -24,15 +24,19 @@ class Mask:
     padding: Bool[Tensor, "batch sources"] | None = None  # True at real tokens
     segments: Int[Tensor, "batch sources"] | None = None  # number of the packed document; others are not seen
 
-    def resolve(self, positions: Int[Tensor, "rows targets"], sources: int, *, whole: bool = True) -> KernelMask:
+    def resolve(
+        self, positions: Int[Tensor, "rows targets"], sources: int, *, whole: bool = True, last: bool = False
+    ) -> KernelMask:
         """Return the mask for the attention kernel; call this once per forward pass, not once per layer.
 
         `positions` are the positions of the targets among the sources. `whole` means that targets and sources are the
-        same tokens. A target that may see nothing sees everything instead: it is padding, and NaN would spread from it.
+        same tokens; `last`, that the only target of each row is its last source, which sees all others. A target that
+        may see nothing sees everything instead: it is padding, and NaN would spread from it.
         """
         unmasked = self.padding is None and self.segments is None
-        if unmasked and (whole or not self.causal) and (self.window is None or self.window >= sources):
-            return KernelMask(is_causal=self.causal)
+        is_causal = self.causal and not last
+        if unmasked and (whole or not is_causal) and (self.window is None or self.window >= sources):
+            return KernelMask(is_causal=is_causal)
         sources_at = positions[:, None] if whole else torch.arange(sources, device=positions.device)
         allowed = torch.ones((1, 1, sources), dtype=torch.bool, device=positions.device)
         if self.causal:

@@ -49,7 +49,7 @@ class TranslationChoices(NamedTuple):
     beam_size: int | None = None
     n_best: int = 1
     length_penalty: float | None = None
-    demands: Constraints = DEFAULT_CONSTRAINTS
+    constraints: Constraints = DEFAULT_CONSTRAINTS
     prefix: str = ""
 
 
@@ -228,7 +228,7 @@ class ModelWorker:
                 beam_size=options.beam_size,
                 n_best=options.n_best,
                 length_penalty=options.length_penalty,
-                demands=options.demands,
+                constraints=options.constraints,
                 prefixes=options.prefix,
             )
 

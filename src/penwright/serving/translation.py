@@ -75,7 +75,7 @@ async def translate(body: SentencesRequest, registry: Registry, limits: Limits) 
         raise RequestTooLarge(
             f"the sentences have {total:,} characters in total: this server accepts {most}. Send fewer"
         )
-    demands = await _constraints(body, limits)
+    constraints = await _constraints(body, limits)
 
     def find() -> list[Translation]:
         beam_size = body.beam_size or translator.defaults.beam_size
@@ -84,7 +84,7 @@ async def translate(body: SentencesRequest, registry: Registry, limits: Limits) 
             beam_size=beam_size,
             n_best=beam_size,
             length_penalty=body.length_penalty,
-            demands=demands,
+            constraints=constraints,
             prefixes=[each.prefix for each in body.sentences],
         )
 
@@ -128,14 +128,14 @@ async def other_words(body: SearchRequest, registry: Registry, limits: Limits) -
     translator = served.translator
     check_texts([body.text + body.prefix], limits)
     check_sentence(body.text, body.prefix, "the sentence")
-    demands = await _constraints(body, limits)
+    constraints = await _constraints(body, limits)
     found = await _run_while_connected(
         served,
         lambda: translator.alternatives(
             body.text,
             body.prefix,
             body.n,
-            demands,
+            constraints,
             beam_size=body.beam_size,
             length_penalty=body.length_penalty,
         ),
@@ -150,7 +150,7 @@ async def tree(body: SearchRequest, registry: Registry, limits: Limits) -> Respo
     translator = served.translator
     check_texts([body.text + body.prefix], limits)
     check_sentence(body.text, body.prefix, "the sentence")
-    demands = await _constraints(body, limits)
+    constraints = await _constraints(body, limits)
     grown = BeamTree()
 
     def answer() -> None:
@@ -165,7 +165,7 @@ async def tree(body: SearchRequest, registry: Registry, limits: Limits) -> Respo
             beam_size=beam_size,
             n_best=beam_size,
             length_penalty=body.length_penalty,
-            demands=demands,
+            constraints=constraints,
             prefixes=body.prefix,
             watch=watch,
         )

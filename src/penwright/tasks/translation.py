@@ -89,7 +89,7 @@ def _translate(context: RunContext, pairs: Sequence[Pair], beam_size: int) -> li
     translator = context.application
     assert isinstance(translator, Translator)
     sources = [pair.source for pair in pairs]
-    return [each.text for each in translator.translate(sources, beam_size=beam_size, demands=NO_CONSTRAINTS)]
+    return [each.text for each in translator.translate(sources, beam_size=beam_size, constraints=NO_CONSTRAINTS)]
 
 
 def _pairs(part: AnyPart) -> Iterator[Pair]:

@@ -3,23 +3,49 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
-from math import fsum
 
 import numpy as np
 import torch
 
 from penwright.decoding.batches import TargetBatch, evaluating
+from penwright.decoding.beam_search import beam_search
 from penwright.decoding.engine import DecodeEngine
-from penwright.decoding.generation_loop import generate
 from penwright.decoding.hypotheses import BeamSettings, Hypothesis
 from penwright.decoding.padding import batches_by_length, right_padded
+from penwright.decoding.sampling.filters import Logits
+from penwright.decoding.sampling.penalties import History
 from penwright.decoding.sampling.sampler import NEG_INF, RowRng, Sampling
-from penwright.decoding.sampling.utf8 import Utf8Rules
-from penwright.decoding.sampling.utf8_rows import Utf8Rows
+from penwright.decoding.sampling.topk import MaskedTopK, TokenSelector
+from penwright.decoding.sampling.utf8 import Situations, Utf8Rules
 from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.tokenizers import Tokenizer
 from penwright.translation.constraints.search import BATCH_TOKENS, Searcher
 from penwright.translation.constraints.segments import ConstrainedSegment, Segment, SegmentResult, source_tokens
+
+
+class TokenSampler:
+    """A sampler that takes the place of `likeliest` in a search with a single beam."""
+
+    def __init__(self, sampling: Sampling, chances: RowRng):
+        self._sampling, self._chances = sampling, chances
+        self._history: History | None = None
+
+    def choose(self, logits: Logits, spelling: Utf8Rules, situations: Situations, _: int) -> MaskedTopK:
+        """Draw the next token of each row. This masks the forbidden logits in place."""
+        normalisers = logits.logsumexp(-1)
+        spelling.forbid(logits, situations)
+        if self._sampling.uses_history and self._history is None:
+            self._history = History([[]] * len(logits), logits)
+        tokens = self._sampling.choose(logits, self._history, self._chances)
+        if self._history is not None:
+            self._history.push(tokens)
+        return MaskedTopK(logits.gather(1, tokens[:, None]), tokens[:, None], normalisers)
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep these rows."""
+        for part in (self._chances, self._history):
+            if part is not None:
+                part.select(rows)
 
 
 class AlternativeSearch:
@@ -96,31 +122,11 @@ class AlternativeSearch:
         return found
 
     def _draw(self, rows: TargetBatch, sampling: Sampling, chances: RowRng, limits: Sequence[int]) -> list[Hypothesis]:
-        end = self._tokenizer.end_id
-        tokens: list[list[int]] = [[] for _ in limits]
-        log_probs: list[list[float]] = [[] for _ in limits]
-        for step in generate(
-            rows,
-            sampling,
-            chances,
-            end_id=end,
-            max_new_tokens=max(limits),
-            should_stop=lambda row, _: len(tokens[row]) + 1 >= limits[row],
-            constraint=Utf8Rows(self._spelling(sampling.banned), limits),
-        ):
-            for row, token, log_prob in zip(step.rows, step.tokens, step.log_probs, strict=True):
-                tokens[row].append(token)
-                log_probs[row].append(log_prob)
-        return [_hypothesis(each, values, end) for each, values in zip(tokens, log_probs, strict=True)]
+        """Draw a translation for each row: a search with a single beam, which draws its tokens."""
+        sampler = TokenSampler(sampling, chances)
+        choosing = TokenSelector(self._spelling(sampling.banned), sampler.choose, sampler.select)
+        found = beam_search(rows, limits, BeamSettings(1), end_id=self._tokenizer.end_id, choosing=choosing)
+        return [best for (best,) in found]
 
     def _spelling(self, banned: tuple[int, ...]) -> Utf8Rules:
         return Utf8Rules.of(self._tokenizer, banned)
-
-
-def _hypothesis(tokens: Sequence[int], log_probs: Sequence[float], end_id: int) -> Hypothesis:
-    ended = tokens[-1] == end_id
-    total = fsum(log_probs)
-    score = total / len(tokens)
-    return Hypothesis(
-        tuple(tokens[:-1] if ended else tokens), total, score, "end" if ended else "length", tuple(log_probs)
-    )

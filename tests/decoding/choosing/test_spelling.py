@@ -2,12 +2,10 @@
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penwright.decoding.sampling.utf8 import FREE, MISSING, Utf8Rules
-from penwright.decoding.sampling.utf8_rows import Utf8Rows
 
 BYTES = [bytes([byte]) for byte in range(256)]
 CHARACTERS = ["a", "é", "ł", "न", "漢", "\ud7ff", "\ue000", "😀", "\U0010ffff"]
@@ -79,17 +77,3 @@ def test_no_character_is_begun_that_there_is_no_room_to_end() -> None:
 def test_after_what_is_broken_a_text_begins_anew() -> None:
     spelling = Utf8Rules(BYTES)
     assert spelling.after[0, 0x80] == spelling.after[1, 0x61] == 0
-
-
-def allowed(rows: Utf8Rows, n_left: int) -> torch.Tensor:
-    return rows.possible(torch.zeros(2, 257), n_left).isfinite()
-
-
-def test_rows_are_followed_and_leave() -> None:
-    rows = Utf8Rows(Utf8Rules([*BYTES, b""], end_id=256), [11, 11, 9])
-    rows.push(torch.tensor([0x61, 0xC3, 0xE6]))
-    rows.select([0, 2])
-    assert allowed(rows, 8)[:, [0x61, 0x80, 256]].tolist() == [[True, False, True], [False, True, False]]
-    assert allowed(rows, 2)[:, [0xC3, 0x80]].tolist() == [[True, False], [False, False]]
-    rows.push(torch.tensor([0x62, 0xBC]))
-    assert allowed(rows, 3)[:, [0x61, 0x80, 256]].tolist() == [[True, False, True], [False, True, False]]

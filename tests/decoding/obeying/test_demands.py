@@ -49,7 +49,7 @@ def stands(word: str, text: str) -> int:
 def test_a_term_stands_once_where_the_source_has_it(translator: Translator) -> None:
     texts = ["the dog runs", "a cat sees the dog and the house", "no term", "dog"]
     wished = {"dog": "barker", "cat": "purrer", "house": "home sweet home"}
-    for text, translation in zip(texts, translator.translate(texts, demands=glossary(**wished)), strict=True):
+    for text, translation in zip(texts, translator.translate(texts, constraints=glossary(**wished)), strict=True):
         for source, target in wished.items():
             assert stands(target, translation.text) == text.split().count(source), translation.text
 
@@ -65,7 +65,7 @@ def test_a_translation_does_not_begin_with_the_space_before_its_first_term(piece
 
 def test_what_became_of_each_term_is_said_with_its_places(translator: Translator) -> None:
     text = "run\nthe dog and the cat, dog"
-    (translation,) = translator.translate([text], demands=glossary(dog="barker|barkers", cat="purrer"))
+    (translation,) = translator.translate([text], constraints=glossary(dog="barker|barkers", cat="purrer"))
     outcomes = translation.candidates[0].outcomes
     assert [outcome.source for outcome in outcomes] == ["dog", "cat", "dog"]
     assert {outcome.state for outcome in outcomes} == {"forced"}
@@ -80,7 +80,7 @@ def test_what_the_model_writes_by_itself_is_found_and_left_alone(translator: Tra
     word = next(
         word for word in re.findall(r"(?<![^\W_])[a-z]+(?![^\W_])", plain.text) if stands(word, plain.text) == 1
     )
-    (asked,) = translator.translate(["the dog runs"], demands=glossary(dog=word))
+    (asked,) = translator.translate(["the dog runs"], constraints=glossary(dog=word))
     assert asked.text == plain.text
     assert [outcome.state for outcome in asked.candidates[0].outcomes] == ["found"]
 
@@ -88,19 +88,19 @@ def test_what_the_model_writes_by_itself_is_found_and_left_alone(translator: Tra
 def test_other_sentences_do_not_notice_a_glossary(translator: Translator) -> None:
     texts = ["the house", "a dog", "so he runs"]
     plain = [each.text for each in translator.translate(texts)]
-    asked = [each.text for each in translator.translate(texts, demands=glossary(dog="barker"))]
+    asked = [each.text for each in translator.translate(texts, constraints=glossary(dog="barker"))]
     assert plain[0] == asked[0] and plain[2] == asked[2] and "barker" in asked[1].lower()
-    assert asked[1] == translator.translate(texts[1:2], demands=glossary(dog="barker"))[0].text
+    assert asked[1] == translator.translate(texts[1:2], constraints=glossary(dog="barker"))[0].text
 
 
 def test_each_text_can_have_a_glossary_of_its_own(translator: Translator) -> None:
-    first, second = translator.translate(["a dog"] * 2, demands=[glossary(dog="barker"), glossary(dog="runner")])
+    first, second = translator.translate(["a dog"] * 2, constraints=[glossary(dog="barker"), glossary(dog="runner")])
     assert stands("barker", first.text) and stands("runner", second.text)
 
 
 def test_a_bias_is_not_an_order(translator: Translator) -> None:
     demands = Constraints(Glossary((Entry("dog", ("xylophone",)),)), bias=0.01)
-    (weak,) = translator.translate(["the dog"], demands=demands)
+    (weak,) = translator.translate(["the dog"], constraints=demands)
     assert [outcome.state for outcome in weak.candidates[0].outcomes] == ["missed"]
     assert "the glossary's translation is missing: dog" in weak.warnings
 
@@ -137,7 +137,7 @@ def test_protected_spans_come_through_letter_by_letter(
     translator = Translator(model, tokenizer, DecodingSettings(beam_size=2))
     made = sentences_with_spans(n)
     demands = Constraints(protection=Protection([r"#\d+#"]))
-    translations = translator.translate([text for text, _ in made], demands=demands, max_new_tokens=40)
+    translations = translator.translate([text for text, _ in made], constraints=demands, max_new_tokens=40)
     for (text, spans), translation in zip(made, translations, strict=True):
         for span in spans:
             assert translation.text.count(span) == text.count(span), (text, translation.text)
@@ -169,7 +169,7 @@ def test_a_span_is_not_cut_when_a_text_is_translated_in_parts(
 
 def test_a_translation_begins_with_its_prefix(translator: Translator) -> None:
     texts, prefixes = ["the dog", "a cat", "he runs"], ["a house", "", "barks "]
-    first, second, third = translator.translate(texts, prefixes=prefixes, demands=glossary(dog="barker"))
+    first, second, third = translator.translate(texts, prefixes=prefixes, constraints=glossary(dog="barker"))
     assert first.text.startswith("a house") and stands("barker", first.text)
     assert second == translator.translate(["a cat"])[0]
     assert re.match(r"barks(?![\w-])", third.text)
@@ -191,7 +191,7 @@ def test_a_model_that_would_break_a_line_does_not(
 )
 def test_odd_texts_with_a_glossary_give_a_line_each(translator: Translator, text: str) -> None:
     demands = glossary(dog="barker")
-    (translation,) = translator.translate([text], demands=demands, beam_size=1, max_new_tokens=12)
+    (translation,) = translator.translate([text], constraints=demands, beam_size=1, max_new_tokens=12)
     assert translation.text.count("\n") == 0
     translation.text.encode("utf-8")
 
@@ -199,7 +199,7 @@ def test_odd_texts_with_a_glossary_give_a_line_each(translator: Translator, text
 def test_wished_words_come_as_they_are_written(translator: Translator) -> None:
     (plain,) = translator.translate(["the dog runs"])
     word = next(word for word in re.findall(r"(?<![^\W_])[a-z]+(?![^\W_])", plain.text) if stands(word, plain.text))
-    (asked,) = translator.translate(["the dog runs"], demands=glossary(dog=word.upper()))
+    (asked,) = translator.translate(["the dog runs"], constraints=glossary(dog=word.upper()))
     assert stands(word.upper(), asked.text) and [o.state for o in asked.candidates[0].outcomes] == ["forced"]
 
 

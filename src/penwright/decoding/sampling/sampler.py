@@ -64,12 +64,6 @@ class Sampling:
         return self.settings.temperature == 0
 
     @property
-    def is_simple(self) -> bool:
-        """Whether nothing but banned tokens and the temperature comes between the logits and the choice."""
-        filters = any(getattr(self.settings, name) is not None for name in FILTERS)
-        return not self.uses_history and (self.greedy or not (filters or self.settings.xtc_probability))
-
-    @property
     def uses_history(self) -> bool:
         """Whether the rules depend on the text so far."""
         given = self.settings

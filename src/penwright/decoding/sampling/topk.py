@@ -1,6 +1,6 @@
 """Top-k of many scores, faster on a CPU than torch's own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -68,11 +68,16 @@ def likeliest(
     return MaskedTopK(*largest(logits, n), normalisers)
 
 
+def _keep_all(rows: Sequence[int]) -> None:
+    """Do nothing: the likeliest tokens do not depend on earlier steps."""
+
+
 class TokenSelector(NamedTuple):
     """The means by which a search finds the next tokens."""
 
     spelling: Utf8Rules  # which tokens may come next
     choose: Choose = likeliest
+    select: Callable[[Sequence[int]], None] = _keep_all  # called with the sentences that stay when others leave
 
 
 def may_come(

@@ -89,11 +89,11 @@ class ConstraintResult(NamedTuple):
         return [f"the glossary's translation is missing: {self.source}"] if self.state == "missed" else []
 
 
-def constraints_of(text: str, demands: Constraints) -> list[Constraint]:
+def constraints_of(text: str, constraints: Constraints) -> list[Constraint]:
     """Return the constraints of a source, in order; a protected span outranks a term that overlaps it."""
-    spans = demands.protection.spans(text)
+    spans = constraints.protection.spans(text)
     wishes = [Constraint(*span, (text[span.start : span.end],), True) for span in spans]
-    for start, end, entry in demands.glossary.find(text):
+    for start, end, entry in constraints.glossary.find(text):
         if all(end <= span.start or span.end <= start for span in spans):
             wishes.append(Constraint(start, end, entry.required_forms(text[start:end]), False, entry.case != "exact"))
     return sorted(wishes)

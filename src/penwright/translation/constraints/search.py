@@ -10,7 +10,6 @@ from penwright.decoding.batches import TargetBatch, evaluating
 from penwright.decoding.beam_search import beam_search
 from penwright.decoding.constraints.term_automaton import ConstraintAutomaton
 from penwright.decoding.engine import DecodeEngine
-from penwright.decoding.greedy import greedy_search
 from penwright.decoding.hypotheses import BeamSettings, Extension, Hypothesis, Wanted, Watch
 from penwright.decoding.padding import batches_by_length
 from penwright.decoding.sampling.topk import TokenSelector, likeliest
@@ -64,7 +63,7 @@ class Searcher:
         others = [job for job in jobs if job not in kept]
         freely = self.search(list(map(self.soft_constraints, others)), settings, limit, watch, wanted)
         found = kept | dict(zip(others, freely, strict=True))
-        missed = [job for job in others if job.demands.is_hard and found[job][0].missed]
+        missed = [job for job in others if job.constraints.is_hard and found[job][0].missed]
         missed = [job for job in missed if wanted is None or wanted(job)]
         drafts = self._revision.drafts(missed, [found[job][0] for job in missed])
         led = [self._led(job, draft) for job, draft in zip(missed, drafts, strict=True)]
@@ -93,19 +92,19 @@ class Searcher:
 
     def soft_constraints(self, job: Segment) -> ConstrainedSegment:
         """Constrain a segment only by its protected spans, its prefix, and glossary words that are optional."""
-        wishes = constraints_of(job.source, job.demands)
-        asked = [wish for wish in wishes if wish.protected or not job.demands.is_hard]
+        wishes = constraints_of(job.source, job.constraints)
+        asked = [wish for wish in wishes if wish.protected or not job.constraints.is_hard]
         return self._asked(job, wishes, asked, NO_DRAFT)
 
     def _led(self, job: Segment, draft: DraftReport) -> ConstrainedSegment:
         """Constrain a segment by everything that is required."""
-        wishes = constraints_of(job.source, job.demands)
+        wishes = constraints_of(job.source, job.constraints)
         return self._asked(job, wishes, wishes, draft)
 
     def _asked(
         self, job: Segment, wishes: Sequence[Constraint], led: Sequence[Constraint], draft: DraftReport
     ) -> ConstrainedSegment:
-        guide = self._guides.guide(job.source, led, job.demands.bias, draft) if led else None
+        guide = self._guides.guide(job.source, led, job.constraints.bias, draft) if led else None
         return ConstrainedSegment(
             job, wishes, self._guides.beginning(job.prefix, guide) if job.prefix else guide, draft
         )
@@ -146,15 +145,17 @@ class Searcher:
     ) -> list[list[Hypothesis]]:
         """Search one batch."""
         limits = [self._limit(len(source), each, limit) for source, each in zip(sources, asked, strict=True)]
-        rows, end_id = self.rows(sources, max(limits)), self._tokenizer.end_id
-        spelling = Utf8Rules.of(self._tokenizer, settings.banned)
-        choosing = TokenSelector(spelling, self._stepper.likeliest if self._stepper else likeliest)
-        guides = [each.guide for each in asked]
-        if settings.beam_size > 1 or watch or any(guide is not None for guide in guides):
-            return beam_search(
-                rows, limits, settings, end_id=end_id, guides=guides, choosing=choosing, watch=watch, wanted=wanted
-            )
-        return greedy_search(rows, limits, settings, end_id=end_id, choosing=choosing, wanted=wanted)
+        choose = self._stepper.likeliest if self._stepper else likeliest
+        return beam_search(
+            self.rows(sources, max(limits)),
+            limits,
+            settings,
+            end_id=self._tokenizer.end_id,
+            guides=[each.guide for each in asked],
+            choosing=TokenSelector(Utf8Rules.of(self._tokenizer, settings.banned), choose),
+            watch=watch,
+            wanted=wanted,
+        )
 
     def _by_coverage(
         self, source: Sequence[int], hypotheses: Sequence[Hypothesis], penalty: float
@@ -235,7 +236,7 @@ def _is_as_good(swapped: SegmentResult, draft: SegmentResult) -> bool:
 
 def _is_protected(job: Segment) -> bool:
     """Return whether the whole segment is one protected span."""
-    return not job.prefix and job.demands.protection.spans(job.source) == [ProtectedSpan(0, len(job.source))]
+    return not job.prefix and job.constraints.protection.spans(job.source) == [ProtectedSpan(0, len(job.source))]
 
 
 def _untranslated(job: Segment) -> list[SegmentResult]:

@@ -19,7 +19,7 @@ class Segment(NamedTuple):
     """A text that is translated in one pass."""
 
     source: str
-    demands: Constraints
+    constraints: Constraints
     prefix: str = ""  # the beginning of the translation; white space at its end completes its last word
 
 
