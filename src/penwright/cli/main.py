@@ -17,6 +17,7 @@ from penwright.cli import (
     evaluate,
     export,
     generate,
+    import_model,
     inspect,
     novelty,
     optimize,
@@ -33,6 +34,7 @@ from penwright.errors import PenwrightError, PenwrightWarning
 COMMANDS = (
     train,
     plan,
+    import_model,
     generate,
     translate,
     classify,

@@ -11,6 +11,7 @@ from penwright.config.model import (
     Positions,
     Precision,
     RotaryPositions,
+    RotaryScaling,
     SinusoidalPositions,
 )
 from penwright.config.recipe import (
@@ -71,6 +72,7 @@ __all__ = [
     "Precision",
     "Recipe",
     "RotaryPositions",
+    "RotaryScaling",
     "Schedule",
     "SettingDescription",
     "Settings",

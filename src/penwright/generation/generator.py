@@ -127,7 +127,7 @@ class Generator:
         UsageError as `each` does.
         """
         text = prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
-        tokens = self._encode(prompt) if isinstance(prompt, str) else [self.tokenizer.start_id, *prompt]
+        tokens = self._encode(prompt) if isinstance(prompt, str) else self.tokenizer.prompt(prompt)
         manner = plan_of(self.tokenizer, decoding_settings(self.defaults, settings), [text], biases, check)
         return [Request(text, tokens, manner, number, n_likely) for number in range(n)]
 
@@ -163,7 +163,7 @@ class Generator:
         return tuple(warnings)
 
     def _encode(self, prompt: str) -> list[int]:
-        return [self.tokenizer.start_id, *self.tokenizer.encode(prompt)]
+        return self.tokenizer.prompt(self.tokenizer.encode(prompt))
 
     def _drafts(self, prompts: Sequence[str], settings: DecodingSettings) -> list[CompletionDraft]:
         times = Counter[str]()

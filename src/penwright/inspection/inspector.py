@@ -279,7 +279,9 @@ class Inspector:
             case Generator():
                 if target is not None:
                     raise UsageError("a writer has no target: put everything into the text")
-                return ForwardPass((), (start, *tokens), tokens)
+                begins = len(self.tokenizer.prompt([token.id for token in tokens])) > len(tokens)
+                read = (start, *tokens) if begins else tokens
+                return ForwardPass((), read, read[1:])
             case Classifier():
                 return ForwardPass((start, *tokens[: self._room], end), (), ())
             case Translator():

@@ -204,7 +204,7 @@ def _tokens(served: ModelWorker, asked: PromptRequest) -> Tokens:
     unknown = next((token for token in asked.tokens if token >= tokenizer.vocab_size), None)
     if unknown is not None:
         raise UsageError(f"there is no token {unknown}. The tokens are 0 to {tokenizer.vocab_size - 1}")
-    return (tokenizer.start_id, *tokenizer.encode(asked.text), *asked.tokens)
+    return tuple(tokenizer.prompt([*tokenizer.encode(asked.text), *asked.tokens]))
 
 
 @lru_cache(maxsize=32)

@@ -7,6 +7,8 @@ from penwright.tokenizers.kinds import MARKED_WORDS
 
 Table = Mapping[str, Any]
 MOST_PIECES = 1 << 22  # far more than any real vocabulary has
+FOREIGN = "penwright"  # in a tokenizer.json: how Penwright uses a tokenizer of another project
+LONGEST_PATTERN = 2_000  # characters of a regular expression
 PLAIN = ("truncation", "padding")  # parts that Penwright never writes
 
 
@@ -47,3 +49,42 @@ def _require_known_pattern(splitter: object) -> None:
     for part in parts:
         if part["type"] == "Split" and part["pattern"] != {"Regex": MARKED_WORDS}:
             raise ValueError("it splits words by a pattern that is not Penwright's")
+
+
+def check_foreign_file(file: Table) -> None:
+    """Raise ValueError unless a tokenizer of another project has a model and a decoder that Penwright reads."""
+    for part in PLAIN:
+        if file.get(part) is not None:
+            raise ValueError(f"it has a {part}")
+    model = file["model"]
+    if model["type"] not in ("BPE", "Unigram", "WordPiece"):
+        raise ValueError(f"its model is a {model['type']}. Penwright reads BPE, Unigram and WordPiece")
+    if len(model["vocab"]) + len(file["added_tokens"]) > MOST_PIECES or len(model.get("merges") or ()) > MOST_PIECES:
+        raise ValueError("it has too many tokens or merges")
+    ids = {*range(len(model["vocab"]))} if model["type"] == "Unigram" else set(model["vocab"].values())
+    ids |= {token["id"] for token in file["added_tokens"]}
+    if not all(type(token) is int and 0 <= token < MOST_PIECES for token in ids):
+        raise ValueError(f"its token ids are not between 0 and {MOST_PIECES:,}")
+    known = {"ByteLevel", "WordPiece", "Metaspace"}
+    decoders = parts_of(file, "decoder")
+    if model["type"] != "WordPiece" and not known & {part["type"] for part in decoders} and not _spaces(decoders):
+        raise ValueError(f"its decoder is {file.get('decoder')!r}. Penwright reads ByteLevel, WordPiece and Metaspace")
+    for name in ("normalizer", "pre_tokenizer", "decoder"):
+        for part in parts_of(file, name):
+            pattern = part.get("pattern")
+            if isinstance(pattern, Mapping) and len(str(pattern.get("Regex", ""))) > LONGEST_PATTERN:
+                raise ValueError(f"its {name} has a pattern of more than {LONGEST_PATTERN} characters")
+
+
+def _spaces(decoders: list[Table]) -> bool:
+    """Return whether a decoder replaces the sign for a space of SentencePiece, as those of Llama 2 do."""
+    return any(part["type"] == "Replace" and part.get("pattern") == {"String": "\u2581"} for part in decoders)
+
+
+def parts_of(file: Table, name: str) -> list[Table]:
+    """Return the parts of a normalizer, pre-tokenizer or decoder; a sequence has several."""
+    part = file.get(name)
+    if part is None:
+        return []
+    lists = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "decoder": "decoders"}
+    return list(part[lists[name]]) if part["type"] == "Sequence" else [part]

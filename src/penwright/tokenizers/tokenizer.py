@@ -5,15 +5,15 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import normalizers, pre_tokenizers
+from tokenizers.processors import TemplateProcessing
 
 from penwright.errors import PenwrightError
 from penwright.storage import parse_json, read_bytes, write_bytes_atomically
-from penwright.tokenizers.checks import check_file
 from penwright.tokenizers.encoders import (
     Encoder,
     Ragged,
@@ -24,6 +24,7 @@ from penwright.tokenizers.encoders import (
     character_encoder,
     ids_type,
 )
+from penwright.tokenizers.checks import FOREIGN, check_file
 from penwright.tokenizers.kinds import END, PAD, START, UNKNOWN, kind_of
 
 
@@ -37,7 +38,7 @@ class Tokenizer:
     def __init__(self, library: LibraryTokenizer, notes: tuple[str, ...] = ()) -> None:
         """Wrap a tokenizer of the library; `notes` lists requests that training could not meet."""
         library.encode_special_tokens = True
-        self.kind = kind_of(library)
+        self.kind: str = kind_of(library)
         self.joins_marks = isinstance(library.pre_tokenizer, pre_tokenizers.Sequence)  # unlike GPT-2's pattern
         self.prefix_space = isinstance(library.normalizer, normalizers.Prepend)  # added before each text
         self.notes = notes
@@ -72,6 +73,22 @@ class Tokenizer:
         text = b"".join(map(self._bytes.__getitem__, ids)).decode("utf-8", errors="replace")
         return text.removeprefix(" ") if self.prefix_space else text
 
+    def sizes(self, text: str) -> list[int]:
+        """Return how many UTF-8 bytes of the text each of its tokens covers."""
+        if self.kind == "characters":  # the token of an unknown character does not have its bytes
+            return [len(character.encode()) for character in well_formed(text)]
+        sizes = [len(self._bytes[token_id]) for token_id in self.encode(text)]
+        return [sizes[0] - 1, *sizes[1:]] if self.prefix_space and sizes else sizes
+
+    def prompt(self, tokens: Sequence[int]) -> list[int]:
+        """Return a prompt's tokens after the start token, with which each training text began."""
+        return [self.start_id, *tokens]
+
+    @property
+    def target(self) -> "Tokenizer":
+        """The tokenizer of a translator's target; only imported translators have two."""
+        return self
+
     def token_bytes(self, token_id: int) -> bytes:
         """Return the UTF-8 bytes of a token, which may be part of a character; b"" for special tokens."""
         return self._bytes[token_id]
@@ -102,6 +119,24 @@ class Tokenizer:
         return [(left, right) for left, right in json.loads(self._library.to_str())["model"].get("merges", [])]
 
     @property
+    def splitter(self) -> Mapping[str, Any] | None:
+        """The rule that splits texts into words, as tokenizer.json writes it."""
+        return json.loads(self._library.to_str())["pre_tokenizer"]
+
+    @property
+    def user_defined(self) -> frozenset[int]:
+        """The tokens that are always kept whole, and that stand for text; only imported tokenizers have some."""
+        return frozenset()
+
+    @property
+    def library(self) -> LibraryTokenizer:
+        """A copy for other programs, which adds the start token to each text."""
+        library, start = LibraryTokenizer.from_str(self._library.to_str()), self.pieces[self.start_id]
+        special = [(start, self.start_id)]
+        library.post_processor = TemplateProcessing(single=f"{start} $A", special_tokens=special)
+        return library
+
+    @property
     def fingerprint(self) -> str:
         """The SHA-256 of the file that `save` writes."""
         return hashlib.sha256(self._file_content()).hexdigest()
@@ -121,7 +156,12 @@ class Tokenizer:
         except OSError as error:
             raise PenwrightError(f"the tokenizer {path} cannot be read: {error}") from error
         try:
-            check_file(parse_json(content))
+            file = parse_json(content)
+            if FOREIGN in file:
+                from penwright.tokenizers.foreign import ForeignTokenizer  # noqa: PLC0415 - a subclass of this one
+
+                return ForeignTokenizer(file)
+            check_file(file)
             return cls(LibraryTokenizer.from_str(content.decode()))
         except Exception as error:  # the library raises plain Exception
             raise PenwrightError(
@@ -192,7 +232,7 @@ CONTROLS = {*map(chr, [*range(0x20), *range(0x7F, 0xA0)]), "\u2028", "\u2029"} -
 def never_generated(tokenizer: Tokenizer) -> tuple[int, ...]:
     """Return the special tokens that stand for no text, except the end token, which may be generated."""
     ids = (tokenizer.pad_id, tokenizer.start_id, tokenizer.unknown_id)
-    return tuple(token for token in ids if token is not None)
+    return tuple(token for token in ids if token is not None and token != tokenizer.end_id)  # GPT-2 has one for all
 
 
 def controls(tokenizer: Tokenizer) -> tuple[int, ...]:

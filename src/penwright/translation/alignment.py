@@ -19,7 +19,7 @@ from penwright.text import words
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.tokenizer import well_formed
 from penwright.translation.cross_attention import Maps, TokenPair, cross_attention
-from penwright.translation.words import WordSpan, span_indices, token_sizes, word_spans
+from penwright.translation.words import WordSpan, span_indices, word_spans
 
 ITERATIONS = 8  # of EM
 TENSION = 4.0  # nats that a link loses if it is a whole sentence length off the diagonal
@@ -142,7 +142,7 @@ def links_of(weights: Weights) -> Links:
 def word_numbers(text: str, tokenizer: Tokenizer, cut: Cut = word_spans) -> list[int]:
     """Return for each token the index of the word that it ends in, or else of the last word before it."""
     text = well_formed(text)
-    return span_indices(text, cut(text), token_sizes(text, tokenizer))
+    return span_indices(text, cut(text), tokenizer.sizes(text))
 
 
 def lexical_links(pairs: Sequence[tuple[str, str]]) -> list[Links]:

@@ -4,6 +4,7 @@ from penwright.training.launcher import is_launched, launch
 from penwright.workflows.ensemble import member_settings, minutes_for, train_ensemble
 from penwright.workflows.evaluate import evaluate, novelty
 from penwright.workflows.export import export
+from penwright.workflows.import_model import import_model
 from penwright.workflows.load import kept_precision, load, load_classifier, load_generator, load_translator
 from penwright.workflows.optimize import load_aligner, optimize, quicken, tune_decoding
 from penwright.workflows.plan import Prepared, forecast, new_run_folder, prepare, read_recipe
@@ -15,6 +16,7 @@ __all__ = [
     "export",
     "follow",
     "forecast",
+    "import_model",
     "is_launched",
     "kept_precision",
     "launch",
