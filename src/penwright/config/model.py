@@ -31,7 +31,9 @@ class RotaryScaling(Settings):
     factor: PositiveFloat  # low frequencies are divided by this
     low_freq_factor: PositiveFloat = 1.0  # frequencies with fewer rotations per original context are low
     high_freq_factor: PositiveFloat = 4.0  # frequencies with more are kept; those in between are interpolated
-    original_context: PositiveInt | None = None  # context before scaling; None: all frequencies are low (linear scaling)
+    original_context: PositiveInt | None = (
+        None  # context before scaling; None: all frequencies are low (linear scaling)
+    )
 
 
 class RotaryPositions(Settings):

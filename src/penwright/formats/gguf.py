@@ -10,7 +10,7 @@ from torch import Tensor
 from penwright.config import ModelSettings, Precision, Table, flatten
 from penwright.errors import PenwrightError
 from penwright.formats.gguf_tokenizer import describe_tokenizer
-from penwright.formats.outside import check_limits, cpu_copy, optional_package
+from penwright.formats.outside import NO_FACTS, Facts, check_limits, cpu_copy, optional_package
 from penwright.model import Model
 from penwright.model.decoder_only import DecoderOnly
 from penwright.model.weights import weights_of
@@ -59,7 +59,9 @@ LIMITS: dict[str, tuple[object, ...]] = {
 QUANTISATIONS: dict[Precision, str] = {"float32": "F32", "bfloat16": "BF16", "int8": "Q8_0"}
 
 
-def save_gguf(model: Model, tokenizer: Tokenizer, folder: Path, precision: Precision = "float32", licence: str | None = None) -> None:
+def save_gguf(
+    model: Model, tokenizer: Tokenizer, folder: Path, precision: Precision = "float32", facts: Facts = NO_FACTS
+) -> None:
     """Write model.gguf and tokenizer.json; int8 becomes Q8_0 of llama.cpp, with one scale per 32 weights.
 
     Raises PenwrightError if llama.cpp does not support the model or its tokenizer, or if the gguf package is missing.
@@ -72,8 +74,8 @@ def save_gguf(model: Model, tokenizer: Tokenizer, folder: Path, precision: Preci
     writer = gguf.GGUFWriter(folder / FILE_NAME, variant_of(settings))
     _describe_model(writer, model.settings, tokenizer.vocab_size)
     describe_tokenizer(writer, tokenizer)
-    if licence is not None:
-        writer.add_license(licence)
+    if facts.licence is not None:
+        writer.add_license(facts.licence)
     for name, tensor in _tensors(model):
         kind = _quantisation(gguf, tensor, precision)
         writer.add_tensor(name, gguf.quants.quantize(tensor.numpy(), kind), raw_dtype=kind)
@@ -89,7 +91,9 @@ def _describe_model(writer: Any, settings: ModelSettings, vocab_size: int) -> No
     writer.add_vocab_size(vocab_size)
     for ours, theirs in KEYS.items():
         value = table[ours]
-        (writer.add_float32 if isinstance(value, float) else writer.add_uint32)(f"{variant_of(settings)}.{theirs}", value)
+        (writer.add_float32 if isinstance(value, float) else writer.add_uint32)(
+            f"{variant_of(settings)}.{theirs}", value
+        )
     writer.add_value_length(settings.d_head)
     writer.add_rope_dimension_count(settings.d_head)
 

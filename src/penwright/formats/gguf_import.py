@@ -80,7 +80,9 @@ def _scaling(file: GGUFFile, own: Mapping[str, Any], settings: ModelSettings) ->
     factors = file.tensor(ROPE_FACTORS).float()
     scaling = RotaryScaling(factor=round(float(factors.max()), 3), original_context=8192)
     frequencies = settings.positions.base ** -(torch.arange(0, settings.d_head, 2) / settings.d_head)
-    if factors.shape != frequencies.shape or not torch.allclose(frequencies / scaled(frequencies, scaling), factors, rtol=1e-3):
+    if factors.shape != frequencies.shape or not torch.allclose(
+        frequencies / scaled(frequencies, scaling), factors, rtol=1e-3
+    ):
         raise PenwrightError(f"the tensor {ROPE_FACTORS} is not that of Llama 3, which alone is supported")
     return scaling
 

@@ -69,7 +69,9 @@ def _byte_level(metadata: Mapping[str, Any]) -> Table:
     if pre not in WORDS:
         raise PenwrightError(f"{KEY}pre = {pre!r} is not supported, only {', '.join(WORDS)}")
     tokens, types = metadata[f"{KEY}tokens"], metadata[f"{KEY}token_type"]
-    added = [added_token(i, tokens[i], kind == CONTROL) for i, kind in enumerate(types) if kind in (CONTROL, USER_DEFINED)]
+    added = [
+        added_token(i, tokens[i], kind == CONTROL) for i, kind in enumerate(types) if kind in (CONTROL, USER_DEFINED)
+    ]
     return {
         "version": "1.0",
         "added_tokens": added,
@@ -100,7 +102,12 @@ def _with_conventions(metadata: Mapping[str, Any], file: Table, begins: bool) ->
         name = metadata[f"{KEY}tokens"][start]
         single = [{"SpecialToken": {"id": name, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
         known = {name: {"id": name, "ids": [start], "tokens": [name]}}
-        file["post_processor"] = {"type": "TemplateProcessing", "single": single, "pair": single, "special_tokens": known}
+        file["post_processor"] = {
+            "type": "TemplateProcessing",
+            "single": single,
+            "pair": single,
+            "special_tokens": known,
+        }
     conventions = Conventions(pad=_token(metadata, "padding", end), start=start, end=end, begins=begins)
     return ForeignTokenizer({**file, FOREIGN: conventions.model_dump(exclude_none=True)})
 

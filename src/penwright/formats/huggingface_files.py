@@ -5,7 +5,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor, float16, float32, bfloat16
+from torch import Tensor, bfloat16, float16, float32
 
 from penwright.errors import PenwrightError
 from penwright.formats.pretrained import require_memory

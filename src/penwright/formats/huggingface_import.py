@@ -4,7 +4,12 @@ from pathlib import Path
 from typing import Any
 
 from penwright.errors import PenwrightError
-from penwright.formats.huggingface import architecture_of, labels_in, settings_from_huggingface, weights_from_huggingface
+from penwright.formats.huggingface import (
+    architecture_of,
+    labels_in,
+    settings_from_huggingface,
+    weights_from_huggingface,
+)
 from penwright.formats.huggingface_files import (
     licence_of,
     read_config,

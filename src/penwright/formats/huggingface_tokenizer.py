@@ -17,8 +17,12 @@ from penwright.tokenizers.foreign import Conventions, ForeignTokenizer
 from penwright.tokenizers.sentencepiece import added_token, as_tokenizer_json, parse_sentencepiece
 
 Table = dict[str, Any]
-FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "source.spm", "target.spm", "sentencepiece.bpe.model")
-FILES += ("tokenizer.model", "spiece.model", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
+FILES = (
+    *("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt"),
+    *("source.spm", "target.spm", "sentencepiece.bpe.model", "tokenizer.model", "spiece.model"),
+    *("tokenizer_config.json", "special_tokens_map.json", "generation_config.json"),
+)
+OWN_TOKENIZER = "penwright-tokenizer.json"  # of an exported translator whose tokenizer.json says too little
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 ROLES: dict[Task, dict[str, tuple[str, ...]]] = {  # which special token begins and ends a text
     "generate": {"start": ("bos", "eos"), "end": ("eos",), "pad": ("pad", "eos")},
@@ -30,6 +34,8 @@ ROLES: dict[Task, dict[str, tuple[str, ...]]] = {  # which special token begins 
 def read_tokenizer(folder: Path, config: Table, task: Task, languages: Languages | None) -> ForeignTokenizer:
     """Read the tokenizer of a model; raise PenwrightError if it is missing, damaged or not supported."""
     try:
+        if (content := read_content(folder, OWN_TOKENIZER)) is not None:
+            return ForeignTokenizer(parse_json(content))
         file = _tokenizer_json(folder, config)
         return _with_conventions(folder, file, config, task, languages)
     except PenwrightError:
@@ -58,7 +64,9 @@ def _wordpiece(vocabulary: str, settings: Table) -> Table:
     pieces = vocabulary.removesuffix("\n").split("\n")
     ids = {piece.removesuffix("\r"): number for number, piece in enumerate(pieces)}
     unknown = _name(settings.get("unk_token", "[UNK]"))
-    specials = [_name(settings.get(f"{role}_token", f"[{role.upper()}]")) for role in ("pad", "unk", "cls", "sep", "mask")]
+    specials = [
+        _name(settings.get(f"{role}_token", f"[{role.upper()}]")) for role in ("pad", "unk", "cls", "sep", "mask")
+    ]
     return {
         "version": "1.0",
         "added_tokens": [added_token(ids[piece], piece) for piece in specials if piece in ids],
@@ -106,7 +114,9 @@ def _with_conventions(
     ids, extra = _model_ids(folder, file)
     names = {token["content"]: token["id"] for token in file["added_tokens"]}
     vocabulary = file["model"]["vocab"]
-    pieces = {piece: number for number, (piece, _) in enumerate(vocabulary)} if isinstance(vocabulary, list) else vocabulary
+    pieces = (
+        {piece: number for number, (piece, _) in enumerate(vocabulary)} if isinstance(vocabulary, list) else vocabulary
+    )
     known = {**pieces, **names}
     if ids is not None:
         known = {piece: ids[number] for piece, number in known.items()}
@@ -128,7 +138,11 @@ def _model_ids(folder: Path, file: Table) -> tuple[tuple[int, ...] | None, Table
 
     Adds the tokens to the file that only vocab.json and special_tokens_map.json have.
     """
-    if (folder / "tokenizer.json").is_file() or not (folder / "vocab.json").is_file() or file["decoder"]["type"] != "Metaspace":
+    if (
+        (folder / "tokenizer.json").is_file()
+        or not (folder / "vocab.json").is_file()
+        or file["decoder"]["type"] != "Metaspace"
+    ):
         return None, {}
     numbers = read_optional(folder, "vocab.json", MAX_BYTES)
     _add_missing(file, numbers, _languages_of(folder))
@@ -147,7 +161,7 @@ def _languages_of(folder: Path) -> list[str]:
 
 
 def _add_missing(file: Table, numbers: Table, languages: Any) -> None:
-    """Number the language tokens after the vocabulary, and add the model's tokens that no SentencePiece has."""
+    """Add the tokens that no SentencePiece has; the languages are numbered after the vocabulary."""
     first = len(numbers)
     for place, language in enumerate(languages):
         numbers.setdefault(language, first + place)
@@ -163,7 +177,9 @@ def _add_missing(file: Table, numbers: Table, languages: Any) -> None:
 def _ids_of(file: Table, numbers: Mapping[str, int]) -> tuple[int, ...]:
     """Return the model's id of each piece and added token of a tokenizer.json; unknown pieces share one."""
     vocabulary, unknown = file["model"]["vocab"], numbers.get("<unk>", 0)
-    pieces = [piece for piece, _ in vocabulary] if isinstance(vocabulary, list) else sorted(vocabulary, key=vocabulary.get)
+    pieces = (
+        [piece for piece, _ in vocabulary] if isinstance(vocabulary, list) else sorted(vocabulary, key=vocabulary.get)
+    )
     added = [token["content"] for token in file["added_tokens"] if token["id"] >= len(pieces)]
     return tuple(numbers.get(piece, unknown) for piece in [*pieces, *added])
 
@@ -197,7 +213,7 @@ def _begins(file: Table, settings: Table, start: int) -> bool:
 
 
 def _prefixes(config: Table, languages: Languages | None, known: Mapping[str, int]) -> Table:
-    """Return the tokens of the languages, where a model needs them: __de__ (M2M100), deu_Latn (NLLB), >>deu<< (Marian)."""
+    """Return the tokens of the languages, if a model has some: __de__ (M2M100), deu_Latn (NLLB), >>deu<< (Marian)."""
     if config.get("model_type") == "marian":
         codes = [piece for piece in known if piece.startswith(">>") and piece.endswith("<<")]
         if not codes:
@@ -205,7 +221,10 @@ def _prefixes(config: Table, languages: Languages | None, known: Mapping[str, in
         return {"source_prefix": (_language(languages and languages.target, ">>{}<<", known, "--to"),)}
     pattern = "__{}__" if "__en__" in known else "{}"
     source = _language(languages and languages.source, pattern, known, "--from")
-    return {"source_prefix": (source,), "target_prefix": (_language(languages and languages.target, pattern, known, "--to"),)}
+    return {
+        "source_prefix": (source,),
+        "target_prefix": (_language(languages and languages.target, pattern, known, "--to"),),
+    }
 
 
 def _language(code: str | None, pattern: str, known: Mapping[str, int], flag: str) -> int:
@@ -215,7 +234,7 @@ def _language(code: str | None, pattern: str, known: Mapping[str, int], flag: st
         codes = sorted(
             piece.removeprefix(start).removesuffix(end)
             for piece in known
-            if piece.startswith(start) and piece.endswith(end) and (start or piece[3:4] == "_" and len(piece) == 8)
+            if piece.startswith(start) and piece.endswith(end) and (start or (piece[3:4] == "_" and len(piece) == 8))
         )
         problem = f"this model has no language {code}" if code else "this model translates between many languages"
         raise PenwrightError(f"{problem}. Give {flag} with one of its codes: {', '.join(codes)}")

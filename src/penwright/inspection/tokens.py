@@ -28,7 +28,8 @@ def tokens_of(tokenizer: Tokenizer, text: str) -> tuple[Token, ...]:
     """
     ids, text = tokenizer.encode(text), well_formed(text)
     character_of_byte = np.repeat(np.arange(len(text)), [len(character.encode()) for character in text])
-    found, end = [], 0
+    found: list[Token] = []
+    end = 0
     for token, size in zip(ids, tokenizer.sizes(text), strict=True):
         start, end = end, end + size
         at = found[-1].end if found else 0

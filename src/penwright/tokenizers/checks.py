@@ -69,11 +69,11 @@ def check_foreign_file(file: Table) -> None:
     decoders = parts_of(file, "decoder")
     if model["type"] != "WordPiece" and not known & {part["type"] for part in decoders} and not _spaces(decoders):
         raise ValueError(f"its decoder is {file.get('decoder')!r}. Penwright reads ByteLevel, WordPiece and Metaspace")
-    for name in ("normalizer", "pre_tokenizer", "decoder"):
-        for part in parts_of(file, name):
-            pattern = part.get("pattern")
+    for role in ("normalizer", "pre_tokenizer", "decoder"):
+        for step in parts_of(file, role):
+            pattern = step.get("pattern")
             if isinstance(pattern, Mapping) and len(str(pattern.get("Regex", ""))) > LONGEST_PATTERN:
-                raise ValueError(f"its {name} has a pattern of more than {LONGEST_PATTERN} characters")
+                raise ValueError(f"its {role} has a pattern of more than {LONGEST_PATTERN} characters")
 
 
 def _spaces(decoders: list[Table]) -> bool:

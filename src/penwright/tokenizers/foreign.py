@@ -126,6 +126,11 @@ class ForeignTokenizer(Tokenizer):
         return self._user_defined
 
     @property
+    def is_plain(self) -> bool:
+        """Whether other programs can use its tokenizer.json."""
+        return self.conventions.ids is None
+
+    @property
     def library(self) -> LibraryTokenizer:
         """A copy for other programs."""
         return LibraryTokenizer.from_str(json.dumps(self._plain))

@@ -43,7 +43,9 @@ def parse_sentencepiece(content: bytes) -> SentencePieceModel:
             normalizer = dict(_fields(value))
     kind, charsmap = trainer.get(3, UNIGRAM), normalizer.get(2, b"")
     if kind not in (UNIGRAM, BPE) or not pieces or len(pieces) > MOST_PIECES or not isinstance(charsmap, bytes):
-        raise ValueError(f"it is not a SentencePiece model of type unigram or BPE (type {kind}, {len(pieces)} pieces)")
+        raise ValueError(
+            f"it is not a SentencePiece model of type unigram or BPE (type {kind!r}, {len(pieces)} pieces)"
+        )
     return SentencePieceModel(
         pieces, int(kind), charsmap, adds_prefix=bool(normalizer.get(3, True)), trims=bool(normalizer.get(4, True))
     )
@@ -88,7 +90,7 @@ def _piece(fields: dict[int, Value]) -> Piece:
     text, score, kind = fields.get(1, b""), fields.get(2, bytes(4)), fields.get(3, NORMAL)
     if not (isinstance(text, bytes) and isinstance(score, bytes) and len(score) == 4 and isinstance(kind, int)):
         raise ValueError("one of its pieces is damaged")
-    return Piece(text.decode(), *struct.unpack("<f", score), kind)
+    return Piece(text.decode(), struct.unpack("<f", score)[0], kind)
 
 
 def as_tokenizer_json(model: SentencePieceModel) -> dict[str, Any]:
@@ -118,8 +120,10 @@ def added_token(number: int, text: str, special: bool = True) -> dict[str, Any]:
 
 
 def _normalizers(model: SentencePieceModel) -> list[dict[str, Any]]:
-    rules = [{"type": "Precompiled", "precompiled_charsmap": base64.b64encode(model.charsmap).decode()}]
-    trims = [
+    rules: list[dict[str, Any]] = [
+        {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(model.charsmap).decode()}
+    ]
+    trims: list[dict[str, Any]] = [
         {"type": "Strip", "strip_left": True, "strip_right": True},
         {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
     ]

@@ -14,6 +14,7 @@ from tokenizers.processors import TemplateProcessing
 
 from penwright.errors import PenwrightError
 from penwright.storage import parse_json, read_bytes, write_bytes_atomically
+from penwright.tokenizers.checks import FOREIGN, check_file
 from penwright.tokenizers.encoders import (
     Encoder,
     Ragged,
@@ -24,7 +25,6 @@ from penwright.tokenizers.encoders import (
     character_encoder,
     ids_type,
 )
-from penwright.tokenizers.checks import FOREIGN, check_file
 from penwright.tokenizers.kinds import END, PAD, START, UNKNOWN, kind_of
 
 
@@ -127,6 +127,11 @@ class Tokenizer:
     def user_defined(self) -> frozenset[int]:
         """The tokens that are always kept whole, and that stand for text; only imported tokenizers have some."""
         return frozenset()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether other programs can use its tokenizer.json; not those of imported translators with their own ids."""
+        return True
 
     @property
     def library(self) -> LibraryTokenizer:

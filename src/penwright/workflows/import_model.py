@@ -21,9 +21,7 @@ from penwright.workflows.consistency import made_with
 from penwright.workflows.load import CORPUS, load
 
 
-def import_model(
-    source: str, folder: Path, languages: Languages | None = None, say: Say = say_nothing
-) -> Application:
+def import_model(source: str, folder: Path, languages: Languages | None = None, say: Say = say_nothing) -> Application:
     """Import a folder in the layout of the Hugging Face hub, `hub:NAME` or a GGUF file, as a new run.
 
     `languages` are needed for models that translate between many. Raises PenwrightError if the model cannot be used;
@@ -68,7 +66,9 @@ def _write(model: Pretrained, source: str, folder: Path) -> None:
     recipe = validate(Recipe, table, source)
     model.tokenizer.save(run.tokenizer_path)
     run.save_recipe(recipe)
-    files = [{"path": str(path), "bytes": path.stat().st_size, "sha256": sha256_of(path.resolve())} for path in model.files]
+    files = [
+        {"path": str(path), "bytes": path.stat().st_size, "sha256": sha256_of(path.resolve())} for path in model.files
+    ]
     card = {"labels": model.labels, "languages": languages}
     origin = {"source": source, "architecture": model.architecture, "licence": model.licence}
     record = {"fingerprint": _fingerprint(files), "files": files, "card": card, "imported": origin}

@@ -104,7 +104,9 @@ def _writing(prefix: str, offset: int = 0) -> Callable[[Tensors], Tensors]:
 
 def _without_head(architecture: Architecture, prefix: str, modules: tuple[Rename, ...]) -> Architecture:
     """Return the table of the same encoder without labels; heads of other purposes are ignored."""
-    return replace(architecture, modules=modules, has_head=False, ignored=("pooler.", f"{prefix}pooler.", *_OTHER_HEADS))
+    return replace(
+        architecture, modules=modules, has_head=False, ignored=("pooler.", f"{prefix}pooler.", *_OTHER_HEADS)
+    )
 
 
 _OTHER_HEADS = ("cls.", "lm_head.", "vocab_", "qa_outputs.")
@@ -151,7 +153,9 @@ DISTILBERT = Architecture(
         ("dropout", "dropout"),
         ("attention_dropout", "attention_dropout"),
     ),
-    modules=_modules("distilbert.", "transformer.layer", _DISTILBERT_LAYER, (rename("pre_classifier", "pooler"), _CLASSIFIER)),
+    modules=_modules(
+        "distilbert.", "transformer.layer", _DISTILBERT_LAYER, (rename("pre_classifier", "pooler"), _CLASSIFIER)
+    ),
     block=merge(_BLOCK, {"norm": {"type": "layer", "eps": 1e-12}, "pooler_activation": "relu"}),
     supported={"sinusoidal_pos_embds": (False,)},
     defaults={"dropout": 0.1, "attention_dropout": 0.1},

@@ -76,7 +76,8 @@ def _name_output_bias(tensors: Tensors) -> Tensors:
 
 def _restore_output_bias(tensors: Tensors) -> Tensors:
     """Undo _name_output_bias()."""
-    return {**tensors, "final_logits_bias": tensors.pop("final_logits.bias")[None]}
+    bias = tensors.pop("final_logits.bias")
+    return {**tensors, "final_logits_bias": bias[None]}
 
 
 MARIAN = Architecture(

@@ -78,7 +78,10 @@ _LLAMA_KEYS = (
     ("attention_dropout", "attention_dropout"),
 )
 _LLAMA_BLOCK: Table = {"positions": {"type": "rotary"}, "norm": {"type": "rms"}, "feed_forward": "swiglu"}
-_LLAMA_SUPPORTED: dict[str, tuple[object, ...]] = {"hidden_act": ("silu", "swish"), "rope_type": ("default", "linear", "llama3")}
+_LLAMA_SUPPORTED: dict[str, tuple[object, ...]] = {
+    "hidden_act": ("silu", "swish"),
+    "rope_type": ("default", "linear", "llama3"),
+}
 _LLAMA_DEFAULTS: Config = {
     "num_key_value_heads": None,
     "head_dim": None,
