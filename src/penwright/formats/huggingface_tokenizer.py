@@ -24,6 +24,7 @@ FILES = (
 )
 OWN_TOKENIZER = "penwright-tokenizer.json"  # of an exported translator whose tokenizer.json says too little
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+USUAL = {role: f"[{role.upper()}]" for role in ("cls", "sep", "pad", "unk", "mask")}  # special tokens of BERT
 ROLES: dict[Task, dict[str, tuple[str, ...]]] = {  # which special token begins and ends a text
     "generate": {"start": ("bos", "eos"), "end": ("eos",), "pad": ("pad", "eos")},
     "classify": {"start": ("cls", "bos"), "end": ("sep", "eos"), "pad": ("pad", "unk")},
@@ -112,15 +113,16 @@ def _with_conventions(
 ) -> ForeignTokenizer:
     """Return the tokenizer with the special tokens that its model needs."""
     ids, extra = _model_ids(folder, file)
-    names = {token["content"]: token["id"] for token in file["added_tokens"]}
+    added = {token["content"]: token["id"] for token in file["added_tokens"]}
     vocabulary = file["model"]["vocab"]
     pieces = (
         {piece: number for number, (piece, _) in enumerate(vocabulary)} if isinstance(vocabulary, list) else vocabulary
     )
-    known = {**pieces, **names}
+    known = {**pieces, **added}
     if ids is not None:
-        known = {piece: ids[number] for piece, number in known.items()}
-    special = {role: known[name] for role, name in _special_names(folder).items() if name in known}
+        known = {piece: ids[number] for piece, number in known.items()} | extra["extra"]
+    names = USUAL | _special_names(folder)
+    special = {role: known[name] for role, name in names.items() if name in known}
     found = {role: _special_id(task, role, special, config) for role in ROLES[task]}
     settings = read_optional(folder, "tokenizer_config.json")
     conventions = Conventions(
@@ -134,54 +136,31 @@ def _with_conventions(
 
 
 def _model_ids(folder: Path, file: Table) -> tuple[tuple[int, ...] | None, Table]:
-    """Return the model's id of each SentencePiece, if vocab.json numbers them otherwise, and the target's tokenizer.
-
-    Adds the tokens to the file that only vocab.json and special_tokens_map.json have.
-    """
-    if (
-        (folder / "tokenizer.json").is_file()
-        or not (folder / "vocab.json").is_file()
-        or file["decoder"]["type"] != "Metaspace"
-    ):
+    """Return the model's id of each SentencePiece, if vocab.json numbers them otherwise, and more conventions."""
+    names = {path.name for path in folder.iterdir()}
+    if "tokenizer.json" in names or "vocab.json" not in names or file["decoder"]["type"] != "Metaspace":
         return None, {}
     numbers = read_optional(folder, "vocab.json", MAX_BYTES)
-    _add_missing(file, numbers, _languages_of(folder))
-    target = None
+    languages = read_optional(folder, "special_tokens_map.json").get("additional_special_tokens") or ()
+    first = len(numbers)
+    numbers |= {_name(token): first + place for place, token in enumerate(languages)}  # of M2M100
+    ids, extra = _numbered(file, numbers)
+    found: Table = {"extra": extra}
     if (content := read_content(folder, "target.spm")) is not None:
         target = as_tokenizer_json(parse_sentencepiece(content))
-        _add_missing(target, numbers, ())
-        target[FOREIGN] = {"ids": _ids_of(target, numbers)}
-    return _ids_of(file, numbers), {"target": target}
+        target_ids, extra = _numbered(target, numbers)
+        found["target"] = {**target, FOREIGN: {"ids": target_ids, "extra": extra}}
+    return ids, found
 
 
-def _languages_of(folder: Path) -> list[str]:
-    """Return the language tokens of M2M100, which follow its vocabulary."""
-    given = read_optional(folder, "special_tokens_map.json").get("additional_special_tokens") or ()
-    return [_name(token) for token in given]
-
-
-def _add_missing(file: Table, numbers: Table, languages: Any) -> None:
-    """Add the tokens that no SentencePiece has; the languages are numbered after the vocabulary."""
-    first = len(numbers)
-    for place, language in enumerate(languages):
-        numbers.setdefault(language, first + place)
-    vocabulary = file["model"]["vocab"]
-    pieces = {piece for piece, _ in vocabulary} if isinstance(vocabulary, list) else set(vocabulary)
-    at = len(pieces)
-    for piece in numbers:
-        if piece not in pieces:
-            file["added_tokens"].append(added_token(at, piece))
-            at += 1
-
-
-def _ids_of(file: Table, numbers: Mapping[str, int]) -> tuple[int, ...]:
-    """Return the model's id of each piece and added token of a tokenizer.json; unknown pieces share one."""
+def _numbered(file: Table, numbers: Mapping[str, int]) -> tuple[tuple[int, ...], dict[str, int]]:
+    """Return the model's ids of the pieces of a tokenizer.json, and the model's other tokens by name."""
     vocabulary, unknown = file["model"]["vocab"], numbers.get("<unk>", 0)
-    pieces = (
-        [piece for piece, _ in vocabulary] if isinstance(vocabulary, list) else sorted(vocabulary, key=vocabulary.get)
-    )
-    added = [token["content"] for token in file["added_tokens"] if token["id"] >= len(pieces)]
-    return tuple(numbers.get(piece, unknown) for piece in [*pieces, *added])
+    is_list = isinstance(vocabulary, list)
+    pieces = [piece for piece, _ in vocabulary] if is_list else sorted(vocabulary, key=vocabulary.__getitem__)
+    known = set(pieces)
+    others = {piece: number for piece, number in numbers.items() if piece not in known}
+    return tuple(numbers.get(piece, unknown) for piece in pieces), others
 
 
 def _special_names(folder: Path) -> dict[str, str]:

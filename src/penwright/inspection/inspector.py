@@ -294,9 +294,12 @@ class Inspector:
                 return ForwardPass((start, *tokens[: self._room], end), (), ())
             case Translator():
                 target = self._translate(text) if target is None else well_formed(target)
-                written = tokens_of(self.tokenizer, target)
+                written = tokens_of(self.tokenizer.target, target)
                 close = self._special(self.tokenizer.end_id, len(target))
-                return ForwardPass((*tokens[: self._room], end), (start, *written), (*written, close))
+                before = [self._special(token, 0) for token in self.tokenizer.source(())[:-1]]
+                starts = [start, *(self._special(token, 0) for token in self.tokenizer.target_prefix)]
+                source = (*before, *tokens[: self._room], end)
+                return ForwardPass(source, (*starts, *written), (*starts[1:], *written, close))
 
     def _translation(self, text: str) -> str:
         assert isinstance(self.application, Translator)

@@ -1,6 +1,7 @@
 """Tokenizers of other projects: any tokenizer.json of the library, with a note of how its model uses it."""
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ from penwright.tokenizers.encoders import BYTE_OF, Ragged, ids_type
 from penwright.tokenizers.tokenizer import Tokenizer, well_formed
 
 SPACE = "\u2581"  # stands for a space in the pieces of SentencePiece
+SPECIAL = re.compile(r"__\w+__|>>.+<<|<.+>|madeupword\d+")  # tokens that stand for no text
 TokenId = Annotated[int, Field(ge=0, lt=MOST_PIECES)]
 TokenIds = tuple[TokenId, ...]
 
@@ -29,7 +31,8 @@ class Conventions(BaseModel):
     source_prefix: TokenIds = ()  # of a translator: tokens before each source, such as its language
     target_prefix: TokenIds = ()  # of a translator: tokens between the start token and each target
     ids: TokenIds | None = None  # the model's id of each token of the library; None: the same
-    target: dict[str, Any] | None = None  # tokenizer.json and ids of the target; None: as the source
+    extra: dict[str, TokenId] = {}  # tokens of the model that the library does not have, by name
+    target: dict[str, Any] | None = None  # tokenizer.json of the target, with ids and extra; None: as the source
 
 
 class ForeignTokenizer(Tokenizer):
@@ -57,21 +60,25 @@ class ForeignTokenizer(Tokenizer):
             self.conventions.start,
             self.conventions.end,
         )
-        self.vocab_size = 1 + int(max(self._ids.max(), self.pad_id, self.start_id, self.end_id))
+        extra = self.conventions.extra
+        self.vocab_size = 1 + int(max(self._ids.max(), self.pad_id, self.start_id, self.end_id, *extra.values()))
         self.dtype = ids_type(self.vocab_size)
         self._specials = {int(self._ids[number]): token.content for number, token in added.items() if token.special}
         unknown = pieces.get(self._unknown_piece)
         self.unknown_id = None if unknown is None else int(self._ids[unknown])
+        self._specials |= {token: piece for piece, token in extra.items() if SPECIAL.fullmatch(piece)}
         self._pieces = [f"<unused {token}>" for token in range(self.vocab_size)]
         for piece, number in pieces.items():
             self._pieces[self._ids[number]] = piece
+        for piece, token in extra.items():
+            self._pieces[token] = piece
         self._user_defined = frozenset(int(self._ids[number]) for number, token in added.items() if not token.special)
         spell = self._speller()
         self._bytes = [
             b"" if token in self._specials else piece.encode() if token in self._user_defined else spell(piece)
             for token, piece in enumerate(self._pieces)
         ]
-        for token in set(range(self.vocab_size)) - set(self._ids.tolist()):
+        for token in set(range(self.vocab_size)) - {*self._ids.tolist(), *extra.values()}:
             self._bytes[token] = b""
         if self.unknown_id is not None:
             self._bytes[self.unknown_id] = "\N{REPLACEMENT CHARACTER}".encode()
@@ -97,6 +104,15 @@ class ForeignTokenizer(Tokenizer):
     def prompt(self, tokens: Sequence[int]) -> list[int]:
         """Return a prompt's tokens as the model was trained to read them: after the start token, or without one."""
         return super().prompt(tokens) if self.conventions.begins or not tokens else list(tokens)
+
+    def source(self, tokens: Sequence[int]) -> list[int]:
+        """Return a translator's source between the tokens that surround it."""
+        return [*self.conventions.source_prefix, *tokens, self.end_id]
+
+    @property
+    def target_prefix(self) -> tuple[int, ...]:
+        """The tokens between the start token and each target of a translator, such as its language."""
+        return self.conventions.target_prefix
 
     @property
     def target(self) -> Tokenizer:
@@ -167,9 +183,8 @@ class ForeignTokenizer(Tokenizer):
     def _target_tokenizer(self) -> "ForeignTokenizer | None":
         if self.conventions.target is None:
             return None
-        own = self.conventions.model_dump(exclude={"target", "ids"}, exclude_none=True)
-        ids = self.conventions.target.get(FOREIGN)
-        return ForeignTokenizer({**self.conventions.target, FOREIGN: {**own, **(ids or {})}})
+        own = self.conventions.model_dump(exclude={"target", "ids", "extra"}, exclude_none=True)
+        return ForeignTokenizer({**self.conventions.target, FOREIGN: own | self.conventions.target[FOREIGN]})
 
 
 def _is_byte(piece: str) -> bool:

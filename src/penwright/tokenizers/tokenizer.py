@@ -84,6 +84,20 @@ class Tokenizer:
         """Return a prompt's tokens after the start token, with which each training text began."""
         return [self.start_id, *tokens]
 
+    def source(self, tokens: Sequence[int]) -> list[int]:
+        """Return a translator's source between the tokens that surround it."""
+        return [*tokens, self.end_id]
+
+    @property
+    def n_before_source(self) -> int:
+        """The number of tokens before a translator's source, such as that of its language."""
+        return len(self.source(())) - 1
+
+    @property
+    def target_prefix(self) -> tuple[int, ...]:
+        """The tokens between the start token and each target of a translator, such as its language."""
+        return ()
+
     @property
     def target(self) -> "Tokenizer":
         """The tokenizer of a translator's target; only imported translators have two."""

@@ -110,14 +110,18 @@ def f1(found: Sequence[Links], expected: Sequence[Links]) -> float:
 
 
 def _maps(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> list[Maps]:
-    return cross_attention(model, tokenizer, [TokenPair(*map(tokenizer.encode, pair)) for pair in pairs])
+    encoded = [TokenPair(tokenizer.encode(source), tokenizer.target.encode(target)) for source, target in pairs]
+    return cross_attention(model, tokenizer, encoded)
 
 
 def word_weights(
     maps: Maps, pair: tuple[str, str], head: AlignmentHead | None, tokenizer: Tokenizer, cut: Cut = word_spans
 ) -> Weights:
     """Return the word attention of one head, or (None) of the mean of all heads at the steps that write a word."""
-    sources, targets = (np.array(word_numbers(side, tokenizer, cut), dtype=np.int64) for side in pair)
+    sources, targets = (
+        np.array(word_numbers(side, each, cut), dtype=np.int64)
+        for side, each in zip(pair, (tokenizer, tokenizer.target), strict=True)
+    )
     if head is None:
         by_token = maps.mean((0, 1))[: len(targets)]
     else:
