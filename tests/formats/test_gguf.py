@@ -7,7 +7,10 @@ import torch
 from penwright.config import Table
 from penwright.errors import PenwrightError
 from penwright.formats.gguf import save_gguf
+from penwright.formats.gguf_import import read_gguf
+from penwright.model import make_model
 from penwright.model.decoder_only import DecoderOnly
+from penwright.model.weights import load_weights
 from penwright.tokenizers.training import train_tokenizer
 
 pytest.importorskip("gguf", reason="the extra penwright[gguf] is not installed")
@@ -22,6 +25,11 @@ VARIANTS: dict[str, Table] = {
         "norm": {"type": "rms", "eps": 0.01},
     },
     "wide-heads": {"d_head": 16},
+    "llama-3": {
+        "positions": {"type": "rotary", "base": 500_000.0, "scaling": {"factor": 8.0, "original_context": 8192}}
+    },
+    "linear": {"positions": {"type": "rotary", "scaling": {"factor": 4.0}}},
+    "qwen2": {"qkv_bias": True, "n_kv_heads": 2},
     "qwen3": {"qk_norm": True, "n_kv_heads": 2, "d_head": 16},
 }
 
@@ -37,6 +45,19 @@ def test_a_writer_expects_the_same(variant, log_probs, random_model, bpe, tmp_pa
     save_gguf(model, bpe, tmp_path)
     ids = torch.randint(bpe.vocab_size, (20,)).tolist()
     np.testing.assert_allclose(log_probs(tmp_path / "model.gguf", ids, bpe.vocab_size), ours(model, ids), atol=2e-4)
+
+
+@pytest.mark.parametrize("variant", list(VARIANTS.values()), ids=list(VARIANTS))
+def test_what_is_read_back_is_the_same(variant, random_model, bpe, tmp_path):
+    model = random_model("generate", bpe, **variant)
+    save_gguf(model, bpe, tmp_path)
+    again = read_gguf(tmp_path / "model.gguf")
+    tokens = torch.randint(bpe.vocab_size, (2, 20))
+    read = make_model(*again.outline).eval()
+    load_weights(read, again.weights, "the file")
+    with torch.no_grad():
+        torch.testing.assert_close(read(tokens), model(tokens), atol=1e-4, rtol=1e-4)
+    assert again.tokenizer.prompt(again.tokenizer.encode("a cat")) == [bpe.start_id, *bpe.encode("a cat")]
 
 
 @pytest.mark.parametrize(("precision", "close"), [("bfloat16", 0.05), ("int8", 0.3)])

@@ -493,21 +493,29 @@ def with_type(content: bytes, kind: int) -> bytes:
     return content[:at] + struct.pack("<I", kind) + content[at + 4 :]
 
 
-def test_the_scaling_of_llama_3_is_found_in_a_gguf_file(llama: Path, tmp_path: Path, monkeypatch) -> None:
-    gguf = pytest.importorskip("gguf", reason="the extra penwright[gguf] is not installed")
-    from penwright.config import RotaryScaling
-    from penwright.model.positions import scaled
+def test_the_scaling_of_llama_3_is_found_in_a_gguf_file(llama: Path, tmp_path: Path) -> None:
+    scaling = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    scaling |= {"original_max_position_embeddings": 8192, "rope_type": "llama3", "rope_theta": 500_000.0}
+    edit(llama / "config.json", rope_parameters=scaling)
+    path = gguf_of(llama, tmp_path)
+    ours, before = penwright.import_model(path, tmp_path / "run"), penwright.load(tmp_path / "for-gguf")
+    assert ours.model.settings.positions == before.model.settings.positions
+    assert ours.model.settings.positions.scaling.factor == 8.0
 
-    frequencies = 500_000.0 ** -(torch.arange(0, 8, 2) / 8)
-    scaling = RotaryScaling(factor=8.0, original_context=8192)
-    factors = (frequencies / scaled(frequencies, scaling)).numpy()
-    write_tensors = gguf.GGUFWriter.write_header_to_file
 
-    def with_factors(writer) -> None:
-        writer.add_tensor("rope_freqs.weight", factors)
-        write_tensors(writer)
-
-    monkeypatch.setattr(gguf.GGUFWriter, "write_header_to_file", with_factors)
-    edit(llama / "config.json", rope_parameters={"rope_type": "default", "rope_theta": 500_000.0})
-    ours = penwright.import_model(gguf_of(llama, tmp_path), tmp_path / "run")
-    assert ours.model.settings.positions.scaling == scaling
+def test_a_sentencepiece_bpe_is_the_same_in_a_gguf_file(spm, llama: Path, tmp_path: Path) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (llama / name).unlink()
+    path = spm(
+        "bpe", byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False, vocab_size=400
+    )
+    (llama / "tokenizer.model").write_bytes(path.read_bytes())
+    config = transformers.LlamaConfig(**LLAMA, vocab_size=400, bos_token_id=1, eos_token_id=2)
+    save_model(transformers.LlamaForCausalLM(config), llama)
+    edit(llama / "config.json", pad_token_id=2)
+    write(llama / "tokenizer_config.json", {"add_bos_token": True})
+    ours = penwright.import_model(gguf_of(llama, tmp_path), tmp_path / "run").tokenizer
+    before = Tokenizer.load(tmp_path / "for-gguf" / "tokenizer.json")
+    for text in [*TEXTS, *AWKWARD]:
+        assert ours.prompt(ours.encode(text)) == before.prompt(before.encode(text))
+    assert ours.decode(ours.encode("The cat 🦜")) == "The cat 🦜"

@@ -13,6 +13,7 @@ from penwright.formats.gguf_tokenizer import describe_tokenizer
 from penwright.formats.outside import NO_FACTS, Facts, check_limits, cpu_copy, optional_package
 from penwright.model import Model
 from penwright.model.decoder_only import DecoderOnly
+from penwright.model.positions import rotary_frequencies, scaled
 from penwright.model.weights import weights_of
 from penwright.tokenizers import Tokenizer
 
@@ -44,6 +45,7 @@ KEYS = {  # our setting: the key that follows the name of the architecture
     "norm.eps": "attention.layer_norm_rms_epsilon",
     "positions.base": "rope.freq_base",
 }
+ROPE_FACTORS = "rope_freqs.weight"  # they divide the frequencies of rotary positions
 VARIANTS: dict[str, Table] = {"llama": {}, "qwen2": {"qkv_bias": True}, "qwen3": {"qk_norm": True}}
 LIMITS: dict[str, tuple[object, ...]] = {
     "positions.type": ("rotary",),
@@ -54,7 +56,6 @@ LIMITS: dict[str, tuple[object, ...]] = {
     "bias": (False,),
     "output_bias": (False,),
     "window": (None,),
-    "positions.scaling": (None,),
 }
 QUANTISATIONS: dict[Precision, str] = {"float32": "F32", "bfloat16": "BF16", "int8": "Q8_0"}
 
@@ -69,13 +70,17 @@ def save_gguf(
     if not isinstance(model, DecoderOnly):
         raise PenwrightError("only a writer can be exported to gguf. Export a translator to ctranslate2")
     settings = model.settings
-    check_limits(settings, {**LIMITS, "qkv_bias": (None, False, *([] if settings.qk_norm else [True]))}, "llama.cpp")
+    limits = {**LIMITS, "qkv_bias": (None, False) if settings.qk_norm else (None, False, True)}
+    limits |= {"positions.scaling": (None,)} if variant_of(settings) != "llama" else {}
+    check_limits(settings, limits, "llama.cpp")
     gguf = optional_package("gguf", "gguf")
     writer = gguf.GGUFWriter(folder / FILE_NAME, variant_of(settings))
     _describe_model(writer, model.settings, tokenizer.vocab_size)
     describe_tokenizer(writer, tokenizer)
     if facts.licence is not None:
         writer.add_license(facts.licence)
+    if (factors := _rope_factors(settings)) is not None:
+        writer.add_tensor(ROPE_FACTORS, factors.numpy())
     for name, tensor in _tensors(model):
         kind = _quantisation(gguf, tensor, precision)
         writer.add_tensor(name, gguf.quants.quantize(tensor.numpy(), kind), raw_dtype=kind)
@@ -96,6 +101,14 @@ def _describe_model(writer: Any, settings: ModelSettings, vocab_size: int) -> No
         )
     writer.add_value_length(settings.d_head)
     writer.add_rope_dimension_count(settings.d_head)
+
+
+def _rope_factors(settings: ModelSettings) -> Tensor | None:
+    """Return the numbers that divide the frequencies of rotary positions; None without scaling."""
+    assert settings.positions.type == "rotary"
+    scaling, base = settings.positions.scaling, settings.positions.base
+    frequencies = rotary_frequencies(settings.d_head, base)
+    return None if scaling is None else frequencies / scaled(frequencies, scaling)
 
 
 def variant_of(settings: ModelSettings) -> str:

@@ -10,14 +10,12 @@ from torch import Tensor
 
 from penwright.config import ModelSettings, RotaryScaling, Table, merge, validate
 from penwright.errors import PenwrightError
-from penwright.formats.gguf import KEYS, NAMES, VARIANTS, their_name
+from penwright.formats.gguf import KEYS, NAMES, ROPE_FACTORS, VARIANTS, their_name
 from penwright.formats.gguf_file import GGUFFile
 from penwright.formats.gguf_tokenizer import read_tokenizer
 from penwright.formats.pretrained import Outline, Pretrained, Tensors, fit_vocabulary, outlined, require_all
 from penwright.model import Model
-from penwright.model.positions import scaled
-
-ROPE_FACTORS = "rope_freqs.weight"  # by which the frequencies are divided
+from penwright.model.positions import rotary_frequencies, scaled
 
 
 def read_gguf(path: Path) -> Pretrained:
@@ -77,12 +75,12 @@ def _scaling(file: GGUFFile, own: Mapping[str, Any], settings: ModelSettings) ->
     if ROPE_FACTORS not in file.stored:
         return None
     assert settings.positions.type == "rotary"
-    factors = file.tensor(ROPE_FACTORS).float()
-    scaling = RotaryScaling(factor=round(float(factors.max()), 3), original_context=8192)
-    frequencies = settings.positions.base ** -(torch.arange(0, settings.d_head, 2) / settings.d_head)
-    if factors.shape != frequencies.shape or not torch.allclose(
-        frequencies / scaled(frequencies, scaling), factors, rtol=1e-3
-    ):
+    factors, largest = file.tensor(ROPE_FACTORS).float(), file.tensor(ROPE_FACTORS).float().max()
+    is_linear = bool((factors == largest).all())
+    scaling = RotaryScaling(factor=round(float(largest), 3), original_context=None if is_linear else 8192)
+    frequencies = rotary_frequencies(settings.d_head, settings.positions.base)
+    expected = frequencies / scaled(frequencies, scaling)
+    if factors.shape != frequencies.shape or not torch.allclose(expected, factors, rtol=1e-3):
         raise PenwrightError(f"the tensor {ROPE_FACTORS} is not that of Llama 3, which alone is supported")
     return scaling
 

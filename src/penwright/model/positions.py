@@ -60,13 +60,18 @@ class Rotary(nn.Module):
 
     def __init__(self, d_head: int, base: float, scaling: RotaryScaling | None = None):
         super().__init__()
-        frequencies = base ** -(torch.arange(0, d_head, 2) / d_head)
+        frequencies = rotary_frequencies(d_head, base)
         self.register_buffer("frequencies", scaled(frequencies, scaling) if scaling else frequencies, persistent=False)
 
     def forward(self, positions: Int[Tensor, "rows length"]) -> Rotation:
         """Return the rotations at these positions."""
         angles = positions[:, None, :, None] * self.frequencies
         return Rotation(angles.cos(), angles.sin())
+
+
+def rotary_frequencies(d_head: int, base: float) -> Float[Tensor, " half_head"]:
+    """Return the angle per position of each pair of dimensions, without scaling."""
+    return base ** -(torch.arange(0, d_head, 2) / d_head)
 
 
 def scaled(frequencies: Float[Tensor, " half_head"], scaling: RotaryScaling) -> Float[Tensor, " half_head"]:
