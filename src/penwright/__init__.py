@@ -33,6 +33,7 @@ __all__ = [
     "__version__",
     "evaluate",
     "export",
+    "import_model",
     "inspect",
     "load",
     "optimize",
@@ -137,6 +138,18 @@ def export(run: AnyPath, to: "Format", output: AnyPath, *, precision: "Precision
 
     api.export(Path(run), to, Path(output), precision)
     return Path(output)
+
+
+def import_model(source: AnyPath, run: AnyPath, *, languages: tuple[str, str] | None = None) -> "Application":
+    """Make a run of a model that another project trained, and return it ready to use.
+
+    `source` is a folder in the layout of the Hugging Face hub, `hub:NAME` or a GGUF file. `languages` (source, target)
+    are needed for models that translate between many.
+    """
+    from penwright.languages import Languages
+    from penwright.workflows.import_model import import_model
+
+    return import_model(str(source), Path(run), Languages(*languages) if languages else None)
 
 
 def optimize(run: AnyPath, *, precision: "Precision | None" = None, quiet: bool = False) -> "Mapping[Precision, float]":

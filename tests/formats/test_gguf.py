@@ -1,8 +1,5 @@
 """llama.cpp reads our texts and computes our logits from the file we write."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -10,13 +7,13 @@ import torch
 from penwright.config import Table
 from penwright.errors import PenwrightError
 from penwright.formats.gguf import save_gguf
+from penwright.formats.gguf_import import read_gguf
+from penwright.model import make_model
 from penwright.model.decoder_only import DecoderOnly
+from penwright.model.weights import load_weights
 from penwright.tokenizers.training import train_tokenizer
 
 pytest.importorskip("gguf", reason="the extra penwright[gguf] is not installed")
-xllamacpp = pytest.importorskip("xllamacpp", reason="xllamacpp, which runs llama.cpp, is not installed")
-
-LETTER = 64  # the id of "a", as bytes come first
 
 VARIANTS: dict[str, Table] = {
     "modern": {},
@@ -28,26 +25,13 @@ VARIANTS: dict[str, Table] = {
         "norm": {"type": "rms", "eps": 0.01},
     },
     "wide-heads": {"d_head": 16},
+    "llama-3": {
+        "positions": {"type": "rotary", "base": 500_000.0, "scaling": {"factor": 8.0, "original_context": 8192}}
+    },
+    "linear": {"positions": {"type": "rotary", "scaling": {"factor": 4.0}}},
+    "qwen2": {"qkv_bias": True, "n_kv_heads": 2},
     "qwen3": {"qk_norm": True, "n_kv_heads": 2, "d_head": 16},
 }
-
-
-def log_probs(folder: Path, prompt: "str | list[int]", vocab_size: int) -> np.ndarray:
-    """What llama.cpp's server says of the token after a prompt, in the order of the vocabulary."""
-    parameters = xllamacpp.CommonParams()
-    parameters.model.path = str(folder / "model.gguf")
-    parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 1
-    parameters.n_ctx, parameters.n_parallel, parameters.warmup, parameters.verbosity = 512, 1, False, -1
-    parameters.cache_type_k = parameters.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
-    parameters.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED  # it rounds to float16
-    answers: list[str] = []
-    written = [[LETTER, 100]]  # what it writes changes nothing here, but of half a character it tells no probabilities
-    request = {"prompt": prompt, "temperature": 0, "n_predict": 1, "logit_bias": written, "n_probs": vocab_size}
-    xllamacpp.Server(parameters).handle_completions(json.dumps(request), answers.append)
-    found = np.full(vocab_size, np.nan)
-    for token in json.loads(answers[0])["choices"][0]["logprobs"]["content"][0]["top_logprobs"]:
-        found[token["id"]] = token["logprob"]
-    return found
 
 
 def ours(model: DecoderOnly, ids: list[int]) -> np.ndarray:
@@ -56,39 +40,56 @@ def ours(model: DecoderOnly, ids: list[int]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("variant", list(VARIANTS.values()), ids=list(VARIANTS))
-def test_a_writer_expects_the_same(variant, random_model, bpe, tmp_path):
+def test_a_writer_expects_the_same(variant, log_probs, random_model, bpe, tmp_path):
     model = random_model("generate", bpe, **variant)
     save_gguf(model, bpe, tmp_path)
     ids = torch.randint(bpe.vocab_size, (20,)).tolist()
-    np.testing.assert_allclose(log_probs(tmp_path, ids, bpe.vocab_size), ours(model, ids), atol=2e-4)
+    np.testing.assert_allclose(log_probs(tmp_path / "model.gguf", ids, bpe.vocab_size), ours(model, ids), atol=2e-4)
+
+
+@pytest.mark.parametrize("variant", list(VARIANTS.values()), ids=list(VARIANTS))
+def test_what_is_read_back_is_the_same(variant, random_model, bpe, tmp_path):
+    model = random_model("generate", bpe, **variant)
+    save_gguf(model, bpe, tmp_path)
+    again = read_gguf(tmp_path / "model.gguf")
+    tokens = torch.randint(bpe.vocab_size, (2, 20))
+    read = make_model(*again.outline).eval()
+    load_weights(read, again.weights, "the file")
+    with torch.no_grad():
+        torch.testing.assert_close(read(tokens), model(tokens), atol=1e-4, rtol=1e-4)
+    assert again.tokenizer.prompt(again.tokenizer.encode("a cat")) == [bpe.start_id, *bpe.encode("a cat")]
 
 
 @pytest.mark.parametrize(("precision", "close"), [("bfloat16", 0.05), ("int8", 0.3)])
-def test_a_smaller_file_expects_nearly_the_same(precision, close, random_model, bpe, tmp_path):
+def test_a_smaller_file_expects_nearly_the_same(precision, close, log_probs, random_model, bpe, tmp_path):
     model = random_model("generate", bpe, d_model=64, d_ff=96)
     (tmp_path / "whole").mkdir()
     save_gguf(model, bpe, tmp_path / "whole")
     save_gguf(model, bpe, tmp_path, precision)
     assert (tmp_path / "model.gguf").stat().st_size < 0.7 * (tmp_path / "whole/model.gguf").stat().st_size
     ids = torch.randint(bpe.vocab_size, (20,)).tolist()
-    off = np.abs(log_probs(tmp_path, ids, bpe.vocab_size) - ours(model, ids)).mean()
+    off = np.abs(log_probs(tmp_path / "model.gguf", ids, bpe.vocab_size) - ours(model, ids)).mean()
     assert 1e-4 < off < close
 
 
-def test_rows_that_q8_0_cannot_cut_stay_exact(random_model, bpe, tmp_path):
+def test_rows_that_q8_0_cannot_cut_stay_exact(log_probs, random_model, bpe, tmp_path):
     model = random_model("generate", bpe, d_model=24, d_ff=40)
     save_gguf(model, bpe, tmp_path, "int8")
-    np.testing.assert_allclose(log_probs(tmp_path, [1, 2, 3], bpe.vocab_size), ours(model, [1, 2, 3]), atol=2e-4)
+    np.testing.assert_allclose(
+        log_probs(tmp_path / "model.gguf", [1, 2, 3], bpe.vocab_size), ours(model, [1, 2, 3]), atol=2e-4
+    )
 
 
-def test_it_reads_texts_into_our_tokens(random_model, bpe, awkward, tmp_path):
+def test_it_reads_texts_into_our_tokens(log_probs, random_model, bpe, awkward, tmp_path):
     """Save that it takes the name of a special token for the token itself."""
     model = random_model("generate", bpe, context_length=256)
     save_gguf(model, bpe, tmp_path)
     texts = [text.replace("</s><pad><s>", "") for text in awkward]
     for text in [*texts, "", " ", "\n\n", "unseen: ő Ж 🦜", "1234567 3.14 don't we'll I'VE"]:
         ids = [bpe.start_id, *bpe.encode(text)]
-        np.testing.assert_allclose(log_probs(tmp_path, text, bpe.vocab_size), ours(model, ids), atol=2e-4, err_msg=text)
+        np.testing.assert_allclose(
+            log_probs(tmp_path / "model.gguf", text, bpe.vocab_size), ours(model, ids), atol=2e-4, err_msg=text
+        )
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,12 @@ LLAMA = WRITER | {
     "intermediate_size": 48,
     "max_position_embeddings": 32,
 }
+LLAMA3 = {
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
 TRANSLATOR = WRITER | {
     "d_model": 32,
     "encoder_layers": 3,
@@ -47,6 +53,25 @@ BERT = {
     "intermediate_size": 48,
     "max_position_embeddings": 32,
 }
+DISTILBERT = {"vocab_size": VOCABULARY, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48}
+DISTILBERT |= {"max_position_embeddings": 32, "pad_token_id": 1}
+ROBERTA = BERT | {"max_position_embeddings": 34, "pad_token_id": 1, "type_vocab_size": 1}
+CLASSIFIERS = {
+    "bert": lambda n: transformers.BertForSequenceClassification(transformers.BertConfig(**BERT, num_labels=n)),
+    "distilbert": lambda n: transformers.DistilBertForSequenceClassification(
+        transformers.DistilBertConfig(**DISTILBERT, num_labels=n)
+    ),
+    "roberta": lambda n: transformers.RobertaForSequenceClassification(
+        transformers.RobertaConfig(**ROBERTA, num_labels=n)
+    ),
+}
+ENCODERS = {
+    "bert": lambda: transformers.BertModel(transformers.BertConfig(**BERT)),
+    "bert-without-pooler": lambda: transformers.BertModel(transformers.BertConfig(**BERT), add_pooling_layer=False),
+    "bert-masked": lambda: transformers.BertForMaskedLM(transformers.BertConfig(**BERT)),
+    "distilbert": lambda: transformers.DistilBertModel(transformers.DistilBertConfig(**DISTILBERT)),
+    "roberta": lambda: transformers.RobertaModel(transformers.RobertaConfig(**ROBERTA)),
+}
 WRITERS = {
     "gpt2": lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT2)),
     "gpt2-untied": lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT2, tie_word_embeddings=False)),
@@ -62,6 +87,15 @@ WRITERS = {
         transformers.LlamaConfig(**LLAMA, attention_bias=True, mlp_bias=True)
     ),
     "qwen3": lambda: transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**LLAMA, head_dim=16)),
+    "llama-3": lambda: transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(**LLAMA, rope_parameters={"rope_type": "llama3", "rope_theta": 500.0, **LLAMA3})
+    ),
+    "llama-linear": lambda: transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(**LLAMA, rope_parameters={"rope_type": "linear", "rope_theta": 500.0, "factor": 2.0})
+    ),
+    "mistral": lambda: transformers.MistralForCausalLM(transformers.MistralConfig(**LLAMA, sliding_window=4)),
+    "mistral-whole": lambda: transformers.MistralForCausalLM(transformers.MistralConfig(**LLAMA, sliding_window=None)),
+    "qwen2": lambda: transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**LLAMA)),
     "qwen3-tied": lambda: transformers.Qwen3ForCausalLM(
         transformers.Qwen3Config(**LLAMA, head_dim=8, tie_word_embeddings=True)
     ),
@@ -163,15 +197,31 @@ def test_a_cached_translator_gives_the_logits_of_transformers(name: str, tmp_pat
 
 
 @pytest.mark.parametrize("n_labels", [2, 5])
-def test_a_classifier_gives_the_logits_of_transformers_on_padded_texts(n_labels: int, tmp_path: Path) -> None:
-    config = transformers.BertConfig(**BERT, num_labels=n_labels)
-    theirs = randomised(transformers.BertForSequenceClassification(config))
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_a_classifier_gives_the_logits_of_transformers_on_padded_texts(name, n_labels: int, tmp_path: Path) -> None:
+    theirs = randomised(CLASSIFIERS[name](n_labels))
     theirs.save_pretrained(tmp_path)
     ours = load_huggingface(tmp_path)
     assert isinstance(ours, EncoderOnly)
     tokens, padding = tokens_of_length(9, 4, 7)
     with torch.no_grad():
         expected = theirs(tokens, attention_mask=padding.long()).logits
+        torch.testing.assert_close(ours(tokens, padding), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_an_encoder_gives_the_hidden_states_of_transformers(name: str, tmp_path: Path) -> None:
+    theirs = randomised(ENCODERS[name]())
+    theirs.save_pretrained(tmp_path)
+    ours = load_huggingface(tmp_path)
+    assert isinstance(ours, EncoderOnly)
+    tokens, padding = tokens_of_length(9, 4, 7)
+    with torch.no_grad():
+        found = theirs(tokens, attention_mask=padding.long(), output_hidden_states=True)
+        hidden = ours.hidden(tokens, padding)
+        torch.testing.assert_close(hidden[padding], found.hidden_states[-1][padding], atol=1e-4, rtol=1e-4)
+        pooled = getattr(found, "pooler_output", None)
+        expected = hidden[:, 0] if pooled is None else pooled
         torch.testing.assert_close(ours(tokens, padding), expected, atol=1e-4, rtol=1e-4)
 
 
@@ -223,7 +273,9 @@ def test_heads_that_an_old_config_does_not_mention_have_their_usual_sizes() -> N
     [
         ({"architectures": ["MambaForCausalLM"]}, "MambaForCausalLM"),
         ({"hidden_act": "relu"}, "hidden_act = 'relu'"),
-        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type = 'linear'"),
+        ({"rope_scaling": {"type": "yarn", "factor": 2.0}}, "rope_type = 'yarn'"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 2.0}}, "has no low_freq_factor"),
+        ({"rope_scaling": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor = 0.5"),
         ({"attention_bias": True}, "attention_bias = True and mlp_bias = False"),
         ({"num_attention_heads": 3}, "n_heads"),
         ({"vocab_size": "many"}, "vocab_size"),

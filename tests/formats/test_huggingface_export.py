@@ -10,6 +10,7 @@ from penwright.config import Table
 from penwright.errors import PenwrightError
 from penwright.formats.huggingface import load_huggingface
 from penwright.formats.huggingface_export import save_huggingface
+from penwright.formats.outside import Facts
 from penwright.tokenizers import Tokenizer
 
 GPT2 = {"positions": {"type": "learned"}, "norm": {"type": "layer"}, "bias": True}
@@ -19,6 +20,10 @@ VARIANTS: dict[str, Table] = {
     "llama-biases": {"bias": True},
     "llama-grouped": {"n_kv_heads": 2, "d_head": 16, "positions": {"type": "rotary", "base": 100.0}},
     "qwen3": {"qk_norm": True, "norm": {"type": "rms", "eps": 0.01}},
+    "llama-3": {"positions": {"type": "rotary", "scaling": {"factor": 8.0, "original_context": 16}}},
+    "llama-linear": {"positions": {"type": "rotary", "scaling": {"factor": 2.0}}},
+    "mistral": {"window": 5},
+    "qwen2": {"qkv_bias": True},
     "gpt2": GPT2 | {"feed_forward": "gelu_tanh"},
     "gpt2-relu": GPT2 | {"feed_forward": "relu", "dropout": 0.2},
 }
@@ -72,7 +77,7 @@ def test_bfloat16_is_half_as_large(random_model, bpe, tmp_path):
     [
         ({"norm_position": "post"}, "model.norm_position = 'post'"),
         ({"scale_embeddings": True}, "model.scale_embeddings = True"),
-        ({"window": 5}, "model.window = 5"),
+        ({"window": 5, "qk_norm": True}, "model.window = 5|model.qk_norm = True"),
         ({"feed_forward": "relu_squared"}, "feed_forward"),
         ({"positions": {"type": "none"}}, "positions"),
     ],
@@ -83,7 +88,63 @@ def test_what_no_class_has_is_named(changes, named, random_model, bpe, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_no_writer_is_refused(random_model, bpe, tmp_path):
+CLASSIC = {
+    "norm": {"type": "layer"},
+    "norm_position": "post",
+    "bias": True,
+    "feed_forward": "gelu",
+}
+MARIAN = CLASSIC | {"norm": {"type": "layer", "eps": 1e-5}, "output_bias": True, "scale_embeddings": True}
+TRANSLATORS: dict[str, Table] = {
+    "marian": MARIAN | {"positions": {"type": "sinusoidal", "layout": "halves"}},
+    "m2m100": MARIAN
+    | {"positions": {"type": "sinusoidal", "layout": "tensor2tensor", "offset": 2}}
+    | {"norm_position": "pre", "output_bias": False, "feed_forward": "relu", "n_decoder_layers": 3},
+}
+ENCODER = CLASSIC | {
+    "norm": {"type": "layer", "eps": 1e-12},
+    "positions": {"type": "learned"},
+    "embedding_norm": True,
+    "pooling": "first",
+    "pooler": True,
+}
+
+
+@pytest.mark.parametrize("name", TRANSLATORS)
+def test_transformers_has_the_same_logits_of_a_translator(name, random_model, padded_first, tmp_path):
+    model = random_model("translate", padded_first, **TRANSLATORS[name])
+    save_huggingface(model, padded_first, tmp_path)
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
+    source, target = torch.randint(3, 60, (2, 9)), torch.randint(3, 60, (2, 6))
+    padding = torch.ones_like(source, dtype=torch.bool)
+    again = load_huggingface(tmp_path)
+    with torch.no_grad():
+        ours = model(source, padding, target)
+        torch.testing.assert_close(theirs(source, decoder_input_ids=target).logits, ours, atol=1e-4, rtol=1e-4)
+        assert torch.equal(again(source, padding, target), ours)
+
+
+@pytest.mark.parametrize("labels", [("yes", "no"), ()])
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_transformers_has_the_same_logits_of_an_encoder(activation, labels, random_model, bpe, tmp_path):
+    model = random_model("classify", bpe, len(labels), **ENCODER, pooler_activation=activation)
+    save_huggingface(model, bpe, tmp_path, facts=Facts(labels))
+    auto = transformers.AutoModelForSequenceClassification if labels else transformers.AutoModel
+    theirs = auto.from_pretrained(tmp_path).eval()
+    tokens = torch.randint(3, 60, (3, 9))
+    padding = torch.ones_like(tokens, dtype=torch.bool)
+    with torch.no_grad():
+        found, expected = theirs(tokens, attention_mask=padding.long()), model(tokens, padding)
+        logits = found.logits if labels else found.last_hidden_state
+        expected = expected if labels else model.hidden(tokens, padding)
+        torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+        again = load_huggingface(tmp_path)
+        if labels or activation == "tanh":
+            assert torch.equal(again(tokens, padding), model(tokens, padding))
+    assert not labels or list(theirs.config.id2label.values()) == list(labels)
+
+
+def test_a_translator_that_no_class_has_is_refused(random_model, bpe, tmp_path):
     with pytest.raises(PenwrightError, match="ctranslate2"):
         save_huggingface(random_model("translate", bpe), bpe, tmp_path)
 

@@ -1,6 +1,6 @@
 """Text classification with an encoder-only model and its tokenizer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -8,11 +8,12 @@ import numpy as np
 import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from penwright.decoding.batches import diverged, evaluating
 from penwright.decoding.brief import described, noted
-from penwright.decoding.padding import batches_by_length, right_padded
-from penwright.errors import PenwrightError
+from penwright.decoding.padding import Padded, batches_by_length, right_padded
+from penwright.errors import PenwrightError, UsageError
 from penwright.model.encoder_only import EncoderOnly
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.tokenizer import unknown_warnings
@@ -53,20 +54,26 @@ class Classifier:
     kind: Literal["classifier"] = "classifier"
 
     def __init__(self, model: EncoderOnly, tokenizer: Tokenizer, labels: Sequence[str]):
-        """Create a classifier; `labels` are in the order of the model's outputs."""
+        """Create a classifier; `labels` are in the order of the model's outputs. An imported encoder may have none."""
         self.model, self.tokenizer, self.labels = model, tokenizer, tuple(labels)
         self._room = model.settings.context_length - 2  # tokens of text between the start and end tokens
         if self._room < 1:
             raise PenwrightError("a classifier needs a context_length of 3 or more, to have room for a text")
 
     def __repr__(self) -> str:
-        return described("Classifier", self.model, self.tokenizer, f", labels {', '.join(self.labels[:SHOWN])}")
+        labels = f"labels {', '.join(self.labels[:SHOWN])}" if self.labels else "no labels"
+        return described("Classifier", self.model, self.tokenizer, f", {labels}")
 
     def classify(self, texts: str | Sequence[str]) -> list[Classification]:
         """Classify each text; return the classifications in order (one text gives a list of one).
 
         A blank text gets no label.
         """
+        if not self.labels:
+            raise UsageError(
+                "this encoder has no labels, so it cannot classify. Use embed(), or train labels with: "
+                "penwright train --from RUN YOUR_LABELLED_TEXTS"
+            )
         texts = [texts] if isinstance(texts, str) else texts
         written = {place: self._tokens(text) for place, text in enumerate(texts) if not is_blank(text)}
         log_probs = self.log_probabilities(list(written.values()))
@@ -77,13 +84,24 @@ class Classifier:
             found[place] = self._classification(texts[place], self._n_windows(tokens), each)
         return found
 
+    def embed(self, texts: str | Sequence[str]) -> Float[Tensor, "texts d_model"]:
+        """Return a vector of length 1 for each text: the dot product of two is their cosine similarity.
+
+        A text longer than the context is read in windows, whose vectors are averaged.
+        """
+        texts = [texts] if isinstance(texts, str) else texts
+        windows = [self._windows(self._tokens(text)) for text in texts]
+        rows = iter(self._read([window for text in windows for window in text], self._pooled))
+        means = [torch.stack([next(rows) for _ in parts]).mean(0) for parts in windows]
+        return normalize(torch.stack(means), dim=-1) if means else torch.zeros(0, self.model.settings.d_model)
+
     def _tokens(self, text: str) -> Tokens:
         return np.array(self.tokenizer.encode(text), dtype=np.int64)
 
     def log_probabilities(self, texts: Sequence[Tokens]) -> Float[Tensor, "texts n_labels"]:
         """Return the log-probability of each label, for tokenized texts of any length."""
         windows = [self._windows(tokens) for tokens in texts]
-        rows = iter(self._log_probs([window for text in windows for window in text]))
+        rows = iter(self._read([window for text in windows for window in text], self._log_probs))
         means = [torch.stack([next(rows) for _ in parts]).double().mean(0) for parts in windows]
         return torch.stack(means).log_softmax(-1) if means else torch.zeros(0, len(self.labels), dtype=torch.double)
 
@@ -95,13 +113,21 @@ class Classifier:
         return [[self.tokenizer.start_id, *part, self.tokenizer.end_id] for part in parts]
 
     @torch.inference_mode()
-    def _log_probs(self, windows: Sequence[Sequence[int]]) -> Float[Tensor, "windows n_labels"]:
-        log_probs = torch.zeros(len(windows), len(self.labels))
+    def _read(self, windows: Sequence[Sequence[int]], read: Callable[[Padded], Tensor]) -> list[Tensor]:
+        """Return what `read` computes for each window, in batches of similar length."""
+        found: list[Tensor] = [torch.empty(0)] * len(windows)
         with evaluating(self.model) as device:
             for batch in batches_by_length([len(window) for window in windows], BATCH_TOKENS):
-                padded = right_padded([windows[number] for number in batch], device)
-                log_probs[batch] = self.model(*padded).float().log_softmax(-1).cpu()
-        return log_probs
+                rows = read(right_padded([windows[number] for number in batch], device)).float().cpu()
+                for number, row in zip(batch, rows, strict=True):
+                    found[number] = row
+        return found
+
+    def _log_probs(self, batch: Padded) -> Float[Tensor, "windows n_labels"]:
+        return self.model(*batch).float().log_softmax(-1)
+
+    def _pooled(self, batch: Padded) -> Float[Tensor, "windows d_model"]:
+        return self.model.pool(self.model.hidden(*batch), batch.padding)
 
     def _classification(self, text: str, n_windows: int, log_probs: Float[Tensor, " n_labels"]) -> Classification:
         probabilities = log_probs.exp()

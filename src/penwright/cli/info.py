@@ -5,13 +5,17 @@ import platform
 import shutil
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from warnings import warn
 
 import typer
 
 from penwright import __version__
 from penwright.cli.options import AnySetting, Json, print_json
+
+if TYPE_CHECKING:
+    from penwright.run.folder import Run
+    from penwright.workflows.load import Origin
 
 EXTRAS = {"datasets": "hub", "tensorboard": "tensorboard", "babel": "demo", "num2words": "demo"}
 
@@ -39,9 +43,13 @@ def _print_run(run_folder: Path, json: bool) -> None:
     run = Run.open(run_folder)
     metrics = run.records("metrics.jsonl")
     last = metrics[-1] if metrics else {"step": 0}
-    best = run.best_step()
+    best, origin = run.best_step(), _origin(run)
     if json:
-        print_json({"run": run_folder, "task": run.recipe.task, "best_step": best, "last": last})
+        imported = {} if origin is None else {"imported": origin.model_dump()}
+        print_json({"run": run_folder, "task": run.recipe.task, "best_step": best, "last": last, **imported})
+        return
+    if origin is not None and not metrics:
+        print(f"{run_folder}\t{run.recipe.task}\t{origin}")
         return
     shown = next((m for m in metrics if m["step"] == best), last)
     counters = ("step", "seconds", "epoch", "targets", "skipped")
@@ -50,6 +58,17 @@ def _print_run(run_folder: Path, json: bool) -> None:
     state = "" if run.is_finished else "\tunfinished: continue with --resume"
     steps = f"step {shown['step']:,} of {run.last_step():,}"
     print(f"{run_folder}\t{run.recipe.task}\t{steps}\t{scores or 'not yet evaluated'}{state}")
+
+
+def _origin(run: "Run") -> "Origin | None":
+    """Return where an imported model comes from; None for others, and for runs without a record."""
+    from penwright.errors import PenwrightError
+    from penwright.workflows.load import corpus_record
+
+    try:
+        return corpus_record(run).imported
+    except PenwrightError:
+        return None
 
 
 def config(

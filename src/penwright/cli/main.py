@@ -15,6 +15,7 @@ from penwright.cli import (
     evaluate,
     export,
     generate,
+    import_model,
     info,
     inspect,
     novelty,
@@ -30,6 +31,7 @@ from penwright.errors import PenwrightError, PenwrightWarning
 COMMANDS: Mapping[str, Callable[..., None]] = {  # in the order of the help
     "train": train.command,
     "plan": plan.command,
+    "import": import_model.command,
     "generate": generate.command,
     "translate": translate.translate,
     "classify": classify.command,

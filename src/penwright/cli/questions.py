@@ -44,6 +44,8 @@ class Questions:
         """Return the default questions: surprise (for a classifier, attribution) and a few heads."""
         if not self.text.strip() and self.inspector.shape != "classifier":
             raise UsageError("there is nothing to inspect: the text is empty")
+        if not self.inspector.outcomes:
+            return [self.heads("previous", FIRST_HEADS)]
         first = self.attribution(None) if self.inspector.shape == "classifier" else self.scores(5)
         return [first, self.heads("diagonal" if self.inspector.shape == "translator" else "previous", FIRST_HEADS)]
 

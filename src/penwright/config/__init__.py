@@ -10,6 +10,7 @@ from penwright.config.model import (
     Positions,
     Precision,
     RotaryPositions,
+    RotaryScaling,
     SinusoidalPositions,
 )
 from penwright.config.recipe import (
@@ -76,6 +77,7 @@ __all__ = [
     "Precision",
     "Recipe",
     "RotaryPositions",
+    "RotaryScaling",
     "Schedule",
     "Settings",
     "SinusoidalPositions",

@@ -25,11 +25,23 @@ class LearnedPositions(Settings):
     type: Literal["learned"] = "learned"
 
 
+class RotaryScaling(Settings):
+    """Scaling of rotary positions for texts longer than those of the first training (Llama 3.1)."""
+
+    factor: PositiveFloat  # low frequencies are divided by this
+    low_freq_factor: PositiveFloat = 1.0  # frequencies with fewer rotations per original context are low
+    high_freq_factor: PositiveFloat = 4.0  # frequencies with more are kept; those in between are interpolated
+    original_context: PositiveInt | None = (
+        None  # context before scaling; None: all frequencies are low (linear scaling)
+    )
+
+
 class RotaryPositions(Settings):
     """Rotary positions (RoPE): queries and keys are rotated by their position (Su et al. 2021)."""
 
     type: Literal["rotary"] = "rotary"
     base: PositiveFloat = 10_000.0  # base of the rotation frequencies
+    scaling: RotaryScaling | None = None  # for a longer context; None: off
 
 
 class NoPositions(Settings):
@@ -99,13 +111,15 @@ class ModelSettings(Settings):
     embedding_norm: bool = False  # norm on the sum of embeddings and positions (BERT)
     feed_forward: FeedForwardKind = "swiglu"  # activation; swiglu and geglu add a gate
     bias: bool = False  # biases in linear layers and LayerNorm
+    qkv_bias: bool | None = None  # biases of queries, keys and values (Qwen2: true); None: as bias
     output_bias: bool = False  # bias on the logits (Marian)
     qk_norm: bool = False  # norm on the queries and keys of self-attention, per head (Qwen3)
     tie_embeddings: Literal["all", "output", "none"] = "all"  # matrices to share: all; output: target and output
     scale_embeddings: bool = False  # multiply the embeddings by sqrt(d_model)
     window: PositiveInt | None = None  # sliding-window self-attention over this many tokens; None: all tokens
     pooling: Literal["mean", "first"] = "mean"  # a classifier reads the mean of all tokens, or the first token
-    pooler: bool = False  # dense layer with tanh between pooling and output layer (BERT)
+    pooler: bool = False  # dense layer between pooling and output layer (BERT)
+    pooler_activation: Literal["tanh", "relu"] = "tanh"  # activation of the pooler (DistilBERT: relu)
     dropout: Probability = 0.0  # on the embeddings and on the output of each sublayer
     attention_dropout: Probability = 0.0  # on the attention weights
     feed_forward_dropout: Probability = 0.0  # on the hidden layer of the feed-forward network

@@ -62,7 +62,7 @@ class DataSettings(Settings):
 class TokenizerSettings(Settings):
     """Type and size of the tokenizer."""
 
-    type: Literal["characters", "bytes", "bpe", "unigram"] = "bpe"  # bpe: byte pair encoding
+    type: Literal["characters", "bytes", "bpe", "unigram", "imported"] = "bpe"  # imported: `penwright import` sets it
     vocab_size: PositiveInt | None = None  # with special tokens; a maximum for characters, ignored for bytes
     prefix_space: bool = False  # put a space before the first word of a text, as before the others; for classifiers
 

@@ -46,7 +46,8 @@ def write_store(
     The folder appears only when everything is on disk. Raises PenwrightError if it cannot be written.
     """
     with _complete_or_absent(folder, key) as unfinished, ExitStack() as files:
-        text_columns = {name: _TextColumn(unfinished, name, tokenizer, files) for name in columns}
+        sides = {"target": tokenizer.target}
+        text_columns = {name: _TextColumn(unfinished, name, sides.get(name, tokenizer), files) for name in columns}
         label_columns = {name: _LabelColumn(unfinished, name, files) for name in labels}
         writers: list[_TextColumn | _LabelColumn] = [*text_columns.values(), *label_columns.values()]
         n_rows = 0

@@ -207,25 +207,31 @@ class TargetBatch:
         *,
         start_id: int,
         max_new_tokens: int,
+        target_prefix: Sequence[int] = (),
         stepper: DecodeEngine | None = None,
         hidden: Sequence[range] = (),
     ):
         """Encode sources, with their end tokens; max_new_tokens is at most the model's context_length.
 
+        Each target begins with the start token and `target_prefix`.
+
         `hidden`, if given, names a range of tokens of each source that the model must not see.
         """
-        self._start_id, self._stepper = start_id, stepper or DecodeEngine(model)
+        self._start, self._stepper = (start_id, *target_prefix), stepper or DecodeEngine(model)
         read = right_padded(sources, model.source_embedding.tokens.weight.device, SHORTEST)
         for row, here in zip(read.padding, hidden, strict=False):
             row[here.start : here.stop] = False
         self._encoded = self._stepper.read(*read)
         self._n_beams = 1
-        self._cache = model.new_cache(len(sources), min(model.settings.context_length, max_new_tokens))
+        length = len(target_prefix) + max_new_tokens
+        self._cache = model.new_cache(len(sources), min(model.settings.context_length, length))
 
     def first(self) -> Float[Tensor, "rows vocab_size"]:
-        """Return the logits after the start token."""
+        """Return the logits after the tokens that each target begins with."""
         padding = self._encoded.padding
-        return self.step(torch.full(padding.shape[:1], self._start_id, device=padding.device))
+        for token in self._start:
+            logits = self.step(torch.full(padding.shape[:1], token, device=padding.device))
+        return logits
 
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
         """Append a token to each row; return the logits of the next one."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from penwright.config import ModelSettings, Precision
 from penwright.errors import PenwrightError
-from penwright.formats.outside import check_limits, cpu_copy, optional_package
+from penwright.formats.outside import NO_FACTS, Facts, check_limits, cpu_copy, optional_package
 from penwright.model import Model
 from penwright.model.attention import Attention
 from penwright.model.block import Block, Stack
@@ -35,7 +35,9 @@ LIMITS: dict[str, tuple[object, ...]] = {"feed_forward": tuple(ACTIVATIONS), "wi
 Spec = Any  # part of a specification; the package has no type hints
 
 
-def save_ctranslate2(model: Model, tokenizer: Tokenizer, folder: Path, precision: Precision = "float32") -> None:
+def save_ctranslate2(
+    model: Model, tokenizer: Tokenizer, folder: Path, precision: Precision = "float32", facts: Facts = NO_FACTS
+) -> None:
     """Write a model for ctranslate2.Generator or ctranslate2.Translator into an empty folder.
 
     CTranslate2 has no native bfloat16 on CPUs. Raises PenwrightError if it does not support the model, or if its
@@ -44,6 +46,7 @@ def save_ctranslate2(model: Model, tokenizer: Tokenizer, folder: Path, precision
     if isinstance(model, EncoderOnly):
         raise PenwrightError("CTranslate2 has no classifiers. Only a writer or a translator can be exported to it")
     limits = {**LIMITS, "norm.type": ("rms",)} if model.settings.qk_norm else LIMITS
+    limits = {**limits, "positions.scaling": (None,)} if model.settings.positions.type == "rotary" else limits
     check_limits(model.settings, limits, "CTranslate2")
     specs = optional_package("ctranslate2.specs", "ctranslate2")
     spec = _writer(specs, model) if isinstance(model, DecoderOnly) else _translator(specs, model)

@@ -11,18 +11,26 @@ from penwright.errors import PenwrightError, UsageError
 from penwright.formats.ctranslate2 import save_ctranslate2
 from penwright.formats.gguf import save_gguf
 from penwright.formats.huggingface_export import save_huggingface
+from penwright.formats.outside import NO_FACTS, Facts
 from penwright.model import Model
 from penwright.tokenizers import Tokenizer
 
 Format = Literal["ctranslate2", "gguf", "huggingface"]
-SAVERS: dict[Format, Callable[[Model, Tokenizer, Path, Precision], None]] = {
+SAVERS: dict[Format, Callable[[Model, Tokenizer, Path, Precision, Facts], None]] = {
     "ctranslate2": save_ctranslate2,
     "gguf": save_gguf,
     "huggingface": save_huggingface,
 }
 
 
-def save_as(to: Format, model: Model, tokenizer: Tokenizer, folder: Path, precision: Precision = "float32") -> None:
+def save_as(
+    to: Format,
+    model: Model,
+    tokenizer: Tokenizer,
+    folder: Path,
+    precision: Precision = "float32",
+    facts: Facts = NO_FACTS,
+) -> None:
     """Export a model to a new folder in another engine's format, completely or not at all.
 
     Raises UsageError if the folder already exists and is not empty.
@@ -35,7 +43,9 @@ def save_as(to: Format, model: Model, tokenizer: Tokenizer, folder: Path, precis
     except OSError as error:
         raise PenwrightError(f"{folder} cannot be created: {error.strerror}") from error
     try:
-        SAVERS[to](model, tokenizer, unfinished, precision)
+        SAVERS[to](model, tokenizer, unfinished, precision, facts)
+        if facts.card:
+            (unfinished / "README.md").write_text(facts.card, encoding="utf-8")
         unfinished.chmod(0o755)
         unfinished.replace(folder)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Export of writers to llama.cpp: a GGUF file with model and tokenizer, as "llama" or (with QK-norm) as "qwen3"."""
+"""Export of writers to llama.cpp: a GGUF file with model and tokenizer, as "llama", "qwen2" or "qwen3"."""
 
 from collections.abc import Iterator
 from math import sqrt
@@ -7,11 +7,13 @@ from typing import Any
 
 from torch import Tensor
 
-from penwright.config import ModelSettings, Precision
+from penwright.config import ModelSettings, Precision, Table, flatten
 from penwright.errors import PenwrightError
-from penwright.formats.outside import check_limits, cpu_copy, optional_package
+from penwright.formats.gguf_tokenizer import describe_tokenizer
+from penwright.formats.outside import NO_FACTS, Facts, check_limits, cpu_copy, optional_package
 from penwright.model import Model
 from penwright.model.decoder_only import DecoderOnly
+from penwright.model.positions import rotary_frequencies, scaled
 from penwright.model.weights import weights_of
 from penwright.tokenizers import Tokenizer
 
@@ -32,6 +34,19 @@ NAMES = {  # our name: theirs; inside a block, relative to its name
     "feed_forward.up": "ffn_up",
     "feed_forward.down": "ffn_down",
 }
+KEYS = {  # our setting: the key that follows the name of the architecture
+    "context_length": "context_length",
+    "d_model": "embedding_length",
+    "n_layers": "block_count",
+    "d_ff": "feed_forward_length",
+    "n_heads": "attention.head_count",
+    "n_kv_heads": "attention.head_count_kv",
+    "d_head": "attention.key_length",
+    "norm.eps": "attention.layer_norm_rms_epsilon",
+    "positions.base": "rope.freq_base",
+}
+ROPE_FACTORS = "rope_freqs.weight"  # they divide the frequencies of rotary positions
+VARIANTS: dict[str, Table] = {"llama": {}, "qwen2": {"qkv_bias": True}, "qwen3": {"qk_norm": True}}
 LIMITS: dict[str, tuple[object, ...]] = {
     "positions.type": ("rotary",),
     "norm.type": ("rms",),
@@ -43,31 +58,29 @@ LIMITS: dict[str, tuple[object, ...]] = {
     "window": (None,),
 }
 QUANTISATIONS: dict[Precision, str] = {"float32": "F32", "bfloat16": "BF16", "int8": "Q8_0"}
-NORMAL, CONTROL = 1, 3  # token types of llama.cpp
 
 
-def save_gguf(model: Model, tokenizer: Tokenizer, folder: Path, precision: Precision = "float32") -> None:
+def save_gguf(
+    model: Model, tokenizer: Tokenizer, folder: Path, precision: Precision = "float32", facts: Facts = NO_FACTS
+) -> None:
     """Write model.gguf and tokenizer.json; int8 becomes Q8_0 of llama.cpp, with one scale per 32 weights.
 
     Raises PenwrightError if llama.cpp does not support the model or its tokenizer, or if the gguf package is missing.
     """
     if not isinstance(model, DecoderOnly):
         raise PenwrightError("only a writer can be exported to gguf. Export a translator to ctranslate2")
-    check_limits(model.settings, LIMITS, "llama.cpp")
-    if tokenizer.kind != "bpe":
-        raise PenwrightError(
-            f"llama.cpp does not support the tokenizer of type {tokenizer.kind}. Only models trained with "
-            '--set tokenizer.type="bpe" can be exported to gguf'
-        )
-    if tokenizer.joins_marks:
-        raise PenwrightError(
-            "llama.cpp would split words at vowel signs and combining accents, unlike this model's tokenizer. "
-            "The model can be exported to huggingface or ctranslate2"
-        )
+    settings = model.settings
+    limits = {**LIMITS, "qkv_bias": (None, False) if settings.qk_norm else (None, False, True)}
+    limits |= {"positions.scaling": (None,)} if variant_of(settings) != "llama" else {}
+    check_limits(settings, limits, "llama.cpp")
     gguf = optional_package("gguf", "gguf")
-    writer = gguf.GGUFWriter(folder / FILE_NAME, "qwen3" if model.settings.qk_norm else "llama")
+    writer = gguf.GGUFWriter(folder / FILE_NAME, variant_of(settings))
     _describe_model(writer, model.settings, tokenizer.vocab_size)
-    _describe_tokenizer(writer, tokenizer)
+    describe_tokenizer(writer, tokenizer)
+    if facts.licence is not None:
+        writer.add_license(facts.licence)
+    if (factors := _rope_factors(settings)) is not None:
+        writer.add_tensor(ROPE_FACTORS, factors.numpy())
     for name, tensor in _tensors(model):
         kind = _quantisation(gguf, tensor, precision)
         writer.add_tensor(name, gguf.quants.quantize(tensor.numpy(), kind), raw_dtype=kind)
@@ -79,49 +92,50 @@ def save_gguf(model: Model, tokenizer: Tokenizer, folder: Path, precision: Preci
 
 
 def _describe_model(writer: Any, settings: ModelSettings, vocab_size: int) -> None:
-    assert settings.positions.type == "rotary"
+    table = flatten(settings.model_dump())
     writer.add_vocab_size(vocab_size)
-    writer.add_context_length(settings.context_length)
-    writer.add_embedding_length(settings.d_model)
-    writer.add_block_count(settings.n_layers)
-    writer.add_feed_forward_length(settings.d_ff)
-    writer.add_head_count(settings.n_heads)
-    writer.add_head_count_kv(settings.n_kv_heads)
-    writer.add_key_length(settings.d_head)
+    for ours, theirs in KEYS.items():
+        value = table[ours]
+        (writer.add_float32 if isinstance(value, float) else writer.add_uint32)(
+            f"{variant_of(settings)}.{theirs}", value
+        )
     writer.add_value_length(settings.d_head)
-    writer.add_layer_norm_rms_eps(settings.norm.eps)
     writer.add_rope_dimension_count(settings.d_head)
-    writer.add_rope_freq_base(settings.positions.base)
 
 
-def _describe_tokenizer(writer: Any, tokenizer: Tokenizer) -> None:
-    """Describe the tokenizer as the byte-level BPE of GPT-2; a prompt begins with <s>, as in training."""
-    specials = (tokenizer.pad_id, tokenizer.start_id, tokenizer.end_id)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(tokenizer.pieces)
-    writer.add_token_types([CONTROL if token in specials else NORMAL for token in range(tokenizer.vocab_size)])
-    writer.add_token_merges([" ".join(pair) for pair in tokenizer.merges])
-    writer.add_pad_token_id(tokenizer.pad_id)
-    writer.add_bos_token_id(tokenizer.start_id)
-    writer.add_eos_token_id(tokenizer.end_id)
-    writer.add_add_bos_token(True)
+def _rope_factors(settings: ModelSettings) -> Tensor | None:
+    """Return the numbers that divide the frequencies of rotary positions; None without scaling."""
+    assert settings.positions.type == "rotary"
+    scaling, base = settings.positions.scaling, settings.positions.base
+    frequencies = rotary_frequencies(settings.d_head, base)
+    return None if scaling is None else frequencies / scaled(frequencies, scaling)
+
+
+def variant_of(settings: ModelSettings) -> str:
+    """Return the name of the architecture in llama.cpp."""
+    return "qwen3" if settings.qk_norm else "qwen2" if settings.qkv_bias else "llama"
 
 
 def _tensors(model: DecoderOnly) -> Iterator[tuple[str, Tensor]]:
     """Yield all tensors with their names in llama.cpp."""
     settings = model.settings
     for name, weight in weights_of(model).items():
-        module, tensor = name.removesuffix(".weight"), cpu_copy(weight)
+        module, tensor = name.rpartition(".")[0], cpu_copy(weight)
         if module == "embedding.tokens" and settings.scale_embeddings:  # llama.cpp does not scale: scale the table
             if settings.tie_embeddings != "none":
                 yield "output.weight", tensor
             tensor = tensor * sqrt(settings.d_model)
-        if module.endswith(("attention.query", "attention.key")) and not settings.qk_norm:
+        if module.endswith(("attention.query", "attention.key")) and variant_of(settings) == "llama":
             tensor = _interleaved(tensor, settings.d_head)
-        prefix, _, rest = module.partition("decoder.blocks.")
-        layer, _, part = rest.partition(".")
-        yield (f"blk.{layer}.{NAMES[part]}.weight" if rest else f"{NAMES[prefix]}.weight"), tensor
+        yield their_name(name), tensor
+
+
+def their_name(name: str) -> str:
+    """Return the name in llama.cpp of one of our parameters."""
+    module, _, kind = name.rpartition(".")
+    prefix, _, rest = module.partition("decoder.blocks.")
+    layer, _, part = rest.partition(".")
+    return f"blk.{layer}.{NAMES[part]}.{kind}" if rest else f"{NAMES[prefix]}.{kind}"
 
 
 def _interleaved(rows: Tensor, d_head: int) -> Tensor:

@@ -1,19 +1,18 @@
-"""Import of transformers models from config.json and safetensors, without transformers and without unpickling."""
+"""Translation of config.json and tensors of transformers into our settings and weights, by the tables."""
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from penwright.config import ModelSettings, Table, Task, merge, validate
+from penwright.config import ModelSettings, Table, merge, validate
 from penwright.errors import PenwrightError
 from penwright.formats.architectures import ARCHITECTURES, VALUE_NAMES, Architecture, Config, Tensors
+from penwright.formats.huggingface_files import read_config, read_tensors
+from penwright.formats.pretrained import Outline, listed, outlined, require_all
 from penwright.model import Model, make_model
+from penwright.model.weights import load_weights
 
 # Suffixes of tensors that some versions save although they are computed, or alias another parameter.
 REDUNDANT = (
@@ -25,84 +24,111 @@ REDUNDANT = (
     ".embed_positions.weights",
     "coder.embed_tokens.weight",
     "lm_head.weight",
+    "model.embed_tokens.weight",
 )
 
-
-class Outline(NamedTuple):
-    """The arguments of make_model for the model of a config.json."""
-
-    task: Task
-    vocab_size: int
-    settings: ModelSettings
-    n_labels: int = 0
+ROPE_KEYS = {  # type of scaling: {their key: ours}
+    "linear": {"factor": "factor"},
+    "llama3": {
+        "factor": "factor",
+        "low_freq_factor": "low_freq_factor",
+        "high_freq_factor": "high_freq_factor",
+        "original_max_position_embeddings": "original_context",
+    },
+}
 
 
 class TensorSource(NamedTuple):
     """A tensor of a checkpoint, and our parameters that it holds, concatenated along the first dimension."""
 
     name: str
-    parameters: tuple[nn.Parameter, ...]
+    parameters: dict[str, nn.Parameter]  # by our names
     transposed: bool
 
 
 def settings_from_huggingface(config: Config) -> Outline:
     """Translate a config.json into our settings; raise PenwrightError that names what is not supported."""
-    architecture = _architecture(config)
+    architecture = architecture_of(config)
     config = {**architecture.defaults, **_flat(config)}
     for key, values in architecture.supported.items():
         if config.get(key, values[0]) not in values:
-            raise PenwrightError(f"config.json: {key} = {config[key]!r} is not supported, only {_listed(values)}")
+            raise PenwrightError(f"config.json: {key} = {config[key]!r} is not supported, only {listed(values)}")
     settings = validate(ModelSettings, _translate(architecture, config), "config.json")
-    vocab_size, labels = _required(config, "vocab_size"), config.get("id2label", {0: "no", 1: "yes"})
-    if not isinstance(vocab_size, int) or not isinstance(labels, Mapping):
-        raise PenwrightError(f"config.json: vocab_size = {vocab_size!r} or id2label = {labels!r} has the wrong type")
-    return Outline(architecture.task, vocab_size, settings, len(labels) if architecture.task == "classify" else 0)
+    vocab_size = _required(config, "vocab_size")
+    if not isinstance(vocab_size, int):
+        raise PenwrightError(f"config.json: vocab_size = {vocab_size!r} is not a number")
+    n_labels = len(labels_in(config)) if architecture.task == "classify" and architecture.has_head else 0
+    return Outline(architecture.task, vocab_size, settings, n_labels)
+
+
+def labels_in(config: Config) -> tuple[str, ...]:
+    """Return the labels of a classifier, in the order of its outputs."""
+    labels = config.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})
+    if not isinstance(labels, Mapping) or not all(str(key).isdecimal() for key in labels):
+        raise PenwrightError(f"config.json: id2label = {labels!r} does not number the labels")
+    kind = config.get("problem_type")
+    if kind not in (None, "single_label_classification") or len(labels) < 2:
+        raise PenwrightError(
+            f"config.json: problem_type = {kind!r} with {len(labels)} labels is not supported, "
+            "only single_label_classification with two or more"
+        )
+    return tuple(str(labels[key]) for key in sorted(labels, key=int))
+
+
+def weights_from_huggingface(config: Config, tensors: Mapping[str, Tensor]) -> tuple[Outline, Tensors]:
+    """Return the outline of the model of a config.json, and these tensors as its weights, by our names."""
+    architecture, outline = architecture_of(config), settings_from_huggingface(config)
+    if not architecture.has_head and not any(name.endswith("pooler.dense.weight") for name in tensors):
+        outline = outline._replace(settings=outline.settings.model_copy(update={"pooler": False}))
+    model = outlined(outline, len(tensors))
+    theirs = architecture.prepare(dict(tensors))
+    sources = list(tensor_sources(architecture, model))
+    known = [name for name in theirs if name.endswith(REDUNDANT) or name.startswith(architecture.ignored)]
+    require_all(theirs, [source.name for source in sources], known, "")
+    return outline, {name: part for source in sources for name, part in _parts(source, theirs[source.name])}
 
 
 def model_from_huggingface(config: Config, tensors: Mapping[str, Tensor]) -> Model:
     """Build the model of a config.json with these weights, in evaluation mode."""
-    architecture = _architecture(config)
-    model = make_model(*settings_from_huggingface(config))
-    theirs = architecture.prepare(dict(tensors))
-    sources = list(tensor_sources(architecture, model))
-    names = {source.name for source in sources}
-    missing = sorted(names - theirs.keys())
-    superfluous = sorted(name for name in theirs.keys() - names if not name.endswith(REDUNDANT))
-    if missing or superfluous:
-        found = [("missing", missing), ("superfluous", superfluous)]
-        raise PenwrightError("; ".join(f"{kind} tensors: {_listed(names)}" for kind, names in found if names))
-    for source in sources:
-        _fill(source, theirs[source.name])
+    outline, weights = weights_from_huggingface(config, tensors)
+    model = make_model(*outline)
+    load_weights(model, weights, "the checkpoint")
     return model.eval()
 
 
 def load_huggingface(folder: Path) -> Model:
     """Load the model in a folder that save_pretrained of transformers wrote, or that comes from the hub."""
     try:
-        return model_from_huggingface(_read_config(folder), _read_tensors(folder))
+        return model_from_huggingface(read_config(folder), read_tensors(folder))
     except PenwrightError as error:
         raise PenwrightError(f"{folder}: {error}") from None
 
 
-def _architecture(config: Config) -> Architecture:
+def architecture_of(config: Config) -> Architecture:
+    """Return the table for a config.json; raise PenwrightError if there is none."""
     names = config.get("architectures") or ()
     for name in names if isinstance(names, list | tuple) else ():
         if name in ARCHITECTURES:
             return ARCHITECTURES[name]
-    raise PenwrightError(f"architectures = {names!r} is not supported, only {_listed(ARCHITECTURES)}")
+    raise PenwrightError(f"architectures = {names!r} is not supported, only {listed(ARCHITECTURES)}")
 
 
 def _flat(config: Config) -> Config:
     """Return the config with the keys of rotary positions where the tables expect them.
 
-    Versions of transformers keep them in different places.
+    Versions of transformers keep them in different places. The scaling becomes a table of ours.
     """
     rope = config.get("rope_parameters") or config.get("rope_scaling")
     if not isinstance(rope, Mapping):
         return config
-    moved: dict[str, object] = {"rope_type": rope.get("rope_type", rope.get("type", "default"))}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    moved: dict[str, object] = {"rope_type": kind, "rope_scaling": None}
+    if kind in ROPE_KEYS:
+        moved["rope_scaling"] = {ours: _required(rope, theirs) for theirs, ours in ROPE_KEYS[kind].items()}
     if "rope_theta" in rope:
         moved["rope_theta"] = rope["rope_theta"]
+    if rope.get("partial_rotary_factor", 1.0) != 1.0:
+        raise PenwrightError(f"config.json: partial_rotary_factor = {rope['partial_rotary_factor']} is not supported")
     return {**config, **moved}
 
 
@@ -114,9 +140,11 @@ def _translate(architecture: Architecture, config: Config) -> Table:
         if ours in VALUE_NAMES:
             if value not in VALUE_NAMES[ours]:
                 raise PenwrightError(
-                    f"config.json: {theirs} = {value!r} is not supported, only {_listed(VALUE_NAMES[ours])}"
+                    f"config.json: {theirs} = {value!r} is not supported, only {listed(VALUE_NAMES[ours])}"
                 )
             value = VALUE_NAMES[ours][value]
+        if ours == "context_length" and isinstance(value, int):
+            value -= architecture.offset
         other, agreed = found.setdefault(ours, (theirs, value))
         if value != agreed:
             raise PenwrightError(f"config.json: {other} = {agreed!r} and {theirs} = {value!r} must be equal")
@@ -143,46 +171,18 @@ def tensor_sources(architecture: Architecture, model: Model) -> Iterator[TensorS
             theirs, ours = rename.theirs.format(i=layer), [name.format(i=layer) for name in rename.ours]
             for kind in ("weight", "bias"):
                 if all(f"{name}.{kind}" in parameters for name in ours):
-                    held = tuple(parameters.pop(f"{name}.{kind}") for name in ours)
+                    held = {f"{name}.{kind}": parameters.pop(f"{name}.{kind}") for name in ours}
                     yield TensorSource(f"{theirs}.{kind}", held, rename.transposed and kind == "weight")
-    assert not parameters, f"the tables have no name for {_listed(parameters)}"
+    assert not parameters, f"the tables have no name for {listed(parameters)}"
 
 
-@torch.no_grad()
-def _fill(source: TensorSource, tensor: Tensor) -> None:
+def _parts(source: TensorSource, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Yield our weights that a tensor holds."""
     tensor = tensor.T if source.transposed else tensor
-    rows = [len(parameter) for parameter in source.parameters]
-    expected = (sum(rows), *source.parameters[0].shape[1:])
+    held = source.parameters.values()
+    rows = [len(parameter) for parameter in held]
+    expected = (sum(rows), *next(iter(held)).shape[1:])
     if tensor.shape != expected:
         raise PenwrightError(f"{source.name} has shape {tuple(tensor.shape)}, but config.json implies {expected}")
-    for parameter, part in zip(source.parameters, tensor.split(rows), strict=True):
-        parameter.copy_(part)
-
-
-def _read_config(folder: Path) -> Config:
-    try:
-        return dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise PenwrightError(f"config.json cannot be read: {error}") from None
-
-
-def _read_tensors(folder: Path) -> Tensors:
-    """Read model.safetensors, or the shards that its index lists."""
-    index = folder / "model.safetensors.index.json"
-    try:
-        parts = ["model.safetensors"]
-        if index.is_file():
-            parts = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        return {name: tensor for part in parts for name, tensor in load_file(folder / part).items()}
-    except FileNotFoundError:
-        raise PenwrightError(
-            f"there is no {parts[0]}. Other formats are not read, because opening them can run code"
-        ) from None
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise PenwrightError(f"the safetensors cannot be read: {error}") from None
-
-
-def _listed(names: Iterable[object]) -> str:
-    words = [str(name) for name in names]
-    shown = ", ".join(words[:8])
-    return shown if len(words) <= 8 else f"{shown} and {len(words) - 8} more"
+    for name, part in zip(source.parameters, tensor.split(rows), strict=True):
+        yield name, part.contiguous()

@@ -1,4 +1,4 @@
-"""Export of writers to transformers: the tables of architectures/, applied in reverse."""
+"""Export to transformers: the tables of architectures/, applied in reverse."""
 
 import json
 from pathlib import Path
@@ -6,24 +6,36 @@ from typing import NamedTuple
 
 import torch
 from safetensors.torch import save_file
-from tokenizers import Tokenizer as LibraryTokenizer
-from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 
-from penwright.config import ModelSettings, Precision
+from penwright.config import Precision, Task
 from penwright.errors import PenwrightError
 from penwright.formats.architectures import ARCHITECTURES, VALUE_NAMES, Architecture
-from penwright.formats.huggingface import TensorSource, settings_from_huggingface, tensor_sources
-from penwright.formats.outside import cpu_copy
+from penwright.formats.huggingface import ROPE_KEYS, TensorSource, settings_from_huggingface, tensor_sources
+from penwright.formats.huggingface_tokenizer import OWN_TOKENIZER
+from penwright.formats.outside import NO_FACTS, Facts, cpu_copy
 from penwright.model import Model
 from penwright.model.decoder_only import DecoderOnly
+from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.encoder_only import EncoderOnly
 from penwright.storage import let_others_read
 from penwright.tokenizers import Tokenizer
 
-MODEL_TYPES = {"LlamaForCausalLM": "llama", "Qwen3ForCausalLM": "qwen3", "GPT2LMHeadModel": "gpt2"}
-# Settings that do not change what a trained writer computes.
-IGNORED_SETTINGS = {"size", "n_decoder_layers", "pooling", "pooler", "zero_init_outputs"}
-IGNORED_SETTINGS |= {"dropout", "attention_dropout", "feed_forward_dropout"}
+# Settings that do not change what a trained model computes.
+IGNORED_SETTINGS = {
+    "size",
+    "zero_init_outputs",
+    "dropout",
+    "attention_dropout",
+    "feed_forward_dropout",
+    "token_dropout",
+}
+POOLING = {"pooling", "pooler", "pooler_activation"}
+UNUSED: dict[Task, set[str]] = {  # by models of a task
+    "generate": {*POOLING, "n_decoder_layers"},
+    "translate": POOLING,
+    "classify": {"tie_embeddings", "n_decoder_layers"},
+}
 
 
 class _Candidate(NamedTuple):
@@ -34,47 +46,88 @@ class _Candidate(NamedTuple):
     lost: list[str]
 
 
-def save_huggingface(model: Model, tokenizer: Tokenizer, folder: Path, precision: Precision = "float32") -> None:
-    """Write a model for AutoModelForCausalLM and AutoTokenizer into an empty folder.
+def save_huggingface(
+    model: Model, tokenizer: Tokenizer, folder: Path, precision: Precision = "float32", facts: Facts = NO_FACTS
+) -> None:
+    """Write a model for the Auto classes of transformers into an empty folder.
 
-    The tokenizer begins each prompt with <s>. Raises PenwrightError if neither Llama nor Qwen3 nor GPT-2 can hold the
-    model, naming the settings that the closest of them lacks.
+    Raises PenwrightError if no class of transformers that Penwright knows can hold the model, naming the settings that
+    the closest of them lacks.
     """
-    if not isinstance(model, DecoderOnly):
-        raise PenwrightError("only a writer can be exported to huggingface. Export a translator to ctranslate2")
     if precision == "int8":
         raise PenwrightError("huggingface weights are float32 or bfloat16. For int8, export to ctranslate2 or gguf")
-    candidates = [_candidate(name, model.settings, tokenizer) for name in MODEL_TYPES]
+    candidates = [_candidate(name, model, tokenizer, facts.labels) for name in _classes_for(model, facts.labels)]
     best = min(candidates, key=lambda candidate: len(candidate.lost))
     if best.lost:
-        raise PenwrightError(f"transformers has no class for this model: none supports {', '.join(best.lost)}")
+        hint = ". A translator can be exported to ctranslate2" if isinstance(model, EncoderDecoder) else ""
+        raise PenwrightError(f"transformers has no class for this model: none supports {', '.join(best.lost)}{hint}")
     dtype = getattr(torch, precision)
-    tensors = {source.name: _concatenated(source).to(dtype) for source in tensor_sources(best.architecture, model)}
+    tensors = {source.name: _concatenated(source) for source in tensor_sources(best.architecture, model)}
+    tensors = {name: tensor.to(dtype) for name, tensor in best.architecture.restore(tensors).items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     let_others_read(folder / "model.safetensors")
     _write(folder / "config.json", {**best.config, "dtype": precision})
-    _save_tokenizer(tokenizer, folder, model.settings.context_length)
+    if isinstance(model, EncoderOnly) and not facts.labels and model.settings.pooling == "mean":
+        (folder / "1_Pooling").mkdir()
+        _write(folder / "1_Pooling/config.json", {"pooling_mode_mean_tokens": True})
+    _save_tokenizer(tokenizer, folder, model)
 
 
-def _candidate(name: str, settings: ModelSettings, tokenizer: Tokenizer) -> _Candidate:
-    architecture = ARCHITECTURES[name]
-    wanted = settings.model_dump()
-    if wanted["tie_embeddings"] == "all":
+def _task_of(model: Model) -> Task:
+    return (
+        "generate" if isinstance(model, DecoderOnly) else "classify" if isinstance(model, EncoderOnly) else "translate"
+    )
+
+
+def _classes_for(model: Model, labels: tuple[str, ...]) -> list[str]:
+    task = _task_of(model)
+    named = [(name, each) for name, each in ARCHITECTURES.items() if each.task == task and "MaskedLM" not in name]
+    return [name for name, each in named if task != "classify" or each.has_head == bool(labels)]
+
+
+def _candidate(name: str, model: Model, tokenizer: Tokenizer, labels: tuple[str, ...]) -> _Candidate:
+    architecture, task = ARCHITECTURES[name], _task_of(model)
+    wanted = model.settings.model_dump()
+    if task == "generate" and wanted["tie_embeddings"] == "all":
         wanted["tie_embeddings"] = "output"  # the same for a writer, which has no source embedding
+    if wanted["qkv_bias"] == wanted["bias"]:
+        wanted["qkv_bias"] = None
+    if task == "translate":
+        wanted["n_decoder_layers"] = wanted["n_decoder_layers"] or wanted["n_layers"]
     config: dict[str, object] = {key: values[0] for key, values in architecture.supported.items()}
     config |= {theirs: _their_value(ours, wanted) for theirs, ours in architecture.keys}
+    if "max_position_embeddings" in config:
+        config["max_position_embeddings"] = model.settings.context_length + architecture.offset
     if "rope_theta" in config:
-        config["rope_parameters"] = {"rope_type": config.pop("rope_type"), "rope_theta": config["rope_theta"]}
-    config |= {"architectures": [name], "model_type": MODEL_TYPES[name], "vocab_size": tokenizer.vocab_size}
-    config |= {
-        "bos_token_id": tokenizer.start_id,
-        "eos_token_id": tokenizer.end_id,
-        "pad_token_id": tokenizer.pad_id,
-    }
-    return _Candidate(architecture, config, _lost_settings(wanted, config))
+        config["rope_parameters"] = _rope_parameters(config)
+    config |= {"architectures": [name], "model_type": architecture.model_type, "vocab_size": tokenizer.vocab_size}
+    config |= _special_tokens(tokenizer, task)
+    if labels:
+        config["id2label"] = {str(number): label for number, label in enumerate(labels)}
+        config["label2id"] = {label: number for number, label in enumerate(labels)}
+    lost = _lost_settings(wanted, config, UNUSED[task] if labels or task != "classify" else UNUSED[task] | POOLING)
+    return _Candidate(architecture, config, lost)
 
 
-def _lost_settings(wanted: dict[str, object], config: dict[str, object]) -> list[str]:
+def _rope_parameters(config: dict[str, object]) -> dict[str, object]:
+    """Return the table of rotary positions; remove the keys that it replaces."""
+    scaling = config.pop("rope_scaling")
+    table = {"rope_theta": config["rope_theta"]}
+    config.pop("rope_type")
+    if not isinstance(scaling, dict):
+        return {"rope_type": "default", **table}
+    kind = "linear" if scaling["original_context"] is None else "llama3"
+    return {"rope_type": kind, **table, **{theirs: scaling[ours] for theirs, ours in ROPE_KEYS[kind].items()}}
+
+
+def _special_tokens(tokenizer: Tokenizer, task: Task) -> dict[str, object]:
+    found: dict[str, object] = {"eos_token_id": tokenizer.end_id, "pad_token_id": tokenizer.pad_id}
+    if task != "translate":
+        return {"bos_token_id": tokenizer.start_id, **found}
+    return {**found, "decoder_start_token_id": tokenizer.start_id, "forced_eos_token_id": tokenizer.end_id}
+
+
+def _lost_settings(wanted: dict[str, object], config: dict[str, object], unused: set[str]) -> list[str]:
     """Return the settings that reading the config.json again would not restore."""
     try:
         found = settings_from_huggingface(config).settings.model_dump()
@@ -83,7 +136,7 @@ def _lost_settings(wanted: dict[str, object], config: dict[str, object]) -> list
     return [
         f"model.{key} = {value!r}"
         for key, value in wanted.items()
-        if key not in IGNORED_SETTINGS and found[key] != value
+        if key not in IGNORED_SETTINGS | unused and found[key] != value
     ]
 
 
@@ -93,30 +146,31 @@ def _their_value(key: str, wanted: dict[str, object]) -> object:
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None
     words = {ours: theirs for theirs, ours in reversed(VALUE_NAMES.get(key, {}).items())}
-    return words.get(value, value)
+    return words.get(value, value) if words else value
 
 
 def _concatenated(source: TensorSource) -> Tensor:
-    tensor = torch.cat([cpu_copy(parameter) for parameter in source.parameters])
+    tensor = torch.cat([cpu_copy(parameter) for parameter in source.parameters.values()])
     return tensor.T.contiguous() if source.transposed else tensor
 
 
-def _save_tokenizer(tokenizer: Tokenizer, folder: Path, context_length: int) -> None:
-    path, start = folder / "tokenizer.json", tokenizer.pieces[tokenizer.start_id]
-    tokenizer.save(path)
-    library = LibraryTokenizer.from_file(str(path))
-    library.post_processor = TemplateProcessing(single=f"{start} $A", special_tokens=[(start, tokenizer.start_id)])
-    library.save(str(path))
-    special = {
-        "bos_token": start,
-        "eos_token": tokenizer.pieces[tokenizer.end_id],
-        "pad_token": tokenizer.pieces[tokenizer.pad_id],
-    }
+def _save_tokenizer(tokenizer: Tokenizer, folder: Path, model: Model) -> None:
+    """Write tokenizer.json for transformers. SentencePiece with the model's own ids can be read by Penwright only."""
+    if not tokenizer.is_plain:
+        tokenizer.save(folder / OWN_TOKENIZER)
+        return
+    tokenizer.library.save(str(folder / "tokenizer.json"))
+    start, end, pad = (tokenizer.pieces[token] for token in (tokenizer.start_id, tokenizer.end_id, tokenizer.pad_id))
+    special: dict[str, object] = {"bos_token": start, "eos_token": end, "pad_token": pad}
+    if isinstance(model, EncoderOnly):
+        special = {"cls_token": start, "sep_token": end, "pad_token": pad}
     if tokenizer.unknown_id is not None:
         special["unk_token"] = tokenizer.pieces[tokenizer.unknown_id]
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": context_length, **special}
+    if isinstance(model, DecoderOnly):
+        special["add_bos_token"] = len(tokenizer.prompt([0])) > 1
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": model.settings.context_length}
     plain = {"clean_up_tokenization_spaces": False, "split_special_tokens": True}  # "</s>" in a text is text
-    _write(folder / "tokenizer_config.json", {**settings, **plain})
+    _write(folder / "tokenizer_config.json", {**settings, **special, **plain})
 
 
 def _write(path: Path, content: dict[str, object]) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,6 +10,16 @@ from torch import Tensor
 from penwright.config import ModelSettings
 from penwright.errors import PenwrightError
 
+
+class Facts(NamedTuple):
+    """What a model's files state besides its weights and tokenizer."""
+
+    labels: tuple[str, ...] = ()
+    licence: str | None = None
+    card: str = ""  # README.md: where an imported model comes from
+
+
+NO_FACTS = Facts()
 Limits = Mapping[str, tuple[object, ...]]  # keys of [model], and the values that an engine supports
 
 

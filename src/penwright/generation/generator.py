@@ -124,7 +124,7 @@ class Generator:
         UsageError as `each` does.
         """
         text = prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
-        tokens = self._encode(prompt) if isinstance(prompt, str) else [self.tokenizer.start_id, *prompt]
+        tokens = self._encode(prompt) if isinstance(prompt, str) else self.tokenizer.prompt(prompt)
         plan = plan_of(self.tokenizer, decoding_settings(self.defaults, settings), [text], biases, check)
         return [Request(text, tokens, plan, number, n_likely) for number in range(n)]
 
@@ -160,7 +160,7 @@ class Generator:
         return tuple(warnings)
 
     def _encode(self, prompt: str) -> list[int]:
-        return [self.tokenizer.start_id, *self.tokenizer.encode(prompt)]
+        return self.tokenizer.prompt(self.tokenizer.encode(prompt))
 
     def _completion(self, request: Request) -> Completion:
         draft = request.draft

@@ -132,7 +132,7 @@ class Inspector:
 
     def lens(self, text: str, target: str | None = None, k: int = 5) -> Lens:
         """Return what the model would predict after each layer."""
-        return logit_lens(self.model, self.read(text, target), self.outcomes, k)
+        return logit_lens(self.model, self.read(text, target), self._outcomes, k)
 
     def token_scores(self, text: str, target: str | None = None, k: int = 5) -> TokenScores:
         """Return the probability and rank of each token, and the `k` most likely tokens in its place."""
@@ -179,11 +179,12 @@ class Inspector:
         """
         reading = self.read(text, target)
         position = (len(reading.target) - 1 if self.shape == "writer" else 0) if position is None else position
+        outcomes = self._outcomes
         label, outcome = self._label(target), likeliest_outcome(self.model, reading, position)
         if position < len(reading.answers):
             outcome = reading.answers[position].id
         aim = AttributionTarget(position, outcome if label is None else label)
-        return attribution(self.model, reading, aim, self.outcomes, method, n_steps)
+        return attribution(self.model, reading, aim, outcomes, method, n_steps)
 
     def occlusion(self, text: str, target: str | None = None) -> Occlusion:
         """Return the effect of each token on a classifier's label, by leaving the token out."""
@@ -201,7 +202,7 @@ class Inspector:
     def ablate(self, text: str, heads: Sequence[str], target: str | None = None, k: int = 5) -> Ablation:
         """Return what changes without these heads: "3.2" is head 2 of layer 3, "cross.3.2" one of a translator."""
         chosen = [parse_head(head, self.model) for head in heads]
-        return ablate(self.model, self.read(text, target), chosen, self.outcomes, k, self._label(target))
+        return ablate(self.model, self.read(text, target), chosen, self._outcomes, k, self._label(target))
 
     def head_importance(self, text: str, target: str | None = None) -> tuple[HeadImportance, ...]:
         """Return how much the loss grows without each head."""
@@ -239,6 +240,13 @@ class Inspector:
         twice = [Token(self.words[token], token, at, at + 1) for at, token in enumerate(chosen * 2)]
         maps = attention_maps(self.model, ForwardPass((), (start, *twice), tuple(twice)))
         return head_statistics(maps.parts[0])
+
+    @property
+    def _outcomes(self) -> list[str]:
+        """The labels or tokens that the model predicts; raise UsageError for an encoder without labels."""
+        if not self.outcomes:
+            raise UsageError("this encoder has no labels, so it predicts nothing. Look at its heads instead")
+        return self.outcomes
 
     @property
     def _parts(self) -> list[str]:

@@ -34,6 +34,10 @@ def _without_infinite(array: np.ndarray) -> np.ndarray:
 
 def overview(look: Inspector, text: str, target: str | None = None) -> Iterator[View]:
     """Yield every view that does not need a choice of position or head; `views.html` makes a page of them."""
+    if not look.outcomes:  # an encoder without labels
+        yield heads(look, text, target)
+        yield from map(view, look.rollout(text, target))
+        return
     yield from _outcome(look, text, target)
     yield view(look.attribution(text, target))
     yield heads(look, text, target)

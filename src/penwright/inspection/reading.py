@@ -45,14 +45,19 @@ class TextReader:
             case Generator():
                 if target is not None:
                     raise UsageError("a writer has no target: put everything into the text")
-                return ForwardPass((), (start, *tokens), tokens)
+                begins = len(self.tokenizer.prompt([token.id for token in tokens])) > len(tokens)
+                read = (start, *tokens) if begins else tokens
+                return ForwardPass((), read, read[1:])
             case Classifier():
                 return ForwardPass((start, *tokens[: self.room], end), (), ())
             case Translator():
                 target = self._translate(text) if target is None else well_formed(target)
-                written = tokens_of(self.tokenizer, target)
+                written = tokens_of(self.tokenizer.target, target)
                 close = self._special(self.tokenizer.end_id, len(target))
-                return ForwardPass((*tokens[: self.room], end), (start, *written), (*written, close))
+                before = [self._special(token, 0) for token in self.tokenizer.source(())[:-1]]
+                starts = [start, *(self._special(token, 0) for token in self.tokenizer.target_prefix)]
+                source = (*before, *tokens[: self.room], end)
+                return ForwardPass(source, (*starts, *written), (*starts[1:], *written, close))
 
     def windows(self, text: str) -> list[ForwardPass]:
         """Split a writer's text into adjacent windows of the context."""

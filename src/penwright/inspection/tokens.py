@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from penwright.tokenizers import Tokenizer
-from penwright.tokenizers.tokenizer import well_formed, with_space
+from penwright.tokenizers.tokenizer import well_formed
 
 _AS_BYTES = "penwright.as_bytes"
 
@@ -27,17 +27,14 @@ def tokens_of(tokenizer: Tokenizer, text: str) -> tuple[Token, ...]:
     Offsets count in the text as the tokenizer reads it, where half of a surrogate pair is U+FFFD.
     """
     ids, text = tokenizer.encode(text), well_formed(text)
-    if tokenizer.kind == "characters":
-        return tuple(Token(readable(tokenizer, token), token, at, at + 1) for at, token in enumerate(ids))
-    read = with_space(text) if tokenizer.prefix_space else text
-    before = len(read) - len(text)
-    character_of_byte = np.repeat(np.arange(len(read)), [len(character.encode()) for character in read])
-    ends = np.cumsum([len(tokenizer.token_bytes(token)) for token in ids])
-    found = []
-    for token, end in zip(ids, ends, strict=True):
-        start = end - len(tokenizer.token_bytes(token))
-        place = int(character_of_byte[start]), int(character_of_byte[end - 1]) + 1
-        found.append(Token(readable(tokenizer, token), token, *(max(0, each - before) for each in place)))
+    character_of_byte = np.repeat(np.arange(len(text)), [len(character.encode()) for character in text])
+    found: list[Token] = []
+    end = 0
+    for token, size in zip(ids, tokenizer.sizes(text), strict=True):
+        start, end = end, end + size
+        at = found[-1].end if found else 0
+        place = (int(character_of_byte[start]), int(character_of_byte[end - 1]) + 1) if size else (at, at)
+        found.append(Token(readable(tokenizer, token), token, *place))
     return tuple(found)
 
 

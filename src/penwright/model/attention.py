@@ -136,9 +136,10 @@ class Attention(nn.Module):
         width, d_head, bias = settings.d_model, settings.d_head, settings.bias
         self.d_head = d_head
         self.dropout = settings.attention_dropout
-        self.query = nn.Linear(width, settings.n_heads * d_head, bias=bias)
-        self.key = nn.Linear(width, settings.n_kv_heads * d_head, bias=bias)
-        self.value = nn.Linear(width, settings.n_kv_heads * d_head, bias=bias)
+        qkv_bias = bias if settings.qkv_bias is None else settings.qkv_bias
+        self.query = nn.Linear(width, settings.n_heads * d_head, bias=qkv_bias)
+        self.key = nn.Linear(width, settings.n_kv_heads * d_head, bias=qkv_bias)
+        self.value = nn.Linear(width, settings.n_kv_heads * d_head, bias=qkv_bias)
         self.output = nn.Linear(settings.n_heads * d_head, width, bias=bias)
         self.query_norm = make_norm(d_head, settings.norm, bias=bias) if qk_norm else nn.Identity()
         self.key_norm = make_norm(d_head, settings.norm, bias=bias) if qk_norm else nn.Identity()

@@ -1,5 +1,6 @@
 """The encoder-only Transformer: reads a whole text and scores each label."""
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -13,7 +14,10 @@ from penwright.model.mask import Mask
 
 
 class EncoderOnly(nn.Module):
-    """A Transformer encoder with a classification head; with the classic block, BERT (Devlin et al. 2019)."""
+    """A Transformer encoder with a classification head; with the classic block, BERT (Devlin et al. 2019).
+
+    Without labels, it has no head and returns the vector of each text.
+    """
 
     def __init__(self, vocab_size: int, settings: ModelSettings, n_labels: int):
         super().__init__()
@@ -21,8 +25,9 @@ class EncoderOnly(nn.Module):
         self.embedding = Embedding(vocab_size, settings)
         self.encoder = Stack(settings, settings.n_layers)
         self.pooler = nn.Linear(settings.d_model, settings.d_model) if settings.pooler else None
+        self.activation = torch.tanh if settings.pooler_activation == "tanh" else torch.relu
         self.dropout = Dropout(settings.dropout)
-        self.output = nn.Linear(settings.d_model, n_labels)
+        self.output = nn.Linear(settings.d_model, n_labels) if n_labels else nn.Identity()
         initialise(self, settings)
 
     def forward(
@@ -52,16 +57,13 @@ class EncoderOnly(nn.Module):
         self, hidden: Float[Tensor, "batch length d_model"], padding: Bool[Tensor, "batch length"]
     ) -> Float[Tensor, "batch n_labels"]:
         """Return the label logits of each text from its hidden states."""
-        pooled = self.pool(hidden, padding)
-        if self.pooler is not None:
-            pooled = self.pooler(pooled).tanh()
-        return self.output(self.dropout(pooled))
+        return self.output(self.dropout(self.pool(hidden, padding)))
 
     def pool(
         self, hidden: Float[Tensor, "batch length d_model"], padding: Bool[Tensor, "batch length"]
     ) -> Float[Tensor, "batch d_model"]:
-        """Return one vector per text: the mean over its real tokens, or its first token."""
-        if self.settings.pooling == "first":
-            return hidden[:, 0]
+        """Return one vector per text, from its first token or the mean over its real tokens."""
         weights = padding[..., None].to(hidden.dtype)
-        return (hidden * weights).sum(1) / weights.sum(1).clamp(min=1)
+        mean = self.settings.pooling == "mean"
+        pooled = (hidden * weights).sum(1) / weights.sum(1).clamp(min=1) if mean else hidden[:, 0]
+        return pooled if self.pooler is None else self.activation(self.pooler(pooled))

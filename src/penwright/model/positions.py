@@ -1,12 +1,13 @@
 """Position encodings: vectors added to the embeddings, or rotations of queries and keys."""
 
+from math import pi
 from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from penwright.config import ModelSettings
+from penwright.config import ModelSettings, RotaryScaling
 
 SinusoidLayout = Literal["interleaved", "halves", "tensor2tensor"]
 
@@ -57,14 +58,30 @@ class Rotary(nn.Module):
 
     frequencies: Float[Tensor, " half_head"]
 
-    def __init__(self, d_head: int, base: float):
+    def __init__(self, d_head: int, base: float, scaling: RotaryScaling | None = None):
         super().__init__()
-        self.register_buffer("frequencies", base ** -(torch.arange(0, d_head, 2) / d_head), persistent=False)
+        frequencies = rotary_frequencies(d_head, base)
+        self.register_buffer("frequencies", scaled(frequencies, scaling) if scaling else frequencies, persistent=False)
 
     def forward(self, positions: Int[Tensor, "rows length"]) -> Rotation:
         """Return the rotations at these positions."""
         angles = positions[:, None, :, None] * self.frequencies
         return Rotation(angles.cos(), angles.sin())
+
+
+def rotary_frequencies(d_head: int, base: float) -> Float[Tensor, " half_head"]:
+    """Return the angle per position of each pair of dimensions, without scaling."""
+    return base ** -(torch.arange(0, d_head, 2) / d_head)
+
+
+def scaled(frequencies: Float[Tensor, " half_head"], scaling: RotaryScaling) -> Float[Tensor, " half_head"]:
+    """Divide the low frequencies by the factor, keep the high ones, and interpolate in between (Llama 3.1)."""
+    if scaling.original_context is None:
+        return frequencies / scaling.factor
+    rotations = scaling.original_context * frequencies / (2 * pi)
+    kept = (rotations - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    kept = kept.clamp(0, 1)
+    return frequencies * (kept + (1 - kept) / scaling.factor)
 
 
 def added_positions(settings: ModelSettings) -> Sinusoidal | Learned | None:
@@ -80,4 +97,5 @@ def added_positions(settings: ModelSettings) -> Sinusoidal | Learned | None:
 
 def rotary_positions(settings: ModelSettings) -> Rotary | None:
     """Make the rotary positions; None for all other types."""
-    return Rotary(settings.d_head, settings.positions.base) if settings.positions.type == "rotary" else None
+    positions = settings.positions
+    return Rotary(settings.d_head, positions.base, positions.scaling) if positions.type == "rotary" else None

@@ -207,7 +207,7 @@ def _tokens(served: ModelWorker, body: PromptRequest) -> Tokens:
     unknown = next((token for token in body.tokens if token >= tokenizer.vocab_size), None)
     if unknown is not None:
         raise UsageError(f"there is no token {unknown}. The tokens are 0 to {tokenizer.vocab_size - 1}")
-    return (tokenizer.start_id, *tokenizer.encode(body.text), *body.tokens)
+    return tuple(tokenizer.prompt([*tokenizer.encode(body.text), *body.tokens]))
 
 
 @lru_cache(maxsize=32)

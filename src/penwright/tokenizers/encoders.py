@@ -232,9 +232,9 @@ def _spelling() -> list[str]:
 
 
 SPELLING = _spelling()
-_BYTE = {character: byte for byte, character in enumerate(SPELLING)}
+BYTE_OF = {character: bytes([byte]) for byte, character in enumerate(SPELLING)}
 
 
 def bytes_of(piece: str) -> bytes:
     """Return the bytes that a piece of the vocabulary stands for."""
-    return bytes(_BYTE[character] for character in piece)
+    return b"".join(BYTE_OF[character] for character in piece)

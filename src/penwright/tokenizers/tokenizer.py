@@ -10,9 +10,11 @@ from typing import Any, SupportsIndex
 import numpy as np
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import normalizers, pre_tokenizers
+from tokenizers.processors import TemplateProcessing
 
 from penwright.errors import PenwrightError
 from penwright.storage import parse_json, read_bytes, write_bytes_atomically
+from penwright.tokenizers.checks import FOREIGN, check_file
 from penwright.tokenizers.encoders import (
     Encoder,
     Ragged,
@@ -23,10 +25,8 @@ from penwright.tokenizers.encoders import (
     character_encoder,
     ids_type,
 )
-from penwright.tokenizers.kinds import END, MARKED_WORDS, PAD, START, UNKNOWN, kind_of
+from penwright.tokenizers.kinds import END, PAD, START, UNKNOWN, kind_of
 
-MOST_PIECES = 1 << 22  # far more than any real vocabulary has
-NEVER_WRITTEN = ("truncation", "padding")  # parts of tokenizer.json that Penwright never writes
 CONTROLS = {*map(chr, [*range(0x20), *range(0x7F, 0xA0)]), "\u2028", "\u2029"} - {"\t"}
 
 
@@ -40,7 +40,7 @@ class Tokenizer:
     def __init__(self, library: LibraryTokenizer, notes: tuple[str, ...] = ()) -> None:
         """Wrap a tokenizer of the library; `notes` lists requests that training could not meet."""
         library.encode_special_tokens = True
-        self.kind = kind_of(library)
+        self.kind: str = kind_of(library)
         self.joins_marks = isinstance(library.pre_tokenizer, pre_tokenizers.Sequence)  # unlike GPT-2's pattern
         self.prefix_space = isinstance(library.normalizer, normalizers.Prepend)  # added before each text
         self.notes = notes
@@ -75,6 +75,36 @@ class Tokenizer:
         text = b"".join(map(self._bytes.__getitem__, ids)).decode("utf-8", errors="replace")
         return text.removeprefix(" ") if self.prefix_space else text
 
+    def sizes(self, text: str) -> list[int]:
+        """Return how many UTF-8 bytes of the text each of its tokens covers."""
+        if self.kind == "characters":  # the token of an unknown character does not have its bytes
+            return [len(character.encode()) for character in well_formed(text)]
+        sizes = [len(self._bytes[token_id]) for token_id in self.encode(text)]
+        return [sizes[0] - 1, *sizes[1:]] if self.prefix_space and sizes else sizes
+
+    def prompt(self, tokens: Sequence[int]) -> list[int]:
+        """Return a prompt's tokens after the start token, with which each training text began."""
+        return [self.start_id, *tokens]
+
+    def source(self, tokens: Sequence[int]) -> list[int]:
+        """Return a translator's source between the tokens that surround it."""
+        return [*tokens, self.end_id]
+
+    @property
+    def n_before_source(self) -> int:
+        """The number of tokens before a translator's source, such as that of its language."""
+        return len(self.source(())) - 1
+
+    @property
+    def target_prefix(self) -> tuple[int, ...]:
+        """The tokens between the start token and each target of a translator, such as its language."""
+        return ()
+
+    @property
+    def target(self) -> "Tokenizer":
+        """The tokenizer of a translator's target; only imported translators have two."""
+        return self
+
     def token_bytes(self, token_id: int) -> bytes:
         """Return the UTF-8 bytes of a token, which may be part of a character; b"" for special tokens."""
         return self._bytes[token_id]
@@ -105,6 +135,29 @@ class Tokenizer:
         return [(left, right) for left, right in json.loads(self._library.to_str())["model"].get("merges", [])]
 
     @property
+    def splitter(self) -> Mapping[str, Any] | None:
+        """The rule that splits texts into words, as tokenizer.json writes it."""
+        return json.loads(self._library.to_str())["pre_tokenizer"]
+
+    @property
+    def user_defined(self) -> frozenset[int]:
+        """The tokens that are always kept whole, and that stand for text; only imported tokenizers have some."""
+        return frozenset()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether other programs can use its tokenizer.json; not those of imported translators with their own ids."""
+        return True
+
+    @property
+    def library(self) -> LibraryTokenizer:
+        """A copy for other programs, which adds the start token to each text."""
+        library, start = LibraryTokenizer.from_str(self._library.to_str()), self.pieces[self.start_id]
+        special = [(start, self.start_id)]
+        library.post_processor = TemplateProcessing(single=f"{start} $A", special_tokens=special)
+        return library
+
+    @property
     def fingerprint(self) -> str:
         """The SHA-256 of the file that `save` writes."""
         return hashlib.sha256(self._file_content()).hexdigest()
@@ -124,7 +177,12 @@ class Tokenizer:
         except OSError as error:
             raise PenwrightError(f"the tokenizer {path} cannot be read: {error}") from error
         try:
-            _check_file(parse_json(content))
+            file = parse_json(content)
+            if FOREIGN in file:
+                from penwright.tokenizers.foreign import ForeignTokenizer  # noqa: PLC0415 - a subclass of this one
+
+                return ForeignTokenizer(file)
+            check_file(file)
             return cls(LibraryTokenizer.from_str(content.decode()))
         except Exception as error:  # the library raises plain Exception
             raise PenwrightError(
@@ -151,48 +209,6 @@ class Tokenizer:
         library.encode_special_tokens = True
         library.normalizer = None  # its words already have their space
         return WordEncoder(library, self.dtype)
-
-
-def _check_file(file: Mapping[str, Any]) -> None:
-    """Raise ValueError unless a tokenizer.json has only parts that Penwright writes, and ids 0, 1, 2 ... without gaps.
-
-    It is checked before the library reads it: an untrusted file must not exhaust memory or time.
-    """
-    for part in NEVER_WRITTEN:
-        if file.get(part) is not None:
-            raise ValueError(f"it has a {part}")
-    if (file.get("post_processor") or {}).get("type", "TemplateProcessing") != "TemplateProcessing":
-        raise ValueError("it has a post_processor that Penwright does not write")
-    if file.get("normalizer") not in (None, {"type": "Prepend", "prepend": " "}):
-        raise ValueError(f"it has a normalizer that Penwright does not write: {file['normalizer']!r}")
-    _require_known_pattern(file.get("pre_tokenizer"))
-    ids = _ids_of_pieces(file["model"]["vocab"])
-    for token in file["added_tokens"]:
-        ids.add(token["id"])
-    if len(ids) > MOST_PIECES or not all(type(token_id) is int for token_id in ids) or ids != set(range(len(ids))):
-        raise ValueError("its token ids are not 0, 1, 2 ... without gaps")
-    if len(file["model"].get("merges") or ()) > MOST_PIECES:
-        raise ValueError("it has too many merges")
-
-
-def _ids_of_pieces(vocabulary: object) -> set[Any]:
-    """Return the ids of a BPE or unigram vocabulary; raise ValueError if two are equal."""
-    if isinstance(vocabulary, list):
-        return set(range(len(vocabulary)))
-    if not isinstance(vocabulary, dict):
-        raise ValueError("it has no vocabulary")
-    ids = set(vocabulary.values())
-    if len(ids) != len(vocabulary):
-        raise ValueError("two of its tokens have the same id")
-    return ids
-
-
-def _require_known_pattern(splitter: object) -> None:
-    """Raise ValueError for a pattern that is not Penwright's: an untrusted one may take forever to match."""
-    parts = splitter.get("pretokenizers", []) if isinstance(splitter, dict) else []
-    for part in parts:
-        if part["type"] == "Split" and part["pattern"] != {"Regex": MARKED_WORDS}:
-            raise ValueError("it splits words by a pattern that is not Penwright's")
 
 
 def with_space(text: str) -> str:
@@ -234,7 +250,7 @@ class TextStream:
 def never_generated(tokenizer: Tokenizer) -> tuple[int, ...]:
     """Return the special tokens that stand for no text, except the end token, which may be generated."""
     ids = (tokenizer.pad_id, tokenizer.start_id, tokenizer.unknown_id)
-    return tuple(token for token in ids if token is not None)
+    return tuple(token for token in ids if token is not None and token != tokenizer.end_id)  # GPT-2 has one for all
 
 
 def controls(tokenizer: Tokenizer) -> tuple[int, ...]:

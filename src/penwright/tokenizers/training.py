@@ -4,10 +4,11 @@ import random
 import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
+from typing import Literal
 
 from tokenizers import decoders, normalizers
 
-from penwright.errors import PenwrightError
+from penwright.errors import PenwrightError, UsageError
 from penwright.tokenizers.kinds import KINDS, SPECIALS, Kind
 from penwright.tokenizers.tokenizer import Tokenizer, well_formed, with_space
 
@@ -20,7 +21,7 @@ _LONG_RUN = re.compile(r"(\S{256}|\s{256})")
 
 
 def train_tokenizer(
-    kind: Kind,
+    kind: Kind | Literal["imported"],
     texts: Iterable[str],
     vocab_size: int | None = None,
     max_bytes: int | None = None,
@@ -34,6 +35,8 @@ def train_tokenizer(
     adds a space before each text, so that its first word has the same token as elsewhere. Raises PenwrightError if
     there is no text or the vocabulary is too small.
     """
+    if kind not in KINDS:
+        raise UsageError(f'there is no tokenizer.type "{kind}" to train. Choose one of {", ".join(KINDS)}')
     texts = map(with_space, texts) if prefix_space else texts
     pieces: Iterator[str] = chain.from_iterable(map(_pieces, texts))
     if kind in _SAMPLE_BYTES:

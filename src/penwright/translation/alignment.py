@@ -19,7 +19,7 @@ from penwright.text import words
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.tokenizer import well_formed
 from penwright.translation.cross_attention import Maps, TokenPair, cross_attention
-from penwright.translation.words import WordSpan, span_indices, token_sizes, word_spans
+from penwright.translation.words import WordSpan, span_indices, word_spans
 
 ITERATIONS = 8  # of EM
 TENSION = 4.0  # nats that a link loses if it is a whole sentence length off the diagonal
@@ -110,14 +110,18 @@ def f1(found: Sequence[Links], expected: Sequence[Links]) -> float:
 
 
 def _maps(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> list[Maps]:
-    return cross_attention(model, tokenizer, [TokenPair(*map(tokenizer.encode, pair)) for pair in pairs])
+    encoded = [TokenPair(tokenizer.encode(source), tokenizer.target.encode(target)) for source, target in pairs]
+    return cross_attention(model, tokenizer, encoded)
 
 
 def word_weights(
     maps: Maps, pair: tuple[str, str], head: AlignmentHead | None, tokenizer: Tokenizer, cut: Cut = word_spans
 ) -> Weights:
     """Return the word attention of one head, or (None) of the mean of all heads at the steps that write a word."""
-    sources, targets = (np.array(word_numbers(side, tokenizer, cut), dtype=np.int64) for side in pair)
+    sources, targets = (
+        np.array(word_numbers(side, each, cut), dtype=np.int64)
+        for side, each in zip(pair, (tokenizer, tokenizer.target), strict=True)
+    )
     if head is None:
         by_token = maps.mean((0, 1))[: len(targets)]
     else:
@@ -142,7 +146,7 @@ def links_of(weights: Weights) -> Links:
 def word_numbers(text: str, tokenizer: Tokenizer, cut: Cut = word_spans) -> list[int]:
     """Return for each token the index of the word that it ends in, or else of the last word before it."""
     text = well_formed(text)
-    return span_indices(text, cut(text), token_sizes(text, tokenizer))
+    return span_indices(text, cut(text), tokenizer.sizes(text))
 
 
 def lexical_links(pairs: Sequence[tuple[str, str]]) -> list[Links]:

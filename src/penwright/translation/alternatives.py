@@ -62,7 +62,8 @@ class AlternativeSearch:
         guide = asked.guide or self._searcher.empty_automaton
         source = source_tokens(self._tokenizer, job)
         with evaluating(self._model) as device:
-            target = torch.tensor([[self._tokenizer.start_id, *guide.prefix]], device=device)
+            before = (self._tokenizer.start_id, *self._tokenizer.target_prefix)
+            target = torch.tensor([[*before, *guide.prefix]], device=device)
             hidden = self._model.hidden(target, self._model.encode(*right_padded([source], device)))
             logits = self._model.output(hidden[0, -1])
         spelling, limit = self._spelling(settings.banned), self._searcher.limit(len(source), guide)

@@ -31,17 +31,20 @@ def cross_attention(model: EncoderDecoder, tokenizer: Tokenizer, pairs: Sequence
     The source's end token is left out.
     """
     found: dict[int, Maps] = {}
+    before = (tokenizer.start_id, *tokenizer.target_prefix)
+    first_row, first_column = len(before) - 1, tokenizer.n_before_source
     names = [f"blocks.{layer}.cross_attention" for layer in range(model.n_decoder_layers)]
     with evaluating(model) as device:
         for batch in batches_by_length([max(map(len, pair)) + 1 for pair in pairs], BATCH_TOKENS):
-            sources = right_padded([[*pairs[number].source, tokenizer.end_id] for number in batch], device)
-            targets = right_padded([[tokenizer.start_id, *pairs[number].target] for number in batch], device)
+            sources = right_padded([tokenizer.source(pairs[number].source) for number in batch], device)
+            targets = right_padded([[*before, *pairs[number].target] for number in batch], device)
             with record_attention(model.decoder) as maps:
                 model(*sources, targets.tokens)
             layers = torch.stack([maps[name][0] for name in names]).float().cpu().numpy()
             for place, number in enumerate(batch):
                 source, target = pairs[number]
-                found[number] = layers[:, place, :, : len(target) + 1, : len(source)]
+                maps_of_pair = layers[:, place, :, first_row:, first_column:]
+                found[number] = maps_of_pair[:, :, : len(target) + 1, : len(source)]
     return [found[number] for number in range(len(pairs))]
 
 

@@ -193,7 +193,7 @@ class Translator:
         found = self._variety.go_on(parts[0].segment, 2 * n, search)
         alternatives: dict[str, Alternative] = {}
         for each in found:
-            n_given = len(self.tokenizer.encode(prefix.strip()))
+            n_given = len(self.tokenizer.target.encode(prefix.strip()))
             piece = self.tokenizer.token_text(each.hypothesis.tokens[n_given])
             word = next_word(each.text[len(prefix.strip()) :], piece)
             log_prob = each.hypothesis.log_probs[n_given]
@@ -244,7 +244,7 @@ class Translator:
         texts = [texts] if isinstance(texts, str) else texts
         prefixes = [prefixes] * len(texts) if isinstance(prefixes, str) else prefixes
         constraints = [constraints] * len(texts) if isinstance(constraints, Constraints) else constraints
-        longest = max((len(self.tokenizer.encode(prefix.strip())) for prefix in {*prefixes} - {""}), default=0)
+        longest = max((len(self.tokenizer.target.encode(prefix.strip())) for prefix in {*prefixes} - {""}), default=0)
         if longest >= self.context_length:
             raise UsageError(f"the prefix has {longest:,} tokens, but the model writes at most {self.context_length:,}")
         each = zip(texts, prefixes, constraints, strict=True)

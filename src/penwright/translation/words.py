@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from penwright.text import ENDS_ALONE, WORD
 from penwright.tokenizers import Tokenizer
-from penwright.tokenizers.tokenizer import well_formed
 
 
 class WordSpan(NamedTuple):
@@ -33,7 +32,7 @@ def complete_last_word(text: str) -> str:
 
 def pieces_of_words(text: str, tokenizer: Tokenizer) -> list[WordSpan]:
     """Return the spans of words, without splitting any token."""
-    return joined(text, word_spans(text), token_sizes(text, tokenizer))
+    return joined(text, word_spans(text), tokenizer.sizes(text))
 
 
 def joined(text: str, spans: Sequence[WordSpan], sizes: Iterable[int]) -> list[WordSpan]:
@@ -47,14 +46,6 @@ def joined(text: str, spans: Sequence[WordSpan], sizes: Iterable[int]) -> list[W
         else:
             found.append(span)
     return found
-
-
-def token_sizes(text: str, tokenizer: Tokenizer) -> list[int]:
-    """Return the size of each token of a text, in bytes."""
-    text = well_formed(text)
-    if tokenizer.kind == "characters":  # the token of an unknown character does not have its bytes
-        return [len(character.encode()) for character in text]
-    return [len(tokenizer.token_bytes(token)) for token in tokenizer.encode(text)]
 
 
 def span_indices(text: str, spans: Sequence[WordSpan], sizes: Iterable[int]) -> list[int]:

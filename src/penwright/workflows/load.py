@@ -86,6 +86,17 @@ class CardRecord(BaseModel):
     languages: tuple[str, str] | None = None  # missing in older runs
 
 
+class Origin(BaseModel):
+    """Where an imported model comes from."""
+
+    source: str
+    architecture: str
+    licence: str | None = None
+
+    def __str__(self) -> str:
+        return f"imported from {self.source} ({self.architecture}, licence: {self.licence or 'not stated'})"
+
+
 class CorpusRecord(BaseModel):
     """The content of corpus.json: what a run was trained on."""
 
@@ -94,6 +105,7 @@ class CorpusRecord(BaseModel):
     card: CardRecord
     trained_from: str | None = None  # missing in older runs
     columns: dict[str, tuple[tuple[str, PositiveInt], ...]] = {}  # by role; missing in older runs
+    imported: Origin | None = None  # of a model that another project trained
 
 
 def corpus_record(run: Run) -> CorpusRecord:

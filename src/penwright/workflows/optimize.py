@@ -23,7 +23,7 @@ from penwright.run.folder import Run
 from penwright.tasks import TASKS, AnyCorpus, classification
 from penwright.translation.alignment import Aligner, AlignmentHead, choose_head
 from penwright.workflows.evaluate import evaluation_context, open_corpus_of
-from penwright.workflows.load import OPTIMIZED, OpenedRun, load_translator, open_run
+from penwright.workflows.load import OPTIMIZED, OpenedRun, corpus_record, load_translator, open_run
 
 MAX_LOSS_INCREASE = 0.005  # nats per token that a precision may lose against float32
 MEASURED_BATCHES = 100
@@ -53,7 +53,8 @@ def optimize(folder: Path, precision: Precision | None = None, say: Say = say_no
     """Find the fastest precision that is as good as float32, and compile the decoding steps; load() uses both.
 
     "As good" means that the nats per token rise by at most MAX_LOSS_INCREASE on at most MEASURED_BATCHES batches of
-    held-out text. Return the nats per token of each precision. A given `precision` is used whatever its loss.
+    held-out text. Return the nats per token of each precision. A given `precision` is used whatever its loss. An
+    imported model has no held-out text: it stays in float32, unless a precision is given.
     """
     opened_run = open_run(folder)
     if opened_run.recipe.task == "classify":
@@ -62,17 +63,22 @@ def optimize(folder: Path, precision: Precision | None = None, say: Say = say_no
         )
     toolchain.require_compiler()
     require_writable_cache()
-    corpus = open_corpus_of(opened_run)
-    nats = {}
-    for each in fastest_first():
-        say(f"evaluating held-out text in {each}")
-        nats[each] = _held_out_nats(opened_run, corpus, each)
+    is_imported = corpus_record(opened_run.run).imported is not None
+    nats = {} if is_imported else _nats_by_precision(opened_run, say)
     good = [each for each, value in nats.items() if value <= nats["float32"] + MAX_LOSS_INCREASE]
-    chosen = precision or good[0]
+    chosen = precision or (good[0] if good else "float32")
     model = opened_run.model(chosen)
     if not isinstance(model, EncoderOnly):
         compile_steps(model, say)
     opened_run.run.save_finding(OPTIMIZED, {"precision": chosen, "nats": nats})
+    return nats
+
+
+def _nats_by_precision(opened_run: OpenedRun, say: Say) -> dict[Precision, float]:
+    corpus, nats = open_corpus_of(opened_run), {}
+    for each in fastest_first():
+        say(f"evaluating held-out text in {each}")
+        nats[each] = _held_out_nats(opened_run, corpus, each)
     return nats
 
 

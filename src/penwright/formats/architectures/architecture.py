@@ -29,12 +29,17 @@ class Architecture:
     """A model class of transformers: which configurations we support, and our names for its parts."""
 
     task: Task
+    model_type: str  # in config.json
     keys: tuple[tuple[str, str], ...]  # (key of config.json, our setting); keys with the same setting must agree
     modules: tuple[Rename, ...]
     block: Table  # our settings that reproduce its blocks
     supported: Mapping[str, tuple[object, ...]]  # other keys: the values that we support, the default first
     defaults: Config = field(default_factory=dict)  # of optional keys of config.json; None: our default
-    prepare: Callable[[Tensors], Tensors] = _unchanged  # changes to the tensors beyond their names
+    prepare: Callable[[Tensors], Tensors] = _unchanged  # changes to the tensors beyond their names, on import
+    restore: Callable[[Tensors], Tensors] = _unchanged  # the inverse, on export
+    offset: int = 0  # rows of learned positions that no text uses; max_position_embeddings counts them
+    has_head: bool = True  # of an encoder: whether it scores labels
+    ignored: tuple[str, ...] = ()  # beginnings of the names of tensors that we do not need
 
 
 VALUE_NAMES: dict[str, dict[object, object]] = {  # our setting: {their value: ours}
@@ -48,6 +53,16 @@ VALUE_NAMES: dict[str, dict[object, object]] = {  # our setting: {their value: o
     },
     "tie_embeddings": {True: "output", False: "none"},
 }
+
+
+def first_of(*names: str) -> Callable[[Tensors], Tensors]:
+    """Return a `prepare` that finds a shared tensor under the first of its names; files keep any one of them."""
+
+    def prepare(tensors: Tensors) -> Tensors:
+        found = next((name for name in names if name in tensors), None)
+        return tensors if found is None else {**tensors, names[0]: tensors[found]}
+
+    return prepare
 
 
 def rename(theirs: str, *ours: str, transposed: bool = False) -> Rename:

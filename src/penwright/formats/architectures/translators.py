@@ -1,7 +1,14 @@
-"""The tables for translators: Marian and M2M100."""
+"""The tables for translators: Marian (OPUS-MT), and M2M100 with NLLB."""
 
 from penwright.config import Table, merge
-from penwright.formats.architectures.architecture import Architecture, Config, Tensors, layer_modules, rename
+from penwright.formats.architectures.architecture import (
+    Architecture,
+    Config,
+    Tensors,
+    first_of,
+    layer_modules,
+    rename,
+)
 
 _TRANSLATOR_KEYS = (
     ("d_model", "d_model"),
@@ -53,29 +60,48 @@ _TRANSLATOR_MODULES = (
 )
 
 
+_find_shared = first_of(
+    "model.shared.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"
+)
+
+
 def _name_output_bias(tensors: Tensors) -> Tensors:
     """Rename and flatten the bias of the output layer.
 
     Marian keeps it as a matrix of one row, outside any module.
     """
     bias = tensors.pop("final_logits_bias", None)
-    return tensors if bias is None else {**tensors, "final_logits.bias": bias.flatten()}
+    return _find_shared(tensors if bias is None else {**tensors, "final_logits.bias": bias.flatten()})
+
+
+def _restore_output_bias(tensors: Tensors) -> Tensors:
+    """Undo _name_output_bias()."""
+    bias = tensors.pop("final_logits.bias")
+    return {**tensors, "final_logits_bias": bias[None]}
 
 
 MARIAN = Architecture(
     task="translate",
+    model_type="marian",
     keys=_TRANSLATOR_KEYS,
     modules=(*_TRANSLATOR_MODULES, rename("final_logits", "output")),
     block=merge(
         _TRANSLATOR_BLOCK,
         {"positions": {"type": "sinusoidal", "layout": "halves"}, "norm_position": "post", "output_bias": True},
     ),
-    supported={"tie_word_embeddings": (True,), "share_encoder_decoder_embeddings": (True,)},
+    supported={
+        "tie_word_embeddings": (True,),
+        "share_encoder_decoder_embeddings": (True,),
+        "normalize_before": (False,),
+        "normalize_embedding": (False,),
+    },
     defaults=_TRANSLATOR_DEFAULTS,
     prepare=_name_output_bias,
+    restore=_restore_output_bias,
 )
 M2M100 = Architecture(
     task="translate",
+    model_type="m2m_100",
     keys=_TRANSLATOR_KEYS,
     modules=(
         *_TRANSLATOR_MODULES,
@@ -85,4 +111,5 @@ M2M100 = Architecture(
     block=merge(_TRANSLATOR_BLOCK, {"positions": {"type": "sinusoidal", "layout": "tensor2tensor", "offset": 2}}),
     supported={"tie_word_embeddings": (True,), "pad_token_id": (1,)},  # positions start after the padding token's id
     defaults={**_TRANSLATOR_DEFAULTS, "scale_embedding": True, "attention_dropout": 0.1},
+    prepare=_find_shared,
 )

@@ -1,7 +1,16 @@
-"""The tables for writers: GPT-2, Llama and Qwen3."""
+"""The tables for writers: GPT-2, Llama, Mistral, Qwen2 and Qwen3."""
+
+from dataclasses import replace
 
 from penwright.config import Table
-from penwright.formats.architectures.architecture import Architecture, Config, Tensors, layer_modules, rename
+from penwright.formats.architectures.architecture import (
+    Architecture,
+    Config,
+    Tensors,
+    first_of,
+    layer_modules,
+    rename,
+)
 
 
 def _add_prefix(tensors: Tensors) -> Tensors:
@@ -15,6 +24,7 @@ def _add_prefix(tensors: Tensors) -> Tensors:
 
 GPT2 = Architecture(
     task="generate",
+    model_type="gpt2",
     keys=(
         ("n_embd", "d_model"),
         ("n_layer", "n_layers"),
@@ -63,15 +73,20 @@ _LLAMA_KEYS = (
     ("max_position_embeddings", "context_length"),
     ("rms_norm_eps", "norm.eps"),
     ("rope_theta", "positions.base"),
+    ("rope_scaling", "positions.scaling"),
     ("tie_word_embeddings", "tie_embeddings"),
     ("attention_dropout", "attention_dropout"),
 )
 _LLAMA_BLOCK: Table = {"positions": {"type": "rotary"}, "norm": {"type": "rms"}, "feed_forward": "swiglu"}
-_LLAMA_SUPPORTED: dict[str, tuple[object, ...]] = {"hidden_act": ("silu", "swish"), "rope_type": ("default",)}
+_LLAMA_SUPPORTED: dict[str, tuple[object, ...]] = {
+    "hidden_act": ("silu", "swish"),
+    "rope_type": ("default", "linear", "llama3"),
+}
 _LLAMA_DEFAULTS: Config = {
     "num_key_value_heads": None,
     "head_dim": None,
     "rope_theta": 10_000.0,
+    "rope_scaling": None,
     "tie_word_embeddings": False,
     "attention_dropout": 0.0,
     "attention_bias": False,
@@ -95,17 +110,32 @@ _LLAMA_MODULES = (
     rename("model.norm", "decoder.norm"),
     rename("lm_head", "output"),
 )
-LLAMA = Architecture(
+_LLAMA = Architecture(
     task="generate",
-    keys=(*_LLAMA_KEYS, ("attention_bias", "bias"), ("mlp_bias", "bias")),
+    model_type="llama",
+    keys=_LLAMA_KEYS,
     modules=_LLAMA_MODULES,
     block=_LLAMA_BLOCK,
     supported=_LLAMA_SUPPORTED,
     defaults=_LLAMA_DEFAULTS,
+    prepare=first_of("model.embed_tokens.weight", "lm_head.weight"),
 )
-QWEN3 = Architecture(
-    task="generate",
-    keys=_LLAMA_KEYS,
+LLAMA = replace(_LLAMA, keys=(*_LLAMA_KEYS, ("attention_bias", "bias"), ("mlp_bias", "bias")))
+MISTRAL = replace(
+    _LLAMA,
+    model_type="mistral",
+    keys=(*_LLAMA_KEYS, ("sliding_window", "window")),
+    defaults={**_LLAMA_DEFAULTS, "rms_norm_eps": 1e-6, "sliding_window": 4096},
+)
+QWEN2 = replace(
+    _LLAMA,
+    model_type="qwen2",
+    block={**_LLAMA_BLOCK, "qkv_bias": True},
+    supported={**_LLAMA_SUPPORTED, "use_sliding_window": (False,)},
+)
+QWEN3 = replace(
+    _LLAMA,
+    model_type="qwen3",
     modules=(
         *_LLAMA_MODULES,
         rename("model.layers.{i}.self_attn.q_norm", "decoder.blocks.{i}.attention.query_norm"),

@@ -56,6 +56,7 @@ class Scorer:
                     self._model,
                     [pair.source for pair in chosen],
                     start_id=self.tokenizer.start_id,
+                    target_prefix=self.tokenizer.target_prefix,
                     max_new_tokens=targets.shape[1],
                     stepper=self._stepper,
                     hidden=[pair.hidden for pair in chosen],

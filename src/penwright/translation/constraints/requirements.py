@@ -129,7 +129,7 @@ class AutomatonBuilder:
         """Return the automaton with a prefix that every target begins with."""
         if not prefix.strip():
             return guide
-        tokens = tuple(self._tokenizer.encode(prefix.strip()))
+        tokens = tuple(self._tokenizer.target.encode(prefix.strip()))
         whole = prefix[-1].isspace()
         return replace(guide or self.nothing(), prefix=tokens, whole_prefix=whole)
 
@@ -142,13 +142,13 @@ class AutomatonBuilder:
         )
 
     def _tokens(self, forms: Iterable[str]) -> tuple[Tokens, ...]:
-        encoded = [tuple(self._tokenizer.encode(form)) for form in forms]
+        encoded = [tuple(self._tokenizer.target.encode(form)) for form in forms]
         return tuple(tokens for tokens in encoded if self._tokenizer.unknown_id not in tokens)
 
 
 def tokens_before(tokenizer: Tokenizer, text: str, place: int) -> int:
     """Return the number of tokens before a character offset."""
-    return len(tokenizer.encode(text[:place].rstrip()))
+    return tokenizer.n_before_source + len(tokenizer.encode(text[:place].rstrip()))
 
 
 def grouped(wishes: Iterable[Constraint]) -> list[tuple[Constraint, int]]:

@@ -73,7 +73,7 @@ class Revision:
         for wish, word in sorted(spots, key=lambda spot: -spot[1].first):
             begins = wish.follows_case and not word.first
             form = capitalize(wish.forms[0]) if begins else wish.forms[0]
-            new = self._tokenizer.encode(f" {form}" if word.first else form)
+            new = self._tokenizer.target.encode(f" {form}" if word.first else form)
             swapped[word.first : word.first + word.length] = new
         return swapped
 

@@ -162,7 +162,8 @@ class Searcher:
     ) -> Sequence[Hypothesis]:
         if penalty == 0:
             return hypotheses
-        pairs = [TokenPair(source[:-1], hypothesis.tokens) for hypothesis in hypotheses]
+        text = source[self._tokenizer.n_before_source : -1]
+        pairs = [TokenPair(text, hypothesis.tokens) for hypothesis in hypotheses]
         maps = cross_attention(self._model, self._tokenizer, pairs)
         scored = [
             replace(hypothesis, score=hypothesis.score + penalty * coverage(each))
@@ -172,9 +173,13 @@ class Searcher:
 
     def rows(self, sources: Sequence[Sequence[int]], max_new_tokens: int) -> TargetBatch:
         """Return the target rows of a batch of sources."""
-        start_id = self._tokenizer.start_id
         return TargetBatch(
-            self._model, sources, start_id=start_id, max_new_tokens=max_new_tokens, stepper=self._stepper
+            self._model,
+            sources,
+            start_id=self._tokenizer.start_id,
+            target_prefix=self._tokenizer.target_prefix,
+            max_new_tokens=max_new_tokens,
+            stepper=self._stepper,
         )
 
     def limit(self, n_source: int, guide: ConstraintAutomaton | None = None, asked_for: int | None = None) -> int:

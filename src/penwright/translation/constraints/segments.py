@@ -49,4 +49,4 @@ class ConstrainedSegment(NamedTuple):
 
 def source_tokens(tokenizer: Tokenizer, job: Segment) -> list[int]:
     """Return the tokens of a segment's source, with the end token."""
-    return [*tokenizer.encode(job.source), tokenizer.end_id]
+    return tokenizer.source(tokenizer.encode(job.source))

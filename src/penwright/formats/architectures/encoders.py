@@ -1,0 +1,167 @@
+"""The tables for encoders: BERT, DistilBERT and RoBERTa, with a head that scores labels or without."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from penwright.config import Table, merge
+from penwright.errors import PenwrightError
+from penwright.formats.architectures.architecture import (
+    Architecture,
+    Config,
+    Rename,
+    Tensors,
+    layer_modules,
+    rename,
+)
+
+_BLOCK: Table = {
+    "positions": {"type": "learned"},
+    "norm": {"type": "layer"},
+    "norm_position": "post",
+    "embedding_norm": True,
+    "bias": True,
+    "pooling": "first",
+    "pooler": True,
+}
+_KEYS = (
+    ("hidden_size", "d_model"),
+    ("num_hidden_layers", "n_layers"),
+    ("num_attention_heads", "n_heads"),
+    ("intermediate_size", "d_ff"),
+    ("max_position_embeddings", "context_length"),
+    ("hidden_act", "feed_forward"),
+    ("layer_norm_eps", "norm.eps"),
+    ("hidden_dropout_prob", "dropout"),
+    ("attention_probs_dropout_prob", "attention_dropout"),
+)
+_DEFAULTS: Config = {"layer_norm_eps": 1e-12, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+_LAYER = (
+    rename("attention.self.query", "attention.query"),
+    rename("attention.self.key", "attention.key"),
+    rename("attention.self.value", "attention.value"),
+    rename("attention.output.dense", "attention.output"),
+    rename("attention.output.LayerNorm", "attention_residual.norm"),
+    rename("intermediate.dense", "feed_forward.up"),
+    rename("output.dense", "feed_forward.down"),
+    rename("output.LayerNorm", "feed_forward_residual.norm"),
+)
+_DISTILBERT_LAYER = (
+    rename("attention.q_lin", "attention.query"),
+    rename("attention.k_lin", "attention.key"),
+    rename("attention.v_lin", "attention.value"),
+    rename("attention.out_lin", "attention.output"),
+    rename("sa_layer_norm", "attention_residual.norm"),
+    rename("ffn.lin1", "feed_forward.up"),
+    rename("ffn.lin2", "feed_forward.down"),
+    rename("output_layer_norm", "feed_forward_residual.norm"),
+)
+
+
+def _modules(prefix: str, layers: str, layer: tuple[Rename, ...], head: tuple[Rename, ...]) -> tuple[Rename, ...]:
+    return (
+        rename(f"{prefix}embeddings.word_embeddings", "embedding.tokens"),
+        rename(f"{prefix}embeddings.position_embeddings", "embedding.positions"),
+        rename(f"{prefix}embeddings.LayerNorm", "embedding.norm"),
+        *layer_modules(f"{prefix}{layers}.{{i}}", "encoder.blocks.{i}", *layer),
+        *head,
+    )
+
+
+def _reading(prefix: str, offset: int = 0, *, types: bool = True) -> Callable[[Tensors], Tensors]:
+    """Return a `prepare` that adds the vector of token type 0 to every position, and drops unused positions.
+
+    A text of one part has type 0 throughout, so our model needs no token types. RoBERTa numbers positions from 2.
+    """
+
+    def prepare(tensors: Tensors) -> Tensors:
+        known = any(name.startswith(prefix) for name in tensors)
+        tensors = tensors if known else {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
+        names = [f"{prefix}embeddings.{kind}_embeddings.weight" for kind in ("position", "token_type")[: 1 + types]]
+        for name in names:
+            if name not in tensors:
+                raise PenwrightError(f"the tensor {name} is missing")
+        positions = tensors[names[0]][offset:].float()
+        if types:
+            positions = positions + tensors.pop(names[1])[0].float()
+        return {**tensors, names[0]: positions}
+
+    return prepare
+
+
+def _writing(prefix: str, offset: int = 0) -> Callable[[Tensors], Tensors]:
+    """Return a `restore`: the positions already hold token type 0, so the token types are zero."""
+
+    def restore(tensors: Tensors) -> Tensors:
+        name, types = (f"{prefix}embeddings.{kind}_embeddings.weight" for kind in ("position", "token_type"))
+        positions = tensors[name]
+        unused = positions.new_zeros(offset, positions.shape[1])
+        return {**tensors, name: torch.cat([unused, positions]), types: torch.zeros_like(positions[:2])}
+
+    return restore
+
+
+def _without_head(architecture: Architecture, prefix: str, modules: tuple[Rename, ...]) -> Architecture:
+    """Return the table of the same encoder without labels; heads of other purposes are ignored."""
+    return replace(
+        architecture, modules=modules, has_head=False, ignored=("pooler.", f"{prefix}pooler.", *_OTHER_HEADS)
+    )
+
+
+_OTHER_HEADS = ("cls.", "lm_head.", "vocab_", "qa_outputs.")
+_POOLER, _CLASSIFIER = rename("bert.pooler.dense", "pooler"), rename("classifier", "output")
+BERT = Architecture(
+    task="classify",
+    model_type="bert",
+    keys=_KEYS,
+    modules=_modules("bert.", "encoder.layer", _LAYER, (_POOLER, _CLASSIFIER)),
+    block=_BLOCK,
+    supported={"is_decoder": (False,), "position_embedding_type": ("absolute",)},
+    defaults=_DEFAULTS,
+    prepare=_reading("bert."),
+    restore=_writing("bert."),
+)
+BERT_ENCODER = _without_head(BERT, "bert.", _modules("bert.", "encoder.layer", _LAYER, (_POOLER,)))
+ROBERTA = replace(
+    BERT,
+    model_type="roberta",
+    modules=_modules(
+        "roberta.",
+        "encoder.layer",
+        _LAYER,
+        (rename("classifier.dense", "pooler"), rename("classifier.out_proj", "output")),
+    ),
+    supported={**BERT.supported, "pad_token_id": (1,)},  # positions start after the padding token's id
+    prepare=_reading("roberta.", 2),
+    restore=_writing("roberta.", 2),
+    offset=2,
+)
+ROBERTA_ENCODER = _without_head(
+    ROBERTA, "roberta.", _modules("roberta.", "encoder.layer", _LAYER, (rename("roberta.pooler.dense", "pooler"),))
+)
+DISTILBERT = Architecture(
+    task="classify",
+    model_type="distilbert",
+    keys=(
+        ("dim", "d_model"),
+        ("n_layers", "n_layers"),
+        ("n_heads", "n_heads"),
+        ("hidden_dim", "d_ff"),
+        ("max_position_embeddings", "context_length"),
+        ("activation", "feed_forward"),
+        ("dropout", "dropout"),
+        ("attention_dropout", "attention_dropout"),
+    ),
+    modules=_modules(
+        "distilbert.", "transformer.layer", _DISTILBERT_LAYER, (rename("pre_classifier", "pooler"), _CLASSIFIER)
+    ),
+    block=merge(_BLOCK, {"norm": {"type": "layer", "eps": 1e-12}, "pooler_activation": "relu"}),
+    supported={"sinusoidal_pos_embds": (False,)},
+    defaults={"dropout": 0.1, "attention_dropout": 0.1},
+    prepare=_reading("distilbert.", types=False),
+)
+DISTILBERT_ENCODER = replace(
+    _without_head(DISTILBERT, "distilbert.", _modules("distilbert.", "transformer.layer", _DISTILBERT_LAYER, ())),
+    block=merge(DISTILBERT.block, {"pooler": False}),
+)

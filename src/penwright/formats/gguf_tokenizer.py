@@ -1,0 +1,179 @@
+"""The tokenizers of GGUF files, both ways: byte-level BPE with known rules for words, and SentencePiece."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from penwright.errors import PenwrightError
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.checks import FOREIGN
+from penwright.tokenizers.foreign import Conventions, ForeignTokenizer
+from penwright.tokenizers.sentencepiece import (
+    BYTE,
+    CONTROL,
+    NORMAL,
+    USER_DEFINED,
+    Piece,
+    SentencePieceModel,
+    added_token,
+    as_tokenizer_json,
+)
+
+Table = dict[str, Any]
+KEY = "tokenizer.ggml."
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+
+
+def _sequence(*parts: Table) -> Table:
+    return {"type": "Sequence", "pretokenizers": list(parts)}
+
+
+def _split(pattern: str) -> Table:
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+
+
+GPT2_WORDS = BYTES | {"use_regex": True}
+WORDS: dict[str, Table] = {  # rules that llama.cpp has for words, by its names
+    "gpt-2": GPT2_WORDS,
+    "smollm": _sequence({"type": "Digits", "individual_digits": True}, GPT2_WORDS),
+    "llama-bpe": _sequence(_split(LLAMA3), BYTES),
+    "qwen2": _sequence(_split(QWEN2), BYTES),
+}
+ALIASES = {"default": "gpt-2", "llama3": "llama-bpe", "llama-v3": "llama-bpe"}
+
+
+def read_tokenizer(metadata: Mapping[str, Any]) -> ForeignTokenizer:
+    """Return the tokenizer of a GGUF file; raise PenwrightError, naming the key, if it is not supported."""
+    try:
+        model = metadata.get(f"{KEY}model")
+        if model == "gpt2":
+            file, begins = _byte_level(metadata), False
+        elif model == "llama":
+            file, begins = _sentencepiece(metadata), True
+        else:
+            raise PenwrightError(f"{KEY}model = {model!r} is not supported, only gpt2 and llama")
+        return _with_conventions(metadata, file, begins)
+    except PenwrightError:
+        raise
+    except Exception as error:  # the library raises plain Exception
+        raise PenwrightError(f"the tokenizer cannot be used: {error!r}") from error
+
+
+def _byte_level(metadata: Mapping[str, Any]) -> Table:
+    pre = metadata.get(f"{KEY}pre", "default")
+    pre = ALIASES.get(pre, pre)
+    if pre not in WORDS:
+        raise PenwrightError(f"{KEY}pre = {pre!r} is not supported, only {', '.join(WORDS)}")
+    tokens, types = metadata[f"{KEY}tokens"], metadata[f"{KEY}token_type"]
+    added = [
+        added_token(i, tokens[i], kind == CONTROL) for i, kind in enumerate(types) if kind in (CONTROL, USER_DEFINED)
+    ]
+    return {
+        "version": "1.0",
+        "added_tokens": added,
+        "normalizer": {"type": "NFC"} if pre == "qwen2" else None,
+        "pre_tokenizer": WORDS[pre],
+        "decoder": BYTES,
+        "model": {
+            "type": "BPE",
+            "vocab": {token: number for number, token in enumerate(tokens)},
+            "merges": metadata[f"{KEY}merges"],
+            "ignore_merges": pre == "llama-bpe",
+        },
+    }
+
+
+def _sentencepiece(metadata: Mapping[str, Any]) -> Table:
+    parts = (metadata[f"{KEY}{name}"] for name in ("tokens", "scores", "token_type"))
+    pieces = [Piece(*piece) for piece in zip(*parts, strict=True)]
+    adds_prefix = metadata.get(f"{KEY}add_space_prefix", True)
+    return as_tokenizer_json(SentencePieceModel(pieces, adds_prefix=adds_prefix, trims=False))
+
+
+def _with_conventions(metadata: Mapping[str, Any], file: Table, begins: bool) -> ForeignTokenizer:
+    end = _token(metadata, "eos")
+    start = _token(metadata, "bos", end)
+    begins = metadata.get(f"{KEY}add_bos_token", begins)
+    if begins:
+        name = metadata[f"{KEY}tokens"][start]
+        single = [{"SpecialToken": {"id": name, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+        known = {name: {"id": name, "ids": [start], "tokens": [name]}}
+        file["post_processor"] = {
+            "type": "TemplateProcessing",
+            "single": single,
+            "pair": single,
+            "special_tokens": known,
+        }
+    conventions = Conventions(pad=_token(metadata, "padding", end), start=start, end=end, begins=begins)
+    return ForeignTokenizer({**file, FOREIGN: conventions.model_dump(exclude_none=True)})
+
+
+def _token(metadata: Mapping[str, Any], role: str, default: int | None = None) -> int:
+    token = metadata.get(f"{KEY}{role}_token_id", default)
+    if type(token) is not int or token >= len(metadata[f"{KEY}tokens"]):
+        raise PenwrightError(f"{KEY}{role}_token_id = {token!r} is not the number of a token")
+    return token
+
+
+def words_of(tokenizer: Tokenizer) -> str | None:
+    """Return the name of llama.cpp for the rule by which a tokenizer splits words; None if it has none."""
+    found = _without_offsets(tokenizer.splitter)
+    return next((name for name, rule in WORDS.items() if _without_offsets(rule) == found), None)
+
+
+def _without_offsets(rule: Any) -> Any:
+    """Return a pre-tokenizer without the keys that do not change its tokens."""
+    if isinstance(rule, dict):
+        return {key: _without_offsets(value) for key, value in rule.items() if key != "trim_offsets"}
+    return [_without_offsets(each) for each in rule] if isinstance(rule, list) else rule
+
+
+def describe_tokenizer(writer: Any, tokenizer: Tokenizer) -> None:
+    """Write a tokenizer to a GGUF file. Raises PenwrightError if llama.cpp does not support it."""
+    pieces, types = tokenizer.pieces, [_type(tokenizer, token) for token in range(tokenizer.vocab_size)]
+    if tokenizer.kind == "sentencepiece" and tokenizer.merges:
+        ranks = {left + right: rank for rank, (left, right) in reversed(list(enumerate(tokenizer.merges, 1)))}
+        writer.add_tokenizer_model("llama")
+        writer.add_token_scores([float(-ranks.get(piece, 0)) for piece in pieces])
+        writer.add_add_space_prefix(tokenizer.prefix_space)
+    else:
+        words = words_of(tokenizer)
+        if tokenizer.kind != "bpe" or words is None:
+            raise PenwrightError(_unsupported(tokenizer))
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre(words)
+        writer.add_token_merges([" ".join(pair) for pair in tokenizer.merges])
+    writer.add_token_list(pieces)
+    writer.add_token_types(types)
+    writer.add_pad_token_id(tokenizer.pad_id)
+    writer.add_bos_token_id(tokenizer.start_id)
+    writer.add_eos_token_id(tokenizer.end_id)
+    writer.add_add_bos_token(len(tokenizer.prompt([0])) > 1)
+
+
+def _unsupported(tokenizer: Tokenizer) -> str:
+    if tokenizer.kind != "bpe":
+        return (
+            f"llama.cpp does not support the tokenizer of type {tokenizer.kind}. Only models trained with "
+            '--set tokenizer.type="bpe" can be exported to gguf'
+        )
+    return (
+        "llama.cpp would split words at vowel signs and combining accents, unlike this model's tokenizer. "
+        "The model can be exported to huggingface or ctranslate2"
+        if tokenizer.joins_marks
+        else "llama.cpp has no name for the rule by which this model's tokenizer splits words. "
+        "The model can be exported to huggingface"
+    )
+
+
+def _type(tokenizer: Tokenizer, token: int) -> int:
+    piece = tokenizer.pieces[token]
+    if not tokenizer.token_bytes(token) and token != tokenizer.unknown_id:
+        return CONTROL
+    if tokenizer.kind == "sentencepiece" and len(piece) == 6 and piece.startswith("<0x"):
+        return BYTE
+    return USER_DEFINED if token in tokenizer.user_defined else NORMAL

@@ -1,0 +1,24 @@
+"""Download of models from the Hugging Face hub."""
+
+from pathlib import Path
+
+from penwright.errors import PenwrightError
+from penwright.formats.huggingface_files import INDEX
+from penwright.formats.huggingface_tokenizer import FILES
+from penwright.formats.outside import optional_package
+
+PREFIX = "hub:"
+WANTED = ["config.json", INDEX, "*.safetensors", *FILES, "1_Pooling/config.json", "README.md", "LICENSE*"]
+
+
+def download(name: str) -> Path:
+    """Return the folder of a model of the hub, downloaded or from the cache; raise PenwrightError if there is none."""
+    hub = optional_package("huggingface_hub", "hub")
+    try:
+        return Path(hub.snapshot_download(name, allow_patterns=WANTED))
+    except Exception as error:  # of the network, the hub, or the name
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise PenwrightError(
+            f"{PREFIX}{name} cannot be downloaded: {reason}. Check the name and the network, "
+            "or download the folder yourself and import that"
+        ) from None

@@ -1,0 +1,105 @@
+"""Reading of a folder in the layout of the Hugging Face hub: JSON and safetensors, never pickles."""
+
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, bfloat16, float16, float32
+
+from penwright.errors import PenwrightError
+from penwright.formats.pretrained import require_memory
+from penwright.storage import MAX_BYTES, MOST_IN_SMALL, UnsafeFile, parse_json, read_bytes, read_json
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.h5", "*.msgpack")
+DTYPES = (float32, float16, bfloat16)
+
+
+def inside(folder: Path, name: str) -> Path:
+    """Return the real path of a file in the folder, or in the blobs that a cache of the hub links to.
+
+    Raises UnsafeFile if the name or a link leads elsewhere.
+    """
+    real, home = (folder / name).resolve(), folder.resolve()
+    allowed = [home, *([home.parents[1] / "blobs"] if home.parent.name == "snapshots" else [])]
+    if Path(name).name != name or not any(real.is_relative_to(place) for place in allowed):
+        raise UnsafeFile(f"{folder / name} leads out of the folder. Replace the link by the file itself")
+    return real
+
+
+def read_optional(folder: Path, name: str, most: int = MOST_IN_SMALL) -> dict[str, Any]:
+    """Read a JSON file of the folder; an empty table if there is none."""
+    try:
+        return read_json(inside(folder, name), most)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise PenwrightError(f"{name} cannot be read: {error}") from None
+
+
+def read_content(folder: Path, name: str) -> bytes | None:
+    """Read a file of the folder; None if there is none."""
+    try:
+        return read_bytes(inside(folder, name), MAX_BYTES)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise PenwrightError(f"{name} cannot be read: {error}") from None
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Read config.json."""
+    try:
+        return parse_json(read_bytes(inside(folder, "config.json"), MOST_IN_SMALL))
+    except (OSError, ValueError) as error:
+        raise PenwrightError(f"config.json cannot be read: {error}") from None
+
+
+def shards_of(folder: Path) -> list[Path]:
+    """Return the files that hold the weights: model.safetensors, or the shards that its index lists.
+
+    Raises PenwrightError if one is missing.
+    """
+    names = [WEIGHTS]
+    if (folder / INDEX).is_file():
+        weight_map = read_optional(folder, INDEX, MAX_BYTES).get("weight_map")
+        if not isinstance(weight_map, dict) or not weight_map or not all(type(n) is str for n in weight_map.values()):
+            raise PenwrightError(f"{INDEX} has no weight_map. Download the model again")
+        names = sorted(set(weight_map.values()))
+    paths = [inside(folder, name) for name in names]
+    for name, path in zip(names, paths, strict=True):
+        if not path.is_file():
+            found = sorted(each.name for pattern in PICKLES for each in folder.glob(pattern))
+            only = f" The folder has only {', '.join(found[:3])}." if found and names == [WEIGHTS] else ""
+            raise PenwrightError(
+                f"there is no {name}.{only} Other formats are not read, because opening them can run code"
+            )
+    return paths
+
+
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """Read the tensors of all shards; raise PenwrightError if they are damaged or larger than the memory."""
+    paths = shards_of(folder)
+    require_memory(sum(path.stat().st_size for path in paths))
+    tensors: dict[str, Tensor] = {}
+    for path in paths:
+        try:
+            tensors |= load_file(path)
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            raise PenwrightError(f"the safetensors cannot be read: {path.name}: {error}. Download it again") from None
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and tensor.dtype not in DTYPES:
+            raise PenwrightError(f"{name} is of type {tensor.dtype}, which is not supported. Use the model in bfloat16")
+    return tensors
+
+
+def licence_of(folder: Path) -> str | None:
+    """Return the licence that the README of the hub names, or that a file of the folder suggests."""
+    content = read_content(folder, "README.md") or b""
+    _, _, front = content.partition(b"---\n")
+    for line in front.partition(b"\n---")[0].decode("utf-8", "replace").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in ("license", "licence") and value.strip():
+            return value.strip().strip("\"'")[:100]
+    return next((f"see {name}" for name in ("LICENSE", "LICENSE.txt") if (folder / name).is_file()), None)

@@ -1,0 +1,75 @@
+"""Import of a model in the layout of the Hugging Face hub."""
+
+from pathlib import Path
+from typing import Any
+
+from penwright.errors import PenwrightError
+from penwright.formats.huggingface import (
+    architecture_of,
+    labels_in,
+    settings_from_huggingface,
+    weights_from_huggingface,
+)
+from penwright.formats.huggingface_files import (
+    licence_of,
+    read_config,
+    read_optional,
+    read_tensors,
+    shards_of,
+)
+from penwright.formats.huggingface_tokenizer import FILES, read_tokenizer
+from penwright.formats.pretrained import Outline, Pretrained, Tensors, fit_vocabulary
+from penwright.languages import Languages
+
+POOLING = "1_Pooling/config.json"  # of sentence-transformers
+
+
+def read_huggingface(folder: Path, languages: Languages | None = None) -> Pretrained:
+    """Read the model in a folder; raise PenwrightError, naming the file or key, if it cannot be used."""
+    try:
+        return _read(folder, languages)
+    except PenwrightError as error:
+        raise PenwrightError(f"{folder}: {error}") from None
+
+
+def _read(folder: Path, languages: Languages | None) -> Pretrained:
+    config = read_config(folder)
+    architecture = architecture_of(config)
+    settings_from_huggingface(config)  # before anything large is read
+    generation = read_optional(folder, "generation_config.json")
+    tokenizer = read_tokenizer(folder, {**generation, **config}, architecture.task, languages)
+    outline, weights = weights_from_huggingface(config, read_tensors(folder))
+    if architecture.task == "classify" and not architecture.has_head:
+        outline = _pooled(outline, weights, folder)
+    outline = fit_vocabulary(outline, weights, tokenizer)
+    names = [name for name in ("config.json", *FILES) if (folder / name).is_file()]
+    return Pretrained(
+        outline=outline,
+        weights=weights,
+        tokenizer=tokenizer,
+        files=[*(folder / name for name in names), *shards_of(folder)],
+        architecture=_name_of(config),
+        licence=licence_of(folder),
+        labels=labels_in(config) if outline.n_labels else (),
+        languages=languages,
+    )
+
+
+def _name_of(config: dict[str, Any]) -> str:
+    return str(config["architectures"][0])
+
+
+def _pooled(outline: Outline, weights: Tensors, folder: Path) -> Outline:
+    """Return the outline of an encoder with the pooling of sentence-transformers, if the folder has its settings."""
+    place = folder / POOLING
+    pooling = read_optional(place.parent, place.name) if place.is_file() else {}
+    modes = [name for name, used in pooling.items() if name.startswith("pooling_mode_") and used is True]
+    if not modes:
+        return outline
+    kinds = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first"}
+    if len(modes) > 1 or modes[0] not in kinds:
+        raise PenwrightError(f"{POOLING}: {', '.join(modes)} is not supported, only one of {', '.join(kinds)}")
+    for name in ("pooler.weight", "pooler.bias"):  # of next sentence prediction
+        weights.pop(name, None)
+    changes = {"pooling": kinds[modes[0]], "pooler": False}
+    return outline._replace(settings=outline.settings.model_copy(update=changes))

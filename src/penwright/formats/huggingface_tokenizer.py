@@ -1,0 +1,220 @@
+"""Reading of tokenizers in the layout of the Hugging Face hub: tokenizer.json, vocab.txt, SentencePiece models."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer as LibraryTokenizer
+
+from penwright.config import Task
+from penwright.errors import PenwrightError
+from penwright.formats.huggingface_files import read_content, read_optional
+from penwright.languages import Languages
+from penwright.storage import MAX_BYTES, parse_json
+from penwright.tokenizers.checks import FOREIGN
+from penwright.tokenizers.foreign import Conventions, ForeignTokenizer
+from penwright.tokenizers.sentencepiece import added_token, as_tokenizer_json, parse_sentencepiece
+
+Table = dict[str, Any]
+FILES = (
+    *("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt"),
+    *("source.spm", "target.spm", "sentencepiece.bpe.model", "tokenizer.model", "spiece.model"),
+    *("tokenizer_config.json", "special_tokens_map.json", "generation_config.json"),
+)
+OWN_TOKENIZER = "penwright-tokenizer.json"  # of an exported translator whose tokenizer.json says too little
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+USUAL = {role: f"[{role.upper()}]" for role in ("cls", "sep", "pad", "unk", "mask")}  # special tokens of BERT
+ROLES: dict[Task, dict[str, tuple[str, ...]]] = {  # which special token begins and ends a text
+    "generate": {"start": ("bos", "eos"), "end": ("eos",), "pad": ("pad", "eos")},
+    "classify": {"start": ("cls", "bos"), "end": ("sep", "eos"), "pad": ("pad", "unk")},
+    "translate": {"start": ("decoder_start",), "end": ("eos",), "pad": ("pad",)},
+}
+
+
+def read_tokenizer(folder: Path, config: Table, task: Task, languages: Languages | None) -> ForeignTokenizer:
+    """Read the tokenizer of a model; raise PenwrightError if it is missing, damaged or not supported."""
+    try:
+        if (content := read_content(folder, OWN_TOKENIZER)) is not None:
+            return ForeignTokenizer(parse_json(content))
+        file = _tokenizer_json(folder, config)
+        return _with_conventions(folder, file, config, task, languages)
+    except PenwrightError:
+        raise
+    except Exception as error:  # the library raises plain Exception
+        raise PenwrightError(f"the tokenizer cannot be used: {error}") from error
+
+
+def _tokenizer_json(folder: Path, config: Table) -> Table:
+    """Return the tokenizer.json, or one made from the other files."""
+    content = read_content(folder, "tokenizer.json")
+    if content is not None:
+        return parse_json(content) | {"truncation": None, "padding": None}
+    settings = read_optional(folder, "tokenizer_config.json")
+    if (content := read_content(folder, "vocab.txt")) is not None:
+        return _wordpiece(content.decode(), settings)
+    if (folder / "merges.txt").is_file():
+        return _byte_level(folder, config, settings)
+    for name in ("source.spm", "sentencepiece.bpe.model", "tokenizer.model", "spiece.model"):
+        if (content := read_content(folder, name)) is not None:
+            return as_tokenizer_json(parse_sentencepiece(content))
+    raise PenwrightError(f"there is no tokenizer. Penwright reads {', '.join(FILES[:2])} and SentencePiece models")
+
+
+def _wordpiece(vocabulary: str, settings: Table) -> Table:
+    pieces = vocabulary.removesuffix("\n").split("\n")
+    ids = {piece.removesuffix("\r"): number for number, piece in enumerate(pieces)}
+    unknown = _name(settings.get("unk_token", "[UNK]"))
+    specials = [
+        _name(settings.get(f"{role}_token", f"[{role.upper()}]")) for role in ("pad", "unk", "cls", "sep", "mask")
+    ]
+    return {
+        "version": "1.0",
+        "added_tokens": [added_token(ids[piece], piece) for piece in specials if piece in ids],
+        "normalizer": {
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "handle_chinese_chars": settings.get("tokenize_chinese_chars", True),
+            "strip_accents": settings.get("strip_accents"),
+            "lowercase": settings.get("do_lower_case", True),
+        },
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "model": {
+            "type": "WordPiece",
+            "unk_token": unknown,
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
+            "vocab": ids,
+        },
+    }
+
+
+def _byte_level(folder: Path, config: Table, settings: Table) -> Table:
+    if config.get("model_type") not in ("gpt2", "roberta"):
+        raise PenwrightError(
+            f"there is no tokenizer.json, and vocab.json does not say how a {config.get('model_type')} splits words"
+        )
+    ids, merges = read_optional(folder, "vocab.json", MAX_BYTES), (read_content(folder, "merges.txt") or b"").decode()
+    lines = [line for line in merges.split("\n") if line and not line.startswith("#version")]
+    special = _special_names(folder)
+    return {
+        "version": "1.0",
+        "added_tokens": [added_token(ids[name], name) for name in dict.fromkeys(special.values()) if name in ids],
+        "normalizer": None,
+        "pre_tokenizer": BYTE_LEVEL | {"add_prefix_space": bool(settings.get("add_prefix_space", False))},
+        "decoder": BYTE_LEVEL,
+        "model": {"type": "BPE", "vocab": ids, "merges": lines},
+    }
+
+
+def _with_conventions(
+    folder: Path, file: Table, config: Table, task: Task, languages: Languages | None
+) -> ForeignTokenizer:
+    """Return the tokenizer with the special tokens that its model needs."""
+    ids, extra = _model_ids(folder, file)
+    added = {token["content"]: token["id"] for token in file["added_tokens"]}
+    vocabulary = file["model"]["vocab"]
+    pieces = (
+        {piece: number for number, (piece, _) in enumerate(vocabulary)} if isinstance(vocabulary, list) else vocabulary
+    )
+    known = {**pieces, **added}
+    if ids is not None:
+        known = {piece: ids[number] for piece, number in known.items()} | extra["extra"]
+    names = USUAL | _special_names(folder)
+    special = {role: known[name] for role, name in names.items() if name in known}
+    found = {role: _special_id(task, role, special, config) for role in ROLES[task]}
+    settings = read_optional(folder, "tokenizer_config.json")
+    conventions = Conventions(
+        **found,
+        begins=_begins(file, settings, found["start"]) if task == "generate" else True,
+        **_prefixes(config, languages, known) if task == "translate" else {},
+        ids=ids,
+        **extra,
+    )
+    return ForeignTokenizer({**file, FOREIGN: conventions.model_dump(exclude_none=True)})
+
+
+def _model_ids(folder: Path, file: Table) -> tuple[tuple[int, ...] | None, Table]:
+    """Return the model's id of each SentencePiece, if vocab.json numbers them otherwise, and more conventions."""
+    names = {path.name for path in folder.iterdir()}
+    if "tokenizer.json" in names or "vocab.json" not in names or file["decoder"]["type"] != "Metaspace":
+        return None, {}
+    numbers = read_optional(folder, "vocab.json", MAX_BYTES)
+    languages = read_optional(folder, "special_tokens_map.json").get("additional_special_tokens") or ()
+    first = len(numbers)
+    numbers |= {_name(token): first + place for place, token in enumerate(languages)}  # of M2M100
+    ids, extra = _numbered(file, numbers)
+    found: Table = {"extra": extra}
+    if (content := read_content(folder, "target.spm")) is not None:
+        target = as_tokenizer_json(parse_sentencepiece(content))
+        target_ids, extra = _numbered(target, numbers)
+        found["target"] = {**target, FOREIGN: {"ids": target_ids, "extra": extra}}
+    return ids, found
+
+
+def _numbered(file: Table, numbers: Mapping[str, int]) -> tuple[tuple[int, ...], dict[str, int]]:
+    """Return the model's ids of the pieces of a tokenizer.json, and the model's other tokens by name."""
+    vocabulary, unknown = file["model"]["vocab"], numbers.get("<unk>", 0)
+    is_list = isinstance(vocabulary, list)
+    pieces = [piece for piece, _ in vocabulary] if is_list else sorted(vocabulary, key=vocabulary.__getitem__)
+    known = set(pieces)
+    others = {piece: number for piece, number in numbers.items() if piece not in known}
+    return tuple(numbers.get(piece, unknown) for piece in pieces), others
+
+
+def _special_names(folder: Path) -> dict[str, str]:
+    """Return the special tokens by role, such as bos and eos."""
+    tables = [read_optional(folder, name) for name in ("special_tokens_map.json", "tokenizer_config.json")]
+    roles = ("bos", "eos", "pad", "unk", "cls", "sep", "mask")
+    return {role: _name(table[f"{role}_token"]) for role in roles for table in tables if table.get(f"{role}_token")}
+
+
+def _name(token: Any) -> str:
+    return str(token.get("content")) if isinstance(token, dict) else str(token)
+
+
+def _special_id(task: Task, role: str, special: Mapping[str, int], config: Table) -> int:
+    """Return the token of this role, from the tokenizer's settings or the model's."""
+    for name in ROLES[task][role]:
+        given = special.get(name, config.get(f"{name}_token_id"))
+        given = given[0] if isinstance(given, list) and given else given
+        if type(given) is int:
+            return given
+    raise PenwrightError(f"the tokenizer has no {' or '.join(ROLES[task][role])} token, which its model needs")
+
+
+def _begins(file: Table, settings: Table, start: int) -> bool:
+    """Return whether a prompt begins with the start token."""
+    if isinstance(settings.get("add_bos_token"), bool):
+        return bool(settings["add_bos_token"])
+    return start in LibraryTokenizer.from_str(json.dumps(file)).encode("a").ids[:1]
+
+
+def _prefixes(config: Table, languages: Languages | None, known: Mapping[str, int]) -> Table:
+    """Return the tokens of the languages, if a model has some: __de__ (M2M100), deu_Latn (NLLB), >>deu<< (Marian)."""
+    if config.get("model_type") == "marian":
+        codes = [piece for piece in known if piece.startswith(">>") and piece.endswith("<<")]
+        if not codes:
+            return {}
+        return {"source_prefix": (_language(languages and languages.target, ">>{}<<", known, "--to"),)}
+    pattern = "__{}__" if "__en__" in known else "{}"
+    source = _language(languages and languages.source, pattern, known, "--from")
+    return {
+        "source_prefix": (source,),
+        "target_prefix": (_language(languages and languages.target, pattern, known, "--to"),),
+    }
+
+
+def _language(code: str | None, pattern: str, known: Mapping[str, int], flag: str) -> int:
+    token = pattern.format(code)
+    if code is None or token not in known:
+        start, end = pattern.split("{}")
+        codes = sorted(
+            piece.removeprefix(start).removesuffix(end)
+            for piece in known
+            if piece.startswith(start) and piece.endswith(end) and (start or (piece[3:4] == "_" and len(piece) == 8))
+        )
+        problem = f"this model has no language {code}" if code else "this model translates between many languages"
+        raise PenwrightError(f"{problem}. Give {flag} with one of its codes: {', '.join(codes)}")
+    return known[token]

@@ -1,0 +1,110 @@
+"""A model of another project, as it is imported: settings, weights under our names, tokenizer and origin."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from penwright.config import ModelSettings, Task
+from penwright.errors import PenwrightError
+from penwright.languages import Languages
+from penwright.model import Model, make_model
+from penwright.tokenizers import Tokenizer
+
+Tensors = dict[str, Tensor]
+LEAST_NAMED = 0.9  # share of the embeddings that must have a token
+VOCABULARY = ("embedding.tokens", "source_embedding.tokens", "target_embedding.tokens")
+
+
+class Outline(NamedTuple):
+    """The arguments of make_model for an imported model."""
+
+    task: Task
+    vocab_size: int
+    settings: ModelSettings
+    n_labels: int = 0
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A model of another project, with its weights under our names."""
+
+    outline: Outline
+    weights: Tensors
+    tokenizer: Tokenizer
+    files: Sequence[Path]  # that it was read from
+    architecture: str
+    licence: str | None = None
+    labels: tuple[str, ...] = ()
+    languages: Languages | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def outlined(outline: Outline, n_tensors: int) -> Model:
+    """Return the model without memory for its weights.
+
+    Raises PenwrightError if its weights do not fit in the memory of this machine, or cannot exist.
+    """
+    task, vocab_size, settings, n_labels = outline
+    layers = settings.n_layers + (settings.n_decoder_layers or 0)
+    if layers > n_tensors:  # even to describe a model with that many layers would take long
+        raise PenwrightError(f"the model has {layers:,} layers, but its files have only {n_tensors:,} tensors")
+    try:
+        with torch.device("meta"):
+            model = make_model(task, vocab_size, settings, n_labels)
+    except (RuntimeError, OverflowError, TypeError, ValueError) as error:  # sizes that no tensor can have
+        raise PenwrightError(f"the model cannot be built: {error}") from None
+    require_memory(4 * sum(parameter.numel() for parameter in model.parameters()))
+    return model
+
+
+def require_memory(n_bytes: int) -> None:
+    """Raise PenwrightError if weights of this size do not fit in the memory of this machine."""
+    available = memory_bytes()
+    if n_bytes > available:
+        raise PenwrightError(
+            f"the model needs {n_bytes / 2**30:,.1f} GiB of memory, and this machine has {available / 2**30:,.1f} GiB. "
+            "Import a smaller model"
+        )
+
+
+def memory_bytes() -> int:
+    """Return the size of the memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def fit_vocabulary(outline: Outline, weights: Tensors, tokenizer: Tokenizer) -> Outline:
+    """Remove the embeddings that no token uses: many models have some, for a round number.
+
+    Raises PenwrightError if the tokenizer belongs to another model.
+    """
+    n_tokens, n_embeddings = tokenizer.vocab_size, outline.vocab_size
+    if n_tokens > n_embeddings or n_tokens < LEAST_NAMED * n_embeddings:
+        raise PenwrightError(
+            f"the tokenizer has {n_tokens:,} tokens, and the model has {n_embeddings:,} embeddings. "
+            "They belong to different models: use the tokenizer that was published with the model"
+        )
+    names = {f"{module}.weight" for module in VOCABULARY}
+    names |= {"output.weight", "output.bias"} if outline.task != "classify" else set()
+    for name in names & weights.keys():
+        weights[name] = weights[name][:n_tokens].contiguous()
+    return outline._replace(vocab_size=n_tokens)
+
+
+def require_all(weights: Mapping[str, object], names: Iterable[str], known: Iterable[str], where: str) -> None:
+    """Raise PenwrightError unless the files have these tensors, and no others but the known ones."""
+    missing, other = sorted(set(names) - weights.keys()), sorted(weights.keys() - set(names) - set(known))
+    found = [f"{kind} tensors: {listed(each)}" for kind, each in (("missing", missing), ("superfluous", other)) if each]
+    if found:
+        raise PenwrightError(f"{where}{'; '.join(found)}")
+
+
+def listed(names: Iterable[object]) -> str:
+    """Return the first names of many, separated by commas."""
+    words = [str(name) for name in names]
+    shown = ", ".join(words[:8])
+    return shown if len(words) <= 8 else f"{shown} and {len(words) - 8} more"

@@ -1,0 +1,90 @@
+"""Checks of a tokenizer.json before the library reads it: an untrusted file must not exhaust memory or time."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from penwright.tokenizers.kinds import MARKED_WORDS
+
+Table = Mapping[str, Any]
+MOST_PIECES = 1 << 22  # far more than any real vocabulary has
+FOREIGN = "penwright"  # in a tokenizer.json: how Penwright uses a tokenizer of another project
+LONGEST_PATTERN = 2_000  # characters of a regular expression
+PLAIN = ("truncation", "padding")  # parts that Penwright never writes
+
+
+def check_file(file: Table) -> None:
+    """Raise ValueError unless the file has only parts that Penwright writes, and ids 0, 1, 2 ... without gaps."""
+    for part in PLAIN:
+        if file.get(part) is not None:
+            raise ValueError(f"it has a {part}")
+    if (file.get("post_processor") or {}).get("type", "TemplateProcessing") != "TemplateProcessing":
+        raise ValueError("it has a post_processor that Penwright does not write")
+    if file.get("normalizer") not in (None, {"type": "Prepend", "prepend": " "}):
+        raise ValueError(f"it has a normalizer that Penwright does not write: {file['normalizer']!r}")
+    _require_known_pattern(file.get("pre_tokenizer"))
+    ids = _ids_of_pieces(file["model"]["vocab"])
+    for token in file["added_tokens"]:
+        ids.add(token["id"])
+    if len(ids) > MOST_PIECES or not all(type(token_id) is int for token_id in ids) or ids != set(range(len(ids))):
+        raise ValueError("its token ids are not 0, 1, 2 ... without gaps")
+    if len(file["model"].get("merges") or ()) > MOST_PIECES:
+        raise ValueError("it has too many merges")
+
+
+def _ids_of_pieces(vocabulary: object) -> set[Any]:
+    """Return the ids of a BPE or unigram vocabulary; raise ValueError if two are equal."""
+    if isinstance(vocabulary, list):
+        return set(range(len(vocabulary)))
+    if not isinstance(vocabulary, dict):
+        raise ValueError("it has no vocabulary")
+    ids = set(vocabulary.values())
+    if len(ids) != len(vocabulary):
+        raise ValueError("two of its tokens have the same id")
+    return ids
+
+
+def _require_known_pattern(splitter: object) -> None:
+    """Raise ValueError for a pattern that is not Penwright's: an untrusted one may take forever to match."""
+    parts = splitter.get("pretokenizers", []) if isinstance(splitter, dict) else []
+    for part in parts:
+        if part["type"] == "Split" and part["pattern"] != {"Regex": MARKED_WORDS}:
+            raise ValueError("it splits words by a pattern that is not Penwright's")
+
+
+def check_foreign_file(file: Table) -> None:
+    """Raise ValueError unless a tokenizer of another project has a model and a decoder that Penwright reads."""
+    for part in PLAIN:
+        if file.get(part) is not None:
+            raise ValueError(f"it has a {part}")
+    model = file["model"]
+    if model["type"] not in ("BPE", "Unigram", "WordPiece"):
+        raise ValueError(f"its model is a {model['type']}. Penwright reads BPE, Unigram and WordPiece")
+    if len(model["vocab"]) + len(file["added_tokens"]) > MOST_PIECES or len(model.get("merges") or ()) > MOST_PIECES:
+        raise ValueError("it has too many tokens or merges")
+    ids = {*range(len(model["vocab"]))} if model["type"] == "Unigram" else set(model["vocab"].values())
+    ids |= {token["id"] for token in file["added_tokens"]}
+    if not all(type(token) is int and 0 <= token < MOST_PIECES for token in ids):
+        raise ValueError(f"its token ids are not between 0 and {MOST_PIECES:,}")
+    known = {"ByteLevel", "WordPiece", "Metaspace"}
+    decoders = parts_of(file, "decoder")
+    if model["type"] != "WordPiece" and not known & {part["type"] for part in decoders} and not _spaces(decoders):
+        raise ValueError(f"its decoder is {file.get('decoder')!r}. Penwright reads ByteLevel, WordPiece and Metaspace")
+    for role in ("normalizer", "pre_tokenizer", "decoder"):
+        for step in parts_of(file, role):
+            pattern = step.get("pattern")
+            if isinstance(pattern, Mapping) and len(str(pattern.get("Regex", ""))) > LONGEST_PATTERN:
+                raise ValueError(f"its {role} has a pattern of more than {LONGEST_PATTERN} characters")
+
+
+def _spaces(decoders: list[Table]) -> bool:
+    """Return whether a decoder replaces the sign for a space of SentencePiece, as those of Llama 2 do."""
+    return any(part["type"] == "Replace" and part.get("pattern") == {"String": "\u2581"} for part in decoders)
+
+
+def parts_of(file: Table, name: str) -> list[Table]:
+    """Return the parts of a normalizer, pre-tokenizer or decoder; a sequence has several."""
+    part = file.get(name)
+    if part is None:
+        return []
+    lists = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "decoder": "decoders"}
+    return list(part[lists[name]]) if part["type"] == "Sequence" else [part]

@@ -1,0 +1,199 @@
+"""Tokenizers of other projects: any tokenizer.json of the library, with a note of how its model uses it."""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+from tokenizers import Tokenizer as LibraryTokenizer
+
+from penwright.tokenizers.checks import FOREIGN, MOST_PIECES, Table, check_foreign_file, parts_of
+from penwright.tokenizers.encoders import BYTE_OF, Ragged, ids_type
+from penwright.tokenizers.tokenizer import Tokenizer, well_formed
+
+SPACE = "\u2581"  # stands for a space in the pieces of SentencePiece
+SPECIAL = re.compile(r"__\w+__|>>.+<<|<.+>|madeupword\d+")  # tokens that stand for no text
+TokenId = Annotated[int, Field(ge=0, lt=MOST_PIECES)]
+TokenIds = tuple[TokenId, ...]
+
+
+class Conventions(BaseModel):
+    """How a model uses its tokenizer: the special tokens, and what surrounds a text."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    pad: TokenId
+    start: TokenId
+    end: TokenId
+    begins: bool = True  # whether a prompt begins with the start token
+    source_prefix: TokenIds = ()  # of a translator: tokens before each source, such as its language
+    target_prefix: TokenIds = ()  # of a translator: tokens between the start token and each target
+    ids: TokenIds | None = None  # the model's id of each token of the library; None: the same
+    extra: dict[str, TokenId] = {}  # tokens of the model that the library does not have, by name
+    target: dict[str, Any] | None = None  # tokenizer.json of the target, with ids and extra; None: as the source
+
+
+class ForeignTokenizer(Tokenizer):
+    """A tokenizer that another project trained. Unlike those of Penwright, it may normalize a text.
+
+    Special tokens are recognized in no text, as in all tokenizers of Penwright.
+    """
+
+    def __init__(self, file: Table) -> None:
+        """Read the content of a tokenizer.json; the key "penwright" holds the conventions."""
+        self._file = file
+        self._plain = {name: part for name, part in file.items() if name != FOREIGN}
+        check_foreign_file(self._plain)
+        self.conventions = Conventions.model_validate(file[FOREIGN])
+        self._library = LibraryTokenizer.from_str(json.dumps(self._plain))
+        self._library.encode_special_tokens = True
+        self.notes = ()
+        self.joins_marks = False
+        added = self._library.get_added_tokens_decoder()
+        pieces = self._library.get_vocab(with_added_tokens=True)
+        given = self.conventions.ids
+        self._ids = np.array(range(1 + max(pieces.values(), default=0)) if given is None else given)
+        self.pad_id, self.start_id, self.end_id = (
+            self.conventions.pad,
+            self.conventions.start,
+            self.conventions.end,
+        )
+        extra = self.conventions.extra
+        self.vocab_size = 1 + int(max(self._ids.max(), self.pad_id, self.start_id, self.end_id, *extra.values()))
+        self.dtype = ids_type(self.vocab_size)
+        self._specials = {int(self._ids[number]): token.content for number, token in added.items() if token.special}
+        unknown = pieces.get(self._unknown_piece)
+        self.unknown_id = None if unknown is None else int(self._ids[unknown])
+        self._specials |= {token: piece for piece, token in extra.items() if SPECIAL.fullmatch(piece)}
+        self._pieces = [f"<unused {token}>" for token in range(self.vocab_size)]
+        for piece, number in pieces.items():
+            self._pieces[self._ids[number]] = piece
+        for piece, token in extra.items():
+            self._pieces[token] = piece
+        self._user_defined = frozenset(int(self._ids[number]) for number, token in added.items() if not token.special)
+        spell = self._speller()
+        self._bytes = [
+            b"" if token in self._specials else piece.encode() if token in self._user_defined else spell(piece)
+            for token, piece in enumerate(self._pieces)
+        ]
+        for token in set(range(self.vocab_size)) - {*self._ids.tolist(), *extra.values()}:
+            self._bytes[token] = b""
+        if self.unknown_id is not None:
+            self._bytes[self.unknown_id] = "\N{REPLACEMENT CHARACTER}".encode()
+        self._target = self._target_tokenizer()
+
+    def encode_ragged(self, texts: Sequence[str]) -> Ragged:
+        """Encode many texts to one array, with the number of tokens of each."""
+        encodings = self._library.encode_batch_fast(list(map(well_formed, texts)), add_special_tokens=False)
+        lengths = np.array([len(each) for each in encodings], dtype=np.int64)
+        numbers = np.fromiter((number for each in encodings for number in each.ids), np.int64, int(lengths.sum()))
+        return Ragged(self._ids[numbers].astype(self.dtype), lengths)
+
+    def sizes(self, text: str) -> list[int]:
+        """Return how many UTF-8 bytes of the text each of its tokens covers."""
+        if self.kind == "bpe" and self._plain.get("normalizer") is None:
+            return super().sizes(text)
+        text, covered, sizes = well_formed(text), 0, []
+        for _, end in self._library.encode(text, add_special_tokens=False).offsets:
+            sizes.append(len(text[covered:end].encode()))
+            covered = max(covered, end)
+        return sizes
+
+    def prompt(self, tokens: Sequence[int]) -> list[int]:
+        """Return a prompt's tokens as the model was trained to read them: after the start token, or without one."""
+        return super().prompt(tokens) if self.conventions.begins or not tokens else list(tokens)
+
+    def source(self, tokens: Sequence[int]) -> list[int]:
+        """Return a translator's source between the tokens that surround it."""
+        return [*self.conventions.source_prefix, *tokens, self.end_id]
+
+    @property
+    def target_prefix(self) -> tuple[int, ...]:
+        """The tokens between the start token and each target of a translator, such as its language."""
+        return self.conventions.target_prefix
+
+    @property
+    def target(self) -> Tokenizer:
+        """The tokenizer of a translator's target."""
+        return self._target or self
+
+    def unknown_characters(self, text: str) -> list[str]:
+        """Return the distinct parts of the text that become the unknown token, in order of appearance."""
+        encoding = self._library.encode(well_formed(text), add_special_tokens=False)
+        spans = zip(self._ids[encoding.ids].tolist() if encoding.ids else [], encoding.offsets, strict=True)
+        return list(dict.fromkeys(text[slice(*span)] for token, span in spans if token == self.unknown_id))
+
+    @property
+    def pieces(self) -> list[str]:
+        """All tokens by id, as tokenizer.json writes them."""
+        return self._pieces
+
+    @property
+    def merges(self) -> list[tuple[str, str]]:
+        """The merges of BPE in order of priority; empty for other kinds."""
+        merges = (self._plain["model"].get("merges") or []) if self._plain["model"]["type"] == "BPE" else []
+        return [tuple(each.split(" ", 1) if isinstance(each, str) else each) for each in merges]
+
+    @property
+    def user_defined(self) -> frozenset[int]:
+        """The tokens that are always kept whole, and that stand for text."""
+        return self._user_defined
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether other programs can use its tokenizer.json."""
+        return self.conventions.ids is None
+
+    @property
+    def library(self) -> LibraryTokenizer:
+        """A copy for other programs."""
+        return LibraryTokenizer.from_str(json.dumps(self._plain))
+
+    def _file_content(self) -> bytes:
+        return json.dumps(self._file, ensure_ascii=False).encode()
+
+    @property
+    def _unknown_piece(self) -> str:
+        model = self._plain["model"]
+        if model.get("type") == "Unigram" and model.get("unk_id") is not None:
+            return str(model["vocab"][model["unk_id"]][0])
+        return str(model.get("unk_token"))
+
+    def _speller(self) -> Callable[[str], bytes]:
+        """Return the function from a piece to its bytes, and note what kind of tokenizer this is."""
+        model, types = self._plain["model"], {part["type"] for part in parts_of(self._plain, "decoder")}
+        splitters = parts_of(self._plain, "pre_tokenizer")
+        if model["type"] == "WordPiece":
+            self.kind, self.prefix_space = "wordpiece", True
+            prefix = model.get("continuing_subword_prefix") or "##"
+            return lambda piece: (piece.removeprefix(prefix) if piece.startswith(prefix) else f" {piece}").encode()
+        if "ByteLevel" in types:
+            self.kind, self.prefix_space = "bpe", any(part.get("add_prefix_space") for part in splitters)
+            return lambda piece: b"".join(BYTE_OF.get(letter) or letter.encode() for letter in piece)
+        self.kind = "sentencepiece"
+        normalizers = parts_of(self._plain, "normalizer")
+        self.prefix_space = any(part["type"] == "Prepend" for part in normalizers) or any(
+            part["type"] == "Metaspace" and part.get("prepend_scheme", "always") != "never" for part in splitters
+        )
+        falls_back = bool(model.get("byte_fallback"))
+        return lambda piece: _fallback_byte(piece) if falls_back and _is_byte(piece) else _spaced(piece)
+
+    def _target_tokenizer(self) -> "ForeignTokenizer | None":
+        if self.conventions.target is None:
+            return None
+        own = self.conventions.model_dump(exclude={"target", "ids", "extra"}, exclude_none=True)
+        return ForeignTokenizer({**self.conventions.target, FOREIGN: own | self.conventions.target[FOREIGN]})
+
+
+def _is_byte(piece: str) -> bool:
+    return len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">")
+
+
+def _fallback_byte(piece: str) -> bytes:
+    return bytes([int(piece[3:5], 16)])
+
+
+def _spaced(piece: str) -> bytes:
+    return piece.replace(SPACE, " ").encode()

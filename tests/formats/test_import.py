@@ -1,0 +1,521 @@
+"""Folders of the hub become runs, with tokenizers of every kind; bad ones are refused and leave nothing behind."""
+
+import json
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer as LibraryTokenizer
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+import penwright
+from penwright.errors import PenwrightError, UsageError
+from penwright.formats import pretrained
+from penwright.formats.huggingface_tokenizer import read_tokenizer
+from penwright.languages import Languages
+from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.foreign import ForeignTokenizer
+from penwright.workflows.load import corpus_record, open_run
+
+TEXTS = [
+    "The cat sat on the mat, and 12 dogs sat there.",
+    "Der Hund sitzt auf der Matte; die Katzen sind müde!",
+    "Zażółć gęślą jaźń. Привет, мир! 日本語の文章です。",
+    "unaffable   spaces \t and words ' don't",
+] * 4
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+LLAMA = SMALL | {"num_key_value_heads": 2, "max_position_embeddings": 64}
+TRANSLATOR = {
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 48,
+    "max_position_embeddings": 64,
+}
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    yield
+    transformers.utils.logging.enable_progress_bar()
+
+
+def save_model(model: torch.nn.Module, folder: Path) -> None:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.3 * torch.randn(parameter.shape))
+    model.eval().save_pretrained(folder)
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> Path:
+    """A folder with a tiny Llama and a byte-level BPE."""
+    folder = tmp_path / "llama"
+    library = LibraryTokenizer(models.BPE())
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=["<s>", "</s>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
+    library.train_from_iterator(TEXTS, trainer)
+    library.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    folder.mkdir()
+    library.save(str(folder / "tokenizer.json"))
+    write(folder / "tokenizer_config.json", {"bos_token": "<s>", "eos_token": "</s>"})
+    config = transformers.LlamaConfig(**LLAMA, vocab_size=library.get_vocab_size(), bos_token_id=0, eos_token_id=1)
+    save_model(transformers.LlamaForCausalLM(config), folder)
+    (folder / "README.md").write_text("---\nlanguage: en\nlicense: mit\n---\n# A model\n", encoding="utf-8")
+    return folder
+
+
+def write(path: Path, content: object) -> None:
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def edit(path: Path, **changes: object) -> None:
+    write(path, json.loads(path.read_text(encoding="utf-8")) | changes)
+
+
+def test_a_writer_reads_a_prompt_as_transformers_does(llama: Path, tmp_path: Path) -> None:
+    ours = penwright.import_model(llama, tmp_path / "run")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(llama)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(llama)
+    ids = tokenizer("The cat", return_tensors="pt")["input_ids"]
+    assert ids[0].tolist() == ours.tokenizer.prompt(ours.tokenizer.encode("The cat"))
+    with torch.no_grad():
+        torch.testing.assert_close(ours.model(ids), theirs(ids).logits, atol=1e-4, rtol=1e-4)
+    assert ours.generate("The cat", max_new_tokens=20)[0].text
+    origin = corpus_record(open_run(tmp_path / "run").run).imported
+    assert origin is not None and (origin.licence, origin.architecture) == ("mit", "LlamaForCausalLM")
+    assert origin.source == str(llama)
+
+
+def test_an_imported_run_says_what_it_lacks(llama: Path, tmp_path: Path) -> None:
+    penwright.import_model(llama, tmp_path / "run")
+    with pytest.raises(UsageError, match="was imported, so it has no held-out text"):
+        penwright.evaluate(tmp_path / "run")
+    (tmp_path / "text.txt").write_text("\n".join(TEXTS), encoding="utf-8")
+    assert penwright.evaluate(tmp_path / "run", tmp_path / "text.txt", quiet=True)[0].value > 0
+    with pytest.raises(PenwrightError, match="imported"):
+        penwright.resume(tmp_path / "run", steps=2, quiet=True)
+
+
+def test_unused_embeddings_are_removed(llama: Path, tmp_path: Path) -> None:
+    path = llama / "model.safetensors"
+    tensors = load_file(path)
+    n = len(tensors["lm_head.weight"])
+    for name in ("lm_head.weight", "model.embed_tokens.weight"):
+        tensors[name] = torch.cat([tensors[name], torch.ones(10, 32)])
+    save_file(tensors, path, metadata={"format": "pt"})
+    edit(llama / "config.json", vocab_size=n + 10)
+    ours = penwright.import_model(llama, tmp_path / "run")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(llama)
+    tokens = torch.arange(20)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(ours.model(tokens), theirs(tokens).logits[..., :n], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("extra", [-5, 200])
+def test_a_tokenizer_of_another_model_is_refused(extra: int, llama: Path, tmp_path: Path) -> None:
+    path = llama / "model.safetensors"
+    tensors = load_file(path)
+    n = len(tensors["lm_head.weight"]) + extra
+    for name in ("lm_head.weight", "model.embed_tokens.weight"):
+        tensors[name] = torch.cat([tensors[name], torch.ones(200, 32)])[:n].contiguous()
+    save_file(tensors, path)
+    edit(llama / "config.json", vocab_size=n)
+    refused(llama, tmp_path, f"the tokenizer has 300 tokens, and the model has {n} embeddings")
+
+
+def refused(source: Path, tmp_path: Path, message: str) -> None:
+    with pytest.raises(PenwrightError, match=message):
+        penwright.import_model(source, tmp_path / "runs" / "run")
+    assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").iterdir())
+
+
+def test_a_pickle_is_refused_unopened(llama: Path, tmp_path: Path) -> None:
+    (llama / "model.safetensors").unlink()
+    (llama / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'touch executed'\ntR.")
+    refused(llama, tmp_path, r"no model\.safetensors\. The folder has only pytorch_model\.bin")
+    assert not Path("executed").exists()
+
+
+def shard(folder: Path) -> list[Path]:
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = sorted(tensors)
+    parts = {"model-1.safetensors": names[::2], "model-2.safetensors": names[1::2]}
+    for part, held in parts.items():
+        save_file({name: tensors[name] for name in held}, folder / part)
+    weight_map = {name: part for part, held in parts.items() for name in held}
+    write(folder / "model.safetensors.index.json", {"weight_map": weight_map})
+    return [folder / part for part in parts]
+
+
+def test_shards_are_read(llama: Path, tmp_path: Path) -> None:
+    whole = load_file(llama / "model.safetensors")
+    shard(llama)
+    ours = penwright.import_model(llama, tmp_path / "run")
+    assert torch.equal(ours.model.embedding.tokens.weight, whole["model.embed_tokens.weight"])
+
+
+def test_a_missing_shard_is_named(llama: Path, tmp_path: Path) -> None:
+    shard(llama)[1].unlink()
+    refused(llama, tmp_path, r"there is no model-2\.safetensors")
+
+
+def test_a_truncated_shard_is_named(llama: Path, tmp_path: Path) -> None:
+    path = shard(llama)[0]
+    path.write_bytes(path.read_bytes()[:-100])
+    refused(llama, tmp_path, r"model-1\.safetensors.*Download it again")
+
+
+@pytest.mark.parametrize("name", ["../outside.safetensors", "/etc/passwd"])
+def test_shards_outside_the_folder_are_refused(name: str, llama: Path, tmp_path: Path) -> None:
+    (llama / "model.safetensors").rename(tmp_path / "outside.safetensors")
+    write(llama / "model.safetensors.index.json", {"weight_map": {"lm_head.weight": name}})
+    refused(llama, tmp_path, "leads out of the folder")
+
+
+def test_links_out_of_the_folder_are_refused(llama: Path, tmp_path: Path) -> None:
+    (llama / "tokenizer.json").rename(tmp_path / "tokenizer.json")
+    (llama / "tokenizer.json").symlink_to(tmp_path / "tokenizer.json")
+    refused(llama, tmp_path, "leads out of the folder")
+
+
+def test_a_wrong_shape_is_named(llama: Path, tmp_path: Path) -> None:
+    edit(llama / "config.json", intermediate_size=64)
+    refused(llama, tmp_path, r"mlp\.\w+_proj\.weight has shape")
+
+
+def test_a_model_that_does_not_fit_in_memory_is_not_read(llama: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(pretrained, "memory_bytes", lambda: 10_000)
+    monkeypatch.setattr("penwright.formats.huggingface_files.load_file", lambda path: pytest.fail("it was read"))
+    refused(llama, tmp_path, r"needs .* GiB of memory")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_hidden_layers": 10**9}, "1,000,000,000 layers"),
+        ({"hidden_size": 2**40}, "config.json|cannot be built|memory"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}, "rope_parameters": None}, "rope_type = 'yarn'"),
+        ({"architectures": ["MambaForCausalLM"]}, "MambaForCausalLM"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(changes, message, llama: Path, tmp_path: Path) -> None:
+    edit(llama / "config.json", **changes)
+    refused(llama, tmp_path, message)
+
+
+def test_a_used_run_folder_is_kept(llama: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(PenwrightError, match="not empty"):
+        penwright.import_model(llama, tmp_path / "run")
+    assert (tmp_path / "run" / "mine.txt").read_text(encoding="utf-8") == "mine"
+
+
+def test_the_hub_needs_a_network(tmp_path: Path, monkeypatch) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+
+    def offline(*_: object, **__: object) -> None:
+        raise ConnectionError("there is no network")
+
+    monkeypatch.setattr(hub, "snapshot_download", offline)
+    with pytest.raises(PenwrightError, match="hub:some/model cannot be downloaded: there is no network"):
+        penwright.import_model("hub:some/model", tmp_path / "run")
+
+
+def test_a_source_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    refused(tmp_path / "nothing", tmp_path, "there is no .*nothing")
+
+
+def test_a_vocab_txt_reads_texts_as_transformers_does(tmp_path: Path) -> None:
+    pieces = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "the",
+        "cat",
+        "sat",
+        "##s",
+        "un",
+        "##aff",
+        "##able",
+        ",",
+        "12",
+    ]
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    theirs = transformers.BertTokenizer.from_pretrained(tmp_path)
+    ours = read_tokenizer(tmp_path, {}, "classify", None)
+    for text in [*TEXTS, "Thé CATS unaffable 12", ""]:
+        assert [ours.start_id, *ours.encode(text), ours.end_id] == theirs(text)["input_ids"]
+
+
+def test_vocab_json_and_merges_read_texts_as_transformers_does(llama: Path, tmp_path: Path) -> None:
+    model = json.loads((llama / "tokenizer.json").read_text(encoding="utf-8"))["model"]
+    write(tmp_path / "vocab.json", model["vocab"])
+    merges = "\n".join(" ".join(pair) if isinstance(pair, list) else pair for pair in model["merges"])
+    (tmp_path / "merges.txt").write_text(f"#version: 0.2\n{merges}\n", encoding="utf-8")
+    special = {"bos_token": "<s>", "eos_token": "</s>"}
+    write(tmp_path / "tokenizer_config.json", special | {"tokenizer_class": "GPT2Tokenizer"})
+    theirs = transformers.GPT2Tokenizer.from_pretrained(tmp_path)
+    ours = read_tokenizer(tmp_path, {"model_type": "gpt2"}, "generate", None)
+    assert [ours.prompt(ours.encode(text)) for text in TEXTS] == [theirs(text)["input_ids"] for text in TEXTS]
+    assert all(ours.decode(ours.encode(text)) == text for text in TEXTS)
+
+
+@pytest.fixture(scope="module")
+def spm(tmp_path_factory: pytest.TempPathFactory):
+    """Train a SentencePiece model; return its path."""
+    library = pytest.importorskip(
+        "sentencepiece", reason="sentencepiece, which trains models for tests, is not installed"
+    )
+
+    def train(kind: str, seed: int = 0, **options: object) -> Path:
+        path = tmp_path_factory.mktemp("spm") / f"{kind}-{seed}"
+        soft = {"hard_vocab_limit": False} if kind == "unigram" else {}
+        library.SentencePieceTrainer.train(
+            sentence_iterator=iter(TEXTS[seed:] * 20),
+            model_prefix=str(path),
+            model_type=kind,
+            minloglevel=9,
+            **{"vocab_size": 150} | soft | options,
+        )
+        return path.with_suffix(".model")
+
+    return train
+
+
+AWKWARD = [
+    "",
+    " ",
+    "  two  spaces ",
+    "ﬁne ① Ｆｕｌｌ",
+    "unseen: ő Ж 🦜 \u200b",
+    "tab\tand\nline",
+    "the ▁ sign",
+    "don't",
+]
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+@pytest.mark.parametrize(
+    "options", [{}, {"byte_fallback": True, "normalization_rule_name": "identity", "vocab_size": 400}]
+)
+def test_a_sentencepiece_model_gives_the_ids_of_its_library(kind, options, spm, tmp_path: Path) -> None:
+    import sentencepiece
+
+    path = spm(kind, **options)
+    (tmp_path / "tokenizer.model").write_bytes(path.read_bytes())
+    ours = read_tokenizer(tmp_path, {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2}, "generate", None)
+    theirs = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    for text in [*TEXTS, *AWKWARD]:
+        assert ours.encode(text) == theirs.encode(text), text
+        assert ours.decode(ours.encode(text)) == theirs.decode(theirs.encode(text)).replace(" \u2047 ", "\ufffd")
+    assert Tokenizer.load(saved(ours, tmp_path)).encode(TEXTS[0]) == ours.encode(TEXTS[0])
+
+
+def saved(tokenizer: ForeignTokenizer, folder: Path) -> Path:
+    tokenizer.save(folder / "saved.json")
+    return folder / "saved.json"
+
+
+@pytest.fixture
+def marian(spm, tmp_path: Path) -> Path:
+    """A folder with a tiny Marian, whose source and target have different SentencePiece models."""
+    import sentencepiece
+
+    folder = tmp_path / "marian"
+    folder.mkdir()
+    pieces: dict[str, int] = {"</s>": 0, "<unk>": 1}
+    for name, seed in (("source", 0), ("target", 1)):
+        path = spm("unigram", seed)
+        (folder / f"{name}.spm").write_bytes(path.read_bytes())
+        model = sentencepiece.SentencePieceProcessor(model_file=str(path))
+        for number in range(3, model.get_piece_size()):
+            pieces.setdefault(model.id_to_piece(number), len(pieces))
+    pieces["<pad>"] = len(pieces)
+    write(folder / "vocab.json", pieces)
+    write(
+        folder / "tokenizer_config.json",
+        {"source_lang": "en", "target_lang": "de", "tokenizer_class": "MarianTokenizer"},
+    )
+    pad = pieces["<pad>"]
+    config = transformers.MarianConfig(
+        **TRANSLATOR, vocab_size=len(pieces), pad_token_id=pad, decoder_start_token_id=pad, eos_token_id=0
+    )
+    save_model(transformers.MarianMTModel(config), folder)
+    return folder
+
+
+def test_marian_translates_as_transformers_does(marian: Path, tmp_path: Path) -> None:
+    tokenizer = transformers.MarianTokenizer.from_pretrained(marian)
+    ours = penwright.import_model(marian, tmp_path / "run")
+    for text in TEXTS[:4]:
+        assert ours.tokenizer.source(ours.tokenizer.encode(text)) == tokenizer(text)["input_ids"]
+        assert [*ours.tokenizer.target.encode(text), 0] == tokenizer(text_target=text)["input_ids"]
+    same_translations(ours, marian, tokenizer, {})
+
+
+def same_translations(ours, folder: Path, tokenizer, options: dict[str, int]) -> None:
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
+    for text in TEXTS[:3]:
+        given = tokenizer(text, return_tensors="pt")
+        written = theirs.generate(**given, **options, num_beams=1, do_sample=False, max_new_tokens=8)[0].tolist()
+        found = ours.translate(text, beam_size=1, max_new_tokens=8)[0]
+        expected = tokenizer.decode(written, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        assert found.text[:7] == expected.strip()[:7]  # at the limit, Marian must end
+
+
+@pytest.fixture
+def m2m100(spm, tmp_path: Path) -> Path:
+    """A folder with a tiny M2M100, with languages after its vocabulary."""
+    import sentencepiece
+
+    folder = tmp_path / "m2m100"
+    folder.mkdir()
+    path = spm("bpe")
+    (folder / "sentencepiece.bpe.model").write_bytes(path.read_bytes())
+    model = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    names = ["<s>", "<pad>", "</s>", "<unk>", *(model.id_to_piece(number) for number in range(3, 150))]
+    write(folder / "vocab.json", {piece: number for number, piece in enumerate(names)})
+    languages = [
+        f"__{code}__" for code in transformers.models.m2m_100.tokenization_m2m_100.FAIRSEQ_LANGUAGE_CODES["m2m100"]
+    ]
+    special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
+    write(folder / "special_tokens_map.json", special | {"additional_special_tokens": languages})
+    write(folder / "tokenizer_config.json", special | {"tokenizer_class": "M2M100Tokenizer"})
+    config = transformers.M2M100Config(
+        **TRANSLATOR, vocab_size=len(names) + len(languages) + 8, decoder_start_token_id=2
+    )
+    save_model(transformers.M2M100ForConditionalGeneration(config), folder)
+    return folder
+
+
+def test_m2m100_translates_between_the_languages_that_are_asked_for(m2m100: Path, tmp_path: Path) -> None:
+    tokenizer = transformers.M2M100Tokenizer.from_pretrained(m2m100, src_lang="en")
+    ours = penwright.import_model(m2m100, tmp_path / "run", languages=("en", "de"))
+    for text in TEXTS[:4]:
+        assert ours.tokenizer.source(ours.tokenizer.encode(text)) == tokenizer(text)["input_ids"]
+    same_translations(ours, m2m100, tokenizer, {"forced_bos_token_id": tokenizer.get_lang_id("de")})
+    assert ours.translate(TEXTS[0], beam_size=3, coverage_penalty=0.2, max_new_tokens=8)[0].text is not None
+    penwright.export(tmp_path / "run", "huggingface", tmp_path / "exported")
+    again = penwright.import_model(tmp_path / "exported", tmp_path / "again", languages=("en", "de"))
+    assert again.translate(TEXTS[0], max_new_tokens=8)[0].text == ours.translate(TEXTS[0], max_new_tokens=8)[0].text
+
+
+@pytest.mark.parametrize(
+    ("languages", "message"),
+    [
+        (None, r"between many languages\. Give --from with one of its codes: af, am,"),
+        (("en", "tlh"), "no language tlh. Give --to"),
+    ],
+)
+def test_a_model_of_many_languages_asks_for_two(languages, message, m2m100: Path, tmp_path: Path) -> None:
+    with pytest.raises(PenwrightError, match=message):
+        penwright.import_model(m2m100, tmp_path / "run", languages=languages)
+
+
+def test_nllb_begins_with_its_languages(llama: Path, tmp_path: Path) -> None:
+    library = LibraryTokenizer(models.BPE(unk_token="<unk>"))
+    library.normalizer = normalizers.NFKC()
+    library.pre_tokenizer, library.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    library.train_from_iterator(TEXTS, trainers.BpeTrainer(vocab_size=200, special_tokens=special))
+    library.add_special_tokens(["eng_Latn", "deu_Latn"])
+    library.save(str(tmp_path / "tokenizer.json"))
+    write(tmp_path / "tokenizer_config.json", {"eos_token": "</s>", "pad_token": "<pad>"})
+    config = {"model_type": "m2m_100", "decoder_start_token_id": 2}
+    ours = read_tokenizer(tmp_path, config, "translate", Languages("eng_Latn", "deu_Latn"))
+    english, german = (library.token_to_id(code) for code in ("eng_Latn", "deu_Latn"))
+    assert ours.source(ours.encode("The cat")) == [english, *library.encode("The cat").ids, 2]
+    assert (ours.start_id, ours.target_prefix) == (2, (german,))
+    assert ours.decode(ours.encode("The cat sat")) == "The cat sat"
+
+
+def gguf_of(llama: Path, tmp_path: Path) -> Path:
+    pytest.importorskip("gguf", reason="the extra penwright[gguf] is not installed")
+    penwright.import_model(llama, tmp_path / "for-gguf")
+    penwright.export(tmp_path / "for-gguf", "gguf", tmp_path / "gguf", precision="bfloat16")
+    return tmp_path / "gguf" / "model.gguf"
+
+
+def test_a_gguf_file_is_read_in_its_precision(llama: Path, tmp_path: Path) -> None:
+    path = gguf_of(llama, tmp_path)
+    ours, before = penwright.import_model(path, tmp_path / "run"), penwright.load(tmp_path / "for-gguf")
+    expected = before.model.decoder.blocks[1].attention.query.weight.bfloat16().float()
+    assert torch.equal(ours.model.decoder.blocks[1].attention.query.weight, expected)
+    assert [ours.tokenizer.encode(text) for text in TEXTS] == [before.tokenizer.encode(text) for text in TEXTS]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda content: content[:-2000], "is cut off or damaged"),
+        (lambda content: content[:300], "cannot be read as GGUF: it is cut off"),
+        (lambda content: b"GGML" + content[4:], "it does not begin with GGUF"),
+        (
+            lambda content: content[:8] + struct.pack("<QQ", 2**60, 2**60) + content[24:],
+            "1,152,921,504,606,846,976 keys",
+        ),
+        (lambda content: with_type(content, 99), "is of type 99"),
+        (lambda content: content.replace(b"general.architecture", b"general.architectura", 1), "general.architecture"),
+        (lambda content: content.replace(b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0mamba", 1), "'mamba'"),
+        (
+            lambda content: content.replace(b"\x05\0\0\0\0\0\0\0gpt-2", b"\x05\0\0\0\0\0\0\0gpt-9", 1),
+            "ggml.pre = 'gpt-9'",
+        ),
+    ],
+)
+def test_a_damaged_gguf_file_is_refused(damage, message, llama: Path, tmp_path: Path) -> None:
+    path = gguf_of(llama, tmp_path)
+    path.write_bytes(damage(path.read_bytes()))
+    refused(path, tmp_path, message)
+
+
+def with_type(content: bytes, kind: int) -> bytes:
+    """The file with another type of its embeddings, which is stored after name, dimensions and shape."""
+    at = content.index(b"token_embd.weight") + len(b"token_embd.weight") + 4 + 16
+    return content[:at] + struct.pack("<I", kind) + content[at + 4 :]
+
+
+def test_the_scaling_of_llama_3_is_found_in_a_gguf_file(llama: Path, tmp_path: Path) -> None:
+    scaling = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    scaling |= {"original_max_position_embeddings": 8192, "rope_type": "llama3", "rope_theta": 500_000.0}
+    edit(llama / "config.json", rope_parameters=scaling)
+    path = gguf_of(llama, tmp_path)
+    ours, before = penwright.import_model(path, tmp_path / "run"), penwright.load(tmp_path / "for-gguf")
+    assert ours.model.settings.positions == before.model.settings.positions
+    assert ours.model.settings.positions.scaling.factor == 8.0
+
+
+def test_a_sentencepiece_bpe_is_the_same_in_a_gguf_file(spm, llama: Path, tmp_path: Path) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (llama / name).unlink()
+    path = spm(
+        "bpe", byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False, vocab_size=400
+    )
+    (llama / "tokenizer.model").write_bytes(path.read_bytes())
+    config = transformers.LlamaConfig(**LLAMA, vocab_size=400, bos_token_id=1, eos_token_id=2)
+    save_model(transformers.LlamaForCausalLM(config), llama)
+    edit(llama / "config.json", pad_token_id=2)
+    write(llama / "tokenizer_config.json", {"add_bos_token": True})
+    ours = penwright.import_model(gguf_of(llama, tmp_path), tmp_path / "run").tokenizer
+    before = Tokenizer.load(tmp_path / "for-gguf" / "tokenizer.json")
+    for text in [*TEXTS, *AWKWARD]:
+        assert ours.prompt(ours.encode(text)) == before.prompt(before.encode(text))
+    assert ours.decode(ours.encode("The cat 🦜")) == "The cat 🦜"
