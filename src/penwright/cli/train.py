@@ -57,6 +57,17 @@ def command(
     ensemble: Annotated[
         int | None, typer.Option(help="Train this many models, and distill them into one.", min=2, max=64)
     ] = None,
+    from_: Annotated[
+        Path | None,
+        typer.Option("--from", help="Start from the model and the tokenizer of this run (fine-tuning)."),
+    ] = None,
+    keep_old: Annotated[
+        float | None,
+        typer.Option(help="With --from: share of the training batches that come from that run's own text, such as 0.2."),
+    ] = None,
+    lora: Annotated[
+        int | None, typer.Option(help="With --from: train LoRA adapters of this rank, and no other weights.")
+    ] = None,
     resume: Annotated[
         Path | None, typer.Option(help="Resume this run. With a budget (--minutes, --steps), train that much longer.")
     ] = None,
@@ -78,7 +89,8 @@ def command(
     """
     flags = {
         **training_flags(data, validation, task, size, minutes=minutes, steps=steps, epochs=epochs),
-        **without_none({"seed": seed}),
+        **without_none({"seed": seed, "lora": lora and {"rank": lora}}),
+        "finetuning": without_none({"base": from_ and str(from_), "keep_old": keep_old}),
     }
     settings = settings_of(recipe, flags, set_ or [])
     if resume is not None and ensemble is not None:

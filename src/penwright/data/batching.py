@@ -263,7 +263,7 @@ class LabelledBatches(_Bucketed[LabelledBatch]):
         return LabelledBatch(len(rows), tokens, torch.arange(tokens.shape[1]) < lengths[:, None], labels)
 
 
-AnyBatches = TextBatches | PairBatches | LabelledBatches
+AnyBatches = Batches[TextBatch] | Batches[PairBatch] | Batches[LabelledBatch]
 
 
 @lru_cache(maxsize=2)

@@ -39,6 +39,7 @@ class RunContext:
     model: Model
     device: torch.device
     card: ModelCard
+    has_new_head: bool = False  # whether the head of a fine-tuned model starts from scratch
 
     @property
     def markers(self) -> Markers:

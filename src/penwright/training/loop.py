@@ -84,6 +84,10 @@ class Session:
                 for observer in reversed(self.observers):
                     stack.callback(notify, [observer], "finished", self.trainer)
 
+    def evaluate_start(self) -> Sequence[Score]:
+        """Evaluate the weights that training starts from, and keep them as the best so far. Return their scores."""
+        return self._evaluate()
+
     def _evaluation_is_due(self) -> bool:
         state, settings = self.trainer.state, self.trainer.settings
         if state.step == state.total_steps:
@@ -115,7 +119,7 @@ class Session:
         state, epochs = self.trainer.state, self.trainer.epochs_until
         return epochs(state.step) >= max(FRESH, GROWTH * epochs(self.last_evaluated_step))
 
-    def _evaluate(self) -> None:
+    def _evaluate(self) -> Sequence[Score]:
         """Evaluate on the held-out part, write samples, record whether this step is the best, and save."""
         trainer, begin = self.trainer, monotonic()
         with uncompiled(), trainer.average.applied() if trainer.average else nullcontext():
@@ -139,6 +143,7 @@ class Session:
         self._save()
         state.reserved_seconds = monotonic() - begin
         self.last_evaluated_at = before + state.reserved_seconds
+        return scores
 
     def _is_best(self, scores: Sequence[Score]) -> bool:
         """Return whether these scores are the best so far.
@@ -177,7 +182,7 @@ class Session:
         """
         settings, state = self.trainer.settings, self.trainer.state
         nats = _nats(scores)
-        if nats is not None:
+        if nats is not None and state.step:  # fine-tuned weights often get worse before they get better
             state.best_nats = nats if state.best_nats is None else min(nats, state.best_nats)
             over = nats > state.best_nats * (1 + OVER_FITTED)
             state.evaluations_over_fitted = state.evaluations_over_fitted + 1 if over else 0

@@ -35,6 +35,7 @@ from penwright.training.auto.forecast import (
 from penwright.training.auto.machine import Machine, choose_machine
 from penwright.training.auto.planner import Plan, make_plan
 from penwright.training.auto.throughput import throughput_meter
+from penwright.workflows.finetune import require_suitable, with_base
 
 HEADS = ("n_heads", "n_kv_heads", "d_head")  # settings that must match the width
 N_EXAMPLES = 3  # shown before training
@@ -80,9 +81,10 @@ def prepare(given: Table, say: Say = say_nothing) -> Prepared:
     if task not in TASKS:
         raise UsageError(f"there is no task '{task}'; the tasks are {', '.join(TASKS)}")
     say("reading the text")
-    given = _with_teacher_tokenizer(given)
+    given = with_base(_with_teacher_tokenizer({**given, "task": task}))
     first = validate(Recipe, _without_open_choices(merge(given, {"task": task})), "the settings")
     corpus = TASKS[first.task].open_corpus(first.data.train, reading_of(first))
+    require_suitable(first, corpus)
     _require_enough(first, corpus)
     machine = choose_machine(first.training)
     facts = _facts(first.task, corpus)

@@ -27,7 +27,8 @@ from penwright.training.loop import OVER_FITTED, Observer, Session, notify
 from penwright.training.tensorboard import StepLog
 from penwright.training.trainer import Trainer
 from penwright.workflows.consistency import made_with
-from penwright.workflows.load import CORPUS, corpus_record, load
+from penwright.workflows.finetune import start_from_base, unknown_text, with_old_text
+from penwright.workflows.load import CORPUS, corpus_record, load, open_base
 from penwright.workflows.plan import Prepared
 
 
@@ -53,7 +54,9 @@ def _begin(prepared: Prepared, run: Run, observers: Sequence[Observer]) -> RunCo
     tokenizer = _tokenizer(recipe, corpus, observers)
     tokenizer.save(run.tokenizer_path)
     run.save_recipe(recipe)
-    context = make_context(recipe, corpus, tokenizer, machine.device)
+    for note in unknown_text(tokenizer, TASKS[recipe.task].texts(corpus)) if recipe.finetuning else ():
+        notify(observers, "said", note)
+    context = make_context(recipe, corpus, tokenizer, machine.device, is_new=True)
     _save_corpus_record(run, context)
     return context
 
@@ -65,7 +68,9 @@ def _with_precision(recipe: Recipe, machine: Machine) -> Recipe:
 
 
 def _tokenizer(recipe: Recipe, corpus: AnyCorpus, observers: Sequence[Observer]) -> Tokenizer:
-    """Load the tokenizer of the teachers, if there are any, since a student must use their tokens; else train one."""
+    """Load the tokenizer of the base or of the teachers, if there are any; else train one."""
+    if recipe.finetuning:
+        return open_base(recipe).tokenizer
     if recipe.distillation:
         return Tokenizer.load(Run.open(Path(recipe.distillation.teachers[0])).tokenizer_path)
     notify(observers, "said", f"training a tokenizer ({recipe.tokenizer.type}) on the text")
@@ -76,13 +81,19 @@ def _tokenizer(recipe: Recipe, corpus: AnyCorpus, observers: Sequence[Observer])
     return tokenizer
 
 
-def make_context(recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer, device: torch.device) -> RunContext:
-    """Store the tokens of the corpus and initialize the model."""
+def make_context(
+    recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer, device: torch.device, *, is_new: bool
+) -> RunContext:
+    """Store the tokens of the corpus and initialize the model, if the run `is_new`: with the weights of its base.
+
+    Adapters need the base's weights even if a checkpoint is loaded afterwards.
+    """
     training = token_store(recipe.task, corpus, tokenizer, corpus.labels, held_out=False)
     held_out = token_store(recipe.task, corpus, tokenizer, corpus.labels, held_out=True)
-    model = make_model(recipe.task, tokenizer.vocab_size, recipe.model, len(corpus.labels))
+    model = make_model(recipe.task, tokenizer.vocab_size, recipe.model, len(corpus.labels), recipe.lora)
+    has_new_head = start_from_base(model, recipe, corpus.labels) if is_new or recipe.lora else False
     card = make_card(corpus, training)
-    return RunContext(recipe, corpus, tokenizer, training, held_out, model.to(device), device, card)
+    return RunContext(recipe, corpus, tokenizer, training, held_out, model.to(device), device, card, has_new_head)
 
 
 def _save_corpus_record(run: Run, context: RunContext) -> None:
@@ -97,7 +108,7 @@ def _save_corpus_record(run: Run, context: RunContext) -> None:
 def make_trainer(context: RunContext, machine: Machine) -> Trainer:
     """Return a trainer for the model of the context, on its training part."""
     assert context.training is not None
-    batches = TASKS[context.recipe.task].batches(context, context.training)
+    batches = with_old_text(context, TASKS[context.recipe.task].batches(context, context.training))
     return Trainer(context.model, batches, context.recipe, machine, _teachers(context))
 
 
@@ -141,6 +152,12 @@ def fit(
     run.made_with = made_with(run, context.recipe)
     watching = [StepLog(run), *observers]
     session = Session(run, trainer, lambda: parts.look(context), lambda: parts.sample(context), watching)
+    if context.recipe.finetuning and not (context.has_new_head or run.checkpoints()):
+        start = session.evaluate_start()
+        note = f"{context.recipe.finetuning.base}, before fine-tuning"
+        for score in dict.fromkeys([start[0], start[-1]]):  # the score that ranks, and the nats
+            to_beat = [*to_beat, score._replace(note=note)]
+            notify(observers, "said", f"to beat: {score.name} {score.value:.3f} ({note})")
     recipe = context.recipe.model_dump(mode="json", exclude_none=True)
     work = {"run": str(run.folder.absolute()), "recipe": recipe, "step": trainer.state.step}
     with advise_on_out_of_memory(), trainer.ranks.leading(work):
