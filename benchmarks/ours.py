@@ -12,7 +12,7 @@ from time import perf_counter
 from benchmarks.peers import Finished, run
 from penwright.config import Table
 from penwright.run.folder import Run
-from penwright.training.loop import Observer
+from penwright.training.observers import Observer
 from penwright.training.trainer import StepReport, Trainer
 from penwright.workflows import plan
 from penwright.workflows import train as training

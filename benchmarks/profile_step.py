@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from torch.profiler import ProfilerActivity, profile
 
 from penwright.config import BUDGETS, Table, merge, parse_override
-from penwright.training.loop import Observer
+from penwright.training.observers import Observer
 from penwright.training.trainer import StepReport, Trainer
 from penwright.workflows import plan, train
 

@@ -76,7 +76,6 @@ def store(text: Path) -> None:
     from penwright.config import validate
     from penwright.config.recipe import Recipe
     from penwright.tasks import TASKS, reading_of
-    from penwright.tasks.token_stores import token_store
     from penwright.tokenizers.training import train_tokenizer
 
     recipe = validate(
@@ -85,7 +84,7 @@ def store(text: Path) -> None:
     begin = perf_counter()
     corpus = TASKS["generate"].open_corpus(recipe.data.train, reading_of(recipe))
     tokenizer = train_tokenizer("bpe", TASKS["generate"].texts(corpus), 8192)
-    token_store("generate", corpus, tokenizer, (), held_out=False)
+    TASKS["generate"].token_store(corpus, tokenizer, (), held_out=False)
     print(json.dumps([perf_counter() - begin, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6]))
 
 

@@ -3,6 +3,11 @@
     python -m benchmarks.structure [RUN ...]
 
 With runs (a writer, a translator), also count the frames between a command and the model's first forward pass.
+
+The way of training: `penwright train` runs on a small text until the first call of `Tensor.backward`. The files of the
+package on the way are those of the functions that are on the stack at that moment, and of the functions that these
+have called directly. They are what one reads to follow a run from the command to the first gradient, one level deep.
+The second figure also counts what any other function in a file of the stack has called.
 """
 
 import ast
@@ -13,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 
 import penwright
 
@@ -44,6 +50,40 @@ try:
     app(sys.argv[1:], standalone_mode=False)
 finally:
     print("\\n" + json.dumps(found[0] if found else []), file=sys.stderr)
+"""
+
+WAY = """
+import json, sys, torch
+from penwright.cli.main import app
+calls = set()
+def own(frame):
+    while frame is not None and not frame.f_globals.get("__name__", "").startswith("penwright."):
+        frame = frame.f_back
+    return frame
+def note(frame, event, argument):
+    if event == "call" and frame.f_globals.get("__name__", "").startswith("penwright."):
+        caller = own(frame.f_back)
+        if caller is not None:
+            calls.add((caller.f_code, caller.f_globals["__name__"], frame.f_globals["__name__"]))
+class Reached(BaseException):
+    pass
+def backward(tensor, *arguments, **options):
+    sys.setprofile(None)
+    frame, codes, stack = own(sys._getframe()), [], []
+    while frame is not None:
+        codes.append(frame.f_code)
+        stack.append(frame.f_globals["__name__"])
+        frame = own(frame.f_back)
+    called = {name for caller, _, name in calls if caller in codes}
+    wider = {name for _, caller, name in calls if caller in stack}
+    print("\\n" + json.dumps([sorted(each) for each in (set(stack), called - set(stack), wider)]), file=sys.stderr)
+    raise Reached
+torch.Tensor.backward = backward
+sys.setprofile(note)
+try:
+    app(sys.argv[1:], standalone_mode=False)
+except Reached:
+    pass
 """
 
 
@@ -89,11 +129,27 @@ def call_stack(*arguments: str) -> list[str]:
     return list(json.loads(done.stderr.splitlines()[-1]))
 
 
+def way_of_training() -> tuple[list[str], list[str], list[str]]:
+    """Return the modules on the stack of the first gradient, those that it called, and those that its files called."""
+    with TemporaryDirectory() as folder:
+        text = Path(folder) / "novel.txt"
+        text.write_text("".join(f"It was day {n} of a long voyage.\n" for n in range(500)), encoding="utf-8")
+        size = ["--steps", "1", "--set", "model.d_model=16", "--set", "model.n_layers=1"]
+        arguments = ["train", str(text), "--run", f"{folder}/run", *size]
+        done = subprocess.run([sys.executable, "-c", WAY, *arguments], capture_output=True, text=True, check=True)
+    stack, called, wider = json.loads(done.stderr.splitlines()[-1])
+    return stack, called, wider
+
+
 def main() -> None:
     """Print all measures."""
     for name, value in measure().items():
         shown = f"{len(value)}  {', '.join(map(str, value))}" if isinstance(value, list) else value
         print(f"{name}: {shown}")
+    stack, called, wider = way_of_training()
+    print(f"files from `train` to the first gradient: {len(stack) + len(called)} ({len({*stack, *wider})} by files)")
+    print(f"  on the stack ({len(stack)}): {', '.join(stack)}")
+    print(f"  called from it ({len(called)}): {', '.join(called)}")
     for run in sys.argv[1:]:
         names = loaded_by(run)
         heavy = [name for name in names if name.split(".")[1:2] in (["training"], ["data"], ["formats"])]

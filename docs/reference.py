@@ -16,7 +16,8 @@ from server_reference import routes
 from sphinx.application import Sphinx
 
 from penwright.cli.main import app as command_line
-from penwright.config import SIZES, Recipe, TableDescription, describe, field_comments
+from penwright.config import SIZES, Recipe
+from penwright.config.descriptions import TableDescription, describe, field_comments
 from penwright.serving.settings import ServingSettings
 
 DOCS = Path(__file__).parent.resolve()

@@ -8,7 +8,8 @@ from typing import Any
 from markdown_parts import code, prose, table
 from pydantic import BaseModel
 
-from penwright.config import DecodingSettings, field_comments
+from penwright.config import DecodingSettings
+from penwright.config.descriptions import field_comments
 from penwright.serving.app import create_app
 from penwright.serving.settings import ServingSettings
 

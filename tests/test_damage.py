@@ -15,10 +15,10 @@ import torch
 
 from penwright.errors import PenwrightError, PenwrightWarning
 from penwright.run.folder import Run
-from penwright.training.loop import Observer
+from penwright.training.observers import Observer
 from penwright.workflows import api
+from penwright.workflows.api import export as export_run
 from penwright.workflows.evaluate import evaluate
-from penwright.workflows.export import export as export_run
 from penwright.workflows.optimize import calibrate
 from penwright.workflows.plan import prepare
 from penwright.workflows.resume import resume

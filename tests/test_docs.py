@@ -16,7 +16,8 @@ import typer.main
 import penwright
 from penwright.classification.classifier import Classifier
 from penwright.cli.main import app
-from penwright.config import Recipe, describe
+from penwright.config import Recipe
+from penwright.config.descriptions import describe
 from penwright.generation.generator import Generator
 from penwright.inspection import Inspector
 from penwright.serving.settings import ServingSettings

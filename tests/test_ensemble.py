@@ -9,7 +9,7 @@ from penwright.config import Table, merge
 from penwright.errors import Interrupted, PenwrightError
 from penwright.run.folder import Run
 from penwright.training.auto import planner
-from penwright.training.loop import Observer
+from penwright.training.observers import Observer
 from penwright.workflows import ensemble
 from penwright.workflows.plan import Prepared, prepare
 from penwright.workflows.resume import resume

@@ -10,7 +10,7 @@ from penwright.errors import PenwrightError, UsageError
 from penwright.run.folder import Run
 from penwright.tasks import generation, translation
 from penwright.training import trainer
-from penwright.training.loop import Observer
+from penwright.training.observers import Observer
 from penwright.workflows import load
 from penwright.workflows import resume as resume_workflow
 from penwright.workflows import train as train_workflow
@@ -198,7 +198,7 @@ def test_looks_translate_some_of_many_held_out_pairs_and_say_so(trained: Path, m
         def said(self, text: str) -> None:
             self.words.append(text)
 
-    monkeypatch.setattr(translation, "MOST_LOOKED_AT", 4)
+    monkeypatch.setattr(translation, "MOST_EVALUATED", 4)
     translated: list[int] = []
     monkeypatch.setattr(
         translation, "_translate", lambda _, pairs, beam_size: translated.append(len(pairs)) or ["" for _ in pairs]
@@ -221,7 +221,7 @@ def test_looks_read_some_windows_of_much_held_out_text_as_if_they_were_all(
         def said(self, text: str) -> None:
             self.words.append(text)
 
-    monkeypatch.setattr(generation, "MOST_LOOKED_AT", 1000)
+    monkeypatch.setattr(generation, "MOST_EVALUATED", 1000)
     lines = "".join(f"It was a bright day, the {n * 7 % 90}th.\n" for n in range(300))
     Path("valid.txt").write_text(lines, encoding="utf-8")
     sizes = {"d_model": 16, "n_layers": 1, "n_heads": 1, "context_length": 32}

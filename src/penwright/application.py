@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 from penwright.config import Recipe
-from penwright.generation.generator import Generator
 from penwright.languages import Languages, requested_languages
 from penwright.model import Model
 from penwright.model.decoder_only import DecoderOnly
@@ -14,10 +13,13 @@ from penwright.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     import penwright.classification.classifier
+    import penwright.generation.generator
     import penwright.translation.translator
 
 Application: TypeAlias = Union[
-    Generator, "penwright.translation.translator.Translator", "penwright.classification.classifier.Classifier"
+    "penwright.generation.generator.Generator",
+    "penwright.translation.translator.Translator",
+    "penwright.classification.classifier.Classifier",
 ]
 
 
@@ -39,6 +41,8 @@ def make_application(model: Model, tokenizer: Tokenizer, recipe: Recipe, card: M
     """Combine the model with its tokenizer into an application: text in, text or labels out."""
     match model:
         case DecoderOnly():
+            from penwright.generation.generator import Generator  # noqa: PLC0415
+
             return Generator(model, tokenizer, recipe.decoding)
         case EncoderDecoder():
             from penwright.translation.translator import Translator  # noqa: PLC0415

@@ -5,8 +5,8 @@ from typing import Annotated
 import pytest
 from pydantic import BaseModel, Field
 
-from penwright.config import Recipe, SettingDescription, Settings, describe, explain, field_comments
-from penwright.config.descriptions import type_in_words
+from penwright.config import Recipe, Settings
+from penwright.config.descriptions import SettingDescription, describe, explain, field_comments, type_in_words
 from penwright.serving.settings import ServingSettings
 
 

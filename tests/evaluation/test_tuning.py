@@ -5,7 +5,7 @@ import torch
 
 from penwright.config import DecodingSettings, ModelSettings
 from penwright.errors import PenwrightError
-from penwright.evaluation.tuning import COVERAGE_PENALTIES, LENGTH_PENALTIES, apply_trial, tune
+from penwright.evaluation.tuning import COVERAGE_PENALTIES, LENGTH_PENALTIES, Tuning, apply_trial, tune
 from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.tokenizers.training import train_tokenizer
 from penwright.translation.translator import Translator
@@ -25,7 +25,8 @@ def translator() -> Translator:
 def test_all_settings_are_tried_and_the_best_comes_first(translator: Translator) -> None:
     tuning = tune(translator, SOURCES, ["a b c d"] * len(SOURCES))
     assert len(tuning.trials) == len(LENGTH_PENALTIES) * len(COVERAGE_PENALTIES)
-    assert tuning.trials[0].bleu == max(trial.bleu for trial in tuning.trials)
+    sums = [trial.bleu + trial.chrf for trial in tuning.trials]
+    assert sums == sorted(sums, reverse=True)
     assert translator.defaults == DecodingSettings(beam_size=3)
 
 
@@ -33,6 +34,16 @@ def test_what_is_already_best_is_not_called_better(translator: Translator) -> No
     own = [translation.text for translation in translator.translate(SOURCES)]
     tuning = tune(translator, SOURCES, own)
     assert tuning.before >= tuning.after and not tuning.is_better
+
+
+@pytest.mark.parametrize(
+    ("bleu", "p", "chrf", "kept"),
+    [(31.0, 0.01, 50.0, True), (31.0, 0.2, 55.0, False), (31.0, 0.01, 49.5, True), (31.0, 0.01, 48.5, False)],
+)
+def test_settings_that_lower_chrf_by_more_than_they_raise_bleu_are_not_better(
+    bleu: float, p: float, chrf: float, kept: bool
+) -> None:
+    assert Tuning((), before=30.0, after=bleu, p=p, before_chrf=50.0, after_chrf=chrf).is_better == kept
 
 
 def test_a_handful_of_pairs_is_too_few(translator: Translator) -> None:

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from penwright.data.batches import TextBatch
-from penwright.training.prefetch import Prefetcher
-from penwright.training.trainer import Trainer
+from penwright.training.trainer import Prefetcher, Trainer
 
 MakeTrainer = Callable[..., Trainer]
 

@@ -12,7 +12,8 @@ from penwright.errors import Interrupted
 from penwright.evaluation.scores import Sample, Score
 from penwright.run.folder import Run
 from penwright.run.stop_file import clear_stop_files, is_stop_requested, request_stop, was_stopped
-from penwright.training.loop import Observer, Session
+from penwright.training.loop import Session
+from penwright.training.observers import Observer
 from penwright.training.signals import STOP_SIGNALS
 from penwright.training.trainer import StepReport, Trainer
 
@@ -135,7 +136,7 @@ def test_a_further_budget_keeps_the_best_that_chance_does_not_tell_from_worse_on
 
     trainer = make_trainer(training={"steps": 6, "evaluate_every": 2})
     trainer.state.best, trainer.state.nats_of_best, trainer.state.best_nats = 83.8, 0.39, 0.37
-    trainer.extend()
+    trainer.budget.extend()
     Session(run, trainer, look, lambda: [Sample("a", "b")], [recorder := Recorder()]).fit()
     assert [best for _, best in recorder.evaluated_at] == [False, False, True]
 
@@ -318,7 +319,7 @@ def test_a_further_budget_is_not_judged_by_the_cooled_down_model_before_it(run: 
     trainer = make_trainer(training={"steps": 20, "evaluate_every": 4, "cooldown_on_overfitting": True}, schedule=HALF)
     trainer.state.step = trainer.state.total_steps = 100
     trainer.state.best = trainer.state.best_nats = 1.0
-    trainer.extend()
+    trainer.budget.extend()
     session_of(run, trainer, [1.5, 1.4, 1.3, 1.2, 1.1], Recorder(), "nats per token").fit()
     assert trainer.state.step == 120
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penwright.run.folder import STEPS, Run
-from penwright.training.tensorboard import FIRST_STEPS, LOG_EVERY, StepLog
+from penwright.training.observers import FIRST_STEPS, LOG_EVERY, StepLog
 from penwright.training.trainer import StepReport, Trainer
 
 

@@ -116,12 +116,12 @@ def test_training_that_diverged_stops_and_says_what_to_try(make_trainer: MakeTra
 
 def test_a_budget_of_epochs_takes_each_window_that_often(make_trainer: MakeTrainer) -> None:
     trainer = run_through(make_trainer(training={"steps": None, "epochs": 2.0}))
-    assert trainer.epoch == pytest.approx(2.0, abs=0.1)
+    assert trainer.budget.epoch == pytest.approx(2.0, abs=0.1)
 
 
 def test_a_further_budget_begins_where_the_last_one_ended(make_trainer: MakeTrainer) -> None:
     trainer = run_through(make_trainer())
-    trainer.extend()
+    trainer.budget.extend()
     assert [report.step for report in trainer.steps()] == list(range(7, 13))
 
 
@@ -180,7 +180,7 @@ def test_a_cooldown_before_its_time_ends_by_the_clock_too_but_never_later(
     monkeypatch.setattr(trainer, "_step", slow)
     for report in trainer.steps():
         if report.step == 200:
-            assert trainer.cool_down()
+            assert trainer.budget.cool_down()
     assert trainer.state.step == pytest.approx(n_steps, rel=0.25) and trainer.state.step <= 400
     assert report.factor < 0.1 and seconds[0] < 130
 

@@ -22,7 +22,8 @@ def command(
     With a recipe or a run: check it, fill in the defaults and print it. Without one: print every key with its default
     and its meaning.
     """
-    from penwright.config import Recipe, explain, merge, parse_override, read_toml, validate, write_toml
+    from penwright.config import Recipe, merge, parse_override, read_toml, validate, write_toml
+    from penwright.config.descriptions import explain
 
     if recipe is None:
         print(

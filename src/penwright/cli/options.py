@@ -192,6 +192,7 @@ def _ask(undecided: Undecided) -> Option:
 
 def plan_in_words(prepared: "Prepared") -> "Iterator[str]":
     """Yield the lines that describe the plan to a person."""
+    from penwright.training.auto.choices import amount
     from penwright.workflows.plan import first_examples
 
     plan, size = prepared.plan, prepared.plan.size
@@ -207,7 +208,7 @@ def plan_in_words(prepared: "Prepared") -> "Iterator[str]":
     )
     if plan.minutes_wanted is not None:
         yield (
-            f"too short: {plan.recipe.training.minutes:.2g} minutes end before this model has learned much. "
+            f"too short: this model cannot learn much in {amount(plan.recipe.training.minutes or 0.0, 'minute')}. "
             f"Give --minutes {ceil(10 * plan.minutes_wanted) / 10:g} or more"
         )
     yield from _too_little(prepared)

@@ -45,7 +45,7 @@ def command(
 
     Also estimates how much longer training would still pay off. Trains nothing.
     """
-    from penwright.training.auto.choices import rounded
+    from penwright.training.auto.choices import amount
     from penwright.workflows import api
 
     flags = training_flags(data, validation, task, size, minutes=minutes, steps=steps, epochs=epochs)
@@ -56,13 +56,15 @@ def command(
         return
     for line in plan_in_words(prepared):
         print(line)
-    print(f"reads the text about {rounded(prepared.plan.epochs)} times")
+    print(f"reads the text about {amount(prepared.plan.epochs, 'time')}")
     for line in _outlook_in_words(outlook, prepared.plan.recipe.training.minutes):
         print(line)
 
 
 def _outlook_in_words(outlook: "Forecast", minutes: float | None) -> "Iterator[str]":
     """Yield the forecast in words: the expected quality, and whether longer training pays."""
+    from penwright.training.auto.choices import amount
+
     if outlook.low is None:
         yield "expected: no forecast for this task, because labels and translations vary too much between data sets"
         gains = "should improve the model", "would hardly improve the model"
@@ -74,6 +76,7 @@ def _outlook_in_words(outlook: "Forecast", minutes: float | None) -> "Iterator[s
         gains = "should gain 1 % or more", "would gain less than 1 %"
     if minutes is not None and outlook.pays_up_to is not None:
         if outlook.pays_up_to >= 2 * minutes:
-            yield f"more time: up to about {outlook.pays_up_to:.0f} minutes, each doubling of the time {gains[0]}"
+            limit = amount(outlook.pays_up_to, "minute")
+            yield f"more time: up to about {limit}, each doubling of the time {gains[0]}"
         else:
             yield f"more time: doubling the time {gains[1]}"

@@ -13,7 +13,7 @@ from rich.text import Text
 from penwright.cli.console import SafeConsole
 from penwright.cli.streams import escaped
 from penwright.evaluation.scores import Sample, Score
-from penwright.training.loop import Observer
+from penwright.training.observers import Observer
 from penwright.training.trainer import StepReport, Trainer
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -56,10 +56,10 @@ class _Progress(Observer):
         of_total = f"/{state.total_steps:,}" if state.total_steps else ""
         first_seconds, first_targets = self.began or (0.0, 0)
         speed = (state.targets - first_targets) / max(1e-9, state.seconds - first_seconds)
-        left = (state.seconds - state.first_second) * (1 / max(1e-9, trainer.progress) - 1)
+        left = (state.seconds - state.first_second) * (1 / max(1e-9, trainer.budget.progress) - 1)
         skipped = f"  {state.skipped} steps skipped (loss or gradient not finite)" if state.skipped else ""
         return (
-            f"step {state.step:,}{of_total}  epoch {trainer.epoch:.2f}  loss {self.mean_loss or 0.0:.3f}  "
+            f"step {state.step:,}{of_total}  epoch {trainer.budget.epoch:.2f}  loss {self.mean_loss or 0.0:.3f}  "
             f"{speed:,.0f} {trainer.unit}/s  {clock(state.seconds)} elapsed, {clock(left)} left{skipped}"
         )
 
@@ -124,7 +124,7 @@ class LiveProgress(_Progress):
 
     def _display(self, trainer: Trainer) -> Group:
         """Return the current display: figures, progress bar, loss curve and the last six evaluations."""
-        done = round(40 * trainer.progress)
+        done = round(40 * trainer.budget.progress)
         bar = Text("━" * done, style="green") + Text("━" * (40 - done), style="dim")
         table = Table(box=None, padding=(0, 2, 0, 0))
         for column in ["step", *[score.name for score in self.history[-1][1]]] if self.history else []:

@@ -31,7 +31,7 @@ from penwright.errors import UsageError
 
 if TYPE_CHECKING:
     from penwright.config import Table
-    from penwright.training.loop import Observer
+    from penwright.training.observers import Observer
     from penwright.workflows.api import Prepared
 
 NAME = "train"
@@ -153,6 +153,7 @@ def _train_ensemble(settings: "Table", n_members: int, folder: Path, json: bool,
 
 def _warn_of_short_members(member: "Prepared", n_members: int) -> None:
     """Warn if the members have too little time for an ensemble to beat a single model."""
+    from penwright.training.auto.choices import amount
     from penwright.training.auto.forecast import SATURATION
     from penwright.workflows import api
 
@@ -161,14 +162,15 @@ def _warn_of_short_members(member: "Prepared", n_members: int) -> None:
         return
     if plan.minutes_wanted is not None:
         warn(
-            f"each of the {n_members} members gets {minutes:.2g} minutes, too few to learn anything worth teaching. "
+            f"each of the {n_members} members gets {amount(minutes, 'minute')}, too little to learn anything worth "
+            "teaching. "
             f"Give --minutes {api.minutes_for(n_members, plan.minutes_wanted):.2g} or more, or leave out --ensemble"
         )
     elif plan.recipe.task == "generate" and plan.epochs < SATURATION:  # measured for writers only
         enough = api.minutes_for(n_members, minutes * SATURATION / plan.epochs)
         warn(
-            f"each of the {n_members} members reads the text only about {plan.epochs:.2g} times, and could learn more "
-            "from it. In the same time, a single model without --ensemble becomes better. "
+            f"each of the {n_members} members reads the text only about {amount(plan.epochs, 'time')}, and could learn "
+            "more from it. In the same time, a single model without --ensemble becomes better. "
             f"An ensemble pays off from about --minutes {enough:.3g}"
         )
 
@@ -185,7 +187,7 @@ def _resume(folder: Path, changes: "Table", json: bool) -> None:
 def _observers(folder: Path, json: bool) -> "list[Observer]":
     """Return the progress display, and a TensorBoard writer if TensorBoard is installed."""
     from penwright.cli.progress import progress_observer
-    from penwright.training.tensorboard import tensorboard_observer
+    from penwright.training.observers import tensorboard_observer
 
     board = tensorboard_observer(folder)
     return [progress_observer(), *([board] if board else [])]

@@ -19,7 +19,7 @@ def command(
 ) -> None:
     """Tune the length and coverage penalties of a translator.
 
-    Tries them on held-out pairs, and saves the best in the run if they improve BLEU significantly.
+    Tries them on held-out pairs. Saves the best in the run if they raise BLEU significantly, unless chrF falls by more.
     """
     from penwright.cli.progress import print_message
     from penwright.workflows import api
@@ -28,10 +28,12 @@ def command(
     if json:
         trials = [trial._asdict() for trial in tuning.trials]
         record = {"before": tuning.before, "after": tuning.after, "p": tuning.p, "kept": tuning.is_better}
-        print_json({**record, "trials": trials})
+        chrf = {"before_chrf": tuning.before_chrf, "after_chrf": tuning.after_chrf}
+        print_json({**record, **chrf, "trials": trials})
         return
-    print("length_penalty\tcoverage_penalty\tBLEU of reranking")
+    print("length_penalty\tcoverage_penalty\tBLEU of reranking\tchrF")
     for trial in tuning.trials[:SHOWN]:
-        print(f"{trial.length_penalty:g}\t{trial.coverage_penalty:g}\t{trial.bleu:.2f}")
+        print(f"{trial.length_penalty:g}\t{trial.coverage_penalty:g}\t{trial.bleu:.2f}\t{trial.chrf:.2f}")
     outcome = "saved in the run" if tuning.is_better else "the run is unchanged"
-    print(f"search: BLEU {tuning.before:.2f} before, {tuning.after:.2f} with the best (p = {tuning.p:.3f}); {outcome}")
+    bleu = f"BLEU {tuning.before:.2f} before, {tuning.after:.2f} with the best (p = {tuning.p:.3f})"
+    print(f"search: {bleu}; chrF {tuning.before_chrf:.2f} before, {tuning.after_chrf:.2f} with the best; {outcome}")

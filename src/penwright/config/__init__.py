@@ -1,6 +1,5 @@
 """Settings: frozen, validated objects made from a TOML recipe and `a.b=c` overrides. Imports no torch."""
 
-from penwright.config.descriptions import SettingDescription, TableDescription, describe, explain, field_comments
 from penwright.config.folders import CACHE_ADVICE, cache_folder, require_writable_cache
 from penwright.config.model import (
     SIZES,
@@ -76,20 +75,15 @@ __all__ = [
     "Recipe",
     "RotaryPositions",
     "Schedule",
-    "SettingDescription",
     "Settings",
     "SinusoidalPositions",
     "Table",
-    "TableDescription",
     "Task",
     "TokenizerSettings",
     "TrainingSettings",
     "WarmupStableDecay",
     "cache_folder",
     "decoding_settings",
-    "describe",
-    "explain",
-    "field_comments",
     "flatten",
     "merge",
     "one_or_more",

@@ -63,7 +63,7 @@ def text_scores(total: NegativeLogLikelihood, n_bytes: int, n_unknown: int = 0) 
     return Score("nats per token", total.mean), Score("bits per byte", bits / max(1, n_bytes), note=note)
 
 
-def baselines(training: NDArray[np.integer], held_out: NDArray[np.integer], vocab_size: int) -> dict[str, float]:
+def ngram_baselines(training: NDArray[np.integer], held_out: NDArray[np.integer], vocab_size: int) -> dict[str, float]:
     """Return the nats per token of a unigram and a bigram model.
 
     Both are smoothed so that no token has probability zero. The unigram uses add-one smoothing. The bigram uses Witten

@@ -22,26 +22,30 @@ SIGNIFICANCE_LEVEL = 0.05  # significance level: a gain with a smaller p-value c
 
 
 class Trial(NamedTuple):
-    """A pair of penalties, and the BLEU score after reranking the same hypotheses with them."""
+    """A pair of penalties, and the scores after reranking the same hypotheses with them."""
 
     length_penalty: float
     coverage_penalty: float
     bleu: float
+    chrf: float
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """The trials, and the BLEU scores of a full search with the current and with the best settings."""
+    """The trials, and the scores of a full search with the current and with the best settings."""
 
-    trials: tuple[Trial, ...]  # best first
+    trials: tuple[Trial, ...]  # highest sum of BLEU and chrF first
     before: float  # BLEU with the current settings, on pairs that the trials did not use
     after: float  # BLEU with the best settings, on the same pairs
-    p: float  # p-value of the difference (paired bootstrap, Koehn 2004)
+    p: float  # p-value of the difference in BLEU (paired bootstrap, Koehn 2004)
+    before_chrf: float
+    after_chrf: float
 
     @property
     def is_better(self) -> bool:
-        """Whether the best settings are significantly better than the current ones."""
-        return self.after > self.before and self.p < SIGNIFICANCE_LEVEL
+        """Whether BLEU is significantly higher than before, and chrF has not lost more than BLEU has gained."""
+        gain, chrf_gain = self.after - self.before, self.after_chrf - self.before_chrf
+        return gain > 0 and self.p < SIGNIFICANCE_LEVEL and gain + chrf_gain > 0
 
 
 def tune(translator: Translator, sources: Sequence[str], references: Sequence[str], say: Say = say_nothing) -> Tuning:
@@ -59,16 +63,17 @@ def tune(translator: Translator, sources: Sequence[str], references: Sequence[st
     say(f"reranking them with {len(LENGTH_PENALTIES) * len(COVERAGE_PENALTIES)} pairs of penalties")
     covered = _coverages(translator, chosen_on, lists)
     trials = [
-        Trial(*settings, _bleu(_ranked(lists, covered, *settings), references[::2]))
+        Trial(*settings, *_bleu_and_chrf(_ranked(lists, covered, *settings), references[::2]))
         for settings in product(LENGTH_PENALTIES, COVERAGE_PENALTIES)
     ]
-    trials.sort(key=lambda trial: -trial.bleu)
+    trials.sort(key=lambda trial: -(trial.bleu + trial.chrf))
     sources, references = sources[1::2], references[1::2]
     say(f"comparing the best settings with the current ones on {len(sources):,} other sources")
     before = [translation.text for translation in translator.translate(sources, demands=NO_CONSTRAINTS)]
     after = _translated_by(translator, sources, trials[0])
     p = 1.0 if before == after else _p_value(before, after, references)
-    return Tuning(tuple(trials), _bleu(before, references), _bleu(after, references), p)
+    (old_bleu, old_chrf), (new_bleu, new_chrf) = (_bleu_and_chrf(each, references) for each in (before, after))
+    return Tuning(tuple(trials), old_bleu, new_bleu, p, old_chrf, new_chrf)
 
 
 def apply_trial(settings: DecodingSettings, trial: Trial) -> DecodingSettings:
@@ -124,5 +129,6 @@ def _p_value(before: Sequence[str], after: Sequence[str], references: Sequence[s
     return float(result.p_value)
 
 
-def _bleu(translations: Sequence[str], references: Sequence[str]) -> float:
-    return translation_scores(translations, references)[0].value
+def _bleu_and_chrf(translations: Sequence[str], references: Sequence[str]) -> tuple[float, float]:
+    bleu, chrf = translation_scores(translations, references)
+    return bleu.value, chrf.value

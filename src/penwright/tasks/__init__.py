@@ -1,14 +1,15 @@
 """START HERE: the table of tasks. Each entry names the corpus, batches, scores and samples of one task.
 
 In every run, `workflows/plan.py` opens the corpus and plans the recipe. Then `workflows/train.py` trains the tokenizer
-and stores the tokens. A `Session` steps a `Trainer` through the batches, evaluates and saves. Each task has a module of
-its own: `generation.py`, `translation.py`, `classification.py`.
+and stores the tokens. A `Session` takes the steps of a `Trainer`, evaluates and saves. Each task has a module of its
+own: `generation.py`, `translation.py`, `classification.py`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from penwright.config import Task
+from penwright.config import Task, cache_folder
 from penwright.data.batching import AnyBatches
 from penwright.data.corpora import (
     ReadingOptions,
@@ -19,17 +20,20 @@ from penwright.data.corpora import (
     open_pairs,
     open_text,
 )
-from penwright.data.store import TokenStore
-from penwright.data.store_writer import Cell
+from penwright.data.store import TokenStore, cached_store, open_store, store_key
+from penwright.data.store_writer import Cell, write_store
+from penwright.errors import PenwrightError
 from penwright.evaluation.scores import Sample, Score
 from penwright.tasks import classification, generation, translation
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext, make_card, reading_of
+from penwright.tokenizers import Tokenizer
 
 __all__ = [
     "TASKS",
     "AnyCorpus",
     "RunContext",
     "TaskParts",
+    "kept_training_tokens",
     "make_card",
     "reading_of",
 ]
@@ -39,65 +43,82 @@ __all__ = [
 class TaskParts:
     """The functions and columns that make up a task."""
 
-    purpose: str
     open_corpus: Callable[[Sequence[str], ReadingOptions], AnyCorpus]
-    open_measured: Callable[
-        [Sequence[str], ReadingOptions], AnyCorpus
-    ]  # opens files to evaluate on, all of them held out
+    open_evaluation: Callable[[Sequence[str], ReadingOptions], AnyCorpus]  # of files that are all held out
     columns: tuple[str, ...]  # text columns of the token store
     labels: tuple[str, ...]  # label columns of the token store
     rows: Callable[[AnyPart, Sequence[str]], Iterator[Sequence[Cell]]]  # values of these columns, given all labels
     texts: Callable[[AnyCorpus], Iterator[str]]  # training texts for the tokenizer
     batches: Callable[[RunContext, TokenStore], AnyBatches]
-    look: Callable[[RunContext], Sequence[Score]]  # quick evaluation while training; the first score ranks
+    quick_evaluate: Callable[[RunContext], Sequence[Score]]  # while training; the first score ranks
     evaluate: Callable[[RunContext], Sequence[Score]]  # the same scores on the whole held-out part
-    baselines: Callable[
-        [RunContext, bool], Sequence[Score]
-    ]  # what a model must beat, under the names of the scores of `evaluate`
+    baselines: Callable[[RunContext, bool], Sequence[Score]]  # simple methods, under the names of the scores
     sample: Callable[[RunContext], Sequence[Sample]]
+
+    def token_store(
+        self, corpus: AnyCorpus, tokenizer: Tokenizer, labels: Sequence[str], *, held_out: bool
+    ) -> TokenStore:
+        """Return the tokens of one part of the corpus, from the cache if they were made before."""
+        part = corpus.held_out if held_out else corpus.training
+        key = _store_key(corpus.fingerprint, tokenizer, labels, held_out=held_out)
+
+        def build(folder: Path) -> None:
+            write_store(folder, self.columns, self.rows(part, labels), tokenizer, key, self.labels)
+
+        return cached_store(cache_folder("tokens"), key, build)
+
+
+def kept_training_tokens(fingerprint: str, tokenizer: Tokenizer, labels: Sequence[str]) -> TokenStore | None:
+    """Return the cached training tokens of the corpus with this fingerprint, or None. The corpus is not read."""
+    try:
+        return open_store(cache_folder("tokens") / _store_key(fingerprint, tokenizer, labels, held_out=False))
+    except PenwrightError:
+        return None
+
+
+def _store_key(fingerprint: str, tokenizer: Tokenizer, labels: Sequence[str], *, held_out: bool) -> str:
+    """Return a key of everything that the tokens of a part depend on."""
+    return store_key(fingerprint, tokenizer.fingerprint, "held out" if held_out else "training", *labels)
 
 
 TASKS: dict[Task, TaskParts] = {
     "generate": TaskParts(
-        purpose="continues a text in its style",
         open_corpus=open_text,
-        open_measured=open_evaluation_text,
+        open_evaluation=open_evaluation_text,
         columns=("text",),
         labels=(),
         rows=generation.rows,
         texts=generation.texts,
         batches=generation.batches,
-        look=generation.look,
+        quick_evaluate=generation.quick_evaluate,
         evaluate=generation.evaluate,
-        baselines=generation.beaten,
+        baselines=generation.baselines,
         sample=generation.sample,
     ),
     "translate": TaskParts(
-        purpose="translates sentences",
         open_corpus=open_pairs,
-        open_measured=open_evaluation_pairs,
+        open_evaluation=open_evaluation_pairs,
         columns=("source", "target"),
         labels=(),
         rows=translation.rows,
         texts=translation.texts,
         batches=translation.batches,
-        look=translation.look,
+        quick_evaluate=translation.quick_evaluate,
         evaluate=translation.evaluate,
-        baselines=translation.beaten,
+        baselines=translation.baselines,
         sample=translation.sample,
     ),
     "classify": TaskParts(
-        purpose="assigns labels to texts",
         open_corpus=open_labelled,
-        open_measured=open_evaluation_labelled,
+        open_evaluation=open_evaluation_labelled,
         columns=("text",),
         labels=("label",),
         rows=classification.rows,
         texts=classification.texts,
         batches=classification.batches,
-        look=classification.look,
+        quick_evaluate=classification.quick_evaluate,
         evaluate=classification.evaluate,
-        baselines=classification.beaten,
+        baselines=classification.baselines,
         sample=classification.sample,
     ),
 }

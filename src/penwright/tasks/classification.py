@@ -24,7 +24,7 @@ from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
 Rows = NDArray[np.int64]
 N_SAMPLES = 3
 SHOWN = 10  # labels in an error message
-MOST_LOOKED_AT = 10_000  # texts in a quick evaluation
+MOST_EVALUATED = 10_000  # texts in a quick evaluation
 
 
 def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
@@ -55,35 +55,35 @@ def texts(corpus: AnyCorpus) -> Iterator[str]:
         yield example.text
 
 
-def batches(bench: RunContext, store: TokenStore) -> LabelledBatches:
+def batches(context: RunContext, store: TokenStore) -> LabelledBatches:
     """Return the batches of a token store."""
-    recipe, model = bench.recipe, bench.recipe.model
+    recipe, model = context.recipe, context.recipe.model
     return LabelledBatches(
         store.column("text"),
         store.labels["label"],
         model.context_length,
         recipe.training.batch_tokens,
-        bench.markers,
+        context.markers,
         recipe.seed,
         TokenDropout(model.token_dropout, model.pooling == "first") if model.token_dropout else None,
     )
 
 
-def evaluate(bench: RunContext) -> Sequence[Score]:
+def evaluate(context: RunContext) -> Sequence[Score]:
     """Score all held-out texts."""
-    return _scores(bench, np.arange(len(bench.held_out)))
+    return _scores(context, np.arange(len(context.held_out)))
 
 
-def look(bench: RunContext) -> Sequence[Score]:
-    """Score a fixed random sample of at most MOST_LOOKED_AT held-out texts."""
-    return _scores(bench, np.random.default_rng(0).permutation(len(bench.held_out))[:MOST_LOOKED_AT])
+def quick_evaluate(context: RunContext) -> Sequence[Score]:
+    """Score a fixed random sample of at most MOST_EVALUATED held-out texts."""
+    return _scores(context, np.random.default_rng(0).permutation(len(context.held_out))[:MOST_EVALUATED])
 
 
-def _scores(bench: RunContext, rows: Rows) -> Sequence[Score]:
+def _scores(context: RunContext, rows: Rows) -> Sequence[Score]:
     """Score these held-out texts. Each is read whole, as when the model is used."""
-    classifier, column, labels = bench.application, bench.held_out.column("text"), bench.held_out.labels["label"]
+    classifier, column, labels = context.application, context.held_out.column("text"), context.held_out.labels["label"]
     assert isinstance(classifier, Classifier)
-    parts = np.array_split(rows, max(1, -(-len(rows) // MOST_LOOKED_AT)))  # all at once would not fit in memory
+    parts = np.array_split(rows, max(1, -(-len(rows) // MOST_EVALUATED)))  # all at once would not fit in memory
     results = [
         confusion_and_nll(
             classifier.log_probabilities([column[row] for row in part.tolist()]),
@@ -96,20 +96,20 @@ def _scores(bench: RunContext, rows: Rows) -> Sequence[Score]:
     return [*classification_scores(counts), Score("nats per text", nats)]
 
 
-def beaten(bench: RunContext, whole: bool = False) -> Sequence[Score]:
+def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
     """Score the most frequent label, and equal probabilities, always on the whole held-out part."""
-    counts = np.bincount(bench.held_out.labels["label"])
+    counts = np.bincount(context.held_out.labels["label"])
     frequent = 100 * float(counts.max() / counts.sum())
     return [
         Score("accuracy", frequent, True, note="always the most frequent label"),
-        Score("nats per text", log(len(bench.card.labels)), note="all labels equally likely"),
+        Score("nats per text", log(len(context.card.labels)), note="all labels equally likely"),
     ]
 
 
-def sample(bench: RunContext) -> Sequence[Sample]:
+def sample(context: RunContext) -> Sequence[Sample]:
     """Classify a few held-out texts."""
-    examples = [example for example in islice(bench.corpus.held_out, N_SAMPLES) if isinstance(example, Labelled)]
-    classifier = bench.application
+    examples = [example for example in islice(context.corpus.held_out, N_SAMPLES) if isinstance(example, Labelled)]
+    classifier = context.application
     assert isinstance(classifier, Classifier)
     given = classifier.classify([example.text for example in examples])
     return [

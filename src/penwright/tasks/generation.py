@@ -7,7 +7,7 @@ from penwright.data.batching import TextBatches
 from penwright.data.corpora import Document
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
-from penwright.evaluation.perplexity import NegativeLogLikelihood, baselines, negative_log_likelihood, text_scores
+from penwright.evaluation.perplexity import NegativeLogLikelihood, negative_log_likelihood, ngram_baselines, text_scores
 from penwright.evaluation.scores import Sample, Score
 from penwright.generation.generator import Generator
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
@@ -15,7 +15,7 @@ from penwright.text import first_words
 
 N_PROMPTS, WORDS = 2, 3  # sample prompts and words in each, unless the settings have prompts
 SAMPLE_TOKENS = 150
-MOST_LOOKED_AT = 500_000  # tokens in a quick evaluation
+MOST_EVALUATED = 500_000  # tokens in a quick evaluation
 COUNTED = 20_000_000  # training tokens for the baselines: enough to count bigrams well, few enough for memory
 
 
@@ -33,58 +33,58 @@ def texts(corpus: AnyCorpus) -> Iterator[str]:
         yield from document.chunks
 
 
-def evaluate(bench: RunContext) -> Sequence[Score]:
+def evaluate(context: RunContext) -> Sequence[Score]:
     """Score the whole held-out part."""
-    return _scores(bench, 1)
+    return _scores(context, 1)
 
 
-def look(bench: RunContext) -> Sequence[Score]:
+def quick_evaluate(context: RunContext) -> Sequence[Score]:
     """Score windows from all over the held-out part, scaled up to all of it."""
-    return _scores(bench, _window_stride(bench))
+    return _scores(context, _window_stride(context))
 
 
-def _window_stride(bench: RunContext) -> int:
+def _window_stride(context: RunContext) -> int:
     """Return n such that a quick evaluation reads one in n windows."""
-    return -(-len(bench.held_out.column("text").tokens) // MOST_LOOKED_AT)
+    return -(-len(context.held_out.column("text").tokens) // MOST_EVALUATED)
 
 
-def _scores(bench: RunContext, one_in: int) -> Sequence[Score]:
-    tokens, unknown = bench.held_out.column("text").tokens, bench.tokenizer.unknown_id
-    windows = batches(bench, bench.held_out).in_order(one_in)
-    total = negative_log_likelihood(bench.model, windows, bench.device, ignored=bench.tokenizer.end_id)
+def _scores(context: RunContext, one_in: int) -> Sequence[Score]:
+    tokens, unknown = context.held_out.column("text").tokens, context.tokenizer.unknown_id
+    windows = batches(context, context.held_out).in_order(one_in)
+    total = negative_log_likelihood(context.model, windows, context.device, ignored=context.tokenizer.end_id)
     if one_in > 1:
         total = NegativeLogLikelihood(total.mean * len(tokens), len(tokens))
     n_unknown = 0 if unknown is None else int((tokens[:] == unknown).sum())
-    return text_scores(total, bench.corpus.held_out_bytes, n_unknown)
+    return text_scores(total, context.corpus.held_out_bytes, n_unknown)
 
 
-def beaten(bench: RunContext, whole: bool = False) -> Sequence[Score]:
+def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
     """Score predictions by token frequency (unigram) and by the previous token (bigram), on the held-out part."""
-    assert bench.training is not None
-    training = bench.training.column("text").tokens[:COUNTED]
-    nats = baselines(training, bench.held_out.column("text").tokens, bench.tokenizer.vocab_size)
+    assert context.training is not None
+    training = context.training.column("text").tokens[:COUNTED]
+    nats = ngram_baselines(training, context.held_out.column("text").tokens, context.tokenizer.vocab_size)
     coverage = (
-        f"; quick evaluations read one in {_window_stride(bench)} windows"
-        if _window_stride(bench) > 1 and not whole
+        f"; quick evaluations read one in {_window_stride(context)} windows"
+        if _window_stride(context) > 1 and not whole
         else ""
     )
     return [Score("nats per token", value, note=f"{name}{coverage}") for name, value in nats.items()]
 
 
-def batches(bench: RunContext, store: TokenStore) -> TextBatches:
+def batches(context: RunContext, store: TokenStore) -> TextBatches:
     """Return the batches of a token store."""
-    recipe = bench.recipe
-    context, tokens = recipe.model.context_length, recipe.training.batch_tokens
-    return TextBatches(store.column("text"), context, tokens, bench.markers, recipe.seed)
+    recipe = context.recipe
+    length, tokens = recipe.model.context_length, recipe.training.batch_tokens
+    return TextBatches(store.column("text"), length, tokens, context.markers, recipe.seed)
 
 
-def sample(bench: RunContext) -> Sequence[Sample]:
+def sample(context: RunContext) -> Sequence[Sample]:
     """Complete the prompts of the settings, or else the beginnings of held-out lines."""
-    prompts = bench.recipe.training.prompts or _default_prompts(bench.corpus.held_out)
-    generator = bench.application
+    prompts = context.recipe.training.prompts or _default_prompts(context.corpus.held_out)
+    generator = context.application
     assert isinstance(generator, Generator)
-    length = bench.recipe.decoding.max_new_tokens or SAMPLE_TOKENS
-    completions = generator.generate(prompts, bench.recipe.decoding.model_copy(update={"max_new_tokens": length}))
+    length = context.recipe.decoding.max_new_tokens or SAMPLE_TOKENS
+    completions = generator.generate(prompts, context.recipe.decoding.model_copy(update={"max_new_tokens": length}))
     return [Sample(prompt, each.text) for prompt, each in zip(prompts, completions, strict=True)]
 
 

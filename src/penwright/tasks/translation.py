@@ -17,7 +17,7 @@ from penwright.translation.constraints.requirements import NO_CONSTRAINTS
 from penwright.translation.translator import Translator
 
 N_SAMPLES = 3
-MOST_LOOKED_AT = 2000  # pairs that a quick evaluation translates
+MOST_EVALUATED = 2000  # pairs that a quick evaluation translates
 
 
 def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
@@ -31,66 +31,62 @@ def texts(corpus: AnyCorpus) -> Iterator[str]:
         yield from pair
 
 
-def batches(bench: RunContext, store: TokenStore) -> PairBatches:
+def batches(context: RunContext, store: TokenStore) -> PairBatches:
     """Return the batches of a token store."""
-    model, tokens, seed = bench.recipe.model, bench.recipe.training.batch_tokens, bench.recipe.seed
+    model, tokens, seed = context.recipe.model, context.recipe.training.batch_tokens, context.recipe.seed
     longest = model.context_length if model.positions.type == "learned" else None  # other positions have no limit
-    return PairBatches(store.column("source"), store.column("target"), tokens, bench.markers, seed, longest)
+    return PairBatches(store.column("source"), store.column("target"), tokens, context.markers, seed, longest)
 
 
-def evaluate(bench: RunContext, beam_size: int | None = None, output: Path | None = None) -> Sequence[Score]:
+def evaluate(context: RunContext, beam_size: int | None = None, output: Path | None = None) -> Sequence[Score]:
     """Score the whole held-out part: BLEU, chrF, nats per token. Translations are written to `output`, one per line."""
-    pairs = list(_pairs(bench.corpus.held_out))
-    translations = _translate(bench, pairs, beam_size or bench.recipe.decoding.beam_size)
+    pairs = list(_pairs(context.corpus.held_out))
+    translations = _translate(context, pairs, beam_size or context.recipe.decoding.beam_size)
     if output is not None:
         write_atomically(output, "".join(f"{line}\n" for line in translations))
-    return _scores(bench, pairs, translations)
+    return _scores(context, pairs, translations)
 
 
-def look(bench: RunContext) -> Sequence[Score]:
+def quick_evaluate(context: RunContext) -> Sequence[Score]:
     """Score greedy translations of some pairs. They rank checkpoints as well as beam search on all, but much faster."""
-    pairs = _evaluated_pairs(bench.corpus.held_out)
-    return _scores(bench, pairs, _translate(bench, pairs, beam_size=1))
+    pairs = _chosen_pairs(context.corpus.held_out)
+    return _scores(context, pairs, _translate(context, pairs, beam_size=1))
 
 
 @lru_cache(maxsize=1)
-def _evaluated_pairs(part: AnyPart) -> Sequence[Pair]:
+def _chosen_pairs(part: AnyPart) -> Sequence[Pair]:
     """Return pairs from all over the part. They are cached, because finding them takes reading all pairs of a file."""
-    n = min(len(part), MOST_LOOKED_AT)
+    n = min(len(part), MOST_EVALUATED)
     chosen = {number * len(part) // n for number in range(n)}
     return [pair for number, pair in enumerate(_pairs(part)) if number in chosen]
 
 
-def _scores(bench: RunContext, pairs: Sequence[Pair], translations: Sequence[str]) -> Sequence[Score]:
+def _scores(context: RunContext, pairs: Sequence[Pair], translations: Sequence[str]) -> Sequence[Score]:
     """Score the translations, and the nats of the whole held-out part, which takes only seconds."""
-    total = negative_log_likelihood(bench.model, batches(bench, bench.held_out).in_order(), bench.device)
+    total = negative_log_likelihood(context.model, batches(context, context.held_out).in_order(), context.device)
     scores = translation_scores(translations, [pair.target for pair in pairs])
     return [*scores, Score("nats per token", total.mean)]
 
 
-def beaten(bench: RunContext, whole: bool = False) -> Sequence[Score]:
+def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
     """Score the untranslated sources of the pairs of a quick evaluation, or of the `whole` held-out part."""
-    evaluated_pairs = list(_pairs(bench.corpus.held_out)) if whole else _evaluated_pairs(bench.corpus.held_out)
-    n_pairs = len(bench.corpus.held_out)
-    scores = translation_scores([pair.source for pair in evaluated_pairs], [pair.target for pair in evaluated_pairs])
-    coverage = (
-        f"; evaluated on {len(evaluated_pairs):,} of the {n_pairs:,} held-out pairs"
-        if len(evaluated_pairs) < n_pairs
-        else ""
-    )
+    pairs = list(_pairs(context.corpus.held_out)) if whole else _chosen_pairs(context.corpus.held_out)
+    n_pairs = len(context.corpus.held_out)
+    scores = translation_scores([pair.source for pair in pairs], [pair.target for pair in pairs])
+    coverage = f"; evaluated on {len(pairs):,} of the {n_pairs:,} held-out pairs" if len(pairs) < n_pairs else ""
     return [Score("BLEU", scores[0].value, True, note=f"the source, untranslated{coverage}")]
 
 
-def sample(bench: RunContext) -> Sequence[Sample]:
+def sample(context: RunContext) -> Sequence[Sample]:
     """Translate the prompts of the settings, or else a few held-out sources."""
-    asked = [Pair(prompt, "") for prompt in bench.recipe.training.prompts]
-    pairs = asked or _evaluated_pairs(bench.corpus.held_out)[:N_SAMPLES]
-    translations = _translate(bench, pairs, beam_size=1)
+    asked = [Pair(prompt, "") for prompt in context.recipe.training.prompts]
+    pairs = asked or _chosen_pairs(context.corpus.held_out)[:N_SAMPLES]
+    translations = _translate(context, pairs, beam_size=1)
     return [Sample(pair.source, each, pair.target) for pair, each in zip(pairs, translations, strict=True)]
 
 
-def _translate(bench: RunContext, pairs: Sequence[Pair], beam_size: int) -> list[str]:
-    translator = bench.application
+def _translate(context: RunContext, pairs: Sequence[Pair], beam_size: int) -> list[str]:
+    translator = context.application
     assert isinstance(translator, Translator)
     sources = [pair.source for pair in pairs]
     return [each.text for each in translator.translate(sources, beam_size=beam_size, demands=NO_CONSTRAINTS)]

@@ -1,10 +1,40 @@
-"""The number of steps of a run: fixed by steps, epochs or tokens, or settled while training from minutes."""
+"""The budget of a run: its counters, the number of its steps, and the learning rate that depends on it."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from math import ceil
 
-from penwright.config import Schedule, TrainingSettings
+from pydantic import TypeAdapter
+
+from penwright.config import EndShift, Schedule, TrainingSettings, WarmupStableDecay
 from penwright.data.batching import AnyBatches
+from penwright.run.checkpoints import Record
+
+
+@dataclass
+class TrainState:
+    """The counters of a run, saved with every checkpoint."""
+
+    step: int = 0
+    total_steps: int | None = None  # None until a budget in minutes is settled
+    ends_by_the_clock: bool = False  # The end moves when throughput changes.
+    ends_early: bool = False  # The end moves only closer, because an early cooldown has begun.
+    turn_step: int = 0  # step of the budget at which the end was last moved
+    turn_progress: float = 0.0  # progress of the schedule at that step
+    targets: int = 0
+    seconds: float = 0.0  # spent on training, evaluation included
+    reserved_seconds: float = 0.0  # duration of an evaluation, kept free for the last one
+    first_step: int = 0  # where the current budget began: 0, or the end of the budget before
+    first_second: float = 0.0
+    skipped: int = 0
+    skipped_in_a_row: int = 0
+    best: float | None = None  # best value so far of the score that ranks
+    best_step: int | None = None  # step of the best value
+    nats_of_best: float | None = None  # held-out nats at that step
+    evaluations_since_best: int = 0
+    best_nats: float | None = None  # fewest held-out nats in the current budget
+    evaluations_over_fitted: int = 0  # consecutive evaluations that are clearly worse than `best_nats`
+    stopped_early: bool = False
+    processes: int | None = None  # number of training processes; None in runs that did not record it
 
 
 def count_steps(settings: TrainingSettings, batches: AnyBatches) -> int | None:
@@ -75,3 +105,112 @@ class Clock:
             return None
         new = min(max(wanted - step, left // 2), 2 * left)
         return step + new if abs(new - left) > MIN_CHANGE * left else None
+
+
+_MARK = TypeAdapter(tuple[int, float] | None)
+
+
+class Budget:
+    """What a run has spent and may still spend, with the schedule of its learning rate."""
+
+    def __init__(self, settings: TrainingSettings, schedule: Schedule, batches: AnyBatches, n_processes: int = 1):
+        self._settings, self._schedule, self._batches = settings, schedule, batches
+        self.state = TrainState(total_steps=count_steps(settings, batches), processes=n_processes)
+        self.clock = Clock.of(settings.minutes, schedule) if settings.minutes is not None else None
+
+    def save(self) -> Record:
+        """Return the counters as a checkpoint keeps them."""
+        mark = list(self.clock.mark) if self.clock and self.clock.mark else None
+        return {**asdict(self.state), "clock_mark": mark}
+
+    def load(self, record: Record) -> None:
+        """Continue from the counters of a checkpoint. Raise ValidationError if they are none."""
+        known = {field.name for field in fields(TrainState)}
+        state = TypeAdapter(TrainState).validate_python({key: value for key, value in record.items() if key in known})
+        mark = _MARK.validate_python(record.get("clock_mark"))
+        state.processes = self.state.processes
+        self.state = state
+        if self.clock is not None and mark is not None:
+            self.clock.mark = mark
+
+    @property
+    def epoch(self) -> float:
+        """Passes over the training part so far."""
+        return self.state.step * self._settings.accumulate / self._batches.per_epoch
+
+    def epochs_until(self, step: int) -> float:
+        """Return the passes over the training part from the start of the current budget to this step."""
+        return (step - self.state.first_step) * self._settings.accumulate / self._batches.per_epoch
+
+    @property
+    def progress(self) -> float:
+        """Spent fraction of the budget, between 0 and 1."""
+        state = self.state
+        if state.total_steps is not None:
+            return (state.step - state.first_step) / max(1, state.total_steps - state.first_step)
+        return min(1.0, (state.seconds - state.first_second) / self.clock.seconds) if self.clock else 0.0
+
+    def settle(self) -> None:
+        """Settle the number of steps of a budget in minutes, and correct it when throughput changes."""
+        state, clock = self.state, self.clock
+        if clock is None or (state.total_steps is not None and not state.ends_by_the_clock):
+            return
+        step, elapsed, turn = state.step - state.first_step, state.seconds - state.first_second, self._turn
+        if state.total_steps is None:
+            total = clock.settle(step, elapsed, state.reserved_seconds)
+            if total is not None and state.reserved_seconds:  # evaluations may have used up the time of the cooldown
+                total = max(total, step + int(step * clock.least_left))
+        else:
+            settled = state.total_steps - state.first_step
+            total = clock.moved(step, elapsed, state.reserved_seconds, settled, turn.step)
+            if state.ends_early and total is not None and total > settled:
+                return
+            turn = EndShift(step, self._schedule.progress(step, settled, turn))
+        if total is not None:
+            state.ends_by_the_clock, state.total_steps = True, state.first_step + total
+            state.turn_step, state.turn_progress = turn
+
+    @property
+    def rate_factor(self) -> float:
+        """Factor by which the next step multiplies the peak learning rate."""
+        return self._schedule.factor(self.state.step - self.state.first_step, self._total, self._turn)
+
+    def rate_falls_below(self, share: float) -> bool:
+        """Return whether the learning rate will still fall below this fraction of its peak."""
+        total = self._total
+        falls = total is None or self._schedule.factor(total - 1, total, self._turn) < share
+        return falls and self.rate_factor >= share
+
+    @property
+    def _total(self) -> int | None:
+        """Number of steps of the current budget, or None while it is not settled."""
+        state = self.state
+        return None if state.total_steps is None else state.total_steps - state.first_step
+
+    @property
+    def _turn(self) -> EndShift:
+        return EndShift(self.state.turn_step, self.state.turn_progress)
+
+    def cool_down(self) -> bool:
+        """Start the cooldown now if the schedule has one that is still ahead; return whether it started."""
+        state, schedule = self.state, self._schedule
+        if not isinstance(schedule, WarmupStableDecay) or not 0 < schedule.cooldown_fraction < 1:
+            return False
+        if self.progress >= 1 - schedule.cooldown_fraction:
+            return False
+        state.total_steps = state.first_step + schedule.total_if_cooled_from(state.step - state.first_step)
+        state.ends_by_the_clock = state.ends_early = self.clock is not None
+        return True
+
+    def extend(self) -> None:
+        """Start a new budget with a new schedule where the loaded state ends."""
+        state = self.state
+        state.first_step, state.first_second = state.step, state.seconds
+        state.evaluations_since_best = state.evaluations_over_fitted = 0
+        state.best_nats, state.stopped_early = None, False  # at a high learning rate, nats rise again for a while
+        state.ends_by_the_clock = state.ends_early = False
+        state.turn_step, state.turn_progress = 0, 0.0
+        steps = count_steps(self._settings, self._batches)
+        state.total_steps = None if steps is None else state.step + steps
+        if self.clock is not None:
+            self.clock.mark = None

@@ -39,7 +39,7 @@ class Ranks:
 
     rank: int = 0  # of this process
     size: int = 1
-    line: "dist.ProcessGroup | None" = None  # group for the messages of rank 0
+    control: "dist.ProcessGroup | None" = None  # group for the messages of rank 0, on the CPU
     failed: int | None = None  # exit code if rank 0 fails while the others compute
     table: RankTable = field(default_factory=lambda: RankTable(1))  # progress, read by the launcher
     notes_compilations: bool = False
@@ -90,23 +90,23 @@ class Ranks:
         """Wait until all ranks have reached this point (a barrier)."""
         if self.size > 1:
             with self._recorded_wait():
-                dist.barrier(self.line)
+                dist.barrier(self.control)
 
-    def tell(self, message: Record | None) -> None:
+    def broadcast(self, message: Record | None) -> None:
         """Broadcast a message to the other ranks. Only rank 0 may call this."""
         if self.size > 1:
             payload = torch.tensor(list(json.dumps(message).encode()), dtype=torch.uint8)
             with self._recorded_wait():
-                dist.broadcast(torch.tensor([len(payload)]), 0, self.line)
-                dist.broadcast(payload, 0, self.line)
+                dist.broadcast(torch.tensor([len(payload)]), 0, self.control)
+                dist.broadcast(payload, 0, self.control)
 
     def receive(self) -> Record | None:
         """Return the next message from rank 0. None means that the work is over, or that rank 0 is gone."""
         length = torch.zeros(1, dtype=torch.int64)
         try:
-            dist.broadcast(length, 0, self.line)
+            dist.broadcast(length, 0, self.control)
             payload = torch.empty(int(length), dtype=torch.uint8)
-            dist.broadcast(payload, 0, self.line)
+            dist.broadcast(payload, 0, self.control)
         except RuntimeError:
             return None
         message: Record | None = json.loads(bytes(payload.tolist()))
@@ -116,17 +116,17 @@ class Ranks:
     def leading(self, work: Record) -> Iterator[None]:
         """Send `work` to the other ranks, wait until all are ready, and send None when the block ends."""
         self.table.keep_folder(work["run"])
-        self.tell(work)
+        self.broadcast(work)
         self.barrier()
         try:
             yield
         except PenwrightError:
-            self.tell(None)
+            self.broadcast(None)
             raise
         except BaseException as error:  # perhaps within a step, where the other ranks receive no message
             self.failed = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
             raise
-        self.tell(None)
+        self.broadcast(None)
 
     def note_compilations(self) -> None:
         """From now on, record in the table when this rank compiles, which may take minutes."""
@@ -166,8 +166,8 @@ class Ranks:
             os._exit(self.failed)  # at once: the other ranks are inside a step and would wait forever
         if self.leads:
             with suppress(PenwrightError):
-                self.tell(None)
-        self.line = None
+                self.broadcast(None)
+        self.control = None
         dist.destroy_process_group()
 
 
@@ -189,7 +189,7 @@ def join() -> Ranks:
     with ranks._recorded_wait():
         # Both backends are named: by default, a torch built with NCCL uses only NCCL, even without a GPU.
         dist.init_process_group("cpu:gloo,cuda:nccl" if has_nccl else "gloo")
-        ranks.line = dist.new_group(timeout=PATIENCE, backend="gloo")
+        ranks.control = dist.new_group(timeout=PATIENCE, backend="gloo")
     atexit.register(ranks.leave)
     return ranks
 

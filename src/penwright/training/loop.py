@@ -1,18 +1,18 @@
 """The training session: steps, evaluations on held-out examples, samples, checkpoints, and an orderly end."""
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, nullcontext
 from shlex import quote
 from time import monotonic
-from typing import Literal
 
 from penwright.errors import Interrupted
 from penwright.evaluation.scores import Sample, Score
 from penwright.run.folder import METRICS, SAMPLES, Run
 from penwright.run.stop_file import clear_stop_files, is_stop_requested, mark_stopped
 from penwright.training.compilation import uncompiled
+from penwright.training.observers import Observer, notify
 from penwright.training.signals import stop_requests
-from penwright.training.trainer import StepReport, Trainer
+from penwright.training.trainer import Trainer
 
 SAVE_AT_LEAST_EVERY = 300.0  # seconds
 EVALUATIONS = 10  # per run, unless the settings say otherwise
@@ -23,23 +23,6 @@ FRESH, GROWTH = 2.0, 1.5  # An evaluation is due after this many epochs, then wh
 FEWEST_STEPS = 20
 # No early stop above this fraction of the peak learning rate: the cooldown may still repair what a high rate does.
 STOP_BELOW = 0.5
-Event = Literal["said", "stepped", "evaluated", "finished"]  # the methods of an Observer
-
-
-class Observer:
-    """An observer of a run. Subclasses override the events that they need."""
-
-    def said(self, text: str) -> None:
-        """Show a message for a person: a choice with its reason, or a warning."""
-
-    def stepped(self, trainer: Trainer, report: StepReport) -> None:
-        """Handle the report of a step."""
-
-    def evaluated(self, trainer: Trainer, scores: Sequence[Score], samples: Sequence[Sample], best: bool) -> None:
-        """Handle an evaluation on the held-out part; `best` means that no earlier one was better."""
-
-    def finished(self, trainer: Trainer) -> None:
-        """Handle the end of the session, successful or not."""
 
 
 class Session:
@@ -105,7 +88,7 @@ class Session:
 
     def _passes_epoch_mark(self) -> bool:
         """Return whether 2, 3, 4.5 ... epochs end with this step. In a run of many epochs, the best moment is early."""
-        before, now = map(self.trainer.epochs_until, (self.trainer.state.step - 1, self.trainer.state.step))
+        before, now = map(self.trainer.budget.epochs_until, (self.trainer.state.step - 1, self.trainer.state.step))
         mark = FRESH
         while mark <= before:
             mark *= GROWTH
@@ -116,7 +99,7 @@ class Session:
 
         On a small text, which is read often, the best moment could otherwise pass between two evaluations.
         """
-        state, epochs = self.trainer.state, self.trainer.epochs_until
+        state, epochs = self.trainer.state, self.trainer.budget.epochs_until
         return epochs(state.step) >= max(FRESH, GROWTH * epochs(self.last_evaluated_step))
 
     def _evaluate(self) -> Sequence[Score]:
@@ -130,7 +113,7 @@ class Session:
             state.best, state.best_step, state.nats_of_best = scores[0].value, state.step, _nats(scores)
         state.evaluations_since_best = 0 if best else state.evaluations_since_best + 1
         record = {score.name: score.value for score in scores}
-        counters = {"step": state.step, "seconds": round(state.seconds, 2), "epoch": round(trainer.epoch, 3)}
+        counters = {"step": state.step, "seconds": round(state.seconds, 2), "epoch": round(trainer.budget.epoch, 3)}
         self.run.append(METRICS, {**counters, "targets": state.targets, "skipped": state.skipped, **record})
         for sample in samples:
             self.run.append(SAMPLES, {"step": state.step, **sample._asdict()})
@@ -193,7 +176,7 @@ class Session:
         elif (
             settings.cooldown_on_overfitting
             and state.evaluations_over_fitted >= COOL_AFTER
-            and self.trainer.cool_down()
+            and self.trainer.budget.cool_down()
         ):
             state.evaluations_over_fitted = 0
             notify(
@@ -204,7 +187,7 @@ class Session:
         elif (
             settings.cooldown_on_overfitting
             and min(state.evaluations_over_fitted, state.evaluations_since_best) >= STOP_AFTER
-            and not self.trainer.rate_falls_below(STOP_BELOW)
+            and not self.trainer.budget.rate_falls_below(STOP_BELOW)
         ):
             self._stop_early("overfitting continues")
 
@@ -215,13 +198,6 @@ class Session:
             "said",
             f"stopped early at step {self.trainer.state.step:,}: {reason}; the best checkpoint is kept",
         )
-
-
-def notify(observers: Sequence[Observer], event: Event, *details: object) -> None:
-    """Call the method `event` of each observer. A closed terminal or a full log must not end the training."""
-    for observer in observers:
-        with suppress(OSError):
-            getattr(observer, event)(*details)
 
 
 def _nats(scores: Sequence[Score]) -> float | None:

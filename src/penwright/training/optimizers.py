@@ -1,7 +1,8 @@
-"""The optimizers of a run: AdamW, and Muon for matrices. Their state is kept by parameter name."""
+"""The optimizers of a run (AdamW, and Muon for matrices), and the moving average of the weights."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from penwright.config import AdamW, Muon, Optimizer
 from penwright.model.block import Block
+from penwright.model.weights import weights_of
 from penwright.training.distributed import ALONE, Ranks
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic that brings singular values close to 1 in five rounds
@@ -158,3 +160,42 @@ def _adamw(model: nn.Module, parameters: Named, settings: AdamW) -> torch.optim.
     ]
     kept = [group for group in groups if group["params"]]
     return torch.optim.AdamW(kept, settings.learning_rate, settings.betas, settings.eps, fused=True)
+
+
+class WeightAverage:
+    """An exponential moving average of the weights, often better than the last weights (Polyak and Juditsky 1992).
+
+    It begins as a plain mean, so that the first weights are soon forgotten.
+    """
+
+    def __init__(self, model: nn.Module, decay: float):
+        self.decay = decay
+        self.current = weights_of(model)
+        self.average = {name: tensor.clone() for name, tensor in self.current.items()}
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Update the average with the weights after this step, counted from 1."""
+        weight = 1 - min(self.decay, step / (step + 10))
+        torch._foreach_lerp_(list(self.average.values()), list(self.current.values()), weight)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Give the model the averaged weights within the block."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        """Set the average to these weights."""
+        for name, tensor in self.average.items():
+            tensor.copy_(weights[name])
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for name, current in self.current.items():
+            kept = current.clone()
+            current.copy_(self.average[name])
+            self.average[name].copy_(kept)

@@ -1,18 +1,19 @@
-"""The trainer: optimizer steps, budget and training state, shared by all tasks."""
+"""The trainer: optimizer steps and the state that checkpoints keep, for all tasks."""
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict
 from math import inf, isfinite
 from time import monotonic
 from typing import NamedTuple
 
 import torch
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
-from penwright.config import EndShift, Recipe, WarmupStableDecay
+from penwright.config import Recipe
 from penwright.data.batches import Batch
 from penwright.data.batching import AnyBatches
 from penwright.errors import PenwrightError
@@ -21,11 +22,9 @@ from penwright.model import Model
 from penwright.model.weights import load_weights, weights_of
 from penwright.run.checkpoints import TRAINING, Checkpoint, DamagedCheckpoint, Record, Tensors, first_problem
 from penwright.training.auto.machine import Machine
-from penwright.training.budget import Clock, count_steps
+from penwright.training.budget import Budget, TrainState
 from penwright.training.compilation import compile_blocks
-from penwright.training.optimizers import Optimizers
-from penwright.training.prefetch import Prefetcher
-from penwright.training.weight_averaging import WeightAverage
+from penwright.training.optimizers import Optimizers, WeightAverage
 
 TOO_MANY_SKIPPED = 25  # skipped steps in a row that end the training
 
@@ -40,31 +39,38 @@ class StepReport(NamedTuple):
     n_targets: int
 
 
-@dataclass
-class TrainState:
-    """The counters of a run, saved with every checkpoint."""
+class Prefetcher:
+    """A source of each step's batches, already on the training device.
 
-    step: int = 0
-    total_steps: int | None = None  # None until a budget in minutes is settled
-    ends_by_the_clock: bool = False  # The end moves when throughput changes.
-    ends_early: bool = False  # The end moves only closer, because an early cooldown has begun.
-    turn_step: int = 0  # step of the budget at which the end was last moved
-    turn_progress: float = 0.0  # progress of the schedule at that step
-    targets: int = 0
-    seconds: float = 0.0  # spent on training, evaluation included
-    reserved_seconds: float = 0.0  # duration of an evaluation, kept free for the last one
-    first_step: int = 0  # where the current budget began: 0, or the end of the budget before
-    first_second: float = 0.0
-    skipped: int = 0
-    skipped_in_a_row: int = 0
-    best: float | None = None  # best value so far of the score that ranks
-    best_step: int | None = None  # step of the best value
-    nats_of_best: float | None = None  # held-out nats at that step
-    evaluations_since_best: int = 0
-    best_nats: float | None = None  # fewest held-out nats in the current budget
-    evaluations_over_fitted: int = 0  # consecutive evaluations that are clearly worse than `best_nats`
-    stopped_early: bool = False
-    processes: int | None = None  # number of training processes; None in runs that did not record it
+    On a GPU, a thread makes the batches of the next step while the current one is computed.
+    """
+
+    def __init__(self, batches: AnyBatches, accumulate: int, device: torch.device, *, ahead: bool | None = None):
+        """Set up the source. With `ahead`, a thread makes the next step's batches; None means: unless on the CPU.
+
+        On a CPU, training keeps all cores busy already.
+        """
+        self._batches, self._accumulate, self._device = batches, accumulate, device
+        makes_ahead = device.type != "cpu" if ahead is None else ahead
+        self._thread = ThreadPoolExecutor(1, "batches") if makes_ahead else None
+        self._next: tuple[int, Future[list[Batch]]] | None = None
+
+    def __call__(self, step: int) -> list[Batch]:
+        """Return the batches of this step, counted from 0. Steps may be asked for in any order."""
+        if self._thread is None:
+            made = self._make(step)
+        else:
+            expected, pending = self._next or (step, self._thread.submit(self._make, step))
+            future = pending if expected == step else self._thread.submit(self._make, step)
+            self._next = (step + 1, self._thread.submit(self._make, step + 1))
+            made = future.result()
+        return [batch.to(self._device) for batch in made]
+
+    def _make(self, step: int) -> list[Batch]:
+        batches: list[Batch] = [*self._batches.for_step(step, self._accumulate)]
+        if self._device.type == "cuda":  # copies from pinned memory run in the background
+            batches = [batch.pinned() for batch in batches]
+        return batches
 
 
 class Trainer:
@@ -75,7 +81,7 @@ class Trainer:
     ):
         self.model, self.batches, self.machine = model.to(machine.device), batches, machine
         self.ranks, self.seed = machine.ranks, recipe.seed
-        self.settings, self.schedule = recipe.training, recipe.schedule
+        self.settings = recipe.training
         weight = recipe.distillation.weight if recipe.distillation else 0.0
         self.teachers = Teachers([each.eval() for each in teachers], weight) if teachers else None
         self.unit = "texts" if recipe.task == "classify" else "tokens"  # what one target is
@@ -83,89 +89,34 @@ class Trainer:
         self.optimizers = Optimizers(model, recipe.optimizer, machine.precision, machine.ranks)
         averages = self.settings.ema_decay and self.ranks.leads
         self.average = WeightAverage(model, self.settings.ema_decay) if averages else None
-        self.state = TrainState(total_steps=count_steps(self.settings, batches), processes=self.ranks.size)
-        minutes = self.settings.minutes
-        self.clock = Clock.of(minutes, self.schedule) if minutes is not None else None
+        self.budget = Budget(self.settings, recipe.schedule, batches, self.ranks.size)
         if self.settings.compile == "on":
             compile_blocks(model, machine.device, dynamic=recipe.task != "generate")
             self.ranks.note_compilations()
 
     @property
-    def epoch(self) -> float:
-        """Passes over the training part so far."""
-        return self.state.step * self.settings.accumulate / self.batches.per_epoch
-
-    def epochs_until(self, step: int) -> float:
-        """Return the passes over the training part from the start of the current budget to this step."""
-        return (step - self.state.first_step) * self.settings.accumulate / self.batches.per_epoch
-
-    @property
-    def progress(self) -> float:
-        """Spent fraction of the budget, between 0 and 1."""
-        state = self.state
-        if state.total_steps is not None:
-            return (state.step - state.first_step) / max(1, state.total_steps - state.first_step)
-        return min(1.0, (state.seconds - state.first_second) / self.clock.seconds) if self.clock else 0.0
+    def state(self) -> TrainState:
+        """The counters of the run."""
+        return self.budget.state
 
     def steps(self) -> Iterator[StepReport]:
         """Yield a report after each optimizer step, until the last."""
         begin = monotonic() - self.state.seconds
         while self.state.total_steps is None or self.state.step < self.state.total_steps:
-            self.ranks.tell(asdict(self.state))
+            self.ranks.broadcast(asdict(self.state))
             report = self._step()
             self.state.seconds = monotonic() - begin
-            self._settle()
+            self.budget.settle()
             yield report
             self.state.seconds = monotonic() - begin  # includes the time between the steps
 
     def follow(self) -> None:
         """Take the same steps as rank 0 until it is done. Only the other ranks call this."""
         while (record := self.ranks.receive()) is not None:
-            self.state = TrainState(**record)
+            self.budget.state = TrainState(**record)
             self.ranks.seed_rng(self.seed, self.state.step)
             with suppress(PenwrightError):  # rank 0 raises the same error and reports it
                 self._step()
-
-    def _settle(self) -> None:
-        """Settle the number of steps of a budget in minutes, and correct it when throughput changes."""
-        state, clock = self.state, self.clock
-        if clock is None or (state.total_steps is not None and not state.ends_by_the_clock):
-            return
-        step, elapsed, turn = state.step - state.first_step, state.seconds - state.first_second, self._turn
-        if state.total_steps is None:
-            total = clock.settle(step, elapsed, state.reserved_seconds)
-            if total is not None and state.reserved_seconds:  # evaluations may have used up the time of the cooldown
-                total = max(total, step + int(step * clock.least_left))
-        else:
-            settled = state.total_steps - state.first_step
-            total = clock.moved(step, elapsed, state.reserved_seconds, settled, turn.step)
-            if state.ends_early and total is not None and total > settled:
-                return
-            turn = EndShift(step, self.schedule.progress(step, settled, turn))
-        if total is not None:
-            state.ends_by_the_clock, state.total_steps = True, state.first_step + total
-            state.turn_step, state.turn_progress = turn
-
-    @property
-    def rate_factor(self) -> float:
-        """Factor by which the next step multiplies the peak learning rate."""
-        return self.schedule.factor(self.state.step - self.state.first_step, self._total, self._turn)
-
-    def rate_falls_below(self, share: float) -> bool:
-        """Return whether the learning rate will still fall below this fraction of its peak."""
-        total = self._total
-        falls = total is None or self.schedule.factor(total - 1, total, self._turn) < share
-        return falls and self.rate_factor >= share
-
-    @property
-    def _total(self) -> int | None:
-        """Number of steps of the current budget, or None while it is not settled."""
-        state = self.state
-        return None if state.total_steps is None else state.total_steps - state.first_step
-
-    @property
-    def _turn(self) -> EndShift:
-        return EndShift(self.state.turn_step, self.state.turn_progress)
 
     def _step(self) -> StepReport:
         state = self.state
@@ -177,7 +128,7 @@ class Trainer:
         limit = self.settings.max_grad_norm or inf
         norm = clip_grad_norm_(self.model.parameters(), limit)
         loss, grad_norm = torch.stack([losses.sum(), norm]).tolist()  # waits only once for a GPU
-        factor = self.rate_factor
+        factor = self.budget.rate_factor
         state.step += 1
         state.targets += n_targets
         if isfinite(grad_norm):
@@ -235,19 +186,15 @@ class Trainer:
         tensors["random/cpu"] = torch.get_rng_state()
         if self.machine.device.type == "cuda":
             tensors["random/cuda"] = torch.cuda.get_rng_state(self.machine.device)
-        mark = list(self.clock.mark) if self.clock and self.clock.mark else None
-        return tensors, {**asdict(self.state), "clock_mark": mark}
+        return tensors, self.budget.save()
 
     def load(self, checkpoint: Checkpoint) -> None:
         """Resume from this checkpoint. Raise DamagedCheckpoint if it does not hold what `save()` returns."""
         record, tensors, weights = checkpoint.state(), checkpoint.training(), checkpoint.weights()
         try:
-            self.state, mark = _read_state(record), _MARK.validate_python(record.get("clock_mark"))
+            self.budget.load(record)
         except ValidationError as error:
             raise DamagedCheckpoint(f"{checkpoint.folder} cannot be resumed: {first_problem(error)}") from None
-        self.state.processes = self.ranks.size
-        if self.clock is not None and mark is not None:
-            self.clock.mark = mark
         raw = _tensors_under("raw/", tensors)
         load_weights(self.model, raw or weights, str(checkpoint.folder))
         try:
@@ -259,39 +206,6 @@ class Trainer:
                 torch.cuda.set_rng_state(tensors["random/cuda"], self.machine.device)
         except (KeyError, RuntimeError, TypeError, ValueError) as error:
             raise DamagedCheckpoint(f"{checkpoint.folder / TRAINING} is not a valid training state: {error}") from None
-
-    def cool_down(self) -> bool:
-        """Start the cooldown now if the schedule has one that is still ahead; return whether it started."""
-        state, schedule = self.state, self.schedule
-        if not isinstance(schedule, WarmupStableDecay) or not 0 < schedule.cooldown_fraction < 1:
-            return False
-        if self.progress >= 1 - schedule.cooldown_fraction:
-            return False
-        state.total_steps = state.first_step + schedule.total_if_cooled_from(state.step - state.first_step)
-        state.ends_by_the_clock = state.ends_early = self.clock is not None
-        return True
-
-    def extend(self) -> None:
-        """Start a new budget with a new schedule where the loaded state ends."""
-        state = self.state
-        state.first_step, state.first_second = state.step, state.seconds
-        state.evaluations_since_best = state.evaluations_over_fitted = 0
-        state.best_nats, state.stopped_early = None, False  # at a high learning rate, nats rise again for a while
-        state.ends_by_the_clock = state.ends_early = False
-        state.turn_step, state.turn_progress = 0, 0.0
-        steps = count_steps(self.settings, self.batches)
-        state.total_steps = None if steps is None else state.step + steps
-        if self.clock is not None:
-            self.clock.mark = None
-
-
-_MARK = TypeAdapter(tuple[int, float] | None)
-
-
-def _read_state(record: Record) -> TrainState:
-    """Return the counters from a checkpoint's record, which holds other values as well."""
-    known = {field.name for field in fields(TrainState)}
-    return TypeAdapter(TrainState).validate_python({key: value for key, value in record.items() if key in known})
 
 
 def _tensors_under(prefix: str, tensors: dict[str, Tensor]) -> Tensors:

@@ -19,8 +19,7 @@ from penwright.evaluation.scores import Baseline, Score
 from penwright.languages import Languages, languages_between
 from penwright.model import Model
 from penwright.run.folder import Run
-from penwright.tasks import TASKS, AnyCorpus, RunContext, reading_of, translation
-from penwright.tasks.token_stores import kept_training_tokens, token_store
+from penwright.tasks import TASKS, AnyCorpus, RunContext, kept_training_tokens, reading_of, translation
 from penwright.workflows.load import OpenedRun, best_precision, corpus_record, open_run
 
 
@@ -32,7 +31,7 @@ def open_corpus_of(opened_run: OpenedRun, paths: Sequence[str] = ()) -> AnyCorpu
     recipe = recipe_here(opened_run.run, opened_run.recipe)
     parts, reading = TASKS[recipe.task], reading_of(recipe, columns_of_training(opened_run.run))
     if paths:
-        return parts.open_measured(paths, reading)
+        return parts.open_evaluation(paths, reading)
     corpus = parts.open_corpus(recipe.data.train, reading)
     require_unchanged(opened_run.run, corpus, "Restore the original data, or name other files to evaluate on.")
     return corpus
@@ -43,7 +42,7 @@ def evaluation_context(
 ) -> RunContext:
     """Return the context for evaluating this model on the held-out part of this corpus."""
     recipe, tokenizer, card = opened_run.recipe, opened_run.tokenizer, opened_run.card
-    held_out = token_store(recipe.task, corpus, tokenizer, card.labels, held_out=True)
+    held_out = TASKS[recipe.task].token_store(corpus, tokenizer, card.labels, held_out=True)
     return RunContext(recipe, corpus, tokenizer, None, held_out, model.to(device), device, card)
 
 
@@ -111,35 +110,35 @@ def evaluate(
         opened_run, corpus = _in_trained_direction(opened_run, corpus, paths)
         for note in corpus.report.notes:
             say(note)
-    bench = evaluation_context(
+    context = evaluation_context(
         opened_run, corpus, opened_run.model(precision or best_precision(opened_run.run, here) or "float32"), here
     )
-    n_examples = len(bench.corpus.held_out)
+    n_examples = len(context.corpus.held_out)
     if recipe.task == "translate":
         beam_size = beam_size or recipe.decoding.beam_size
         say(f"translating {n_examples:,} sources with {beam_size} {'beam' if beam_size == 1 else 'beams'}")
-        scores = translation.evaluate(bench, beam_size, output)
+        scores = translation.evaluate(context, beam_size, output)
     else:
-        say(f"evaluating on {count(n_examples, bench.corpus.report.unit)}")
-        scores = TASKS[recipe.task].evaluate(bench)
-    return _with_baselines(_baselines(own, bench, say), scores)
+        say(f"evaluating on {count(n_examples, context.corpus.report.unit)}")
+        scores = TASKS[recipe.task].evaluate(context)
+    return _with_baselines(_baselines(own, context, say), scores)
 
 
-def _baselines(own: OpenedRun, bench: RunContext, say: Say) -> Sequence[Score]:
+def _baselines(own: OpenedRun, context: RunContext, say: Say) -> Sequence[Score]:
     """Compute the baselines of the scores. A writer's baselines need the tokens of its training text."""
     recipe = own.recipe
     if recipe.task == "generate":
         given = corpus_record(own.run).fingerprint, own.tokenizer, own.card.labels
-        bench.training = kept_training_tokens(*given)
-    if recipe.task == "generate" and bench.training is None:
+        context.training = kept_training_tokens(*given)
+    if recipe.task == "generate" and context.training is None:
         try:
             corpus = open_corpus_of(own)
         except PenwrightError as error:
             say(f"no baselines, since they need the training text: {error}")
             return ()
         say("reading the training text for the baselines")
-        bench.training = token_store(recipe.task, corpus, own.tokenizer, own.card.labels, held_out=False)
-    return TASKS[recipe.task].baselines(bench, True)
+        context.training = TASKS[recipe.task].token_store(corpus, own.tokenizer, own.card.labels, held_out=False)
+    return TASKS[recipe.task].baselines(context, True)
 
 
 def _with_baselines(baselines: Sequence[Score], scores: Sequence[Score]) -> list[Score]:

@@ -11,7 +11,6 @@ from penwright.languages import languages_between
 from penwright.model import HEAD, Model
 from penwright.model.weights import start_from, weights_for
 from penwright.tasks import TASKS, AnyCorpus, RunContext, reading_of
-from penwright.tasks.token_stores import token_store
 from penwright.tokenizers import Tokenizer
 from penwright.workflows.consistency import MAY_CHANGE
 from penwright.workflows.evaluate import columns_of_training, recipe_here, require_unchanged
@@ -101,7 +100,7 @@ def with_old_text(context: RunContext, batches: AnyBatches) -> AnyBatches:
     if recipe.finetuning is None or not recipe.finetuning.keep_old:
         return batches
     corpus = _old_corpus(recipe)
-    store = token_store(recipe.task, corpus, context.tokenizer, corpus.labels, held_out=False)
+    store = TASKS[recipe.task].token_store(corpus, context.tokenizer, corpus.labels, held_out=False)
     return MixedBatches(batches, TASKS[recipe.task].batches(context, store), recipe.finetuning.keep_old)
 
 

@@ -1,4 +1,4 @@
-"""Loading of trained runs. Imports no corpus, training or export code, and the translator only for a translator."""
+"""Loading of trained runs. Imports only what the kind of model needs, and no corpus, training or export code."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,6 @@ from penwright.config import Precision, Recipe
 from penwright.decoding.engine import are_steps_kept
 from penwright.devices import keep_freed_memory, usable_device
 from penwright.errors import PenwrightError, PenwrightWarning, UsageError
-from penwright.generation.generator import Generator
 from penwright.languages import Languages
 from penwright.model import Model, make_model
 from penwright.model.attention import disable_cudnn_attention
@@ -28,6 +27,7 @@ from penwright.workflows.consistency import require_made_with, require_shapes
 
 if TYPE_CHECKING:
     import penwright.classification.classifier
+    import penwright.generation.generator
     import penwright.translation.translator
 
 CORPUS = "corpus.json"  # in a run folder: what it was trained on
@@ -183,10 +183,12 @@ def load(folder: str | Path, device: str = "cpu", precision: Precision | None = 
     return make_application(model.to(here), opened_run.tokenizer, opened_run.recipe, opened_run.card)
 
 
-def load_generator(folder: Path, device: str = "cpu", precision: Precision | None = None) -> Generator:
+def load_generator(
+    folder: Path, device: str = "cpu", precision: Precision | None = None
+) -> "penwright.generation.generator.Generator":
     """Load a run that generates text. Raise UsageError for any other run."""
     application = load(folder, device, precision)
-    if not isinstance(application, Generator):
+    if application.kind != "writer":
         raise _wrong_kind(folder, application, "generate", "needs a writer")
     return application
 

@@ -90,9 +90,9 @@ def fastest_first() -> list[Precision]:
 
 
 def _held_out_nats(opened_run: OpenedRun, corpus: AnyCorpus, precision: Precision) -> float:
-    bench = evaluation_context(opened_run, corpus, opened_run.model(precision))
-    batches = TASKS[opened_run.recipe.task].batches(bench, bench.held_out).in_order()
-    return negative_log_likelihood(bench.model, islice(batches, MEASURED_BATCHES), bench.device).mean
+    context = evaluation_context(opened_run, corpus, opened_run.model(precision))
+    batches = TASKS[opened_run.recipe.task].batches(context, context.held_out).in_order()
+    return negative_log_likelihood(context.model, islice(batches, MEASURED_BATCHES), context.device).mean
 
 
 def tune_decoding(
@@ -156,10 +156,10 @@ def calibrate(folder: Path, device: str = "cpu") -> Calibration:
         raise UsageError(f"{folder} is not a classifier, so there is no confidence to calibrate")
     kept = opened_run.run.finding(CALIBRATION, KeptCalibration)
     if kept is None:
-        bench = evaluation_context(opened_run, open_corpus_of(opened_run), opened_run.model(), here)
-        assert isinstance(bench.model, EncoderOnly)
-        batches = classification.batches(bench, bench.held_out).in_order()
-        measured = calibration(bench.model, batches, bench.device)
+        context = evaluation_context(opened_run, open_corpus_of(opened_run), opened_run.model(), here)
+        assert isinstance(context.model, EncoderOnly)
+        batches = classification.batches(context, context.held_out).in_order()
+        measured = calibration(context.model, batches, context.device)
         opened_run.run.save_finding(CALIBRATION, measured._asdict())
         return measured
     return Calibration(tuple(Bin(*each) for each in kept["bins"]), kept["n"], kept["error"])

@@ -21,7 +21,7 @@ from penwright.tokenizers import Tokenizer
 from penwright.training.auto.machine import Machine, choose_machine
 from penwright.training.compilation import choose_compilation
 from penwright.training.distributed import join
-from penwright.training.loop import Observer, notify
+from penwright.training.observers import Observer, notify
 from penwright.training.signals import STOP_SIGNALS
 from penwright.training.trainer import Trainer
 from penwright.workflows.consistency import require_made_with, require_shapes
@@ -65,7 +65,7 @@ def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Applicat
         if is_over_fitted(run, best):
             advice = "more text or a higher model.dropout would help more"
             notify(observers, "said", f"overfitting since step {best:,}: {advice}")
-        trainer.extend()
+        trainer.budget.extend()
     if changes:
         run.save_recipe(recipe)
     _require_steps_left(run, trainer)

@@ -19,12 +19,11 @@ from penwright.model import Model, make_model
 from penwright.run.folder import METRICS, Run
 from penwright.run.stop_file import clear_stop_files
 from penwright.tasks import TASKS, AnyCorpus, RunContext, make_card
-from penwright.tasks.token_stores import token_store
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.training import train_tokenizer
 from penwright.training.auto.machine import Machine
-from penwright.training.loop import OVER_FITTED, Observer, Session, notify
-from penwright.training.tensorboard import StepLog
+from penwright.training.loop import OVER_FITTED, Session
+from penwright.training.observers import Observer, StepLog, notify
 from penwright.training.trainer import Trainer
 from penwright.workflows.consistency import made_with
 from penwright.workflows.finetune import start_from_base, unknown_text, with_old_text
@@ -84,12 +83,13 @@ def _tokenizer(recipe: Recipe, corpus: AnyCorpus, observers: Sequence[Observer])
 def make_context(
     recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer, device: torch.device, *, is_new: bool
 ) -> RunContext:
-    """Store the tokens of the corpus and initialize the model, if the run `is_new`: with the weights of its base.
+    """Store the tokens of the corpus and initialize the model: with the weights of its base, if there is one.
 
-    Adapters need the base's weights even if a checkpoint is loaded afterwards.
+    A run that is not new loads a checkpoint afterwards, but its adapters still need the weights of the base.
     """
-    training = token_store(recipe.task, corpus, tokenizer, corpus.labels, held_out=False)
-    held_out = token_store(recipe.task, corpus, tokenizer, corpus.labels, held_out=True)
+    task = TASKS[recipe.task]
+    training = task.token_store(corpus, tokenizer, corpus.labels, held_out=False)
+    held_out = task.token_store(corpus, tokenizer, corpus.labels, held_out=True)
     model = make_model(recipe.task, tokenizer.vocab_size, recipe.model, len(corpus.labels), recipe.lora)
     has_new_head = start_from_base(model, recipe, corpus.labels) if is_new or recipe.lora else False
     card = make_card(corpus, training)
@@ -151,7 +151,7 @@ def fit(
     parts = TASKS[context.recipe.task]
     run.made_with = made_with(run, context.recipe)
     watching = [StepLog(run), *observers]
-    session = Session(run, trainer, lambda: parts.look(context), lambda: parts.sample(context), watching)
+    session = Session(run, trainer, lambda: parts.quick_evaluate(context), lambda: parts.sample(context), watching)
     if context.recipe.finetuning and not (context.has_new_head or run.checkpoints()):
         start = session.evaluate_start()
         note = f"{context.recipe.finetuning.base}, before fine-tuning"

@@ -10,15 +10,14 @@ from penwright.config import SIZES, ModelSettings, Task, merge, validate
 from penwright.devices import TOO_LITTLE_MEMORY
 from penwright.errors import PenwrightError, UsageError
 from penwright.model.size import Size, size_of
-from penwright.training.auto.choices import Choices, in_words, rounded
+from penwright.training.auto.choices import Choices, amount, in_words
+from penwright.training.auto.machine import available_memory
 from penwright.training.auto.throughput import MeasureThroughput
 from penwright.training.compilation import GAIN, choose_compilation
 
 MANY_CHARACTERS = 400  # distinct characters, more than any alphabet has
-CHARACTERS_PER_TOKEN = (
-    2.4,
-    0.4,
-)  # characters per token: for a vocabulary of 1,024, and for each doubling of it (measured)
+# Characters per token: for a vocabulary of 1,024, and for each doubling of it (measured).
+CHARACTERS_PER_TOKEN = (2.4, 0.4)
 CHARACTERS_PER_TOKEN_CJK = (1.05, 0.22)  # the same for scripts with thousands of characters
 
 
@@ -65,9 +64,8 @@ FEWEST_STEPS = 100  # half of them warm-up: on Multi30k, 50 steps gave BLEU 1.8 
 # the rest. Measured on a CPU with AVX-512; on a slow one, compiling takes more of a short run.
 EFFICIENCY: dict[Task, float] = {"generate": 0.6, "translate": 0.6, "classify": 0.8}
 FLOPS = 2e11  # FLOP per second of training on two cores, for a rough estimate of durations
-MAX_FLOPS_GAIN = (
-    1.5  # On a CPU, a larger model reaches at most this many times the FLOP/s of a smaller one, and rarely that.
-)
+# On a CPU, a larger model reaches at most this many times the FLOP/s of a smaller one, and rarely that.
+MAX_FLOPS_GAIN = 1.5
 
 
 class CapacityPlanner:
@@ -169,18 +167,34 @@ class CapacityPlanner:
         return share * TOKENS_PER_PARAMETER[self._facts.task] * self._measure(name).matrix_parameters
 
     def minutes_wanted(self) -> float | None:
-        """Return the minutes that the chosen model needs if the budget is far too small, else None."""
+        """Return the minutes that the chosen model needs if the budget is far too small, else None.
+
+        It is too small for fewer than FEWEST_STEPS steps, or if not even the smallest model reads all of the text once.
+        """
         if self.counted_tokens is not None:
             return None
-        n_steps = self.steps
-        return None if n_steps >= FEWEST_STEPS else self._choices.number("training.minutes") * FEWEST_STEPS / n_steps
+        factors = [FEWEST_STEPS / self.steps]
+        if self._chosen_size == LADDER[0] and any(choice.key == "model.size" for choice in self._choices.made):
+            factors.append(min(1 / self.epochs, self._cost_of_next_size()))
+        return self._choices.number("training.minutes") * max(factors) if max(factors) > 1 else None
+
+    def _cost_of_next_size(self) -> float:
+        """Estimate how many times the budget would have to be for the second-smallest size."""
+        smallest, next_size = LADDER[:2]
+        if not self._is_possible(next_size):
+            return inf
+        size = self._measure(next_size)
+        needed = TOKENS_PER_PARAMETER[self._facts.task] * size.matrix_parameters
+        return needed * size.flops_per_token / self._flops(smallest) / self.tokens(smallest)
 
     def largest_size(self) -> tuple[str, str]:
-        """Return the largest size that sees enough tokens and does not dwarf the corpus, and the reason."""
+        """Return the largest size that sees enough tokens, fits the memory and does not dwarf the corpus; say why."""
         sizes = [name for name in LADDER if self._is_possible(name)] or [LADDER[0]]  # it raises the error if none is
         chosen, tokens = sizes[0], self.tokens(sizes[0])
         for name in sizes[1:]:
             cost, needed = self._flops(name) / self._flops(chosen), self.tokens_needed(name)
+            if self._device.type == "cpu" and self._measure(name).training_bytes > available_memory():
+                break
             dwarfs = self._measure(name).matrix_parameters > PARAMETERS_PER_TOKEN[self._facts.task] * self.corpus_tokens
             if dwarfs or self._hope * tokens / cost < needed:
                 break
@@ -188,8 +202,8 @@ class CapacityPlanner:
             if affordable < needed:
                 break
             chosen, tokens = name, affordable
-        epochs = rounded(tokens / self.corpus_tokens)
-        return chosen, f"about {in_words(tokens)} training tokens fit in the budget: {epochs} epochs"
+        epochs = amount(tokens / self.corpus_tokens, "epoch")
+        return chosen, f"about {in_words(tokens)} training tokens fit in the budget: {epochs}"
 
     def compilation(self) -> tuple[bool, str]:
         """Return whether to compile, and why. Unless the budget is in minutes, the answer depends on the model."""
@@ -231,7 +245,8 @@ class CapacityPlanner:
 
     def _measure(self, name: str | None) -> Size:
         n_labels = max(1, self._facts.n_labels)
-        return size_of(self._facts.task, self.vocab_size, self._settings(name), n_labels=n_labels)
+        batch_tokens = int(self._choices.number("training.batch_tokens"))
+        return size_of(self._facts.task, self.vocab_size, self._settings(name), batch_tokens, n_labels)
 
     def _flops(self, name: str | None) -> int:
         return self._measure(name).flops_per_token

@@ -75,6 +75,12 @@ def in_words(count: float) -> str:
     return f"{count:.0f}"
 
 
+def amount(value: float, noun: str) -> str:
+    """Return a rounded number with its noun: "1 minute", "2.5 minutes"."""
+    number = rounded(value)
+    return f"{number} {noun}{'' if number == '1' else 's'}"
+
+
 def rounded(value: float) -> str:
     """Round to two digits, but keep all digits of a large number: 0.28, 5.3, 530."""
     return f"{value:.2g}" if value < 99.5 else f"{value:,.0f}"

@@ -1,7 +1,8 @@
 """The machine that training runs on: its device and precision, each chosen with a reason."""
 
 import os
-from math import ceil
+from collections.abc import Iterator
+from math import ceil, inf
 from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
@@ -16,7 +17,9 @@ from penwright.model.attention import disable_cudnn_attention
 from penwright.training.distributed import ALONE, Ranks, joined
 from penwright.training.launcher import n_here
 
-CGROUP_CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")  # CPU limit of a container: microseconds of CPU time per period
+CGROUPS = Path("/sys/fs/cgroup")  # control groups, which limit containers: version 2 here, version 1 in folders
+OWN_CGROUPS = Path("/proc/self/cgroup")  # lines HIERARCHY:CONTROLLERS:PATH; version 2 names no controllers
+BUSY = 0.5  # share of the processors that other programs keep busy, from which the plan says so
 
 
 class Machine(NamedTuple):
@@ -40,17 +43,58 @@ def choose_machine(settings: TrainingSettings) -> Machine:
     disable_cudnn_attention()
     precision, precision_reason = _precision(settings.precision, device)
     together = (f"{ranks.size} processes: each computes its rows of every batch",) if ranks.size > 1 else ()
-    return Machine(device, precision, (device_reason, precision_reason, *together), ranks)
+    return Machine(device, precision, (device_reason, precision_reason, *together, *_other_load()), ranks)
 
 
 def _n_processors() -> int:
     """Return the number of processors that this process may use. The machine may have more."""
     n = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    limits = [float(n)]
+    for group in _control_groups("cpu"):
+        version_2, version_1 = ("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        for quota, period in filter(None, (_numbers(group, *names) for names in (version_2, version_1))):
+            if quota > 0:  # version 1 writes -1 for no limit
+                limits.append(quota / period)
+    return ceil(min(limits))
+
+
+def available_memory() -> float:
+    """Return the bytes of memory that this process may use: those of the machine, or of its container."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else inf
+    names = "memory.max", "memory.limit_in_bytes"
+    return min([physical, *(n for group in _control_groups("memory") for name in names for n in _numbers(group, name))])
+
+
+def _control_groups(controller: str) -> Iterator[Path]:
+    """Yield the control groups of this process and those above them; each may limit it."""
+    yield from (CGROUPS, CGROUPS / controller)  # in a container, its own group is at the root
     try:
-        quota, period = CGROUP_CPU_LIMIT.read_text(encoding="ascii").split()
-        return min(n, ceil(int(quota) / int(period)))
-    except (OSError, ValueError):  # not on Linux, or no limit
-        return n
+        lines = OWN_CGROUPS.read_text(encoding="utf-8").splitlines()
+    except OSError:  # not on Linux
+        return
+    for _, controllers, path in (line.split(":", 2) for line in lines):
+        if controllers == "" or controller in controllers.split(","):
+            own = Path(path.lstrip("/"))
+            yield from (CGROUPS / (controller if controllers else "") / each for each in (own, *own.parents))
+
+
+def _numbers(group: Path, *names: str) -> list[int]:
+    """Return the numbers in these files of a control group; none if one is missing, or says "max" for no limit."""
+    try:
+        return [int(word) for name in names for word in (group / name).read_text(encoding="ascii").split()]
+    except (OSError, ValueError):
+        return []
+
+
+def _other_load() -> tuple[str, ...]:
+    """Return a notice if other programs keep much of this machine busy, so that training will be slower."""
+    try:
+        load, n = os.getloadavg()[0], os.cpu_count() or 1  # both of the whole machine, even in a container
+    except (AttributeError, OSError):  # Windows has no load average
+        return ()
+    if load - 1 < BUSY * n:  # this process itself counts as 1
+        return ()
+    return (f"busy: load average {load:.1f} on {count(n, 'processor')}, so training may be slower than planned",)
 
 
 def _device(wanted: str) -> tuple[torch.device, str]:

@@ -9,7 +9,7 @@ from penwright.config import BUDGETS, Recipe, Table, merge, validate
 from penwright.devices import CPU
 from penwright.model.size import Size, size_of
 from penwright.training.auto.capacity import DEFAULT_MINUTES, LADDER, MANY_CHARACTERS, CapacityPlanner, Facts
-from penwright.training.auto.choices import Choice, Choices, in_words, rounded
+from penwright.training.auto.choices import Choice, Choices, amount, in_words, rounded
 from penwright.training.auto.throughput import MeasureThroughput
 
 MANY_EPOCHS = 6.0  # of labelled texts, from which more tokens are hidden (measured)
@@ -33,7 +33,8 @@ class Plan(NamedTuple):
     def __repr__(self) -> str:
         training = self.recipe.training
         budget = next((f"{value:g} {name}" for name in BUDGETS if (value := getattr(training, name)) is not None), "")
-        return f"<Plan to {self.recipe.task}: {self.size.parameters:,} parameters, {budget}, {self.epochs:.2g} epochs>"
+        size, epochs = f"{self.size.parameters:,} parameters", amount(self.epochs, "epoch")
+        return f"<Plan to {self.recipe.task}: {size}, {budget}, {epochs}>"
 
 
 def make_plan(facts: Facts, given: Table, pace: MeasureThroughput, device: torch.device = CPU) -> Plan:
@@ -143,7 +144,7 @@ class _Planner:
         if "dropout" not in model and (model.get("size") is None or model["size"] in LADDER):
             self._suggest("model.dropout", *self._dropout())
         if self.facts.task == "classify" and not self._is_taught and self.capacity.epochs >= MANY_EPOCHS:
-            reason = f"for about {rounded(self.capacity.epochs)} epochs: no single word should decide (measured)"
+            reason = f"for about {amount(self.capacity.epochs, 'epoch')}: no single word should decide (measured)"
             self.choices.revise("model.token_dropout", 0.7, reason)
         if self.facts.task == "translate":
             self._suggest("training.label_smoothing", 0.1, "a sentence has more than one good translation")
@@ -158,7 +159,7 @@ class _Planner:
         epochs = self.capacity.epochs
         once = 3.3 if self.capacity.is_short else 1.7
         rates = [(once, 0.0), (15.0, 0.1), (50.0, 0.2)]  # combined with weight decay (measured up to 15)
-        return next((rate for limit, rate in rates if epochs < limit), 0.3), f"for about {rounded(epochs)} epochs"
+        return next((rate for limit, rate in rates if epochs < limit), 0.3), f"for about {amount(epochs, 'epoch')}"
 
     @property
     def _is_taught(self) -> bool:

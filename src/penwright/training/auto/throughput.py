@@ -1,7 +1,7 @@
 """Measurement of the throughput of training on this machine, in target tokens per second."""
 
 from collections.abc import Callable
-from time import perf_counter
+from time import perf_counter, sleep
 
 import torch
 
@@ -12,11 +12,12 @@ from penwright.model import make_model
 from penwright.training.auto.machine import Machine
 from penwright.training.optimizers import Optimizers
 
-MeasureThroughput = Callable[
-    [ModelSettings, int, int], float
-]  # (model, vocabulary size, tokens per batch) -> tokens per second
+# (model, vocabulary size, tokens per batch) -> tokens per second
+MeasureThroughput = Callable[[ModelSettings, int, int], float]
 
-STEPS = 3  # steps to time; the fastest counts, since the first one warms up, and others may be disturbed
+STEPS, MOST_STEPS = 3, 8  # steps to time; more than the first few only if they disagree
+ALIKE = 1.1  # ratio of the two fastest steps up to which they agree
+PAUSE = 0.15  # seconds before each further step, in which another program may finish
 ENOUGH = 3.0  # seconds of timing per model
 LENGTHS: dict[Task, int] = {"translate": 24, "classify": 64}  # tokens per text, typically; a writer's windows are full
 MOST_TOKENS = 4096  # in a batch that is timed on a CPU; the throughput of larger ones is much the same
@@ -57,15 +58,22 @@ def throughput_meter(machine: Machine, task: Task, n_labels: int = 2) -> Measure
 
 
 def _fastest(step: Callable[[], None]) -> float:
-    """Time a few steps and return the seconds of the fastest."""
-    best, begin = float("inf"), perf_counter()
-    for _ in range(STEPS):
+    """Time a few steps and return the seconds of the fastest.
+
+    Other programs only make steps slower. If the two fastest steps differ, more are timed, with pauses between them.
+    """
+    times: list[float] = []
+    begin = perf_counter()
+    while len(times) < MOST_STEPS and perf_counter() - begin < ENOUGH:
+        if len(times) >= STEPS:
+            first, second, *_ = sorted(times)
+            if second <= ALIKE * first:
+                break
+            sleep(PAUSE)
         before = perf_counter()
         step()
-        best = min(best, perf_counter() - before)
-        if perf_counter() - begin > ENOUGH:
-            break
-    return best
+        times.append(perf_counter() - before)
+    return min(times)
 
 
 def _random_batch(task: Task, vocab_size: int, rows: int, length: int, n_labels: int) -> Batch:

@@ -1,21 +1,45 @@
-"""Logs of the training steps: in the run folder, and for TensorBoard if it is installed (penwright[tensorboard])."""
+"""Observers of a training session, and those that log it: in the run folder, and for TensorBoard if it is installed."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from penwright.evaluation.scores import Sample, Score
 from penwright.run.folder import STEPS, Run
-from penwright.training.loop import Observer
 from penwright.training.trainer import StepReport, Trainer
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
+Event = Literal["said", "stepped", "evaluated", "finished"]  # the methods of an Observer
 LOG_EVERY, FIRST_STEPS = 10, 100  # steps between two lines of the log; the first steps get a line each
+
+
+class Observer:
+    """An observer of a run. Subclasses override the events that they need."""
+
+    def said(self, text: str) -> None:
+        """Show a message for a person: a choice with its reason, or a warning."""
+
+    def stepped(self, trainer: Trainer, report: StepReport) -> None:
+        """Handle the report of a step."""
+
+    def evaluated(self, trainer: Trainer, scores: Sequence[Score], samples: Sequence[Sample], best: bool) -> None:
+        """Handle an evaluation on the held-out part; `best` means that no earlier one was better."""
+
+    def finished(self, trainer: Trainer) -> None:
+        """Handle the end of the session, successful or not."""
+
+
+def notify(observers: Sequence[Observer], event: Event, *details: object) -> None:
+    """Call the method `event` of each observer. A closed terminal or a full log must not end the training."""
+    for observer in observers:
+        with suppress(OSError):
+            getattr(observer, event)(*details)
 
 
 class StepLog(Observer):
