@@ -63,7 +63,9 @@ def command(
     ] = None,
     keep_old: Annotated[
         float | None,
-        typer.Option(help="With --from: share of the training batches that come from that run's own text, such as 0.2."),
+        typer.Option(
+            help="With --from: share of the training batches that come from that run's own text, such as 0.2."
+        ),
     ] = None,
     lora: Annotated[
         int | None, typer.Option(help="With --from: train LoRA adapters of this rank, and no other weights.")

@@ -51,7 +51,7 @@ class Session:
                 for report in self.trainer.steps():
                     notify(self.observers, "stepped", self.trainer, report)
                     if self._evaluation_is_due():
-                        self._evaluate()
+                        self.evaluate_now()
                     elif monotonic() - self.saved_at > SAVE_AT_LEAST_EVERY:
                         self._save()
                     if self.trainer.state.stopped_early:
@@ -60,16 +60,12 @@ class Session:
                     if unfinished and (received or is_stop_requested(self.run)):
                         self._save_and_raise()
                 if self.last_evaluated_step != self.trainer.state.step:
-                    self._evaluate()
+                    self.evaluate_now()
                 clear_stop_files(self.run)
         finally:
             with ExitStack() as stack:  # notifies every observer, even if another one fails
                 for observer in reversed(self.observers):
                     stack.callback(notify, [observer], "finished", self.trainer)
-
-    def evaluate_start(self) -> Sequence[Score]:
-        """Evaluate the weights that training starts from, and keep them as the best so far. Return their scores."""
-        return self._evaluate()
 
     def _evaluation_is_due(self) -> bool:
         state, settings = self.trainer.state, self.trainer.settings
@@ -102,7 +98,7 @@ class Session:
         state, epochs = self.trainer.state, self.trainer.budget.epochs_until
         return epochs(state.step) >= max(FRESH, GROWTH * epochs(self.last_evaluated_step))
 
-    def _evaluate(self) -> Sequence[Score]:
+    def evaluate_now(self) -> Sequence[Score]:
         """Evaluate on the held-out part, write samples, record whether this step is the best, and save."""
         trainer, begin = self.trainer, monotonic()
         with uncompiled(), trainer.average.applied() if trainer.average else nullcontext():

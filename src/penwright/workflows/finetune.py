@@ -77,7 +77,8 @@ def unknown_text(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[str]:
     shown = " ".join(each for each in unknown[:10] if each.isprintable())
     if share > MOST_UNKNOWN:
         raise PenwrightError(
-            f"{100 * share:.0f} % of the characters of this text are unknown to the base ({shown}). Train a new run on it"
+            f"{100 * share:.0f} % of the characters of this text are unknown to the base ({shown}). "
+            "Train a new run on it, without --from"
         )
     if unknown:
         yield f"{100 * share:.2g} % of the characters are unknown to the base, and are read as <unk>: {shown}"
@@ -112,6 +113,8 @@ def _old_corpus(recipe: Recipe) -> AnyCorpus:
     try:
         corpus = TASKS[theirs.task].open_corpus(theirs.data.train, reading_of(theirs, columns_of_training(base.run)))
     except PenwrightError as error:
-        raise PenwrightError(f"--keep-old needs the text that {base.run.folder} was trained on: {error}. {advice}") from None
+        raise PenwrightError(
+            f"--keep-old needs the text that {base.run.folder} was trained on: {error}. {advice}"
+        ) from None
     require_unchanged(base.run, corpus, f"{advice}.")
     return corpus

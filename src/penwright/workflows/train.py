@@ -153,7 +153,7 @@ def fit(
     watching = [StepLog(run), *observers]
     session = Session(run, trainer, lambda: parts.quick_evaluate(context), lambda: parts.sample(context), watching)
     if context.recipe.finetuning and not (context.has_new_head or run.checkpoints()):
-        start = session.evaluate_start()
+        start = session.evaluate_now()  # kept as step 0, the best so far
         note = f"{context.recipe.finetuning.base}, before fine-tuning"
         for score in dict.fromkeys([start[0], start[-1]]):  # the score that ranks, and the nats
             to_beat = [*to_beat, score._replace(note=note)]
