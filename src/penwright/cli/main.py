@@ -11,6 +11,7 @@ import typer
 from penwright import __version__
 from penwright.cli import (
     align,
+    chat,
     classify,
     config,
     doctor,
@@ -34,6 +35,7 @@ COMMANDS = (
     train,
     plan,
     generate,
+    chat,
     translate,
     classify,
     evaluate,

@@ -13,6 +13,7 @@ from penwright.config.model import (
     SinusoidalPositions,
 )
 from penwright.config.recipe import (
+    ChatSettings,
     DataSettings,
     DecodingSettings,
     DistillationSettings,
@@ -53,6 +54,7 @@ __all__ = [
     "CACHE_ADVICE",
     "SIZES",
     "AdamW",
+    "ChatSettings",
     "Constant",
     "Cosine",
     "DataSettings",

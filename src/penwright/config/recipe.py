@@ -20,7 +20,7 @@ from penwright.config.settings import Settings, merge, validate, with_present_na
 from penwright.config.training import AdamW, Optimizer, TrainingSettings
 from penwright.errors import UnknownArgument
 
-Task = Literal["generate", "translate", "classify"]
+Task = Literal["generate", "chat", "translate", "classify"]
 Column = str | int  # name or number (from 1) of a column of a table
 
 
@@ -86,6 +86,14 @@ class FineTuningSettings(Settings):
     base: str  # run folder to start from
     base_sha256: str | None = None  # checksum of the base's weights, recorded when training begins
     keep_old: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of the batches that come from the base's own text
+
+
+class ChatSettings(Settings):
+    """The chat template of a model: Jinja, as in tokenizer_config.json of other projects."""
+
+    template: Annotated[str, Field(max_length=100_000)]  # turns messages into one text
+    bos_token: str = ""  # text that the template calls bos_token
+    eos_token: str = ""  # text that the template calls eos_token: the end of an answer
 
 
 LoraTarget = Literal["query", "key", "value", "output", "gate", "up", "down"]
@@ -179,7 +187,7 @@ def decoding_settings(
 class Recipe(Settings):
     """All settings of a run. `penwright config` prints them; a run folder keeps them in recipe.toml."""
 
-    task: Task  # generate, translate or classify
+    task: Task  # generate, chat, translate or classify
     seed: NonNegativeInt = 1  # random seed
     data: DataSettings
     tokenizer: TokenizerSettings = TokenizerSettings()
@@ -190,6 +198,7 @@ class Recipe(Settings):
     distillation: DistillationSettings | None = None
     finetuning: FineTuningSettings | None = None
     lora: LoraSettings | None = None
+    chat: ChatSettings | None = None
     decoding: DecodingSettings = DecodingSettings()
 
     @model_validator(mode="after")

@@ -117,7 +117,7 @@ class TextBatches(Batches[TextBatch]):
         )
 
 
-class _Bucketed(Batches[AnyBatch]):
+class Bucketed(Batches[AnyBatch]):
     """Batches of examples with similar lengths. Each epoch shuffles the batches, and the examples of equal lengths."""
 
     def __init__(
@@ -154,6 +154,7 @@ class _Bucketed(Batches[AnyBatch]):
         self.per_epoch = len(self.borders) - 1
 
     def batch(self, number: int) -> AnyBatch:
+        """Return the batch with this number, in the shuffled order of its epoch."""
         epoch, place = divmod(number, int(self.per_epoch))
         batches, order = self._epoch(epoch)
         return self.examples(order[self._rows(int(batches[place]))])
@@ -163,6 +164,7 @@ class _Bucketed(Batches[AnyBatch]):
         return slice(self.borders[batch], self.borders[batch + 1])
 
     def in_order(self, one_in: int = 1) -> Iterator[AnyBatch]:
+        """Yield all examples, the shortest first."""
         for batch in range(0, len(self.borders) - 1, one_in):
             yield self.examples(self.order[self._rows(batch)])
 
@@ -178,7 +180,7 @@ class _Bucketed(Batches[AnyBatch]):
         """Return these examples as a batch."""
 
 
-class PairBatches(_Bucketed[PairBatch]):
+class PairBatches(Bucketed[PairBatch]):
     """Batches of sentence pairs. Sources end with an end token; decoder inputs begin with a start token."""
 
     def __init__(
@@ -205,7 +207,7 @@ class PairBatches(_Bucketed[PairBatch]):
         return PairBatch(int(target_lengths.sum()), source, padding, target, targets)
 
 
-class LabelledBatches(_Bucketed[LabelledBatch]):
+class LabelledBatches(Bucketed[LabelledBatch]):
     """Batches of labelled texts, each text between a start and an end token.
 
     Batches hold the same number of texts, long or short, unless they become too large. The loss of a batch is their

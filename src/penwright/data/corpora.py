@@ -1,5 +1,6 @@
 """The public interface to corpora: opens files as examples, with a training and a held-out part."""
 
+from penwright.data.conversations import Conversation, open_conversations, open_evaluation_conversations
 from penwright.data.detection import detect_task
 from penwright.data.examples import (
     Cleaning,
@@ -20,6 +21,7 @@ from penwright.data.text import open_evaluation_text, open_text
 __all__ = [
     "Cleaning",
     "Columns",
+    "Conversation",
     "Corpus",
     "CorpusPart",
     "Document",
@@ -30,6 +32,8 @@ __all__ = [
     "Report",
     "Roles",
     "detect_task",
+    "open_conversations",
+    "open_evaluation_conversations",
     "open_evaluation_labelled",
     "open_evaluation_pairs",
     "open_evaluation_text",

@@ -9,6 +9,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from penwright.data.files import SourceFile
 from penwright.data.report import Report, count
+from penwright.tokenizers.chat_template import PLAIN_TEMPLATE, ChatTemplate
 
 FORMAT_VERSION = 1  # raised whenever the same files are read in another way
 
@@ -75,6 +76,7 @@ class ReadingOptions:
     seed: int = 0
     encoding: str | None = None  # None: detected
     cleaning: Cleaning = STANDARD
+    template: ChatTemplate = PLAIN_TEMPLATE  # of conversations
 
 
 DEFAULT_READING = ReadingOptions()

@@ -19,7 +19,7 @@ def make_model(
     """Make a new model of the architecture that this task needs; with `lora`, a frozen one with adapters."""
     model: Model
     match task:
-        case "generate":
+        case "generate" | "chat":
             model = DecoderOnly(vocab_size, settings)
         case "translate":
             model = EncoderDecoder(vocab_size, settings)

@@ -10,6 +10,7 @@ from penwright.errors import PenwrightError
 
 CHANGES: Mapping[tuple[Task, Task], Mapping[str, str]] = {  # modules that are kept when the task changes: old to new
     ("generate", "classify"): {"embedding": "embedding", "decoder": "encoder"},
+    ("chat", "classify"): {"embedding": "embedding", "decoder": "encoder"},
     ("translate", "classify"): {"source_embedding": "embedding", "encoder": "encoder"},
 }
 
@@ -24,11 +25,11 @@ def weights_for(task: Task, before: Task, weights: Mapping[str, Tensor]) -> dict
 
     Raises PenwrightError if no model for this task can begin with them.
     """
-    if task == before:
+    renamed = CHANGES.get((before, task))
+    if task == before or {task, before} == {"generate", "chat"}:
         return dict(weights)
-    if (before, task) not in CHANGES:
+    if renamed is None:
         raise PenwrightError(f"a model that was trained to {before} cannot be trained to {task}: it has other parts")
-    renamed = CHANGES[before, task]
     parts = {name: name.partition(".") for name in weights}
     return {f"{renamed[first]}.{rest}": weights[name] for name, (first, _, rest) in parts.items() if first in renamed}
 

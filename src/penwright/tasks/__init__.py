@@ -2,7 +2,7 @@
 
 In every run, `workflows/plan.py` opens the corpus and plans the recipe. Then `workflows/train.py` trains the tokenizer
 and stores the tokens. A `Session` takes the steps of a `Trainer`, evaluates and saves. Each task has a module of its
-own: `generation.py`, `translation.py`, `classification.py`.
+own: `generation.py`, `chat.py`, `translation.py`, `classification.py`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +13,8 @@ from penwright.config import Task, cache_folder
 from penwright.data.batching import AnyBatches
 from penwright.data.corpora import (
     ReadingOptions,
+    open_conversations,
+    open_evaluation_conversations,
     open_evaluation_labelled,
     open_evaluation_pairs,
     open_evaluation_text,
@@ -24,7 +26,7 @@ from penwright.data.store import TokenStore, cached_store, open_store, store_key
 from penwright.data.store_writer import Cell, write_store
 from penwright.errors import PenwrightError
 from penwright.evaluation.scores import Sample, Score
-from penwright.tasks import classification, generation, translation
+from penwright.tasks import chat, classification, generation, translation
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext, make_card, reading_of
 from penwright.tokenizers import Tokenizer
 
@@ -82,6 +84,19 @@ def _store_key(fingerprint: str, tokenizer: Tokenizer, labels: Sequence[str], *,
 
 
 TASKS: dict[Task, TaskParts] = {
+    "chat": TaskParts(
+        open_corpus=open_conversations,
+        open_evaluation=open_evaluation_conversations,
+        columns=("prompt", "answer"),
+        labels=("turn",),
+        rows=chat.rows,
+        texts=chat.texts,
+        batches=chat.batches,
+        quick_evaluate=chat.quick_evaluate,
+        evaluate=chat.evaluate,
+        baselines=chat.baselines,
+        sample=chat.sample,
+    ),
     "generate": TaskParts(
         open_corpus=open_text,
         open_evaluation=open_evaluation_text,

@@ -10,6 +10,7 @@ from penwright.data.batching import Markers
 from penwright.data.corpora import (
     Cleaning,
     Columns,
+    Conversation,
     Corpus,
     CorpusPart,
     Document,
@@ -22,9 +23,10 @@ from penwright.data.store import TokenStore
 from penwright.languages import languages_between
 from penwright.model import Model
 from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.chat_template import template_of
 
-AnyCorpus = Corpus[Document] | Corpus[Pair] | Corpus[Labelled]
-AnyPart = CorpusPart[Document] | CorpusPart[Pair] | CorpusPart[Labelled]
+AnyCorpus = Corpus[Document] | Corpus[Pair] | Corpus[Labelled] | Corpus[Conversation]
+AnyPart = CorpusPart[Document] | CorpusPart[Pair] | CorpusPart[Labelled] | CorpusPart[Conversation]
 
 
 @dataclass
@@ -68,5 +70,6 @@ def reading_of(recipe: Recipe, roles: Roles | None = None) -> ReadingOptions:
         held_out=data.held_out,
         seed=recipe.seed if data.seed is None else data.seed,
         encoding=data.encoding,
+        template=template_of(recipe.chat),
         cleaning=Cleaning(data.max_characters, data.max_ratio, data.deduplicate),
     )

@@ -38,8 +38,9 @@ def with_base(given: Table) -> Table:
     if given.get("tokenizer"):
         raise UsageError(f"[tokenizer] cannot be set: the model of {folder} keeps its tokenizer")
     tokenizer = base.recipe.tokenizer.model_dump(exclude_none=True)
+    chat = {"chat": base.recipe.chat.model_dump()} if base.recipe.chat else {}
     own = {"base_sha256": (base.checkpoint or base.run.best()[0]).weights_sha256}
-    return merge({"tokenizer": tokenizer, "model": model}, given, {"finetuning": own})
+    return merge({"tokenizer": tokenizer, "model": model, **chat}, given, {"finetuning": own})
 
 
 def require_suitable(recipe: Recipe, corpus: AnyCorpus) -> None:

@@ -184,12 +184,12 @@ def load(folder: str | Path, device: str = "cpu", precision: Precision | None = 
 
 
 def load_generator(
-    folder: Path, device: str = "cpu", precision: Precision | None = None
+    folder: Path, device: str = "cpu", precision: Precision | None = None, verb: str = "generate"
 ) -> "penwright.generation.generator.Generator":
-    """Load a run that generates text. Raise UsageError for any other run."""
+    """Load a run that generates text. Raise UsageError, which names the command `verb`, for any other run."""
     application = load(folder, device, precision)
     if application.kind != "writer":
-        raise _wrong_kind(folder, application, "generate", "needs a writer")
+        raise _wrong_kind(folder, application, verb, "needs a writer")
     return application
 
 

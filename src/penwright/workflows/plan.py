@@ -17,7 +17,7 @@ from penwright.config import (
     require_writable_cache,
     validate,
 )
-from penwright.data.corpora import Document, Labelled, Pair, detect_task
+from penwright.data.corpora import Conversation, Document, Labelled, Pair, detect_task
 from penwright.data.paths import WILDCARD, is_pattern, is_pipe_name
 from penwright.data.report import count
 from penwright.errors import PenwrightError, Say, UsageError, say_nothing
@@ -130,6 +130,8 @@ def first_examples(corpus: AnyCorpus) -> list[dict[str, str]]:
         match example:
             case Pair() | Labelled():
                 collected.append(example._asdict())
+            case Conversation(messages=(*_, prompt, answer)):
+                collected.append({"prompt": prompt.content, "answer": answer.content})
             case Document():
                 lines = (line for chunk in example.chunks for line in chunk.split("\n") if line.strip())
                 collected += [{"text": line} for line in islice(lines, N_EXAMPLES - len(collected))]

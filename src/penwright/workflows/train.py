@@ -140,7 +140,9 @@ def _skipped_text(trainer: Trainer, recipe: Recipe) -> Iterator[str]:
     batches, reach = trainer.batches, recipe.model.context_length
     if n := batches.n_left_out:
         yield f"left out: {n:,} pairs of more than {reach} tokens, the limit of the model's learned positions"
-    if n := batches.n_cut:
+    if n := batches.n_cut if recipe.task == "chat" else 0:
+        yield f"{count(n, 'conversation')} longer than the context of {reach} tokens: only the end is read"
+    elif n := batches.n_cut:
         yield f"{count(n, 'text')} longer than the context of {reach} tokens: each epoch learns from another part of it"
 
 

@@ -119,6 +119,9 @@ class _Planner:
             context, batch = (128, 2048) if self.capacity.is_short else (256, 4096)
             self._suggest("model.context_length", context, "tokens that the model sees at once")
             self._suggest("training.batch_tokens", batch, "many small steps learn fastest")
+        elif self.facts.task == "chat":
+            self._suggest("model.context_length", 512, "tokens that the model sees at once")
+            self._suggest("training.batch_tokens", 4096, "padding included")
         elif self.facts.task == "translate":
             self._suggest("model.context_length", 256, "longer texts are split into sentences")
             self._suggest("training.batch_tokens", 2048, "padding included; many small steps learn fastest")
