@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from penwright.serving import (
     calibration,
+    chat,
     classify_route,
     comparison,
     health,
@@ -33,6 +34,7 @@ ROUTES = (
     health,
     models,
     openai,
+    chat,
     libretranslate,
     classify_route,
     calibration,
