@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from penwright.config import Recipe, Table, merge
 from penwright.data.batching import AnyBatches
 from penwright.data.mixing import MixedBatches
-from penwright.errors import PenwrightError, UsageError
+from penwright.errors import PenwrightError, Say, UsageError
 from penwright.languages import languages_between
 from penwright.model import HEAD, Model
 from penwright.model.weights import start_from, weights_for
@@ -17,7 +17,7 @@ from penwright.workflows.evaluate import columns_of_training, recipe_here, requi
 from penwright.workflows.load import open_base, open_run
 
 SAMPLE = 1_000_000  # characters that are searched for unknown ones
-MOST_UNKNOWN = 0.1  # share of the characters that may be unknown to the tokenizer of the base
+MOST_UNKNOWN = 0.2  # share of the characters that may be unknown to the tokenizer of the base
 
 
 def with_base(given: Table) -> Table:
@@ -30,7 +30,8 @@ def with_base(given: Table) -> Table:
             base = open_run(folder)
         case _:
             return given
-    chosen = {"dropout"} if given.get("task") == base.recipe.task else {"dropout", "token_dropout", "n_decoder_layers"}
+    weights_for(given["task"], base.recipe.task, {})  # raises PenwrightError for a task that they cannot begin
+    chosen = {"dropout"} if given["task"] == base.recipe.task else {"dropout", "token_dropout", "n_decoder_layers"}
     model = base.recipe.model.model_dump(exclude_none=True, exclude=chosen)
     for name, value in given.get("model", {}).items():
         if name == "size" or (name not in MAY_CHANGE and model.get(name) != value):
@@ -43,12 +44,13 @@ def with_base(given: Table) -> Table:
     return merge({"tokenizer": tokenizer, "model": model, **chat}, given, {"finetuning": own})
 
 
-def require_suitable(recipe: Recipe, corpus: AnyCorpus) -> None:
+def require_suitable(recipe: Recipe, corpus: AnyCorpus, say: Say) -> None:
     """Raise PenwrightError if the base cannot be trained on this corpus, or if its own text is wanted and gone."""
     if recipe.finetuning is None:
         return
     base = open_base(recipe)
-    weights_for(recipe.task, base.recipe.task, {})
+    for note in _unknown_text(base.tokenizer, TASKS[recipe.task].texts(corpus)):
+        say(note)
     languages, known = languages_between(corpus.names), base.card.languages
     if languages and known and (languages.source, languages.target) == (known.target, known.source):
         raise PenwrightError(
@@ -63,7 +65,7 @@ def require_suitable(recipe: Recipe, corpus: AnyCorpus) -> None:
         _old_corpus(recipe)
 
 
-def unknown_text(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[str]:
+def _unknown_text(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[str]:
     """Yield a notice if some characters are unknown to the tokenizer. Raise PenwrightError if they are many."""
     if tokenizer.unknown_id is None:
         return

@@ -84,7 +84,7 @@ def prepare(given: Table, say: Say = say_nothing) -> Prepared:
     given = with_base(_with_teacher_tokenizer({**given, "task": task}))
     first = validate(Recipe, _without_open_choices(merge(given, {"task": task})), "the settings")
     corpus = TASKS[first.task].open_corpus(first.data.train, reading_of(first))
-    require_suitable(first, corpus)
+    require_suitable(first, corpus, say)
     _require_enough(first, corpus)
     machine = choose_machine(first.training)
     facts = _facts(first.task, corpus)

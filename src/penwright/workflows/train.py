@@ -26,7 +26,7 @@ from penwright.training.loop import OVER_FITTED, Session
 from penwright.training.observers import Observer, StepLog, notify
 from penwright.training.trainer import Trainer
 from penwright.workflows.consistency import made_with
-from penwright.workflows.finetune import start_from_base, unknown_text, with_old_text
+from penwright.workflows.finetune import start_from_base, with_old_text
 from penwright.workflows.load import CORPUS, corpus_record, load, open_base
 from penwright.workflows.plan import Prepared
 
@@ -53,8 +53,6 @@ def _begin(prepared: Prepared, run: Run, observers: Sequence[Observer]) -> RunCo
     tokenizer = _tokenizer(recipe, corpus, observers)
     tokenizer.save(run.tokenizer_path)
     run.save_recipe(recipe)
-    for note in unknown_text(tokenizer, TASKS[recipe.task].texts(corpus)) if recipe.finetuning else ():
-        notify(observers, "said", note)
     context = make_context(recipe, corpus, tokenizer, machine.device, is_new=True)
     _save_corpus_record(run, context)
     return context
