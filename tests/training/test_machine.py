@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -6,12 +7,12 @@ import torch
 from penwright.config import TrainingSettings
 from penwright.errors import UsageError
 from penwright.training.auto import machine
-from penwright.training.auto.machine import choose_machine, measure_speed
+from penwright.training.auto.machine import available_memory, choose_machine, measure_speed
 
 
 def choose(**settings: object) -> tuple[object, ...]:
     chosen = choose_machine(TrainingSettings.model_validate({"steps": 1, "threads": 1, **settings}))
-    assert len(chosen.reasons) == 2 and all(chosen.reasons)
+    assert len(chosen.reasons) >= 2 and all(chosen.reasons)
     return chosen.device.type, chosen.precision
 
 
@@ -37,15 +38,45 @@ def test_the_number_of_threads_is_set() -> None:
         torch.set_num_threads(before)
 
 
+@pytest.fixture
+def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that writes control-group files, by path, and what a process reads about its own groups."""
+    monkeypatch.setattr(machine, "CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(machine, "OWN_CGROUPS", tmp_path / "own")
+
+    def write(own: str | None, files: dict[str, str]) -> None:
+        if own is not None:
+            (tmp_path / "own").write_text(own)
+        for name, content in files.items():
+            path = tmp_path / "cgroup" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+
+    return write
+
+
 @pytest.mark.parametrize(
-    ("limit", "expected"), [("150000 100000", 2), ("900000 100000", 3), ("max 100000", 3), (None, 3)]
+    ("own", "files", "expected"),
+    [
+        (None, {"cpu.max": "150000 100000\n"}, 2),
+        (None, {"cpu.max": "900000 100000\n"}, 3),
+        (None, {"cpu.max": "max 100000\n"}, 3),
+        (None, {}, 3),
+        (None, {"cpu.max": ""}, 3),
+        ("0::/a/b\n", {"a/cpu.max": "100000 100000\n", "a/b/cpu.max": "max 100000\n"}, 1),
+        (None, {"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2),
+        (None, {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
+        ("5:memory:/m\n4:cpu,cpuacct:/a\n", {"cpu/a/cpu.cfs_quota_us": "1\n", "cpu/a/cpu.cfs_period_us": "100\n"}, 1),
+    ],
 )
 def test_a_container_that_may_use_few_processors_gets_as_many_threads(
-    limit: str | None, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own: str | None,
+    files: dict[str, str],
+    expected: int,
+    groups: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if limit is not None:
-        (tmp_path / "cpu.max").write_text(f"{limit}\n")
-    monkeypatch.setattr(machine, "CGROUP_CPU_LIMIT", tmp_path / "cpu.max")
+    groups(own, files)
     monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
     before = torch.get_num_threads()
     try:
@@ -53,6 +84,35 @@ def test_a_container_that_may_use_few_processors_gets_as_many_threads(
         assert torch.get_num_threads() == expected
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "expected"),
+    [
+        (None, {"memory.max": "2000000\n"}, 2_000_000),
+        ("0::/a\n", {"memory.max": "max\n", "a/memory.max": "3000000\n"}, 3_000_000),
+        ("9:memory:/docker/x\n", {"memory/memory.limit_in_bytes": "4000000\n"}, 4_000_000),
+    ],
+)
+def test_the_memory_limit_of_a_container_counts(
+    own: str | None, files: dict[str, str], expected: int, groups: Callable[..., None]
+) -> None:
+    groups(own, files)
+    assert available_memory() == expected
+
+
+def test_without_a_limit_all_memory_of_the_machine_is_available(groups: Callable[..., None]) -> None:
+    groups(None, {"memory/memory.limit_in_bytes": "9223372036854771712\n"})
+    assert 2**27 < available_memory() < 2**50
+
+
+@pytest.mark.parametrize(("load", "n_notices"), [(2.9, 0), (3.1, 1), (40.0, 1)])
+def test_a_busy_machine_is_reported_in_one_line(load: float, n_notices: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(machine.os, "cpu_count", lambda: 4)
+    reasons = choose_machine(TrainingSettings(steps=1, threads=1, device="cpu")).reasons
+    notices = [reason for reason in reasons if f"load average {load:.1f} on 4 processors" in reason]
+    assert len(notices) == n_notices and len(reasons) == 2 + n_notices
 
 
 def test_a_device_that_is_not_there_is_refused_by_name() -> None:
@@ -63,7 +123,7 @@ def test_a_device_that_is_not_there_is_refused_by_name() -> None:
 def test_processes_that_would_share_a_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "n_here", lambda: 2)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(UsageError, match=r"this machine has 1 GPU: .* add --set training\.device=cpu"):
+    with pytest.raises(UsageError, match=r"this machine has 1 GPU\. .* add --set training\.device=cpu"):
         machine._require_one_each(torch.device("cuda"))
     machine._require_one_each(torch.device("cpu"))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

@@ -39,6 +39,29 @@ def test_no_batch_is_longer_than_the_positions_that_a_model_has(task: Task) -> N
     assert throughput_meter(machine, task)(settings, 300, 64) > 0
 
 
+@pytest.mark.parametrize(
+    ("durations", "fastest", "n_steps"),
+    [
+        ([2.0, 0.5, 0.51, 0.1], 0.5, 3),  # a quiet machine: two steps agree
+        ([0.5, 0.3, 0.4, 0.2, 0.15, 0.1, 0.1, 0.05], 0.1, 7),  # a busy one, which becomes quiet
+        ([0.8, 0.4, 0.2, 0.1, 0.05, 0.02, 0.01, 0.004, 0.001], 0.004, 8),
+        ([4.0, 1.0], 4.0, 1),
+    ],
+)
+def test_steps_are_timed_until_the_two_fastest_agree(
+    durations: list[float], fastest: float, n_steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, left = [0.0], list(durations)
+
+    def spend(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(measured, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(measured, "sleep", spend)
+    assert measured._fastest(lambda: spend(left.pop(0))) == pytest.approx(fastest)
+    assert len(durations) - len(left) == n_steps
+
+
 def test_what_the_memory_cannot_hold_is_no_pace_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     def too_large(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")

@@ -5,6 +5,7 @@ from penwright.config import SIZES, ModelSettings, Table, merge, validate
 from penwright.errors import UsageError
 from penwright.model.size import size_of
 from penwright.native import toolchain
+from penwright.training.auto import capacity
 from penwright.training.auto.capacity import LADDER, Facts
 from penwright.training.auto.choices import rounded
 from penwright.training.auto.planner import Plan, make_plan
@@ -250,3 +251,22 @@ def test_on_a_gpu_larger_models_are_timed_though_they_are_not_likely_to_be_as_fa
 def test_on_a_gpu_steps_are_timed_before_it_is_said_whether_compiling_pays() -> None:
     assert plan_on_gpu(1e6, tokens=1_000_000).recipe.training.compile == "off"
     assert plan_on_gpu(1e3, tokens=1_000_000).recipe.training.compile == "on"
+
+
+def test_a_budget_in_which_no_model_reads_a_large_text_once_is_called_too_short() -> None:
+    library = NOVELS._replace(n_bytes=90_000_000)
+    short = plan_for(library, training={"minutes": 1})
+    assert short.recipe.model.size == "nano" and short.epochs < 1
+    assert short.minutes_wanted is not None and short.minutes_wanted > 1
+    enough = plan_for(library, training={"minutes": 1.01 * short.minutes_wanted})
+    assert enough.minutes_wanted is None and (enough.epochs >= 1 or enough.recipe.model.size != "nano")
+    assert plan_for(library, training={"minutes": 5}, model={"size": "nano"}).minutes_wanted is None
+    assert plan_for(SHAKESPEARE, 4e11, training={"minutes": 1}).minutes_wanted is None
+
+
+def test_no_size_is_chosen_that_does_not_fit_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = plan_for(NOVELS, 1e13)
+    monkeypatch.setattr(capacity, "available_memory", lambda: usual.size.training_bytes - 1.0)
+    smaller = plan_for(NOVELS, 1e13)
+    assert smaller.size.training_bytes < usual.size.training_bytes
+    assert plan_for(NOVELS, 1e13, model={"size": usual.recipe.model.size}).size == usual.size

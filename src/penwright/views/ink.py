@@ -1,27 +1,22 @@
 """Shared parts of pictures: fonts, the colours of `modules/colour.js`, token labels as in `modules/tokens.js`."""
 
 import re
+import warnings
+from collections.abc import Iterable
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
+from penwright.errors import PenwrightWarning
 from penwright.views.packing import as_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import LinearSegmentedColormap
-import warnings
-from collections.abc import Iterable
-from functools import cache
-from typing import TYPE_CHECKING
-
-from penwright.errors import PenwrightWarning
-
-if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
 
 DEFAULT_FONT = "DejaVu Sans"  # comes with matplotlib: Latin, Greek, Cyrillic, Arabic, Hebrew ...
 NOTE = "No font on this machine has {missing}. Save as .svg instead, which uses the reader's fonts"
