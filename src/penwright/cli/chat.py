@@ -9,7 +9,7 @@ import typer
 from penwright.cli.options import Device, InPrecision, RunFolder, warn, without_none
 
 if TYPE_CHECKING:
-    from penwright.config import DecodingSettings
+    from penwright.config import DecodingSettings, Table
     from penwright.generation.generator import Generator
     from penwright.tokenizers.chat_template import Message
 
@@ -49,7 +49,7 @@ def command(
     from penwright.workflows.load import load_generator
 
     generator = load_generator(run, device, precision, "chat")
-    flags = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
+    flags: Table = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
     overrides = (with_present_names(parse_override(text), "decoding.") for text in set_ or [])
     table = merge(generator.defaults.model_dump(), without_none(flags), *overrides)
     settings = validate(DecodingSettings, table, "the options")

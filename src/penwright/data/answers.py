@@ -2,6 +2,7 @@
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 
 from penwright.data.batches import IGNORED, LENGTH_STEP, TextBatch
 from penwright.data.batching import Bucketed, Indices, Labels, Markers
@@ -44,9 +45,9 @@ class AnswerBatches(Bucketed[TextBatch]):
         n_targets = int((targets != IGNORED).sum())
         return TextBatch(n_targets, torch.from_numpy(tokens), torch.from_numpy(targets), None)
 
-    def _conversation(self, number: int) -> tuple[Indices, Indices]:
+    def _conversation(self, number: int) -> tuple[Indices, NDArray[np.bool_]]:
         """Return the tokens of a conversation, and which of them belong to an answer."""
-        tokens, is_answer = [[self.markers.start]], [[False]]
+        tokens, is_answer = list[ArrayLike]([[self.markers.start]]), list[ArrayLike]([[False]])
         for row in range(self.begins[number], self.begins[number + 1]):
             prompt, answer = self.prompt[row], self.answer[row]
             tokens += [prompt, answer, [self.markers.end]]

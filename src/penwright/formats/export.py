@@ -1,6 +1,7 @@
 """The entry point to all export formats."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -23,7 +24,14 @@ SAVERS: dict[Format, Callable[[Model, Tokenizer, Path, Precision], None]] = {
 
 
 def save_as(to: Format, model: Model, tokenizer: Tokenizer, folder: Path, precision: Precision = "float32") -> None:
-    """Export a model to a new folder in another engine's format, completely or not at all.
+    """Export a model to a new folder in another engine's format, completely or not at all."""
+    with new_folder(folder) as unfinished:
+        SAVERS[to](model, tokenizer, unfinished, precision)
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder, which becomes this one on success and is deleted on failure.
 
     Raises UsageError if the folder already exists and is not empty.
     """
@@ -35,7 +43,7 @@ def save_as(to: Format, model: Model, tokenizer: Tokenizer, folder: Path, precis
     except OSError as error:
         raise PenwrightError(f"{folder} cannot be created: {error.strerror}") from error
     try:
-        SAVERS[to](model, tokenizer, unfinished, precision)
+        yield unfinished
         unfinished.chmod(0o755)
         unfinished.replace(folder)
     except OSError as error:

@@ -56,6 +56,14 @@ def save_huggingface(model: Model, tokenizer: Tokenizer, folder: Path, precision
     _save_tokenizer(tokenizer, folder, model.settings.context_length)
 
 
+def architecture_of(model: Model, tokenizer: Tokenizer) -> Architecture | None:
+    """Return the class of transformers that can hold a writer, or None."""
+    if not isinstance(model, DecoderOnly):
+        return None
+    candidates = [_candidate(name, model.settings, tokenizer) for name in MODEL_TYPES]
+    return next((each.architecture for each in candidates if not each.lost), None)
+
+
 def _candidate(name: str, settings: ModelSettings, tokenizer: Tokenizer) -> _Candidate:
     architecture = ARCHITECTURES[name]
     wanted = settings.model_dump()

@@ -39,10 +39,20 @@ def add_lora(model: nn.Module, settings: LoraSettings, head: Sequence[str] = ())
     """
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name.split(".")[0] in head)
-    for module in [module for module in model.modules() if isinstance(module, Attention | FeedForward)]:
-        for name, layer in list(module.named_children()):
-            if isinstance(layer, nn.Linear) and name in settings.targets:
-                setattr(module, name, LoraLinear(layer, settings.rank, settings.scale))
+    for name, layer in adapted_layers(model, settings).items():
+        parent, _, last = name.rpartition(".")
+        setattr(model.get_submodule(parent), last, LoraLinear(layer, settings.rank, settings.scale))
+
+
+def adapted_layers(model: nn.Module, settings: LoraSettings) -> dict[str, nn.Linear]:
+    """Return the layers that get an adapter, by name."""
+    return {
+        f"{place}.{name}": layer
+        for place, module in model.named_modules()
+        if isinstance(module, Attention | FeedForward)
+        for name, layer in module.named_children()
+        if isinstance(layer, nn.Linear) and name in settings.targets
+    }
 
 
 def merged(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], settings: LoraSettings) -> dict[str, Tensor]:

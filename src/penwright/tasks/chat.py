@@ -69,9 +69,12 @@ def sample(context: RunContext) -> Sequence[Sample]:
     """Answer the prompts of the settings, or else the first held-out ones."""
     generator, length = context.application, context.recipe.decoding.max_new_tokens or SAMPLE_TOKENS
     assert isinstance(generator, Generator)
-    asked = [((Message("user", prompt),), "") for prompt in context.recipe.training.prompts]
-    held_out = islice(_conversations(context.corpus.held_out), N_SAMPLES)
-    given = asked or [(each.messages[:-1], each.messages[-1].content) for each in held_out]
+    given: list[tuple[Sequence[Message], str]] = [
+        ([Message("user", prompt)], "") for prompt in context.recipe.training.prompts
+    ]
+    if not given:
+        held_out = islice(_conversations(context.corpus.held_out), N_SAMPLES)
+        given = [(each.messages[:-1], each.messages[-1].content) for each in held_out]
     answers = [generator.answer(messages, max_new_tokens=length).text for messages, _ in given]
     return [
         Sample(messages[-1].content if messages else "", answer, reference)

@@ -1,13 +1,10 @@
 """The workflows that commands and the Python API use, in one place."""
 
-from pathlib import Path
-
-from penwright.config import Precision
-from penwright.formats.export import Format, save_as
 from penwright.training.launcher import is_launched, launch
 from penwright.workflows.ensemble import member_settings, minutes_for, train_ensemble
 from penwright.workflows.evaluate import evaluate, novelty
-from penwright.workflows.load import kept_precision, load, load_classifier, load_generator, load_translator, open_run
+from penwright.workflows.export import export
+from penwright.workflows.load import kept_precision, load, load_classifier, load_generator, load_translator
 from penwright.workflows.optimize import load_aligner, optimize, quicken, tune_decoding
 from penwright.workflows.plan import Prepared, forecast, new_run_folder, prepare, read_recipe
 from penwright.workflows.resume import follow, resume
@@ -40,9 +37,3 @@ __all__ = [
     "train_ensemble",
     "tune_decoding",
 ]
-
-
-def export(folder: Path, to: Format, output: Path, precision: Precision = "float32") -> None:
-    """Write a run's best model to a new folder in the format of another engine. See the modules of `formats`."""
-    opened_run = open_run(folder)
-    save_as(to, opened_run.model(), opened_run.tokenizer, output, precision)

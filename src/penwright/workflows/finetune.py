@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from penwright.config import Recipe, Table, merge
-from penwright.data.batching import AnyBatches
+from penwright.data.batching import AnyBatches, Batches
 from penwright.data.mixing import MixedBatches
 from penwright.errors import PenwrightError, Say, UsageError
 from penwright.languages import languages_between
@@ -40,7 +41,7 @@ def with_base(given: Table) -> Table:
         raise UsageError(f"[tokenizer] cannot be set: the model of {folder} keeps its tokenizer")
     tokenizer = base.recipe.tokenizer.model_dump(exclude_none=True)
     chat = {"chat": base.recipe.chat.model_dump()} if base.recipe.chat else {}
-    own = {"base_sha256": (base.checkpoint or base.run.best()[0]).weights_sha256}
+    own = {"base_sha256": base.best.weights_sha256}
     return merge({"tokenizer": tokenizer, "model": model, **chat}, given, {"finetuning": own})
 
 
@@ -105,7 +106,9 @@ def with_old_text(context: RunContext, batches: AnyBatches) -> AnyBatches:
         return batches
     corpus = _old_corpus(recipe)
     store = TASKS[recipe.task].token_store(corpus, context.tokenizer, corpus.labels, held_out=False)
-    return MixedBatches(batches, TASKS[recipe.task].batches(context, store), recipe.finetuning.keep_old)
+    old: Batches[Any] = TASKS[recipe.task].batches(context, store)
+    new: Batches[Any] = batches
+    return MixedBatches(new, old, recipe.finetuning.keep_old)
 
 
 def _old_corpus(recipe: Recipe) -> AnyCorpus:

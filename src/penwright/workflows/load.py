@@ -49,6 +49,11 @@ class OpenedRun(NamedTuple):
     card: ModelCard
     checkpoint: Checkpoint | None = None  # the requested one; None: the best
 
+    @property
+    def best(self) -> Checkpoint:
+        """Its checkpoint, or the best one."""
+        return self.checkpoint or self.run.best()[0]
+
     def model(self, precision: Precision = "float32") -> Model:
         """Load its best model, or the model of its checkpoint. Warn of damaged checkpoints that are skipped."""
         keep_freed_memory()
@@ -141,7 +146,7 @@ def open_base(recipe: Recipe, run: Run | None = None) -> OpenedRun:
             f"export {quote(str(folder))} --to penwright --output NEW_RUN"
         )
     if digest is None:
-        return opened_run if opened_run.checkpoint else opened_run._replace(checkpoint=opened_run.run.best()[0])
+        return opened_run._replace(checkpoint=opened_run.best)
     kept = [*opened_run.run.checkpoints(), *filter(None, [opened_run.run.first()])]
     checkpoint = next((each for each in kept if each.weights_sha256 == digest), None)
     if checkpoint is None:
