@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import penwright as penwright_package
 from penwright.run.folder import Run
@@ -208,3 +209,36 @@ def test_the_recipe_says_what_the_run_was_made_from(
     recipe = json.loads(shown.stdout)["recipe"]
     assert recipe["finetuning"]["base"] == str(runs / "writer")
     assert recipe["model"]["d_model"] == 16
+
+
+def test_an_adapter_is_written_and_read_as_peft_does(
+    penwright: Command, runs: Path, new_text: Path, tmp_path: Path
+) -> None:
+    run, base = tmp_path / "run", runs / "writer"
+    options = ["--from", base, "--lora", 2, "--steps", 6, "--set", "optimizer.learning_rate=0.05", *settings()]
+    assert penwright("train", new_text / "nights.txt", "--run", run, *options).returncode == 0
+    written = penwright("export", run, "--to", "peft", "--output", tmp_path / "adapter")
+    assert written.returncode == 0, written.stderr
+    config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert (config["peft_type"], config["r"], config["lora_alpha"]) == ("LORA", 2, 4.0)
+    assert config["target_modules"] == ["q_proj", "v_proj"]  # the names of transformers' Qwen3
+    names = load_file(tmp_path / "adapter" / "adapter_model.safetensors").keys()
+    assert "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight" in names
+    merged = tmp_path / "merged"
+    done = penwright("export", run, "--to", "penwright", "--output", merged)
+    assert done.returncode == 0, done.stderr
+    again = tmp_path / "again"
+    done = penwright("export", base, "--adapter", tmp_path / "adapter", "--to", "penwright", "--output", again)
+    assert done.returncode == 0, done.stderr
+    own, read, expected = (open_run(each).weights() for each in (merged, again, run))
+    assert all(torch.equal(own[name], expected[name]) for name in expected)
+    assert all(torch.equal(read[name], expected[name]) for name in expected)
+    assert any(not torch.equal(read[name], tensor) for name, tensor in open_run(base).weights().items())
+    refused = penwright(
+        "export", merged, "--adapter", tmp_path / "adapter", "--to", "penwright", "--output", tmp_path / "x"
+    )
+    assert refused.returncode == 1
+    assert "another base" in refused.stderr
+    none = penwright("export", base, "--to", "peft", "--output", tmp_path / "none")
+    assert none.returncode == 2
+    assert "not trained with --lora" in none.stderr

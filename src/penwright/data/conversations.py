@@ -185,7 +185,7 @@ def _part(template: ChatTemplate, rows: Rows, chosen: Mask) -> CorpusPart[Conver
     def read() -> Iterator[Conversation]:
         for before, answer in rows.read(chosen):
             messages = (*(Message(*each) for each in json.loads(before)), Message(ASSISTANT, answer))
-            yield Conversation(messages, tuple(template.turns(messages)))
+            yield Conversation(messages, tuple(template.turns(messages)[0]))
 
     n_characters = int(rows.first_sizes[chosen].sum()) + int(rows.second_sizes[chosen].sum())
     n_bytes = int(rows.first_bytes[chosen].sum()) + int(rows.second_bytes[chosen].sum())

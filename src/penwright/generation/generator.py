@@ -157,7 +157,12 @@ class Generator:
         room = max(self.model.settings.context_length - n_new, self.model.settings.context_length // 2)
         n_system = sum(each.role == "system" for each in messages[:1])
         while True:
-            tokens: list[int] = self.tokenizer.encode_pieces(self.template.prompt(messages)).tokens.tolist()
+            turns, rest = self.template.turns(messages)
+            tokens: list[int] = []
+            for turn in turns:
+                tokens += self.tokenizer.encode_pieces([*turn.prompt, turn.answer]).tokens.tolist()
+                tokens.append(self.tokenizer.end_id)
+            tokens += self.tokenizer.encode_pieces(rest).tokens.tolist()
             if len(tokens) < room or len(messages) <= n_system + 2:
                 return tokens[1:] if tokens[:1] == [self.tokenizer.start_id] else tokens
             messages = [*messages[:n_system], *messages[n_system + 2 :]]

@@ -49,35 +49,31 @@ class ChatTemplate:
     start_token: str = ""  # what the template calls bos_token
     end_token: str = ""  # what it calls eos_token; one after an answer is the end token that the model writes itself
 
-    def turns(self, messages: Sequence[Message]) -> list[Turn]:
-        """Return the answers in a conversation, each with what comes before it."""
-        turns, prompt, is_after_answer = [], list[str](), False
-        for piece in self._pieces(messages, for_answer=False):
-            if isinstance(piece, int):
-                is_after_answer = messages[piece].role == ASSISTANT
-                if is_after_answer:
-                    turns.append(Turn(tuple(prompt), messages[piece].content))
-                    prompt = []
-                else:
-                    prompt.append(messages[piece].content)
-            else:
-                prompt.append(Markup(piece.removeprefix(self.end_token)) if is_after_answer else piece)
+    def turns(self, messages: Sequence[Message]) -> tuple[list[Turn], tuple[str, ...]]:
+        """Return the answers in a conversation, each with what comes before it, and what comes after the last.
+
+        After the last answer, the pieces go up to where the assistant answers again.
+        """
+        turns, pieces, is_after_answer = list[Turn](), list[str](), False
+        for piece in self._pieces(messages):
+            if isinstance(piece, Markup):
+                pieces.append(Markup(piece.removeprefix(self.end_token)) if is_after_answer else piece)
                 is_after_answer = False
-        return turns
+                continue
+            is_after_answer = messages[piece].role == ASSISTANT
+            if is_after_answer:
+                turns.append(Turn(tuple(pieces), messages[piece].content))
+                pieces = []
+            else:
+                pieces.append(messages[piece].content)
+        return turns, tuple(pieces)
 
-    def prompt(self, messages: Sequence[Message]) -> tuple[str, ...]:
-        """Return the pieces of a conversation up to where the assistant answers."""
-        pieces: list[str] = []
-        for piece in self._pieces(messages, for_answer=True):
-            pieces.append(messages[piece].content if isinstance(piece, int) else piece)
-        return tuple(pieces)
-
-    def _pieces(self, messages: Sequence[Message], *, for_answer: bool) -> Iterator[Markup | int]:
+    def _pieces(self, messages: Sequence[Message]) -> Iterator[Markup | int]:
         """Yield the text of the template, and in its places the numbers of the messages."""
         marked = [{"role": each.role, "content": f"{OPEN}{n}{CLOSE}"} for n, each in enumerate(messages)]
         tokens = {"bos_token": self.start_token, "eos_token": self.end_token}
         try:
-            text = self._template.render(messages=marked, add_generation_prompt=for_answer, **tokens)
+            text = self._template.render(messages=marked, add_generation_prompt=True, **tokens)
         except Exception as error:  # a template may raise anything
             raise PenwrightError(f"the chat template cannot take these messages: {error}") from None
         for place, piece in enumerate(PLACE.split(text)):
