@@ -98,3 +98,10 @@ def test_of_a_long_conversation_the_end_is_read() -> None:
     assert batches.n_cut == 1
     assert batch.tokens.tolist() == [[3, 4, 5, 6]]
     assert batch.targets.tolist() == [[IGNORED, 5, 6, 11]]
+
+
+def test_a_template_that_begins_with_the_start_token_gets_no_second_one() -> None:
+    markers = Markers(pad=9, start=10, end=11)
+    for prompt in ([10, 1], [1]):
+        batches = AnswerBatches(column(prompt), column([5]), np.zeros(1, dtype=np.int32), 16, 64, markers)
+        assert next(batches.in_order()).tokens.tolist() == [[10, 1, 5, 9]]

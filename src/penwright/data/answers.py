@@ -12,7 +12,8 @@ from penwright.data.store import Column
 class AnswerBatches(Bucketed[TextBatch]):
     """Batches of conversations of similar length. The targets are the answers, each with an end token.
 
-    Each conversation begins with a start token. Of one that is longer than the context, only the end is read.
+    Each conversation begins with a start token, unless its template begins with one. Of a conversation that is longer than
+    the context, only the end is read.
     """
 
     def __init__(
@@ -29,7 +30,8 @@ class AnswerBatches(Bucketed[TextBatch]):
         self.prompt, self.answer, self.markers, self.most = prompt, answer, markers, context_length + 1
         self.begins = np.flatnonzero(np.append(turn, 0) == 0)  # the first row of each conversation, and the end
         ends = np.concatenate([[0], np.cumsum(prompt.lengths + answer.lengths + 1)])
-        lengths = 1 + np.diff(ends[self.begins])
+        self.n_added = np.array([prompt[row][:1].tolist() != [markers.start] for row in self.begins[:-1].tolist()])
+        lengths = self.n_added + np.diff(ends[self.begins])
         self.n_cut = int((lengths > self.most).sum())
         super().__init__([np.minimum(lengths, self.most)], batch_tokens, seed)
 
@@ -47,7 +49,8 @@ class AnswerBatches(Bucketed[TextBatch]):
 
     def _conversation(self, number: int) -> tuple[Indices, NDArray[np.bool_]]:
         """Return the tokens of a conversation, and which of them belong to an answer."""
-        tokens, is_answer = list[ArrayLike]([[self.markers.start]]), list[ArrayLike]([[False]])
+        added = [self.markers.start] * int(self.n_added[number])
+        tokens, is_answer = list[ArrayLike]([added]), list[ArrayLike]([[False] * len(added)])
         for row in range(self.begins[number], self.begins[number + 1]):
             prompt, answer = self.prompt[row], self.answer[row]
             tokens += [prompt, answer, [self.markers.end]]

@@ -39,7 +39,7 @@ def with_base(given: Table) -> Table:
             raise UsageError(f"model.{name} cannot be set: the model of {folder} keeps its size and its parts")
     if given.get("tokenizer"):
         raise UsageError(f"[tokenizer] cannot be set: the model of {folder} keeps its tokenizer")
-    tokenizer = base.recipe.tokenizer.model_dump(exclude_none=True)
+    tokenizer = base.recipe.tokenizer.model_dump() | {"vocab_size": base.tokenizer.vocab_size}
     chat = {"chat": base.recipe.chat.model_dump()} if base.recipe.chat else {}
     own = {"base_sha256": base.best.weights_sha256}
     return merge({"tokenizer": tokenizer, "model": model, **chat}, given, {"finetuning": own})

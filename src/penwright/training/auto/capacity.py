@@ -87,6 +87,8 @@ class CapacityPlanner:
     def vocab_size(self) -> int:
         """Size of the vocabulary, as far as it is known before the tokenizer is trained."""
         kind, asked = self._choices.section("tokenizer")["type"], int(self._choices.number("tokenizer.vocab_size"))
+        if self._choices.section("finetuning"):
+            return asked
         if kind == "characters":
             every = self._facts.n_characters + 4
             return min(every, asked or every)
