@@ -12,8 +12,8 @@ from penwright.data.store import Column
 class AnswerBatches(Bucketed[TextBatch]):
     """Batches of conversations of similar length. The targets are the answers, each with an end token.
 
-    Each conversation begins with a start token, unless its template begins with one. Of a conversation that is longer than
-    the context, only the end is read.
+    Each conversation begins with a start token, unless its template begins with one. Of a conversation that is longer
+    than the context, only the end is read.
     """
 
     def __init__(
@@ -55,4 +55,6 @@ class AnswerBatches(Bucketed[TextBatch]):
             prompt, answer = self.prompt[row], self.answer[row]
             tokens += [prompt, answer, [self.markers.end]]
             is_answer += [[False] * len(prompt), [True] * (len(answer) + 1)]
-        return np.concatenate(tokens)[-self.most :].astype(np.int64), np.concatenate(is_answer)[-self.most :]
+        return np.concatenate(tokens)[-self.most :].astype(np.int64), np.concatenate(is_answer)[-self.most :].astype(
+            np.bool_
+        )
