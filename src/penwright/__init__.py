@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from penwright.errors import Say
     from penwright.evaluation.scores import Score
     from penwright.evaluation.tuning import Tuning
-    from penwright.formats.export import Format
     from penwright.inspection import Inspector
+    from penwright.workflows.export import AnyFormat
 
 # Limit how long idle OpenMP threads of torch (libgomp) spin. With the default, training can be ten times slower on a
 # busy machine; the limit costs nothing on an idle one (benchmarks/LOG.md). libgomp reads it when torch is imported.
@@ -52,12 +52,14 @@ def train(
     *,
     minutes: float | None = None,
     run: AnyPath | None = None,
+    base: AnyPath | None = None,
     recipe: AnyPath | None = None,
     settings: dict[str, Any] | None = None,
     quiet: bool = False,
 ) -> "Application":
     """Train on files, folders or `hub:NAME`; return a Generator, a Translator or a Classifier.
 
+    With `base`, a run folder, training starts from the model and the tokenizer of that run.
     `settings` are tables of a recipe, such as `{"model": {"size": "small"}}`. They override the `recipe` file.
     `run` is the run folder to create (default: runs/NAME). Progress goes to standard error unless `quiet`.
     """
@@ -65,7 +67,8 @@ def train(
     from penwright.config import merge
     from penwright.workflows import api
 
-    given = {"data": {"train": _paths(data)}, "training": {"minutes": minutes} if minutes else {}}
+    given: dict[str, Any] = {"data": {"train": _paths(data)}, "training": {"minutes": minutes} if minutes else {}}
+    given |= {"finetuning": {"base": str(base)}} if base is not None else {}
     below = api.read_recipe(Path(recipe), given) if recipe is not None else {}
     prepared = api.prepare(merge(below, given, settings or {}))
     folder = Path(run) if run is not None else api.new_run_folder(prepared.plan.recipe)
@@ -132,11 +135,21 @@ def evaluate(
     )
 
 
-def export(run: AnyPath, to: "Format", output: AnyPath, *, precision: "Precision" = "float32") -> Path:
-    """Export a run to a new folder in the format "ctranslate2", "gguf" or "huggingface"; return the folder."""
+def export(
+    run: AnyPath,
+    to: "AnyFormat",
+    output: AnyPath,
+    *,
+    precision: "Precision" = "float32",
+    adapter: AnyPath | None = None,
+) -> Path:
+    """Export a run to a new folder in the format "ctranslate2", "gguf" or "huggingface"; return the folder.
+
+    "peft" writes the adapter of a LoRA run, and "penwright" a run of its own. An `adapter` is merged before the export.
+    """
     from penwright.workflows import api
 
-    api.export(Path(run), to, Path(output), precision)
+    api.export(Path(run), to, Path(output), precision, None if adapter is None else Path(adapter))
     return Path(output)
 
 

@@ -10,6 +10,7 @@ from penwright.model.decoder_only import DecoderOnly
 from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.model.encoder_only import EncoderOnly
 from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.chat_template import template_of
 
 if TYPE_CHECKING:
     import penwright.classification.classifier
@@ -43,7 +44,8 @@ def make_application(model: Model, tokenizer: Tokenizer, recipe: Recipe, card: M
         case DecoderOnly():
             from penwright.generation.generator import Generator  # noqa: PLC0415
 
-            return Generator(model, tokenizer, recipe.decoding)
+            template = template_of(recipe.chat) if recipe.chat or recipe.task == "chat" else None
+            return Generator(model, tokenizer, recipe.decoding, template)
         case EncoderDecoder():
             from penwright.translation.translator import Translator  # noqa: PLC0415
 

@@ -143,8 +143,8 @@ class _VocabularyLoss(torch.autograd.Function):
                 hidden.new_zeros((), dtype=torch.promote_types(hidden.dtype, torch.float32)),
             )
             d_hidden = torch.empty_like(hidden, dtype=dtype) if with_gradient else None
-            d_weight = torch.zeros_like(weight) if with_gradient else None
-            d_bias = torch.zeros_like(bias) if with_gradient and bias is not None else None
+            d_weight = torch.zeros_like(weight) if with_gradient and weight.requires_grad else None
+            d_bias = torch.zeros_like(bias) if with_gradient and bias is not None and bias.requires_grad else None
             for begin in range(0, len(hidden), chunk):
                 here = slice(begin, begin + chunk)
                 real = (targets[here] != IGNORED).to(dtype)[:, None]
@@ -152,9 +152,10 @@ class _VocabularyLoss(torch.autograd.Function):
                 soft = aims.soft(here, dtype)
                 losses, gradient = _cross_entropy(states @ matrix.T, bias, targets[here], aims.smoothing, *soft)
                 loss += losses @ real[:, 0].to(losses.dtype)
-                if d_hidden is not None and d_weight is not None:
+                if d_hidden is not None:
                     d_hidden[here] = (gradient @ matrix) * real
-                    d_weight += gradient.T @ states
+                    if d_weight is not None:
+                        d_weight += gradient.T @ states
                     if d_bias is not None:
                         d_bias += real[:, 0] @ gradient
         ctx.save_for_backward(d_hidden, d_weight, d_bias)

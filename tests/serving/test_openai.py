@@ -1,16 +1,20 @@
 """OpenAI's own client against a live server."""
 
+import json
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+import penwright
 from penwright.config import DecodingSettings
 from penwright.generation.generator import Generator
 
-from .conftest import Asked, Running, Serving, eventually
+from .conftest import SETTINGS, Asked, Running, Serving, eventually
 
 openai = pytest.importorskip("openai", reason="OpenAI's client is not installed")
+CHAT = SETTINGS | {"tokenizer": {"type": "bytes"}}
 BASE = {"model": "writer", "prompt": "It was", "max_tokens": 12, "seed": 3}
 
 
@@ -199,3 +203,65 @@ def test_the_same_seed_gives_the_same_text_alone_and_under_load(client: "openai.
     for thread in threads:
         thread.join()
     assert [together[number] for number in range(len(asked))] == alone
+
+
+@pytest.fixture(scope="module")
+def answering(runs: Path, tmp_path_factory: pytest.TempPathFactory, serving: Serving) -> Iterator["openai.OpenAI"]:
+    """A client of a server with a model that was trained on prompts and answers."""
+    from penwright.serving.model_worker import ModelWorker
+
+    folder = tmp_path_factory.mktemp("chat")
+    lines = [json.dumps({"prompt": f"Say {n}", "completion": f"It is {n}."}) + "\n" for n in range(200)]
+    (folder / "chat.jsonl").write_text("".join(lines), encoding="utf-8")
+    penwright.train(folder / "chat.jsonl", run=folder / "chat", settings=CHAT, quiet=True)
+    up = serving(max_n=4)
+    up.shelf._served["chat"] = ModelWorker.load(folder / "chat")
+    with openai.OpenAI(base_url=f"{up.address}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+TALK = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Say 1"},
+    {"role": "assistant", "content": "It is 1."},
+    {"role": "user", "content": [{"type": "text", "text": "Say "}, {"type": "text", "text": "2"}]},
+]
+
+
+def test_a_conversation_is_answered_whole_and_in_a_stream(answering: "openai.OpenAI") -> None:
+    asked = {"model": "chat", "messages": TALK, "max_tokens": 8, "seed": 5, "n": 2, "logprobs": True, "top_logprobs": 1}
+    whole = answering.chat.completions.create(**asked)
+    assert [each.message.role for each in whole.choices] == ["assistant", "assistant"]
+    assert whole.usage.completion_tokens == sum(len(each.logprobs.content) for each in whole.choices)
+    events = list(answering.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+    for choice in whole.choices:
+        pieces = [piece for event in events for piece in event.choices if piece.index == choice.index]
+        assert "".join(piece.delta.content for piece in pieces) == choice.message.content
+        assert [piece.delta.role for piece in pieces] == ["assistant", *[None] * (len(pieces) - 1)]
+        assert pieces[-1].finish_reason == choice.finish_reason
+    assert events[-1].usage == whole.usage
+
+
+def test_a_stop_string_ends_an_answer(answering: "openai.OpenAI") -> None:
+    asked = {"messages": TALK, "max_completion_tokens": 20, "seed": 5}  # the first model that answers
+    text = answering.chat.completions.create(model="chat", **asked).choices[0].message.content
+    cut = answering.chat.completions.create(model="chat", **asked, stop=text[3:5]).choices[0]
+    assert (cut.message.content, cut.finish_reason) == (text[: text.index(text[3:5])], "stop")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"messages": []}, "at least 1"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "text"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools are not supported"),
+        ({"model": "writer"}, "was not trained to answer"),
+        ({"model": "translator"}, "needs a writer"),
+        ({"n": 9}, "at most 4"),
+    ],
+)
+def test_what_a_conversation_cannot_ask_is_refused(
+    answering: "openai.OpenAI", changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(openai.BadRequestError, match=message):
+        answering.chat.completions.create(**{"model": "chat", "messages": TALK, **changes})

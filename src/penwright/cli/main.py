@@ -11,6 +11,7 @@ import typer
 
 from penwright import __version__
 from penwright.cli import (
+    chat,
     classify,
     evaluate,
     export,
@@ -33,6 +34,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {  # in the order of the help
     "plan": plan.command,
     "import": import_model.command,
     "generate": generate.command,
+    "chat": chat.command,
     "translate": translate.translate,
     "classify": classify.command,
     "evaluate": evaluate.command,

@@ -39,6 +39,16 @@ LONGEST_EXAMPLE = 80  # characters, so that it fits on a line
 NewRun = Annotated[Path | None, typer.Option(help="Folder for the new run. Default: runs/NAME, named after the data.")]
 Seed = Annotated[int | None, typer.Option(help="Random seed. Default: 1.")]
 NMembers = Annotated[int | None, typer.Option(help="Train this many models, and distill them into one.", min=2, max=64)]
+BaseRun = Annotated[
+    Path | None, typer.Option("--from", help="Start from the model and the tokenizer of this run (fine-tuning).")
+]
+KeptShare = Annotated[
+    float | None,
+    typer.Option(help="With --from: share of the training batches that come from that run's own text, such as 0.2."),
+]
+LoraRank = Annotated[
+    int | None, typer.Option(help="With --from: train LoRA adapters of this rank, and no other weights.")
+]
 ResumedRun = Annotated[
     Path | None, typer.Option(help="Resume this run. With a budget (--minutes, --steps), train that much longer.")
 ]
@@ -65,6 +75,9 @@ def command(
     seed: Seed = None,
     set_: AnySetting = None,
     ensemble: NMembers = None,
+    from_: BaseRun = None,
+    keep_old: KeptShare = None,
+    lora: LoraRank = None,
     resume: ResumedRun = None,
     processes: NProcesses = None,
     dry_run: DryRun = False,
@@ -76,8 +89,12 @@ def command(
     What you do not set is chosen from the data and the machine, and printed with its reason.
     Ctrl+C saves the run; --resume continues it, bit for bit.
     """
-    flags = training_flags(data, validation, task, size, minutes=minutes, steps=steps, epochs=epochs)
-    settings = settings_of(recipe, {**flags, **without_none({"seed": seed})}, set_ or [])
+    flags = {
+        **training_flags(data, validation, task, size, minutes=minutes, steps=steps, epochs=epochs),
+        **without_none({"seed": seed, "lora": lora and {"rank": lora}}),
+        "finetuning": without_none({"base": from_ and str(from_), "keep_old": keep_old}),
+    }
+    settings = settings_of(recipe, flags, set_ or [])
     if resume is not None and ensemble is not None:
         raise UsageError("--resume does not continue an ensemble. Repeat the command that started it, without --resume")
     if resume is not None and (dry_run or print_recipe):

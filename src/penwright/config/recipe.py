@@ -20,7 +20,7 @@ from penwright.config.settings import Settings, merge, validate, with_present_na
 from penwright.config.training import AdamW, Optimizer, TrainingSettings
 from penwright.errors import UnknownArgument
 
-Task = Literal["generate", "translate", "classify"]
+Task = Literal["generate", "chat", "translate", "classify"]
 Column = str | int  # name or number (from 1) of a column of a table
 
 
@@ -78,6 +78,38 @@ class DistillationSettings(Settings):
 
     teachers: Annotated[tuple[str, ...], Field(min_length=1)]  # run folders of the teachers
     weight: Annotated[float, Field(gt=0, le=1)] = 0.7  # share of the teachers in the loss; the text has the rest
+
+
+class FineTuningSettings(Settings):
+    """Fine-tuning: training starts from the weights and the tokenizer of another run, its base."""
+
+    base: str  # run folder to start from
+    base_sha256: str | None = None  # checksum of the base's weights, recorded when training begins
+    keep_old: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of the batches that come from the base's own text
+
+
+class ChatSettings(Settings):
+    """The chat template of a model: Jinja, as in tokenizer_config.json of other projects."""
+
+    template: Annotated[str, Field(max_length=100_000)]  # turns messages into one text
+    bos_token: str = ""  # text that the template calls bos_token
+    eos_token: str = ""  # text that the template calls eos_token: the end of an answer
+
+
+LoraTarget = Literal["query", "key", "value", "output", "gate", "up", "down"]
+
+
+class LoraSettings(Settings):
+    """LoRA (Hu et al. 2022): train small adapters of low rank, and keep the base's weights as they are."""
+
+    rank: Annotated[int, Field(gt=0, le=4096)]  # rank of each adapter
+    alpha: PositiveFloat | None = None  # adapters are scaled by alpha / rank; None: twice the rank
+    targets: Annotated[tuple[LoraTarget, ...], Field(min_length=1)] = ("query", "value")  # layers with an adapter
+
+    @property
+    def scale(self) -> float:
+        """Factor of the update."""
+        return 2.0 if self.alpha is None else self.alpha / self.rank
 
 
 LARGEST = 2**31 - 1
@@ -169,7 +201,7 @@ def decoding_settings(
 class Recipe(Settings):
     """All settings of a run. `penwright config` prints them; a run folder keeps them in recipe.toml."""
 
-    task: Task  # generate, translate or classify
+    task: Task  # generate, chat, translate or classify
     seed: NonNegativeInt = 1  # random seed
     data: DataSettings
     tokenizer: TokenizerSettings = TokenizerSettings()
@@ -178,10 +210,15 @@ class Recipe(Settings):
     schedule: Schedule = Constant()
     training: TrainingSettings
     distillation: DistillationSettings | None = None
+    finetuning: FineTuningSettings | None = None
+    lora: LoraSettings | None = None
+    chat: ChatSettings | None = None
     decoding: DecodingSettings = DecodingSettings()
 
     @model_validator(mode="after")
     def _check(self) -> "Recipe":
         if self.tokenizer.prefix_space and self.task != "classify":
             raise ValueError("[tokenizer] prefix_space is for classifiers only: other outputs would begin with a space")
+        if self.lora and not self.finetuning:
+            raise ValueError("[lora] needs [finetuning]: an adapter changes a trained model. Name one with --from RUN")
         return self

@@ -21,7 +21,7 @@ from penwright.data.batches import (
     LabelledBatch,
     Markers,
     PairBatch,
-    TextBatches,
+    TextBatch,
 )
 from penwright.data.store import Column
 from penwright.errors import PenwrightError
@@ -31,7 +31,7 @@ _LONGEST_BATCH = 4  # a batch of long labelled texts may hold this many times `b
 MOST_HIDDEN = 0.9  # highest share of hidden tokens in a text, unless the mean itself is higher
 
 
-class _Bucketed(Batches[AnyBatch]):
+class Bucketed(Batches[AnyBatch]):
     """Batches of examples with similar lengths. Each epoch shuffles the batches, and the examples of equal lengths."""
 
     def __init__(
@@ -68,6 +68,7 @@ class _Bucketed(Batches[AnyBatch]):
         self.per_epoch = len(self.borders) - 1
 
     def batch(self, number: int) -> AnyBatch:
+        """Return the batch with this number, in the shuffled order of its epoch."""
         epoch, place = divmod(number, int(self.per_epoch))
         batches, order = self._epoch(epoch)
         return self.examples(order[self._rows(int(batches[place]))])
@@ -77,6 +78,7 @@ class _Bucketed(Batches[AnyBatch]):
         return slice(self.borders[batch], self.borders[batch + 1])
 
     def in_order(self, one_in: int = 1) -> Iterator[AnyBatch]:
+        """Yield all examples, the shortest first."""
         for batch in range(0, len(self.borders) - 1, one_in):
             yield self.examples(self.order[self._rows(batch)])
 
@@ -92,7 +94,7 @@ class _Bucketed(Batches[AnyBatch]):
         """Return these examples as a batch."""
 
 
-class PairBatches(_Bucketed[PairBatch]):
+class PairBatches(Bucketed[PairBatch]):
     """Batches of sentence pairs. Sources end with an end token; decoder inputs begin with a start token."""
 
     def __init__(
@@ -157,7 +159,7 @@ class TokenDropout:
         return LabelledBatch(batch.n_targets, tokens, padding, batch.targets, positions)
 
 
-class LabelledBatches(_Bucketed[LabelledBatch]):
+class LabelledBatches(Bucketed[LabelledBatch]):
     """Batches of labelled texts, each text between a start and an end token.
 
     Batches hold the same number of texts, long or short, unless they become too large. The loss of a batch is their
@@ -215,7 +217,7 @@ class LabelledBatches(_Bucketed[LabelledBatch]):
         return LabelledBatch(len(rows), tokens, torch.arange(tokens.shape[1]) < lengths[:, None], labels)
 
 
-AnyBatches = TextBatches | PairBatches | LabelledBatches
+AnyBatches = Batches[TextBatch] | Batches[PairBatch] | Batches[LabelledBatch]
 
 
 def _borders(lengths: Indices, batch_tokens: int) -> list[int]:

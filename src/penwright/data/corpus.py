@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from penwright.data.files import SourceFile
 from penwright.data.report import Dropped, Report, count
 from penwright.data.splits import Mask
+from penwright.tokenizers.chat_template import PLAIN_TEMPLATE, ChatTemplate
 
 FORMAT_VERSION = 1  # raised whenever the same files are read in another way
 UNKNOWN = "broken"
@@ -79,6 +80,7 @@ class ReadingOptions:
     seed: int = 0
     encoding: str | None = None  # None: detected
     cleaning: Cleaning = STANDARD
+    template: ChatTemplate = PLAIN_TEMPLATE  # of conversations
 
 
 DEFAULT_READING = ReadingOptions()

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
+from penwright.data.conversations import conversation_columns
 from penwright.data.files import SourceFile, examine_text
 from penwright.data.guesses import (
     CLEARLY_LONGER,
@@ -42,7 +43,7 @@ WRITE, TRANSLATE = (
 
 
 def detect_task(paths: Sequence[str | Path], *, encoding: str | None = None) -> tuple[str, str]:
-    """Return the task (`generate`, `translate` or `classify`) and the reason. The first table decides for all.
+    """Return the task (`generate`, `chat`, `translate` or `classify`) and the reason. The first table decides for all.
 
     Raises Undecided if a wrong guess could spoil the model.
     """
@@ -135,7 +136,7 @@ def _task_of_files(first: SourceFile, others: Sequence[str], encoding: str | Non
 
 def task_of_table(table: Table) -> tuple[str, str]:
     """Return the task that the columns of a table suggest, and the reason."""
-    if len(table.columns) < 2:
+    if len(table.columns) < 2 and not conversation_columns(table.columns):
         return "generate", f"{table.name} has a single column, of running text"
     profiles = profiles_of(table)
     label, pair, text = (
@@ -151,13 +152,14 @@ def task_of_table(table: Table) -> tuple[str, str]:
         )
     if label is not None:
         return "classify", f"{table.name} has a column '{label.name}'"
+    if conversation := conversation_columns(table.columns):
+        return "chat", f"{table.name} has prompts and answers, in {' and '.join(map(repr, conversation))}"
     if pair is not None:
         return "translate", f"{table.name} has the columns '{pair[0].name}' and '{pair[1].name}'"
     if any(name in ("label", "labels") for name in map(str.lower, table.columns)):  # a label column with a single value
         return "classify", f"{table.name} has a column of labels"
-    if text is not None and _is_main_text(text, profiles):
-        return _task_of_named_text(table, profiles, text)
-    return _task_by_values(table, profiles)
+    is_clear = text is not None and _is_main_text(text, profiles)
+    return _task_of_named_text(table, profiles, text) if text and is_clear else _task_by_values(table, profiles)
 
 
 def _is_prompt_and_answer(pair: tuple[Profile, Profile]) -> bool:

@@ -125,7 +125,7 @@ class _TextColumn:
         return ColumnSummary(dtype=dtype, n_tokens=self._n_tokens, n_bytes=self._n_bytes)
 
     def _flush(self) -> None:
-        tokens, lengths = self._tokenizer.encode_ragged(self._chunks)
+        tokens, lengths = self._tokenizer.encode_pieces(self._chunks)
         ends = self._n_tokens + np.concatenate([[0], np.cumsum(lengths)])
         self._tokens.write(tokens.tobytes())
         self._offsets.write(ends[self._row_ends].tobytes())

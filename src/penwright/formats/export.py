@@ -1,6 +1,7 @@
 """The entry point to all export formats."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -31,7 +32,16 @@ def save_as(
     precision: Precision = "float32",
     facts: Facts = NO_FACTS,
 ) -> None:
-    """Export a model to a new folder in another engine's format, completely or not at all.
+    """Export a model to a new folder in another engine's format, completely or not at all."""
+    with new_folder(folder) as unfinished:
+        SAVERS[to](model, tokenizer, unfinished, precision, facts)
+        if facts.card:
+            (unfinished / "README.md").write_text(facts.card, encoding="utf-8")
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder, which becomes this one on success and is deleted on failure.
 
     Raises UsageError if the folder already exists and is not empty.
     """
@@ -43,9 +53,7 @@ def save_as(
     except OSError as error:
         raise PenwrightError(f"{folder} cannot be created: {error.strerror}") from error
     try:
-        SAVERS[to](model, tokenizer, unfinished, precision, facts)
-        if facts.card:
-            (unfinished / "README.md").write_text(facts.card, encoding="utf-8")
+        yield unfinished
         unfinished.chmod(0o755)
         unfinished.replace(folder)
     except OSError as error:

@@ -79,6 +79,14 @@ def _task_of(model: Model) -> Task:
     )
 
 
+def architecture_for(model: Model, tokenizer: Tokenizer) -> Architecture | None:
+    """Return the class of transformers that can hold a writer, or None."""
+    if not isinstance(model, DecoderOnly):
+        return None
+    candidates = [_candidate(name, model, tokenizer, ()) for name in _classes_for(model, ())]
+    return next((each.architecture for each in candidates if not each.lost), None)
+
+
 def _classes_for(model: Model, labels: tuple[str, ...]) -> list[str]:
     task = _task_of(model)
     named = [(name, each) for name, each in ARCHITECTURES.items() if each.task == task and "MaskedLM" not in name]

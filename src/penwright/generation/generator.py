@@ -22,6 +22,7 @@ from penwright.decoding.requests import Request
 from penwright.errors import UsageError
 from penwright.model.decoder_only import DecoderOnly
 from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.chat_template import ChatTemplate, Message
 from penwright.tokenizers.tokenizer import unknown_warnings
 
 BATCH_ROWS = 32  # completions that are written together
@@ -56,8 +57,15 @@ class Generator:
 
     kind: Literal["writer"] = "writer"
 
-    def __init__(self, model: DecoderOnly, tokenizer: Tokenizer, defaults: DecodingSettings | None = None):
-        self.model, self.tokenizer = model, tokenizer
+    def __init__(
+        self,
+        model: DecoderOnly,
+        tokenizer: Tokenizer,
+        defaults: DecodingSettings | None = None,
+        template: ChatTemplate | None = None,
+    ):
+        """Make a writer. `template` is the chat template of a model that answers."""
+        self.model, self.tokenizer, self.template = model, tokenizer, template
         self.defaults = defaults or DecodingSettings()
         self._stepper = DecodeEngine(model)
 
@@ -100,12 +108,59 @@ class Generator:
         Returns the completion (`done = yield from ...`).
         """
         settings = decoding_settings(self.defaults, settings, options)
-        plan = plan_of(self.tokenizer, settings, [prompt])
-        request, batch = Request(prompt, self._encode(prompt), plan), self.pool(1)
+        return self._stream(Request(prompt, self._encode(prompt), plan_of(self.tokenizer, settings, [prompt])))
+
+    def _stream(self, request: Request) -> Stream[str, None, Completion]:
+        batch = self.pool(1)
         batch.join(request)
         while not request.is_finished:
             yield from (news.text for _, news in batch.step() if news.text)
         return self._completion(request)
+
+    def stream_answer(
+        self, messages: Sequence[Message], settings: GivenSettings = None, **options: Any
+    ) -> Stream[str, None, Completion]:
+        """Yield the answer to a conversation as it is written; options as in `generate`. Return the completion.
+
+        Raises UsageError for a model that was not trained to answer.
+        """
+        settings = decoding_settings(self.defaults, settings, options)
+        tokens = [self.tokenizer.start_id, *self.chat_tokens(messages, settings.max_new_tokens or 0)]
+        prompt = self.tokenizer.decode(tokens)
+        return self._stream(Request(prompt, tokens, plan_of(self.tokenizer, settings, [prompt])))
+
+    def answer(self, messages: Sequence[Message], settings: GivenSettings = None, **options: Any) -> Completion:
+        """Return the answer to a conversation, as `stream_answer` writes it."""
+        pieces = self.stream_answer(messages, settings, **options)
+        while True:
+            try:
+                next(pieces)
+            except StopIteration as end:
+                completion: Completion = end.value
+                return completion
+
+    def chat_tokens(self, messages: Sequence[Message], n_new: int = 0) -> list[int]:
+        """Return the tokens of a conversation, without a start token, up to where the model answers.
+
+        If they leave no room for `n_new` tokens in the context, the oldest messages are left out.
+        """
+        if self.template is None:
+            raise UsageError(
+                "this model was not trained to answer. Train one on prompts and answers: JSON lines such as "
+                '{"prompt": "...", "completion": "..."}'
+            )
+        room = max(self.model.settings.context_length - n_new, self.model.settings.context_length // 2)
+        n_system = sum(each.role == "system" for each in messages[:1])
+        while True:
+            turns, rest = self.template.turns(messages)
+            tokens: list[int] = []
+            for turn in turns:
+                tokens += self.tokenizer.encode_pieces([*turn.prompt, turn.answer]).tokens.tolist()
+                tokens.append(self.tokenizer.end_id)
+            tokens += self.tokenizer.encode_pieces(rest).tokens.tolist()
+            if len(tokens) < room or len(messages) <= n_system + 2:
+                return tokens[1:] if tokens[:1] == [self.tokenizer.start_id] else tokens
+            messages = [*messages[:n_system], *messages[n_system + 2 :]]
 
     def requests(
         self,

@@ -1,22 +1,30 @@
 """The three Transformer architectures: decoder-only, encoder-decoder, encoder-only."""
 
-from penwright.config import ModelSettings, Task
+from penwright.config import LoraSettings, ModelSettings, Task
 from penwright.model.block import Encoded
 from penwright.model.decoder_only import DecoderOnly
 from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.model.encoder_only import EncoderOnly
+from penwright.model.lora import add_lora
 
+HEAD = ("output", "pooler")  # of a classifier: trained even with LoRA, because its labels may be new
 Model = DecoderOnly | EncoderDecoder | EncoderOnly
 
 __all__ = ["DecoderOnly", "Encoded", "EncoderDecoder", "EncoderOnly", "Model", "make_model"]
 
 
-def make_model(task: Task, vocab_size: int, settings: ModelSettings, n_labels: int = 0) -> Model:
-    """Make a new model of the architecture that this task needs."""
+def make_model(
+    task: Task, vocab_size: int, settings: ModelSettings, n_labels: int = 0, lora: LoraSettings | None = None
+) -> Model:
+    """Make a new model of the architecture that this task needs; with `lora`, a frozen one with adapters."""
+    model: Model
     match task:
-        case "generate":
-            return DecoderOnly(vocab_size, settings)
+        case "generate" | "chat":
+            model = DecoderOnly(vocab_size, settings)
         case "translate":
-            return EncoderDecoder(vocab_size, settings)
+            model = EncoderDecoder(vocab_size, settings)
         case "classify":
-            return EncoderOnly(vocab_size, settings, n_labels)
+            model = EncoderOnly(vocab_size, settings, n_labels)
+    if lora is not None:
+        add_lora(model, lora, HEAD if task == "classify" else ())
+    return model

@@ -1,22 +1,65 @@
-"""The weights of a model as named tensors; shared weights occur once."""
+"""The weights of a model as named tensors; shared weights occur once, and frozen ones not at all."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor, nn
 
+from penwright.config import Task
 from penwright.errors import PenwrightError
+
+CHANGES: Mapping[tuple[Task, Task], Mapping[str, str]] = {  # modules that are kept when the task changes: old to new
+    ("generate", "classify"): {"embedding": "embedding", "decoder": "encoder"},
+    ("chat", "classify"): {"embedding": "embedding", "decoder": "encoder"},
+    ("translate", "classify"): {"source_embedding": "embedding", "encoder": "encoder"},
+}
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return the parameters by name, without copying; shared ones appear under their first name."""
-    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+    """Return the trainable parameters by name, without copying; shared ones appear under their first name."""
+    return {name: parameter.detach() for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def weights_for(task: Task, before: Task, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of a model under the names that they have in a model for another task, without its head.
+
+    Raises PenwrightError if no model for this task can begin with them.
+    """
+    renamed = CHANGES.get((before, task))
+    if task == before or {task, before} == {"generate", "chat"}:
+        return dict(weights)
+    if renamed is None:
+        raise PenwrightError(f"a model that was trained to {before} cannot be trained to {task}: it has other parts")
+    parts = {name: name.partition(".") for name in weights}
+    return {f"{renamed[first]}.{rest}": weights[name] for name, (first, _, rest) in parts.items() if first in renamed}
+
+
+@torch.no_grad()
+def start_from(model: nn.Module, weights: Mapping[str, Tensor], origin: str, head: Collection[str] = ()) -> bool:
+    """Copy the weights of another model, frozen ones too. Return whether its head is new.
+
+    Args:
+        model: The model to start.
+        weights: The weights of the other model, under the names of this one.
+        origin: Where they are from, for messages.
+        head: The modules that stay as they are if the other model lacks them.
+
+    Raises:
+        PenwrightError: If names or shapes do not match.
+    """
+    own = {name: parameter.detach() for name, parameter in model.named_parameters() if ".lora_" not in name}
+    new = {name for name in own.keys() - weights.keys() if name.split(".")[0] in head}
+    _copy({name: parameter for name, parameter in own.items() if name not in new}, weights, origin)
+    return bool(new)
 
 
 @torch.no_grad()
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor], origin: str) -> None:
     """Copy weights into the model; raise PenwrightError if names or shapes do not match."""
-    own = weights_of(model)
+    _copy(weights_of(model), weights, origin)
+
+
+def _copy(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], origin: str) -> None:
     if missing := sorted(own.keys() - weights.keys()):
         raise PenwrightError(f"{origin} lacks {', '.join(missing[:5])}: it was saved from another model")
     if superfluous := sorted(weights.keys() - own.keys()):

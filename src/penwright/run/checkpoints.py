@@ -125,6 +125,11 @@ class Checkpoint:
             raise DamagedCheckpoint(f"{path} is damaged or belongs to another checkpoint: step {manifest.step}")
         return manifest
 
+    @property
+    def weights_sha256(self) -> str:
+        """The checksum of the weights, as they were saved."""
+        return self._manifest().files[WEIGHTS].sha256
+
     def weights(self) -> Tensors:
         """Load the weights for inference."""
         return _load(self.folder / WEIGHTS)

@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from penwright.serving import (
+    chat,
     classification,
     comparison,
     inspect,
@@ -32,6 +33,7 @@ ROUTES = (
     metrics,
     models,
     openai,
+    chat,
     libretranslate,
     classification,
     writing,

@@ -189,8 +189,7 @@ def _alternative(path: str) -> str:
     """Return what to use instead of a route that OpenAI's servers have and this one lacks."""
     if not path.startswith("/v1/"):
         return ""
-    chat = "This server has no chat models. " if path.startswith("/v1/chat") else ""
-    return f"{chat}To generate text, use POST /v1/completions. "
+    return "To generate text, use POST /v1/completions or /v1/chat/completions. "
 
 
 def first_problem(problems: Sequence[Problem], given: object) -> tuple[str, str]:

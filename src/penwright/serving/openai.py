@@ -54,30 +54,37 @@ async def completions(body: CompletionRequest, registry: Registry, limits: Limit
     pieces = work.stream()
     if body.stream:
         first = await anext(pieces)  # an error before the first piece becomes an ordinary error response
-        return StreamingResponse(_events(work, first, pieces), media_type="text/event-stream")
+        return StreamingResponse(events(_pieces(work, first, pieces)), media_type="text/event-stream")
     async with aclosing(pieces):
         async for _ in pieces:
             pass
     return await as_json(lambda: work.answer([choice.whole() for choice in work.choices], with_usage=True))
 
 
-async def _events(
+async def _pieces(
     work: CompletionJob, first: CompletionChoice, rest: AsyncGenerator[CompletionChoice, None]
 ) -> AsyncIterator[str]:
+    async with aclosing(rest):
+        yield sent(work.answer([first], with_usage=False))
+        async for choice in rest:
+            yield sent(work.answer([choice], with_usage=False))
+    if work.body.stream_options and work.body.stream_options.include_usage:
+        yield sent(work.answer([], with_usage=True))
+
+
+async def events(stream: AsyncIterator[str]) -> AsyncIterator[str]:
+    """Yield the events of a stream, then [DONE]; an error becomes the last event."""
     try:
-        async with aclosing(rest):
-            yield _event(work.answer([first], with_usage=False))
-            async for choice in rest:
-                yield _event(work.answer([choice], with_usage=False))
-        if work.body.stream_options and work.body.stream_options.include_usage:
-            yield _event(work.answer([], with_usage=True))
+        async for event in stream:
+            yield event
         yield "data: [DONE]\n\n"
     except (PenwrightError, TimeoutError) as error:
         status, message = status_and_message(error)
-        yield _event(ErrorResponse(error=ErrorDetail(message=message, type="server_error", code=str(status))))
+        yield sent(ErrorResponse(error=ErrorDetail(message=message, type="server_error", code=str(status))))
 
 
-def _event(data: BaseModel) -> str:
+def sent(data: BaseModel) -> str:
+    """Return an event with this content."""
     return f"data: {data.model_dump_json()}\n\n"
 
 

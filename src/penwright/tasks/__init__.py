@@ -2,7 +2,7 @@
 
 In every run, `workflows/plan.py` opens the corpus and plans the recipe. Then `workflows/train.py` trains the tokenizer
 and stores the tokens. A `Session` takes the steps of a `Trainer`, evaluates and saves. Each task has a module of its
-own: `generation.py`, `translation.py`, `classification.py`.
+own: `generation.py`, `chat.py`, `translation.py`, `classification.py`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from penwright.config import Task, cache_folder
 from penwright.data.bucketing import AnyBatches
+from penwright.data.conversations import open_conversations, open_evaluation_conversations
 from penwright.data.corpus import ReadingOptions
 from penwright.data.labelled import open_evaluation_labelled, open_labelled
 from penwright.data.parallel import open_evaluation_pairs, open_pairs
@@ -19,7 +20,7 @@ from penwright.data.store_writer import Cell, write_store
 from penwright.data.text import open_evaluation_text, open_text
 from penwright.errors import PenwrightError
 from penwright.evaluation.scores import Sample, Score
-from penwright.tasks import classification, generation, translation
+from penwright.tasks import chat, classification, generation, translation
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext, make_card, reading_of
 from penwright.tokenizers import Tokenizer
 
@@ -77,6 +78,19 @@ def _store_key(fingerprint: str, tokenizer: Tokenizer, labels: Sequence[str], *,
 
 
 TASKS: dict[Task, TaskParts] = {
+    "chat": TaskParts(
+        open_corpus=open_conversations,
+        open_evaluation=open_evaluation_conversations,
+        columns=("prompt", "answer"),
+        labels=("turn",),
+        rows=chat.rows,
+        texts=chat.texts,
+        batches=chat.batches,
+        quick_evaluate=chat.quick_evaluate,
+        evaluate=chat.evaluate,
+        baselines=chat.baselines,
+        sample=chat.sample,
+    ),
     "generate": TaskParts(
         open_corpus=open_text,
         open_evaluation=open_evaluation_text,

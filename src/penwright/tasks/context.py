@@ -7,14 +7,16 @@ import torch
 from penwright.application import Application, ModelCard, make_application
 from penwright.config import Recipe
 from penwright.data.batches import Markers
+from penwright.data.conversations import Conversation
 from penwright.data.corpus import Cleaning, Columns, Corpus, CorpusPart, Document, Labelled, Pair, ReadingOptions, Roles
 from penwright.data.store import TokenStore
 from penwright.languages import languages_between
 from penwright.model import Model
 from penwright.tokenizers import Tokenizer
+from penwright.tokenizers.chat_template import template_of
 
-AnyCorpus = Corpus[Document] | Corpus[Pair] | Corpus[Labelled]
-AnyPart = CorpusPart[Document] | CorpusPart[Pair] | CorpusPart[Labelled]
+AnyCorpus = Corpus[Document] | Corpus[Pair] | Corpus[Labelled] | Corpus[Conversation]
+AnyPart = CorpusPart[Document] | CorpusPart[Pair] | CorpusPart[Labelled] | CorpusPart[Conversation]
 
 
 @dataclass
@@ -29,6 +31,7 @@ class RunContext:
     model: Model
     device: torch.device
     card: ModelCard
+    has_new_head: bool = False  # whether the head of a fine-tuned model starts from scratch
 
     @property
     def markers(self) -> Markers:
@@ -57,5 +60,6 @@ def reading_of(recipe: Recipe, roles: Roles | None = None) -> ReadingOptions:
         held_out=data.held_out,
         seed=recipe.seed if data.seed is None else data.seed,
         encoding=data.encoding,
+        template=template_of(recipe.chat),
         cleaning=Cleaning(data.max_characters, data.max_ratio, data.deduplicate),
     )

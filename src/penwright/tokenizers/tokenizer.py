@@ -3,6 +3,7 @@
 import codecs
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -14,6 +15,7 @@ from tokenizers.processors import TemplateProcessing
 
 from penwright.errors import PenwrightError
 from penwright.storage import parse_json, read_bytes, write_bytes_atomically
+from penwright.tokenizers.chat_template import Markup
 from penwright.tokenizers.checks import FOREIGN, check_file
 from penwright.tokenizers.encoders import (
     Encoder,
@@ -69,6 +71,26 @@ class Tokenizer:
         """Encode many texts to one array, with the number of tokens of each."""
         texts = texts if _is_well_formed("".join(texts)) else [well_formed(text) for text in texts]
         return self._encoder(list(map(with_space, texts)) if self.prefix_space else texts)
+
+    def encode_pieces(self, texts: Sequence[str]) -> Ragged:
+        """Encode texts as `encode_ragged` does, but recognize special tokens in Markup, the text of a chat template."""
+        if not any(isinstance(text, Markup) for text in texts):
+            return self.encode_ragged(texts)
+        ids = {name: token_id for token_id, name in self._specials.items()}
+        names = re.compile(f"({'|'.join(map(re.escape, sorted(ids, key=len, reverse=True)))})")
+        encoded = []
+        for text in texts:
+            parts = names.split(text) if isinstance(text, Markup) else [text]
+            is_name = [place % 2 == 1 for place in range(len(parts))]
+            encoded.append(
+                [
+                    i
+                    for part, named in zip(parts, is_name, strict=True)
+                    for i in ([ids[part]] if named else self.encode(part))
+                ]
+            )
+        lengths = np.array([len(each) for each in encoded], dtype=np.int64)
+        return Ragged(np.array([i for each in encoded for i in each], dtype=self.dtype), lengths)
 
     def decode(self, ids: Iterable[SupportsIndex]) -> str:
         """Return the text of these ids; unknown characters and invalid UTF-8 become U+FFFD."""

@@ -51,7 +51,7 @@ class Session:
                 for report in self.trainer.steps():
                     notify(self.observers, "stepped", self.trainer, report)
                     if self._evaluation_is_due():
-                        self._evaluate()
+                        self.evaluate_now()
                     elif monotonic() - self.saved_at > SAVE_AT_LEAST_EVERY:
                         self._save()
                     if self.trainer.state.stopped_early:
@@ -60,7 +60,7 @@ class Session:
                     if unfinished and (received or is_stop_requested(self.run)):
                         self._save_and_raise()
                 if self.last_evaluated_step != self.trainer.state.step:
-                    self._evaluate()
+                    self.evaluate_now()
                 clear_stop_files(self.run)
         finally:
             with ExitStack() as stack:  # notifies every observer, even if another one fails
@@ -98,7 +98,7 @@ class Session:
         state, epochs = self.trainer.state, self.trainer.budget.epochs_until
         return epochs(state.step) >= max(FRESH, GROWTH * epochs(self.last_evaluated_step))
 
-    def _evaluate(self) -> None:
+    def evaluate_now(self) -> Sequence[Score]:
         """Evaluate on the held-out part, write samples, record whether this step is the best, and save."""
         trainer, begin = self.trainer, monotonic()
         with uncompiled(), trainer.average.applied() if trainer.average else nullcontext():
@@ -122,6 +122,7 @@ class Session:
         self._save()
         state.reserved_seconds = monotonic() - begin
         self.last_evaluated_at = before + state.reserved_seconds
+        return scores
 
     def _is_best(self, scores: Sequence[Score]) -> bool:
         """Return whether these scores are the best so far.
@@ -160,7 +161,7 @@ class Session:
         """
         settings, state = self.trainer.settings, self.trainer.state
         nats = _nats(scores)
-        if nats is not None:
+        if nats is not None and state.step:  # fine-tuned weights often get worse before they get better
             state.best_nats = nats if state.best_nats is None else min(nats, state.best_nats)
             over = nats > state.best_nats * (1 + OVER_FITTED)
             state.evaluations_over_fitted = state.evaluations_over_fitted + 1 if over else 0

@@ -88,7 +88,7 @@ class Optimizers:
         self, model: nn.Module, settings: Optimizer, precision: torch.dtype = torch.float32, ranks: Ranks = ALONE
     ):
         """Set up the optimizers. Muon computes its matrix products in `precision` and divides them among `ranks`."""
-        parameters = dict(model.named_parameters())
+        parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
         inner = _matrices_of_blocks(model) if settings.type == "muon" else {}
         rest = {name: parameter for name, parameter in parameters.items() if name not in inner}
         adamw = settings.adamw if settings.type == "muon" else settings
@@ -145,7 +145,8 @@ def blocks_of(model: nn.Module) -> list[Block]:
 
 def _matrices_of_blocks(model: nn.Module) -> Named:
     inner = {id(parameter) for block in blocks_of(model) for parameter in block.parameters() if parameter.ndim == 2}
-    return {name: parameter for name, parameter in model.named_parameters() if id(parameter) in inner}
+    named = model.named_parameters()
+    return {name: parameter for name, parameter in named if id(parameter) in inner and parameter.requires_grad}
 
 
 def _adamw(model: nn.Module, parameters: Named, settings: AdamW) -> torch.optim.Optimizer:

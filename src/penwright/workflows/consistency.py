@@ -35,7 +35,10 @@ def made_with(run: Run, recipe: Recipe) -> Record:
 def _settings(recipe: Recipe) -> Record:
     """Return all settings that decide what the weights mean, by their full names."""
     model = recipe.model.model_dump(mode="json", exclude=MAY_CHANGE)
-    return {"task": recipe.task, **flatten({"tokenizer": recipe.tokenizer.model_dump(mode="json"), "model": model})}
+    tables = {"tokenizer": recipe.tokenizer.model_dump(mode="json"), "model": model}
+    if recipe.finetuning and recipe.lora:  # the adapters fit these weights only
+        tables |= {"lora": recipe.lora.model_dump(mode="json"), "base": {"sha256": recipe.finetuning.base_sha256}}
+    return {"task": recipe.task, **flatten(tables)}
 
 
 def require_made_with(checkpoint: Checkpoint, run: Run, recipe: Recipe) -> None:
@@ -80,7 +83,7 @@ def require_shapes(checkpoint: Checkpoint, recipe: Recipe, vocab_size: int, n_la
         )
     try:
         with torch.device("meta"):  # shapes without memory
-            built = weights_of(make_model(recipe.task, vocab_size, model, n_labels))
+            built = weights_of(make_model(recipe.task, vocab_size, model, n_labels, recipe.lora))
     except (RuntimeError, OverflowError, TypeError, ValueError) as error:  # sizes that no tensor can have
         raise PenwrightError(f"{RECIPE} describes a model that cannot be built: {error}") from None
     _compare({name: tuple(tensor.shape) for name, tensor in built.items()}, saved, checkpoint)

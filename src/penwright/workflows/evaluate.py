@@ -62,11 +62,13 @@ def recipe_here(run: Run, recipe: Recipe) -> Recipe:
     def here(paths: Sequence[str]) -> tuple[str, ...]:
         return tuple(resolve_from(run.real_folder / origin, path) for path in paths)
 
-    data, distillation = recipe.data, recipe.distillation
+    data, distillation, finetuning = recipe.data, recipe.distillation, recipe.finetuning
     data = data.model_copy(update={"train": here(data.train), "validation": here(data.validation)})
     if distillation is not None:
         distillation = distillation.model_copy(update={"teachers": here(distillation.teachers)})
-    return recipe.model_copy(update={"data": data, "distillation": distillation})
+    if finetuning is not None:
+        finetuning = finetuning.model_copy(update={"base": here([finetuning.base])[0]})
+    return recipe.model_copy(update={"data": data, "distillation": distillation, "finetuning": finetuning})
 
 
 def require_unchanged(run: Run, corpus: AnyCorpus, advice: str) -> None:

@@ -1,24 +1,79 @@
-"""Export of a trained run to another engine."""
+"""Export of a run: to another engine, as an adapter, or as a run of its own."""
 
+import os
 from pathlib import Path
+from typing import Literal
 
 from penwright.config import Precision
-from penwright.formats.export import Format, save_as
+from penwright.errors import UsageError
+from penwright.formats.export import Format, new_folder, save_as
 from penwright.formats.outside import Facts
-from penwright.workflows.load import corpus_record, open_run
+from penwright.formats.peft import Adapter, load_adapter, save_adapter
+from penwright.model.lora import merged
+from penwright.model.weights import load_weights
+from penwright.run.checkpoints import Tensors
+from penwright.run.folder import Run
+from penwright.workflows.consistency import made_with
+from penwright.workflows.load import CORPUS, OpenedRun, corpus_record, open_base, open_run
+
+AnyFormat = Literal[Format, "peft", "penwright"]
 
 
-def export(folder: Path, to: Format, output: Path, precision: Precision = "float32") -> None:
-    """Write a run's best model to a new folder in the format of another engine. See the modules of `formats`.
+def export(
+    folder: Path, to: AnyFormat, output: Path, precision: Precision = "float32", adapter: Path | None = None
+) -> None:
+    """Write a run's best model to a new folder. See the modules of `formats` for the formats of other engines.
 
-    The origin and licence of an imported model are stated in README.md.
+    "peft" writes the adapter of a LoRA run. "penwright" makes a run of its own, with adapters merged into the weights.
+    The origin and licence of an imported model are stated in README.md. An `adapter` in PEFT's format is first merged
+    into the model. Raises UsageError if the run has no adapter to write.
     """
-    opened_run = open_run(folder)
-    record = corpus_record(opened_run.run)
+    run = open_run(folder)
+    if to == "peft":
+        _save_adapter(run, output)
+        return
+    model = run.model()
+    if adapter is not None:
+        found = load_adapter(adapter, model, run.tokenizer, run.best.weights_sha256)
+        load_weights(model, merged(run.weights(), found.tensors, found.settings), str(adapter))
+    if to == "penwright":
+        with new_folder(output) as unfinished:
+            _save_run(run, {name: parameter.detach() for name, parameter in model.named_parameters()}, unfinished)
+    else:
+        save_as(to, model, run.tokenizer, output, precision, _facts(run))
+
+
+def _facts(run: OpenedRun) -> Facts:
+    """Return the labels of a run, and the origin and licence of an imported one."""
+    record = corpus_record(run.run)
     origin, card = record.imported, ""
     if origin is not None:
         front = f"---\nlicense: {origin.licence}\n---\n" if origin.licence else ""
         files = "".join(f"- {Path(file.path).name}, sha256 {file.sha256}\n" for file in record.files)
         card = f"{front}This model was {origin}, from:\n\n{files}"
-    labels, licence = opened_run.card.labels, origin.licence if origin else None
-    save_as(to, opened_run.model(), opened_run.tokenizer, output, precision, Facts(labels, licence, card))
+    return Facts(run.card.labels, origin.licence if origin else None, card)
+
+
+def _save_adapter(run: OpenedRun, output: Path) -> None:
+    recipe = run.recipe
+    if recipe.lora is None or recipe.finetuning is None:
+        raise UsageError(f"{run.run.folder} has no adapter: it was not trained with --lora")
+    base = open_base(recipe, run.run)
+    adapter = Adapter(recipe.lora, run.best.weights(), recipe.finetuning.base_sha256)
+    with new_folder(output) as unfinished:
+        save_adapter(adapter, recipe.finetuning.base, recipe.task, base.model(), base.tokenizer, unfinished)
+
+
+def _save_run(run: OpenedRun, weights: Tensors, folder: Path) -> None:
+    """Write a run that is finished and needs no base."""
+    made = Run.create(folder)
+    recipe = run.recipe.model_copy(update={"lora": None, "finetuning": None})
+    run.tokenizer.save(made.tokenizer_path)
+    made.save_recipe(recipe)
+    record = run.run.read_json(CORPUS)
+    if isinstance(record.get("trained_from"), str):
+        record["trained_from"] = Path(os.path.relpath(run.run.real_folder / record["trained_from"], folder)).as_posix()
+    made.write_json(CORPUS, record)
+    made.made_with = made_with(made, recipe)
+    step = run.best.step
+    made.save_checkpoint(step, weights, {}, {"step": step, "total_steps": step, "best_step": step})

@@ -17,8 +17,9 @@ from penwright.errors import PenwrightError, PenwrightWarning, UsageError
 from penwright.languages import Languages
 from penwright.model import Model, make_model
 from penwright.model.attention import disable_cudnn_attention
+from penwright.model.lora import merged
 from penwright.model.quantised import to_precision
-from penwright.model.weights import load_weights
+from penwright.model.weights import load_weights, weights_for
 from penwright.run.checkpoints import WEIGHTS, Checkpoint, Tensors, first_problem
 from penwright.run.folder import Run
 from penwright.tokenizers import Tokenizer
@@ -48,27 +49,40 @@ class OpenedRun(NamedTuple):
     card: ModelCard
     checkpoint: Checkpoint | None = None  # the requested one; None: the best
 
+    @property
+    def best(self) -> Checkpoint:
+        """Its checkpoint, or the best one."""
+        return self.checkpoint or self.run.best()[0]
+
     def model(self, precision: Precision = "float32") -> Model:
         """Load its best model, or the model of its checkpoint. Warn of damaged checkpoints that are skipped."""
         keep_freed_memory()
         disable_cudnn_attention()
-        if self.checkpoint is not None:
-            self.checkpoint.verify(WEIGHTS)
-            weights, warnings = self._weights(self.checkpoint), list[str]()
-        else:
-            weights, warnings = self.run.read_best(self._weights)
-        for warning in warnings:
-            warn(warning, PenwrightWarning, stacklevel=3)
+        weights = self.weights()
         model = make_model(self.recipe.task, self.tokenizer.vocab_size, self.recipe.model, len(self.card.labels)).eval()
         load_weights(model, weights, str(self.run.folder))
         to_precision(model, precision)
         return model
 
+    def weights(self) -> Tensors:
+        """Load the weights of its best model, or of its checkpoint; with LoRA, merged with those of its base."""
+        if self.checkpoint is not None:
+            self.checkpoint.verify(WEIGHTS)
+            return self._weights(self.checkpoint)
+        weights, warnings = self.run.read_best(self._weights)
+        for warning in warnings:
+            warn(warning, PenwrightWarning, stacklevel=4)
+        return weights
+
     def _weights(self, checkpoint: Checkpoint) -> Tensors:
         """Return the weights of this checkpoint. Raise PenwrightError if other files of the run do not match it."""
         require_made_with(checkpoint, self.run, self.recipe)
         require_shapes(checkpoint, self.recipe, self.tokenizer.vocab_size, len(self.card.labels))
-        return checkpoint.weights()
+        weights = checkpoint.weights()
+        if self.recipe.lora is None:
+            return weights
+        base = open_base(self.recipe, self.run)
+        return merged(weights_for(self.recipe.task, base.recipe.task, base.weights()), weights, self.recipe.lora)
 
 
 class CorpusFile(BaseModel):
@@ -119,6 +133,42 @@ def corpus_record(run: Run) -> CorpusRecord:
         raise PenwrightError(f"{path} is damaged: {first_problem(error)}. Restore the original file") from None
 
 
+def open_base(recipe: Recipe, run: Run | None = None) -> OpenedRun:
+    """Open the run that a fine-tuned one started from, at the checkpoint that it started from.
+
+    Args:
+        recipe: The recipe of the fine-tuned run.
+        run: The fine-tuned run, to find a base whose path is relative to where it was trained; None: from here.
+
+    Raises:
+        PenwrightError: If there is no such run, or if it has no longer these weights.
+    """
+    assert recipe.finetuning is not None
+    folder, digest = Path(recipe.finetuning.base), recipe.finetuning.base_sha256
+    if run is not None and not folder.is_absolute():
+        folder = Path(os.path.normpath(run.real_folder / (corpus_record(run).trained_from or ".") / folder))
+    try:
+        opened_run = open_run(folder)
+    except PenwrightError as error:
+        name = "training" if run is None else run.folder
+        raise PenwrightError(f"{name} starts from {folder}, which cannot be opened: {error}") from None
+    if recipe.lora and opened_run.recipe.lora:
+        raise PenwrightError(
+            f"{folder} was trained with LoRA itself, and an adapter needs a base with all weights. Make one: penwright "
+            f"export {quote(str(folder))} --to penwright --output NEW_RUN"
+        )
+    if digest is None:
+        return opened_run._replace(checkpoint=opened_run.best)
+    kept = [*opened_run.run.checkpoints(), *filter(None, [opened_run.run.first()])]
+    checkpoint = next((each for each in kept if each.weights_sha256 == digest), None)
+    if checkpoint is None:
+        raise PenwrightError(
+            f"{folder} has other weights than the ones that training started from: it was trained again, or is "
+            "another run. Restore the original run"
+        )
+    return opened_run._replace(checkpoint=checkpoint)
+
+
 def open_run(folder: str | Path) -> OpenedRun:
     """Open a run, or one checkpoint (a folder in its checkpoints/). Raise PenwrightError if there is none."""
     folder = Path(folder)
@@ -151,12 +201,12 @@ def load(folder: str | Path, device: str = "cpu", precision: Precision | None = 
 
 
 def load_generator(
-    folder: Path, device: str = "cpu", precision: Precision | None = None
+    folder: Path, device: str = "cpu", precision: Precision | None = None, verb: str = "generate"
 ) -> "penwright.generation.generator.Generator":
-    """Load a run that generates text. Raise UsageError for any other run."""
+    """Load a run that generates text. Raise UsageError, which names the command `verb`, for any other run."""
     application = load(folder, device, precision)
     if application.kind != "writer":
-        raise _wrong_kind(folder, application, "generate", "needs a writer")
+        raise _wrong_kind(folder, application, verb, "needs a writer")
     return application
 
 

@@ -17,6 +17,7 @@ from penwright.config import (
     require_writable_cache,
     validate,
 )
+from penwright.data.conversations import Conversation
 from penwright.data.corpus import Document, Labelled, Pair
 from penwright.data.detection import detect_task
 from penwright.data.paths import WILDCARD, is_pattern, is_pipe_name
@@ -36,6 +37,7 @@ from penwright.training.auto.forecast import (
 from penwright.training.auto.machine import Machine, choose_machine
 from penwright.training.auto.planner import Plan, make_plan
 from penwright.training.auto.throughput import throughput_meter
+from penwright.workflows.finetune import require_suitable, with_base
 
 HEADS = ("n_heads", "n_kv_heads", "d_head")  # settings that must match the width
 N_EXAMPLES = 3  # shown before training
@@ -81,9 +83,10 @@ def prepare(given: Table, say: Say = say_nothing) -> Prepared:
     if task not in TASKS:
         raise UsageError(f"there is no task '{task}'; the tasks are {', '.join(TASKS)}")
     say("reading the text")
-    given = _with_teacher_tokenizer(given)
+    given = with_base(_with_teacher_tokenizer({**given, "task": task}))
     first = validate(Recipe, _without_open_choices(merge(given, {"task": task})), "the settings")
     corpus = TASKS[first.task].open_corpus(first.data.train, reading_of(first))
+    require_suitable(first, corpus, say)
     _require_enough(first, corpus)
     machine = choose_machine(first.training)
     facts = _facts(first.task, corpus)
@@ -129,6 +132,8 @@ def first_examples(corpus: AnyCorpus) -> list[dict[str, str]]:
         match example:
             case Pair() | Labelled():
                 collected.append(example._asdict())
+            case Conversation(messages=(*_, prompt, answer)):
+                collected.append({"prompt": prompt.content, "answer": answer.content})
             case Document():
                 lines = (line for chunk in example.chunks for line in chunk.split("\n") if line.strip())
                 collected += [{"text": line} for line in islice(lines, N_EXAMPLES - len(collected))]

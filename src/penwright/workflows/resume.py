@@ -106,7 +106,7 @@ def _reopen(run: Run, recipe: Recipe, machine: Machine, checkpoint: Checkpoint |
     tokenizer = Tokenizer.load(run.tokenizer_path)
     if checkpoint:
         require_shapes(checkpoint, recipe, tokenizer.vocab_size, len(corpus.labels))
-    return make_context(recipe, corpus, tokenizer, machine.device)
+    return make_context(recipe, corpus, tokenizer, machine.device, is_new=checkpoint is None)
 
 
 def follow() -> bool:

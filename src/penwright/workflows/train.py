@@ -26,7 +26,8 @@ from penwright.training.loop import OVER_FITTED, Session
 from penwright.training.observers import Observer, StepLog, notify
 from penwright.training.trainer import Trainer
 from penwright.workflows.consistency import made_with
-from penwright.workflows.load import CORPUS, corpus_record, load
+from penwright.workflows.finetune import start_from_base, with_old_text
+from penwright.workflows.load import CORPUS, corpus_record, load, open_base
 from penwright.workflows.plan import Prepared
 
 
@@ -52,7 +53,7 @@ def _begin(prepared: Prepared, run: Run, observers: Sequence[Observer]) -> RunCo
     tokenizer = _tokenizer(recipe, corpus, observers)
     tokenizer.save(run.tokenizer_path)
     run.save_recipe(recipe)
-    context = make_context(recipe, corpus, tokenizer, machine.device)
+    context = make_context(recipe, corpus, tokenizer, machine.device, is_new=True)
     _save_corpus_record(run, context)
     return context
 
@@ -64,7 +65,9 @@ def _with_precision(recipe: Recipe, machine: Machine) -> Recipe:
 
 
 def _tokenizer(recipe: Recipe, corpus: AnyCorpus, observers: Sequence[Observer]) -> Tokenizer:
-    """Load the tokenizer of the teachers, if there are any, since a student must use their tokens; else train one."""
+    """Load the tokenizer of the base or of the teachers, if there are any; else train one."""
+    if recipe.finetuning:
+        return open_base(recipe).tokenizer
     if recipe.distillation:
         return Tokenizer.load(Run.open(Path(recipe.distillation.teachers[0])).tokenizer_path)
     notify(observers, "said", f"training a tokenizer ({recipe.tokenizer.type}) on the text")
@@ -75,14 +78,20 @@ def _tokenizer(recipe: Recipe, corpus: AnyCorpus, observers: Sequence[Observer])
     return tokenizer
 
 
-def make_context(recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer, device: torch.device) -> RunContext:
-    """Store the tokens of the corpus and initialize the model."""
+def make_context(
+    recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer, device: torch.device, *, is_new: bool
+) -> RunContext:
+    """Store the tokens of the corpus and initialize the model: with the weights of its base, if there is one.
+
+    A run that is not new loads a checkpoint afterwards, but its adapters still need the weights of the base.
+    """
     task = TASKS[recipe.task]
     training = task.token_store(corpus, tokenizer, corpus.labels, held_out=False)
     held_out = task.token_store(corpus, tokenizer, corpus.labels, held_out=True)
-    model = make_model(recipe.task, tokenizer.vocab_size, recipe.model, len(corpus.labels))
+    model = make_model(recipe.task, tokenizer.vocab_size, recipe.model, len(corpus.labels), recipe.lora)
+    has_new_head = start_from_base(model, recipe, corpus.labels) if is_new or recipe.lora else False
     card = make_card(corpus, training)
-    return RunContext(recipe, corpus, tokenizer, training, held_out, model.to(device), device, card)
+    return RunContext(recipe, corpus, tokenizer, training, held_out, model.to(device), device, card, has_new_head)
 
 
 def _save_corpus_record(run: Run, context: RunContext) -> None:
@@ -97,7 +106,7 @@ def _save_corpus_record(run: Run, context: RunContext) -> None:
 def make_trainer(context: RunContext, machine: Machine) -> Trainer:
     """Return a trainer for the model of the context, on its training part."""
     assert context.training is not None
-    batches = TASKS[context.recipe.task].batches(context, context.training)
+    batches = with_old_text(context, TASKS[context.recipe.task].batches(context, context.training))
     return Trainer(context.model, batches, context.recipe, machine, _teachers(context))
 
 
@@ -129,7 +138,9 @@ def _skipped_text(trainer: Trainer, recipe: Recipe) -> Iterator[str]:
     batches, reach = trainer.batches, recipe.model.context_length
     if n := batches.n_left_out:
         yield f"left out: {n:,} pairs of more than {reach} tokens, the limit of the model's learned positions"
-    if n := batches.n_cut:
+    if n := batches.n_cut if recipe.task == "chat" else 0:
+        yield f"{count(n, 'conversation')} longer than the context of {reach} tokens: only the end is read"
+    elif n := batches.n_cut:
         yield f"{count(n, 'text')} longer than the context of {reach} tokens: each epoch learns from another part of it"
 
 
@@ -141,6 +152,12 @@ def fit(
     run.made_with = made_with(run, context.recipe)
     watching = [StepLog(run), *observers]
     session = Session(run, trainer, lambda: parts.quick_evaluate(context), lambda: parts.sample(context), watching)
+    if context.recipe.finetuning and not (context.has_new_head or run.checkpoints()):
+        start = session.evaluate_now()  # kept as step 0, the best so far
+        note = f"{context.recipe.finetuning.base}, before fine-tuning"
+        for score in dict.fromkeys([start[0], start[-1]]):  # the score that ranks, and the nats
+            to_beat = [*to_beat, score._replace(note=note)]
+            notify(observers, "said", f"to beat: {score.name} {score.value:.3f} ({note})")
     recipe = context.recipe.model_dump(mode="json", exclude_none=True)
     work = {"run": str(run.folder.absolute()), "recipe": recipe, "step": trainer.state.step}
     with advise_on_out_of_memory(), trainer.ranks.leading(work):

@@ -55,14 +55,14 @@ DEFAULT_MINUTES = 10.0
 SHORT = 2.0  # minutes
 LADDER = ("nano", "tiny", "mini", "small", "medium", "base", "large")
 # Training tokens that a model should see per parameter. With fewer, a smaller model gets further in the time.
-TOKENS_PER_PARAMETER: dict[Task, float] = {"generate": 1.0, "translate": 0.53, "classify": 0.7}
+TOKENS_PER_PARAMETER: dict[Task, float] = {"generate": 1.0, "chat": 1.0, "translate": 0.53, "classify": 0.7}
 SHORT_SHARE = 0.4  # fraction of them that is enough for a writer with less than two minutes
 # Most parameters per token of the corpus. Larger models overfit, soonest where a whole text has only one label.
-PARAMETERS_PER_TOKEN: dict[Task, float] = {"generate": 12.0, "translate": 12.0, "classify": 0.6}
+PARAMETERS_PER_TOKEN: dict[Task, float] = {"generate": 12.0, "chat": 12.0, "translate": 12.0, "classify": 0.6}
 FEWEST_STEPS = 100  # half of them warm-up: on Multi30k, 50 steps gave BLEU 1.8 and 100 gave 9.6 (measured)
 # Fraction of the fastest step's throughput that a whole run reaches. Padding, dropout, compiling and evaluation take
 # the rest. Measured on a CPU with AVX-512; on a slow one, compiling takes more of a short run.
-EFFICIENCY: dict[Task, float] = {"generate": 0.6, "translate": 0.6, "classify": 0.8}
+EFFICIENCY: dict[Task, float] = {"generate": 0.6, "chat": 0.6, "translate": 0.6, "classify": 0.8}
 FLOPS = 2e11  # FLOP per second of training on two cores, for a rough estimate of durations
 # On a CPU, a larger model reaches at most this many times the FLOP/s of a smaller one, and rarely that.
 MAX_FLOPS_GAIN = 1.5
@@ -87,6 +87,8 @@ class CapacityPlanner:
     def vocab_size(self) -> int:
         """Size of the vocabulary, as far as it is known before the tokenizer is trained."""
         kind, asked = self._choices.section("tokenizer")["type"], int(self._choices.number("tokenizer.vocab_size"))
+        if self._choices.section("finetuning"):
+            return asked
         if kind == "characters":
             every = self._facts.n_characters + 4
             return min(every, asked or every)

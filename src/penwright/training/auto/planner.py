@@ -16,6 +16,8 @@ MANY_EPOCHS = 6.0  # epochs of labelled texts from which more tokens are dropped
 # Epochs from which a writer learns better from characters than from subwords. Subwords were 5 % better after 3.5
 # epochs, 2 % better after 5.2, and 6 % worse after 13 (measured).
 CHARACTER_EPOCHS = 6.0
+TUNING_RATE = 0.3  # share of the usual learning rates with which a trained model is trained further
+LORA_RATE = 2e-3  # learning rate of adapters
 WARMUP_STEPS, WARMUP_SHARE = 50, 0.2  # warm-up steps, and the largest share of all steps that they may be
 
 
@@ -117,6 +119,9 @@ class _Planner:
             context, batch = (128, 2048) if self.capacity.is_short else (256, 4096)
             self._suggest("model.context_length", context, "tokens that the model sees at once")
             self._suggest("training.batch_tokens", batch, "many small steps learn fastest")
+        elif self.facts.task == "chat":
+            self._suggest("model.context_length", 512, "tokens that the model sees at once")
+            self._suggest("training.batch_tokens", 4096, "padding included")
         elif self.facts.task == "translate":
             self._suggest("model.context_length", 256, "longer texts are split into sentences")
             self._suggest("training.batch_tokens", 2048, "padding included; many small steps learn fastest")
@@ -169,9 +174,18 @@ class _Planner:
         return 0.6, "no single word should decide; about a point more accuracy, in half the time (measured)"
 
     def _choose_optimizer(self) -> None:
+        if self.choices.section("lora"):
+            adamw: Table = {"type": "adamw", "learning_rate": LORA_RATE, "weight_decay": 0.0}
+            self.choices.suggest_type("optimizer", adamw, "for adapters, which start small")
+            self._choose_schedule(0.6, "the end need not be known until the cooldown begins")
+            return
         if self.facts.task == "classify":
             self._choose_optimizer_of_classifier()
             return
+        if self.choices.section("finetuning"):
+            rates: Table = {"learning_rate": 0.02 * TUNING_RATE, "adamw": {"learning_rate": 3e-3 * TUNING_RATE}}
+            reason = "a lower learning rate than from scratch, so that little is forgotten (measured)"
+            self.choices.suggest_type("optimizer", {"type": "muon", **rates}, reason)
         self.choices.suggest_type("optimizer", {"type": "muon"}, "needs far fewer steps than AdamW")
         if self.choices.section("optimizer")["type"] == "muon":
             self._suggest("optimizer.weight_decay", 0.1, "less overfitting of a text that is read often (measured)")

@@ -19,7 +19,11 @@ STEPS, MOST_STEPS = 3, 8  # steps to time; more than the first few only if they 
 ALIKE = 1.1  # ratio of the two fastest steps up to which they agree
 PAUSE = 0.15  # seconds before each further step, in which another program may finish
 ENOUGH = 3.0  # seconds of timing per model
-LENGTHS: dict[Task, int] = {"translate": 24, "classify": 64}  # tokens per text, typically; a writer's windows are full
+LENGTHS: dict[Task, int] = {
+    "chat": 128,
+    "translate": 24,
+    "classify": 64,
+}  # tokens per text, typically; a writer's windows are full
 MOST_TOKENS = 4096  # in a batch that is timed on a CPU; the throughput of larger ones is much the same
 
 
@@ -79,7 +83,7 @@ def _fastest(step: Callable[[], None]) -> float:
 def _random_batch(task: Task, vocab_size: int, rows: int, length: int, n_labels: int) -> Batch:
     tokens = torch.randint(vocab_size, (rows, length))
     real = torch.ones(rows, length, dtype=torch.bool)
-    if task == "generate":
+    if task in ("generate", "chat"):
         return TextBatch(tokens.numel(), tokens, tokens, None)
     if task == "translate":
         return PairBatch(tokens.numel(), tokens, real, tokens, tokens)

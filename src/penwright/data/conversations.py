@@ -1,0 +1,191 @@
+"""Prompts and answers: JSON lines of messages, or tables with a column of prompts and one of answers."""
+
+import json
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from penwright.data.columns import find_column, names_in
+from penwright.data.corpus import DEFAULT_READING, Broken, Cleaning, Columns, Corpus, CorpusPart, ReadingOptions, Rule
+from penwright.data.files import examine_text
+from penwright.data.paths import expand_archives
+from penwright.data.readers.hub import is_hub, open_hub
+from penwright.data.readers.layout import ANSWER_NAMES, PROMPT_NAMES
+from penwright.data.readers.tables import Table, find_table
+from penwright.data.report import count
+from penwright.data.rows import RowKind, Rows, RowSource, TwoSides, common_rules, open_evaluation_rows, open_rows
+from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_rows
+from penwright.errors import PenwrightError
+from penwright.tokenizers.chat_template import ASSISTANT, ChatTemplate, Message, Turn
+
+MOST_HELD_OUT = 500  # conversations, unless the settings give a share
+MOST_CHARACTERS = 1_000_000  # in all messages of a conversation
+MESSAGES_NAMES = ("messages", "conversations", "conversation")
+ROLES = {"human": "user", "gpt": ASSISTANT, "chatgpt": ASSISTANT, "bot": ASSISTANT, "model": ASSISTANT}
+LIST = '[{"'  # the beginning of a list of messages
+BAD_MESSAGES = Broken("not a list of messages with role and content")
+NO_ANSWER = Broken("no answer of the assistant")
+
+
+class Conversation(NamedTuple):
+    """Messages, and the turns that the chat template makes of them."""
+
+    messages: tuple[Message, ...]
+    turns: tuple[Turn, ...]
+
+
+def open_conversations(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING) -> Corpus[Conversation]:
+    """Open conversations for training. No conversation with a held-out prompt is in the training part."""
+    return open_rows(_kind(reading), paths, reading)
+
+
+def open_evaluation_conversations(
+    paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING
+) -> Corpus[Conversation]:
+    """Open conversations for evaluation. Only unreadable ones are dropped."""
+    return open_evaluation_rows(_kind(reading), paths, reading)
+
+
+def conversation_columns(names: Sequence[str]) -> tuple[str, ...] | None:
+    """Return the column of messages, or those of the prompt and the answer, by their names; None without them."""
+    lowered = {name.casefold(): name for name in reversed(names)}
+    for name in MESSAGES_NAMES:
+        if name in lowered:
+            return (lowered[name],)
+    prompt = next((lowered[name] for name in PROMPT_NAMES if name in lowered), None)
+    answer = next((lowered[name] for name in ANSWER_NAMES if name in lowered), None)
+    if prompt is None or answer is None:
+        return None
+    more = [lowered["input"]] if prompt.casefold() == "instruction" and "input" in lowered else []
+    return (prompt, *more, answer)
+
+
+def _kind(reading: ReadingOptions) -> RowKind[Conversation]:
+    """Return conversations as a kind of rows: everything up to the last answer, and that answer."""
+    return RowKind(
+        name=f"conversations {reading.template.source}",
+        unit="conversation",
+        chosen_by="their prompts",
+        sources=_sources,
+        rules=_rules,
+        check=lambda rows, keep, reading: [],
+        hold_out=_hold_out,
+        leak_rule=_leak_rule,
+        part=partial(_part, reading.template),
+    )
+
+
+def _sources(paths: Sequence[str], reading: ReadingOptions) -> list[RowSource]:
+    sources = []
+    for path in expand_archives(paths):
+        file = None if is_hub(path) else examine_text(path, reading.encoding)
+        table = find_table(file, names_in(reading.columns)) if file else open_hub(path)
+        if table is None:
+            raise PenwrightError(
+                f"{path} holds no prompts and answers. Give JSON lines such as "
+                '{"prompt": "...", "completion": "..."} or {"messages": [{"role": "user", "content": "..."}, ...]}'
+            )
+        sources.append(_source(table, reading.columns))
+    return sources
+
+
+def _source(table: Table, columns: Columns) -> RowSource:
+    """Return the conversations of a table."""
+    named = [columns.source, columns.target] if columns.source is not None and columns.target is not None else None
+    trained = [name for roles in columns.as_trained.values() for name, _ in roles]
+    chosen = named or (trained if set(trained) <= set(table.columns) else None) or conversation_columns(table.columns)
+    if not chosen:
+        raise PenwrightError(
+            f"{table.name} has no column 'messages', and none of prompts and answers; its columns are: "
+            f"{', '.join(table.columns)}. Name them: --set data.source=PROMPT --set data.target=ANSWER"
+        )
+    places = [find_column(table, each) for each in chosen]
+    names = [table.columns[place] for place in places]
+    choice = f"messages = column {names[0]}" if len(names) == 1 else f"prompt = column {' + '.join(names[:-1])}, "
+    choice += "" if len(names) == 1 else f"answer = column {names[-1]}"
+    roles = {"text": tuple((name, place + 1) for name, place in zip(names, places, strict=True))}
+    return RowSource(table.files, partial(_rows, table, places), table.place, choice, roles=roles)
+
+
+def _rows(table: Table, places: Sequence[int]) -> Iterator[TwoSides | Broken]:
+    """Yield each conversation as JSON without its last answer, and that answer."""
+    for row in table.rows(places):
+        messages = row if isinstance(row, Broken) else _messages(row)
+        if isinstance(messages, Broken):
+            yield messages
+            continue
+        while messages and messages[-1].role != ASSISTANT:
+            messages = messages[:-1]
+        yield (json.dumps(messages[:-1], ensure_ascii=False), messages[-1].content.strip()) if messages else NO_ANSWER
+
+
+def _messages(row: Sequence[str]) -> list[Message] | Broken:
+    """Return the messages in a row: a list of them in JSON, or a prompt and an answer, which may be such lists too."""
+    if len(row) == 1:
+        return _parsed(row[0])
+    *prompts, answer = map(str.strip, row)
+    prompt = "\n\n".join(filter(None, prompts))
+    before = _parsed(prompt) if prompt.startswith(LIST) else [Message("user", prompt)]
+    after = _parsed(answer) if answer.startswith(LIST) else [Message(ASSISTANT, answer)]
+    return before if isinstance(before, Broken) else after if isinstance(after, Broken) else [*before, *after]
+
+
+def _parsed(text: str) -> list[Message] | Broken:
+    """Parse a list of messages with role and content, or with from and value."""
+    try:
+        given = json.loads(text)
+        return [Message(_role(each.get("role", each.get("from"))), _content(each)) for each in given]
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+        return BAD_MESSAGES
+
+
+def _role(name: str) -> str:
+    return ROLES.get(name.casefold(), name.casefold())
+
+
+def _content(message: dict[str, object]) -> str:
+    """Return the text of a message; of one in parts, the text of all."""
+    content = message.get("content", message.get("value"))
+    if isinstance(content, list):
+        return "".join(part["text"] for part in content if part.get("type") == "text")
+    if not isinstance(content, str):
+        raise TypeError(content)
+    return content.strip()
+
+
+def _rules(rows: Rows, cleaning: Cleaning) -> list[Rule]:
+    """Return the common rules, with room for long conversations."""
+    return common_rules(rows, Cleaning(MOST_CHARACTERS, None, cleaning.deduplicate))
+
+
+def _hold_out(rows: Rows, keep: Mask, reading: ReadingOptions) -> Mask:
+    """Choose the conversations to hold out, by the hashes of everything before the last answer."""
+    kept, fraction = int(keep.sum()), reading.held_out
+    if len(np.unique(rows.first_hashes[keep])) < 2:
+        raise PenwrightError(
+            f"{rows.files[0].path} has {count(kept, 'conversation')} with a single prompt, so none can be held out; "
+            "add others, or name held-out files with --validation"
+        )
+    wanted = kept * fraction if fraction is not None else min(kept * DEFAULT_FRACTION, MOST_HELD_OUT)
+    return held_out_rows(rows.first_hashes, keep, max(1, round(wanted)), reading.seed)
+
+
+def _leak_rule(rows: Rows, where: Rows, chosen: Mask) -> Rule:
+    """Return the rule that drops training conversations with a held-out prompt."""
+    return "prompt also held out", lambda _: np.isin(rows.first_hashes, where.first_hashes[chosen])
+
+
+def _part(template: ChatTemplate, rows: Rows, chosen: Mask) -> CorpusPart[Conversation]:
+    """Return the chosen rows as a part of a corpus."""
+
+    def read() -> Iterator[Conversation]:
+        for before, answer in rows.read(chosen):
+            messages = (*(Message(*each) for each in json.loads(before)), Message(ASSISTANT, answer))
+            yield Conversation(messages, tuple(template.turns(messages)[0]))
+
+    n_characters = int(rows.first_sizes[chosen].sum()) + int(rows.second_sizes[chosen].sum())
+    n_bytes = int(rows.first_bytes[chosen].sum()) + int(rows.second_bytes[chosen].sum())
+    return CorpusPart(read, int(chosen.sum()), n_characters, n_bytes)

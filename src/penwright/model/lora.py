@@ -1,0 +1,68 @@
+"""LoRA (Hu et al. 2022): frozen matrices, each with a trained update of low rank."""
+
+from collections.abc import Mapping, Sequence
+from math import sqrt
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from penwright.config import LoraSettings
+from penwright.model.attention import Attention
+from penwright.model.feed_forward import FeedForward
+
+A, B = "lora_A", "lora_B"  # names of the factors, as in PEFT
+
+
+class LoraLinear(nn.Linear):
+    """A frozen linear layer with an adapter: W x + scale * B A x. B starts at zero, so nothing changes at first."""
+
+    def __init__(self, frozen: nn.Linear, rank: int, scale: float):
+        super().__init__(frozen.in_features, frozen.out_features, bias=False, device="meta")
+        self.weight, self.bias, self.scale = frozen.weight, frozen.bias, scale
+        self.lora_A = nn.Parameter(torch.empty(rank, frozen.in_features, device=frozen.weight.device))
+        self.lora_B = nn.Parameter(torch.zeros(frozen.out_features, rank, device=frozen.weight.device))
+        nn.init.kaiming_uniform_(self.lora_A, a=sqrt(5))
+
+    def forward(self, x: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:  # noqa: D102 - as in nn.Linear
+        return super().forward(x) + F.linear(F.linear(x, self.lora_A), self.lora_B) * self.scale
+
+
+def add_lora(model: nn.Module, settings: LoraSettings, head: Sequence[str] = ()) -> None:
+    """Freeze the model, except for its `head`, and give an adapter to each layer of its blocks that the settings name.
+
+    Args:
+        model: The model to change.
+        settings: The rank, and the names of the layers.
+        head: The names of the model's own modules that are trained in full.
+    """
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name.split(".")[0] in head)
+    for name, layer in adapted_layers(model, settings).items():
+        parent, _, last = name.rpartition(".")
+        setattr(model.get_submodule(parent), last, LoraLinear(layer, settings.rank, settings.scale))
+
+
+def adapted_layers(model: nn.Module, settings: LoraSettings) -> dict[str, nn.Linear]:
+    """Return the layers that get an adapter, by name."""
+    return {
+        f"{place}.{name}": layer
+        for place, module in model.named_modules()
+        if isinstance(module, Attention | FeedForward)
+        for name, layer in module.named_children()
+        if isinstance(layer, nn.Linear) and name in settings.targets
+    }
+
+
+def merged(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], settings: LoraSettings) -> dict[str, Tensor]:
+    """Return the weights of the base with the adapter added; weights that it has in full replace those of the base."""
+    weights = {**base, **{name: tensor for name, tensor in adapter.items() if not name.endswith((A, B))}}
+    for name in adapter:
+        if name.endswith(A):
+            place = name.removesuffix(A)
+            update = adapter[place + B].float() @ adapter[name].float()
+            weights[f"{place}weight"] = (weights[f"{place}weight"].float() + settings.scale * update).to(
+                weights[f"{place}weight"].dtype
+            )
+    return weights

@@ -1,0 +1,164 @@
+"""The request and response fields of OpenAI's chat completions API."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from penwright.serving.completion_fields import (
+    MAX_LOGPROBS,
+    Biases,
+    CompletionRequest,
+    Finish,
+    LogProbs,
+    Stop,
+    StreamOptions,
+    Usage,
+)
+from penwright.serving.fields import MAX_INT, Name, Text
+from penwright.tokenizers.chat_template import Message
+
+MOST_MESSAGES = 1000
+
+
+class TextPart(BaseModel):
+    """A part of a message."""
+
+    type: Literal["text"]  # pictures and sounds are not supported
+    text: Text
+
+
+class ChatMessage(BaseModel):
+    """A message of a conversation."""
+
+    role: Annotated[Text, Field(max_length=100)]
+    content: Text | Annotated[list[TextPart], Field(max_length=MOST_MESSAGES)] | None = None
+
+    @property
+    def as_message(self) -> Message:
+        """The message, with its parts joined; `developer` is OpenAI's newer name of `system`."""
+        parts = self.content if isinstance(self.content, list) else ()
+        text = self.content if isinstance(self.content, str) else "".join(part.text for part in parts)
+        return Message({"developer": "system"}.get(self.role, self.role), text)
+
+
+class ChatRequest(BaseModel):
+    """A request for answers to a conversation. Other fields, such as `user`, are ignored."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    model: Name | None = None  # None: the first model that answers
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None  # new tokens; None: the run's setting
+    max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None  # newer name of max_tokens
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = 1.0  # 0: always the most likely token
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = 1.0
+    n: Annotated[int, Field(ge=1, le=MAX_INT)] | None = 1  # number of answers
+    stream: bool | None = False  # send the text in events while it is generated
+    stream_options: StreamOptions | None = None  # for streams
+    logprobs: bool | None = False  # return the log-probability of each token
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None  # alternatives per token to return
+    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None  # random seed; None: a different one each time
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
+    logit_bias: Biases | None = None  # added to logits, by token id
+    tools: list[Any] | None = None  # not supported
+    top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None  # an extension to OpenAI's API; 0 or -1: all tokens
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+
+    def as_completion(self, tokens: list[int], max_tokens: int) -> CompletionRequest:
+        """Return the request for a completion of these tokens."""
+        same = self.model_dump(
+            include=set(CompletionRequest.model_fields) - {"max_tokens", "logprobs", "stream_options"}
+        )
+        logprobs = (self.top_logprobs or 0) if self.logprobs else None
+        limit = self.max_completion_tokens or self.max_tokens or max_tokens
+        return CompletionRequest(prompt=tokens, max_tokens=limit, logprobs=logprobs, **same)
+
+
+class TokenLogProb(BaseModel):
+    """A token with its log-probability."""
+
+    token: str
+    logprob: float | None
+    bytes: list[int] | None  # None for a part of a character
+
+
+class ScoredToken(TokenLogProb):
+    """A token of an answer, with its most likely alternatives."""
+
+    top_logprobs: list[TokenLogProb]
+
+
+class ChatLogProbs(BaseModel):
+    """The log-probabilities of the tokens of an answer."""
+
+    content: list[ScoredToken]
+
+    @classmethod
+    def of(cls, found: LogProbs | None) -> "ChatLogProbs | None":
+        """Convert the log-probabilities of a completion."""
+        if found is None:
+            return None
+        tops = found.top_logprobs or [None] * len(found.tokens)
+        return cls(
+            content=[
+                ScoredToken(
+                    **_scored(token, value),
+                    top_logprobs=[TokenLogProb(**_scored(*each)) for each in (top or {}).items()],
+                )
+                for token, value, top in zip(found.tokens, found.token_logprobs, tops, strict=True)
+            ]
+        )
+
+
+def _scored(token: str, log_prob: float | None) -> dict[str, Any]:
+    return {"token": token, "logprob": log_prob, "bytes": None if "\\x" in token else list(token.encode())}
+
+
+class AnswerMessage(BaseModel):
+    """An answer, or a piece of one."""
+
+    role: Literal["assistant"] | None = None
+    content: str
+
+
+class ChatChoice(BaseModel):
+    """One of the answers."""
+
+    index: int
+    message: AnswerMessage
+    logprobs: ChatLogProbs | None = None
+    finish_reason: Finish = None
+
+
+class ChatDelta(BaseModel):
+    """A piece of one of the answers."""
+
+    index: int
+    delta: AnswerMessage
+    logprobs: ChatLogProbs | None = None
+    finish_reason: Finish = None
+
+
+class ChatAnswer(BaseModel):
+    """The answers."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage | None = None
+
+
+class ChatChunk(BaseModel):
+    """One event of a stream."""
+
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChatDelta]
+    usage: Usage | None = None

@@ -1,0 +1,88 @@
+"""Chat: a decoder-only model of prompts and answers, trained on the answers only."""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from penwright.data.answers import AnswerBatches
+from penwright.data.conversations import Conversation
+from penwright.data.store import TokenStore
+from penwright.data.store_writer import Cell
+from penwright.evaluation.perplexity import negative_log_likelihood, ngram_baselines
+from penwright.evaluation.scores import Sample, Score
+from penwright.generation.generator import Generator
+from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
+from penwright.tokenizers.chat_template import Message
+
+N_SAMPLES, SAMPLE_TOKENS = 2, 100
+MOST_EVALUATED = 500_000  # tokens in a quick evaluation
+
+
+def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
+    """Yield each answer with what comes before it, and its number in its conversation."""
+    for conversation in _conversations(part):
+        for number, turn in enumerate(conversation.turns):
+            yield turn.prompt, turn.answer, number
+
+
+def texts(corpus: AnyCorpus) -> Iterator[str]:
+    """Yield the training conversations, piece by piece."""
+    for conversation in _conversations(corpus.training):
+        for turn in conversation.turns:
+            yield from (*turn.prompt, turn.answer)
+
+
+def batches(context: RunContext, store: TokenStore) -> AnswerBatches:
+    """Return the batches of a token store."""
+    length, tokens, seed = (
+        context.recipe.model.context_length,
+        context.recipe.training.batch_tokens,
+        context.recipe.seed,
+    )
+    columns = store.column("prompt"), store.column("answer"), store.labels["turn"]
+    return AnswerBatches(*columns, length, tokens, context.markers, seed)
+
+
+def evaluate(context: RunContext) -> Sequence[Score]:
+    """Score all held-out answers."""
+    return _scores(context, 1)
+
+
+def quick_evaluate(context: RunContext) -> Sequence[Score]:
+    """Score answers from all over the held-out part."""
+    return _scores(context, -(-len(context.held_out.column("answer").tokens) // MOST_EVALUATED))
+
+
+def _scores(context: RunContext, one_in: int) -> Sequence[Score]:
+    held_out = batches(context, context.held_out).in_order(one_in)
+    return [Score("nats per token", negative_log_likelihood(context.model, held_out, context.device).mean)]
+
+
+def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
+    """Score predictions by the frequency of tokens in answers (unigram) and by the previous token (bigram)."""
+    assert context.training is not None
+    training, held_out = (store.column("answer").tokens for store in (context.training, context.held_out))
+    nats = ngram_baselines(training[:], held_out[:], context.tokenizer.vocab_size)
+    return [Score("nats per token", value, note=name) for name, value in nats.items()]
+
+
+def sample(context: RunContext) -> Sequence[Sample]:
+    """Answer the prompts of the settings, or else the first held-out ones."""
+    generator, length = context.application, context.recipe.decoding.max_new_tokens or SAMPLE_TOKENS
+    assert isinstance(generator, Generator)
+    given: list[tuple[Sequence[Message], str]] = [
+        ([Message("user", prompt)], "") for prompt in context.recipe.training.prompts
+    ]
+    if not given:
+        held_out = islice(_conversations(context.corpus.held_out), N_SAMPLES)
+        given = [(each.messages[:-1], each.messages[-1].content) for each in held_out]
+    answers = [generator.answer(messages, max_new_tokens=length).text for messages, _ in given]
+    return [
+        Sample(messages[-1].content if messages else "", answer, reference)
+        for (messages, reference), answer in zip(given, answers, strict=True)
+    ]
+
+
+def _conversations(part: AnyPart) -> Iterator[Conversation]:
+    for example in part:
+        assert isinstance(example, Conversation)
+        yield example

@@ -1,0 +1,244 @@
+"""`penwright train --from RUN`: another run's weights, new text; all of them, or adapters."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import penwright as penwright_package
+from penwright.run.folder import Run
+from penwright.workflows.load import open_run
+
+from .conftest import QUICK, Command
+
+
+def settings(*extra: object) -> list[object]:
+    kept = [each for each in QUICK if each != "--set" and not each.startswith("model.")]
+    return [*(part for each in kept for part in ("--set", each)), "--set", "training.evaluate_every=3", *extra]
+
+
+@pytest.fixture(scope="session")
+def new_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("new")
+    lines = [f"Night {n} was cold, and house {n * 5 % 29} had no roof.\n" for n in range(300)]
+    (folder / "nights.txt").write_text("".join(lines), encoding="utf-8")
+    words = {"acht": "eight", "neun": "nine", "eins": "one", "zwei": "two", "drei": "three", "vier": "four"}
+    pairs = [f"{a} und {b}\t{words[a]} and {words[b]}\n" for a in words for b in words]
+    pairs += [f"{a} und {b} {c}\t{words[a]} and {words[b]} {words[c]}\n" for a in words for b in words for c in words]
+    (folder / "pairs.tsv").write_text("".join(pairs), encoding="utf-8")
+    return folder
+
+
+def weights(run: Path) -> dict[str, bytes]:
+    found = Run(run).newest()[0].weights()
+    return {name: tensor.numpy().tobytes() for name, tensor in found.items()}
+
+
+def without_last(run: Path, copy: Path) -> Path:
+    """Copy a run as if it had been killed after its last checkpoint but one."""
+    shutil.copytree(run, copy)
+    shutil.rmtree(Run(copy).checkpoints()[-1].folder)
+    return copy
+
+
+def step_zero(run: Path) -> dict[str, float]:
+    return next(record for record in Run(run).records("metrics.jsonl") if record["step"] == 0)
+
+
+def test_training_starts_where_the_base_is(penwright: Command, runs: Path, new_text: Path, tmp_path: Path) -> None:
+    made = penwright(
+        "train",
+        new_text / "pairs.tsv",
+        "--from",
+        runs / "translator",
+        "--steps",
+        6,
+        "--run",
+        tmp_path / "run",
+        *settings(),
+    )
+    assert made.returncode == 0, made.stderr
+    base, run = open_run(runs / "translator"), open_run(tmp_path / "run")
+    assert f"({runs / 'translator'}, before fine-tuning)" in made.stderr
+    assert run.recipe.finetuning.base_sha256 == base.run.best()[0].weights_sha256
+    assert run.tokenizer.fingerprint == base.tokenizer.fingerprint
+    first = run.run.checkpoints()[0] if run.run.checkpoints()[0].step == 0 else run.run.first()
+    assert all(torch.equal(tensor, base.weights()[name]) for name, tensor in first.weights().items())
+    assert not torch.equal(run.run.newest()[0].weights()["encoder.norm.weight"], base.weights()["encoder.norm.weight"])
+    assert penwright_package.load(tmp_path / "run").kind == "translator"
+    assert step_zero(tmp_path / "run")["nats per token"] > 0
+
+
+@pytest.mark.parametrize("extra", [(), ("--lora", 2), ("--keep-old", 0.4)])
+def test_a_killed_run_resumes_to_the_same_weights(
+    penwright: Command, runs: Path, new_text: Path, tmp_path: Path, extra: Sequence[object]
+) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    options = ["--from", runs / "writer", "--steps", 6, "--set", "model.dropout=0.1", *settings(*extra)]
+    assert penwright("train", new_text / "nights.txt", "--run", whole, *options).returncode == 0
+    resumed = penwright("train", "--resume", without_last(whole, killed))
+    assert resumed.returncode == 0, resumed.stderr
+    assert "resuming from step 3" in resumed.stderr
+    assert weights(killed) == weights(whole)
+    assert (killed / "metrics.jsonl").read_text().count("\n") == 3  # steps 0, 3 and 6
+
+
+def test_lora_saves_adapters_only_and_is_merged_when_loaded(
+    penwright: Command, runs: Path, new_text: Path, tmp_path: Path
+) -> None:
+    base, run = tmp_path / "base", tmp_path / "run"
+    shutil.copytree(runs / "writer", base)
+    made = penwright(
+        "train", new_text / "nights.txt", "--from", base, "--lora", 2, "--steps", 6, "--run", run, *settings()
+    )
+    assert made.returncode == 0, made.stderr
+    saved = Run(run).newest()[0].weights()
+    assert saved
+    assert all(name.endswith(("lora_A", "lora_B")) for name in saved)
+    assert sum(map(torch.numel, saved.values())) < 0.1 * sum(map(torch.numel, open_run(base).weights().values()))
+    training = Run(run).newest()[0].training()
+    assert all(".lora_" in name or name.startswith("random/") for name in training)
+    opened = open_run(run)
+    merged, before = opened.weights(), open_run(base).weights()
+    changed = {name for name in merged if not torch.equal(merged[name], before[name])}
+    assert changed
+    assert all(name.endswith(("query.weight", "value.weight")) for name in changed)
+    best = next(r for r in Run(run).records("metrics.jsonl") if r["step"] == Run(run).best_step())
+    scores = {score.name: score.value for score in penwright_package.evaluate(run, quiet=True)}
+    assert scores["nats per token"] == pytest.approx(best["nats per token"], rel=1e-4)  # of the layers with adapters
+
+
+def test_an_adapter_of_another_base_is_refused(penwright: Command, runs: Path, new_text: Path, tmp_path: Path) -> None:
+    base, run = tmp_path / "base", tmp_path / "run"
+    shutil.copytree(runs / "writer", base)
+    made = penwright(
+        "train", new_text / "nights.txt", "--from", base, "--lora", 2, "--steps", 3, "--run", run, *settings()
+    )
+    assert made.returncode == 0, made.stderr
+    shutil.rmtree(base)
+    gone = penwright("generate", run, "Night")
+    assert gone.returncode == 1
+    assert f"there is no run in {base}" in gone.stderr
+    other = ["--set", "seed=7", "--steps", 3, *QUICK]
+    text = new_text / "nights.txt"
+    assert penwright("train", text, "--run", base, *other).returncode == 0
+    refused = penwright("generate", run, "Night")
+    assert refused.returncode == 1
+    assert "other weights" in refused.stderr or "lacks" in refused.stderr
+
+
+def test_the_earlier_text_is_mixed_in_or_missed(
+    penwright: Command, runs: Path, corpora: Path, new_text: Path, tmp_path: Path
+) -> None:
+    text, base = tmp_path / "novel.txt", tmp_path / "base"
+    shutil.copy(corpora / "novel.txt", text)
+    assert penwright("train", text, "--run", base, "--steps", 3, *QUICK).returncode == 0
+    options = ["--from", base, "--keep-old", 0.2, "--steps", 3, *settings()]
+    text.unlink()
+    missed = penwright("train", new_text / "nights.txt", "--run", tmp_path / "a", *options)
+    assert missed.returncode == 1
+    assert f"--keep-old needs the text that {base} was trained on: there is no file" in missed.stderr
+    text.write_text("Something else entirely.\n" * 100, encoding="utf-8")
+    changed = penwright("train", new_text / "nights.txt", "--run", tmp_path / "b", *options)
+    assert changed.returncode == 1
+    assert "changed since then. Restore it, or leave out --keep-old" in changed.stderr
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_writer_becomes_a_classifier_with_a_new_head(
+    penwright: Command, runs: Path, corpora: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    made = penwright(
+        "train", corpora / "labels.csv", "--from", runs / "writer", "--steps", 3, "--run", run, *settings()
+    )
+    assert made.returncode == 0, made.stderr
+    assert "before fine-tuning" not in made.stderr  # a new head knows nothing yet
+    base = open_run(runs / "writer")
+    assert open_run(run).recipe.task == "classify"
+    assert open_run(run).tokenizer.fingerprint == base.tokenizer.fingerprint
+    assert penwright_package.load(run).classify("a fine film")[0].label in ("good", "bad")
+
+
+@pytest.mark.parametrize(
+    ("base", "data", "options", "message"),
+    [
+        ("classifier", "nights.txt", (), "trained to classify cannot be trained to generate"),
+        ("writer", "pairs.tsv", (), "trained to generate cannot be trained to translate"),
+        ("writer", "nights.txt", ("--size", "tiny"), "model.size cannot be set"),
+        ("writer", "nights.txt", ("--set", "model.d_model=32"), "model.d_model cannot be set"),
+        ("writer", "nights.txt", ("--set", "tokenizer.type=bytes"), "keeps its tokenizer"),
+        ("translator", "pairs.tsv", ("--keep-old", "1.5"), "keep_old"),
+        ("nothing", "nights.txt", (), "there is no run in"),
+        ("writer", "greek.txt", (), "unknown to the base"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_a_run_begins(
+    penwright: Command,
+    runs: Path,
+    new_text: Path,
+    tmp_path: Path,
+    base: str,
+    data: str,
+    options: Sequence[str],
+    message: str,
+) -> None:
+    (tmp_path / "greek.txt").write_text("Μῆνιν ἄειδε θεὰ Πηληϊάδεω Ἀχιλῆος\n" * 200, encoding="utf-8")
+    text = tmp_path / data if data == "greek.txt" else new_text / data
+    refused = penwright("train", text, "--from", runs / base, "--run", tmp_path / "run", "--steps", 3, *options)
+    assert refused.returncode in (1, 2)
+    assert message in refused.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_lora_needs_a_base(penwright: Command, new_text: Path, tmp_path: Path) -> None:
+    refused = penwright("train", new_text / "nights.txt", "--lora", 4, "--run", tmp_path / "run")
+    assert refused.returncode == 2
+    assert "--from RUN" in refused.stderr
+
+
+def test_the_recipe_says_what_the_run_was_made_from(
+    penwright: Command, runs: Path, new_text: Path, tmp_path: Path
+) -> None:
+    shown = penwright("train", new_text / "nights.txt", "--from", runs / "writer", "--dry-run", "--json", "--steps", 3)
+    assert shown.returncode == 0, shown.stderr
+    recipe = json.loads(shown.stdout)["recipe"]
+    assert recipe["finetuning"]["base"] == str(runs / "writer")
+    assert recipe["model"]["d_model"] == 16
+
+
+def test_an_adapter_is_written_and_read_as_peft_does(
+    penwright: Command, runs: Path, new_text: Path, tmp_path: Path
+) -> None:
+    run, base = tmp_path / "run", runs / "writer"
+    options = ["--from", base, "--lora", 2, "--steps", 6, "--set", "optimizer.learning_rate=0.05", *settings()]
+    assert penwright("train", new_text / "nights.txt", "--run", run, *options).returncode == 0
+    written = penwright("export", run, "--to", "peft", "--output", tmp_path / "adapter")
+    assert written.returncode == 0, written.stderr
+    config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert (config["peft_type"], config["r"], config["lora_alpha"]) == ("LORA", 2, 4.0)
+    assert config["target_modules"] == ["q_proj", "v_proj"]  # the names of transformers' Qwen3
+    names = load_file(tmp_path / "adapter" / "adapter_model.safetensors").keys()
+    assert "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight" in names
+    merged = tmp_path / "merged"
+    done = penwright("export", run, "--to", "penwright", "--output", merged)
+    assert done.returncode == 0, done.stderr
+    again = tmp_path / "again"
+    done = penwright("export", base, "--adapter", tmp_path / "adapter", "--to", "penwright", "--output", again)
+    assert done.returncode == 0, done.stderr
+    own, read, expected = (open_run(each).weights() for each in (merged, again, run))
+    assert all(torch.equal(own[name], expected[name]) for name in expected)
+    assert all(torch.equal(read[name], expected[name]) for name in expected)
+    assert any(not torch.equal(read[name], tensor) for name, tensor in open_run(base).weights().items())
+    refused = penwright(
+        "export", merged, "--adapter", tmp_path / "adapter", "--to", "penwright", "--output", tmp_path / "x"
+    )
+    assert refused.returncode == 1
+    assert "another base" in refused.stderr
+    none = penwright("export", base, "--to", "peft", "--output", tmp_path / "none")
+    assert none.returncode == 2
+    assert "not trained with --lora" in none.stderr

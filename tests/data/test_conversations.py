@@ -1,0 +1,106 @@
+"""Prompts and answers: the forms of files they are read from, and which of their tokens are targets."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from penwright.data.answers import AnswerBatches
+from penwright.data.batches import IGNORED, Markers
+from penwright.data.conversations import open_conversations
+from penwright.data.detection import detect_task
+from penwright.data.store import Column
+from penwright.errors import PenwrightError
+
+N = 30
+FORMS = {
+    "prompt and completion": lambda n: {"prompt": f"Ask {n}", "completion": f"Answer {n}."},
+    "alpaca": lambda n: {"instruction": "Ask", "input": str(n), "output": f"Answer {n}."},
+    "messages": lambda n: {
+        "messages": [{"role": "user", "content": f"Ask {n}"}, {"role": "assistant", "content": f"Answer {n}."}]
+    },
+    "sharegpt": lambda n: {
+        "conversations": [{"from": "human", "value": f"Ask {n}"}, {"from": "gpt", "value": f"Answer {n}."}]
+    },
+    "lists of prompts": lambda n: {
+        "prompt": [{"role": "user", "content": f"Ask {n}"}],
+        "completion": [{"role": "assistant", "content": f"Answer {n}."}],
+    },
+    "parts": lambda n: {
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": f"Ask {n}"}]},
+            {"role": "assistant", "content": f"Answer {n}."},
+            {"role": "user", "content": "no answer follows"},
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_is_read(tmp_path: Path, form: str) -> None:
+    path = tmp_path / "chat.jsonl"
+    path.write_text("".join(json.dumps(FORMS[form](n)) + "\n" for n in range(N)), encoding="utf-8")
+    assert detect_task([path])[0] == "chat"
+    corpus = open_conversations([path])
+    read = [*corpus.training, *corpus.held_out]
+    assert len(read) == N
+    assert {each.messages[-1].content for each in read} == {f"Answer {n}." for n in range(N)}
+    assert all(each.messages[0].role == "user" and each.messages[0].content.startswith("Ask") for each in read)
+    prompts = [{each.messages[0] for each in part} for part in (corpus.training, corpus.held_out)]
+    assert not prompts[0] & prompts[1]
+    assert all("".join(each.turns[0].prompt) == f"User:\n{each.messages[0].content}\nAssistant:\n" for each in read)
+
+
+def test_what_is_no_conversation_is_dropped_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "chat.jsonl"
+    bad = [{"messages": "hello"}, {"messages": [{"role": "user", "content": "only a question"}]}, {"messages": [1]}]
+    good = [FORMS["messages"](n) for n in range(N)]
+    path.write_text("".join(json.dumps(each) + "\n" for each in [*good, *bad]), encoding="utf-8")
+    corpus = open_conversations([path])
+    assert len(corpus.training) + len(corpus.held_out) == N
+    assert {dropped.reason: dropped.count for dropped in corpus.report.dropped} == {
+        "not a list of messages with role and content": 2,
+        "no answer of the assistant": 1,
+    }
+
+
+def test_a_table_without_prompts_says_what_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "table.jsonl"
+    path.write_text('{"a": "x y", "b": "z w"}\n' * 3, encoding="utf-8")
+    with pytest.raises(PenwrightError, match=r"columns are: a, b\. Name them: --set data.source=PROMPT"):
+        open_conversations([path])
+
+
+def column(*rows: list[int]) -> Column:
+    return Column(np.concatenate(rows).astype(np.uint16), np.cumsum([0, *map(len, rows)]), 0)
+
+
+def test_only_answers_and_their_end_are_targets() -> None:
+    prompt, answer = column([1, 2], [3], [4]), column([5], [6, 7], [8])
+    turn = np.array([0, 1, 0], dtype=np.int32)  # two conversations, of two turns and of one
+    batches = AnswerBatches(prompt, answer, turn, 16, 64, Markers(pad=9, start=10, end=11))
+    (batch,) = batches.in_order()
+    rows = {tuple(row) for row in batch.tokens.tolist()}
+    assert rows == {(10, 4, 8, 9, 9, 9, 9, 9), (10, 1, 2, 5, 11, 3, 6, 7)}
+    long, short = sorted(batch.targets.tolist(), key=lambda row: row.count(IGNORED))
+    assert long == [IGNORED, IGNORED, 5, 11, IGNORED, 6, 7, 11]
+    assert short == [IGNORED, 8, 11, *[IGNORED] * 5]
+    assert batch.n_targets == 7
+
+
+def test_of_a_long_conversation_the_end_is_read() -> None:
+    batches = AnswerBatches(
+        column([1, 2, 3, 4]), column([5, 6]), np.zeros(1, dtype=np.int32), 4, 64, Markers(pad=9, start=10, end=11)
+    )
+    (batch,) = batches.in_order()
+    assert batches.n_cut == 1
+    assert batch.tokens.tolist() == [[3, 4, 5, 6]]
+    assert batch.targets.tolist() == [[IGNORED, 5, 6, 11]]
+
+
+def test_a_template_that_begins_with_the_start_token_gets_no_second_one() -> None:
+    markers = Markers(pad=9, start=10, end=11)
+    for prompt in ([10, 1], [1]):
+        batches = AnswerBatches(column(prompt), column([5]), np.zeros(1, dtype=np.int32), 16, 64, markers)
+        assert next(batches.in_order()).tokens.tolist() == [[10, 1, 5, 9]]
