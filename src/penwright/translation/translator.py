@@ -118,9 +118,9 @@ class Translator:
         and max_new_tokens. The defaults come from the run's recipe.
 
         Line breaks stay, and a blank line gives a blank line. `constraints` and `prefixes` are for all texts, or one
-        for each text. A translation begins with its prefix; white space at the end of the prefix completes its last word.
-        `watch` sees the steps of the search, and may raise to end it. Raises UsageError unless n_best is between 1 and
-        beam_size.
+        for each text. A translation begins with its prefix; white space at the end of the prefix completes its last
+        word. `watch` sees the steps of the search, and may raise to end it. Raises UsageError unless n_best is between
+        1 and beam_size.
         """
         constraints = _with_old_name(constraints, demands)
         chosen = decoding_settings(self.defaults, settings, options, USED_BY_BEAMS)
