@@ -68,7 +68,7 @@ def test_no_texts_give_no_classifications(classifier: Classifier) -> None:
 def test_a_context_without_room_is_refused(
     classifying_model: Callable[..., EncoderOnly], characters: Tokenizer
 ) -> None:
-    with pytest.raises(PenwrightError, match="no room"):
+    with pytest.raises(PenwrightError, match="room for a text"):
         Classifier(classifying_model(characters.vocab_size, context_length=2), characters, LABELS)
 
 

@@ -22,11 +22,11 @@ class ForwardContext(NamedTuple):
 
     positions: Int[Tensor, "rows targets"]
     end: int  # sources are the tokens before this position
-    start: int | None  # the position of the first target; None if it differs between rows
     mask: KernelMask
     rotation: Rotation | None
     source_mask: KernelMask = KernelMask()  # for cross-attention
     origins: Int[Tensor, "rows room"] | None = None  # the row that holds each cached token
+    start: int | None = None  # the position of the first target, if it is known to be the same in all rows
 
 
 class Residual(nn.Module):
@@ -161,11 +161,11 @@ class Stack(nn.Module):
         return ForwardContext(
             positions,
             end,
-            start,
             mask.resolve(positions, end, whole=end == n_targets, last=n_targets == 1 and start is not None),
             rotary(positions) if rotary else None,
             Mask(padding=encoded.padding).resolve(positions, encoded.padding.shape[1]) if encoded else KernelMask(),
             cache.origins if cache else None,
+            start,
         )
 
     def encode(self, x: Float[Tensor, "batch sources d_model"], padding: Bool[Tensor, "batch sources"]) -> Encoded:
