@@ -164,6 +164,6 @@ class Generator:
 
     def _completion(self, request: Request) -> Completion:
         draft = request.draft
-        assert draft is not None
+        assert draft is not None and draft.finish is not None
         text, warnings = "".join(draft.pieces), self.warnings(draft.prompt)
         return Completion(draft.prompt, text, tuple(draft.tokens), tuple(draft.log_probs), draft.finish, warnings)

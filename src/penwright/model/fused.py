@@ -160,6 +160,7 @@ def product_of(layers: Sequence[nn.Module]) -> Product:
             whole.register_buffer(name, _together([getattr(layer, name) for layer in layers]))
         return whole.forward
     weight, bias = (_together([getattr(layer, name) for layer in layers]) for name in ("weight", "bias"))
+    assert weight is not None
     return lambda x: F.linear(x, weight, bias)
 
 
