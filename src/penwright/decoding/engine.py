@@ -98,8 +98,12 @@ class DecodeEngine:
         elif tokens.device.type in cuda_graphs.DEVICES:
             logits = self._graphs(_step_inputs(tokens, cache, encoded, origins))
         else:
+            fused = self._model.fused
             with with_threads(self._n_threads(part)):
-                logits = next_logits(self._model, tokens[:, None], cache, encoded)
+                if fused is not None and fused.is_current:
+                    logits = fused.next_logits(tokens, cache, encoded)
+                else:
+                    logits = next_logits(self._model, tokens[:, None], cache, encoded)
         cache.advance(1)
         return logits
 

@@ -13,7 +13,7 @@ from penwright.model.dropout import Dropout
 from penwright.model.feed_forward import FeedForward
 from penwright.model.mask import KernelMask, Mask
 from penwright.model.norm import make_norm
-from penwright.model.positions import Rotation, rotary_positions
+from penwright.model.positions import Rotary, Rotation, rotary_positions
 from penwright.model.quantised import outputs_kept_like
 
 
@@ -22,11 +22,11 @@ class ForwardContext(NamedTuple):
 
     positions: Int[Tensor, "rows targets"]
     end: int  # sources are the tokens before this position
-    start: int | None  # the position of the first target; None if it differs between rows
     mask: KernelMask
     rotation: Rotation | None
     source_mask: KernelMask = KernelMask()  # for cross-attention
     origins: Int[Tensor, "rows room"] | None = None  # the row that holds each cached token
+    start: int | None = None  # the position of the first target, if it is known to be the same in all rows
 
 
 class Residual(nn.Module):
@@ -78,16 +78,22 @@ class Block(nn.Module):
             )
             return self.attention(x, source, here.mask, here.rotation)
 
-        x = self.attention_residual(x, attend)
-        if self.cross_attention is not None and self.cross_residual is not None and encoded is not None:
-            cross_attention = self.cross_attention
-
-            def look(x: Tensor) -> Tensor:
-                by_source = x.reshape(encoded.keys.shape[0], -1, x.shape[-1])  # put all rows of a source side by side
-                return cross_attention(by_source, encoded, here.source_mask).reshape(x.shape)
-
-            x = self.cross_residual(x, look)
+        x = self.cross(self.attention_residual(x, attend), here, encoded)
         return self.feed_forward_residual(x, self.feed_forward)
+
+    def cross(
+        self, x: Float[Tensor, "batch targets d_model"], here: ForwardContext, encoded: KeysValues | None
+    ) -> Float[Tensor, "batch targets d_model"]:
+        """Run the cross-attention, if there is one."""
+        if self.cross_attention is None or self.cross_residual is None or encoded is None:
+            return x
+        cross_attention = self.cross_attention
+
+        def look(x: Tensor) -> Tensor:
+            by_source = x.reshape(encoded.keys.shape[0], -1, x.shape[-1])  # put all rows of a source side by side
+            return cross_attention(by_source, encoded, here.source_mask).reshape(x.shape)
+
+        return self.cross_residual(x, look)
 
 
 class Encoded(NamedTuple):
@@ -132,23 +138,35 @@ class Stack(nn.Module):
         encoded: Encoded | None = None,
     ) -> Float[Tensor, "batch targets d_model"]:
         """Run all blocks; with a cache, the tokens of `x` follow those that it holds."""
-        end = x.shape[1] + (cache.longest if cache else 0)
-        if cache:
-            cache.make_room(x.shape[1])
-        start = None if cache and cache.ragged else end - x.shape[1]
-        here = ForwardContext(
-            positions,
-            end,
-            start,
-            mask.resolve(positions, end, whole=end == x.shape[1], last=x.shape[1] == 1 and start is not None),
-            self.rotary(positions) if self.rotary else None,
-            Mask(padding=encoded.padding).resolve(positions, encoded.padding.shape[1]) if encoded else KernelMask(),
-            cache.origins if cache else None,
-        )
+        here = self.context(x.shape[1], positions, mask, cache, encoded, self.rotary)
         for layer, block in enumerate(self.blocks):
             kept = cache.layers[layer] if cache else None
             x = block(x, here, kept, encoded.layers[layer] if encoded else None)
         return self.norm(x)
+
+    def context(
+        self,
+        n_targets: int,
+        positions: Int[Tensor, "rows targets"],
+        mask: Mask,
+        cache: Cache | None,
+        encoded: Encoded | None,
+        rotary: Rotary | None,
+    ) -> ForwardContext:
+        """Return the data that all layers share, and make room in the cache."""
+        end = n_targets + (cache.longest if cache else 0)
+        if cache:
+            cache.make_room(n_targets)
+        start = None if cache and cache.ragged else end - n_targets
+        return ForwardContext(
+            positions,
+            end,
+            mask.resolve(positions, end, whole=end == n_targets, last=n_targets == 1 and start is not None),
+            rotary(positions) if rotary else None,
+            Mask(padding=encoded.padding).resolve(positions, encoded.padding.shape[1]) if encoded else KernelMask(),
+            cache.origins if cache else None,
+            start,
+        )
 
     def encode(self, x: Float[Tensor, "batch sources d_model"], padding: Bool[Tensor, "batch sources"]) -> Encoded:
         """Compute the keys and values of every layer's cross-attention from the encoder's output."""

@@ -1,5 +1,7 @@
 """The decoder-only Transformer: reads tokens from left to right and predicts the next token at each position."""
 
+from typing import TYPE_CHECKING
+
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -10,9 +12,14 @@ from penwright.model.embedding import Embedding, output_layer
 from penwright.model.init import initialise
 from penwright.model.mask import Mask
 
+if TYPE_CHECKING:
+    from penwright.model.fused import FusedDecoder
+
 
 class DecoderOnly(nn.Module):
     """A causal language model: Llama (Touvron et al. 2023) or Qwen3 with the modern block, GPT-2 with the classic."""
+
+    fused: "FusedDecoder | None" = None  # for inference: set by model.fused.fuse()
 
     def __init__(self, vocab_size: int, settings: ModelSettings):
         super().__init__()

@@ -1,5 +1,7 @@
 """The encoder-decoder Transformer: encodes a source and predicts a target token by token."""
 
+from typing import TYPE_CHECKING
+
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -10,9 +12,14 @@ from penwright.model.embedding import Embedding, output_layer
 from penwright.model.init import initialise
 from penwright.model.mask import Mask
 
+if TYPE_CHECKING:
+    from penwright.model.fused import FusedDecoder
+
 
 class EncoderDecoder(nn.Module):
     """The Transformer of "Attention Is All You Need"; with other settings, Marian and M2M100."""
+
+    fused: "FusedDecoder | None" = None  # for inference: set by model.fused.fuse()
 
     def __init__(self, vocab_size: int, settings: ModelSettings):
         super().__init__()

@@ -15,8 +15,9 @@ from penwright.decoding.engine import are_steps_kept
 from penwright.devices import keep_freed_memory, usable_device
 from penwright.errors import PenwrightError, PenwrightWarning, UsageError
 from penwright.languages import Languages
-from penwright.model import Model, make_model
+from penwright.model import EncoderOnly, Model, make_model
 from penwright.model.attention import disable_cudnn_attention
+from penwright.model.fused import fuse
 from penwright.model.lora import merged
 from penwright.model.quantised import to_precision
 from penwright.model.weights import load_weights, weights_for
@@ -197,7 +198,10 @@ def load(folder: str | Path, device: str = "cpu", precision: Precision | None = 
     if precision is None and (why := _why_slow(opened_run.run, kept, model, here)):
         slow = f"{folder} is slower than it could be: {why}. Run: penwright optimize {quote(str(folder))}"
         warn(slow, PenwrightWarning, stacklevel=2)
-    return make_application(model.to(here), opened_run.tokenizer, opened_run.recipe, opened_run.card)
+    model = model.to(here)
+    if here.type == "cpu" and not isinstance(model, EncoderOnly):
+        fuse(model)
+    return make_application(model, opened_run.tokenizer, opened_run.recipe, opened_run.card)
 
 
 def load_generator(

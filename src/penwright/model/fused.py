@@ -1,0 +1,181 @@
+"""Decoding steps with few operators, for inference on a CPU: there an operator takes longer than its numbers."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from penwright.model.attention import KeysValues
+from penwright.model.block import Block, Encoded, ForwardContext
+from penwright.model.cache import Cache, LayerCache, positions_of
+from penwright.model.decoder_only import DecoderOnly
+from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.mask import Mask
+from penwright.model.norm import RMSNorm
+from penwright.model.positions import Rotary
+from penwright.model.quantised import Int8Linear
+
+Product = Callable[[Tensor], Tensor]  # of a row with weights
+
+
+class FullRotation(NamedTuple):
+    """A rotation with a cosine and a signed sine for each number of a head."""
+
+    cosines: Float[Tensor, "rows 1 d_head"]
+    sines: Float[Tensor, "rows 1 d_head"]
+
+    @classmethod
+    def of(cls, rotary: Rotary, n_positions: int, dtype: torch.dtype) -> "FullRotation":
+        """Return the rotations at all positions, as rows."""
+        cosines, sines = (x[0, 0, :, None].to(dtype) for x in rotary(torch.arange(n_positions)[None]))
+        return cls(torch.cat([cosines, cosines], -1), torch.cat([-sines, sines], -1))
+
+    def at(self, positions: Int[Tensor, "rows 1"], start: int | None) -> "FullRotation":
+        """Return the rotation at the position of each row; `start` is the position, if all rows have the same."""
+        places = positions[:, 0] if start is None else slice(start, start + 1)
+        return FullRotation(self.cosines[places], self.sines[places])
+
+    def apply(self, x: Float[Tensor, "rows heads d_head"]) -> Float[Tensor, "rows heads d_head"]:
+        """Rotate as Rotation.apply does."""
+        return torch.addcmul(x * self.cosines, x.roll(x.shape[-1] // 2, -1), self.sines)
+
+
+class FusedBlock:
+    """A block whose queries, keys and values are one product, and so are the two inputs of a gated network."""
+
+    def __init__(self, block: Block):
+        attention, feed_forward = block.attention, block.feed_forward
+        self.block, self._attention, self._activation = block, attention, feed_forward.activation
+        self._norm_first = block.attention_residual.norm_first
+        self._norms = norm_of(block.attention_residual.norm), norm_of(block.feed_forward_residual.norm)
+        self._project = product_of([attention.query, attention.key, attention.value])
+        gates = [] if feed_forward.gate is None else [feed_forward.gate]
+        self._is_gated, self._up = bool(gates), product_of([*gates, feed_forward.up])
+        self._output, self._down = product_of([attention.output]), product_of([feed_forward.down])
+
+    def __call__(
+        self,
+        x: Float[Tensor, "rows d_model"],
+        here: ForwardContext,
+        rotation: FullRotation | None,
+        cache: LayerCache,
+        encoded: KeysValues | None,
+    ) -> Float[Tensor, "rows d_model"]:
+        """Run the block on one target of each row."""
+        before, between = self._norms
+        if self._norm_first:
+            x = x + self._attend(before(x), here, rotation, cache)
+            x = self.block.cross(x[:, None], here, encoded)[:, 0]
+            return x + self._feed_forward(between(x))
+        x = before(x + self._attend(x, here, rotation, cache))
+        x = self.block.cross(x[:, None], here, encoded)[:, 0]
+        return between(x + self._feed_forward(x))
+
+    def _attend(
+        self,
+        x: Float[Tensor, "rows d_model"],
+        here: ForwardContext,
+        rotation: FullRotation | None,
+        cache: LayerCache,
+    ) -> Float[Tensor, "rows d_model"]:
+        heads, part = self._project(x).unflatten(-1, (-1, self._attention.d_head)), self._attention
+        n_kv_heads = cache.kept.keys.shape[1]
+        n_queries = heads.shape[1] - 2 * n_kv_heads
+        turning, values = heads[:, :-n_kv_heads], heads[:, -n_kv_heads:, None]
+        if not isinstance(part.query_norm, nn.Identity):
+            turning = torch.cat([part.query_norm(turning[:, :n_queries]), part.key_norm(turning[:, n_queries:])], 1)
+        turning = rotation.apply(turning) if rotation else turning
+        new = KeysValues(turning[:, n_queries:, None], values)
+        source = cache.append(new, here.positions, here.end, here.origins, here.start)
+        return self._output(part.kernel(turning[:, :n_queries, None], *source, here.mask, 0.0).flatten(1))
+
+    def _feed_forward(self, x: Float[Tensor, "rows d_model"]) -> Float[Tensor, "rows d_model"]:
+        hidden = self._up(x)
+        if self._is_gated:
+            gate, hidden = hidden.chunk(2, dim=-1)
+            return self._down(self._activation(gate) * hidden)
+        return self._down(self._activation(hidden))
+
+
+class FusedDecoder:
+    """The decoder of a model for inference, which reads one token of each row at a time.
+
+    The weights of the model keep their names and values, but those with the same input become views of one tensor.
+    """
+
+    def __init__(self, model: DecoderOnly | EncoderDecoder):
+        self._model, self._stack = model, model.decoder
+        self._embedding = model.embedding if isinstance(model, DecoderOnly) else model.target_embedding
+        self._blocks = [FusedBlock(block) for block in model.decoder.blocks if isinstance(block, Block)]
+        self._norm, self._places = norm_of(model.decoder.norm), self._addresses()
+        rotary, like = model.decoder.rotary, self._embedding.tokens.weight
+        self._rotations = FullRotation.of(rotary, model.settings.context_length, like.dtype) if rotary else None
+
+    def _addresses(self) -> list[int]:
+        """Return where some of the weights are in memory."""
+        return [_weights(block.block.attention.query).data_ptr() for block in self._blocks[:1]]
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the model has not been moved or converted since."""
+        return self._places == self._addresses()
+
+    def next_logits(
+        self, tokens: Int[Tensor, " rows"], cache: Cache, encoded: Encoded | None
+    ) -> Float[Tensor, "rows vocab_size"]:
+        """Read tokens that follow those in the cache; return the logits of the next ones, never in bfloat16."""
+        settings = self._model.settings
+        positions = positions_of(tokens[:, None], cache, settings)
+        x = self._embedding(tokens[:, None], positions)[:, 0]
+        here = self._stack.context(1, positions, Mask(causal=True, window=settings.window), cache, encoded, None)
+        rotation = self._rotations.at(positions, here.start) if self._rotations else None
+        for number, block in enumerate(self._blocks):
+            x = block(x, here, rotation, cache.layers[number], encoded.layers[number] if encoded else None)
+        logits = self._model.output(self._norm(x))
+        return logits.float() if logits.dtype == torch.bfloat16 else logits
+
+
+def fuse(model: DecoderOnly | EncoderDecoder) -> None:
+    """Let decoding steps of this model take few operators. Only for inference: its weights become views."""
+    model.fused = FusedDecoder(model)
+
+
+def norm_of(norm: nn.Module) -> Product:
+    """Return the norm as a function of few calls."""
+    if not isinstance(norm, RMSNorm):
+        return norm.forward
+    shape, weight, eps = norm.normalized_shape, norm.weight, norm.eps
+    return lambda x: torch.rms_norm(x, shape, weight, eps)
+
+
+def product_of(layers: Sequence[nn.Module]) -> Product:
+    """Return the product with the weights of all layers, side by side; the weights become views of one tensor."""
+    if isinstance(layers[0], Int8Linear):
+        whole = Int8Linear.__new__(Int8Linear)
+        nn.Module.__init__(whole)
+        for name in ("whole", "scale", "bias"):
+            whole.register_buffer(name, _together([getattr(layer, name) for layer in layers]))
+        return whole.forward
+    weight, bias = (_together([getattr(layer, name) for layer in layers]) for name in ("weight", "bias"))
+    assert weight is not None
+    return lambda x: F.linear(x, weight, bias)
+
+
+def _together(parts: Sequence[Tensor | None]) -> Tensor | None:
+    """Concatenate the tensors, and make each a view of the result."""
+    tensors = [part for part in parts if part is not None]
+    if len(tensors) < 2:
+        return tensors[0] if tensors else None
+    whole = torch.cat([tensor.detach() for tensor in tensors])
+    for tensor, view in zip(tensors, whole.split([len(tensor) for tensor in tensors]), strict=True):
+        tensor.data = view
+    return whole
+
+
+def _weights(layer: nn.Module) -> Tensor:
+    weights = layer.whole if isinstance(layer, Int8Linear) else layer.weight
+    assert isinstance(weights, Tensor)
+    return weights

@@ -1,0 +1,116 @@
+"""Fused steps give the logits of the model's own steps, for all rows and precisions."""
+
+from collections.abc import Callable
+from copy import deepcopy
+
+import pytest
+import torch
+
+from penwright.config import Precision, Table
+from penwright.decoding.batches import PromptBatch, TargetBatch
+from penwright.model.attention_recording import record_attention
+from penwright.model.decoder_only import DecoderOnly
+from penwright.model.encoder_decoder import EncoderDecoder
+from penwright.model.fused import fuse
+from penwright.model.quantised import to_precision
+from penwright.model.weights import weights_of
+
+VOCABULARY, N_NEW = 29, 20
+PROMPTS = [[1, 2, 3, 4, 5, 6, 7], [9], [8, 3, 8, 3, 5, 1, 2, 9, 11, 12, 3, 4, 5]]
+SOURCES = [[4, 5, 6, 2], [7, 2], [1, 9, 8, 7, 6, 5, 4, 3, 2]]
+Make = Callable[..., DecoderOnly]
+MakeTranslator = Callable[..., EncoderDecoder]
+
+
+@torch.inference_mode()
+def continued(model: DecoderOnly, prompts: list[list[int]]) -> torch.Tensor:
+    new = torch.randint(0, VOCABULARY, (N_NEW, len(prompts)), generator=torch.Generator().manual_seed(0))
+    rows = PromptBatch(model, prompts, N_NEW)
+    return torch.stack([rows.first(), *(rows.step(tokens) for tokens in new)])
+
+
+@torch.inference_mode()
+def translated(model: EncoderDecoder, n_beams: int) -> torch.Tensor:
+    """The logits of targets whose beams change places."""
+    chance, n_rows = torch.Generator().manual_seed(0), len(SOURCES) * n_beams
+    rows = TargetBatch(model, SOURCES, start_id=1, max_new_tokens=12)
+    logits = [rows.first().repeat_interleave(n_beams, 0)]
+    rows.branch(n_beams)
+    for _ in range(10):
+        if n_beams > 1:
+            parents = torch.randint(0, n_beams, (n_rows,), generator=chance)
+            rows.reorder(torch.arange(n_rows) // n_beams * n_beams + parents)
+        logits.append(rows.step(torch.randint(0, VOCABULARY, (n_rows,), generator=chance)))
+    return torch.stack(logits)
+
+
+@pytest.mark.parametrize("prompts", [PROMPTS[:1], PROMPTS], ids=["one row", "rows of different lengths"])
+def test_a_fused_writer_has_the_same_logits(writer: Make, variant: Table, prompts: list[list[int]]) -> None:
+    model = writer(VOCABULARY, **variant).double()  # so that only rounding errors are small
+    before = continued(model, prompts)
+    fuse(model)
+    calls = watched(model)
+    torch.testing.assert_close(continued(model, prompts), before, atol=1e-5, rtol=1e-6)
+    assert calls
+
+
+@pytest.mark.parametrize("n_beams", [1, 3])
+def test_a_fused_translator_has_the_same_logits(
+    translating_model: MakeTranslator, variant: Table, n_beams: int
+) -> None:
+    model = translating_model(VOCABULARY, **variant).double()
+    before = translated(model, n_beams)
+    fuse(model)
+    calls = watched(model)
+    torch.testing.assert_close(translated(model, n_beams), before, atol=1e-5, rtol=1e-6)
+    assert calls
+
+
+def watched(model: DecoderOnly | EncoderDecoder) -> list[object]:
+    """The calls of the fused decoder from now on."""
+    fused, calls = model.fused, list[object]()
+    assert fused is not None
+    ours = fused.next_logits
+    fused.next_logits = lambda *inputs: calls.append(inputs) or ours(*inputs)  # type: ignore[method-assign]
+    return calls
+
+
+@pytest.mark.parametrize("precision", ["int8", "bfloat16"])
+@pytest.mark.parametrize("changes", [{}, {"bias": True, "norm": {"type": "layer"}}], ids=["modern", "bias"])
+def test_other_precisions_are_fused_too(writer: Make, precision: Precision, changes: Table) -> None:
+    model = writer(VOCABULARY, **changes)
+    to_precision(model, precision)
+    before = continued(model, PROMPTS[:1])
+    fuse(model)
+    off = (continued(model, PROMPTS[:1]) - before).norm() / before.norm()
+    assert off < 0.05  # bfloat16 rounds at other places
+
+
+def test_weights_keep_names_and_values_and_what_is_written_to_them_counts(writer: Make) -> None:
+    model = writer(VOCABULARY)
+    before = {name: weight.clone() for name, weight in weights_of(model).items()}
+    fuse(model)
+    after = weights_of(model)
+    assert after.keys() == before.keys() and all(torch.equal(after[name], before[name]) for name in before)
+    with torch.no_grad():
+        model.decoder.blocks[0].get_submodule("attention.key").weight.mul_(2)
+    plain = deepcopy(model)
+    plain.fused = None
+    torch.testing.assert_close(continued(model, PROMPTS[:1]), continued(plain, PROMPTS[:1]), atol=1e-5, rtol=1e-5)
+
+
+def test_a_model_that_was_converted_takes_its_own_steps(writer: Make) -> None:
+    model = writer(VOCABULARY)
+    fuse(model)
+    assert model.fused is not None and model.fused.is_current
+    model.double()
+    assert not model.fused.is_current
+    assert continued(model, PROMPTS[:1]).dtype == torch.float64
+
+
+def test_swapped_kernels_are_used(writer: Make) -> None:
+    model = writer(VOCABULARY)
+    fuse(model)
+    with record_attention(model) as maps:
+        continued(model, PROMPTS[:1])
+    assert all(len(recorded) > N_NEW for recorded in maps.values())  # the prompt and each step
