@@ -159,7 +159,7 @@ def test_neither_the_clock_nor_the_processor_chooses_a_setting(
         given = {**table, "data": {**table.get("data", {}), "train": [str(built.parents[1] / "runs" / "texts" / text)]}}
         training = plan.prepare(given).plan.recipe.training
         fixed = (training.device, training.precision, training.compile, training.threads, training.minutes)
-        assert fixed == ("cpu", "float32", "off", 2, None), name
+        assert fixed == ("cpu", "float32", "off", 1, None), name
         assert training.steps == steps
 
 
