@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 import penwright
 from penwright.cli.main import app
+from penwright.errors import PenwrightError
 from penwright.workflows import plan
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -141,7 +142,7 @@ def test_pages_show_an_example_that_is_right_or_fail(guide: Callable[[str], Modu
 
     look = SimpleNamespace(application=Translator())
     assert first_right(look, [("eins", "one"), ("zwei", "two")]) == "zwei"
-    with pytest.raises(penwright.PenwrightError, match="no example right: eins -> two"):
+    with pytest.raises(PenwrightError, match="no example right: eins -> two"):
         first_right(look, [("eins", "one")])
 
 
