@@ -107,8 +107,8 @@ CRAMMER: Settings = {
     "training": {"evaluate_every": 15, "batch_tokens": 2_048},
 }
 RUNS = {  # text, steps, settings
-    "writer": ("python-topics.txt", 1_000, WRITER),
-    "translator": ("german-english.tsv", 800, TRANSLATOR),
+    "writer": ("python-topics.txt", 700, WRITER),
+    "translator": ("german-english.tsv", 600, TRANSLATOR),
     "classifier": ("languages.csv", 100, CLASSIFIER),
     "crammer": ("beginning.txt", 300, CRAMMER),
 }
