@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 import penwright
 from penwright.cli.main import app
+from penwright.errors import PenwrightError
 from penwright.workflows import plan
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -141,7 +142,7 @@ def test_pages_show_an_example_that_is_right_or_fail(guide: Callable[[str], Modu
 
     look = SimpleNamespace(application=Translator())
     assert first_right(look, [("eins", "one"), ("zwei", "two")]) == "zwei"
-    with pytest.raises(penwright.PenwrightError, match="no example right: eins -> two"):
+    with pytest.raises(PenwrightError, match="no example right: eins -> two"):
         first_right(look, [("eins", "one")])
 
 
@@ -159,7 +160,7 @@ def test_neither_the_clock_nor_the_processor_chooses_a_setting(
         given = {**table, "data": {**table.get("data", {}), "train": [str(built.parents[1] / "runs" / "texts" / text)]}}
         training = plan.prepare(given).plan.recipe.training
         fixed = (training.device, training.precision, training.compile, training.threads, training.minutes)
-        assert fixed == ("cpu", "float32", "off", 2, None), name
+        assert fixed == ("cpu", "float32", "off", 1, None), name
         assert training.steps == steps
 
 

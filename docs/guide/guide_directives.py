@@ -158,6 +158,12 @@ class Try(_Asking):
         return [box]
 
 
+def _readable(found: Any) -> str:
+    if isinstance(found, float):
+        return f"{found:,.0f}" if abs(found) >= 1000 else f"{found:.3g}"
+    return f"{found:,}" if isinstance(found, int) else str(found)
+
+
 class Value(SphinxRole):
     """The value of an expression, as text."""
 
@@ -166,7 +172,7 @@ class Value(SphinxRole):
             found = eval(self.text, _namespace(self.env))
         except Exception as error:
             raise ExtensionError(f"{self.env.docname}.md:{self.lineno}: {self.text}: {error}") from error
-        text = f"{found:,.3g}" if isinstance(found, float) else f"{found:,}" if isinstance(found, int) else str(found)
+        text = _readable(found)
         return [nodes.inline("", text, support_smartquotes=False)], []  # the text of a model stays unchanged
 
 

@@ -10,6 +10,8 @@ import json
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,8 @@ import penwright
 CORPORA = Path(__file__).parents[2] / "demo" / "corpora.py"
 EXAMPLES = 4_000  # labelled lines, half of each language
 BEGINNING = 5_000  # characters, few enough to memorize
-THREADS = 2
+PROCESSES = 2  # at a time
+THREADS = 1  # of each, so that the number of cores changes no sum
 
 Settings = dict[str, Any]
 
@@ -37,14 +40,22 @@ def main() -> None:
             _shorten(texts)
         _write_labelled(texts)
         _write_beginning(texts)
-    for name, (text, steps, settings) in RUNS.items():
-        table = settings_of(given.steps or steps, settings)
-        run, note = folder / name, folder / f"{name}.json"  # the note says with which settings the run was finished
-        if not (note.is_file() and json.loads(note.read_text("utf-8")) == table):
-            print(f"{run}: training for {table['training']['steps']} steps")
-            shutil.rmtree(run, ignore_errors=True)
-            penwright.train(texts / text, run=run, settings=table, quiet=True)
-            note.write_text(json.dumps(table), encoding="utf-8")
+    with ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn")) as pool:
+        for done in [pool.submit(_train, folder, name, given.steps) for name in RUNS]:
+            done.result()
+
+
+def _train(folder: Path, name: str, steps: int | None) -> None:
+    """Train a run, unless it was finished with the same settings."""
+    text, usual_steps, settings = RUNS[name]
+    table = settings_of(steps or usual_steps, settings)
+    run, note = folder / name, folder / f"{name}.json"  # the note says with which settings the run was finished
+    if note.is_file() and json.loads(note.read_text("utf-8")) == table:
+        return
+    print(f"{run}: training for {table['training']['steps']} steps", flush=True)
+    shutil.rmtree(run, ignore_errors=True)
+    penwright.train(folder / "texts" / text, run=run, settings=table, quiet=True)
+    note.write_text(json.dumps(table), encoding="utf-8")
 
 
 def settings_of(steps: int, settings: Settings) -> Settings:
@@ -96,8 +107,8 @@ CRAMMER: Settings = {
     "training": {"evaluate_every": 15, "batch_tokens": 2_048},
 }
 RUNS = {  # text, steps, settings
-    "writer": ("python-topics.txt", 1_000, WRITER),
-    "translator": ("german-english.tsv", 800, TRANSLATOR),
+    "writer": ("python-topics.txt", 700, WRITER),
+    "translator": ("german-english.tsv", 600, TRANSLATOR),
     "classifier": ("languages.csv", 100, CLASSIFIER),
     "crammer": ("beginning.txt", 300, CRAMMER),
 }

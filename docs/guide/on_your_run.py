@@ -57,6 +57,8 @@ WORDS = {  # that occur in these dates
     "February": "Februar",
     "June": "Juni",
 }
+PROMPTS = (USUAL_TEXTS["writer"], "The class statement", "The return statement", "This is the", "If the", "A list")
+GREEDY = DecodingSettings(temperature=0.0, max_new_tokens=80)
 MONTHS = (
     *("January", "February", "March", "April", "May", "June"),
     *("July", "August", "September", "October", "November", "December"),
@@ -75,6 +77,7 @@ def names(runs: str, run: str, text: str, trained: bool) -> dict[str, Any]:
     look, translator = looks["writer"], looks["translator"]
     german = first_right(translator, DATES) if trained else texts["translator"]
     english = translator.application.translate([german])[0].text
+    words = [(word, source) for word, source in WORDS.items() if word in english]
     return {
         **looks,
         **{each.__name__: each for each in HELPERS},
@@ -93,10 +96,13 @@ def names(runs: str, run: str, text: str, trained: bool) -> dict[str, Any]:
         "crammed": len(_whole(folders["crammer"])),
         "steps": {name: _metrics(folders[name])[-1]["step"] for name in folders},
         "classic": _classic(look),
+        "circling": first_circling(look) if trained else texts["writer"],
         "DecodingSettings": DecodingSettings,
+        "GREEDY": GREEDY,
         "usual": DecodingSettings(temperature=0.7, top_p=0.9, max_new_tokens=40),
         "MONTHS": MONTHS,
-        "WORDS": [(word, source) for word, source in WORDS.items() if word in english],
+        "words_of_date": words,
+        "cross_head": aligning_head(translator, german, words, trained),
     }
 
 
@@ -109,6 +115,14 @@ def first_right(look: Inspector, examples: Sequence[tuple[str, str]]) -> str:
             return source
         wrong.append(f"{source} -> {found}")
     raise PenwrightError(f"the translator of the guide gets no example right: {'; '.join(wrong)}")
+
+
+def first_circling(look: Inspector) -> str:
+    """Return the first prompt after which greedy search repeats itself. Raises PenwrightError if it never does."""
+    for prompt in PROMPTS:
+        if repeats(written(look, prompt, GREEDY)):
+            return prompt
+    raise PenwrightError("greedy search repeats nothing after any prompt of the guide")
 
 
 def _sample(run: Path) -> str:
@@ -221,7 +235,7 @@ def nll(probability: float) -> float:
     return float(-np.log(probability))
 
 
-def repeats(text: str, n: int = 4) -> bool:
+def repeats(text: str, n: int = 3) -> bool:
     """Return whether some sequence of n words occurs more than once in a text."""
     words = text.split()
     found = [tuple(words[at : at + n]) for at in range(len(words) - n + 1)]
@@ -236,11 +250,25 @@ def beam_tree(look: Inspector, text: str, beam_size: int) -> Any:
         return look.token_scores(text)
 
 
-def source_of(look: Inspector, text: str, word: str) -> str:
-    """Return the source token that a translator attends to most while it chooses the target token `word`."""
-    found = look.alignment(text)
-    row = next(at for at, token in enumerate(found.tokens) if token.text.strip() == word)
-    return found.source_tokens[int(found.weights[row].argmax())].text.strip()
+def aligning_head(look: Inspector, text: str, words: Sequence[tuple[str, str]], must: bool) -> str:
+    """Return a cross-attention head that attends most to the right source token while it chooses each target word.
+
+    `words` are pairs of target and source. Raises PenwrightError if such a head must exist and does not.
+    """
+    maps = look.attention(text)
+    cross = maps.part("cross")
+    sources = [token.text.strip() for token in cross.source_tokens]
+    rows = {token.text.strip(): row for row, token in enumerate(maps.answers)}
+    most = cross.weights.argmax(-1)  # [layer, head, target]
+    for layer, number in np.ndindex(most.shape[:2]):
+        seen = {word: sources[most[layer, number, rows[word]]] for word, _ in words if word in rows}
+        if seen == dict(words):
+            return f"cross.{cross.layers[layer]}.{number}"
+    if must:
+        raise PenwrightError(
+            f"no head of the guide's translator looks from each word to its source in {text!r}: {words}"
+        )
+    return f"cross.{cross.layers[0]}.0"
 
 
 def followed(look: Inspector, text: str) -> int:
@@ -252,5 +280,5 @@ def followed(look: Inspector, text: str) -> int:
 
 HELPERS = (
     *(beam_tree, count, curves, cut, followed, labels, losses, matrix, nll, parameters),
-    *(repeats, reshaped, schedule, score, source_of, statistic, strongest, written),
+    *(reshaped, schedule, score, statistic, strongest, written),
 )
