@@ -45,7 +45,7 @@ from penwright.inspection.gradients import (
 from penwright.inspection.head_statistics import HeadStatistics, head_statistics, joined
 from penwright.inspection.heads import all_heads, parse_head
 from penwright.inspection.lens import Lens, logit_lens
-from penwright.inspection.reading import Inspected, TextReader
+from penwright.inspection.text_reader import Inspected, TextReader
 from penwright.inspection.token_scores import (
     LossByPosition,
     TokenScores,
