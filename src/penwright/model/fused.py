@@ -30,7 +30,7 @@ class FullRotation(NamedTuple):
     @classmethod
     def of(cls, rotary: Rotary, n_positions: int, dtype: torch.dtype) -> "FullRotation":
         """Return the rotations at all positions, as rows."""
-        cosines, sines = (x[0, 0, :, None].to(dtype) for x in rotary(torch.arange(n_positions)[None]))
+        cosines, sines = (x[0, 0, :, None].to(dtype) for x in rotary.forward(torch.arange(n_positions)[None]))
         return cls(torch.cat([cosines, cosines], -1), torch.cat([-sines, sines], -1))
 
     def at(self, positions: Int[Tensor, "rows 1"], start: int | None) -> "FullRotation":
