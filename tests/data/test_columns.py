@@ -222,7 +222,7 @@ def test_a_file_that_is_sorted_by_label_has_labels(tmp_path: Path) -> None:
     assert chosen(path) == {"text": ["1"], "label": ["2"]}
 
 
-def test_conversations_are_refused_with_the_columns(tmp_path: Path) -> None:
+def test_conversations_are_no_labelled_texts(tmp_path: Path) -> None:
     path = table(tmp_path, {"messages": lambda i: [{"role": "user", "content": sentence(i)}]})
     with pytest.raises(PenwrightError, match=r"'messages' holds lists.*prompt and response"):
         chosen(path)
