@@ -13,6 +13,7 @@ from penwright.data.corpora import (
     Columns,
     ReadingOptions,
     detect_task,
+    open_conversations,
     open_evaluation_labelled,
     open_evaluation_text,
     open_labelled,
@@ -57,7 +58,9 @@ def table(folder: Path, columns: Mapping[str, Cell], name: str = "a.jsonl", n: i
 def chosen(path: Path) -> dict[str, list[str]]:
     """The task's columns by role."""
     task, _ = detect_task([path])
-    corpus = {"generate": open_text, "translate": open_pairs, "classify": open_labelled}[task]([path])
+    corpus = {"generate": open_text, "chat": open_conversations, "translate": open_pairs, "classify": open_labelled}[
+        task
+    ]([path])
     return {key: [name for name, _ in found] for key, found in corpus.roles.items()}
 
 
@@ -119,7 +122,7 @@ def test_a_value_is_told_by_its_look(value: str, kind: str) -> None:
         ),
         (
             {"instruction": short, "input": lambda _: "", "output": sentence},
-            {"source": ["instruction"], "target": ["output"]},
+            {"text": ["instruction", "input", "output"]},
         ),
         ({"source": link, "de": sentence, "en": sentence}, {"source": ["de"], "target": ["en"]}),
         ({"id": int, "en": sentence, "de": sentence}, {"source": ["en"], "target": ["de"]}),
@@ -222,9 +225,9 @@ def test_a_file_that_is_sorted_by_label_has_labels(tmp_path: Path) -> None:
     assert chosen(path) == {"text": ["1"], "label": ["2"]}
 
 
-def test_conversations_are_no_labelled_texts(tmp_path: Path) -> None:
+def test_conversations_without_an_answer_are_refused(tmp_path: Path) -> None:
     path = table(tmp_path, {"messages": lambda i: [{"role": "user", "content": sentence(i)}]})
-    with pytest.raises(PenwrightError, match=r"'messages' holds lists.*prompt and response"):
+    with pytest.raises(PenwrightError, match=r"nothing is left of .* no answer of the assistant"):
         chosen(path)
 
 
