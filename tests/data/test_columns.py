@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penwright.data.conversations import open_conversations
 from penwright.data.corpus import Columns, ReadingOptions
 from penwright.data.detection import detect_task
 from penwright.data.labelled import open_evaluation_labelled, open_labelled
@@ -52,7 +53,9 @@ def table(folder: Path, columns: Mapping[str, Cell], name: str = "a.jsonl", n: i
 def chosen(path: Path) -> dict[str, list[str]]:
     """The task's columns by role."""
     task, _ = detect_task([path])
-    corpus = {"generate": open_text, "translate": open_pairs, "classify": open_labelled}[task]([path])
+    corpus = {"generate": open_text, "chat": open_conversations, "translate": open_pairs, "classify": open_labelled}[
+        task
+    ]([path])
     return {key: [name for name, _ in found] for key, found in corpus.roles.items()}
 
 
@@ -114,7 +117,7 @@ def test_a_value_is_told_by_its_look(value: str, kind: str) -> None:
         ),
         (
             {"instruction": short, "input": lambda _: "", "output": sentence},
-            {"source": ["instruction"], "target": ["output"]},
+            {"text": ["instruction", "input", "output"]},
         ),
         ({"source": link, "de": sentence, "en": sentence}, {"source": ["de"], "target": ["en"]}),
         ({"id": int, "en": sentence, "de": sentence}, {"source": ["en"], "target": ["de"]}),
@@ -217,9 +220,9 @@ def test_a_file_that_is_sorted_by_label_has_labels(tmp_path: Path) -> None:
     assert chosen(path) == {"text": ["1"], "label": ["2"]}
 
 
-def test_conversations_are_refused_with_the_columns(tmp_path: Path) -> None:
+def test_conversations_without_an_answer_are_refused(tmp_path: Path) -> None:
     path = table(tmp_path, {"messages": lambda i: [{"role": "user", "content": sentence(i)}]})
-    with pytest.raises(PenwrightError, match=r"'messages' holds lists.*prompt and response"):
+    with pytest.raises(PenwrightError, match=r"nothing is left of .* no answer of the assistant"):
         chosen(path)
 
 

@@ -95,6 +95,8 @@ def command(
         "finetuning": without_none({"base": from_ and str(from_), "keep_old": keep_old}),
     }
     settings = settings_of(recipe, flags, set_ or [])
+    if from_ is not None and ensemble is not None:
+        raise UsageError("--ensemble trains new models. To start from another run, leave it out")
     if resume is not None and ensemble is not None:
         raise UsageError("--resume does not continue an ensemble. Repeat the command that started it, without --resume")
     if resume is not None and (dry_run or print_recipe):

@@ -129,10 +129,11 @@ def evaluate(
 def _baselines(own: OpenedRun, context: RunContext, say: Say) -> Sequence[Score]:
     """Compute the baselines of the scores. A writer's baselines need the tokens of its training text."""
     recipe = own.recipe
-    if recipe.task == "generate":
+    needs_training = recipe.task in ("generate", "chat")
+    if needs_training:
         given = corpus_record(own.run).fingerprint, own.tokenizer, own.card.labels
         context.training = kept_training_tokens(*given)
-    if recipe.task == "generate" and context.training is None:
+    if needs_training and context.training is None:
         try:
             corpus = open_corpus_of(own)
         except PenwrightError as error:

@@ -17,7 +17,9 @@ MANY_EPOCHS = 6.0  # epochs of labelled texts from which more tokens are dropped
 # epochs, 2 % better after 5.2, and 6 % worse after 13 (measured).
 CHARACTER_EPOCHS = 6.0
 TUNING_RATE = 0.3  # share of the usual learning rates with which a trained model is trained further
-LORA_RATE = 2e-3  # learning rate of adapters
+LORA_RATE = 1e-2  # learning rate of adapters
+# Usual rates for models that other projects trained, in full and with adapters (not measured here).
+PRETRAINED_RATE, PRETRAINED_LORA_RATE = 1e-4, 5e-4
 WARMUP_STEPS, WARMUP_SHARE = 50, 0.2  # warm-up steps, and the largest share of all steps that they may be
 
 
@@ -155,6 +157,8 @@ class _Planner:
             self._suggest("training.label_smoothing", 0.1, "keeps the model from growing overconfident")
 
     def _dropout(self) -> tuple[float, str]:
+        if self._is_pretrained:
+            return 0.1, "usual for models that were trained elsewhere"
         if self.facts.task == "classify":
             if self._is_taught:
                 return 0.1, "the teachers' predictions overfit less quickly than labels"
@@ -163,6 +167,11 @@ class _Planner:
         once = 3.3 if self.capacity.is_short else 1.7
         rates = [(once, 0.0), (15.0, 0.1), (50.0, 0.2)]  # combined with weight decay (measured up to 15)
         return next((rate for limit, rate in rates if epochs < limit), 0.3), f"for about {amount(epochs, 'epoch')}"
+
+    @property
+    def _is_pretrained(self) -> bool:
+        """Whether the base was imported from another project."""
+        return bool(self.choices.section("finetuning")) and self.choices.section("tokenizer")["type"] == "imported"
 
     @property
     def _is_taught(self) -> bool:
@@ -174,16 +183,23 @@ class _Planner:
         return 0.6, "no single word should decide; about a point more accuracy, in half the time (measured)"
 
     def _choose_optimizer(self) -> None:
-        if self.choices.section("lora"):
-            adamw: Table = {"type": "adamw", "learning_rate": LORA_RATE, "weight_decay": 0.0}
-            self.choices.suggest_type("optimizer", adamw, "for adapters, which start small")
+        if self.choices.section("lora") or self._is_pretrained:
+            has_adapters = bool(self.choices.section("lora"))
+            usual = PRETRAINED_LORA_RATE if has_adapters else PRETRAINED_RATE
+            rate = usual if self._is_pretrained else LORA_RATE
+            adamw: Table = {"type": "adamw", "learning_rate": rate, "weight_decay": 0.0}
+            reason = (
+                f"learning rate {rate:g}, for {'adapters' if has_adapters else 'a model that was trained elsewhere'}"
+            )
+            self.choices.suggest_type("optimizer", adamw, reason)
             self._choose_schedule(0.6, "the end need not be known until the cooldown begins")
             return
         if self.facts.task == "classify":
             self._choose_optimizer_of_classifier()
             return
         if self.choices.section("finetuning"):
-            rates: Table = {"learning_rate": 0.02 * TUNING_RATE, "adamw": {"learning_rate": 3e-3 * TUNING_RATE}}
+            embeddings = 0.02 if self.facts.task == "translate" else 3e-3
+            rates: Table = {"learning_rate": 0.02 * TUNING_RATE, "adamw": {"learning_rate": embeddings * TUNING_RATE}}
             reason = "a lower learning rate than from scratch, so that little is forgotten (measured)"
             self.choices.suggest_type("optimizer", {"type": "muon", **rates}, reason)
         self.choices.suggest_type("optimizer", {"type": "muon"}, "needs far fewer steps than AdamW")

@@ -1,0 +1,70 @@
+"""`penwright chat`, and runs of prompts and answers."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import penwright as penwright_package
+from penwright.tokenizers.chat_template import Message
+
+from .conftest import QUICK, Command
+
+
+@pytest.fixture(scope="module")
+def talker(penwright: Command, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("chat")
+    words = ["rain", "snow", "wind", "fog"]
+    lines = [{"prompt": f"Will there be {w} on day {n}?", "completion": f"Yes, {w}."} for n in range(60) for w in words]
+    (folder / "chat.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines), encoding="utf-8")
+    options = [*QUICK, "--set", "model.context_length=96", "--set", "training.batch_tokens=1024"]
+    made = penwright(
+        "train", folder / "chat.jsonl", "--run", folder / "run", "--steps", 40, *options, "--set", "model.d_model=32"
+    )
+    assert made.returncode == 0, made.stderr
+    assert "task: chat" in made.stderr
+    assert "penwright chat" in made.stderr
+    return folder / "run"
+
+
+def test_a_model_learns_to_answer(penwright: Command, talker: Path) -> None:
+    records = [json.loads(line) for line in (talker / "metrics.jsonl").read_text().splitlines()]
+    assert records[-1]["nats per token"] < 0.6 * records[0]["nats per token"]
+    done = penwright("evaluate", talker, "--json")
+    assert done.returncode == 0, done.stderr
+    assert "nats per token" in done.stdout
+    assert "unigram" in done.stdout
+
+
+def test_later_answers_see_earlier_messages(penwright: Command, talker: Path) -> None:
+    options = ["--temperature", 0, "--max-new-tokens", 12]
+    both = penwright("chat", talker, *options, stdin="Will there be rain?\nAnd snow?\n\nnot read\n")
+    assert both.returncode == 0, both.stderr
+    first, second = both.stdout.splitlines()
+    assert penwright("chat", talker, "Will there be rain?", *options).stdout == f"{first}\n"
+    model = penwright_package.load(talker)
+    talk = [Message("user", "Will there be rain?"), Message("assistant", first), Message("user", "And snow?")]
+    assert model.answer(talk, temperature=0.0, max_new_tokens=12).text == second
+
+
+def test_the_oldest_messages_give_way(talker: Path) -> None:
+    model = penwright_package.load(talker)
+    talk = [Message("system", "S")]
+    for n in range(40):
+        talk += [Message("user", f"question {n}"), Message("assistant", f"answer {n}")]
+    talk.append(Message("user", "last"))
+    tokens = model.chat_tokens(talk, 20)
+    text = model.tokenizer.decode(tokens)
+    assert len(tokens) <= model.model.settings.context_length - 20
+    assert text.startswith("System:\nS")
+    assert text.endswith("User:\nlast\nAssistant:\n")
+    assert "question 0" not in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"), [("translator", "`chat` needs a writer"), ("writer", "not trained to answer")]
+)
+def test_a_model_that_cannot_answer_says_so(penwright: Command, runs: Path, kind: str, message: str) -> None:
+    refused = penwright("chat", runs / kind, "Hello")
+    assert refused.returncode == 2
+    assert message in refused.stderr
