@@ -94,6 +94,8 @@ def _tokenizer(recipe: Recipe, corpus: AnyCorpus, observers: Sequence[Observer])
 def resume(folder: Path, changes: Table, observers: Sequence[Observer] = ()) -> Application:
     """Resume a run bit for bit where it stopped, or with `changes`: more budget, or a new place of the same data."""
     run = Run.open(folder)
+    if run.checkpoints() and corpus_record(run).imported:
+        raise UsageError(f"{folder} was imported: there is no training to resume")
     with run.lock():
         return _resume(run, changes, observers)
 
