@@ -49,40 +49,34 @@ class ForeignTokenizer(Tokenizer):
         self.conventions = Conventions.model_validate(file[FOREIGN])
         self._library = LibraryTokenizer.from_str(json.dumps(self._plain))
         self._library.encode_special_tokens = True
-        self.notes = ()
-        self.joins_marks = False
-        added = self._library.get_added_tokens_decoder()
-        pieces = self._library.get_vocab(with_added_tokens=True)
+        self.notes, self.joins_marks = (), False
+        self.pad_id, self.start_id, self.end_id = (getattr(self.conventions, role) for role in ("pad", "start", "end"))
+        self._read_vocabulary()
+        self._target = self._target_tokenizer()
+
+    def _read_vocabulary(self) -> None:
+        """Note the name and the bytes of each of the model's tokens."""
+        numbers, extra = self._library.get_vocab(with_added_tokens=True), self.conventions.extra
         given = self.conventions.ids
-        self._ids = np.array(range(1 + max(pieces.values(), default=0)) if given is None else given)
-        self.pad_id, self.start_id, self.end_id = (
-            self.conventions.pad,
-            self.conventions.start,
-            self.conventions.end,
-        )
-        extra = self.conventions.extra
-        self.vocab_size = 1 + int(max(self._ids.max(), self.pad_id, self.start_id, self.end_id, *extra.values()))
+        self._ids = np.array(range(1 + max(numbers.values(), default=0)) if given is None else given)
+        names = {int(self._ids[number]): piece for piece, number in numbers.items()}
+        names |= {token: piece for piece, token in extra.items()}
+        self.vocab_size = 1 + max(self.pad_id, self.start_id, self.end_id, *names)
         self.dtype = ids_type(self.vocab_size)
+        added = self._library.get_added_tokens_decoder()
         self._specials = {int(self._ids[number]): token.content for number, token in added.items() if token.special}
-        unknown = pieces.get(self._unknown_piece)
-        self.unknown_id = None if unknown is None else int(self._ids[unknown])
         self._specials |= {token: piece for piece, token in extra.items() if SPECIAL.fullmatch(piece)}
-        self._pieces = [f"<unused {token}>" for token in range(self.vocab_size)]
-        for piece, number in pieces.items():
-            self._pieces[self._ids[number]] = piece
-        for piece, token in extra.items():
-            self._pieces[token] = piece
         self._user_defined = frozenset(int(self._ids[number]) for number, token in added.items() if not token.special)
-        spell = self._speller()
+        self._pieces = [names.get(token, f"<unused {token}>") for token in range(self.vocab_size)]
+        unknown = self._unknown_piece
+        self.unknown_id = int(self._ids[numbers[unknown]]) if unknown in numbers else None
+        spell, silent = self._speller(), self._specials.keys() | (set(range(self.vocab_size)) - names.keys())
         self._bytes = [
-            b"" if token in self._specials else piece.encode() if token in self._user_defined else spell(piece)
+            b"" if token in silent else piece.encode() if token in self._user_defined else spell(piece)
             for token, piece in enumerate(self._pieces)
         ]
-        for token in set(range(self.vocab_size)) - {*self._ids.tolist(), *extra.values()}:
-            self._bytes[token] = b""
         if self.unknown_id is not None:
             self._bytes[self.unknown_id] = "\N{REPLACEMENT CHARACTER}".encode()
-        self._target = self._target_tokenizer()
 
     def encode_ragged(self, texts: Sequence[str]) -> Ragged:
         """Encode many texts to one array, with the number of tokens of each."""
@@ -155,11 +149,11 @@ class ForeignTokenizer(Tokenizer):
         return json.dumps(self._file, ensure_ascii=False).encode()
 
     @property
-    def _unknown_piece(self) -> str:
+    def _unknown_piece(self) -> str | None:
         model = self._plain["model"]
-        if model.get("type") == "Unigram" and model.get("unk_id") is not None:
-            return str(model["vocab"][model["unk_id"]][0])
-        return str(model.get("unk_token"))
+        if model["type"] == "Unigram":
+            return None if model.get("unk_id") is None else model["vocab"][model["unk_id"]][0]
+        return model.get("unk_token")
 
     def _speller(self) -> Callable[[str], bytes]:
         """Return the function from a piece to its bytes, and note what kind of tokenizer this is."""
