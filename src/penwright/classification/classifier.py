@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
 
+from penwright.classification.linear import LinearClassifier
+from penwright.classification.mixture import mixed
 from penwright.decoding.batches import diverged, evaluating
 from penwright.decoding.brief import described, noted
 from penwright.decoding.padding import batches_by_length, right_padded
@@ -47,14 +49,17 @@ class Classifier:
     """A classifier that gives each text a label.
 
     A text longer than the context is read in windows of similar size. Their log-probabilities are averaged and
-    renormalized, so that all windows count the same.
+    renormalized, so that all windows count the same. The result can be mixed with a linear classifier of n-grams.
     """
 
     kind: Literal["classifier"] = "classifier"
 
-    def __init__(self, model: EncoderOnly, tokenizer: Tokenizer, labels: Sequence[str]):
+    def __init__(
+        self, model: EncoderOnly, tokenizer: Tokenizer, labels: Sequence[str], linear: LinearClassifier | None = None
+    ):
         """Create a classifier; `labels` are in the order of the model's outputs."""
         self.model, self.tokenizer, self.labels = model, tokenizer, tuple(labels)
+        self.linear = linear  # None: the model decides alone
         self._room = model.settings.context_length - 2  # tokens of text between the start and end tokens
         if self._room < 1:
             raise PenwrightError("a classifier needs a context_length of 3 or more, to have room for a text")
@@ -69,7 +74,7 @@ class Classifier:
         """
         texts = [texts] if isinstance(texts, str) else texts
         written = {place: self._tokens(text) for place, text in enumerate(texts) if not is_blank(text)}
-        log_probs = self.log_probabilities(list(written.values()))
+        log_probs = self.mixed(self.log_probabilities(list(written.values())), [texts[place] for place in written])
         if log_probs.isnan().any():
             raise diverged()
         found = [NOTHING] * len(texts)
@@ -81,11 +86,17 @@ class Classifier:
         return np.array(self.tokenizer.encode(text), dtype=np.int64)
 
     def log_probabilities(self, texts: Sequence[Tokens]) -> Float[Tensor, "texts n_labels"]:
-        """Return the log-probability of each label, for tokenized texts of any length."""
+        """Return the log-probability of each label by the encoder alone, for tokenized texts of any length."""
         windows = [self._windows(tokens) for tokens in texts]
         rows = iter(self._log_probs([window for text in windows for window in text]))
         means = [torch.stack([next(rows) for _ in parts]).double().mean(0) for parts in windows]
         return torch.stack(means).log_softmax(-1) if means else torch.zeros(0, len(self.labels), dtype=torch.double)
+
+    def mixed(self, encoder: Float[Tensor, "texts n_labels"], texts: Sequence[str]) -> Float[Tensor, "texts n_labels"]:
+        """Return the log-probabilities of texts after mixing the encoder's with those of the linear classifier."""
+        if self.linear is None:
+            return encoder
+        return mixed(encoder, self.linear.log_probabilities(texts), self.model.mixture)
 
     def _n_windows(self, tokens: Tokens) -> int:
         return max(1, -(-len(tokens) // self._room))

@@ -32,6 +32,7 @@ def command(
 
     Evaluates the best checkpoint on the whole held-out part, or on your own files.
     """
+    from penwright.cli.label_report import report_lines
     from penwright.cli.progress import print_message
     from penwright.config import merge, parse_override
     from penwright.workflows import api
@@ -44,11 +45,20 @@ def command(
         run, data or [], changes, device, beam_size=beam, output=output, precision=kept, say=print_message
     )
     if json:
-        print_json([{**score._asdict(), "baselines": [item._asdict() for item in score.baselines]} for score in scores])
+        print_json([_as_dict(score) for score in scores])
         return
     for score in scores:
         notes = [score.note, *(_in_words(score, baseline) for baseline in score.baselines)]
         print(f"{score.name}\t{score.value:.4f}\t{'; '.join(filter(None, notes))}".rstrip())
+    for report in filter(None, (score.report for score in scores)):
+        print("\n".join(report_lines(report)))
+
+
+def _as_dict(score: "Score") -> dict[str, object]:
+    """Return a score for JSON. Only a classifier's accuracy has a report."""
+    fields = {**score._asdict(), "baselines": [item._asdict() for item in score.baselines]}
+    report = fields.pop("report")
+    return {**fields, "report": report.as_dict()} if report else fields
 
 
 def _in_words(score: "Score", baseline: "Baseline") -> str:

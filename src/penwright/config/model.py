@@ -105,6 +105,7 @@ class ModelSettings(Settings):
     scale_embeddings: bool = False  # multiply the embeddings by sqrt(d_model)
     window: PositiveInt | None = None  # sliding-window self-attention over this many tokens; None: all tokens
     pooling: Literal["mean", "first"] = "mean"  # a classifier reads the mean of all tokens, or the first token
+    ngrams: bool = False  # combine a classifier with a linear classifier of word and character n-grams
     pooler: bool = False  # dense layer with tanh between pooling and output layer (BERT)
     dropout: Probability = 0.0  # on the embeddings and on the output of each sublayer
     attention_dropout: Probability = 0.0  # on the attention weights

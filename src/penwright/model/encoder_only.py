@@ -1,5 +1,6 @@
 """The encoder-only Transformer: reads a whole text and scores each label."""
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -23,6 +24,8 @@ class EncoderOnly(nn.Module):
         self.pooler = nn.Linear(settings.d_model, settings.d_model) if settings.pooler else None
         self.dropout = Dropout(settings.dropout)
         self.output = nn.Linear(settings.d_model, n_labels)
+        if settings.ngrams:  # weights of this model and of the n-grams in their mixture, fitted on held-out texts
+            self.mixture = nn.Parameter(torch.tensor([0.0, 1.0]), requires_grad=False)
         initialise(self, settings)
 
     def forward(

@@ -19,7 +19,7 @@ from penwright.evaluation.scores import Baseline, Score
 from penwright.languages import Languages, languages_between
 from penwright.model import Model
 from penwright.run.folder import Run
-from penwright.tasks import TASKS, AnyCorpus, RunContext, kept_training_tokens, reading_of, translation
+from penwright.tasks import TASKS, AnyCorpus, RunContext, classification, kept_training_tokens, reading_of, translation
 from penwright.workflows.load import OpenedRun, best_precision, corpus_record, open_run
 
 
@@ -43,7 +43,7 @@ def evaluation_context(
     """Return the context for evaluating this model on the held-out part of this corpus."""
     recipe, tokenizer, card = opened_run.recipe, opened_run.tokenizer, opened_run.card
     held_out = TASKS[recipe.task].token_store(corpus, tokenizer, card.labels, held_out=True)
-    return RunContext(recipe, corpus, tokenizer, None, held_out, model.to(device), device, card)
+    return RunContext(recipe, corpus, tokenizer, None, held_out, model.to(device), device, card, opened_run.linear())
 
 
 def columns_of_training(run: Run) -> Roles:
@@ -125,6 +125,14 @@ def evaluate(
 def _baselines(own: OpenedRun, context: RunContext, say: Say) -> Sequence[Score]:
     """Compute the baselines of the scores. A writer's baselines need the tokens of its training text."""
     recipe = own.recipe
+    if recipe.task == "classify" and context.linear is None:
+        try:
+            corpus = open_corpus_of(own)
+        except PenwrightError as error:
+            say(f"no comparison with a linear classifier, which needs the training text: {error}")
+        else:
+            say("fitting a linear classifier of n-grams on the training text, for comparison")
+            context.linear = classification.fit_linear(corpus, own.card.labels, recipe.seed)
     if recipe.task == "generate":
         given = corpus_record(own.run).fingerprint, own.tokenizer, own.card.labels
         context.training = kept_training_tokens(*given)

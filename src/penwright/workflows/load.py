@@ -20,12 +20,13 @@ from penwright.model.attention import disable_cudnn_attention
 from penwright.model.quantised import to_precision
 from penwright.model.weights import load_weights
 from penwright.run.checkpoints import WEIGHTS, Checkpoint, Tensors, first_problem
-from penwright.run.folder import Run
+from penwright.run.folder import LINEAR, Run
 from penwright.tokenizers import Tokenizer
 from penwright.workflows.consistency import require_made_with, require_shapes
 
 if TYPE_CHECKING:
     import penwright.classification.classifier
+    import penwright.classification.linear
     import penwright.generation.generator
     import penwright.translation.translator
 
@@ -63,6 +64,15 @@ class OpenedRun(NamedTuple):
         load_weights(model, weights, str(self.run.folder))
         to_precision(model, precision)
         return model
+
+    def linear(self) -> "penwright.classification.linear.LinearClassifier | None":
+        """Load the linear classifier that belongs to a classifier; None if its run has none."""
+        path = self.run.folder / LINEAR
+        if self.recipe.task != "classify" or not (self.recipe.model.ngrams or os.path.lexists(path)):
+            return None
+        from penwright.classification.linear import LinearClassifier  # noqa: PLC0415
+
+        return LinearClassifier.load(path, len(self.card.labels))
 
     def _weights(self, checkpoint: Checkpoint) -> Tensors:
         """Return the weights of this checkpoint. Raise PenwrightError if other files of the run do not match it."""
@@ -135,7 +145,9 @@ def load(folder: str | Path, device: str = "cpu", precision: Precision | None = 
     if precision is None and (why := _why_slow(opened_run.run, kept, model, here)):
         slow = f"{folder} is slower than it could be: {why}. Run: penwright optimize {quote(str(folder))}"
         warn(slow, PenwrightWarning, stacklevel=2)
-    return make_application(model.to(here), opened_run.tokenizer, opened_run.recipe, opened_run.card)
+    return make_application(
+        model.to(here), opened_run.tokenizer, opened_run.recipe, opened_run.card, opened_run.linear()
+    )
 
 
 def load_generator(
