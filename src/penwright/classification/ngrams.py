@@ -81,7 +81,7 @@ def _scramble(values: Hashes) -> Hashes:
 def _character_ngrams(spans: _Spans, rows: Indices) -> Iterator[tuple[Indices, Hashes]]:
     """Yield the rows and hashes of the character n-grams of each length, spaces between words included."""
     for n in range(CHARACTERS[0], CHARACTERS[1] + 1):
-        begins = np.flatnonzero(rows[: len(rows) - n + 1] == rows[n - 1 :])
+        begins = np.flatnonzero(rows[: max(0, len(rows) - n + 1)] == rows[n - 1 :])
         yield rows[begins], spans.hashes(begins, begins + n) & np.uint64(WORD_BIT - 1)
 
 

@@ -158,7 +158,7 @@ def quick_evaluate(context: RunContext) -> Sequence[Score]:
 
 def _scores(results: Sequence[tuple[Counts, NegativeLogLikelihood]]) -> Sequence[Score]:
     counts = np.sum([counts for counts, _ in results], axis=0)
-    nats = sum(nll.nats for _, nll in results) / max(1, counts.sum())
+    nats = sum(nll.nats for _, nll in results) / max(1, int(counts.sum()))
     return [*classification_scores(counts), Score("nats per text", nats)]
 
 
