@@ -131,3 +131,40 @@ def test_a_resumed_run_continues_with_the_same_linear_classifier(
     assert (halves / LINEAR).read_bytes() == before == (whole / LINEAR).read_bytes()
     texts = ["a fine film", "a dull one"]
     assert penwright("classify", whole, *texts).stdout == penwright("classify", halves, *texts).stdout
+
+
+def test_a_balanced_classifier_finds_more_of_a_rare_label(penwright: Command, tmp_path: Path) -> None:
+    rows = [
+        f"film {n} was {'odd' if n % 10 == 0 else 'usual'} {n % 7},{'rare' if n % 20 == 0 else 'frequent'}"
+        for n in range(400)
+    ]
+    (tmp_path / "rare.csv").write_text("text,label\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    found = {}
+    for name, options in (("plain", []), ("balanced", ["--balance"])):
+        made = penwright("train", tmp_path / "rare.csv", "--run", tmp_path / name, "--steps", 2, *options, *QUICK)
+        assert made.returncode == 0, made.stderr
+        texts = [f"film {n} was odd {n % 7}" for n in range(1000, 1050)]
+        done = penwright("classify", tmp_path / name, *texts)
+        found[name] = sum(line.startswith("rare") for line in done.stdout.splitlines())
+    assert found["balanced"] > found["plain"]
+    scores = json.loads(penwright("evaluate", tmp_path / "balanced", "--json").stdout)
+    assert [score["name"] for score in scores] == ["macro-F1", "accuracy", "nats per text"]
+
+
+def test_wrong_labels_are_found(penwright: Command, corpora: Path, tmp_path: Path) -> None:
+    lines = (corpora / "labels.csv").read_text("utf-8").splitlines()
+    wrong = {f"a fine film number {n}" for n in (7, 23)}
+    changed = [line.replace(",good", ",bad") if line.split(",")[0] in wrong else line for line in lines]
+    (tmp_path / "labels.csv").write_text("\n".join(changed) + "\n", encoding="utf-8")
+    made = penwright("train", tmp_path / "labels.csv", "--run", tmp_path / "run", "--steps", 2, *QUICK)
+    assert made.returncode == 0, made.stderr
+    found = json.loads(penwright("evaluate", tmp_path / "run", "--check-labels", "--json").stdout)
+    assert found and {each["text"] for each in found} <= wrong
+    assert all((each["label"], each["predicted"]) == ("bad", "good") for each in found)
+    shown = penwright("evaluate", tmp_path / "run", "--check-labels").stdout.splitlines()
+    assert len(shown) == len(found) + 1 and shown[1].endswith(f"good\tbad\t{found[0]['text']}")
+
+
+def test_only_a_classifier_has_labels_to_check(penwright: Command, runs: Path) -> None:
+    done = penwright("evaluate", runs / "writer", "--check-labels")
+    assert done.returncode == 2 and "not a classifier" in done.stderr

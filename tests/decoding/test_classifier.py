@@ -104,3 +104,14 @@ def test_a_linear_classifier_is_mixed_by_the_weights_of_the_model(
     assert mixture.classify("abc")[0].scores == pytest.approx(expected)  # the weights before training: 0 and 1
     model.mixture.copy_(torch.tensor([1.0, 0.0]))
     assert mixture.classify("abc")[0].scores == pytest.approx(alone.scores)
+
+
+def test_a_balanced_classifier_divides_by_the_shares_of_the_labels(
+    classifying_model: Callable[..., EncoderOnly], characters: Tokenizer
+) -> None:
+    model, shares = classifying_model(characters.vocab_size, balanced=True), torch.tensor([0.7, 0.2, 0.1])
+    model.log_prior.copy_(shares.log())
+    plain = Classifier(model, characters, LABELS).log_probabilities([np.array(characters.encode("abc"))])[0].exp()
+    expected = plain / shares
+    (found,) = Classifier(model, characters, LABELS).classify("abc")
+    assert [found.scores[label] for label in LABELS] == pytest.approx((expected / expected.sum()).tolist())

@@ -74,7 +74,8 @@ class Classifier:
         """
         texts = [texts] if isinstance(texts, str) else texts
         written = {place: self._tokens(text) for place, text in enumerate(texts) if not is_blank(text)}
-        log_probs = self.mixed(self.log_probabilities(list(written.values())), [texts[place] for place in written])
+        linear = self.linear_log_probabilities([texts[place] for place in written])
+        log_probs = self.combine(self.log_probabilities(list(written.values())), linear)
         if log_probs.isnan().any():
             raise diverged()
         found = [NOTHING] * len(texts)
@@ -92,11 +93,21 @@ class Classifier:
         means = [torch.stack([next(rows) for _ in parts]).double().mean(0) for parts in windows]
         return torch.stack(means).log_softmax(-1) if means else torch.zeros(0, len(self.labels), dtype=torch.double)
 
-    def mixed(self, encoder: Float[Tensor, "texts n_labels"], texts: Sequence[str]) -> Float[Tensor, "texts n_labels"]:
-        """Return the log-probabilities of texts after mixing the encoder's with those of the linear classifier."""
-        if self.linear is None:
-            return encoder
-        return mixed(encoder, self.linear.log_probabilities(texts), self.model.mixture)
+    def combine(
+        self, encoder: Float[Tensor, "texts n_labels"], linear: Float[Tensor, "texts n_labels"] | None
+    ) -> Float[Tensor, "texts n_labels"]:
+        """Return the final log-probabilities from those of the encoder and of the linear classifier, if there is one.
+
+        With `model.balanced`, they are divided by the shares of the labels (logit adjustment, Menon et al. 2021).
+        """
+        log_probs = encoder if linear is None else mixed(encoder, linear, self.model.mixture)
+        if self.model.settings.balanced:
+            log_probs = (log_probs - self.model.log_prior.to(log_probs)).log_softmax(-1)
+        return log_probs
+
+    def linear_log_probabilities(self, texts: Sequence[str]) -> Float[Tensor, "texts n_labels"] | None:
+        """Return the log-probabilities by the linear classifier; None if there is none."""
+        return None if self.linear is None else self.linear.log_probabilities(texts)
 
     def _n_windows(self, tokens: Tokens) -> int:
         return max(1, -(-len(tokens) // self._room))

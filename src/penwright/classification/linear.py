@@ -123,15 +123,16 @@ def _choose_strength(
     """Return the strength with the lowest loss on the first fold, and the coefficients of the other folds."""
     others, own = np.flatnonzero(folds != 0), np.flatnonzero(folds == 0)
     train, check = rows.take(others), rows.take(own)
-    best, best_loss, last = (STRENGTHS[0], None), float("inf"), None
+    found: list[tuple[float, float, Coefficients]] = []  # loss, strength, coefficients
     for strength in STRENGTHS:
-        last = fit_coefficients(train, labels[others], n_labels, n_ngrams, strength, last)
-        loss = float(F.cross_entropy(last.logits(check), labels[own])) if len(own) else 0.0
-        if loss >= best_loss:
+        start = found[-1][2] if found else None
+        fitted = fit_coefficients(train, labels[others], n_labels, n_ngrams, strength, start)
+        loss = float(F.cross_entropy(fitted.logits(check), labels[own]))
+        found.append((loss, strength, fitted))
+        if found[-1][0] > found[0][0]:
             break
-        best, best_loss = (strength, last), loss
-    assert best[1] is not None
-    return best[0], best[1]
+    _, strength, coefficients = min(found, key=lambda each: each[0])
+    return strength, coefficients
 
 
 def fit_coefficients(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penwright.cli.options import Device, InPrecision, Json, OwnFiles, RunFolder, print_json, warn
+from penwright.errors import UsageError
 
 if TYPE_CHECKING:
     from penwright.evaluation.scores import Baseline, Score
@@ -24,6 +25,12 @@ def command(
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Set how DATA is read: data.KEY=VALUE. Repeatable.")
     ] = None,
+    check_labels: Annotated[
+        bool,
+        typer.Option(
+            "--check-labels", help="Classifiers: list the training texts that may have a wrong label instead."
+        ),
+    ] = False,
     precision: InPrecision = None,
     device: Device = "cpu",
     json: Json = False,
@@ -32,11 +39,20 @@ def command(
 
     Evaluates the best checkpoint on the whole held-out part, or on your own files.
     """
-    from penwright.cli.label_report import report_lines
+    from penwright.cli.label_report import mistake_lines, report_lines
     from penwright.cli.progress import print_message
     from penwright.config import merge, parse_override
     from penwright.workflows import api
 
+    if check_labels:
+        if data:
+            raise UsageError("--check-labels checks the training texts of RUN; leave out DATA")
+        mistakes = api.check_labels(run)
+        if json:
+            print_json([each._asdict() for each in mistakes])
+        else:
+            print("\n".join(mistake_lines(mistakes)))
+        return
     changes = merge(*(parse_override(text) for text in set_ or []))
     kept = precision or api.kept_precision(run, device)
     if kept not in (precision, "float32"):

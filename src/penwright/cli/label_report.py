@@ -1,8 +1,8 @@
 """The report on a classifier's labels, as lines with tabs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from penwright.evaluation.label_report import LabelReport
+from penwright.evaluation.label_report import LabelReport, Mistake
 
 MOST_LABELS, MOST_COLUMNS = 50, 12  # in the table of scores, and in the confusion matrix
 LONGEST = 80  # characters of a text
@@ -19,8 +19,13 @@ def report_lines(report: LabelReport) -> Iterator[str]:
         yield f"(the {MOST_LABELS} labels with the lowest F1, of {len(report.labels):,}; --json has all)"
     yield from ("", *_confusion(report))
     if report.mistakes:
-        yield from ("", "worst mistakes:", "probability\tpredicted\tlabel\ttext")
-    for mistake in report.mistakes:
+        yield from ("", "worst mistakes:", *mistake_lines(report.mistakes))
+
+
+def mistake_lines(mistakes: Sequence[Mistake]) -> Iterator[str]:
+    """Yield a line for each mistake, below a header."""
+    yield "probability\tpredicted\tlabel\ttext"
+    for mistake in mistakes:
         text = " ".join(mistake.text.split())
         text = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
         yield f"{mistake.probability:.3f}\t{mistake.predicted}\t{mistake.label}\t{text}"

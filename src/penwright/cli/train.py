@@ -52,6 +52,9 @@ def command(
     epochs: Epochs = None,
     size: SizeName = None,
     validation: Validation = None,
+    balance: Annotated[
+        bool, typer.Option("--balance", help="Classifiers: treat all labels as equally frequent, to find rare ones.")
+    ] = False,
     seed: Annotated[int | None, typer.Option(help="Random seed. Default: 1.")] = None,
     set_: AnySetting = None,
     ensemble: Annotated[
@@ -80,6 +83,8 @@ def command(
         **training_flags(data, validation, task, size, minutes=minutes, steps=steps, epochs=epochs),
         **without_none({"seed": seed}),
     }
+    if balance:
+        flags["model"] = {**flags["model"], "balanced": True}
     settings = settings_of(recipe, flags, set_ or [])
     if resume is not None and ensemble is not None:
         raise UsageError("--resume does not continue an ensemble. Repeat the command that started it, without --resume")

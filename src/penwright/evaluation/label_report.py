@@ -69,11 +69,12 @@ def worst_mistakes(
     texts: Sequence[str],
     labels: Sequence[str],
     first_row: int = 0,
+    most: int = N_MISTAKES,
 ) -> list[Mistake]:
     """Return the mistakes among these texts with the highest probabilities."""
     best = log_probs.max(-1)
     wrong = (best.indices != truth).nonzero()[:, 0].tolist()
-    worst = nlargest(N_MISTAKES, wrong, key=lambda row: float(best.values[row]))
+    worst = nlargest(most, wrong, key=lambda row: float(best.values[row]))
     return [
         Mistake(
             float(best.values[row].exp()),

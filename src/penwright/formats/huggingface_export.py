@@ -22,7 +22,7 @@ from penwright.tokenizers import Tokenizer
 
 MODEL_TYPES = {"LlamaForCausalLM": "llama", "Qwen3ForCausalLM": "qwen3", "GPT2LMHeadModel": "gpt2"}
 # Settings that do not change what a trained writer computes.
-IGNORED_SETTINGS = {"size", "n_decoder_layers", "pooling", "pooler", "ngrams", "zero_init_outputs"}
+IGNORED_SETTINGS = {"size", "n_decoder_layers", "pooling", "pooler", "ngrams", "balanced", "zero_init_outputs"}
 IGNORED_SETTINGS |= {"dropout", "attention_dropout", "feed_forward_dropout"}
 
 

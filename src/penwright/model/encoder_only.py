@@ -26,6 +26,8 @@ class EncoderOnly(nn.Module):
         self.output = nn.Linear(settings.d_model, n_labels)
         if settings.ngrams:  # weights of this model and of the n-grams in their mixture, fitted on held-out texts
             self.mixture = nn.Parameter(torch.tensor([0.0, 1.0]), requires_grad=False)
+        if settings.balanced:  # logarithms of the shares of the labels in the training part
+            self.log_prior = nn.Parameter(torch.zeros(n_labels), requires_grad=False)
         initialise(self, settings)
 
     def forward(

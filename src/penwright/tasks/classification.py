@@ -12,8 +12,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from penwright.classification.classifier import Classifier
-from penwright.classification.linear import LinearClassifier
-from penwright.classification.mixture import fit_mixture, mixed
+from penwright.classification.linear import LinearClassifier, out_of_fold
+from penwright.classification.mixture import fit_mixture
 from penwright.data.batching import LabelledBatches
 from penwright.data.corpora import Labelled
 from penwright.data.hiding import TokenDropout
@@ -38,6 +38,7 @@ SHOWN = 10  # labels in an error message
 MOST_EVALUATED = 10_000  # texts in a quick evaluation
 MOST_SCORES = 20_000_000  # of texts times labels, that are in memory at once
 MOST_CHARACTERS = 20_000_000  # of the texts that the linear classifier learns from
+MOST_DOUBTFUL, DOUBTFUL = 50, 0.8  # labels that are listed, and how sure their contradiction is
 LINEAR = "linear classifier of n-grams"  # the note of its scores
 
 
@@ -85,13 +86,32 @@ def batches(context: RunContext, store: TokenStore) -> LabelledBatches:
 
 def fit_linear(corpus: AnyCorpus, labels: Sequence[str], seed: int) -> LinearClassifier:
     """Fit a linear classifier of n-grams on the training texts, or on a random part of them if they are many."""
+    texts, numbers = _training_texts(corpus, labels, seed)
+    return LinearClassifier.fit(texts, numbers, len(labels), seed)
+
+
+def doubtful_labels(corpus: AnyCorpus, labels: Sequence[str], seed: int) -> list[Mistake]:
+    """Return the training texts whose label is contradicted by a linear classifier that did not learn from them.
+
+    The most confident contradictions come first. `row` counts the training texts.
+    """
+    texts, numbers = _training_texts(corpus, labels, seed)
+    found = worst_mistakes(out_of_fold(texts, numbers, len(labels), seed), numbers, texts, labels, most=MOST_DOUBTFUL)
+    return [each for each in found if each.probability >= DOUBTFUL]
+
+
+def _training_texts(corpus: AnyCorpus, labels: Sequence[str], seed: int) -> tuple[list[str], Int64[Tensor, " texts"]]:
+    """Return the training texts and the numbers of their labels; if they are long, only a random part of them."""
     part = corpus.training
     n = min(len(part), max(1, int(len(part) * MOST_CHARACTERS / max(1, part.n_characters))))
     kept = np.zeros(len(part), dtype=bool)
     kept[np.random.default_rng(seed).permutation(len(part))[:n]] = True
-    chosen = list(compress(rows(part, labels), kept.tolist()))
-    numbers = torch.tensor([int(label) for _, label in chosen])
-    return LinearClassifier.fit([str(text) for text, _ in chosen], numbers, len(labels), seed)
+    texts, numbers = [], []
+    for text, number in compress(rows(part, labels), kept.tolist()):
+        assert isinstance(text, str) and isinstance(number, int)
+        texts.append(text)
+        numbers.append(number)
+    return texts, torch.tensor(numbers)
 
 
 class Predictions(NamedTuple):
@@ -109,7 +129,7 @@ def predictions(context: RunContext) -> Iterator[Predictions]:
     for begin in range(0, len(labels), most):
         part = list(islice(texts, most))
         tokens = [column[row] for row in range(begin, begin + len(part))]
-        log_probs = classifier.mixed(classifier.log_probabilities(tokens), part)
+        log_probs = classifier.combine(classifier.log_probabilities(tokens), classifier.linear_log_probabilities(part))
         yield Predictions(log_probs, labels[begin : begin + most], part)
 
 
@@ -120,7 +140,7 @@ def evaluate(context: RunContext) -> Sequence[Score]:
         results.append(confusion_and_nll(part.log_probs, part.truth))
         mistakes += worst_mistakes(*part, context.card.labels, n_texts)
         n_texts += len(part.texts)
-    first, *others = _scores(results)
+    first, *others = _scores(results, is_balanced=context.recipe.model.balanced)
     counts = np.sum([counts for counts, _ in results], axis=0)
     worst = tuple(sorted(mistakes, reverse=True)[:N_MISTAKES])
     return [
@@ -150,16 +170,17 @@ def quick_evaluate(context: RunContext) -> Sequence[Score]:
             chosen = set(rows.tolist())
             texts = {row: text for row, text in enumerate(_held_out_texts(context)) if row in chosen}
             context.linear_log_probs = classifier.linear.log_probabilities([texts[row] for row in rows.tolist()])
-        weights = fit_mixture(log_probs, context.linear_log_probs, targets)
-        classifier.model.mixture.copy_(weights)
-        log_probs = mixed(log_probs, context.linear_log_probs, weights)
-    return _scores([confusion_and_nll(log_probs, targets)])
+        classifier.model.mixture.copy_(fit_mixture(log_probs, context.linear_log_probs, targets))
+    log_probs = classifier.combine(log_probs, context.linear_log_probs)
+    return _scores([confusion_and_nll(log_probs, targets)], is_balanced=context.recipe.model.balanced)
 
 
-def _scores(results: Sequence[tuple[Counts, NegativeLogLikelihood]]) -> Sequence[Score]:
+def _scores(results: Sequence[tuple[Counts, NegativeLogLikelihood]], *, is_balanced: bool = False) -> Sequence[Score]:
+    """Return the scores. The first one ranks: macro-F1 if rare labels are to count as much as others."""
     counts = np.sum([counts for counts, _ in results], axis=0)
     nats = sum(nll.nats for _, nll in results) / max(1, int(counts.sum()))
-    return [*classification_scores(counts), Score("nats per text", nats)]
+    accuracy, macro_f1 = classification_scores(counts)
+    return [*((macro_f1, accuracy) if is_balanced else (accuracy, macro_f1)), Score("nats per text", nats)]
 
 
 def _classifier(context: RunContext) -> Classifier:

@@ -6,7 +6,7 @@ from penwright.config import Precision
 from penwright.formats.export import Format, save_as
 from penwright.training.launcher import is_launched, launch
 from penwright.workflows.ensemble import member_settings, minutes_for, train_ensemble
-from penwright.workflows.evaluate import evaluate, novelty
+from penwright.workflows.evaluate import check_labels, evaluate, novelty
 from penwright.workflows.load import kept_precision, load, load_classifier, load_generator, load_translator, open_run
 from penwright.workflows.optimize import load_aligner, optimize, quicken, tune_decoding
 from penwright.workflows.plan import Prepared, forecast, new_run_folder, prepare, read_recipe
@@ -15,6 +15,7 @@ from penwright.workflows.train import train
 
 __all__ = [
     "Prepared",
+    "check_labels",
     "evaluate",
     "export",
     "follow",

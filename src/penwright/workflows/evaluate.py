@@ -14,6 +14,7 @@ from penwright.data.paths import resolve_from
 from penwright.data.report import count
 from penwright.devices import CPU, usable_device
 from penwright.errors import PenwrightError, PenwrightWarning, Say, UsageError, say_nothing
+from penwright.evaluation.label_report import Mistake
 from penwright.evaluation.novelty import NoveltyReport, measure, passages
 from penwright.evaluation.scores import Baseline, Score
 from penwright.languages import Languages, languages_between
@@ -120,6 +121,14 @@ def evaluate(
         say(f"evaluating on {count(n_examples, context.corpus.report.unit)}")
         scores = TASKS[recipe.task].evaluate(context)
     return _with_baselines(_baselines(own, context, say), scores)
+
+
+def check_labels(folder: Path) -> list[Mistake]:
+    """Return the training texts of a classifier that may have a wrong label, the most doubtful first."""
+    own = open_run(folder)
+    if own.recipe.task != "classify":
+        raise UsageError(f"{folder} is not a classifier, so there are no labels to check")
+    return classification.doubtful_labels(open_corpus_of(own), own.card.labels, own.recipe.seed)
 
 
 def _baselines(own: OpenedRun, context: RunContext, say: Say) -> Sequence[Score]:

@@ -18,6 +18,7 @@ from penwright.devices import advise_on_out_of_memory
 from penwright.errors import PenwrightError
 from penwright.evaluation.scores import Score
 from penwright.model import Model, make_model
+from penwright.model.encoder_only import EncoderOnly
 from penwright.run.folder import LINEAR, METRICS, Run
 from penwright.run.stop_file import clear_stop_files
 from penwright.tasks import TASKS, AnyCorpus, RunContext, classification, make_card
@@ -91,6 +92,9 @@ def make_context(recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer, device
     training = task.token_store(corpus, tokenizer, corpus.labels, held_out=False)
     held_out = task.token_store(corpus, tokenizer, corpus.labels, held_out=True)
     model = make_model(recipe.task, tokenizer.vocab_size, recipe.model, len(corpus.labels))
+    if isinstance(model, EncoderOnly) and recipe.model.balanced:
+        counts = torch.tensor([float(n) for n in corpus.label_counts.values()])
+        model.log_prior.copy_((counts / counts.sum()).log())
     card = make_card(corpus, training)
     return RunContext(recipe, corpus, tokenizer, training, held_out, model.to(device), device, card)
 
