@@ -108,8 +108,8 @@ def settings() -> ModelSettings:
 TOKENS = torch.tensor([[1, 2, 3, 4], [2, 3, 4, 1]])
 REAL = torch.ones(2, 4, dtype=torch.bool)
 BATCHES: dict[Task, Batch] = {
-    "generate": TextBatch(8, TOKENS, TOKENS.seed_rng(-1, 1), None),
-    "translate": PairBatch(8, TOKENS, REAL, TOKENS, TOKENS.seed_rng(-1, 1)),
+    "generate": TextBatch(8, TOKENS, TOKENS.roll(-1, 1), None),
+    "translate": PairBatch(8, TOKENS, REAL, TOKENS, TOKENS.roll(-1, 1)),
     "classify": LabelledBatch(2, TOKENS, REAL, torch.tensor([0, 2])),
 }
 

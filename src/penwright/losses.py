@@ -29,11 +29,11 @@ class _SoftTargets(NamedTuple):
     """Targets in addition to the true token: label smoothing, and teachers if there are any."""
 
     smoothing: float
-    taught: "_TeacherOutputs | None"
+    teachers: "_TeacherOutputs | None"
 
     def soft(self, here: slice, dtype: torch.dtype) -> tuple[Tensor, float] | tuple[()]:
         """Return the teachers' probabilities for a slice of the targets, and their weight; () without teachers."""
-        return (self.taught.probabilities(here, dtype), self.taught.weight) if self.taught else ()
+        return (self.teachers.probabilities(here, dtype), self.teachers.weight) if self.teachers else ()
 
 
 class _TeacherOutputs(NamedTuple):
@@ -57,14 +57,14 @@ def summed_loss(
     """Return the cross-entropy in nats, summed over the targets, with label smoothing (Szegedy et al. 2016)."""
     if isinstance(model, EncoderOnly):
         return _label_loss(model, batch, label_smoothing, teachers)
-    taught = None
+    outputs = None
     if teachers is not None:
         with torch.no_grad():
             hidden = [
                 (_hidden(each, batch), each.output) for each in teachers.models if not isinstance(each, EncoderOnly)
             ]
-        taught = _TeacherOutputs(hidden, teachers.weight)
-    return vocabulary_loss(_hidden(model, batch), model.output, batch.targets.flatten(), label_smoothing, taught)
+        outputs = _TeacherOutputs(hidden, teachers.weight)
+    return vocabulary_loss(_hidden(model, batch), model.output, batch.targets.flatten(), label_smoothing, outputs)
 
 
 def _hidden(model: Model, batch: Batch) -> Float[Tensor, "targets d_model"]:
@@ -97,11 +97,11 @@ def vocabulary_loss(
     output: nn.Linear | Int8Linear,
     targets: Int[Tensor, " targets"],
     label_smoothing: float = 0.0,
-    taught: _TeacherOutputs | None = None,
+    teachers: _TeacherOutputs | None = None,
 ) -> Float[Tensor, ""]:
     """Return the summed cross-entropy of output(hidden), chunk by chunk, so that all logits are never in memory.
 
-    Targets equal to IGNORED add nothing. `taught` adds the soft targets of teachers.
+    Targets equal to IGNORED add nothing. `teachers` add their soft targets.
     """
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
@@ -110,7 +110,7 @@ def vocabulary_loss(
         output.weight,
         output.bias,
         targets,
-        _SoftTargets(label_smoothing, taught),
+        _SoftTargets(label_smoothing, teachers),
         dtype,
         torch.is_grad_enabled(),
     )
@@ -172,12 +172,12 @@ def _cross_entropy(
     bias: Float[Tensor, " vocab_size"] | None,
     targets: Int[Tensor, " targets"],
     smoothing: float,
-    taught: Float[Tensor, "targets vocab_size"] | None = None,
+    soft_targets: Float[Tensor, "targets vocab_size"] | None = None,
     weight: float = 0.0,
 ) -> tuple[Float[Tensor, " targets"], Float[Tensor, "targets vocab_size"]]:
     """Return the loss of each row, and its gradient in the dtype of the logits.
 
-    The soft targets `taught` have the share `weight` of the target distribution.
+    `soft_targets` have the share `weight` of the target distribution.
     """
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))  # bfloat16 is too coarse for sums
     log_probs = F.log_softmax(wide if bias is None else wide + bias, -1)
@@ -185,12 +185,12 @@ def _cross_entropy(
     losses = (smoothing - 1) * log_probs.gather(1, index)
     if smoothing:
         losses -= smoothing * log_probs.mean(-1, keepdim=True)
-    if taught is not None:  # loss and gradient are linear in the target distribution
-        losses = losses.lerp(-(taught * log_probs).sum(-1, keepdim=True), weight)
+    if soft_targets is not None:  # loss and gradient are linear in the target distribution
+        losses = losses.lerp(-(soft_targets * log_probs).sum(-1, keepdim=True), weight)
     gradient = log_probs.exp_()
     if smoothing:
         gradient.sub_((1 - weight) * smoothing / logits.shape[-1])
     gradient.scatter_add_(1, index, torch.full_like(losses, (1 - weight) * (smoothing - 1)))
-    if taught is not None:
-        gradient.sub_(taught, alpha=weight)
+    if soft_targets is not None:
+        gradient.sub_(soft_targets, alpha=weight)
     return losses[:, 0], gradient.to(logits.dtype)

@@ -56,7 +56,7 @@ def results(look: Inspector, text: str, target: str | None) -> list[Any]:
     if look.shape == "translator":
         found.append(look.alignment(text, target))
     if look.shape == "classifier":
-        found.append(look.leaving_out(text))
+        found.append(look.occlusion(text))
     else:
         scores = look.token_scores(text, target)
         found += [scores, scores.next, look.loss_by_position([text], target and [target])]

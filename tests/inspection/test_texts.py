@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penwright.config import DecodingSettings, Task
-from penwright.errors import UsageError
+from penwright.errors import PenwrightWarning, UsageError
 from penwright.inspection import Inspector, as_record
 from penwright.inspection.embeddings import cosines, nearest, plane
 from penwright.inspection.tokens import tokens_of
@@ -73,7 +73,7 @@ def test_every_text_can_be_inspected(inspector: Make, pieces: Tokenizer, task: T
         inspected.arithmetic(text, "0.1", target),
     ]
     if task == "classify":
-        found.append(inspected.leaving_out(text))
+        found.append(inspected.occlusion(text))
     else:
         found += [
             inspected.token_scores(text, target),
@@ -163,15 +163,17 @@ def test_what_a_token_adds_is_lost_without_it(inspector: Make, asked: tuple[str,
     inspected = inspector(task)
     if task != "classify":
         with pytest.raises(UsageError, match="needs a classifier"):
-            inspected.leaving_out(asked[0])
+            inspected.occlusion(asked[0])
         return
-    found = inspected.leaving_out("abc", "fair")
+    found = inspected.occlusion("abc", "fair")
     classify = inspected.application.classify
     whole = np.log(classify("abc")[0].scores["fair"])
     without = [np.log(classify(text)[0].scores["fair"]) for text in ("bc", "ac", "ab")]
     np.testing.assert_allclose(found.values, [0, *(whole - without), 0], atol=1e-5)
     assert found.log_prob == pytest.approx(whole, abs=1e-5)
-    assert inspected.leaving_out("abc").target == classify("abc")[0].label
+    assert inspected.occlusion("abc").target == classify("abc")[0].label
+    with pytest.warns(PenwrightWarning, match=r"use Inspector\.occlusion"):
+        np.testing.assert_array_equal(inspected.leaving_out("abc", "fair").values, found.values)
 
 
 def test_a_label_can_be_asked_for_and_must_exist(inspector: Make) -> None:

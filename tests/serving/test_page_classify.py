@@ -37,7 +37,7 @@ def test_another_label_and_another_method_are_explained(visit: Any, server: Any)
     page.click(".picture summary")
     page.wait_for_selector(".picture td")
     values = [float(text.replace("−", "-")) for text in page.locator(".picture .pw-twin td").all_inner_texts()]
-    expected = server.shelf.get("classifier").inspector.leaving_out(TEXT, label)
+    expected = server.shelf.get("classifier").inspector.occlusion(TEXT, label)
     np.testing.assert_allclose(values, expected.values, rtol=0.01, atol=0.001)
 
 

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from penwright.training.auto.forecast import compressed_bits, outlook_by_epochs, outlook_for
+from penwright.training.auto.forecast import compressed_bits, forecast_bits, forecast_by_epochs
 
 
 def test_what_was_seen_before_costs_nothing_and_noise_costs_all() -> None:
@@ -20,24 +20,24 @@ def test_more_passes_and_more_text_let_one_expect_better() -> None:
 
 
 def test_a_hard_text_is_expected_to_stay_hard() -> None:
-    outlook = outlook_for(3.0, 1_000_000, 5.0, 10.0)
+    outlook = forecast_bits(3.0, 1_000_000, 5.0, 10.0)
     assert outlook.low is not None and outlook.high is not None and outlook.compressed == 3.0
     assert outlook.high > outlook.low > _low(2.0, 1_000_000, 5.0)
 
 
 def test_more_minutes_pay_longer_the_fewer_passes_they_are() -> None:
-    short, long = (outlook_for(2.5, 10_000_000, epochs, 10.0).pays_up_to for epochs in (0.5, 50.0))
+    short, long = (forecast_bits(2.5, 10_000_000, epochs, 10.0).pays_up_to for epochs in (0.5, 50.0))
     assert short is not None and long is not None and short > long >= 10.0
-    assert outlook_for(2.5, 10_000_000, 3.0, None).pays_up_to is None
+    assert forecast_bits(2.5, 10_000_000, 3.0, None).pays_up_to is None
 
 
 def test_a_translator_gains_until_it_has_read_the_text_often() -> None:
-    early, late = (outlook_by_epochs("translate", epochs, 10.0) for epochs in (2.0, 64.0))
+    early, late = (forecast_by_epochs("translate", epochs, 10.0) for epochs in (2.0, 64.0))
     assert early.low is None and early.pays_up_to is not None and early.pays_up_to > 10.0 == late.pays_up_to
-    assert outlook_by_epochs("classify", 2.0, None).pays_up_to is None
+    assert forecast_by_epochs("classify", 2.0, None).pays_up_to is None
 
 
 def _low(compressed: float, corpus_bytes: int, epochs: float) -> float:
-    low = outlook_for(compressed, corpus_bytes, epochs, None).low
+    low = forecast_bits(compressed, corpus_bytes, epochs, None).low
     assert low is not None
     return low

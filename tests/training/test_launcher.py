@@ -179,7 +179,7 @@ def watched(received: list[int] | None = None) -> Watch:
     watch = Watch([Pretended(), Pretended()], RankTable(2), received or [])
     for _ in range(4):
         step(watch, 0), step(watch, 1)
-        watch.look(1.0)
+        watch.check(1.0)
     return watch
 
 
@@ -190,7 +190,7 @@ def step(watch: Watch, rank: int) -> None:
 
 def look_for(watch: Watch, seconds: float) -> None:
     for _ in range(round(seconds)):
-        watch.look(1.0)
+        watch.check(1.0)
 
 
 def test_ranks_that_are_equally_far_may_take_as_long_as_they_like() -> None:
@@ -224,7 +224,7 @@ def test_slow_steps_are_not_hung() -> None:
         step(watch, 0)
         look_for(watch, HUNG - 5)
         step(watch, 1)
-        watch.look(1.0)
+        watch.check(1.0)
     step(watch, 0)
     look_for(watch, 4 * HUNG)
     with pytest.raises(PenwrightError, match="rank 1 of 2"):

@@ -123,7 +123,7 @@ def test_a_device_that_is_not_there_is_refused_by_name() -> None:
 def test_processes_that_would_share_a_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "n_here", lambda: 2)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(UsageError, match=r"this machine has 1 GPU: .* add --set training\.device=cpu"):
+    with pytest.raises(UsageError, match=r"this machine has 1 GPU\. .* add --set training\.device=cpu"):
         machine._require_one_each(torch.device("cuda"))
     machine._require_one_each(torch.device("cpu"))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

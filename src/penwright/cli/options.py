@@ -207,8 +207,9 @@ def plan_in_words(prepared: "Prepared") -> "Iterator[str]":
         f"about {size.training_bytes / 1e9:.2g} GB of memory to train"
     )
     if plan.minutes_wanted is not None:
+        does = f"reads only {plan.epochs:.1%} of the data" if plan.epochs < 1 else "takes too few steps to learn much"
         yield (
-            f"too short: this model cannot learn much in {amount(plan.recipe.training.minutes or 0.0, 'minute')}. "
+            f"too short: in {amount(plan.recipe.training.minutes or 0.0, 'minute')}, this model {does}. "
             f"Give --minutes {ceil(10 * plan.minutes_wanted) / 10:g} or more"
         )
     yield from _too_little(prepared)

@@ -17,14 +17,14 @@ LENGTHS = range(2, 9)  # values of n for the word n-grams
 SHORTEST = 8  # bytes; shorter passages are not reported
 CARRIED = 2_000  # characters of a chunk that are read again with the next one, for n-grams across the border
 _WORD = re.compile(r"\w+")
-_ROW = re.compile(r"([^\w\n])\1{2,}")  # repeated marks, such as a line of dashes, are no sign of copying
+_ROW = re.compile(r"([^\w\n])\1{2,}")  # repeated punctuation, such as a line of dashes, is no sign of copying
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 Hashes = UInt64[np.ndarray, " _places"]
 
 
 @dataclass(frozen=True)
 class CopiedPassage:
-    """A passage that also occurs in the training text. A repeated mark, such as a line of dashes, counts as two."""
+    """A passage that also occurs in the training text. Repeated punctuation, such as a row of dashes, counts as two."""
 
     text: str
     document: str
@@ -41,7 +41,7 @@ class Novelty:
     """The novelty of a text."""
 
     longest: CopiedPassage | None  # copied; None if no passage has 8 bytes or more
-    new: dict[int, float]  # by n, the share of word n-grams (lower case, no marks) that training lacks
+    new: dict[int, float]  # by n, the share of word n-grams (lower case, without punctuation) that training lacks
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class _Ngrams:
         self._found = {n: np.zeros(len(wanted), dtype=bool) for n, wanted in self._wanted.items()}
 
     def read(self, text: str, begun: bool) -> None:
-        """Search a chunk of a document. With `begun`, skip its first word, which may be cut and was whole before."""
+        """Search a chunk of a document. With `begun`, skip its first word, which was read with the chunk before."""
         words = _words(text)
         for n, hashes in _ngrams(words[1:] if begun else words):
             places, known = _look_up(self._wanted[n], hashes)
@@ -142,7 +142,7 @@ class _PassageSearch:
 
     given: Sequence[str]
     _document: str = ""
-    _held: str = ""  # the end of the text read so far, which may begin a run of marks
+    _held: str = ""  # the end of the text read so far, which may begin repeated punctuation
     _texts: list[_Text] = field(init=False)
     _carried: bytes = b""  # the end of the bytes searched so far, searched again with the next chunk
     _line: int = 1  # line number where the carried bytes begin
@@ -224,7 +224,7 @@ class _PassageSearch:
 
 
 def _encode(text: str) -> bytes:
-    """Encode a text in which repeated marks are cut to two."""
+    """Encode a text in which repeated punctuation is cut to two characters."""
     return _ROW.sub(r"\1\1", text).encode("utf-8", errors="replace")
 
 

@@ -156,7 +156,7 @@ class Occlusion:
     values: Float64[np.ndarray, " tokens"]  # 0 for special tokens, which cannot be left out
 
 
-def leaving_out(model: EncoderOnly, reading: ForwardPass, label: int, name: str) -> Occlusion:
+def occlusion(model: EncoderOnly, reading: ForwardPass, label: int, name: str) -> Occlusion:
     """Measure the effect of each token on a label with one text per token, which lacks that token."""
     ids = [token.id for token in reading.source]
     places = [place for place, token in enumerate(reading.source) if token.start < token.end]

@@ -1,4 +1,4 @@
-"""Comparison of two texts under one model, or of two models on one text: surprise by token, and heads."""
+"""Comparison of two texts under one model, or of two models on one text: the surprisal of each token, and heads."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Spans = Iterator[tuple[slice, slice]]
 
 
 class TokenNlls(NamedTuple):
-    """The surprise (-log p) at each piece of a text, or at each label of a classifier."""
+    """The surprisal (-log p) of each piece of a text, or at each label of a classifier."""
 
     texts: Sequence[str]
     nats: Float[np.ndarray, " pieces"]  # -log p
@@ -26,7 +26,7 @@ class TokenNlls(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two lists of surprises side by side; pieces with different boundaries are joined."""
+    """The surprisals of two texts side by side; pieces with different boundaries are joined."""
 
     first_texts: tuple[str, ...]  # "" where only the other side has text
     second_texts: tuple[str, ...]
@@ -47,7 +47,7 @@ class HeadComparison:
 
 
 def compare(first: TokenNlls, second: TokenNlls) -> Comparison:
-    """Align two lists of surprises.
+    """Align the surprisals of two texts.
 
     Equal texts are cut where pieces of both end. Different texts are aligned by the longest runs that they share.
     Raises UsageError for two texts whose differences are too long to align.

@@ -109,7 +109,7 @@ def attribution(
 
 
 def _line(method: Method, n_steps: int) -> tuple[Float[Tensor, " steps"], Float[Tensor, " steps"]]:
-    """Return points on the way from the baseline (0) to the input (1), and the share of the way of each.
+    """Return points on the line from the baseline (0) to the input (1), and the weight of each.
 
     They are densest near the baseline, where a normalized input turns fastest.
     """

@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 from typing import Literal
+from warnings import warn
 
 import numpy as np
 import torch
 
 from penwright.classification.classifier import Classifier
 from penwright.decoding.batches import evaluating
-from penwright.errors import UsageError
-from penwright.inspection.ablation import Ablation, HeadImportance, Occlusion, ablate, head_importance, leaving_out
+from penwright.errors import PenwrightWarning, UsageError
+from penwright.inspection.ablation import Ablation, HeadImportance, Occlusion, ablate, head_importance, occlusion
 from penwright.inspection.arithmetic import HeadArithmetic, head_arithmetic
 from penwright.inspection.attention_maps import (
     Alignment,
@@ -132,7 +133,7 @@ class Inspector:
         return token_scores(self.model, reading, self.words, k)
 
     def surprises(self, text: str, target: str | None = None) -> TokenNlls:
-        """Return the surprise at each token, or at each label of a classifier."""
+        """Return the surprisal (-log p) of each token, or of each label of a classifier."""
         if self.shape == "classifier":
             with evaluating(self.model), torch.inference_mode():
                 label_log_probs = scores(self.model, self.read(text))[0, 0].log_softmax(-1)
@@ -174,13 +175,18 @@ class Inspector:
         aim = AttributionTarget(position, outcome if label is None else label)
         return attribution(self.model, reading, aim, self.outcomes, method, n_steps)
 
-    def leaving_out(self, text: str, target: str | None = None) -> Occlusion:
+    def occlusion(self, text: str, target: str | None = None) -> Occlusion:
         """Return the effect of each token on a classifier's label, by leaving the token out."""
         if not isinstance(self.model, EncoderOnly):
-            raise UsageError("leaving out tokens needs a classifier; this is a " + self.shape)
+            raise UsageError("occlusion needs a classifier; this is a " + self.shape)
         reading, label = self.read(text), self._label(target)
         label = likeliest_outcome(self.model, reading, 0) if label is None else label
-        return leaving_out(self.model, reading, label, self.outcomes[label])
+        return occlusion(self.model, reading, label, self.outcomes[label])
+
+    def leaving_out(self, text: str, target: str | None = None) -> Occlusion:
+        """Return `occlusion()`, under its old, deprecated name."""
+        warn("Inspector.leaving_out is deprecated: use Inspector.occlusion", PenwrightWarning, stacklevel=2)
+        return self.occlusion(text, target)
 
     def ablate(self, text: str, heads: Sequence[str], target: str | None = None, k: int = 5) -> Ablation:
         """Return what changes without these heads: "3.2" is head 2 of layer 3, "cross.3.2" one of a translator."""

@@ -118,7 +118,7 @@ def _text(found: TokenScores) -> View:
 
 
 def compared(found: Comparison, names: tuple[str, str]) -> View:
-    """Show two lists of surprises side by side, under these names."""
+    """Show the surprisals of two texts side by side, under these names."""
     return View("comparison", {**as_table(found), "names": names}, heading="Surprise, side by side")
 
 
@@ -148,7 +148,7 @@ def _attribution(found: Attribution) -> View:
 
 
 @view.register
-def _leaving_out(found: Occlusion) -> View:
+def _occlusion(found: Occlusion) -> View:
     data = {"method": "leaving out", "target": found.target, "tokens": found.tokens, "values": found.values}
     return View("attribution", data, heading="What each token adds: with it minus without it")
 

@@ -96,7 +96,7 @@ PICTURES: Mapping[str, Callable[[Inspector, InspectQuestion], View]] = {
     "rollout": _rollout,
     "lens": lambda insp, asked: view(insp.lens(asked.text, asked.target, asked.k)),
     "attribution": _attribution,
-    "leaving_out": lambda insp, asked: view(insp.leaving_out(asked.text, asked.target)),
+    "leaving_out": lambda insp, asked: view(insp.occlusion(asked.text, asked.target)),
     "ablation": lambda insp, asked: view(insp.ablate(asked.text, asked.heads, asked.target, asked.k)),
     "importance": lambda insp, asked: importance(insp.head_importance(asked.text, asked.target)),
     "arithmetic": lambda insp, asked: view(insp.arithmetic(asked.text, asked.head, asked.target)),

@@ -89,10 +89,10 @@ class Clock:
         if self.mark is None or step < self.mark[0] + MEASURED_STEPS or elapsed < self.seconds * self.settles_at:
             return None
         first, since = self.mark
-        pace = (step - first) / (elapsed - since)
-        return step + max(0, int((self.seconds - elapsed - reserved) * pace))
+        steps_per_second = (step - first) / (elapsed - since)
+        return step + max(0, int((self.seconds - elapsed - reserved) * steps_per_second))
 
-    def moved(self, step: int, elapsed: float, reserved: float, total: int, since: int) -> int | None:
+    def adjust(self, step: int, elapsed: float, reserved: float, total: int, since: int) -> int | None:
         """Return a corrected number of steps, or None if the settled `total` still fits the throughput so far.
 
         `since` is the step of the last correction. Until the next one, at least an eighth of the steps from there to
@@ -155,30 +155,30 @@ class Budget:
         state, clock = self.state, self.clock
         if clock is None or (state.total_steps is not None and not state.ends_by_the_clock):
             return
-        step, elapsed, turn = state.step - state.first_step, state.seconds - state.first_second, self._turn
+        step, elapsed, shift = state.step - state.first_step, state.seconds - state.first_second, self._end_shift
         if state.total_steps is None:
             total = clock.settle(step, elapsed, state.reserved_seconds)
             if total is not None and state.reserved_seconds:  # evaluations may have used up the time of the cooldown
                 total = max(total, step + int(step * clock.least_left))
         else:
             settled = state.total_steps - state.first_step
-            total = clock.moved(step, elapsed, state.reserved_seconds, settled, turn.step)
+            total = clock.adjust(step, elapsed, state.reserved_seconds, settled, shift.step)
             if state.ends_early and total is not None and total > settled:
                 return
-            turn = EndShift(step, self._schedule.progress(step, settled, turn))
+            shift = EndShift(step, self._schedule.progress(step, settled, shift))
         if total is not None:
             state.ends_by_the_clock, state.total_steps = True, state.first_step + total
-            state.turn_step, state.turn_progress = turn
+            state.turn_step, state.turn_progress = shift
 
     @property
     def rate_factor(self) -> float:
         """Factor by which the next step multiplies the peak learning rate."""
-        return self._schedule.factor(self.state.step - self.state.first_step, self._total, self._turn)
+        return self._schedule.factor(self.state.step - self.state.first_step, self._total, self._end_shift)
 
     def rate_falls_below(self, share: float) -> bool:
         """Return whether the learning rate will still fall below this fraction of its peak."""
         total = self._total
-        falls = total is None or self._schedule.factor(total - 1, total, self._turn) < share
+        falls = total is None or self._schedule.factor(total - 1, total, self._end_shift) < share
         return falls and self.rate_factor >= share
 
     @property
@@ -188,7 +188,7 @@ class Budget:
         return None if state.total_steps is None else state.total_steps - state.first_step
 
     @property
-    def _turn(self) -> EndShift:
+    def _end_shift(self) -> EndShift:
         return EndShift(self.state.turn_step, self.state.turn_progress)
 
     def cool_down(self) -> bool:

@@ -86,7 +86,7 @@ class Watch:
             with suppress(subprocess.TimeoutExpired):
                 self.ranks[0].wait(TICK)
             now = monotonic()
-            self.look(min(now - before, 5 * TICK))
+            self.check(min(now - before, 5 * TICK))
             before = now
         self._wait_for_others()
         code = self.ranks[0].returncode
@@ -96,7 +96,7 @@ class Watch:
             raise PenwrightError(f"{self._name(0)} {how_it_ended(code)}. {self.table.remedy}")
         return code
 
-    def look(self, seconds: float) -> None:
+    def check(self, seconds: float) -> None:
         """Raise an error that names a rank that cannot continue. `seconds` have passed since the last check."""
         if self.received and not self.passed_on:
             self.ranks[0].terminate()
@@ -106,7 +106,7 @@ class Watch:
         self._find_stuck(seconds)
 
     @property
-    def asked(self) -> bool:
+    def is_asked_to_stop(self) -> bool:
         """Whether somebody asked the training to stop."""
         return bool(self.received or self.table.get(0, Field.ASKED))
 
@@ -122,7 +122,7 @@ class Watch:
     def _find_stopped(self, seconds: float) -> None:
         for rank, process in enumerate(self.ranks):
             self.seconds_stopped[rank] = self.seconds_stopped[rank] + seconds if _is_stopped(process) else 0.0
-            limit = HUNG_WHEN_ASKED if self.asked and rank == 0 else HUNG
+            limit = HUNG_WHEN_ASKED if self.is_asked_to_stop and rank == 0 else HUNG
             if self.seconds_stopped[rank] > limit:
                 self._report([rank], limit)
 
@@ -139,16 +139,16 @@ class Watch:
         self.wait = 0.0 if moved or compiling or waits != self.waits or waits % 2 == 0 else self.wait + seconds
         self.collectives, self.compilations, self.waits = collectives, compilations, waits
         at_first = min(self.table.column(Field.STEPS)) < STEPS_AT_FIRST
-        limit = HUNG_WHEN_ASKED if self.asked else HUNG_AT_FIRST if at_first else HUNG
+        limit = HUNG_WHEN_ASKED if self.is_asked_to_stop else HUNG_AT_FIRST if at_first else HUNG
         limit = max(limit, PATIENCE * self.longest_lag)
-        if self.lag > limit or (self.asked and self.wait > limit):
+        if self.lag > limit or (self.is_asked_to_stop and self.wait > limit):
             self._report(behind or list(range(1, len(self.ranks))), limit)
 
     def _report(self, ranks: Sequence[int], seconds: float) -> None:
         """Raise the error for ranks that hang or were stopped."""
         names = " and ".join(self._name(rank) for rank in ranks)
         state = "was stopped" if _is_stopped(self.ranks[ranks[0]]) else "did not respond"
-        if self.asked:
+        if self.is_asked_to_stop:
             raise Interrupted(f"ended without saving the last steps, because {names} {state}. {self.table.remedy}")
         raise PenwrightError(f"{names} {state} for {seconds:.0f} seconds, so all ranks were ended. {self.table.remedy}")
 

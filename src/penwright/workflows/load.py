@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import penwright.translation.translator
 
 CORPUS = "corpus.json"  # in a run folder: what it was trained on
-QUICKENED = "quickened.json"  # in a run folder: the precision that `optimize` chose
+OPTIMIZED = "quickened.json"  # in a run folder: the precision that `optimize` chose
 
 
 class OptimizeRecord(BaseModel):
@@ -81,15 +81,15 @@ class OpenedRun(NamedTuple):
         return checkpoint.weights()
 
 
-class LearnedFrom(BaseModel):
-    """A file that a run was trained on, as corpus.json keeps it."""
+class CorpusFile(BaseModel):
+    """A file that a run was trained on, in corpus.json."""
 
     path: str
     sha256: str
 
 
-class KeptCard(BaseModel):
-    """A Card as corpus.json keeps it."""
+class CardRecord(BaseModel):
+    """A ModelCard, in corpus.json."""
 
     labels: list[str] = []
     max_source_tokens: PositiveInt | None = None
@@ -100,8 +100,8 @@ class CorpusRecord(BaseModel):
     """The content of corpus.json: what a run was trained on."""
 
     fingerprint: str
-    files: list[LearnedFrom]
-    card: KeptCard
+    files: list[CorpusFile]
+    card: CardRecord
     trained_from: str | None = None  # missing in older runs
     columns: dict[str, tuple[tuple[str, PositiveInt], ...]] = {}  # by role; missing in older runs
 
@@ -192,13 +192,13 @@ def kept_precision(folder: str | Path, device: str = "cpu") -> Precision:
 
 def best_precision(run: Run, device: torch.device) -> Precision | None:
     """Return the precision that `optimize` chose for the best model on a CPU, or None."""
-    finding = run.finding(QUICKENED, OptimizeRecord) if device.type == "cpu" else None
+    finding = run.finding(OPTIMIZED, OptimizeRecord) if device.type == "cpu" else None
     return finding["precision"] if finding else None
 
 
 def _why_slow(run: Run, kept: Precision | None, model: Model, device: torch.device) -> str:
     """Return why an optimized run is slower than it could be; "" if it is not, or was never optimized."""
-    if device.type != "cpu" or not (run.folder / QUICKENED).is_file():
+    if device.type != "cpu" or not (run.folder / OPTIMIZED).is_file():
         return ""
     if kept is None:
         return "it was trained further since it was optimized"

@@ -23,15 +23,15 @@ from penwright.run.folder import Run
 from penwright.tasks import TASKS, AnyCorpus, classification
 from penwright.translation.alignment import Aligner, AlignmentHead, choose_head
 from penwright.workflows.evaluate import evaluation_context, open_corpus_of
-from penwright.workflows.load import QUICKENED, OpenedRun, load_translator, open_run
+from penwright.workflows.load import OPTIMIZED, OpenedRun, load_translator, open_run
 
-AS_GOOD = 0.005  # nats per token that a precision may lose against float32
+MAX_LOSS_INCREASE = 0.005  # nats per token that a precision may lose against float32
 MEASURED_BATCHES = 100
 ALIGNMENT = "alignment.json"  # in a run folder: the attention head that aligns best
 CALIBRATION = "calibration.json"  # in a run folder: how often a classifier is right at each level of confidence
 
 
-class KeptHead(BaseModel):
+class HeadRecord(BaseModel):
     """The content of alignment.json."""
 
     layer: NonNegativeInt
@@ -39,7 +39,7 @@ class KeptHead(BaseModel):
     shift: Literal[0, 1]
 
 
-class KeptCalibration(BaseModel):
+class CalibrationRecord(BaseModel):
     """The content of calibration.json: the bins of a Calibration, each as a list."""
 
     model_config = ConfigDict(allow_inf_nan=False)
@@ -52,8 +52,8 @@ class KeptCalibration(BaseModel):
 def optimize(folder: Path, precision: Precision | None = None, say: Say = say_nothing) -> Mapping[Precision, float]:
     """Find the fastest precision that is as good as float32, and compile the decoding steps; load() uses both.
 
-    "As good" means that the nats per token rise by at most AS_GOOD. Return the nats per token of each precision on at
-    most MEASURED_BATCHES of held-out text. A given `precision` is used whatever its nats are.
+    "As good" means that the nats per token rise by at most MAX_LOSS_INCREASE on at most MEASURED_BATCHES batches of
+    held-out text. Return the nats per token of each precision. A given `precision` is used whatever its loss.
     """
     opened_run = open_run(folder)
     if opened_run.recipe.task == "classify":
@@ -67,12 +67,12 @@ def optimize(folder: Path, precision: Precision | None = None, say: Say = say_no
     for each in fastest_first():
         say(f"evaluating held-out text in {each}")
         nats[each] = _held_out_nats(opened_run, corpus, each)
-    good = [each for each, value in nats.items() if value <= nats["float32"] + AS_GOOD]
+    good = [each for each, value in nats.items() if value <= nats["float32"] + MAX_LOSS_INCREASE]
     chosen = precision or good[0]
     model = opened_run.model(chosen)
     if not isinstance(model, EncoderOnly):
         compile_steps(model, say)
-    opened_run.run.save_finding(QUICKENED, {"precision": chosen, "nats": nats})
+    opened_run.run.save_finding(OPTIMIZED, {"precision": chosen, "nats": nats})
     return nats
 
 
@@ -139,7 +139,7 @@ def kept_alignment(folder: Path) -> AlignmentHead | None:
 
 
 def _kept_head(run: Run) -> AlignmentHead | None:
-    kept, model = run.finding(ALIGNMENT, KeptHead), run.recipe.model
+    kept, model = run.finding(ALIGNMENT, HeadRecord), run.recipe.model
     if kept is None:
         return None
     head = AlignmentHead(kept["layer"], kept["head"], kept["shift"])
@@ -154,7 +154,7 @@ def calibrate(folder: Path, device: str = "cpu") -> Calibration:
     here, opened_run = usable_device(device), open_run(folder)
     if opened_run.recipe.task != "classify":
         raise UsageError(f"{folder} is not a classifier, so there is no confidence to calibrate")
-    kept = opened_run.run.finding(CALIBRATION, KeptCalibration)
+    kept = opened_run.run.finding(CALIBRATION, CalibrationRecord)
     if kept is None:
         context = evaluation_context(opened_run, open_corpus_of(opened_run), opened_run.model(), here)
         measured = classification.calibration(context)

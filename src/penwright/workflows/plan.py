@@ -29,8 +29,8 @@ from penwright.training.auto.forecast import (
     MEASURED,
     Forecast,
     compressed_bits,
-    outlook_by_epochs,
-    outlook_for,
+    forecast_bits,
+    forecast_by_epochs,
 )
 from penwright.training.auto.machine import Machine, choose_machine
 from penwright.training.auto.planner import Plan, make_plan
@@ -106,11 +106,11 @@ def forecast(prepared: Prepared) -> Forecast:
     corpus, plan = prepared.corpus, prepared.plan
     minutes = plan.recipe.training.minutes
     if plan.recipe.task != "generate":
-        return outlook_by_epochs(plan.recipe.task, plan.epochs, minutes)
+        return forecast_by_epochs(plan.recipe.task, plan.epochs, minutes)
     before = _first_bytes(TASKS["generate"].texts(corpus), CONTEXT)
     held_out = (chunk for document in corpus.held_out if isinstance(document, Document) for chunk in document.chunks)
     compressed = compressed_bits(before, _first_bytes(held_out, MEASURED))
-    return outlook_for(compressed, corpus.training_bytes, plan.epochs, minutes)
+    return forecast_bits(compressed, corpus.training_bytes, plan.epochs, minutes)
 
 
 def _task_of_columns(data: Table) -> tuple[str, str] | None:

@@ -74,9 +74,9 @@ class CapacityPlanner:
     Methods take the name of a model size, or None for the model that the settings describe.
     """
 
-    def __init__(self, facts: Facts, choices: Choices, pace: MeasureThroughput, device: torch.device):
+    def __init__(self, facts: Facts, choices: Choices, measure_throughput: MeasureThroughput, device: torch.device):
         self._facts, self._choices, self._device = facts, choices, device
-        self._pace = lru_cache(maxsize=None)(pace)
+        self._measure_throughput = lru_cache(maxsize=None)(measure_throughput)
 
     @property
     def is_short(self) -> bool:
@@ -152,14 +152,18 @@ class CapacityPlanner:
 
     def _tokens_in_minutes(self, name: str | None, vocab_size: int) -> float:
         seconds = 60 * self._choices.number("training.minutes")
-        pace = self._tokens_a_second(name, vocab_size)
+        throughput = self._tokens_per_second(name, vocab_size)
         gain = GAIN if self._device.type == "cpu" and self._compilation(seconds)[0] else 1.0
         n_teachers = len(self._choices.section("distillation").get("teachers", ()))
-        return seconds * EFFICIENCY[self._facts.task] * pace * gain / (1 + n_teachers / 3)  # teachers only run forward
+        return (
+            seconds * EFFICIENCY[self._facts.task] * throughput * gain / (1 + n_teachers / 3)
+        )  # teachers only run forward
 
-    def _tokens_a_second(self, name: str | None, vocab_size: int) -> float:
+    def _tokens_per_second(self, name: str | None, vocab_size: int) -> float:
         """Return the measured throughput without compilation."""
-        return self._pace(self._settings(name), vocab_size, int(self._choices.number("training.batch_tokens")))
+        return self._measure_throughput(
+            self._settings(name), vocab_size, int(self._choices.number("training.batch_tokens"))
+        )
 
     def tokens_needed(self, name: str) -> float:
         """Return the number of tokens that a model of this size should see to be worth it."""
@@ -196,7 +200,7 @@ class CapacityPlanner:
             if self._device.type == "cpu" and self._measure(name).training_bytes > available_memory():
                 break
             dwarfs = self._measure(name).matrix_parameters > PARAMETERS_PER_TOKEN[self._facts.task] * self.corpus_tokens
-            if dwarfs or self._hope * tokens / cost < needed:
+            if dwarfs or self._max_flops_gain * tokens / cost < needed:
                 break
             affordable = self.tokens(name)
             if affordable < needed:
@@ -217,11 +221,11 @@ class CapacityPlanner:
         name = self._chosen_size
         if self._device.type == "cpu":
             return 3 * self._flops(name) * tokens / FLOPS
-        pace = self._tokens_a_second(name, self.vocab_size)
-        return tokens / pace if pace else inf
+        throughput = self._tokens_per_second(name, self.vocab_size)
+        return tokens / throughput if throughput else inf
 
     @property
-    def _hope(self) -> float:
+    def _max_flops_gain(self) -> float:
         """How many times more FLOP/s a larger model can reach; unlimited on a GPU, which small models leave idle."""
         return MAX_FLOPS_GAIN if self._device.type == "cpu" else inf
 

@@ -1,8 +1,8 @@
 """A forecast of what a run will reach, made before training, from how well a compressor does on the same text.
 
-No formula knows how hard a text is. But a general compressor that has seen the training part and then compresses the
-held-out part tells most of it. The rest depends on how much text there is, and on how much of it the model will see.
-The law below is fitted to only a handful of runs (benchmarks/LOG.md), hence its wide range. For translators and
+How hard a text is depends mostly on what a general compressor reaches on the held-out part after it has seen the
+training part. The rest depends on how much text there is, and on how much of it the model will see. The formula below
+is fitted to only a handful of runs (benchmarks/LOG.md), hence its wide range. For translators and
 classifiers, the forecast only says when more time stops paying.
 """
 
@@ -13,8 +13,8 @@ from typing import NamedTuple
 from penwright.config import Task
 
 CONTEXT, MEASURED = 4_000_000, 300_000  # bytes of the training part that the compressor sees, and of what it compresses
-BELOW, ABOVE = 0.06, 0.08  # relative distance from the law of the recorded runs of at least one epoch
-YOUNG = 0.2  # added to ABOVE for each epoch that a shorter run lacks
+BELOW, ABOVE = 0.06, 0.08  # relative distance of the recorded runs from the formula, for runs of at least one epoch
+YOUNG = 0.2  # added to ABOVE for each epoch less than one
 AT_MOST = 8.0  # bits per byte that need no model
 SATURATION = 8.0  # epochs of new text that repetitions of a text are worth at most
 PAYS = 0.01  # Doubling the time pays only if it gains at least this fraction.
@@ -37,7 +37,7 @@ def compressed_bits(before: bytes, text: bytes) -> float:
     return 8 * (_packed(before + text) - _packed(before)) / max(1, len(text))
 
 
-def outlook_for(compressed: float, corpus_bytes: int, epochs: float, minutes: float | None) -> Forecast:
+def forecast_bits(compressed: float, corpus_bytes: int, epochs: float, minutes: float | None) -> Forecast:
     """Forecast the bits per byte for a text that is read for this many epochs in this many minutes."""
     middle = compressed * _ratio(corpus_bytes, epochs)
     above = ABOVE + YOUNG * max(0.0, 1 - epochs)
@@ -51,7 +51,7 @@ def outlook_for(compressed: float, corpus_bytes: int, epochs: float, minutes: fl
     return Forecast(middle * (1 - BELOW), min(AT_MOST, middle * (1 + above)), compressed, pays_up_to)
 
 
-def outlook_by_epochs(task: Task, epochs: float, minutes: float | None) -> Forecast:
+def forecast_by_epochs(task: Task, epochs: float, minutes: float | None) -> Forecast:
     """Forecast when more time stops paying, for tasks that are not measured in bits."""
     pays_up_to = None if minutes is None else minutes * max(1.0, ENOUGH_EPOCHS[task] / epochs)
     return Forecast(None, None, None, pays_up_to)

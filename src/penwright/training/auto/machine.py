@@ -62,7 +62,8 @@ def available_memory() -> float:
     """Return the bytes of memory that this process may use: those of the machine, or of its container."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else inf
     names = "memory.max", "memory.limit_in_bytes"
-    return min([physical, *(n for group in _control_groups("memory") for name in names for n in _numbers(group, name))])
+    limits = [n for group in _control_groups("memory") for name in names for n in _numbers(group, name)]
+    return float(min([physical, *limits]))
 
 
 def _control_groups(controller: str) -> Iterator[Path]:

@@ -12,10 +12,10 @@ from penwright.training.auto.capacity import DEFAULT_MINUTES, LADDER, MANY_CHARA
 from penwright.training.auto.choices import Choice, Choices, amount, in_words, rounded
 from penwright.training.auto.throughput import MeasureThroughput
 
-MANY_EPOCHS = 6.0  # of labelled texts, from which more tokens are hidden (measured)
-# Epochs from which a writer reads characters: after 3.5, subwords were 5 % better, after 5.2 2 %, after 13 6 % worse
-# (measured).
-SPELLED_EPOCHS = 6.0
+MANY_EPOCHS = 6.0  # epochs of labelled texts from which more tokens are dropped (measured)
+# Epochs from which a writer learns better from characters than from subwords. Subwords were 5 % better after 3.5
+# epochs, 2 % better after 5.2, and 6 % worse after 13 (measured).
+CHARACTER_EPOCHS = 6.0
 WARMUP_STEPS, WARMUP_SHARE = 50, 0.2  # warm-up steps, and the largest share of all steps that they may be
 
 
@@ -35,13 +35,13 @@ class Plan(NamedTuple):
         return f"<Plan to {self.recipe.task}: {size}, {budget}, {epochs}>"
 
 
-def make_plan(facts: Facts, given: Table, pace: MeasureThroughput, device: torch.device = CPU) -> Plan:
+def make_plan(facts: Facts, given: Table, measure_throughput: MeasureThroughput, device: torch.device = CPU) -> Plan:
     """Choose a recipe for these facts. What is `given` stands, and the rest is chosen to suit it.
 
-    `pace` measures how fast a model would train here (see `pace_on`). It is called as rarely as possible.
+    `measure_throughput` times training steps here (see `throughput_meter`). It is called as rarely as possible.
     """
     choices = Choices(merge({"task": facts.task}, given))
-    capacity = CapacityPlanner(facts, choices, pace, device)
+    capacity = CapacityPlanner(facts, choices, measure_throughput, device)
     recipe = _Planner(facts, choices, capacity).recipe()
     size = size_of(
         facts.task, capacity.vocab_size, recipe.model, recipe.training.batch_tokens, n_labels=max(1, facts.n_labels)
@@ -98,7 +98,7 @@ class _Planner:
         if facts.letters < 500_000:
             return True
         is_small = facts.letters < 1_200_000 and not self.capacity.is_short
-        return is_small and self.capacity.epochs_by_characters >= SPELLED_EPOCHS
+        return is_small and self.capacity.epochs_by_characters >= CHARACTER_EPOCHS
 
     def _vocabulary(self) -> tuple[int, str]:
         """Choose a power of two, which doubles with every four times as much text (after Gowda and May 2020)."""

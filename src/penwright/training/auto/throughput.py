@@ -26,7 +26,7 @@ MOST_TOKENS = 4096  # in a batch that is timed on a CPU; the throughput of large
 def throughput_meter(machine: Machine, task: Task, n_labels: int = 2) -> MeasureThroughput:
     """Return a function that times real training steps on random tokens. It returns 0 if GPU memory is too small."""
 
-    def pace(settings: ModelSettings, vocab_size: int, batch_tokens: int) -> float:
+    def measure(settings: ModelSettings, vocab_size: int, batch_tokens: int) -> float:
         model = make_model(task, vocab_size, settings, n_labels).to(machine.device).train()
         optimizers = Optimizers(model, Muon(), machine.precision)
         length = min(LENGTHS.get(task, settings.context_length), settings.context_length)
@@ -47,14 +47,14 @@ def throughput_meter(machine: Machine, task: Task, n_labels: int = 2) -> Measure
             step()  # loads what a GPU needs, which takes seconds
         return n_working * rows * length / _fastest(step)
 
-    def pace_or_none(settings: ModelSettings, vocab_size: int, batch_tokens: int) -> float:
+    def measure_or_zero(settings: ModelSettings, vocab_size: int, batch_tokens: int) -> float:
         try:
-            return pace(settings, vocab_size, batch_tokens)
+            return measure(settings, vocab_size, batch_tokens)
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
             return 0.0
 
-    return pace_or_none
+    return measure_or_zero
 
 
 def _fastest(step: Callable[[], None]) -> float:
@@ -66,8 +66,8 @@ def _fastest(step: Callable[[], None]) -> float:
     begin = perf_counter()
     while len(times) < MOST_STEPS and perf_counter() - begin < ENOUGH:
         if len(times) >= STEPS:
-            first, second, *_ = sorted(times)
-            if second <= ALIKE * first:
+            fastest = sorted(times)[:2]
+            if fastest[-1] <= ALIKE * fastest[0]:
                 break
             sleep(PAUSE)
         before = perf_counter()
