@@ -37,6 +37,7 @@ N_SAMPLES = 3
 SHOWN = 10  # labels in an error message
 MOST_EVALUATED = 10_000  # texts in a quick evaluation
 MOST_SCORES = 20_000_000  # of texts times labels, that are in memory at once
+MOST_LOGITS = 50_000_000  # of the linear classifier's texts times labels
 MOST_CHARACTERS = 20_000_000  # of the texts that the linear classifier learns from
 MOST_DOUBTFUL, DOUBTFUL = 50, 0.8  # labels that are listed, and how sure their contradiction is
 LINEAR = "linear classifier of n-grams"  # the note of its scores
@@ -103,7 +104,8 @@ def doubtful_labels(corpus: AnyCorpus, labels: Sequence[str], seed: int) -> list
 def _training_texts(corpus: AnyCorpus, labels: Sequence[str], seed: int) -> tuple[list[str], Int64[Tensor, " texts"]]:
     """Return the training texts and the numbers of their labels; if they are long, only a random part of them."""
     part = corpus.training
-    n = min(len(part), max(1, int(len(part) * MOST_CHARACTERS / max(1, part.n_characters))))
+    fitting = int(len(part) * MOST_CHARACTERS / max(1, part.n_characters))
+    n = max(1, min(len(part), fitting, MOST_LOGITS // len(labels)))
     kept = np.zeros(len(part), dtype=bool)
     kept[np.random.default_rng(seed).permutation(len(part))[:n]] = True
     texts, numbers = [], []
