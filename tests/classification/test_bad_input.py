@@ -80,6 +80,6 @@ def test_labels_that_cannot_be_learned_are_refused(
 def test_ten_thousand_labels_do_not_take_much_memory() -> None:
     labels = torch.arange(10_000).repeat(2)[:12_000]
     texts = [f"group {label % 100} item {label}" for label in labels.tolist()]
-    fitted = LinearClassifier.fit(texts[:2000], labels[:2000], 10_000)
-    assert fitted.coefficients.weights.numel() <= 1 << 24
+    fitted = LinearClassifier.fit(texts[:500], labels[:500], 10_000)
+    assert fitted.coefficients.weights.numel() <= 1 << 22
     assert fitted.log_probabilities(["group 7 item 107"]).isfinite().all()

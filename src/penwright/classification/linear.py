@@ -18,12 +18,12 @@ from penwright.classification.sparse import SparseRows
 from penwright.errors import PenwrightError
 from penwright.storage import let_others_read, require_plain
 
-MOST_WEIGHTS = 1 << 24  # n-grams times labels
+MOST_WEIGHTS = 1 << 22  # n-grams times labels
 FEW_TEXTS = 5000  # up to this number of training texts, n-grams that occur in one text only are kept, too
 STRENGTHS = (3.0, 10.0, 30.0)  # inverse weights of the penalty that are tried (C in scikit-learn)
 MANY_LABELS = 1000  # from which only the middle one is used, to save time
 N_FOLDS = 5
-MOST_WORK = 2e11  # multiplications of one fit; they bound its iterations
+MOST_WORK = 1e11  # multiplications of one fit; they bound its iterations
 MOST_ITERATIONS, FEWEST_ITERATIONS = 100, 5
 MEMORY = 6  # vectors that L-BFGS keeps
 TOLERANCE = 1e-5  # change of the mean loss, in nats, at which a fit ends

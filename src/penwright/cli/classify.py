@@ -38,7 +38,7 @@ def command(
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
-    """Classify texts, or the lines of standard input, or the rows of a table.
+    """Classify texts, lines of standard input, or table rows.
 
     Prints one line per text: label, probability and text, separated by tabs. Blank texts get no label.
     """
