@@ -14,6 +14,7 @@ from penwright.tokenizers.chat_template import template_of
 
 if TYPE_CHECKING:
     import penwright.classification.classifier
+    import penwright.classification.linear
     import penwright.generation.generator
     import penwright.translation.translator
 
@@ -38,8 +39,17 @@ def languages_of(recipe: Recipe, card: ModelCard) -> Languages | None:
     return card.languages or requested_languages(recipe.data)
 
 
-def make_application(model: Model, tokenizer: Tokenizer, recipe: Recipe, card: ModelCard) -> Application:
-    """Combine the model with its tokenizer into an application: text in, text or labels out."""
+def make_application(
+    model: Model,
+    tokenizer: Tokenizer,
+    recipe: Recipe,
+    card: ModelCard,
+    linear: "penwright.classification.linear.LinearClassifier | None" = None,
+) -> Application:
+    """Combine the model with its tokenizer into an application: text in, text or labels out.
+
+    `linear` is mixed with a classifier if the recipe says so (model.ngrams).
+    """
     match model:
         case DecoderOnly():
             from penwright.generation.generator import Generator  # noqa: PLC0415
@@ -60,4 +70,4 @@ def make_application(model: Model, tokenizer: Tokenizer, recipe: Recipe, card: M
         case EncoderOnly():
             from penwright.classification.classifier import Classifier  # noqa: PLC0415
 
-            return Classifier(model, tokenizer, card.labels)
+            return Classifier(model, tokenizer, card.labels, linear if recipe.model.ngrams else None)

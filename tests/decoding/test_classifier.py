@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from penwright.classification.classifier import Classifier
+from penwright.classification.linear import LinearClassifier
 from penwright.errors import PenwrightError
 from penwright.model.encoder_only import EncoderOnly
 from penwright.tokenizers import Tokenizer
@@ -68,7 +69,7 @@ def test_no_texts_give_no_classifications(classifier: Classifier) -> None:
 def test_a_context_without_room_is_refused(
     classifying_model: Callable[..., EncoderOnly], characters: Tokenizer
 ) -> None:
-    with pytest.raises(PenwrightError, match="context_length of 3"):
+    with pytest.raises(PenwrightError, match="have room"):
         Classifier(classifying_model(characters.vocab_size, context_length=2), characters, LABELS)
 
 
@@ -90,3 +91,27 @@ def test_texts_that_are_tokens_already_are_scored_as_texts_are(classifier: Class
     for row, given in zip(found.exp().tolist(), classifier.classify(texts), strict=True):
         assert dict(zip(LABELS, row, strict=True)) == pytest.approx(given.scores)
     assert classifier.log_probabilities([]).shape == (0, len(LABELS))
+
+
+def test_a_linear_classifier_is_mixed_by_the_weights_of_the_model(
+    classifying_model: Callable[..., EncoderOnly], characters: Tokenizer
+) -> None:
+    model = classifying_model(characters.vocab_size, ngrams=True)
+    linear = LinearClassifier.fit(["abc"] * 3 + ["def"] * 3 + ["hij"] * 3, torch.arange(3).repeat_interleave(3), 3)
+    mixture = Classifier(model, characters, LABELS, linear)
+    alone = Classifier(model, characters, LABELS).classify("abc")[0]
+    expected = dict(zip(LABELS, linear.log_probabilities(["abc"])[0].exp().tolist(), strict=True))
+    assert mixture.classify("abc")[0].scores == pytest.approx(expected)  # the weights before training: 0 and 1
+    model.mixture.copy_(torch.tensor([1.0, 0.0]))
+    assert mixture.classify("abc")[0].scores == pytest.approx(alone.scores)
+
+
+def test_a_balanced_classifier_divides_by_the_shares_of_the_labels(
+    classifying_model: Callable[..., EncoderOnly], characters: Tokenizer
+) -> None:
+    model, shares = classifying_model(characters.vocab_size, balanced=True), torch.tensor([0.7, 0.2, 0.1])
+    model.log_prior.copy_(shares.log())
+    plain = Classifier(model, characters, LABELS).log_probabilities([np.array(characters.encode("abc"))])[0].exp()
+    expected = plain / shares
+    (found,) = Classifier(model, characters, LABELS).classify("abc")
+    assert [found.scores[label] for label in LABELS] == pytest.approx((expected / expected.sum()).tolist())

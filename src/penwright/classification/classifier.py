@@ -10,6 +10,8 @@ from jaxtyping import Float, Integer
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from penwright.classification.linear import LinearClassifier
+from penwright.classification.mixture import mixed
 from penwright.decoding.batches import diverged, evaluating
 from penwright.decoding.brief import described, noted
 from penwright.decoding.padding import Padded, batches_by_length, right_padded
@@ -48,14 +50,17 @@ class Classifier:
     """A classifier that gives each text a label.
 
     A text longer than the context is read in windows of similar size. Their log-probabilities are averaged and
-    renormalized, so that all windows count the same.
+    renormalized, so that all windows count the same. The result can be mixed with a linear classifier of n-grams.
     """
 
     kind: Literal["classifier"] = "classifier"
 
-    def __init__(self, model: EncoderOnly, tokenizer: Tokenizer, labels: Sequence[str]):
+    def __init__(
+        self, model: EncoderOnly, tokenizer: Tokenizer, labels: Sequence[str], linear: LinearClassifier | None = None
+    ):
         """Create a classifier; `labels` are in the order of the model's outputs. An imported encoder may have none."""
         self.model, self.tokenizer, self.labels = model, tokenizer, tuple(labels)
+        self.linear = linear  # None: the model decides alone
         self._room = model.settings.context_length - 2  # tokens of text between the start and end tokens
         if self._room < 1:
             raise PenwrightError("a classifier needs a context_length of 3 or more, to have room for a text")
@@ -76,7 +81,8 @@ class Classifier:
             )
         texts = [texts] if isinstance(texts, str) else texts
         written = {place: self._tokens(text) for place, text in enumerate(texts) if not is_blank(text)}
-        log_probs = self.log_probabilities(list(written.values()))
+        linear = self.linear_log_probabilities([texts[place] for place in written])
+        log_probs = self.combine(self.log_probabilities(list(written.values())), linear)
         if log_probs.isnan().any():
             raise diverged()
         found = [NOTHING] * len(texts)
@@ -99,11 +105,27 @@ class Classifier:
         return np.array(self.tokenizer.encode(text), dtype=np.int64)
 
     def log_probabilities(self, texts: Sequence[Tokens]) -> Float[Tensor, "texts n_labels"]:
-        """Return the log-probability of each label, for tokenized texts of any length."""
+        """Return the log-probability of each label by the encoder alone, for tokenized texts of any length."""
         windows = [self._windows(tokens) for tokens in texts]
         rows = iter(self._read([window for text in windows for window in text], self._log_probs))
         means = [torch.stack([next(rows) for _ in parts]).double().mean(0) for parts in windows]
         return torch.stack(means).log_softmax(-1) if means else torch.zeros(0, len(self.labels), dtype=torch.double)
+
+    def combine(
+        self, encoder: Float[Tensor, "texts n_labels"], linear: Float[Tensor, "texts n_labels"] | None
+    ) -> Float[Tensor, "texts n_labels"]:
+        """Return the final log-probabilities from those of the encoder and of the linear classifier, if there is one.
+
+        With `model.balanced`, they are divided by the shares of the labels (logit adjustment, Menon et al. 2021).
+        """
+        log_probs = encoder if linear is None else mixed(encoder, linear, self.model.mixture)
+        if self.model.settings.balanced:
+            log_probs = (log_probs - self.model.log_prior.to(log_probs)).log_softmax(-1)
+        return log_probs
+
+    def linear_log_probabilities(self, texts: Sequence[str]) -> Float[Tensor, "texts n_labels"] | None:
+        """Return the log-probabilities by the linear classifier; None if there is none."""
+        return None if self.linear is None else self.linear.log_probabilities(texts)
 
     def _n_windows(self, tokens: Tokens) -> int:
         return max(1, -(-len(tokens) // self._room))

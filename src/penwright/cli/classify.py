@@ -1,24 +1,98 @@
 """The `penwright classify` command: a label for each text."""
 
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from penwright.cli.options import Device, Json, RunFolder, Texts, given_texts, print_json, warn
+from penwright.errors import UsageError
+
+if TYPE_CHECKING:
+    from penwright.classification.classifier import Classification
 
 
-def command(run: RunFolder, texts: Texts = None, device: Device = "cpu", json: Json = False) -> None:
-    """Classify texts, or the lines of standard input.
+def command(
+    run: RunFolder,
+    texts: Texts = None,
+    top: Annotated[int, typer.Option(help="Print the K most likely labels of each text.", metavar="K", min=1)] = 1,
+    threshold: Annotated[
+        float, typer.Option(help="Give no label to a text whose best label has a probability below P.", min=0, max=1)
+    ] = 0.0,
+    csv: Annotated[
+        str | None,
+        typer.Option(help="Classify the rows of a table (- for standard input); print it with more columns."),
+    ] = None,
+    text: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --csv: column of the text, by name or number. Repeatable. Default: as in training.",
+            metavar="COLUMN",
+        ),
+    ] = None,
+    device: Device = "cpu",
+    json: Json = False,
+) -> None:
+    """Classify texts, lines of standard input, or table rows.
 
     Prints one line per text: label, probability and text, separated by tabs. Blank texts get no label.
     """
     from penwright.workflows.load import load_classifier
 
+    if csv is not None:
+        _require_table_alone(texts, json)
+        _classify_table(run, csv, text or [], top, threshold, device)
+        return
     sources = given_texts(texts)
-    results = zip(sources, load_classifier(run, device).classify(sources), strict=True)
-    for number, (source, result) in enumerate(results, start=1):
+    results = [_limited(each, top, threshold) for each in load_classifier(run, device).classify(sources)]
+    for number, (source, result) in enumerate(zip(sources, results, strict=True), start=1):
         if json:
             print_json({"text": source, **asdict(result)})
             continue
         for warning in result.warnings:
             warn(f"text {number}: {warning}" if len(sources) > 1 else warning)
-        probability = "" if result.label is None else f"{result.scores[result.label]:.3f}"
-        print(f"{result.label or ''}\t{probability}\t{source}")
+        print("\t".join([*_cells(result, top), source]))
+
+
+def _require_table_alone(texts: Sequence[str] | None, json: bool) -> None:
+    if texts:
+        raise UsageError("give texts or --csv, not both")
+    if json:
+        raise UsageError("--csv prints a table; --json is for texts")
+
+
+def _classify_table(run: Path, path: str, names: Sequence[str], top: int, threshold: float, device: str) -> None:
+    """Print a table with the columns `predicted` and `probability`, and `predicted_2` and so on with --top."""
+    from penwright.cli.user_table import UserTable
+    from penwright.run.folder import Run
+    from penwright.workflows.load import corpus_record, load_classifier
+
+    classifier, table = load_classifier(run, device), UserTable.read(path)
+    sources = table.texts(names, corpus_record(Run.open(run)).columns.get("text", ()))
+    results = [_limited(each, top, threshold) for each in classifier.classify(sources)]
+    if n_warned := sum(bool(result.warnings) for result in results):
+        first = next(result.warnings[0] for result in results if result.warnings)
+        warn(f"{n_warned:,} of {len(results):,} rows: {first}" + (" (and others)" if n_warned > 1 else ""))
+    suffixes = ["", *(f"_{place}" for place in range(2, top + 1))]
+    columns = [f"{name}{suffix}" for suffix in suffixes for name in ("predicted", "probability")]
+    cells = [_cells(result, top) for result in results]
+    table.write(columns, [[row[place] for row in cells] for place in range(2 * top)])
+
+
+def _limited(result: "Classification", top: int, threshold: float) -> "Classification":
+    """Return the result with its `top` most likely labels, without a label if that is less likely than `threshold`."""
+    sure = result.label is not None and result.scores[result.label] >= threshold
+    kept = dict(islice(result.scores.items(), top)) if top > 1 else result.scores
+    return replace(result, label=result.label if sure else None, scores=kept)
+
+
+def _cells(result: "Classification", top: int) -> list[str]:
+    """Return label and probability of the `top` most likely labels; the first label is empty if it is not sure."""
+    found = [(label, f"{probability:.3f}") for label, probability in islice(result.scores.items(), top)]
+    if found and result.label is None:
+        found[0] = ("", found[0][1])
+    found += [("", "")] * (top - len(found))
+    return [cell for pair in found for cell in pair]

@@ -7,6 +7,7 @@ import typer
 
 from penwright.cli.decoding_options import given_settings, with_settings
 from penwright.cli.options import Device, InPrecision, Json, OwnFiles, RunFolder, print_json, warn
+from penwright.errors import UsageError
 
 if TYPE_CHECKING:
     from penwright.evaluation.scores import Baseline, Score
@@ -20,6 +21,12 @@ def command(
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Set how DATA is read: data.KEY=VALUE. Repeatable.")
     ] = None,
+    check_labels: Annotated[
+        bool,
+        typer.Option(
+            "--check-labels", help="Classifiers: list the training texts that may have a wrong label instead."
+        ),
+    ] = False,
     precision: InPrecision = None,
     device: Device = "cpu",
     json: Json = False,
@@ -29,10 +36,20 @@ def command(
 
     Evaluates the best checkpoint on the whole held-out part, or on your own files.
     """
+    from penwright.cli.label_report import mistake_lines, report_lines
     from penwright.cli.progress import print_message
     from penwright.config import merge, parse_override
     from penwright.workflows import api
 
+    if check_labels:
+        if data:
+            raise UsageError("--check-labels checks the training texts of RUN; leave out DATA")
+        mistakes = api.check_labels(run)
+        if json:
+            print_json([each._asdict() for each in mistakes])
+        else:
+            print("\n".join(mistake_lines(mistakes)))
+        return
     changes = merge(*(parse_override(text) for text in set_ or []))
     kept = precision or api.kept_precision(run, device)
     if kept not in (precision, "float32"):
@@ -41,11 +58,20 @@ def command(
         run, data or [], changes, device, output=output, precision=kept, say=print_message, **given_settings(settings)
     )
     if json:
-        print_json([{**score._asdict(), "baselines": [item._asdict() for item in score.baselines]} for score in scores])
+        print_json([_as_dict(score) for score in scores])
         return
     for score in scores:
         notes = [score.note, *(_in_words(score, baseline) for baseline in score.baselines)]
         print(f"{score.name}\t{score.value:.4f}\t{'; '.join(filter(None, notes))}".rstrip())
+    for report in filter(None, (score.report for score in scores)):
+        print("\n".join(report_lines(report)))
+
+
+def _as_dict(score: "Score") -> dict[str, object]:
+    """Return a score for JSON. Only a classifier's accuracy has a report."""
+    fields = {**score._asdict(), "baselines": [item._asdict() for item in score.baselines]}
+    report = fields.pop("report")
+    return {**fields, "report": report.as_dict()} if report else fields
 
 
 def _in_words(score: "Score", baseline: "Baseline") -> str:

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 LONGEST_EXAMPLE = 80  # characters, so that it fits on a line
 NewRun = Annotated[Path | None, typer.Option(help="Folder for the new run. Default: runs/NAME, named after the data.")]
+Balance = Annotated[
+    bool, typer.Option("--balance", help="Classifiers: treat all labels as equally frequent, to find rare ones.")
+]
 Seed = Annotated[int | None, typer.Option(help="Random seed. Default: 1.")]
 NMembers = Annotated[int | None, typer.Option(help="Train this many models, and distill them into one.", min=2, max=64)]
 BaseRun = Annotated[
@@ -72,6 +75,7 @@ def command(
     epochs: Epochs = None,
     size: SizeName = None,
     validation: Validation = None,
+    balance: Balance = False,
     seed: Seed = None,
     set_: AnySetting = None,
     ensemble: NMembers = None,
@@ -94,6 +98,8 @@ def command(
         **without_none({"seed": seed, "lora": lora and {"rank": lora}}),
         "finetuning": without_none({"base": from_ and str(from_), "keep_old": keep_old}),
     }
+    if balance:
+        flags["model"] = {**flags["model"], "balanced": True}
     settings = settings_of(recipe, flags, set_ or [])
     if from_ is not None and ensemble is not None:
         raise UsageError("--ensemble trains new models. To start from another run, leave it out")

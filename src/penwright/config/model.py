@@ -118,6 +118,8 @@ class ModelSettings(Settings):
     scale_embeddings: bool = False  # multiply the embeddings by sqrt(d_model)
     window: PositiveInt | None = None  # sliding-window self-attention over this many tokens; None: all tokens
     pooling: Literal["mean", "first"] = "mean"  # a classifier reads the mean of all tokens, or the first token
+    ngrams: bool = False  # combine a classifier with a linear classifier of word and character n-grams
+    balanced: bool = False  # a classifier treats all labels as equally frequent, so that rare ones are found more often
     pooler: bool = False  # dense layer between pooling and output layer (BERT)
     pooler_activation: Literal["tanh", "relu"] = "tanh"  # activation of the pooler (DistilBERT: relu)
     dropout: Probability = 0.0  # on the embeddings and on the output of each sublayer

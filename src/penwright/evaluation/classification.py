@@ -1,20 +1,15 @@
 """Scores of predicted labels, and the calibration of their probabilities."""
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from penwright.data.batches import LabelledBatch
-from penwright.decoding.batches import evaluating
 from penwright.evaluation.perplexity import NegativeLogLikelihood
 from penwright.evaluation.scores import Score
-from penwright.model.encoder_only import EncoderOnly
 
 Counts = NDArray[np.int64]
 
@@ -68,18 +63,6 @@ class Calibration(NamedTuple):
     bins: tuple[Bin, ...]
     n: int
     error: float  # expected calibration error: mean |accuracy - confidence|, weighted by texts (Guo et al. 2017)
-
-
-def calibration(model: EncoderOnly, batches: Iterable[LabelledBatch], device: torch.device) -> Calibration:
-    """Measure the calibration of a classifier on held-out labelled texts."""
-    confidences, right = [np.zeros(0)], [np.zeros(0, dtype=bool)]
-    with evaluating(model), torch.inference_mode():
-        for batch in batches:
-            logits = model(batch.tokens.to(device), batch.padding.to(device))
-            best = logits.double().softmax(-1).max(-1)
-            confidences.append(best.values.cpu().numpy())
-            right.append((best.indices.cpu() == batch.targets).numpy())
-    return compute_calibration(np.concatenate(confidences), np.concatenate(right))
 
 
 def compute_calibration(confidences: NDArray[np.float64], right: NDArray[np.bool_]) -> Calibration:

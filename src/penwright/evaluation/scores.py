@@ -3,6 +3,8 @@
 from math import isfinite
 from typing import NamedTuple
 
+from penwright.evaluation.label_report import LabelReport
+
 
 class Baseline(NamedTuple):
     """The value that a simple method reaches, for comparison with a score."""
@@ -20,6 +22,7 @@ class Score(NamedTuple):
     note: str = ""  # what a comparison depends on: a signature, a unit
     standard_error: float | None = None  # if known; smaller differences may be chance
     baselines: tuple[Baseline, ...] = ()  # values that any model must beat; only in the evaluation of a finished run
+    report: LabelReport | None = None  # of a classifier's accuracy, when all held-out texts were evaluated
 
     def beats(self, other: float | None) -> bool:
         """Return whether this is a better value than `other`. A value that is not finite beats nothing."""

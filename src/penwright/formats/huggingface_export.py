@@ -24,6 +24,8 @@ from penwright.tokenizers import Tokenizer
 # Settings that do not change what a trained model computes.
 IGNORED_SETTINGS = {
     "size",
+    "ngrams",
+    "balanced",
     "zero_init_outputs",
     "dropout",
     "attention_dropout",

@@ -3,6 +3,7 @@
 recipe.toml  tokenizer.json  corpus.json  steps.jsonl  metrics.jsonl  samples.jsonl
 stop (asks training to stop)  stopped (training stopped early, everything saved)  lock (held during training)
 checkpoints/step-00001200/ (see run/checkpoints.py)
+ngrams.safetensors (of a classifier: a linear classifier of n-grams)  baselines.json (scores to beat)
 checkpoints/first/ (the weights at the first evaluation, kept for comparison)
 quickened.json  alignment.json  calibration.json (findings about the best model)  tensorboard/
 """
@@ -41,7 +42,8 @@ from penwright.storage import (
 RECIPE, TENSORBOARD = "recipe.toml", "tensorboard"
 STEPS, METRICS, SAMPLES = "steps.jsonl", "metrics.jsonl", "samples.jsonl"
 STOP, STOPPED, LOCK = "stop", "stopped", "lock"
-BEFORE_TRAINING = {RECIPE, "tokenizer.json", CHECKPOINTS, STOP, LOCK}  # written before the first checkpoint
+LINEAR = "ngrams.safetensors"  # the linear classifier that belongs to a classifier
+BEFORE_TRAINING = {RECIPE, "tokenizer.json", CHECKPOINTS, STOP, LOCK, LINEAR}  # written before the first checkpoint
 OURS = {*BEFORE_TRAINING, STEPS, METRICS, SAMPLES, STOPPED, TENSORBOARD}  # in addition to .json files
 CHECKSUM = "# Checksum of the lines below: sha256 {}. If you change them by hand, delete this line.\n"
 

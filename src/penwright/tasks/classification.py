@@ -2,28 +2,44 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import compress, islice
 from math import log
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from jaxtyping import Float, Int64
+from torch import Tensor
 
 from penwright.classification.classifier import Classifier
+from penwright.classification.linear import LinearClassifier, out_of_fold
+from penwright.classification.mixture import fit_mixture
 from penwright.data.bucketing import LabelledBatches, TokenDropout
 from penwright.data.corpus import Labelled
 from penwright.data.labels import label_key
 from penwright.data.store import TokenStore
 from penwright.data.store_writer import Cell
 from penwright.errors import PenwrightError
-from penwright.evaluation.classification import classification_scores, confusion_and_nll
+from penwright.evaluation.classification import (
+    Calibration,
+    Counts,
+    classification_scores,
+    compute_calibration,
+    confusion_and_nll,
+)
+from penwright.evaluation.label_report import N_MISTAKES, LabelReport, Mistake, label_scores, worst_mistakes
+from penwright.evaluation.perplexity import NegativeLogLikelihood
 from penwright.evaluation.scores import Sample, Score
 from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
 
-Rows = NDArray[np.int64]
 N_SAMPLES = 3
 SHOWN = 10  # labels in an error message
 MOST_EVALUATED = 10_000  # texts in a quick evaluation
+MOST_SCORES = 20_000_000  # of texts times labels, that are in memory at once
+MOST_LOGITS = 50_000_000  # of the linear classifier's texts times labels
+MOST_CHARACTERS = 20_000_000  # of the texts that the linear classifier learns from
+MOST_DOUBTFUL, DOUBTFUL = 50, 0.8  # labels that are listed, and how sure their contradiction is
+LINEAR = "linear classifier of n-grams"  # the note of its scores
 
 
 def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
@@ -68,41 +84,145 @@ def batches(context: RunContext, store: TokenStore) -> LabelledBatches:
     )
 
 
+def fit_linear(corpus: AnyCorpus, labels: Sequence[str], seed: int) -> LinearClassifier:
+    """Fit a linear classifier of n-grams on the training texts, or on a random part of them if they are many."""
+    texts, numbers = _training_texts(corpus, labels, seed)
+    return LinearClassifier.fit(texts, numbers, len(labels), seed)
+
+
+def doubtful_labels(corpus: AnyCorpus, labels: Sequence[str], seed: int) -> list[Mistake]:
+    """Return the training texts whose label is contradicted by a linear classifier that did not learn from them.
+
+    The most confident contradictions come first. `row` counts the training texts.
+    """
+    texts, numbers = _training_texts(corpus, labels, seed)
+    found = worst_mistakes(out_of_fold(texts, numbers, len(labels), seed), numbers, texts, labels, most=MOST_DOUBTFUL)
+    return [each for each in found if each.probability >= DOUBTFUL]
+
+
+def _training_texts(corpus: AnyCorpus, labels: Sequence[str], seed: int) -> tuple[list[str], Int64[Tensor, " texts"]]:
+    """Return the training texts and the numbers of their labels; if they are long, only a random part of them."""
+    part = corpus.training
+    fitting = int(len(part) * MOST_CHARACTERS / max(1, part.n_characters))
+    n = max(1, min(len(part), fitting, MOST_LOGITS // len(labels)))
+    kept = np.zeros(len(part), dtype=bool)
+    kept[np.random.default_rng(seed).permutation(len(part))[:n]] = True
+    texts, numbers = [], []
+    for text, number in compress(rows(part, labels), kept.tolist()):
+        assert isinstance(text, str) and isinstance(number, int)
+        texts.append(text)
+        numbers.append(number)
+    return texts, torch.tensor(numbers)
+
+
+class Predictions(NamedTuple):
+    """The predictions for some of the held-out texts."""
+
+    log_probs: Float[Tensor, "texts n_labels"]
+    truth: Int64[Tensor, " texts"]
+    texts: Sequence[str]
+
+
+def predictions(context: RunContext) -> Iterator[Predictions]:
+    """Yield the predictions for all held-out texts, in parts that fit in memory."""
+    classifier, column, labels = _classifier(context), context.held_out.column("text"), _labels(context)
+    most, texts = _most_at_once(context), _held_out_texts(context)
+    for begin in range(0, len(labels), most):
+        part = list(islice(texts, most))
+        tokens = [column[row] for row in range(begin, begin + len(part))]
+        log_probs = classifier.combine(classifier.log_probabilities(tokens), classifier.linear_log_probabilities(part))
+        yield Predictions(log_probs, labels[begin : begin + most], part)
+
+
 def evaluate(context: RunContext) -> Sequence[Score]:
-    """Score all held-out texts."""
-    return _scores(context, np.arange(len(context.held_out)))
+    """Score all held-out texts. The first score has a report on all labels."""
+    results, mistakes, n_texts = [], list[Mistake](), 0
+    for part in predictions(context):
+        results.append(confusion_and_nll(part.log_probs, part.truth))
+        mistakes += worst_mistakes(*part, context.card.labels, n_texts)
+        n_texts += len(part.texts)
+    first, *others = _scores(results, is_balanced=context.recipe.model.balanced)
+    counts = np.sum([counts for counts, _ in results], axis=0)
+    worst = tuple(sorted(mistakes, reverse=True)[:N_MISTAKES])
+    return [
+        first._replace(report=LabelReport(label_scores(counts, context.card.labels), counts.tolist(), worst)),
+        *others,
+    ]
+
+
+def calibration(context: RunContext) -> Calibration:
+    """Measure the calibration of the probabilities on all held-out texts."""
+    best, right = [], []
+    for part in predictions(context):
+        top = part.log_probs.max(-1)
+        best.append(top.values.exp().double().numpy())
+        right.append((top.indices == part.truth).numpy())
+    return compute_calibration(np.concatenate(best), np.concatenate(right))
 
 
 def quick_evaluate(context: RunContext) -> Sequence[Score]:
-    """Score a fixed random sample of at most MOST_EVALUATED held-out texts."""
-    return _scores(context, np.random.default_rng(0).permutation(len(context.held_out))[:MOST_EVALUATED])
+    """Score a fixed random sample of held-out texts. Fit the mixture with the linear classifier on them."""
+    classifier, column, labels = _classifier(context), context.held_out.column("text"), _labels(context)
+    rows = np.random.default_rng(0).permutation(len(labels))[: _most_at_once(context)]
+    log_probs = classifier.log_probabilities([column[row] for row in rows.tolist()])
+    targets = labels[rows]
+    if classifier.linear is not None:
+        if context.linear_log_probs is None:
+            chosen = set(rows.tolist())
+            texts = {row: text for row, text in enumerate(_held_out_texts(context)) if row in chosen}
+            context.linear_log_probs = classifier.linear.log_probabilities([texts[row] for row in rows.tolist()])
+        classifier.model.mixture.copy_(fit_mixture(log_probs, context.linear_log_probs, targets))
+    log_probs = classifier.combine(log_probs, context.linear_log_probs)
+    return _scores([confusion_and_nll(log_probs, targets)], is_balanced=context.recipe.model.balanced)
 
 
-def _scores(context: RunContext, rows: Rows) -> Sequence[Score]:
-    """Score these held-out texts. Each is read whole, as when the model is used."""
-    classifier, column, labels = context.application, context.held_out.column("text"), context.held_out.labels["label"]
-    assert isinstance(classifier, Classifier)
-    parts = np.array_split(rows, max(1, -(-len(rows) // MOST_EVALUATED)))  # all at once would not fit in memory
-    results = [
-        confusion_and_nll(
-            classifier.log_probabilities([column[row] for row in part.tolist()]),
-            torch.from_numpy(labels[part].astype(np.int64)),
-        )
-        for part in parts
-    ]
+def _scores(results: Sequence[tuple[Counts, NegativeLogLikelihood]], *, is_balanced: bool = False) -> Sequence[Score]:
+    """Return the scores. The first one ranks: macro-F1 if rare labels are to count as much as others."""
     counts = np.sum([counts for counts, _ in results], axis=0)
-    nats = sum(surprise.nats for _, surprise in results) / max(1, len(rows))
-    return [*classification_scores(counts), Score("nats per text", nats)]
+    nats = sum(nll.nats for _, nll in results) / max(1, int(counts.sum()))
+    accuracy, macro_f1 = classification_scores(counts)
+    return [*((macro_f1, accuracy) if is_balanced else (accuracy, macro_f1)), Score("nats per text", nats)]
+
+
+def _classifier(context: RunContext) -> Classifier:
+    classifier = context.application
+    assert isinstance(classifier, Classifier)
+    return classifier
+
+
+def _labels(context: RunContext) -> Int64[Tensor, " texts"]:
+    """Return the labels of the held-out texts."""
+    return torch.from_numpy(context.held_out.labels["label"].astype(np.int64))
+
+
+def _held_out_texts(context: RunContext) -> Iterator[str]:
+    """Yield the held-out texts, in the order of their tokens."""
+    for example in context.corpus.held_out:
+        assert isinstance(example, Labelled)
+        yield example.text
+
+
+def _most_at_once(context: RunContext) -> int:
+    """Return how many texts to score at once."""
+    return max(1, min(MOST_EVALUATED, MOST_SCORES // max(1, len(context.card.labels))))
 
 
 def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
-    """Score the most frequent label, and equal probabilities, always on the whole held-out part."""
+    """Score the most frequent label, equal probabilities, and the linear classifier, on the whole held-out part."""
     counts = np.bincount(context.held_out.labels["label"])
     frequent = 100 * float(counts.max() / counts.sum())
-    return [
+    found = [
         Score("accuracy", frequent, True, note="always the most frequent label"),
         Score("nats per text", log(len(context.card.labels)), note="all labels equally likely"),
     ]
+    if context.linear is not None:
+        labels, most, texts = _labels(context), _most_at_once(context), _held_out_texts(context)
+        results = [
+            confusion_and_nll(context.linear.log_probabilities(list(islice(texts, len(part)))), part)
+            for part in labels.split(most)
+        ]
+        found += [score._replace(note=LINEAR, standard_error=None) for score in _scores(results)]
+    return found
 
 
 def sample(context: RunContext) -> Sequence[Sample]:

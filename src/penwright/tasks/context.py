@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from penwright.application import Application, ModelCard, make_application
+from penwright.classification.linear import LinearClassifier
 from penwright.config import Recipe
 from penwright.data.batches import Markers
 from penwright.data.conversations import Conversation
@@ -31,6 +33,8 @@ class RunContext:
     model: Model
     device: torch.device
     card: ModelCard
+    linear: LinearClassifier | None = None  # of n-grams; for classification
+    linear_log_probs: Tensor | None = None  # on the texts of quick evaluations, which are the same each time
     has_new_head: bool = False  # whether the head of a fine-tuned model starts from scratch
 
     @property
@@ -41,7 +45,7 @@ class RunContext:
     @property
     def application(self) -> Application:
         """The model with its tokenizer, ready to use."""
-        return make_application(self.model, self.tokenizer, self.recipe, self.card)
+        return make_application(self.model, self.tokenizer, self.recipe, self.card, self.linear)
 
 
 def make_card(corpus: AnyCorpus, training: TokenStore) -> ModelCard:

@@ -2,7 +2,7 @@
 
 from penwright.training.launcher import is_launched, launch
 from penwright.workflows.ensemble import member_settings, minutes_for, train_ensemble
-from penwright.workflows.evaluate import evaluate, novelty
+from penwright.workflows.evaluate import check_labels, evaluate, novelty
 from penwright.workflows.export import export
 from penwright.workflows.import_model import import_model
 from penwright.workflows.load import kept_precision, load, load_classifier, load_generator, load_translator
@@ -13,6 +13,7 @@ from penwright.workflows.train import train
 
 __all__ = [
     "Prepared",
+    "check_labels",
     "evaluate",
     "export",
     "follow",

@@ -11,10 +11,10 @@ from penwright.errors import PenwrightError
 from penwright.model import make_model
 from penwright.model.weights import weights_of
 from penwright.run.checkpoints import Checkpoint, Record, Shapes
-from penwright.run.folder import RECIPE, Run
+from penwright.run.folder import LINEAR, RECIPE, Run
 from penwright.storage import sha256_of
 
-FILES = ("tokenizer.json", "corpus.json")
+FILES = ("tokenizer.json", "corpus.json", LINEAR)
 MAY_CHANGE = {  # [model] settings that may change when a run is resumed
     "size",
     "context_length",
@@ -28,7 +28,8 @@ MAY_CHANGE = {  # [model] settings that may change when a run is resumed
 
 def made_with(run: Run, recipe: Recipe) -> Record:
     """Return what the weights of this run depend on: hashes of files, and settings."""
-    files = {name: sha256_of(run.folder / name) for name in FILES}
+    names = [name for name in FILES if name != LINEAR or (recipe.task == "classify" and recipe.model.ngrams)]
+    files = {name: sha256_of(run.folder / name) for name in names}
     return {"files": files, "settings": _settings(recipe)}
 
 

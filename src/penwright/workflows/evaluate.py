@@ -14,12 +14,13 @@ from penwright.data.paths import resolve_from
 from penwright.data.report import count
 from penwright.devices import CPU, usable_device
 from penwright.errors import PenwrightError, PenwrightWarning, Say, UsageError, say_nothing
+from penwright.evaluation.label_report import Mistake
 from penwright.evaluation.novelty import NoveltyReport, measure, passages
 from penwright.evaluation.scores import Baseline, Score
 from penwright.languages import Languages, languages_between
 from penwright.model import Model
 from penwright.run.folder import Run
-from penwright.tasks import TASKS, AnyCorpus, RunContext, kept_training_tokens, reading_of, translation
+from penwright.tasks import TASKS, AnyCorpus, RunContext, classification, kept_training_tokens, reading_of, translation
 from penwright.workflows.load import OpenedRun, best_precision, corpus_record, open_run
 
 
@@ -45,7 +46,7 @@ def evaluation_context(
     """Return the context for evaluating this model on the held-out part of this corpus."""
     recipe, tokenizer, card = opened_run.recipe, opened_run.tokenizer, opened_run.card
     held_out = TASKS[recipe.task].token_store(corpus, tokenizer, card.labels, held_out=True)
-    return RunContext(recipe, corpus, tokenizer, None, held_out, model.to(device), device, card)
+    return RunContext(recipe, corpus, tokenizer, None, held_out, model.to(device), device, card, opened_run.linear())
 
 
 def columns_of_training(run: Run) -> Roles:
@@ -126,9 +127,25 @@ def evaluate(
     return _with_baselines(_baselines(own, context, say), scores)
 
 
+def check_labels(folder: Path) -> list[Mistake]:
+    """Return the training texts of a classifier that may have a wrong label, the most doubtful first."""
+    own = open_run(folder)
+    if own.recipe.task != "classify":
+        raise UsageError(f"{folder} is not a classifier, so there are no labels to check")
+    return classification.doubtful_labels(open_corpus_of(own), own.card.labels, own.recipe.seed)
+
+
 def _baselines(own: OpenedRun, context: RunContext, say: Say) -> Sequence[Score]:
     """Compute the baselines of the scores. A writer's baselines need the tokens of its training text."""
     recipe = own.recipe
+    if recipe.task == "classify" and context.linear is None:
+        try:
+            corpus = open_corpus_of(own)
+        except PenwrightError as error:
+            say(f"no comparison with a linear classifier, which needs the training text: {error}")
+        else:
+            say("fitting a linear classifier of n-grams on the training text, for comparison")
+            context.linear = classification.fit_linear(corpus, own.card.labels, recipe.seed)
     needs_training = recipe.task in ("generate", "chat")
     if needs_training:
         given = corpus_record(own.run).fingerprint, own.tokenizer, own.card.labels

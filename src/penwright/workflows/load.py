@@ -22,12 +22,13 @@ from penwright.model.lora import merged
 from penwright.model.quantised import to_precision
 from penwright.model.weights import load_weights, weights_for
 from penwright.run.checkpoints import WEIGHTS, Checkpoint, Tensors, first_problem
-from penwright.run.folder import Run
+from penwright.run.folder import LINEAR, Run
 from penwright.tokenizers import Tokenizer
 from penwright.workflows.consistency import require_made_with, require_shapes
 
 if TYPE_CHECKING:
     import penwright.classification.classifier
+    import penwright.classification.linear
     import penwright.generation.generator
     import penwright.translation.translator
 
@@ -74,6 +75,15 @@ class OpenedRun(NamedTuple):
         for warning in warnings:
             warn(warning, PenwrightWarning, stacklevel=4)
         return weights
+
+    def linear(self) -> "penwright.classification.linear.LinearClassifier | None":
+        """Load the linear classifier that belongs to a classifier; None if its run has none."""
+        path = self.run.folder / LINEAR
+        if self.recipe.task != "classify" or not (self.recipe.model.ngrams or os.path.lexists(path)):
+            return None
+        from penwright.classification.linear import LinearClassifier  # noqa: PLC0415
+
+        return LinearClassifier.load(path, len(self.card.labels))
 
     def _weights(self, checkpoint: Checkpoint) -> Tensors:
         """Return the weights of this checkpoint. Raise PenwrightError if other files of the run do not match it."""
@@ -201,7 +211,7 @@ def load(folder: str | Path, device: str = "cpu", precision: Precision | None = 
     model = model.to(here)
     if here.type == "cpu" and not isinstance(model, EncoderOnly):
         fuse(model)
-    return make_application(model, opened_run.tokenizer, opened_run.recipe, opened_run.card)
+    return make_application(model, opened_run.tokenizer, opened_run.recipe, opened_run.card, opened_run.linear())
 
 
 def load_generator(

@@ -14,7 +14,7 @@ from penwright.data.corpus import Pair
 from penwright.decoding.engine import compile_steps
 from penwright.devices import usable_device
 from penwright.errors import PenwrightWarning, Say, UsageError, say_nothing
-from penwright.evaluation.classification import Bin, Calibration, calibration
+from penwright.evaluation.classification import Bin, Calibration
 from penwright.evaluation.perplexity import negative_log_likelihood
 from penwright.evaluation.tuning import Tuning, apply_trial, tune
 from penwright.model.encoder_only import EncoderOnly
@@ -163,9 +163,7 @@ def calibrate(folder: Path, device: str = "cpu") -> Calibration:
     kept = opened_run.run.finding(CALIBRATION, CalibrationRecord)
     if kept is None:
         context = evaluation_context(opened_run, open_corpus_of(opened_run), opened_run.model(), here)
-        assert isinstance(context.model, EncoderOnly)
-        batches = classification.batches(context, context.held_out).in_order()
-        measured = calibration(context.model, batches, context.device)
+        measured = classification.calibration(context)
         opened_run.run.save_finding(CALIBRATION, measured._asdict())
         return measured
     return Calibration(tuple(Bin(*each) for each in kept["bins"]), kept["n"], kept["error"])

@@ -28,7 +28,7 @@ from penwright.workflows.consistency import require_made_with, require_shapes
 from penwright.workflows.evaluate import columns_of_training, recipe_here, require_unchanged
 from penwright.workflows.load import corpus_record
 from penwright.workflows.plan import apply_changes
-from penwright.workflows.train import fit, is_over_fitted, make_context, make_trainer
+from penwright.workflows.train import add_linear, fit, is_over_fitted, make_context, make_trainer
 
 CHANGEABLE = {"training", "data", "decoding"}  # tables of a recipe that may change when a run is resumed
 
@@ -108,7 +108,10 @@ def _reopen(run: Run, recipe: Recipe, machine: Machine, checkpoint: Checkpoint |
     tokenizer = Tokenizer.load(run.tokenizer_path)
     if checkpoint:
         require_shapes(checkpoint, recipe, tokenizer.vocab_size, len(corpus.labels))
-    return make_context(recipe, corpus, tokenizer, machine.device, is_new=checkpoint is None)
+    context = make_context(recipe, corpus, tokenizer, machine.device, is_new=checkpoint is None)
+    if recipe.task == "classify" and recipe.model.ngrams:
+        add_linear(context, run)
+    return context
 
 
 def follow() -> bool:

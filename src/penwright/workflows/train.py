@@ -5,20 +5,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from math import inf
 from pathlib import Path
+from time import monotonic
 from warnings import catch_warnings, simplefilter
 
 import torch
 
 from penwright.application import Application
+from penwright.classification.linear import LinearClassifier
 from penwright.config import Recipe
 from penwright.data.report import count
 from penwright.devices import advise_on_out_of_memory
 from penwright.errors import PenwrightError
 from penwright.evaluation.scores import Score
 from penwright.model import Model, make_model
-from penwright.run.folder import METRICS, Run
+from penwright.model.encoder_only import EncoderOnly
+from penwright.run.folder import LINEAR, METRICS, Run
 from penwright.run.stop_file import clear_stop_files
-from penwright.tasks import TASKS, AnyCorpus, RunContext, make_card
+from penwright.tasks import TASKS, AnyCorpus, RunContext, classification, make_card
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.training import train_tokenizer
 from penwright.training.auto.machine import Machine
@@ -30,6 +33,8 @@ from penwright.workflows.finetune import start_from_base, with_old_text
 from penwright.workflows.load import CORPUS, corpus_record, load, open_base
 from penwright.workflows.plan import Prepared
 
+BASELINES = "baselines.json"  # in a run folder: the scores that its model has to beat
+
 
 def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) -> Application:
     """Train what was prepared in a new run folder; return the best model of the run, ready to use."""
@@ -37,10 +42,16 @@ def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) 
     with run.lock():
         clear_stop_files(run)
         context = _begin(prepared, run, observers)
+        begin = monotonic()
+        if context.recipe.task == "classify":
+            notify(observers, "said", "fitting a linear classifier of n-grams, for comparison")
+            add_linear(context, run, is_new=True)
         trainer = make_trainer(context, prepared.machine)
+        trainer.state.seconds = monotonic() - begin  # the linear classifier is part of the budget
         for note in _skipped_text(trainer, context.recipe):
             notify(observers, "said", note)
         baselines = TASKS[context.recipe.task].baselines(context, False)
+        run.write_json(BASELINES, {"scores": [score._asdict() for score in baselines]})
         for score in baselines:
             notify(observers, "said", f"to beat: {score.name} {score.value:.3f} ({score.note})")
         return fit(run, context, trainer, observers, baselines)
@@ -90,8 +101,24 @@ def make_context(
     held_out = task.token_store(corpus, tokenizer, corpus.labels, held_out=True)
     model = make_model(recipe.task, tokenizer.vocab_size, recipe.model, len(corpus.labels), recipe.lora)
     has_new_head = start_from_base(model, recipe, corpus.labels) if is_new or recipe.lora else False
+    if isinstance(model, EncoderOnly) and recipe.model.balanced:
+        counts = torch.tensor([float(n) for n in corpus.label_counts.values()])
+        model.log_prior.copy_((counts / counts.sum()).log())
     card = make_card(corpus, training)
-    return RunContext(recipe, corpus, tokenizer, training, held_out, model.to(device), device, card, has_new_head)
+    return RunContext(
+        recipe, corpus, tokenizer, training, held_out, model.to(device), device, card, has_new_head=has_new_head
+    )
+
+
+def add_linear(context: RunContext, run: Run, is_new: bool = False) -> None:
+    """Give the context of a classifier the linear one of its run. Fit and save it for a new run, or if it is missing.
+
+    Runs that stopped before their first checkpoint begin anew, so that what they left may be of other texts.
+    """
+    path, labels = run.folder / LINEAR, context.card.labels
+    if is_new or not os.path.lexists(path):
+        classification.fit_linear(context.corpus, labels, context.recipe.seed).save(path)
+    context.linear = LinearClassifier.load(path, len(labels))
 
 
 def _save_corpus_record(run: Run, context: RunContext) -> None:

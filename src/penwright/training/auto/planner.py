@@ -139,6 +139,7 @@ class _Planner:
                 self._suggest("model.scale_embeddings", True, "translators learn faster with it (measured)")
             if self.facts.task == "classify":  # before the size, because hidden tokens cost no time
                 self._suggest("model.token_dropout", *self._token_dropout())
+                self._suggest("model.ngrams", True, "mixed with a linear classifier, which learns fast (measured)")
         if size is None and self.facts.task == "classify":
             self._suggest("model.n_layers", 2, "labels carry little information; more layers overfit (measured)")
         if size is None and "d_model" not in self.choices.section("model"):

@@ -1,0 +1,166 @@
+"""A linear classifier of n-grams: what a neural one must beat, and what it can be combined with."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn import functional as F
+
+from penwright.classification.ngrams import NgramVectorizer
+from penwright.classification.sparse import SparseRows
+from penwright.errors import PenwrightError
+from penwright.storage import let_others_read, require_plain
+
+MOST_WEIGHTS = 1 << 22  # n-grams times labels
+FEW_TEXTS = 5000  # up to this number of training texts, n-grams that occur in one text only are kept, too
+STRENGTHS = (3.0, 10.0, 30.0)  # inverse weights of the penalty that are tried (C in scikit-learn)
+MANY_LABELS = 1000  # from which only the middle one is used, to save time
+N_FOLDS = 5
+MOST_WORK = 1e11  # multiplications of one fit; they bound its iterations
+MOST_ITERATIONS, FEWEST_ITERATIONS = 100, 5
+MEMORY = 6  # vectors that L-BFGS keeps
+TOLERANCE = 1e-5  # change of the mean loss, in nats, at which a fit ends
+
+Labels = Int64[Tensor, " texts"]
+
+
+class Coefficients(NamedTuple):
+    """The weights of a linear model."""
+
+    weights: Float[Tensor, "ngrams n_labels"]
+    bias: Float[Tensor, " n_labels"]
+
+    def logits(self, rows: SparseRows) -> Float[Tensor, "texts n_labels"]:
+        """Return the logits of each row."""
+        return rows.dot(self.weights) + self.bias
+
+
+class LinearClassifier(NamedTuple):
+    """Logistic regression on TF-IDF of n-grams."""
+
+    vectorizer: NgramVectorizer
+    coefficients: Coefficients
+
+    @classmethod
+    def fit(cls, texts: Sequence[str], labels: Labels, n_labels: int, seed: int = 0) -> "LinearClassifier":
+        """Fit the classifier. The strength of its penalty is chosen on a fifth of the texts."""
+        fewest = 1 if len(texts) <= FEW_TEXTS else 2
+        vectorizer = NgramVectorizer.fit(texts, fewest, max(1, MOST_WEIGHTS // n_labels))
+        rows = vectorizer.rows(texts)
+        folds = _folds(len(texts), seed)
+        strength, _ = _choose_strength(rows, labels, n_labels, len(vectorizer.keys), folds)
+        return cls(vectorizer, fit_coefficients(rows, labels, n_labels, len(vectorizer.keys), strength))
+
+    def log_probabilities(self, texts: Sequence[str]) -> Float[Tensor, "texts n_labels"]:
+        """Return the log-probability of each label, in double precision."""
+        if not texts:
+            return torch.zeros(0, len(self.coefficients.bias), dtype=torch.double)
+        return self.coefficients.logits(self.vectorizer.rows(texts)).double().log_softmax(-1)
+
+    def save(self, path: Path) -> None:
+        """Save the classifier as safetensors. Raises PenwrightError if it cannot be written."""
+        tensors = {
+            "keys": torch.from_numpy(self.vectorizer.keys),
+            "idf": torch.from_numpy(self.vectorizer.idf),
+            "weights": self.coefficients.weights,
+            "bias": self.coefficients.bias,
+        }
+        temporary = path.with_name(f"{path.name}.tmp")
+        try:
+            temporary.unlink(missing_ok=True)
+            save_file(tensors, temporary)
+            let_others_read(temporary)
+            temporary.replace(path)
+        except (OSError, SafetensorError) as error:
+            raise PenwrightError(f"{path} could not be written: {error}") from None
+
+    @classmethod
+    def load(cls, path: Path, n_labels: int) -> "LinearClassifier":
+        """Load a classifier. Raises PenwrightError if the file is not one for this number of labels."""
+        require_plain(path)
+        try:
+            tensors = load_file(path)
+            keys, idf, weights, bias = (tensors[name] for name in ("keys", "idf", "weights", "bias"))
+        except (OSError, SafetensorError, KeyError) as error:
+            raise PenwrightError(f"{path} cannot be read: {error}. Restore the original file") from None
+        n = len(keys)
+        shapes = [tuple(each.shape) for each in (keys, idf, weights, bias)]
+        dtypes = [each.dtype for each in (keys, idf, weights, bias)]
+        if shapes != [(n,), (n,), (n, n_labels), (n_labels,)] or dtypes != [torch.int64, *3 * [torch.float32]]:
+            raise PenwrightError(f"{path} is not a linear classifier of {n_labels} labels. Restore the original file")
+        return cls(NgramVectorizer(keys.numpy(), idf.numpy()), Coefficients(weights, bias))
+
+
+def out_of_fold(texts: Sequence[str], labels: Labels, n_labels: int, seed: int = 0) -> Float[Tensor, "texts n_labels"]:
+    """Return the log-probabilities of each text by a linear classifier that was fitted without its fold."""
+    fewest = 1 if len(texts) <= FEW_TEXTS else 2
+    vectorizer = NgramVectorizer.fit(texts, fewest, max(1, MOST_WEIGHTS // n_labels))
+    rows, folds, n_ngrams = vectorizer.rows(texts), _folds(len(texts), seed), len(vectorizer.keys)
+    strength, coefficients = _choose_strength(rows, labels, n_labels, n_ngrams, folds)
+    found = torch.zeros(len(texts), n_labels)
+    for fold in range(N_FOLDS):
+        others, own = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
+        if fold:
+            coefficients = fit_coefficients(rows.take(others), labels[others], n_labels, n_ngrams, strength)
+        found[own] = coefficients.logits(rows.take(own)).log_softmax(-1)
+    return found
+
+
+def _folds(n_texts: int, seed: int) -> NDArray[np.int64]:
+    """Assign each text to one of N_FOLDS folds at random."""
+    return np.random.default_rng(seed).permutation(n_texts) % N_FOLDS
+
+
+def _choose_strength(
+    rows: SparseRows, labels: Labels, n_labels: int, n_ngrams: int, folds: NDArray[np.int64]
+) -> tuple[float, Coefficients]:
+    """Return the strength with the lowest loss on the first fold, and the coefficients of the other folds."""
+    others, own = np.flatnonzero(folds != 0), np.flatnonzero(folds == 0)
+    train, check = rows.take(others), rows.take(own)
+    found: list[tuple[float, float, Coefficients]] = []  # loss, strength, coefficients
+    for strength in STRENGTHS if n_labels < MANY_LABELS else STRENGTHS[1:2]:
+        start = found[-1][2] if found else None
+        fitted = fit_coefficients(train, labels[others], n_labels, n_ngrams, strength, start)
+        loss = float(F.cross_entropy(fitted.logits(check), labels[own]))
+        found.append((loss, strength, fitted))
+        if found[-1][0] > found[0][0]:
+            break
+    _, strength, coefficients = min(found, key=lambda each: each[0])
+    return strength, coefficients
+
+
+def fit_coefficients(
+    rows: SparseRows, labels: Labels, n_labels: int, n_ngrams: int, strength: float, start: Coefficients | None = None
+) -> Coefficients:
+    """Fit multinomial logistic regression with an L2 penalty by L-BFGS."""
+    n, transposed = max(1, rows.n_rows), rows.transpose(n_ngrams)
+    weights, bias = (t.clone() for t in start) if start else (torch.zeros(n_ngrams, n_labels), torch.zeros(n_labels))
+    everyone = torch.arange(rows.n_rows)
+    iterations = MOST_WORK / (4.0 * max(1, len(rows.columns)) * n_labels)
+    optimizer = torch.optim.LBFGS(
+        [weights, bias],
+        max_iter=int(min(MOST_ITERATIONS, max(FEWEST_ITERATIONS, iterations))),
+        tolerance_change=TOLERANCE,
+        history_size=MEMORY,
+        line_search_fn="strong_wolfe",
+    )
+
+    def loss_and_gradient() -> float:
+        log_probs = (rows.dot(weights) + bias).log_softmax(-1)
+        error = log_probs.exp()
+        error[everyone, labels] -= 1
+        error /= n
+        weights.grad = transposed.dot(error).add_(weights, alpha=1 / (strength * n))
+        bias.grad = error.sum(0)
+        return float(F.nll_loss(log_probs, labels)) + float(weights.square().sum()) / (2 * strength * n)
+
+    with torch.no_grad():
+        optimizer.step(loss_and_gradient)
+    return Coefficients(weights, bias)

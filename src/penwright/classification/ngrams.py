@@ -1,0 +1,162 @@
+"""TF-IDF of word and character n-grams: a pure function of a text and a stored vocabulary of hashes.
+
+N-grams are hashed to 48 bits, which makes collisions negligible, so that NumPy can count them without a Python loop.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from penwright.classification.sparse import SparseRows, stacked
+
+Hashes = NDArray[np.uint64]
+Indices = NDArray[np.int64]
+
+WORDS, CHARACTERS = 3, (2, 5)  # words per n-gram, at most; characters per n-gram
+TOKEN = re.compile(r"\w+|[^\w\s]")  # words, and punctuation marks, which count as words
+MOST_CHARACTERS = 50_000  # of a text, from its beginning, that are counted
+CHUNK_CHARACTERS, CHUNK_TEXTS = 400_000, 1 << 14  # texts that are counted at once, to bound memory
+HASH_BITS = 48  # of an n-gram; its highest bit tells words from characters
+HASH_MASK, WORD_BIT = (1 << HASH_BITS) - 1, 1 << (HASH_BITS - 1)
+MERGE_AT = 1 << 23  # n-grams in the list of counts before equal ones are added up
+_ODD = 0x9E3779B97F4A7C15  # base of the polynomial hash, and its inverse modulo 2**64
+_INVERSE = pow(_ODD, -1, 1 << 64)
+
+
+class Counts(NamedTuple):
+    """How often each n-gram occurs in each text: sorted by row, words after characters."""
+
+    rows: Indices
+    keys: Indices  # hashes of n-grams
+    counts: Indices
+    n_rows: int
+
+
+def count_ngrams(texts: Sequence[str]) -> Counts:
+    """Count the n-grams of a few texts, at most CHUNK_TEXTS."""
+    whole = [" " + " ".join(text[:MOST_CHARACTERS].lower().split()) + " " for text in texts]
+    rows = np.repeat(np.arange(len(texts)), [len(text) for text in whole])
+    joined = "".join(whole)
+    spans = _Spans(joined)
+    parts = [*_character_ngrams(spans, rows), *_word_ngrams(spans, rows, joined)]
+    packed = np.concatenate([(row << HASH_BITS) | key.astype(np.int64) for row, key in parts])
+    packed, counts = np.unique(packed, return_counts=True)
+    return Counts(packed >> HASH_BITS, packed & HASH_MASK, counts, len(texts))
+
+
+class _Spans:
+    """Hashes of any substrings of a text, from prefix sums of a polynomial in its characters."""
+
+    def __init__(self, text: str):
+        codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+        n = len(codes)
+        self.is_space = codes == ord(" ")
+        powers, self._inverse = _powers(_ODD, n), _powers(_INVERSE, n)
+        terms = _scramble(codes.astype(np.uint64) + np.uint64(1)) * powers[:-1]
+        self._sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms, dtype=np.uint64)])
+
+    def hashes(self, begins: Indices, ends: Indices) -> Hashes:
+        """Return the hash of each substring from begin to end."""
+        return _scramble((self._sums[ends] - self._sums[begins]) * self._inverse[begins])
+
+
+def _powers(base: int, n: int) -> Hashes:
+    """Return the powers of a number from 0 to n, modulo 2**64."""
+    factors = np.full(n + 1, base, np.uint64)
+    factors[0] = 1
+    return np.cumprod(factors, dtype=np.uint64)
+
+
+def _scramble(values: Hashes) -> Hashes:
+    """Spread all bits (the finalizer of splitmix64)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def _character_ngrams(spans: _Spans, rows: Indices) -> Iterator[tuple[Indices, Hashes]]:
+    """Yield the rows and hashes of the character n-grams of each length, spaces between words included."""
+    for n in range(CHARACTERS[0], CHARACTERS[1] + 1):
+        begins = np.flatnonzero(rows[: max(0, len(rows) - n + 1)] == rows[n - 1 :])
+        yield rows[begins], spans.hashes(begins, begins + n) & np.uint64(WORD_BIT - 1)
+
+
+def _word_ngrams(spans: _Spans, rows: Indices, text: str) -> Iterator[tuple[Indices, Hashes]]:
+    """Yield the rows and hashes of the word n-grams of each length."""
+    found = np.array([match.span() for match in TOKEN.finditer(text)], dtype=np.int64).reshape(-1, 2)
+    words, rows = spans.hashes(found[:, 0], found[:, 1]), rows[found[:, 0]]
+    hashes = words
+    for n in range(1, WORDS + 1):
+        if n > 1:
+            hashes = _scramble(hashes[:-1] * np.uint64(_ODD) + words[n - 1 :])
+        same = rows[: len(hashes)] == rows[n - 1 :][: len(hashes)]
+        yield rows[: len(hashes)][same], (hashes[same] & np.uint64(HASH_MASK)) | np.uint64(WORD_BIT)
+
+
+def chunks(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Divide texts into lists of bounded size."""
+    chunk: list[str] = []
+    size = 0
+    for text in texts:
+        chunk.append(text)
+        size += min(len(text), MOST_CHARACTERS)
+        if size >= CHUNK_CHARACTERS or len(chunk) == CHUNK_TEXTS:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+class NgramVectorizer(NamedTuple):
+    """A vocabulary of n-grams with their inverse document frequencies; turns texts into rows of TF-IDF values."""
+
+    keys: Indices  # hashes, ascending: characters, then words
+    idf: NDArray[np.float32]
+
+    @classmethod
+    def fit(cls, texts: Sequence[str], fewest_texts: int, most_ngrams: int) -> "NgramVectorizer":
+        """Collect the n-grams that occur in at least `fewest_texts` texts, and of these the most frequent ones."""
+        keys, n_texts = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        waiting: list[tuple[Indices, Indices]] = []
+        for chunk in chunks(texts):
+            waiting.append(np.unique(count_ngrams(chunk).keys, return_counts=True))
+            if sum(len(found) for found, _ in waiting) >= MERGE_AT:
+                keys, n_texts = _merged([(keys, n_texts), *waiting])
+                waiting = []
+        keys, n_texts = _merged([(keys, n_texts), *waiting])
+        kept = n_texts >= fewest_texts
+        if kept.sum() > most_ngrams:
+            kept &= n_texts >= max(fewest_texts, np.partition(n_texts, -most_ngrams)[-most_ngrams] + 1)
+        idf = 1 + np.log((1 + len(texts)) / (1 + n_texts[kept]))
+        return cls(keys[kept], idf.astype(np.float32))
+
+    def rows(self, texts: Sequence[str]) -> SparseRows:
+        """Return the TF-IDF rows of texts. Words and characters each have a length of 1, without unknown n-grams."""
+        return stacked([self._rows(chunk) for chunk in chunks(texts)])
+
+    def _rows(self, texts: Sequence[str]) -> SparseRows:
+        found = count_ngrams(texts)
+        places = np.searchsorted(self.keys, found.keys)
+        known = self.keys[np.minimum(places, len(self.keys) - 1)] == found.keys if len(self.keys) else places < 0
+        places, groups = places[known], 2 * found.rows[known] + (found.keys[known] >= WORD_BIT)
+        values = (1 + np.log(found.counts[known])) * self.idf[places]
+        values /= np.sqrt(np.bincount(groups, values * values, 2 * found.n_rows))[groups]
+        offsets = np.concatenate([[0], np.cumsum(np.bincount(found.rows[known], minlength=found.n_rows))])
+        return SparseRows(
+            torch.from_numpy(places.astype(np.int32)),
+            torch.from_numpy(values.astype(np.float32)),
+            torch.from_numpy(offsets.astype(np.int32)),
+        )
+
+
+def _merged(counts: Sequence[tuple[Indices, Indices]]) -> tuple[Indices, Indices]:
+    """Add up the counts of equal keys; return the keys in ascending order, with their counts."""
+    keys, n = (np.concatenate(part) for part in zip(*counts, strict=True))
+    order = np.argsort(keys, kind="stable")
+    keys, n = keys[order], n[order]
+    firsts = np.flatnonzero(np.diff(keys, prepend=-1))
+    return keys[firsts], np.add.reduceat(n, firsts) if len(firsts) else n

@@ -1,0 +1,65 @@
+"""A sparse matrix with one row per text, and its products with dense matrices."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float32, Int32
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+
+class SparseRows(NamedTuple):
+    """A sparse matrix by rows (CSR): row i has `columns` and `values` from offsets[i] to offsets[i + 1]."""
+
+    columns: Int32[Tensor, " entries"]
+    values: Float32[Tensor, " entries"]
+    offsets: Int32[Tensor, " rows_and_one"]
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return len(self.offsets) - 1
+
+    def dot(self, matrix: Float[Tensor, "columns width"]) -> Float[Tensor, "rows width"]:
+        """Return the product with a dense matrix.
+
+        An embedding bag with weights is this product. It uses all cores on every platform; torch's own sparse matrices
+        need MKL.
+        """
+        return F.embedding_bag(
+            self.columns,
+            matrix,
+            self.offsets,
+            mode="sum",
+            per_sample_weights=self.values,
+            include_last_offset=True,
+        )
+
+    def transpose(self, n_columns: int) -> "SparseRows":
+        """Return the transposed matrix."""
+        order = torch.argsort(self.columns, stable=True)
+        rows = torch.repeat_interleave(torch.arange(self.n_rows, dtype=torch.int32), self.offsets.diff().long())
+        counts = torch.bincount(self.columns, minlength=n_columns)
+        return SparseRows(rows[order], self.values[order], _offsets(counts))
+
+    def take(self, rows: NDArray[np.int64]) -> "SparseRows":
+        """Return these rows."""
+        begins, lengths = self.offsets[:-1].long()[rows], self.offsets.diff().long()[rows]
+        offsets = _offsets(lengths)
+        places = torch.arange(int(offsets[-1])) + torch.repeat_interleave(begins - offsets[:-1], lengths)
+        return SparseRows(self.columns[places], self.values[places], offsets)
+
+
+def _offsets(counts: Tensor) -> Int32[Tensor, " rows_and_one"]:
+    return F.pad(counts.cumsum(0), (1, 0)).to(torch.int32)
+
+
+def stacked(parts: Sequence[SparseRows]) -> SparseRows:
+    """Return the rows of all parts as one matrix."""
+    counts = torch.cat([part.offsets.diff() for part in parts])
+    return SparseRows(
+        torch.cat([part.columns for part in parts]), torch.cat([part.values for part in parts]), _offsets(counts)
+    )

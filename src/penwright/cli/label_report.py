@@ -1,0 +1,52 @@
+"""The report on a classifier's labels, as lines with tabs."""
+
+from collections.abc import Iterator, Sequence
+
+from penwright.evaluation.label_report import LabelReport, Mistake
+
+MOST_LABELS, MOST_COLUMNS = 50, 12  # in the table of scores, and in the confusion matrix
+LONGEST = 80  # characters of a text
+
+
+def report_lines(report: LabelReport) -> Iterator[str]:
+    """Yield the scores of each label, the confusion matrix and the worst mistakes."""
+    yield from ("", "label\tprecision\trecall\tF1\ttexts")
+    by_f1 = sorted(report.labels, key=lambda each: 101.0 if each.f1 is None else each.f1)
+    shown = report.labels if len(report.labels) <= MOST_LABELS else by_f1[:MOST_LABELS]
+    for each in shown:
+        yield "\t".join([each.label, *map(_percent, (each.precision, each.recall, each.f1)), f"{each.n_texts:,}"])
+    if len(shown) < len(report.labels):
+        yield f"(the {MOST_LABELS} labels with the lowest F1, of {len(report.labels):,}; --json has all)"
+    yield from ("", *_confusion(report))
+    if report.mistakes:
+        yield from ("", "worst mistakes:", *mistake_lines(report.mistakes))
+
+
+def mistake_lines(mistakes: Sequence[Mistake]) -> Iterator[str]:
+    """Yield a line for each mistake, below a header."""
+    yield "probability\tpredicted\tlabel\ttext"
+    for mistake in mistakes:
+        text = " ".join(mistake.text.split())
+        text = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+        yield f"{mistake.probability:.3f}\t{mistake.predicted}\t{mistake.label}\t{text}"
+
+
+def _confusion(report: LabelReport) -> Iterator[str]:
+    """Yield the confusion matrix, or its largest wrong entries if it has too many columns."""
+    names = [each.label for each in report.labels]
+    if len(names) <= MOST_COLUMNS:
+        yield "\t".join(["label \\ predicted", *names])
+        for name, row in zip(names, report.confusion, strict=True):
+            yield "\t".join([name, *(f"{n:,}" for n in row)])
+        return
+    wrong = [
+        (n, names[i], names[j]) for i, row in enumerate(report.confusion) for j, n in enumerate(row) if n and i != j
+    ]
+    yield "most frequent confusions:"
+    yield "texts\tlabel\tpredicted"
+    for n, label, predicted in sorted(wrong, key=lambda each: -each[0])[:MOST_COLUMNS]:
+        yield f"{n:,}\t{label}\t{predicted}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"

@@ -1,0 +1,85 @@
+"""Labelled texts as people have them: odd labels, rare labels, very many labels, long and broken cells."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from penwright.classification.linear import LinearClassifier
+
+from ..cli.conftest import QUICK, Command, penwright  # noqa: F401  # a fixture
+
+
+def table(rows: list[tuple[str, str]]) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([("text", "label"), *rows])
+    return out.getvalue()
+
+
+def alternating(*labels: str, n: int = 60) -> list[tuple[str, str]]:
+    return [
+        (f"{'fine' if k % len(labels) else 'dull'} text {k}, number {k % 7}", labels[k % len(labels)]) for k in range(n)
+    ]
+
+
+LONG = "word " * 20_000
+CASES = {
+    "a class with one text": ([*alternating("a", "b"), ("a lonely text", "c")], "no text of 1 label is held out (c)"),
+    "labels that differ in case or blanks": (alternating("Good", "good ", "bad"), "look alike"),
+    "numbers as labels": (alternating("0.5", "1.0", "2"), "3 labels to learn: 0.5 (18), 1.0 (18), 2 (18)"),
+    "names with commas and spaces": (alternating("very, good", "not so good"), "not so good (27), very, good (27)"),
+    "a very long cell": ([*alternating("a", "b"), (LONG, "a")], "longer than 5,000 characters"),
+    "newlines in cells": (
+        [(f"{text}\nmore, {n}", label) for n, (text, label) in enumerate(alternating("a", "b"))],
+        "2 labels",
+    ),
+    "missing labels": ([*alternating("a", "b"), ("a text without a label", "")], "1 dropped: blank on a side"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_classifier_is_trained_and_used(penwright: Command, tmp_path: Path, name: str) -> None:  # noqa: F811
+    rows, said = CASES[name]
+    (tmp_path / "labels.csv").write_text(table(rows), encoding="utf-8")
+    options = ["--set", "data.label=label", "--steps", 2, *QUICK]
+    done = penwright("train", tmp_path / "labels.csv", "--run", tmp_path / "run", *options)
+    assert done.returncode == 0, done.stderr
+    assert said in done.stdout + done.stderr
+    (tmp_path / "in.csv").write_text(table([(text, "") for text, _ in rows]), encoding="utf-8")
+    done = penwright("classify", tmp_path / "run", "--csv", tmp_path / "in.csv", "--text", "text")
+    found = list(csv.reader(io.StringIO(done.stdout, newline="")))
+    labels = set(json.loads((tmp_path / "run" / "corpus.json").read_text("utf-8"))["card"]["labels"])
+    assert [row[0] for row in found[1:]] == [text for text, _ in rows]
+    assert {row[2] for row in found[1:]} <= labels
+    assert penwright("evaluate", tmp_path / "run").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (alternating("a"), "all texts have the label 'a'"),
+        (alternating("a", "b", n=2), "no class with two different texts"),
+        (alternating(*(f"{n / 1000:.3f}" for n in range(200)), n=400), "numbers on a scale"),
+    ],
+)
+def test_labels_that_cannot_be_learned_are_refused(
+    penwright: Command,  # noqa: F811
+    tmp_path: Path,
+    rows: list[tuple[str, str]],
+    message: str,
+) -> None:
+    (tmp_path / "labels.csv").write_text(table(rows), encoding="utf-8")
+    done = penwright("train", tmp_path / "labels.csv", "--run", tmp_path / "run", "--task", "classify", *QUICK)
+    assert done.returncode == 1 and message in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_ten_thousand_labels_do_not_take_much_memory() -> None:
+    labels = torch.arange(10_000).repeat(2)[:12_000]
+    texts = [f"group {label % 100} item {label}" for label in labels.tolist()]
+    fitted = LinearClassifier.fit(texts[:500], labels[:500], 10_000)
+    assert fitted.coefficients.weights.numel() <= 1 << 22
+    assert fitted.log_probabilities(["group 7 item 107"]).isfinite().all()

@@ -1,0 +1,114 @@
+"""The linear classifier, against a plain logistic regression, and its file."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch.nn import functional as F
+
+from penwright.classification import linear
+from penwright.classification.linear import Coefficients, LinearClassifier, fit_coefficients, out_of_fold
+from penwright.classification.ngrams import NgramVectorizer
+from penwright.errors import PenwrightError
+
+WORDS = {0: "dull bad poor weak", 1: "fine good great strong"}
+
+
+def make_texts(n: int, noise: int = 0) -> tuple[list[str], torch.Tensor]:
+    """Texts whose words give the label away, but for the first `noise` labels, which are wrong."""
+    labels = torch.tensor([number % 2 for number in range(n)])
+    texts = [f"{WORDS[number % 2].split()[number % 4 // 2]} film {number}" for number in range(n)]
+    labels[:noise] = 1 - labels[:noise]
+    return texts, labels
+
+
+def test_it_learns_which_words_give_a_label_away() -> None:
+    texts, labels = make_texts(40)
+    found = LinearClassifier.fit(texts, labels, 2).log_probabilities(["a good one", "a bad one"])
+    assert found.argmax(-1).tolist() == [1, 0]
+    assert found.exp().sum(-1).tolist() == pytest.approx([1, 1])
+
+
+def test_coefficients_minimise_the_penalised_loss() -> None:
+    texts, labels = make_texts(30, noise=4)
+    vectorizer = NgramVectorizer.fit(texts, 1, 10_000)
+    rows, n = vectorizer.rows(texts), len(vectorizer.keys)
+    found = fit_coefficients(rows, labels, 3, n, 10.0)
+    matrix = rows.dot(torch.eye(n)).double()
+
+    def loss(weights: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(matrix @ weights + bias, labels) + weights.square().sum() / (2 * 10.0 * len(texts))
+
+    weights, bias = (torch.zeros(shape, dtype=torch.double, requires_grad=True) for shape in ((n, 3), (3,)))
+    optimizer = torch.optim.LBFGS([weights, bias], max_iter=500, line_search_fn="strong_wolfe")
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        value = loss(weights, bias)
+        value.backward()
+        return value
+
+    optimizer.step(closure)  # type: ignore[arg-type]
+    least = float(loss(weights, bias).detach())
+    assert float(loss(*(part.double() for part in found))) == pytest.approx(least, abs=1e-3)
+
+
+def test_the_same_texts_give_the_same_classifier() -> None:
+    texts, labels = make_texts(30)
+    first, second = (LinearClassifier.fit(texts, labels, 2, seed=3) for _ in range(2))
+    assert torch.equal(first.coefficients.weights, second.coefficients.weights)
+
+
+def test_out_of_fold_predictions_do_not_know_the_label_of_their_text() -> None:
+    texts, labels = make_texts(60, noise=6)
+    found = out_of_fold(texts, labels, 2)
+    assert (found.argmax(-1) != labels)[:6].all()  # the wrong labels of these texts were not seen
+    assert (found.argmax(-1) == labels)[6:].all()
+
+
+def test_there_are_no_more_weights_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "MOST_WEIGHTS", 100)
+    texts, labels = make_texts(40)
+    assert LinearClassifier.fit(texts, labels, 4).coefficients.weights.numel() <= 100
+
+
+@pytest.mark.parametrize("texts", [["a"], ["a", "b"], ["", " "]])
+def test_a_few_texts_suffice(texts: list[str]) -> None:
+    labels = torch.arange(len(texts))
+    assert LinearClassifier.fit(texts, labels, 2).log_probabilities(["a", ""]).isfinite().all()
+
+
+def test_a_saved_classifier_is_the_same(tmp_path: Path) -> None:
+    texts, labels = make_texts(30)
+    fitted = LinearClassifier.fit(texts, labels, 2)
+    fitted.save(tmp_path / "ngrams.safetensors")
+    loaded = LinearClassifier.load(tmp_path / "ngrams.safetensors", 2)
+    assert torch.equal(loaded.log_probabilities(texts), fitted.log_probabilities(texts))
+    assert [path.name for path in tmp_path.iterdir()] == ["ngrams.safetensors"]
+
+
+def test_a_file_that_is_no_classifier_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ngrams.safetensors"
+    with pytest.raises(PenwrightError, match="cannot be read"):
+        LinearClassifier.load(path, 2)
+    path.write_bytes(b"nothing")
+    with pytest.raises(PenwrightError, match="cannot be read"):
+        LinearClassifier.load(path, 2)
+    save_file({name: torch.zeros(3) for name in ("keys", "idf", "weights", "bias")}, path)
+    with pytest.raises(PenwrightError, match="not a linear classifier of 2 labels"):
+        LinearClassifier.load(path, 2)
+    other = tmp_path / "other.safetensors"
+    LinearClassifier.fit(*make_texts(8), 2).save(other)
+    path.unlink()
+    path.symlink_to(other)
+    with pytest.raises(PenwrightError, match="link"):
+        LinearClassifier.load(path, 2)
+
+
+def test_coefficients_are_a_matrix_and_a_bias() -> None:
+    vectorizer = NgramVectorizer.fit(["ab"], 1, 100)
+    found = Coefficients(torch.ones(len(vectorizer.keys), 2), torch.tensor([1.0, 2.0])).logits(
+        vectorizer.rows(["", "ab"])
+    )
+    assert found[0].tolist() == [1.0, 2.0] and found[1, 1] > 2

@@ -1,0 +1,59 @@
+import pytest
+import torch
+from torch.nn import functional as F
+
+from penwright.classification.mixture import fit_mixture, mixed
+
+
+def log_probs(labels: torch.Tensor, strength: float, seed: int) -> torch.Tensor:
+    """Predictions that are the better the higher `strength` is."""
+    noise = torch.randn(len(labels), 3, generator=torch.Generator().manual_seed(seed))
+    return (noise + strength * F.one_hot(labels, 3)).log_softmax(-1)
+
+
+LABELS = torch.arange(3).repeat(300)
+
+
+def test_two_equally_good_classifiers_share_the_weight() -> None:
+    first, second = log_probs(LABELS, 1.0, 0), log_probs(LABELS, 1.0, 1)
+    weights = fit_mixture(first, second, LABELS)
+    assert weights.tolist() == pytest.approx([1.0, 1.0], abs=0.2)  # noise of different seeds is independent
+    both = F.nll_loss(mixed(first, second, weights), LABELS)
+    assert both < 0.95 * min(F.nll_loss(first, LABELS), F.nll_loss(second, LABELS))
+
+
+def test_a_useless_classifier_gets_no_weight() -> None:
+    good, useless = log_probs(LABELS, 2.0, 0), log_probs(LABELS, 0.0, 1)
+    assert fit_mixture(useless, good, LABELS)[0] < 0.15
+    assert fit_mixture(good, useless, LABELS)[1] < 0.15
+
+
+def test_overconfident_probabilities_are_calibrated() -> None:
+    good = log_probs(LABELS, 1.0, 0)
+    weights = fit_mixture(torch.zeros(len(LABELS), 3).log_softmax(-1), 3 * good, LABELS)
+    assert float(weights[1]) == pytest.approx(1 / 3, abs=0.1)
+
+
+def test_few_texts_leave_the_linear_classifier_alone() -> None:
+    labels = LABELS[:3]
+    weights = fit_mixture(log_probs(labels, 3.0, 0), log_probs(labels, 0.5, 1), labels)
+    assert weights[0] < 0.5 and weights[1] > 0.7
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_fit_is_a_minimum(seed: int) -> None:
+    first, second = log_probs(LABELS, 0.7, seed), log_probs(LABELS, 1.2, seed + 10)
+    weights = fit_mixture(first, second, LABELS).double()
+
+    def loss(weights: torch.Tensor) -> float:
+        start = torch.tensor([0.0, 1.0])
+        nll = F.nll_loss(mixed(first, second, weights), LABELS, reduction="sum")
+        return float(nll + 2.5 * (weights - start).square().sum())
+
+    for step in ((0.05, 0.0), (-0.05, 0.0), (0.0, 0.05), (0.0, -0.05)):
+        assert loss(weights + torch.tensor(step)) >= loss(weights)
+
+
+def test_a_certain_mistake_is_no_trouble() -> None:
+    sure = torch.tensor([[0.0, -1000.0], [0.0, -1000.0]])
+    assert fit_mixture(sure, sure, torch.tensor([1, 0])).isfinite().all()

@@ -1,0 +1,170 @@
+"""`penwright classify` with its options, and what `evaluate` and `train` say about a classifier."""
+
+import csv
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import QUICK, Command
+
+from penwright.run.folder import LINEAR
+
+TABLE = 'id,text,note\n1,"a fine film\nof two lines, ""quoted""",x\n2,,y\n3,a dull film,"two\r\nlines"\n'
+
+
+def rows_of(text: str, delimiter: str = ",") -> list[list[str]]:
+    return list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
+
+
+def test_a_table_gets_two_columns_and_keeps_all_others(penwright: Command, runs: Path, tmp_path: Path) -> None:
+    path = tmp_path / "in.csv"
+    path.write_bytes(TABLE.encode())
+    done = penwright("classify", runs / "classifier", "--csv", path)
+    assert done.returncode == 0, done.stderr
+    before, found = rows_of(TABLE), rows_of(done.stdout)
+    assert [row[:3] for row in found] == before
+    assert found[0][3:] == ["predicted", "probability"]
+    assert [row[3] for row in found[1:]] == ["good", "", "bad"] and found[2][4] == ""
+    assert "1 of 3 rows" in done.stderr and "empty" in done.stderr
+
+
+def test_a_table_has_its_own_delimiter_and_column_names(penwright: Command, runs: Path) -> None:
+    done = penwright(
+        "classify", runs / "classifier", "--csv", "-", "--text", "2", stdin="predicted;review\n7;a fine one\n"
+    )
+    assert rows_of(done.stdout, ";") == [
+        ["predicted", "review", "predicted_2", "probability"],
+        ["7", "a fine one", "good", rows_of(done.stdout, ";")[1][3]],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "message"),
+    [
+        ("a,b\n1,2\n", [], "Name it with --text. Columns: a, b"),
+        ("a,b\n1,2\n", ["--text", "c"], "no column 'c'. Columns: a, b"),
+        ("a,b\n1,2,3\n", ["--text", "a"], "row 2 has 3 cells, but the header has 2"),
+        ("", [], "no header"),
+        ("text\nx\n", ["--json"], "--json is for texts"),
+    ],
+)
+def test_a_table_that_cannot_be_classified(
+    penwright: Command, runs: Path, table: str, options: list[str], message: str
+) -> None:
+    done = penwright("classify", runs / "classifier", "--csv", "-", *options, stdin=table)
+    assert done.returncode in (1, 2) and message in done.stderr and not done.stdout
+
+
+def test_the_most_likely_labels(penwright: Command, runs: Path) -> None:
+    (line,) = penwright("classify", runs / "classifier", "--top", 3, "a fine film").stdout.splitlines()
+    first, p, second, q, none, nothing, text = line.split("\t")
+    assert {first, second} == {"good", "bad"} and float(p) > float(q) and (none, nothing) == ("", "")
+    assert text == "a fine film"
+    done = penwright("classify", runs / "classifier", "--csv", "-", "--top", 2, stdin="text\na fine film\n")
+    assert rows_of(done.stdout)[0] == ["text", "predicted", "probability", "predicted_2", "probability_2"]
+    assert rows_of(done.stdout)[1][1:] == [first, p, second, q]
+
+
+def test_a_text_below_the_threshold_gets_no_label(penwright: Command, runs: Path) -> None:
+    done = penwright("classify", runs / "classifier", "--threshold", 1, "a fine film", "qqq")
+    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["", ""]
+    record = json.loads(penwright("classify", runs / "classifier", "--threshold", 1, "a film", "--json").stdout)
+    assert record["label"] is None and set(record["scores"]) == {"good", "bad"}
+
+
+def test_evaluate_reports_each_label_the_confusions_and_the_mistakes(
+    penwright: Command, runs: Path, tmp_path: Path
+) -> None:
+    rows = ["a fine film,good", "a dull film,bad", "a dull plot,bad", "such a fine film,bad"]
+    (tmp_path / "mine.csv").write_text("text,label\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    done = penwright("evaluate", runs / "classifier", tmp_path / "mine.csv")
+    lines = done.stdout.splitlines()
+    assert "good\t50.0\t100.0\t66.7\t1" in lines and "bad\t100.0\t66.7\t80.0\t3" in lines
+    assert "bad\t2\t1" in lines and "good\t0\t1" in lines
+    assert lines[-1].endswith("good\tbad\tsuch a fine film")
+    scores = json.loads(penwright("evaluate", runs / "classifier", tmp_path / "mine.csv", "--json").stdout)
+    report = scores[0]["report"]
+    assert report["confusion"] == [[2, 1], [0, 1]] and report["mistakes"][0]["row"] == 3
+    assert all("report" not in score for score in scores[1:])
+
+
+def test_a_linear_classifier_is_the_one_to_beat(penwright: Command, runs: Path, corpora: Path, tmp_path: Path) -> None:
+    record = json.loads((runs / "classifier" / "baselines.json").read_text())
+    linear = {
+        each["name"]: each["value"] for each in record["scores"] if each["note"] == "linear classifier of n-grams"
+    }
+    assert linear["accuracy"] == 100.0 and set(linear) == {"accuracy", "macro-F1", "nats per text"}
+    scores = json.loads(penwright("evaluate", runs / "classifier", "--json").stdout)
+    assert ["linear classifier of n-grams", 100.0] in [[b["name"], b["value"]] for b in scores[0]["baselines"]]
+    old = tmp_path / "plain"  # without n-grams, as older runs are: fitted when it is evaluated
+    made = penwright("train", corpora / "labels.csv", "--run", old, "--steps", 3, "--set", "model.ngrams=false", *QUICK)
+    assert "to beat: macro-F1 100.000 (linear classifier of n-grams)" in made.stderr
+    assert "not beaten: accuracy 100.000 (linear classifier of n-grams)" in made.stderr
+    (old / LINEAR).unlink()
+    done = penwright("evaluate", old)
+    assert "fitting a linear classifier" in done.stderr and "linear classifier of n-grams, not beaten" in done.stdout
+
+
+def test_a_run_needs_the_linear_classifier_it_was_trained_with(penwright: Command, runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "classifier", tmp_path / "run")
+    content = bytearray((tmp_path / "run" / LINEAR).read_bytes())
+    content[-1] ^= 1
+    (tmp_path / "run" / LINEAR).write_bytes(content)
+    done = penwright("classify", tmp_path / "run", "a fine film")
+    assert done.returncode == 1 and LINEAR in done.stderr
+    (tmp_path / "run" / LINEAR).unlink()
+    done = penwright("classify", tmp_path / "run", "a fine film")
+    assert done.returncode == 1 and LINEAR in done.stderr
+
+
+def test_a_resumed_run_continues_with_the_same_linear_classifier(
+    penwright: Command, corpora: Path, tmp_path: Path
+) -> None:
+    whole, halves = tmp_path / "whole", tmp_path / "halves"
+    for run, steps in ((whole, 20), (halves, 10)):
+        options = ["--steps", steps, "--set", "training.evaluate_every=10", "--set", "schedule.type=constant", *QUICK]
+        assert penwright("train", corpora / "labels.csv", "--run", run, *options).returncode == 0
+    before = (halves / LINEAR).read_bytes()
+    assert penwright("train", "--resume", halves, "--steps", 10).returncode == 0
+    assert (halves / LINEAR).read_bytes() == before == (whole / LINEAR).read_bytes()
+    texts = ["a fine film", "a dull one"]
+    assert penwright("classify", whole, *texts).stdout == penwright("classify", halves, *texts).stdout
+
+
+def test_a_balanced_classifier_finds_more_of_a_rare_label(penwright: Command, tmp_path: Path) -> None:
+    rows = [
+        f"film {n} was {'odd' if n % 10 == 0 else 'usual'} {n % 7},{'rare' if n % 20 == 0 else 'frequent'}"
+        for n in range(400)
+    ]
+    (tmp_path / "rare.csv").write_text("text,label\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    found = {}
+    for name, options in (("plain", []), ("balanced", ["--balance"])):
+        made = penwright("train", tmp_path / "rare.csv", "--run", tmp_path / name, "--steps", 2, *options, *QUICK)
+        assert made.returncode == 0, made.stderr
+        texts = [f"film {n} was odd {n % 7}" for n in range(1000, 1050)]
+        done = penwright("classify", tmp_path / name, *texts)
+        found[name] = sum(line.startswith("rare") for line in done.stdout.splitlines())
+    assert found["balanced"] > found["plain"]
+    scores = json.loads(penwright("evaluate", tmp_path / "balanced", "--json").stdout)
+    assert [score["name"] for score in scores] == ["macro-F1", "accuracy", "nats per text"]
+
+
+def test_wrong_labels_are_found(penwright: Command, corpora: Path, tmp_path: Path) -> None:
+    lines = (corpora / "labels.csv").read_text("utf-8").splitlines()
+    wrong = {f"a fine film number {n}" for n in (7, 23)}
+    changed = [line.replace(",good", ",bad") if line.split(",")[0] in wrong else line for line in lines]
+    (tmp_path / "labels.csv").write_text("\n".join(changed) + "\n", encoding="utf-8")
+    made = penwright("train", tmp_path / "labels.csv", "--run", tmp_path / "run", "--steps", 2, *QUICK)
+    assert made.returncode == 0, made.stderr
+    found = json.loads(penwright("evaluate", tmp_path / "run", "--check-labels", "--json").stdout)
+    assert found and {each["text"] for each in found} <= wrong
+    assert all((each["label"], each["predicted"]) == ("bad", "good") for each in found)
+    shown = penwright("evaluate", tmp_path / "run", "--check-labels").stdout.splitlines()
+    assert len(shown) == len(found) + 1 and shown[1].endswith(f"good\tbad\t{found[0]['text']}")
+
+
+def test_only_a_classifier_has_labels_to_check(penwright: Command, runs: Path) -> None:
+    done = penwright("evaluate", runs / "writer", "--check-labels")
+    assert done.returncode == 2 and "not a classifier" in done.stderr
