@@ -53,9 +53,8 @@ def table(folder: Path, columns: Mapping[str, Cell], name: str = "a.jsonl", n: i
 def chosen(path: Path) -> dict[str, list[str]]:
     """The task's columns by role."""
     task, _ = detect_task([path])
-    corpus = {"generate": open_text, "chat": open_conversations, "translate": open_pairs, "classify": open_labelled}[
-        task
-    ]([path])
+    openers = {"generate": open_text, "chat": open_conversations, "translate": open_pairs, "classify": open_labelled}
+    corpus = openers[task]([path])
     return {key: [name for name, _ in found] for key, found in corpus.roles.items()}
 
 
