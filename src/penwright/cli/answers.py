@@ -153,7 +153,7 @@ def alignment(found: Alignment, console: Console) -> Drawn:
 
 
 def beams(found: Beams, console: Console) -> Drawn:
-    """Draw the search tree: a row for each node, with the text up to it (the end of a long one)."""
+    """Draw the search tree: a row for each node, with the text up to it. Of a long text, only the end is shown."""
     yield Text("hypotheses at each step of the search, with their log-probability in nats")
     limit, texts = max(8, console.width - 30), [""] * len(found.nodes)
     rows = []

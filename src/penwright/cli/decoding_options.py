@@ -13,7 +13,7 @@ from penwright.config.descriptions import field_comments
 from penwright.config.recipe import LARGEST, off
 from penwright.errors import UsageError
 
-FLAG_OF = {name: flag for flag, name in FLAGS.items()}  # of the settings whose option has another name
+FLAG_OF = {name: flag for flag, name in FLAGS.items()}  # flags whose names differ from those of their settings
 
 Command = Callable[..., None]
 
@@ -88,7 +88,7 @@ def _kind(name: str) -> _Kind:
 
 
 def _unwrapped(annotation: Any, metadata: tuple[Any, ...]) -> _Kind:
-    """Return the type inside `Annotated` and `| None`, with all metadata on the way."""
+    """Return the type inside `Annotated` and `| None`, and the metadata collected from them."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _unwrapped(arguments[0], (*metadata, *arguments[1:]))

@@ -40,7 +40,7 @@ def label(text: str) -> str:
 
 
 def shaded_text(pieces: Iterable[ShadedToken], width: int) -> Iterator[Text]:
-    """Yield a text in lines that fit the width; below each, a line of bars shows the levels again."""
+    """Yield a text in lines that fit the width, each followed by a line of bars that shows the levels."""
     line, bars = Text(), Text()
     for text, level in pieces:
         style = _style(level)
@@ -58,7 +58,7 @@ def shaded_text(pieces: Iterable[ShadedToken], width: int) -> Iterator[Text]:
 
 
 def heat_map(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str], console: Console) -> Iterator[Text]:
-    """Yield a heat map of weights [targets, sources], as many columns as fit.
+    """Yield a heat map of weights [targets, sources] with as many columns as fit.
 
     The shade follows the square root of a weight, so that small ones show.
     """
@@ -79,7 +79,7 @@ def heat_map(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str], c
 
 
 def numbers(title: str, matrix: np.ndarray, rows: Sequence[str], columns: Sequence[str], console: Console) -> Table:
-    """Return a table of numbers, as many columns as fit."""
+    """Return a table of numbers with as many columns as fit."""
     n_columns = max(1, (console.width - LABEL - 4) // NUMBER)
     ellipsis = ["…"] if len(columns) > n_columns else []
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))

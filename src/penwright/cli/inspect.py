@@ -158,7 +158,7 @@ def _comparison(
 
 
 def _write(about: "Questions", chosen: "Sequence[Question]", output: Path, title: str, json: bool) -> None:
-    """Write the answers as a page, or the only one as a picture, and print the size of the file.
+    """Write the answers as a page, or a single answer as a picture, and print the file size.
 
     Without questions, the page has all views that suit the model.
     """

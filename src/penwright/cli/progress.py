@@ -45,7 +45,7 @@ class _Progress(Observer):
         self.began: tuple[float, int] | None = None  # seconds and targets at the first step seen
 
     def note(self, trainer: Trainer, report: StepReport) -> None:
-        """Take in the figures of a step."""
+        """Update the figures with the report on a step."""
         if self.began is None:
             self.began = (trainer.state.seconds, trainer.state.targets)
         if isfinite(report.loss):  # a step whose loss is not finite was skipped

@@ -118,7 +118,7 @@ def command(
 
 
 def _is_done_elsewhere(processes: int | None) -> bool:
-    """Start the training processes, if several are wanted. Return whether this one has done its work as one of them."""
+    """Start the training processes if several are requested; return True in a follower that has finished."""
     from penwright.training.launcher import guard_this_rank, is_launched, launch
     from penwright.training.signals import treat_as_ctrl_c
 

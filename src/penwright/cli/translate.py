@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from penwright.translation.translator import Translator
 
 BEAM_SEARCH = "beam search"
-# The options that each way to translate follows. All of them follow the glossary, --protect and --language.
+# The options that apply in each mode of translation. --glossary, --protect and --language apply in all modes.
 FOLLOWS: Mapping[str, Collection[str]] = {
     BEAM_SEARCH: (*BEAM_SETTINGS, "n_best", "prefix", "align"),
     "--sample": (*SAMPLING_SETTINGS, "n_best", "align"),
@@ -132,7 +132,7 @@ def translate(
 
 
 def _require_followed(ways: Sequence[str], given: Collection[str]) -> None:
-    """Raise UsageError if several ways to translate are asked for, or options that the chosen one does not follow."""
+    """Raise UsageError if several modes of translation are given, or options that have no effect in the chosen mode."""
     if len(ways) > 1:
         raise UsageError(f"{' and '.join(ways)} cannot be combined. Choose one of them")
     way = ways[0] if ways else BEAM_SEARCH

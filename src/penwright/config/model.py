@@ -123,8 +123,8 @@ class ModelSettings(Settings):
     pooler: bool = False  # dense layer between pooling and output layer (BERT)
     pooler_activation: Literal["tanh", "relu"] = "tanh"  # activation of the pooler (DistilBERT: relu)
     dropout: Probability = 0.0  # on the embeddings and on the output of each sublayer
-    attention_dropout: Probability = 0.0  # on the attention weights
-    feed_forward_dropout: Probability = 0.0  # on the hidden layer of the feed-forward network
+    attention_dropout: Probability = 0.0  # dropout on the attention weights
+    feed_forward_dropout: Probability = 0.0  # dropout on the hidden layer of the feed-forward network
     token_dropout: Probability = 0.0  # average share of tokens removed from a classifier's training texts
     zero_init_outputs: bool = True  # the output weights of each sublayer start at zero
 

@@ -77,7 +77,7 @@ class DistillationSettings(Settings):
     """Distillation: models of other runs on the same text provide soft targets for this one."""
 
     teachers: Annotated[tuple[str, ...], Field(min_length=1)]  # run folders of the teachers
-    weight: Annotated[float, Field(gt=0, le=1)] = 0.7  # share of the teachers in the loss; the text has the rest
+    weight: Annotated[float, Field(gt=0, le=1)] = 0.7  # weight of the teachers in the loss; the data gets the rest
 
 
 class FineTuningSettings(Settings):
@@ -158,7 +158,7 @@ class DecodingSettings(Settings):
     coverage_penalty: NonNegativeFloat = 0.0  # above 0: penalize translations that leave out parts of the source
 
 
-# The settings of beam search, and those that sampled translations follow. Generation reads all but the first.
+# The settings of beam search, which generation ignores, and the sampling settings that translation accepts.
 BEAM_SETTINGS = ("beam_size", "length_penalty", "coverage_penalty", "beam_patience")
 SAMPLING_SETTINGS = (
     *("temperature", "top_n_sigma", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff"),

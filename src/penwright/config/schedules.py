@@ -12,10 +12,10 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 class EndShift(NamedTuple):
-    """The last time that the end of a run was moved. From there, progress is linear to the new end."""
+    """The last change of the end of a run: its step, and the progress there. From then on, progress is linear."""
 
     step: int = 0
-    progress: float = 0.0  # at that step
+    progress: float = 0.0  # progress of the schedule at that step
 
 
 NO_SHIFT = EndShift()

@@ -58,7 +58,7 @@ class TrainingSettings(Settings):
     batch_tokens: PositiveInt = 4096  # tokens per batch, padding included; an average for labelled texts
     accumulate: PositiveInt = 1  # batches per step (gradient accumulation)
     max_grad_norm: PositiveFloat | None = 1.0  # gradient clipping; None: off
-    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of the target spread over all tokens or labels
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0  # label smoothing: share spread over all classes
     ema_decay: Annotated[float, Field(ge=0, lt=1)] = 0.0  # decay of the moving average of the weights (EMA); 0: off
     evaluate_every: PositiveInt | None = None  # steps between evaluations; None: ten evaluations per run
     patience: PositiveInt | None = None  # stop after this many evaluations without a better score; None: never

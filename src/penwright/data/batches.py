@@ -79,7 +79,7 @@ class LabelledBatch(_Batch):
     tokens: Int[Tensor, "batch length"]
     padding: Bool[Tensor, "batch length"]  # True at real tokens
     targets: Int[Tensor, " batch"]  # label ids
-    positions: Int[Tensor, "batch length"] | None = None  # of tokens in the whole texts; None: 0, 1, 2, ...
+    positions: Int[Tensor, "batch length"] | None = None  # positions in the whole text; None: 0, 1, 2, ...
 
 
 Batch = TextBatch | PairBatch | LabelledBatch
@@ -100,7 +100,7 @@ class Batches(ABC, Generic[AnyBatch]):
     per_epoch: float  # batches in one pass over the part
     tokens_per_epoch: int  # target tokens; for labelled texts, the tokens of the texts
     n_left_out: int = 0  # examples dropped because the model cannot read that many tokens
-    n_cut: int = 0  # texts longer than the context, of which a batch holds one part
+    n_cut: int = 0  # texts longer than the context; a batch holds one part of each
 
     @abstractmethod
     def batch(self, number: int) -> AnyBatch:
@@ -126,7 +126,7 @@ class TextBatches(Batches[TextBatch]):
 
     def __init__(self, text: Column, context_length: int, batch_tokens: int, markers: Markers, seed: int = 0):
         self.text, self.markers, self.seed = text, markers, seed
-        self.begins = text.offsets + 2 * np.arange(len(text.offsets))  # of the documents, each with two markers
+        self.begins = text.offsets + 2 * np.arange(len(text.offsets))  # start of each document with its two markers
         self.total = int(self.begins[-1])
         self.length = max(1, min(context_length, self.total - 1))
         self.rows = max(1, batch_tokens // self.length)

@@ -147,7 +147,7 @@ class TextCounts:
     cr: int = 0  # carriage returns that are not part of a CRLF
     blank: bool = True
     ends_in_line: bool = False
-    text: "hashlib._Hash" = field(default_factory=hashlib.sha256)  # of the text in UTF-8
+    text: "hashlib._Hash" = field(default_factory=hashlib.sha256)  # hash of the text in UTF-8
 
     @property
     def is_old_mac(self) -> bool:

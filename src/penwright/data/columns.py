@@ -101,7 +101,7 @@ def _other_side(table: Table, profiles: Sequence[Profile], source: int | None, t
 
 
 def _possible_sides(profiles: Sequence[Profile], known: int) -> list[Profile]:
-    """Return the columns of text, and the one that is known to be a side."""
+    """Return the text columns and the column that is known to be one side."""
     return [each for each in profiles if each.is_text or each.place == known]
 
 

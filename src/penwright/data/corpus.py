@@ -62,7 +62,7 @@ class Cleaning:
     """Rules for dropping examples. Documents are only deduplicated."""
 
     max_characters: int = 5000  # longest side of a pair, or longest labelled text
-    max_ratio: float | None = 9.0  # of the lengths of two sides; checked if one has more than 30 characters
+    max_ratio: float | None = 9.0  # largest ratio of the two lengths; checked if one exceeds 30 characters
     deduplicate: bool = True
 
 
@@ -98,8 +98,8 @@ class CorpusPart(Generic[Example]):
 
     read: Callable[[], Iterator[Example]]
     n_examples: int
-    n_characters: int  # in documents, targets of pairs, or labelled texts
-    n_bytes: int  # of the same texts in UTF-8
+    n_characters: int  # size of the documents, the targets of pairs, or the labelled texts
+    n_bytes: int  # size of the same texts in UTF-8
 
     def __iter__(self) -> Iterator[Example]:
         return self.read()
@@ -117,8 +117,8 @@ class Corpus(Generic[Example]):
     files: tuple[SourceFile, ...]
     fingerprint: str
     report: Report
-    label_counts: Mapping[str, int] = field(default_factory=dict)  # in the training part, in the order of the labels
-    names: tuple[str, ...] = ()  # of the sides of pairs, if all files agree
+    label_counts: Mapping[str, int] = field(default_factory=dict)  # counts in the training part, in label order
+    names: tuple[str, ...] = ()  # names of the two sides, if all files agree
     roles: Roles = field(default_factory=dict)  # the columns that were chosen, if all files agree
 
     @property
@@ -186,9 +186,9 @@ class Source(Generic[Item]):
     files: tuple[SourceFile, ...]
     read: Callable[[], Iterator[Item | Broken | None]]  # None: unreadable for an unknown reason
     place: Callable[[int], str]  # describes where an item is
-    choice: str = ""  # of the columns, in words; part of the fingerprint
-    names: tuple[str, ...] = ()  # of the two sides: columns or languages
-    remark: str = ""  # on what was not read
+    choice: str = ""  # description of the chosen columns; part of the fingerprint
+    names: tuple[str, ...] = ()  # names of the two sides: columns or languages
+    remark: str = ""  # what was not read
     roles: Roles = field(default_factory=dict)  # of the columns that were chosen
 
 

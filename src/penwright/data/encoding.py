@@ -29,9 +29,9 @@ SIGNATURES = {
     b"GIF8": "a GIF image",
     b"II*\0": "a TIFF image",
     b"MM\0*": "a TIFF image",
-    b"RIFF": "sound or a picture",
+    b"RIFF": "audio or an image",
     b"ID3": "music",
-    b"OggS": "sound or a film",
+    b"OggS": "audio or video",
     b"\0\0\0\x18ftyp": "a film",
     b"\0\0\0\x20ftyp": "a film",
     b"PK\x05\x06": "an empty zip archive",
@@ -51,7 +51,7 @@ CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b"))
 MIXED = "utf-8|"  # prefix to the encoding of the lines that are not UTF-8
 FEWEST_MIXED = 0.05  # each encoding has at least this share of the non-ASCII lines
 LONGEST_LINE = 1 << 24  # bytes decoded together; longer lines are cut
-MAX_CONTROLS = 0.05  # share of the bytes of a text, NUL included
+MAX_CONTROLS = 0.05  # largest share of control characters (NUL included) in the bytes of a text
 CANDIDATES = [
     *("cp1252", "cp1250", "iso8859_2", "cp1253", "cp1254"),
     *("cp1251", "koi8_r", "iso8859_5", "cp866"),  # Cyrillic

@@ -43,7 +43,7 @@ from penwright.errors import PenwrightError
 BLOCK = 1 << 20  # bytes read at a time, and about the length of the longest piece of text
 HEAD = 4 * BLOCK  # characters in which first_lines() finds lines
 PARQUET = "parquet"  # stands in place of an encoding
-MOST_MARKUP = 256 << 20  # characters; web pages and RTF documents are read at once
+MOST_MARKUP = 256 << 20  # characters; web pages and RTF documents are read into memory whole
 FROM_BYTES: dict[str, Callable[[BufferedIOBase, str], Iterator[str]]] = {
     "docx": docx_lines,
     "odt": odt_lines,
@@ -68,16 +68,16 @@ class SourceFile:
     guessed: bool = False  # whether the encoding was guessed from the letters
     n_lines: int = 0
     n_characters: int = 0
-    n_utf8_bytes: int = 0  # of the decoded text
-    text_sha256: str = ""  # of the decoded text in UTF-8; equal for equal texts, however they are stored
+    n_utf8_bytes: int = 0  # size of the decoded text
+    text_sha256: str = ""  # hash of the decoded text in UTF-8; independent of encoding and compression
     n_replaced: int = 0  # invalid byte sequences, each replaced by U+FFFD
     first_replaced: int | None = None  # offset of the first one in the unpacked bytes
-    n_nul: int = 0  # removed
+    n_nul: int = 0  # NUL characters, which are removed
     n_crlf: int = 0  # lines that ended in CRLF
     n_cr: int = 0  # lines that ended in a bare CR
     blank: bool = False
     format: str = ""  # name of a format other than plain text, such as "docx"
-    remark: str = ""  # on the part that was read
+    remark: str = ""  # which part was read
     copy: str = ""  # the temporary file with its text; "" if the file itself is read
 
     @property
@@ -125,7 +125,7 @@ class SourceFile:
 
     def _line_lists(self) -> Iterator[list[str]]:
         """Yield the lines of each block in a list."""
-        parts: list[str] = []  # of a line that spans several blocks
+        parts: list[str] = []  # the pieces of a line that spans several blocks
         for block in self.blocks():
             first, *others = block.split("\n")
             parts.append(first)

@@ -30,7 +30,7 @@ from penwright.languages import languages_between, side_name, side_names
 
 Opener = Callable[[Columns], RowSource]  # opens a source with these columns or languages
 MOST_HELD_OUT = 1000  # pairs, unless the settings give a share
-CONVINCING = 0.6  # a gap is clear if skipping it cuts the mismatch of line lengths to this share
+CONVINCING = 0.6  # skipping a gap must cut the mismatch of line lengths to this share
 SAMPLE = 2000  # lines compared to see whether two files are translations
 FEWEST = 20  # pairs of lines needed for a verdict
 ALIKE = 0.4  # two files may be translations if their line lengths correlate more than this

@@ -84,7 +84,7 @@ class Profile:
     kind: str
     n_rows: int  # in the sample
     values: frozenset[str]
-    lengths: tuple[int, ...]  # of the values in characters; 0 for blank ones
+    lengths: tuple[int, ...]  # lengths of the values in characters; 0 for blank ones
     example: str
     is_boilerplate: bool  # all values begin with the same text
 
@@ -146,7 +146,7 @@ def profiles_of(table: Table) -> list[Profile]:
 def spread_rows(table: Table) -> list[Row]:
     """Return rows at equal distances, without broken and blank ones.
 
-    They are between SAMPLE and twice as many, or all rows of a smaller table.
+    Their number is between SAMPLE and twice SAMPLE. Of a smaller table, all rows are returned.
     """
     stride = 1
     kept: list[Row | Broken] = []

@@ -10,7 +10,7 @@ Hashes = NDArray[np.uint64]
 Mask = NDArray[np.bool_]
 
 DEFAULT_FRACTION = 0.1
-TOO_MANY = 2  # a choice of more than this many times the wanted rows is discarded
+TOO_MANY = 2  # if a choice is more than this many times too large, groups are chosen one by one
 ENOUGH_FOR_ONE = 0.3  # rows: a class whose share of the held-out rows is at least this large has one (3 rows at 10 %)
 
 

@@ -31,9 +31,9 @@ class ColumnSummary(TypedDict):
 class Column:
     """The token ids of one text per row, without special tokens. `column[row]` is an array of ids."""
 
-    tokens: UInt[np.ndarray, " tokens"]  # of all rows, concatenated
+    tokens: UInt[np.ndarray, " tokens"]  # the tokens of all rows, concatenated
     offsets: Int64[np.ndarray, " offsets"]  # row i is tokens[offsets[i] : offsets[i + 1]]
-    n_bytes: int  # of the texts in UTF-8
+    n_bytes: int  # size of the texts in UTF-8
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

@@ -17,7 +17,7 @@ from penwright.model.cache import Cache, ContinuousCache
 from penwright.model.decoder_only import DecoderOnly
 from penwright.model.encoder_decoder import EncoderDecoder
 
-SHORTEST = 2  # tokens of sources at least: export would treat one as a special case
+SHORTEST = 2  # fewest tokens per source: torch.export would specialize on a length of 1
 
 
 @runtime_checkable
@@ -90,7 +90,7 @@ class _DecoderRows:
     ):
         self._model, self._stepper = model, stepper
         self._context = model.settings.context_length
-        self._tokens, self._lengths, self._cache = tokens, lengths, cache  # lengths: on the CPU, so no waiting
+        self._tokens, self._lengths, self._cache = tokens, lengths, cache  # lengths stay on the CPU: no waiting
 
     def step(self, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab_size"]:
         """Append a token to each row; return the logits of the next one."""

@@ -32,7 +32,7 @@ from penwright.decoding.sampling.filters import NEG_INF
 from penwright.decoding.sampling.topk import MAX_K, Choose, MaskedTopK, TokenSelector
 from penwright.decoding.sampling.utf8 import FREE, Situations, States, Utf8Rules
 
-MIN_PATIENCE = 4  # tokens by which even short beams may still grow while the search waits for them
+MIN_PATIENCE = 4  # fewest tokens of growth that the search waits for, even if beams are short
 
 
 def _unmasked(best: MaskedTopK, n: int) -> list[list[int]]:
@@ -109,7 +109,7 @@ class _Search:
     settings: BeamSettings
     numbers: Int[np.ndarray, " sentences"]
     limits: Int[np.ndarray, " sentences"]
-    log_probs: Reals  # of the beams; -inf: no such beam
+    log_probs: Reals  # log-probabilities of the beams; -inf: no such beam
     merits: Reals  # log-probabilities plus the credits of a guide
     states: States  # UTF-8 states of the beams
     finished: Ends

@@ -107,8 +107,8 @@ class CompletionDraft:
     stop_filter: StopFilter
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
-    pieces: list[str] = field(default_factory=list)  # of text that can be shown
-    finish: Finish | None = None  # None: it goes on
+    pieces: list[str] = field(default_factory=list)  # pieces of text that can be shown
+    finish: Finish | None = None  # None: not finished
 
     @classmethod
     def begin(

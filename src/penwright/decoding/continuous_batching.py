@@ -1,4 +1,4 @@
-"""Continuous batching: completions that are generated together, though they come and go at any time.
+"""Continuous batching: completions are generated together, and can join or leave at any time.
 
 After Yu et al. (2022, "Orca", section 3): the unit of scheduling is one token of each row, not a whole batch. Each
 request has its own random numbers and sees only its own past. So its text is the same as if it were alone, up to ties
@@ -30,7 +30,7 @@ from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.tokenizer import never_generated
 
 Tokens = Int64[np.ndarray, "_"]
-WORTH = 32  # common tokens from which reusing a prefix pays off
+WORTH = 32  # fewest common tokens for which reusing a prefix pays off
 
 
 class Prefix(NamedTuple):
@@ -74,7 +74,7 @@ def n_common(one: Tokens, other: Tokens) -> int:
 
 
 Known = Callable[[int], list[KeysValues]]  # returns the keys and values of the first N tokens of a text
-READ_TOKENS = 1024  # of prompts at a time, padding included, so that running rows do not wait long
+READ_TOKENS = 1024  # prompt tokens read at a time, padding included, so that running rows do not wait long
 
 
 class ContinuousBatch:

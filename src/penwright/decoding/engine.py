@@ -32,9 +32,9 @@ from penwright.model.decoder_only import DecoderOnly
 from penwright.model.encoder_decoder import EncoderDecoder
 from penwright.native import toolchain
 
-READ_TOGETHER = 2  # sources at least: export would treat one as a special case
-NEAR = 0.05  # tolerated error of logits, relative to their norm: rounding to int8 in another order
-WORTH_THREADS: dict[Part, float] = {  # parameters: in smaller steps threads wait for each other after every product
+READ_TOGETHER = 2  # fewest sources: torch.export would specialize on a batch of 1
+NEAR = 0.05  # tolerated error of logits, relative to their norm: int8 rounds differently in another order
+WORTH_THREADS: dict[Part, float] = {  # fewest parameters: below, threads mostly wait for each other
     "one": 5_000_000,
     "many": 2_000_000,
     "prompt": 5_000_000,

@@ -23,7 +23,7 @@ MOST_TARGETS = 64  # prompt tokens that are read at once
 class Example(NamedTuple):
     """Inputs for export, and the dimensions of each that may have other lengths."""
 
-    inputs: tuple[Input, ...]  # no tensor twice: export would always take the two for one
+    inputs: tuple[Input, ...]  # no tensor occurs twice: torch.export would treat both as one input
     shapes: tuple[object, ...]
 
     def drawn(self) -> tuple[Input, ...]:

@@ -75,10 +75,10 @@ class Ends(NamedTuple):
     lengths: Whole
     places: Whole  # among the beams of that step
     log_probs: Reals
-    scores: Reals  # by which hypotheses are ranked
+    scores: Reals  # the values that rank hypotheses
 
     def best_with(self, others: "Ends") -> "Ends":
-        """Merge both and keep the best, as many as there are here."""
+        """Merge both, and keep as many of the best as `self` has."""
         both = self.beside(others)
         best = best_places(both.scores, self.scores.shape[1])
         return Ends(*(gather(values, best) for values in both))
@@ -93,7 +93,7 @@ class Ends(NamedTuple):
 
 
 def best_places(values: Reals, n: int) -> Int[np.ndarray, "sentences best"]:
-    """Return the places of the n largest values of each sentence, largest first."""
+    """Return the indices of the n largest values of each sentence, largest first."""
     return np.argsort(-values, axis=1, kind="stable")[:, :n]
 
 

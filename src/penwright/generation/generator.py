@@ -35,7 +35,7 @@ class Completion:
     prompt: str
     text: str  # without the stop string
     tokens: tuple[int, ...]  # everything that was written, with the end token
-    log_probs: tuple[float, ...]  # of each token, in nats, under the model itself
+    log_probs: tuple[float, ...]  # log-probability of each token in nats, under the model itself
     finish: Finish
     warnings: tuple[str, ...] = ()
 

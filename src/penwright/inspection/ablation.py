@@ -36,8 +36,8 @@ class Ablation:
     heads: tuple[str, ...]
     loss_before: float  # NaN for a text without tokens to predict
     loss_after: float
-    tokens: tuple[Token, ...]  # the predicted ones; none for a classifier, whose loss is about its label
-    changes: Float64[np.ndarray, " answers"]  # in the loss of each, after - before
+    tokens: tuple[Token, ...]  # the predicted tokens; empty for a classifier, whose loss concerns its label
+    changes: Float64[np.ndarray, " answers"]  # change of the loss of each token, after - before
     next_ids: Int[np.ndarray, " outcomes"]  # the most likely outcomes at the last position, before or after
     next_texts: tuple[str, ...]
     next_before: Float64[np.ndarray, " outcomes"]  # their probabilities

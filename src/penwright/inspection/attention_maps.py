@@ -30,9 +30,9 @@ class AttentionPart:
     """The weights of all heads of one part: how much each target takes from each source. Rows sum to 1."""
 
     name: PartName
-    layers: tuple[int, ...]  # along the first axis
+    layers: tuple[int, ...]  # layer numbers along the first axis
     weights: Float32[np.ndarray, "n_layers n_heads targets sources"]
-    target_tokens: tuple[Token, ...]  # read at each position, where a decoder predicts the next one
+    target_tokens: tuple[Token, ...]  # the token read at each position; a decoder predicts the next one
     source_tokens: tuple[Token, ...]
 
 
@@ -52,7 +52,7 @@ class Alignment:
     """A translator's attention to each source token while it chooses each target token. Rows sum to 1."""
 
     weights: Float32[np.ndarray, "answers sources"]
-    tokens: tuple[Token, ...]  # of the translation, with the end token
+    tokens: tuple[Token, ...]  # tokens of the translation, with the end token
     source_tokens: tuple[Token, ...]
 
 

@@ -13,7 +13,7 @@ from penwright.errors import UsageError
 from penwright.inspection.forward_pass import PartName
 from penwright.inspection.head_statistics import STATISTICS, HeadStatistics
 
-MOST_PAIRS = 1_000_000  # of differing tokens, each with each, that are searched for shared runs
+MOST_PAIRS = 1_000_000  # most pairs of differing tokens that are compared
 Spans = Iterator[tuple[slice, slice]]
 
 
@@ -83,7 +83,7 @@ def _same_ends(first: Sequence[str], second: Sequence[str]) -> Spans:
 
 
 def _shared(first: Sequence[str], second: Sequence[str]) -> Spans:
-    """Yield what both share piece by piece, and differences piece by piece only if they are equally long."""
+    """Align shared pieces one to one, and differing spans one to one only if they have equally many pieces."""
     begin, end = _ends_in_common(first, second)
     one, other = first[begin : len(first) - end], second[begin : len(second) - end]
     if len(one) * len(other) > MOST_PAIRS:
@@ -99,7 +99,7 @@ def _shared(first: Sequence[str], second: Sequence[str]) -> Spans:
 
 
 def _ends_in_common(first: Sequence[str], second: Sequence[str]) -> tuple[int, int]:
-    """Return the number of pieces that both begin with, and of the remaining ones that both end with."""
+    """Return the lengths of the common beginning and, in what remains, of the common end."""
     shorter = min(len(first), len(second))
     begin = next((at for at in range(shorter) if first[at] != second[at]), shorter)
     end = next((at for at in range(shorter - begin) if first[-1 - at] != second[-1 - at]), shorter - begin)
@@ -107,7 +107,7 @@ def _ends_in_common(first: Sequence[str], second: Sequence[str]) -> tuple[int, i
 
 
 def _side_by_side(one: slice, other: slice) -> Spans:
-    """Yield two runs piece by piece; as a whole if neither is empty and their lengths differ."""
+    """Pair the pieces of two spans one to one, or the spans as wholes if both have pieces but not equally many."""
     n, m = one.stop - one.start, other.stop - other.start
     if n and m and n != m:
         yield one, other
@@ -118,7 +118,7 @@ def _side_by_side(one: slice, other: slice) -> Spans:
 
 
 def compare_heads(first: Sequence[HeadStatistics], second: Sequence[HeadStatistics]) -> tuple[HeadComparison, ...]:
-    """Compare the heads of the parts that both have; leave out statistics that neither has."""
+    """Compare the heads of the parts that both sides have. Skip statistics that neither side has."""
     known = {part.name: part for part in second}
     return tuple(_compare_part(part, known[part.name]) for part in first if part.name in known)
 

@@ -31,7 +31,7 @@ Method = Literal["integrated_gradients", "gradient_x_input"]
 N_STEPS = 256  # points on the line
 ROWS = 16  # points per batch
 
-Vectors = Float[Tensor, "rows _ d_model"]  # of the tokens of one side
+Vectors = Float[Tensor, "rows _ d_model"]  # vectors of the tokens of one side
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class Attribution:
 
     method: Method
     target: str  # the outcome: a token or a label
-    position: int  # of the token before it; 0 for a label
+    position: int  # position of the token before the outcome; 0 for a label
     log_prob: float  # F(x)
     baseline_log_prob: float  # F(x')
-    tokens: tuple[Token, ...]  # of the source, then of the target
+    tokens: tuple[Token, ...]  # source tokens, then target tokens
     n_source: int  # how many of the tokens are the source's
     values: Float64[np.ndarray, " tokens"]
     gap: float  # F(x) - F(x') - the sum of the values

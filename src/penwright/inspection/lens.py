@@ -30,7 +30,7 @@ class Lens:
     the text ends, its probability is NaN and its rank is 0. Ranks count from 1.
     """
 
-    tokens: tuple[Token, ...]  # at the places; none for a classifier
+    tokens: tuple[Token, ...]  # the tokens at these places; empty for a classifier
     top_tokens: list[object]  # [n_layers + 1][places][k], most likely first: readable tokens, or labels
     top_probabilities: Float64[np.ndarray, "n_layers_and_one places k"]
     true_probabilities: Float64[np.ndarray, "n_layers_and_one places"]

@@ -144,7 +144,7 @@ def _attribution(found: Attribution) -> View:
         "values": found.values[:n_seen],
         "gap": found.gap,
     }
-    return View("attribution", data, heading="Which tokens speak for the prediction, and which against it")
+    return View("attribution", data, heading="Tokens for and against the prediction")
 
 
 @view.register
@@ -210,7 +210,7 @@ def labels(found: Lens) -> View:
     """Show a classifier's prediction, the last row of its lens; the lens must have all labels."""
     (texts,) = np.array(found.top_tokens[-1], dtype=object)
     data = {"labels": list(texts), "probabilities": found.top_probabilities[-1, 0]}
-    return View("labels", data, heading="What the model takes the text for")
+    return View("labels", data, heading="Predicted label")
 
 
 def _packed(part: AttentionPart | PackedPart) -> PackedPart:

@@ -21,14 +21,14 @@ from penwright.storage import MOST_IN_SMALL, UnsafeFile, is_temporary, read_json
 
 T = TypeVar("T")
 CHECKPOINTS = "checkpoints"
-ATTEMPTS = 100  # to read a checkpoint while training deletes older ones
+ATTEMPTS = 100  # most attempts to read a checkpoint while training deletes older ones
 
 
 class CheckpointFolder:
     """The checkpoints in a run folder."""
 
     def __init__(self, folder: Path):
-        self.folder = folder  # of the run
+        self.folder = folder  # the run folder
         self.made_with: Record = {}  # description of the files the weights depend on, saved in each checkpoint
 
     def checkpoints(self) -> list[Checkpoint]:
@@ -70,11 +70,11 @@ class CheckpointFolder:
 
     def _best_first(self, listed: Sequence[Checkpoint]) -> list[Checkpoint]:
         newest_first = _newest_first(listed)
-        bests = map(self._best_known_to, newest_first)  # older ones name the best before a damaged one
+        bests = map(self._best_known_to, newest_first)  # older ones still name the best if one is damaged
         return list(dict.fromkeys([*bests, *newest_first]))
 
     def _best_known_to(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Return the best checkpoint by this one's record; itself without a score or if the record is damaged."""
+        """Return the best checkpoint that this one records, or this one if its record is empty or damaged."""
         with suppress(DamagedCheckpoint):
             step = checkpoint.counters().best_step
             return checkpoint if step is None else self._checkpoint(step)

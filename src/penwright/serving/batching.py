@@ -32,7 +32,7 @@ class CompletionWorker:
         self.pool, self._worker = pool, worker
         self._is_stepping = False  # used on the worker's thread only
         self._queues: dict[Request, UpdateQueue] = {}  # used on the server's thread only, like all below
-        self.n_tokens = 0  # written so far
+        self.n_tokens = 0  # tokens generated so far
         self.n_abandoned = 0  # completions abandoned before their end
 
     async def write(self, requests: Sequence[Request], until: float) -> AsyncGenerator[tuple[int, TokenUpdate], None]:

@@ -30,7 +30,7 @@ class ModelFacts(BaseModel):
     d_model: int
     vocab_size: int
     context_length: int
-    heads: list[str]  # their names, as the picture of a single head takes them
+    heads: list[str]  # names of the heads, as in requests for a single head
     device: str
     step: int | None  # training step of the best checkpoint
     labels: list[str]  # the labels of a classifier

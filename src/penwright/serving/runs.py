@@ -35,7 +35,7 @@ RunName = Annotated[str, Query(max_length=500)]
 
 
 class RunFacts(BaseModel):
-    """A run folder at a glance."""
+    """A summary of a run folder."""
 
     name: str
     task: Task | None  # None if the run cannot be read

@@ -22,10 +22,10 @@ class ServingSettings(Settings):
     max_rows: PositiveInt = 64  # completions that a writer generates at a time
     max_waiting: PositiveInt = 512  # queued or running texts of one model; beyond: 429
     max_connections: PositiveInt = 512  # open connections; beyond, the longest idle one is closed
-    read_seconds: PositiveFloat = 20.0  # to send a request (beyond: 408), or to read part of a response
-    build_seconds: PositiveFloat = 10.0  # to compile a pattern and word constraints; beyond: 400
-    deadline_seconds: PositiveFloat = 300.0  # to answer a request; beyond: 504
-    drain_seconds: PositiveFloat = 10.0  # for running requests to finish when the server stops
+    read_seconds: PositiveFloat = 20.0  # time limit for sending a request (then 408) or reading part of a response
+    build_seconds: PositiveFloat = 10.0  # time limit for compiling a pattern and word constraints (then 400)
+    deadline_seconds: PositiveFloat = 300.0  # time limit for answering a request (then 504)
+    drain_seconds: PositiveFloat = 10.0  # time that running requests get to finish when the server stops
 
     @field_validator("api_key")
     @classmethod

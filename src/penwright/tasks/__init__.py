@@ -40,15 +40,15 @@ class TaskParts:
     """The functions and columns that make up a task."""
 
     open_corpus: Callable[[Sequence[str], ReadingOptions], AnyCorpus]
-    open_evaluation: Callable[[Sequence[str], ReadingOptions], AnyCorpus]  # of files that are all held out
+    open_evaluation: Callable[[Sequence[str], ReadingOptions], AnyCorpus]  # opens files that are all held out
     columns: tuple[str, ...]  # text columns of the token store
     labels: tuple[str, ...]  # label columns of the token store
     rows: Callable[[AnyPart, Sequence[str]], Iterator[Sequence[Cell]]]  # values of these columns, given all labels
     texts: Callable[[AnyCorpus], Iterator[str]]  # training texts for the tokenizer
     batches: Callable[[RunContext, TokenStore], AnyBatches]
-    quick_evaluate: Callable[[RunContext], Sequence[Score]]  # while training; the first score ranks
+    quick_evaluate: Callable[[RunContext], Sequence[Score]]  # during training; the first score ranks checkpoints
     evaluate: Callable[[RunContext], Sequence[Score]]  # the same scores on the whole held-out part
-    baselines: Callable[[RunContext, bool], Sequence[Score]]  # simple methods, under the names of the scores
+    baselines: Callable[[RunContext, bool], Sequence[Score]]  # scores of simple methods, under the same names
     sample: Callable[[RunContext], Sequence[Sample]]
 
     def token_store(

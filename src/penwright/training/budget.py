@@ -111,7 +111,7 @@ _MARK = TypeAdapter(tuple[int, float] | None)
 
 
 class Budget:
-    """What a run has spent and may still spend, with the schedule of its learning rate."""
+    """The budget of a run: what is spent and what is left, and the learning-rate schedule."""
 
     def __init__(self, settings: TrainingSettings, schedule: Schedule, batches: AnyBatches, n_processes: int = 1):
         self._settings, self._schedule, self._batches = settings, schedule, batches
@@ -124,7 +124,7 @@ class Budget:
         return {**asdict(self.state), "clock_mark": mark}
 
     def load(self, record: Record) -> None:
-        """Continue from the counters of a checkpoint. Raise ValidationError if they are none."""
+        """Continue from the counters of a checkpoint. Raise ValidationError if the record is not valid."""
         known = {field.name for field in fields(TrainState)}
         state = TypeAdapter(TrainState).validate_python({key: value for key, value in record.items() if key in known})
         mark = _MARK.validate_python(record.get("clock_mark"))

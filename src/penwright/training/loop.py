@@ -83,7 +83,7 @@ class Session:
         return since >= 20 * cost and (since >= 60 * (settings.minutes or 1) / EVALUATIONS or self._epochs_have_grown())
 
     def _passes_epoch_mark(self) -> bool:
-        """Return whether 2, 3, 4.5 ... epochs end with this step. In a run of many epochs, the best moment is early."""
+        """Return whether 2, 3, 4.5 ... epochs end with this step. In a run of many epochs, the best comes early."""
         before, now = map(self.trainer.budget.epochs_until, (self.trainer.state.step - 1, self.trainer.state.step))
         mark = FRESH
         while mark <= before:

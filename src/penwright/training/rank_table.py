@@ -1,4 +1,4 @@
-"""What the launcher and its ranks share: a table of progress in shared memory, and a guard thread in each rank."""
+"""State shared by the launcher and its ranks: a table of progress in shared memory, and a guard thread in each rank."""
 
 import _thread
 import mmap

@@ -112,7 +112,7 @@ class Alternative(NamedTuple):
     """A possible next word of a translation."""
 
     word: str
-    log_prob: float  # of its first token, in nats
+    log_prob: float  # log-probability of its first token, in nats
     text: str  # the whole translation with it
     score: float
 

@@ -100,7 +100,7 @@ def _heads(figure: "Figure", data: Mapping[str, Any]) -> None:
     weights = probabilities(part["weights"])
     weights = _hide_later(weights) if part["name"] == "decoder" else weights
     n_layers, n_heads, rows, columns = weights.shape
-    gap = 2 + max(rows, columns) // 6  # in cells, between the heads, for their names
+    gap = 2 + max(rows, columns) // 6  # cells between the heads, which leave room for their names
     wide = np.pad(weights, ((0, 0), (0, 0), (gap, 0), (0, gap)), constant_values=np.nan)
     figure.set_size_inches(0.75 * n_heads, 0.85 * n_layers)
     axes = figure.subplots()

@@ -17,7 +17,7 @@ from penwright.workflows.train import train
 
 # Called when a run begins: with its folder and its plan (None if it is resumed). Returns the observers of the run.
 Watch = Callable[[Path, Prepared | None], Sequence[Observer]]
-MEMBERS_SHARE = 0.5  # of a budget in minutes; the student, which learns from the members, gets the rest
+MEMBERS_SHARE = 0.5  # share of a budget in minutes; the student, which learns from the members, gets the rest
 
 
 def train_ensemble(given: Table, n_members: int, folder: Path, watch: Watch) -> Application:

@@ -43,7 +43,7 @@ class OptimizeRecord(BaseModel):
 
 
 class OpenedRun(NamedTuple):
-    """An opened run folder, with everything that its uses need."""
+    """An opened run folder, with everything needed to use the run."""
 
     run: Run
     recipe: Recipe

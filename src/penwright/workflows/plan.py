@@ -41,7 +41,7 @@ from penwright.workflows.finetune import require_suitable, with_base
 
 HEADS = ("n_heads", "n_kv_heads", "d_head")  # settings that must match the width
 N_EXAMPLES = 3  # shown before training
-FEWEST_CHARACTERS = 100  # that a writer can be trained on
+FEWEST_CHARACTERS = 100  # minimum length of text for training a writer
 SEEN_FOR_FACTS = 2_000_000  # characters read to count the distinct ones
 
 

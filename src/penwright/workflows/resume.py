@@ -34,7 +34,7 @@ CHANGEABLE = {"training", "data", "decoding"}  # tables of a recipe that may cha
 
 
 def resume(folder: Path, changes: Table, observers: Sequence[Observer] = ()) -> Application:
-    """Resume a run bit for bit where it stopped, or with `changes`: more budget, or a new place of the same data."""
+    """Resume a run bit for bit where it stopped, or with `changes`: more budget, or new paths to the same data."""
     if set(changes) - CHANGEABLE:
         raise UsageError("a resumed run keeps its model: only [training], [data] and [decoding] can change")
     run = Run.open(folder)

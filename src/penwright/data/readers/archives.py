@@ -21,7 +21,7 @@ MOST_UNPACKED = 8 << 30  # bytes, all members together
 MOST_RATIO = 250  # unpacked to packed size; DEFLATE reaches 1,032, but only on pure repetition
 LARGE = 64 << 20  # bytes, unpacked; the ratio of smaller archives is not checked
 DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, ValueError, UnicodeError)
-NON_DATA_PREFIXES = ("readme", "license", "licence", "copying", "changelog", "manifest")  # of file names
+NON_DATA_PREFIXES = ("readme", "license", "licence", "copying", "changelog", "manifest")  # prefixes of file names
 MOST_XML = 256 << 20  # bytes per part
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 T = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
@@ -144,9 +144,9 @@ class _Paragraphs:
         self, paragraphs: Container[str], signs: Mapping[str, str], skipped: Container[str], text_in: str | None = None
     ) -> None:
         self.paragraphs, self.signs, self.skipped, self.text_in = paragraphs, signs, skipped, text_in
-        self.lines: list[str] = []  # finished lines that were not fetched yet
+        self.lines: list[str] = []  # finished lines that have not been fetched yet
         self.open: list[list[str]] = []  # the open paragraphs, innermost last
-        self.inside: list[list[str]] = []  # the outermost open paragraph and all in it, by their start
+        self.inside: list[list[str]] = []  # the outermost open paragraph and those inside it, in order of their start
         self.n_skipped = 0  # depth of nested elements that are left out
         self.is_text = text_in is None
 

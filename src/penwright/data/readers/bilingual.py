@@ -29,7 +29,7 @@ NAMES = {  # elements that contain translations
 }
 ROOT_END = {"tmx": "tmx", "xliff": "xliff", "wmt": "dataset", "tbx": "tbx|martif"}
 SIDES = {"tuv", "langSet", "langSec"}
-CODES = {"bpt", "ept", "ph", "it", "ut"}  # their content is code for a program; a `sub` in them is text
+CODES = {"bpt", "ept", "ph", "it", "ut"}  # contain formatting codes, but a `sub` inside them is text
 PREFIX = re.compile(r"[<\s/](?!xml:|xmlns:)([A-Za-z_][\w.-]*):(?=[A-Za-z_])")
 LANGUAGES = re.compile(r"""\s(source-language|target-language|srcLang|trgLang)\s*=\s*["']([^"']*)["']""")
 Texts = dict[str, str]  # texts of a unit by language

@@ -15,7 +15,7 @@ DROPPED = frozenset(
     split_words("""
     script style noscript template nav svg math iframe object button select form
     rt rp title
-    """)  # rt and rp: ruby annotations; title: that of the window
+    """)  # rt and rp: ruby annotations; title: the window title
 )
 BLOCKS = frozenset(
     split_words("""
@@ -32,7 +32,7 @@ STYLE = re.compile(r"\{\\[^}]*\}|</?(?:[biuv]|c|font|ruby|rt|lang)(?:[ .][^>]*)?
 SEGMENT = re.compile(r"<seg(?:\s+id\s*=\s*[\"']?([^\"'\s>]*)[\"']?)?[^>]*>(.*?)</seg\s*>", re.IGNORECASE | re.DOTALL)
 PIECE = re.compile(r"(?=<doc[\s>])", re.IGNORECASE)
 DOCUMENT_NAME = re.compile(r"<doc\s[^>]*?docid\s*=\s*[\"']?([^\"'>]*)", re.IGNORECASE)
-Segments = Iterator[tuple[str, str]]  # an identifier and a text each
+Segments = Iterator[tuple[str, str]]  # (identifier, text)
 
 
 def html_lines(text: str) -> list[str]:
@@ -52,7 +52,7 @@ def declared_encoding(head: bytes) -> str | None:
         return None
     with suppress(UnicodeDecodeError):
         if not head.isascii() and getincrementaldecoder("utf-8")().decode(head):
-            return "utf-8"  # whatever it declares
+            return "utf-8"  # valid UTF-8, whatever the file declares
     return name
 
 

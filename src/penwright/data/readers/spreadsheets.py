@@ -14,7 +14,7 @@ from penwright.data.readers.formats import require_library
 from penwright.errors import PenwrightError
 
 BLOCK = 1 << 18
-MOST_REPEATED = 1000  # times; limits the repetition of a cell or row in an OpenDocument spreadsheet
+MOST_REPEATED = 1000  # most repetitions of a cell or row in an OpenDocument spreadsheet
 TABLE = "{urn:oasis:names:tc:opendocument:xmlns:table:1.0}"
 OFFICE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
 TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
@@ -93,7 +93,7 @@ class _Sheets:
     """A parser target that collects the rows of all sheets in an OpenDocument spreadsheet."""
 
     def __init__(self) -> None:
-        self.rows: list[tuple[str, Cells]] = []  # finished rows that were not fetched yet
+        self.rows: list[tuple[str, Cells]] = []  # finished rows that have not been fetched yet
         self.sheet = ""
         self.cells: Cells = []
         self.cell: list[str] = []

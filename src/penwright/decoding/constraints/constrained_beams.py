@@ -24,7 +24,7 @@ MERIT = attrgetter("merit")
 
 
 class BeamState(NamedTuple):
-    """The state of a beam: its stage in the terms, and its open credit."""
+    """The state of a beam: its progress through the terms, and the credit that it may have to give back."""
 
     stage: Stage
     open_credit: float = (
@@ -48,7 +48,7 @@ class Continuation(NamedTuple):
     """A beam extended by a token."""
 
     log_prob: float
-    merit: float  # by which it is ranked: the log-probability plus the credits of the guide
+    merit: float  # ranks the beams: the log-probability plus the credits of the guide
     parent: int
     token: int
     transition: BeamTransition
@@ -158,7 +158,7 @@ class ConstrainedBeams:
         return length + needed + 1 <= self.limit
 
     def _is_forced(self, prospects: Prospects, length: int) -> bool:
-        """Return whether the needed tokens take all the tokens that are left."""
+        """Return whether the remaining terms need every token that is left."""
         return prospects.needed > 0 and length + prospects.needed + 1 >= self.limit
 
     def _needed_after(self, stage: Stage, token: int) -> int:

@@ -20,7 +20,7 @@ from penwright.errors import UsageError
 from penwright.tokenizers import Tokenizer
 from penwright.tokenizers.tokenizer import never_generated
 
-REMEMBERED = 256  # entries of each cache of what the tokens lead to
+REMEMBERED = 256  # entries in each cache of token transitions
 
 
 class ConstrainedWord(NamedTuple):
@@ -114,8 +114,8 @@ class Rules:
 class TokenText(NamedTuple):
     """The text that each token adds after given bytes of an unfinished character."""
 
-    tokens: Int64[np.ndarray, " tokens"]  # that keep the text well-formed, those with the longest text first
-    classes: Int64[np.ndarray, "tokens longest"]  # of the added characters
+    tokens: Int64[np.ndarray, " tokens"]  # tokens that keep the text well-formed, longest text first
+    classes: Int64[np.ndarray, "tokens longest"]  # classes of the added characters
     n_longer: list[int]  # how many tokens add more than 0, 1, 2, ... characters
     tails: Int64[np.ndarray, " tokens"]  # the number of the unfinished character after each token
 

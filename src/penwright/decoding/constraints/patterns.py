@@ -10,8 +10,8 @@ import numpy as np
 from penwright.decoding.constraints.expressions import N_CODE_POINTS, Expression, Expressions, Span
 from penwright.errors import PenwrightError, UsageError
 
-LONGEST = 1_000  # characters of a pattern
-_FLAGS = re.IGNORECASE | re.DOTALL | re.ASCII  # that change which characters match
+LONGEST = 1_000  # most characters in a pattern
+_FLAGS = re.IGNORECASE | re.DOTALL | re.ASCII  # flags that change which characters match
 _BEGINS = ("AT_BEGINNING", "AT_BEGINNING_STRING")
 _ENDS = ("AT_END", "AT_END_STRING")
 _CATEGORIES = {"DIGIT": "d", "SPACE": "s", "WORD": "w"}

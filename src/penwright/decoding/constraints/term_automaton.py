@@ -14,7 +14,7 @@ from penwright.tokenizers import Tokenizer
 
 Tokens = tuple[int, ...]
 After = Literal["nothing", "opening", "anything"]  # the kind of the last token
-SLACK, SLOPE = 1, 5.0  # tokens off its place that cost a term nothing, and nats for each one more
+SLACK, SLOPE = 1, 5.0  # SLACK tokens early or late are free; each further one costs SLOPE nats
 
 
 class Borders:
@@ -60,7 +60,7 @@ class RequiredTerm:
     times: int = 1
     bias: float = inf  # inf: it is required. Otherwise it is optional, and each of its tokens adds this many nats
     place: int | None = None  # how many tokens are expected before it
-    verbatim: bool = False  # it counts as soon as it is complete, and a new word must follow
+    verbatim: bool = False  # counts as soon as it is complete; the next token must begin a new word
 
     @property
     def is_hard(self) -> bool:
@@ -95,9 +95,9 @@ class Match(NamedTuple):
 
 
 class State(NamedTuple):
-    """How much of the terms a target contains."""
+    """The progress of a target through its terms."""
 
-    left: tuple[int, ...]  # how many times each term must still come, or may if it is soft
+    left: tuple[int, ...]  # how many more times each term must occur (or may, if it is soft)
     matches: tuple[Match, ...] = ()
     after: After = "nothing"  # the kind of the last token of the target
     closed: bool = False  # whether a verbatim term has just been completed
@@ -112,7 +112,7 @@ class Prospects(NamedTuple):
     may_end_word: bool  # False if that would complete a hard term once too often
     progress: int  # hard terms that have come or begun: hypotheses with the same number compete
     needed: int  # the fewest tokens until all hard terms have come, without the end token
-    needed_anew: int  # the same if the term that has begun breaks off, or its last word continues
+    needed_anew: int  # the same if the term in progress is interrupted, or its last word continues
     hard: Match | None  # the longest match of a hard term that must still come
     soft: Match | None  # the longest match of a soft term that may still come
     waiting: list[RequiredTerm]  # hard terms that have not begun
@@ -209,7 +209,7 @@ class ConstraintAutomaton:
         )
 
     def _left_after_word(self, state: State) -> tuple[int, ...]:
-        """Return what is left if the last word is complete: the longest term that ends with it has come."""
+        """Return what is left if the last word is complete: the longest term that ends with it counts as present."""
         whole = [match for match in state.matches if match.is_whole and state.left[match.term] > 0]
         if not whole:
             return state.left

@@ -99,7 +99,7 @@ def _keep_until(ordered: Logits, places: Tensor, logits: Logits, p: float) -> Lo
     if p >= 1:
         return logits
     probabilities = ordered.double().softmax(-1)
-    before = probabilities.cumsum(-1) - probabilities  # the total of the tokens before each
+    before = probabilities.cumsum(-1) - probabilities  # total probability of the tokens before each
     kept = ordered.masked_fill(before >= p, NEG_INF)
     return torch.empty_like(logits).scatter(-1, places, kept)
 

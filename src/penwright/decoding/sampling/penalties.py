@@ -10,11 +10,11 @@ from torch import Tensor
 
 from penwright.decoding.sampling.filters import NEG_INF, Logits
 
-MOST_LOST = 1e4  # by which a repetition can lower a logit, however long it is
+MOST_LOST = 1e4  # largest amount by which a repetition lowers a logit, however long it is
 
 
 class RowHistory:
-    """The tokens of one row, and where its ending occurred before."""
+    """The tokens of one row, and the earlier places where its ending occurred."""
 
     def __init__(self, prompt: Sequence[int]):
         self._tokens = np.zeros(max(64, 2 * len(prompt)), dtype=np.int64)

@@ -49,7 +49,7 @@ def _after_blocks(scores: Float[Tensor, "rows columns"], n_blocks: int) -> Int[T
 
 
 class MaskedTopK(NamedTuple):
-    """The likeliest allowed tokens of each row, in order, and what turns their logits into log-probabilities."""
+    """The likeliest allowed tokens of each row, best first, and the normalizers of their logits."""
 
     values: Float[Tensor, "rows n"]
     places: Int[Tensor, "rows n"]

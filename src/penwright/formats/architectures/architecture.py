@@ -16,7 +16,7 @@ class Rename(NamedTuple):
     """A module of transformers and its name here; {i} stands for the number of the layer."""
 
     theirs: str
-    ours: tuple[str, ...]  # several if theirs concatenates them
+    ours: tuple[str, ...]  # several if the transformers module concatenates them
     transposed: bool = False
 
 
@@ -34,7 +34,7 @@ class Architecture:
     modules: tuple[Rename, ...]
     block: Table  # our settings that reproduce its blocks
     supported: Mapping[str, tuple[object, ...]]  # other keys: the values that we support, the default first
-    defaults: Config = field(default_factory=dict)  # of optional keys of config.json; None: our default
+    defaults: Config = field(default_factory=dict)  # defaults of optional keys of config.json; None: our default
     prepare: Callable[[Tensors], Tensors] = _unchanged  # changes to the tensors beyond their names, on import
     restore: Callable[[Tensors], Tensors] = _unchanged  # the inverse, on export
     offset: int = 0  # rows of learned positions that no text uses; max_position_embeddings counts them

@@ -26,7 +26,7 @@ class Facts(NamedTuple):
 
     task: Task
     n_examples: int  # documents, pairs or labelled texts
-    n_bytes: int  # of their text in UTF-8 (for pairs: of the target side)
+    n_bytes: int  # size of their text in UTF-8 (for pairs: of the target side)
     n_characters: int  # distinct characters
     n_labels: int = 0
     n_letters: int = 0  # length of their text in characters; 0: the same as in bytes
@@ -56,7 +56,7 @@ SHORT = 2.0  # minutes
 LADDER = ("nano", "tiny", "mini", "small", "medium", "base", "large")
 # Training tokens that a model should see per parameter. With fewer, a smaller model gets further in the time.
 TOKENS_PER_PARAMETER: dict[Task, float] = {"generate": 1.0, "chat": 1.0, "translate": 0.53, "classify": 0.7}
-SHORT_SHARE = 0.4  # fraction of them that is enough for a writer with less than two minutes
+SHORT_SHARE = 0.4  # fraction of these tokens that is enough for a writer with less than two minutes
 # Most parameters per token of the corpus. Larger models overfit, soonest where a whole text has only one label.
 PARAMETERS_PER_TOKEN: dict[Task, float] = {"generate": 12.0, "chat": 12.0, "translate": 12.0, "classify": 0.6}
 FEWEST_STEPS = 100  # half of them warm-up: on Multi30k, 50 steps gave BLEU 1.8 and 100 gave 9.6 (measured)
@@ -127,7 +127,7 @@ class CapacityPlanner:
     def epochs_by_characters(self) -> float:
         """Passes that a small model could make over the text as characters; infinite unless the budget is in minutes.
 
-        It can be asked before a tokenizer is chosen.
+        This value is available before a tokenizer is chosen.
         """
         if "minutes" not in self._choices.section("training"):
             return inf

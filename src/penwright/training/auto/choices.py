@@ -15,7 +15,7 @@ class Choice(NamedTuple):
 
 
 class Choices:
-    """The settings of a recipe in the making, and the reasons of the automatic ones."""
+    """A recipe under construction: its settings, and the reasons for the automatic choices."""
 
     def __init__(self, given: Table):
         self.table = given
@@ -32,7 +32,7 @@ class Choices:
             self.made.append(Choice(key, value, reason))
 
     def revise(self, key: str, value: object, reason: str) -> None:
-        """Replace a value that was suggested. A given one stands."""
+        """Replace a suggested value. A value that the user gave stays."""
         for index, choice in enumerate(self.made):
             if choice.key == key:
                 self.table = _filled_in(self.table, key.split("."), value)

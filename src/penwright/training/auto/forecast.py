@@ -29,7 +29,7 @@ class Forecast(NamedTuple):
     low: float | None
     high: float | None
     compressed: float | None  # bits per byte of the compressor
-    pays_up_to: float | None  # minutes; for a writer, beyond them a doubling gains less than a hundredth
+    pays_up_to: float | None  # minutes after which more time stops paying; writer: doubling gains < 1 %
 
 
 def compressed_bits(before: bytes, text: bytes) -> float:

@@ -23,10 +23,10 @@ BUSY = 0.5  # share of the processors that other programs keep busy, from which 
 
 
 class Machine(NamedTuple):
-    """What training runs on, with the reasons."""
+    """The device, the precision and the ranks of a training run, with the reasons."""
 
     device: torch.device
-    precision: torch.dtype  # of matrix products; weights stay in float32
+    precision: torch.dtype  # number format of matrix products; weights stay in float32
     reasons: tuple[str, ...]
     ranks: Ranks = ALONE
 

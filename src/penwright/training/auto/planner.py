@@ -39,7 +39,7 @@ class Plan(NamedTuple):
 
 
 def make_plan(facts: Facts, given: Table, measure_throughput: MeasureThroughput, device: torch.device = CPU) -> Plan:
-    """Choose a recipe for these facts. What is `given` stands, and the rest is chosen to suit it.
+    """Choose a recipe for these facts. The `given` settings are kept, and the others are chosen to suit them.
 
     `measure_throughput` times training steps here (see `throughput_meter`). It is called as rarely as possible.
     """
@@ -214,7 +214,7 @@ class _Planner:
         optimizer: Table = {"type": "adamw", "learning_rate": round(rate, 4), "weight_decay": 0.0}
         reason = f"overfits labels less than Muon; learning rate {rate:.2g} for {rounded(n_read)} texts over all epochs"
         self.choices.suggest_type("optimizer", optimizer, f"{reason} (measured)")
-        self._choose_schedule(0.95, "classifiers end best if nearly the whole run cools down")
+        self._choose_schedule(0.95, "classifiers do best if the learning rate falls for nearly the whole run")
 
     def _choose_schedule(self, cooldown_fraction: float, reason: str) -> None:
         warmup = max(1, min(WARMUP_STEPS, int(WARMUP_SHARE * self.capacity.steps)))

@@ -1,4 +1,4 @@
-"""Where a required word belongs that a model would not write by itself: which word of its draft it replaces.
+"""Placement of required words that a model would not write by itself: which word of its draft each one replaces.
 
 When a term is hidden from the model, one word of the draft loses the most probability. That word is the term's
 translation (after Li et al. 2019, "On the Word Alignment from Neural Machine Translation").

@@ -54,7 +54,7 @@ class DraftReport(NamedTuple):
     spots: Sequence[tuple[Constraint, TargetWord]]  # the draft's words in place of required ones
     unwanted: Sequence[str]  # words to avoid everywhere, since required words replace them
     missed: frozenset[tuple[str, ...]]  # the forms of the required words that are missing
-    n_tokens: int | None = None  # its length, with the end token
+    n_tokens: int | None = None  # length of the draft, with the end token
 
 
 NO_DRAFT: DraftReport = DraftReport((), (), frozenset())
@@ -64,7 +64,7 @@ class ConstraintResult(NamedTuple):
     """The outcome of a constraint."""
 
     source: str
-    start: int  # of the span in the source
+    start: int  # character offset of the span in the source
     end: int
     protected: bool  # a protected span, not a glossary term
     state: Literal["found", "forced", "inserted", "missed"]  # by the model, by search, afterward, not at all
@@ -73,7 +73,7 @@ class ConstraintResult(NamedTuple):
     target_end: int = -1
 
     def moved(self, in_source: int, in_target: int) -> "ConstraintResult":
-        """Return the result for texts in which this many characters are added before it."""
+        """Return the result with its offsets shifted by `in_source` and `in_target` characters."""
         there = in_target if self.target_start >= 0 else 0
         return self._replace(
             start=self.start + in_source,
