@@ -99,7 +99,7 @@ def _changed_processes(before: int | None, now: int) -> Iterator[str]:
 
 
 def _reopen(run: Run, recipe: Recipe, machine: Machine, checkpoint: Checkpoint | None) -> RunContext:
-    """Open the corpus and the files of the run. Raise PenwrightError if the text has changed or the files do not match."""
+    """Open the corpus and the files of the run. Raise PenwrightError if the text changed or files do not match."""
     torch.manual_seed(recipe.seed)
     if checkpoint:
         require_made_with(checkpoint, run, recipe)
