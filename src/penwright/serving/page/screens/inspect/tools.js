@@ -88,7 +88,7 @@ const gradients = {
   },
 };
 
-/** Create the choice of tokens; a value is the position before the token. The last token of a writer is not yet generated. */
+/** Create the choice of tokens; a value is the position before the token. For a writer, the last one is not yet generated. */
 function positions(model, tokens, state, look) {
   const names = [...tokens.map(({ text }) => label(text)), "(next token)"];
   names.splice(Math.min(names.length - (model.kind === "writer" ? 0 : 1), model.context_length)); // no more than the model reads
