@@ -1,4 +1,4 @@
-"""A linear classifier of n-grams: what a neural one must beat, and what it can be combined with."""
+"""A linear classifier of n-grams. It is a baseline for the neural classifier, and can be combined with it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ FEW_TEXTS = 5000  # up to this number of training texts, n-grams that occur in o
 STRENGTHS = (3.0, 10.0, 30.0, 100.0, 300.0)  # inverse weights of the penalty that are tried (C in scikit-learn)
 MANY_LABELS = 1000  # from which only the second one is used, to save time
 N_FOLDS = 5
-MOST_WORK = 1e11  # multiplications of one fit; they bound its iterations
+MOST_WORK = 1e11  # maximum number of multiplications per fit, which limits the iterations
 MOST_ITERATIONS, FEWEST_ITERATIONS = 100, 5
 MEMORY = 6  # vectors that L-BFGS keeps
 TOLERANCE = 1e-5  # largest entry of the gradient of the mean loss at which a fit ends
@@ -50,7 +50,7 @@ class LinearClassifier(NamedTuple):
 
     @classmethod
     def fit(cls, texts: Sequence[str], labels: Labels, n_labels: int, seed: int = 0) -> "LinearClassifier":
-        """Fit the classifier. The strength of its penalty is chosen on a fifth of the texts."""
+        """Fit the classifier. The strength of the penalty is chosen on a fifth of the texts."""
         fewest = 1 if len(texts) <= FEW_TEXTS else 2
         vectorizer = NgramVectorizer.fit(texts, fewest, max(1, MOST_WEIGHTS // n_labels))
         rows = vectorizer.rows(texts)
@@ -121,7 +121,7 @@ def _folds(n_texts: int, seed: int) -> NDArray[np.int64]:
 def _choose_strength(
     rows: SparseRows, labels: Labels, n_labels: int, n_ngrams: int, folds: NDArray[np.int64]
 ) -> tuple[float, Coefficients]:
-    """Return the strength with the lowest loss on the first fold, and the coefficients of the other folds."""
+    """Return the strength with the lowest loss on the first fold, and the coefficients fitted on the other folds."""
     others, own = np.flatnonzero(folds != 0), np.flatnonzero(folds == 0)
     train, check = rows.take(others), rows.take(own)
     found: list[tuple[float, float, Coefficients]] = []  # loss, strength, coefficients

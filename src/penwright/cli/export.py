@@ -14,8 +14,8 @@ def command(
         Literal["ctranslate2", "gguf", "huggingface", "peft", "penwright"],
         typer.Option(
             "--to",
-            help="Format to write; gguf is for llama.cpp, huggingface for transformers, peft for the adapter of a "
-            "LoRA run. penwright is a run of its own, with adapters merged.",
+            help="Format to write: gguf is for llama.cpp, huggingface for transformers, peft for the adapter of a "
+            "LoRA run. penwright makes a new run, with adapters merged.",
             show_default=False,
         ),
     ],

@@ -41,7 +41,7 @@ def command(
 ) -> None:
     """Show what would be trained, and what to expect of it.
 
-    Also estimates how much longer training would still pay off. Trains nothing.
+    Also estimates how much longer training would pay off. Trains nothing.
     """
     from penwright.training.auto.choices import amount
     from penwright.workflows import api
@@ -60,7 +60,7 @@ def command(
 
 
 def _forecast_in_words(forecast: "Forecast", minutes: float | None) -> "Iterator[str]":
-    """Yield the forecast in words: the expected quality, and whether longer training pays."""
+    """Yield the lines of the forecast: the expected quality, and whether longer training pays off."""
     from penwright.training.auto.choices import amount
 
     if forecast.low is None:

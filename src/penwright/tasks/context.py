@@ -23,7 +23,7 @@ AnyPart = CorpusPart[Document] | CorpusPart[Pair] | CorpusPart[Labelled] | Corpu
 
 @dataclass
 class RunContext:
-    """The parts of a run that tasks work with."""
+    """The context of a run: all parts that the tasks need."""
 
     recipe: Recipe
     corpus: AnyCorpus
@@ -33,13 +33,13 @@ class RunContext:
     model: Model
     device: torch.device
     card: ModelCard
-    linear: LinearClassifier | None = None  # of n-grams; for classification
-    linear_log_probs: Tensor | None = None  # on the texts of quick evaluations, which are the same each time
-    has_new_head: bool = False  # whether the head of a fine-tuned model starts from scratch
+    linear: LinearClassifier | None = None  # linear classifier of n-grams; classification only
+    linear_log_probs: Tensor | None = None  # log-probabilities of `linear` for the fixed texts of quick evaluations
+    has_new_head: bool = False  # whether a fine-tuned model has a new, untrained head
 
     @property
     def markers(self) -> Markers:
-        """Ids of the padding, start and end tokens."""
+        """The ids of the padding, start and end tokens."""
         return Markers(self.tokenizer.pad_id, self.tokenizer.start_id, self.tokenizer.end_id)
 
     @property
@@ -49,14 +49,14 @@ class RunContext:
 
 
 def make_card(corpus: AnyCorpus, training: TokenStore) -> ModelCard:
-    """Collect the facts from the corpus and its token store."""
+    """Make the model card from the corpus and its token store."""
     sources = training.columns.get("source")
     longest = None if sources is None else int(sources.lengths.max()) + 1
     return ModelCard(corpus.labels, longest, languages_between(corpus.names))
 
 
 def reading_of(recipe: Recipe, roles: Roles | None = None) -> ReadingOptions:
-    """Return how files are read: which columns (from the recipe, else from `roles`), and what is left out."""
+    """Return how files are read: which columns (from the recipe, or else from `roles`), and which rows are left out."""
     data = recipe.data
     return ReadingOptions(
         columns=Columns(data.source, data.target, data.text, data.label, data.label_names, roles or {}),

@@ -15,16 +15,16 @@ from penwright.training.optimizers import Optimizers
 # (model, vocabulary size, tokens per batch) -> tokens per second
 MeasureThroughput = Callable[[ModelSettings, int, int], float]
 
-STEPS, MOST_STEPS = 3, 8  # steps to time; more than the first few only if they disagree
-ALIKE = 1.1  # ratio of the two fastest steps up to which they agree
-PAUSE = 0.15  # seconds before each further step, in which another program may finish
-ENOUGH = 3.0  # seconds of timing per model
+STEPS, MOST_STEPS = 3, 8  # numbers of steps to time: at first, and at most if the first ones disagree
+ALIKE = 1.1  # maximum ratio of the two fastest steps for which they agree
+PAUSE = 0.15  # pause in seconds before each further step, to let another program finish
+ENOUGH = 3.0  # maximum seconds of timing per model
 LENGTHS: dict[Task, int] = {
     "chat": 128,
     "translate": 24,
     "classify": 64,
-}  # tokens per text, typically; a writer's windows are full
-MOST_TOKENS = 4096  # in a batch that is timed on a CPU; the throughput of larger ones is much the same
+}  # typical number of tokens per text; a writer's windows are full
+MOST_TOKENS = 4096  # maximum tokens in a batch that is timed on a CPU; larger batches have about the same throughput
 
 
 def throughput_meter(machine: Machine, task: Task, n_labels: int = 2) -> MeasureThroughput:
@@ -36,8 +36,8 @@ def throughput_meter(machine: Machine, task: Task, n_labels: int = 2) -> Measure
         length = min(LENGTHS.get(task, settings.context_length), settings.context_length)
         n_rows = max(1, (min(batch_tokens, MOST_TOKENS) if machine.device.type == "cpu" else batch_tokens) // length)
         n_working = min(n_rows, machine.ranks.size)
-        rows = n_rows // n_working  # per process
-        shown = max(1, round(length * (1 - settings.token_dropout)))  # tokens hidden from a classifier take no time
+        rows = n_rows // n_working  # rows per process
+        shown = max(1, round(length * (1 - settings.token_dropout)))  # dropped tokens of a classifier take no time
         batch = _random_batch(task, vocab_size, rows, shown, n_labels).to(machine.device)
 
         def step() -> None:
@@ -45,10 +45,10 @@ def throughput_meter(machine: Machine, task: Task, n_labels: int = 2) -> Measure
                 loss = summed_loss(model, batch)
             loss.backward()
             optimizers.step(0.0)
-            float(loss.detach())  # waits for the device
+            float(loss.detach())  # synchronizes with the device
 
         if machine.device.type != "cpu":
-            step()  # loads what a GPU needs, which takes seconds
+            step()  # the first step loads GPU libraries, which takes seconds
         return n_working * rows * length / _fastest(step)
 
     def measure_or_zero(settings: ModelSettings, vocab_size: int, batch_tokens: int) -> float:
@@ -64,7 +64,7 @@ def throughput_meter(machine: Machine, task: Task, n_labels: int = 2) -> Measure
 def _fastest(step: Callable[[], None]) -> float:
     """Time a few steps and return the seconds of the fastest.
 
-    Other programs only make steps slower. If the two fastest steps differ, more are timed, with pauses between them.
+    Other programs only make steps slower. If the two fastest steps differ, more steps are timed, with pauses.
     """
     times: list[float] = []
     begin = perf_counter()
