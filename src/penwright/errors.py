@@ -1,4 +1,4 @@
-"""Errors that the user can fix, with their exit codes; the warning class; the type of progress callbacks."""
+"""Errors that the user can fix, with their exit codes; the warning class; and the type of progress callbacks."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,12 +32,12 @@ class Option:
 
 
 def _flag(setting: str) -> str:
-    """Return the command-line flag for this setting."""
+    """Return the command-line option for this setting."""
     return f"--task {setting.removeprefix('task=')}" if setting.startswith("task=") else f"--set {quote(setting)}"
 
 
 class Undecided(PenwrightError):
-    """A choice that only the user can make. The message lists the settings to give; a terminal can ask instead."""
+    """An error for a choice that only the user can make. The message lists the possible settings."""
 
     exit_code = 2
 
