@@ -15,9 +15,7 @@ class SinusoidalPositions(Settings):
     """Sines and cosines of decreasing frequency, added to the embeddings (Vaswani et al. 2017, section 3.5)."""
 
     type: Literal["sinusoidal"] = "sinusoidal"
-    layout: Literal["interleaved", "halves", "tensor2tensor"] = (
-        "interleaved"  # halves: first all sines, then all cosines
-    )
+    layout: Literal["interleaved", "halves", "tensor2tensor"] = "interleaved"  # halves: all sines, then all cosines
     offset: NonNegativeInt = 0  # number of the first position (M2M100: 2)
 
 

@@ -139,7 +139,7 @@ def _explain(kind: type[BaseModel], location: tuple[int | str, ...], problem: Ma
 
 
 def _walk(kind: type[BaseModel], location: list[int | str]) -> tuple[list[str], list[str]]:
-    """Return the table names on the path to a location, without types of variants, and the valid keys in the last table."""
+    """Return the table names on the path to a location, without types of variants, and the keys of the last table."""
     names, kinds = [], [kind]
     for step in map(str, location):
         variant = [k for k in kinds if len(kinds) > 1 and k.model_fields["type"].default == step]
