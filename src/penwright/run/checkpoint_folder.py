@@ -65,7 +65,7 @@ class CheckpointFolder:
         return self.read_best(_identity)
 
     def read_best(self, read: Callable[[Checkpoint], T]) -> tuple[T, list[str]]:
-        """Call `read` with the best checkpoint; return the result and the warnings. Checkpoints may vanish meanwhile."""
+        """Call `read` with the best checkpoint; return the result and the warnings. Training may delete others."""
         return self._read_first(self._best_first, read)
 
     def _best_first(self, listed: Sequence[Checkpoint]) -> list[Checkpoint]:
