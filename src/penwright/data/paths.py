@@ -15,14 +15,14 @@ from penwright.errors import PenwrightError
 
 PLAIN_SUFFIXES = (".txt", ".md", ".text")
 SUBTITLE_SUFFIXES = (".srt", ".vtt", ".ass", ".ssa")
-DOCUMENT_SUFFIXES = (".docx", ".odt", ".epub", ".html", ".htm", ".xhtml", ".rtf", ".pdf")  # the best to read first
+DOCUMENT_SUFFIXES = (".docx", ".odt", ".epub", ".html", ".htm", ".xhtml", ".rtf", ".pdf")  # the best format first
 TEXT_SUFFIXES = (*PLAIN_SUFFIXES, *DOCUMENT_SUFFIXES, *SUBTITLE_SUFFIXES)
 STANDARD_INPUT = "-"
 NEVER_TEXT = {f".{each}" for each in "png jpg jpeg gif webp tif tiff bmp heic mp3 wav mp4 zip tar 7z rar".split()}  # noqa: SIM905
 HUB = "hub:"
 WILDCARD = re.compile(r"[*?\[]")
-PIPE = re.compile(r"/dev/(stdin|fd/\d+)|/proc/self/fd/\d+")  # the paths that a shell makes of `<(...)`
-LONGEST_SHOWN = 300  # characters of a path in a message
+PIPE = re.compile(r"/dev/(stdin|fd/\d+)|/proc/self/fd/\d+")  # the paths that a shell substitutes for `<(...)`
+LONGEST_SHOWN = 300  # maximum length of a path in a message, in characters
 
 
 def suffix_of(path: str | Path) -> str:
@@ -99,7 +99,7 @@ def expand_archives(paths: Sequence[str]) -> list[str]:
 
 
 def is_pipe_name(path: str) -> bool:
-    """Return whether the path is standard input or what a shell makes of `<(...)`."""
+    """Return whether the path is standard input, or the path that a shell substitutes for `<(...)`."""
     return path == STANDARD_INPUT or PIPE.fullmatch(path) is not None
 
 
@@ -120,7 +120,7 @@ def describe_skipped(folder: Path) -> str:
 
 
 def count_suffixes(files: Sequence[Path]) -> str:
-    """Return the number of files with each suffix in words: `2 .docx, 10 .txt`."""
+    """Describe the number of files with each suffix: `2 .docx, 10 .txt`."""
     counts = Counter(suffix_of(file) or "without an ending" for file in files)
     return ", ".join(f"{n:,} {suffix}" for suffix, n in sorted(counts.items()))
 
@@ -158,7 +158,7 @@ def _split_pattern(pattern: str) -> tuple[Path, tuple[str, ...]]:
 
 def _matches(names: Sequence[str], parts: Sequence[str]) -> bool:
     """Return whether the names of a path match the parts of a pattern. `**` matches any number of folders."""
-    reached = {0}  # how many parts of the pattern the names so far can have matched
+    reached = {0}  # possible numbers of pattern parts that match the names so far
     for name in names:
         stay = set()
         for place, part in enumerate(parts):
@@ -237,7 +237,7 @@ def visible_files(folder: Path) -> Iterator[Path]:
 def _folders_above(folder: Path) -> set[tuple[int, int]]:
     """Return the identities of the folders above this one.
 
-    Links to them are not followed, because that would read everything.
+    Links to these folders are not followed, because they lead to far too many files.
     """
     places = set()
     for above in folder.resolve().parents:

@@ -27,7 +27,7 @@ from penwright.storage import flush
 from penwright.tokenizers import Tokenizer
 
 Cell = str | Iterable[str] | int
-"""A text; the chunks of a text too long for memory, whose tokens are concatenated; or a label id."""
+"""A text, the chunks of a long text (their tokens are concatenated), or a label id."""
 
 _BATCH_CHARACTERS = 1 << 20
 _DAY = 86_400.0
@@ -112,7 +112,7 @@ class _TextColumn:
             if self._n_waiting >= _BATCH_CHARACTERS:
                 self._flush()
         self._row_ends.append(len(self._chunks))
-        self._n_waiting += 1  # so that empty texts do not pile up
+        self._n_waiting += 1  # empty texts count too, or they would pile up
 
     def finish(self) -> tuple[_File, ...]:
         self._flush()
