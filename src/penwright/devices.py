@@ -11,7 +11,7 @@ from penwright.errors import PenwrightError, UsageError
 
 CPU = torch.device("cpu")
 DEVICES = ("cpu", "cuda", "mps")  # supported types of devices
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # from malloc.h
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # constants in malloc.h
 TOO_LITTLE_MEMORY = (
     "a training step of this model does not fit in the memory of this device. Choose a smaller model.size, or lower "
     "training.batch_tokens (and raise training.accumulate to keep the batch size)"

@@ -8,7 +8,7 @@ Say = Callable[[str], None]  # receives progress messages of long operations
 
 
 class PenwrightError(Exception):
-    """An error that the user can fix. The message says what is wrong, where, and what to do."""
+    """An error that the user can fix. The message names the problem, the place and the solution."""
 
     exit_code = 1
 
@@ -49,13 +49,13 @@ class Undecided(PenwrightError):
 
 
 class Interrupted(PenwrightError):
-    """An interruption by Ctrl+C, SIGTERM or SIGHUP. The message says what is saved and how to resume."""
+    """An interruption by Ctrl+C, SIGTERM or SIGHUP. The message explains what was saved, and how to resume."""
 
     exit_code = 130
 
 
 class PenwrightWarning(UserWarning):
-    """A problem that did not stop the work. The message says what is wrong, where, and what to do."""
+    """A problem that did not stop the work. The message names the problem, the place and the solution."""
 
 
 def say_nothing(text: str) -> None:

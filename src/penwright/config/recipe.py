@@ -25,7 +25,7 @@ Column = str | int  # name or number (from 1) of a column of a table
 
 
 def one_or_more(given: Any) -> Any:
-    """Put a single string or number into a tuple; return anything else unchanged."""
+    """Put a single string or number into a tuple; return any other value unchanged."""
     return (given,) if isinstance(given, str | int) else given
 
 
@@ -74,7 +74,7 @@ class TokenizerSettings(Settings):
 
 
 class DistillationSettings(Settings):
-    """Distillation: models of other runs on the same text provide soft targets for this one."""
+    """Distillation: models of other runs on the same text provide soft targets for the new model."""
 
     teachers: Annotated[tuple[str, ...], Field(min_length=1)]  # run folders of the teachers
     weight: Annotated[float, Field(gt=0, le=1)] = 0.7  # weight of the teachers in the loss; the data gets the rest

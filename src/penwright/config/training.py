@@ -18,7 +18,7 @@ Momentum = Annotated[float, Field(ge=0, lt=1)]
 
 
 class AdamW(Settings):
-    """Adam with decoupled weight decay (Loshchilov and Hutter 2019), in a fused kernel if the device has one."""
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019), with a fused kernel if the device supports it."""
 
     type: Literal["adamw"] = "adamw"
     learning_rate: PositiveFloat = 1e-3  # peak learning rate

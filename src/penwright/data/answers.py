@@ -48,7 +48,7 @@ class AnswerBatches(Bucketed[TextBatch]):
         return TextBatch(n_targets, torch.from_numpy(tokens), torch.from_numpy(targets), None)
 
     def _conversation(self, number: int) -> tuple[Indices, NDArray[np.bool_]]:
-        """Return the tokens of a conversation, and which of them belong to an answer."""
+        """Return the tokens of a conversation, and a mask of the tokens that belong to an answer."""
         added = [self.markers.start] * int(self.n_added[number])
         tokens, is_answer = list[ArrayLike]([added]), list[ArrayLike]([[False] * len(added)])
         for row in range(self.begins[number], self.begins[number + 1]):

@@ -26,7 +26,7 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class _Batch:
-    """A batch; subclasses add its tensors, one row per example."""
+    """The base of all batches. Subclasses add the tensors, with one row per example."""
 
     n_targets: int  # number of targets that count in the loss
 
@@ -108,7 +108,7 @@ class Batches(ABC, Generic[AnyBatch]):
 
     @abstractmethod
     def in_order(self, one_in: int = 1) -> Iterator[AnyBatch]:
-        """Yield all examples once in a fixed order, for evaluation; or only every `one_in`-th batch of them."""
+        """Yield all examples once in a fixed order, for evaluation. Skip all but every `one_in`-th batch."""
 
     def for_step(self, step: int, accumulate: int) -> list[AnyBatch]:
         """Return the `accumulate` batches of one optimizer step. Steps count from 0."""

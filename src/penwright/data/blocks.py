@@ -51,7 +51,7 @@ def state_of(path: Path) -> tuple[int, int]:
 
 
 def copy_once(key: object, name: str, blocks: Callable[[], Iterable[bytes]]) -> Path:
-    """Return a temporary file with these blocks, the same one for the same key. `name` is for error messages."""
+    """Write the blocks to a temporary file, once for each key; return the file. `name` is for error messages."""
     if key in _copies:
         return _copies[key]
     copy, size = _folder() / str(len(_copies)), 0
@@ -103,7 +103,7 @@ def _is_pipe(path: Path) -> bool:
         return True
     try:
         mode = path.stat().st_mode
-    except OSError:  # existing_file() reports what is wrong
+    except OSError:  # existing_file() reports the problem
         return False
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode)
 
@@ -218,7 +218,7 @@ def _tidy(text: str, tally: TextCounts, old_mac: bool) -> tuple[str, str]:
 def _damage_counter(encoding: str) -> Callable[[bytes, str, TextCounts], None]:
     """Return a function that counts invalid byte sequences by their replacement characters.
 
-    Those that the file itself contains do not count.
+    Replacement characters in the file itself do not count.
     """
     count_genuine = _genuine_counter(encoding)
 

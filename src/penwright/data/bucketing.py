@@ -55,7 +55,7 @@ class Bucketed(Batches[AnyBatch]):
         """
         self.seed, self.longest = seed, longest
         rounded = [-(-side // LENGTH_STEP) * LENGTH_STEP for side in lengths]
-        self.order = np.lexsort(rounded[::-1])  # by the first side, then by the next
+        self.order = np.lexsort(rounded[::-1])  # sorted by the first side, then by the second
         if longest is not None:
             self.order = self.order[(np.max(lengths, axis=0) <= longest)[self.order]]
             self.n_left_out = len(lengths[0]) - len(self.order)
@@ -147,7 +147,7 @@ class TokenDropout:
     def shown(self, batch: LabelledBatch, numbers: NDArray[np.int64], random: Generator) -> LabelledBatch:
         """Return the batch with only `numbers[i]` random tokens of text i, in order and with their positions."""
         whole = batch.tokens.shape[1]
-        keys = np.where(batch.padding.numpy(), random.random(batch.tokens.shape), 2.0)  # the smallest are kept
+        keys = np.where(batch.padding.numpy(), random.random(batch.tokens.shape), 2.0)  # keep the smallest
         keys[:, self._never_hidden] = -1.0
         width = min(whole, -(-int(numbers.max()) // LENGTH_STEP) * LENGTH_STEP)
         drawn = keys.argsort(1)[:, :width]

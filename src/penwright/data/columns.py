@@ -101,7 +101,7 @@ def _other_side(table: Table, profiles: Sequence[Profile], source: int | None, t
 
 
 def _possible_sides(profiles: Sequence[Profile], known: int) -> list[Profile]:
-    """Return the text columns and the column that is known to be one side."""
+    """Return the text columns, and the column that is already known as one side."""
     return [each for each in profiles if each.is_text or each.place == known]
 
 
@@ -141,7 +141,7 @@ def _known(table: Table, columns: Columns, key: str) -> tuple[int, ...]:
 
 
 def _as_trained(table: Table, roles: Roles, key: str) -> Iterator[int]:
-    """Yield the columns used in training: by name if this table has a header, else by number."""
+    """Yield the columns used in training, by name if this table has a header, and otherwise by number."""
     without_header = table.columns == tuple(str(number) for number in range(1, len(table.columns) + 1))
     lowered = [name.casefold() for name in table.columns]
     for name, number in roles.get(key, ()):

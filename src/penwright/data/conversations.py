@@ -1,4 +1,4 @@
-"""Prompts and answers: JSON lines of messages, or tables with a column of prompts and one of answers."""
+"""Prompts and answers: JSON lines of messages, or tables with a column of prompts and a column of answers."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ NO_ANSWER = Broken("no answer of the assistant")
 
 
 class Conversation(NamedTuple):
-    """Messages, and the turns that the chat template makes of them."""
+    """Messages, and the turns into which the chat template splits them."""
 
     messages: tuple[Message, ...]
     turns: tuple[Turn, ...]
@@ -45,7 +45,7 @@ def open_conversations(paths: Sequence[str | Path], reading: ReadingOptions = DE
 def open_evaluation_conversations(
     paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING
 ) -> Corpus[Conversation]:
-    """Open conversations for evaluation. Only unreadable ones are dropped."""
+    """Open conversations for evaluation. Only unreadable conversations are dropped."""
     return open_evaluation_rows(_kind(reading), paths, reading)
 
 

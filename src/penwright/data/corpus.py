@@ -67,7 +67,7 @@ class Cleaning:
 
 
 ALL_COLUMNS, STANDARD = Columns(), Cleaning()
-KEEP_ALL = Cleaning(max_characters=10**12, max_ratio=None, deduplicate=False)  # for evaluation
+KEEP_ALL = Cleaning(max_characters=10**12, max_ratio=None, deduplicate=False)  # cleaning for evaluation
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ DEFAULT_READING = ReadingOptions()
 
 
 def with_training_columns(reading: ReadingOptions, roles: Roles) -> ReadingOptions:
-    """Return the options for other files: with the columns used in training, unless they already have some."""
+    """Return the options with the columns used in training, unless they already have such columns."""
     columns = reading.columns
     return reading if columns.as_trained else replace(reading, columns=replace(columns, as_trained=roles))
 
@@ -110,7 +110,7 @@ class CorpusPart(Generic[Example]):
 
 @dataclass(frozen=True)
 class Corpus(Generic[Example]):
-    """All examples, a report on reading them, and a fingerprint of the files and of how they were read."""
+    """All examples, a report on reading them, and a fingerprint of the files and the reading options."""
 
     training: CorpusPart[Example]
     held_out: CorpusPart[Example]
@@ -166,7 +166,7 @@ def only_held_out(
 
 
 def fingerprint_of(files: Sequence[SourceFile], **settings: object) -> str:
-    """Return a hash of the content of the files and of all settings that change what is read from them."""
+    """Return a hash of the content of the files, and of all settings that affect how they are read."""
     content = [(file.sha256, file.encoding) for file in files]
     record = json.dumps([FORMAT_VERSION, content, settings], sort_keys=True, default=str)
     return hashlib.sha256(record.encode()).hexdigest()
@@ -246,7 +246,7 @@ def number_reason(item: object, reasons: dict[str, int]) -> int:
 
 
 def broken_rules(numbers: NDArray[np.integer[Any]], reasons: Mapping[str, int]) -> list[Rule]:
-    """Return one rule for each reason, which drops the items with its number."""
+    """Return one rule for each reason. It drops the items with the number of the reason."""
 
     def rule(number: int) -> Callable[[Mask], Mask]:
         return lambda _: numbers == number

@@ -110,7 +110,7 @@ def _refuse_pairs(file: SourceFile) -> None:
 
 
 def _text_among(path: str, encoding: str | None) -> tuple[tuple[SourceFile, ...], str]:
-    """Return the readable text files of a folder, archive or pattern, and a remark on what was read and skipped.
+    """Return the readable text files of a folder, archive or pattern, and a remark on read and skipped files.
 
     Some files may be blank. Raises PenwrightError if none can be read.
     """

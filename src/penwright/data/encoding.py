@@ -59,7 +59,7 @@ CANDIDATES = [
     *("cp932", "euc_jp", "gb18030", "big5", "big5hkscs", "cp949"),
 ]
 CARONS = b"\x8a\x8e\x9a\x9e"  # Š, Ž, š, ž in Windows-1250 and -1252; rare in the languages that use -1252
-TURKISH = b"\xfd"  # in Windows-1254 ı, two in five Turkish non-ASCII letters; in -1252 ý, the rarest in Icelandic
+TURKISH = b"\xfd"  # ı in Windows-1254, 40 % of the Turkish non-ASCII letters; ý in -1252, rarest in Icelandic
 BORDER = re.compile(rb"[\x00-\x2f][^\x00-\x2f]*\Z")  # no encoding continues a character with a byte below 0x30
 HEAD, SAMPLE = 1 << 16, 1 << 15  # bytes used to recognize text, and to guess an encoding
 MAX_STRANGENESS = 0.4  # maximum mess ratio of a text (see charset_normalizer); even a pangram must pass
@@ -102,7 +102,7 @@ def decode(content: bytes) -> tuple[str, str]:
 
 
 def first_guess(head: bytes) -> str:
-    """Return the encoding shown by a byte-order mark or by the positions of NUL bytes, else UTF-8."""
+    """Guess the encoding from a byte-order mark or the positions of NUL bytes. The default is UTF-8."""
     for mark, encoding in BYTE_ORDER_MARKS.items():
         if head.startswith(mark):
             return encoding
@@ -113,7 +113,7 @@ def first_guess(head: bytes) -> str:
 
 
 def describe_non_text(head: bytes, encoding: str) -> str | None:
-    """Return what these bytes look like if they are not text in this encoding, else None."""
+    """Describe what these bytes look like if they are not text in this encoding. Return None for text."""
     for signature, what in SIGNATURES.items():
         if head.startswith(signature):
             return what
@@ -137,7 +137,7 @@ def decoder_of(encoding: str) -> codecs.IncrementalDecoder:
 
 
 class _LineDecoder(codecs.IncrementalDecoder):
-    """A decoder for concatenated files in two encodings: UTF-8, and another one for the lines that are not UTF-8."""
+    """A decoder for concatenated files in two encodings: UTF-8, and another encoding for the remaining lines."""
 
     def __init__(self, other: str) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ def kind_of_line(line: bytes) -> Literal["ascii", "utf-8", "damaged", "foreign"]
 
 
 def sample_lines(blocks: Iterable[bytes]) -> tuple[Counter[str], bytes]:
-    """Return the number of lines of each kind, and a sample of the non-ASCII ones.
+    """Return the number of lines of each kind, and a sample of the non-ASCII lines.
 
     In a file of two encodings, the sample has only foreign lines.
     """
@@ -218,7 +218,7 @@ def guess_encoding(sample: bytes) -> str:
     if "cp1252" in alike and not any(byte in sample for byte in CARONS):
         return "cp1252"  # the most common of equally good encodings
     if "iso8859_2" in alike and not any(0x80 <= byte < 0xA0 for byte in sample):
-        return "iso8859_2"  # it has no letters in 0x80-0x9F, where Windows-1250 has common ones
+        return "iso8859_2"  # ISO 8859-2 has no letters in 0x80-0x9F, unlike Windows-1250
     return best.encoding
 
 

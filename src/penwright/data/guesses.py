@@ -93,7 +93,7 @@ def likely_labels(profiles: Profiles, without: Collection[int] = ()) -> list[Pro
 
 
 def _may_be_label(profile: Profile) -> bool:
-    """Return whether a column could hold labels: few different ones, all short, and not on a scale."""
+    """Return whether a column could hold labels: few different values, all short, and not on a scale."""
     few = profile.kind in (TEXT, NUMBERS) or (profile.kind == IDENTIFIERS and len(profile.values) <= FEW)
     return few and profile.are_labels and not profile.is_scale
 
@@ -227,7 +227,7 @@ def _languages(by_name: dict[str, Profile]) -> list[Profile]:
 
 
 def guess_pair(table: str, profiles: Profiles, without: Collection[int] = ()) -> Guess:
-    """Choose the source and the target column. Raises Undecided unless their names or values show them."""
+    """Choose the source and the target column. Raises Undecided if neither names nor values identify them."""
     left = [column for column in profiles if column.place not in without]
     pair = named_pair(left)
     if pair is not None:
@@ -273,14 +273,14 @@ def texts_of(profiles: Profiles) -> list[Profile]:
 
 
 def unused(profiles: Profiles, used: Collection[int]) -> str:
-    """Describe the columns that are not used; "" if there are none."""
+    """Describe the columns that are not used; return "" if there are none."""
     left = [column for column in profiles if column.place not in used]
     more = [f"{len(left) - MOST_OPTIONS} more"] if len(left) > MOST_OPTIONS else []
     return f"not used: {', '.join([*(column.described() for column in left[:MOST_OPTIONS]), *more])}" if left else ""
 
 
 def advice_for_more_texts(profiles: Profiles, texts: Collection[int], used: Collection[int]) -> str:
-    """Describe how to read the unused text columns too, joined; "" if there are none."""
+    """Describe how to join unused text columns to the text; return "" if there are none."""
     more = [column for column in texts_of(profiles) if column.place not in used]
     every = [column for column in profiles if column.place in texts or column in more]
     return f"to read them joined by a space: --set {quote(setting('text', *every))}" if more else ""

@@ -31,7 +31,7 @@ from penwright.errors import PenwrightError
 
 MOST_HELD_OUT = 2000  # maximum number of held-out rows, unless the settings give a share
 MOST_LABELS = 1000  # maximum number of different labels
-MOST_LABELS_PER_TEXT = 0.5  # allows more labels if the settings name the label column
+MOST_LABELS_PER_TEXT = 0.5  # limit instead of MOST_LABELS, if larger and the settings name the label column
 FEWEST_LINES = 2  # fewest labelled lines in a file that is read as labelled lines
 SPLITS = {"train", "training", "test", "testing", "dev", "valid", "val", "validation", "eval"}
 UNLABELLED = ("unsup", "unlabeled", "unlabelled")
@@ -54,7 +54,7 @@ def open_labelled(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT
 def open_evaluation_labelled(
     paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING
 ) -> Corpus[Labelled]:
-    """Open labelled texts for evaluation. Only blank and unreadable ones are dropped."""
+    """Open labelled texts for evaluation. Only blank and unreadable texts are dropped."""
     return open_evaluation_rows(LABELLED, paths, reading)
 
 
@@ -191,7 +191,7 @@ def _part(rows: Rows, chosen: Mask) -> CorpusPart[Labelled]:
 
 
 def class_folders(folder: str | Path) -> tuple[dict[str, list[Path]], str]:
-    """Return the text files of each class by name, and a remark on what is not read.
+    """Return the text files of each class by name, and a remark on files that are not read.
 
     If the folder contains `train` and `test`, only `train` is read. Raises PenwrightError for fewer than two classes.
     """

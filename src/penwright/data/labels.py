@@ -20,7 +20,7 @@ NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
 
 
 def single_label(label: str, place: str) -> str:
-    """Return a tidy label; a list of one label counts as that label. Raises PenwrightError for a list of several."""
+    """Return a tidy label. A list of one label counts as this label. Raises PenwrightError for a longer list."""
     if label.startswith("[") and label.endswith("]"):
         items = _items(label)
         if items is not None and len(items) > 1:
@@ -64,7 +64,7 @@ def label_cleaning_remark(table: str, labels: Iterable[str]) -> str:
 
 
 def require_single_labels(table: str, labels: Collection[str]) -> None:
-    """Raise PenwrightError if labels such as `action|comedy` combine others."""
+    """Raise PenwrightError if some labels combine several, such as `action|comedy`."""
     for separator in SEPARATORS:
         joined = [label for label in labels if separator in label.strip(separator)]
         parts = {part.strip() for label in joined for part in label.split(separator)}

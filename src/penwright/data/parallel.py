@@ -48,7 +48,7 @@ def open_evaluation_pairs(paths: Sequence[str | Path], reading: ReadingOptions =
 
 
 def _sources(paths: Sequence[str], reading: ReadingOptions) -> list[RowSource]:
-    """Return the sources of these paths: one for each table, and one for every two other files."""
+    """Return the sources of these paths: one for each table, and one for each pair of other files."""
     columns = reading.columns
     openers: list[Opener] = []
     plain = []

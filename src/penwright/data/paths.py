@@ -93,7 +93,7 @@ def is_collection(path: str | Path) -> bool:
 
 
 def expand_archives(paths: Sequence[str]) -> list[str]:
-    """Replace .zip archives by the files in them, without README and the like."""
+    """Replace .zip archives by the files in them, without README and similar files."""
     found = [[str(each) for each in data_members(path)] if is_archive(path) else [path] for path in paths]
     return [path for each in found for path in each]
 
@@ -228,7 +228,7 @@ def visible_files(folder: Path) -> Iterator[Path]:
             folders, files = [each for each in entries if each.is_dir()], [each for each in entries if each.is_file()]
         except OSError as error:
             raise PenwrightError(f"{_shortened(here)} cannot be read: {error.strerror}") from None
-        # `waiting` is a stack: real folders are read before links, so that files keep their real paths
+        # `waiting` is a stack: real folders are read before links, so files keep their real paths
         waiting += [each for each in folders if each.is_symlink()]
         waiting += [each for each in folders if not each.is_symlink()]
         yield from files
@@ -248,7 +248,7 @@ def _folders_above(folder: Path) -> set[tuple[int, int]]:
 
 
 def _shortened(path: str | Path) -> str:
-    """Return the path for a message; only the beginning of a very long one."""
+    """Return the path for a message. A very long path is cut off."""
     text = str(path)
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}... ({len(text):,} characters)"
 

@@ -120,7 +120,7 @@ class Profile:
 
     @property
     def are_labels(self) -> bool:
-        """True if the values could be labels: few different ones, all short."""
+        """True if the values could be labels: few different values, all short."""
         return self.has_few_values and max(map(len, self.values)) <= LONGEST_LABEL
 
     @property

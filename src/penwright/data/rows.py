@@ -137,7 +137,7 @@ class RowKind(Generic[Example]):
 
 
 def open_rows(kind: RowKind[Example], paths: Sequence[str | Path], reading: ReadingOptions) -> Corpus[Example]:
-    """Open rows for training. Hold out `reading.validation`, else a part chosen by hashes and seed."""
+    """Open rows for training. Hold out `reading.validation`, or else a part chosen by hashes and seed."""
     rows = _read(kind, paths, reading)
     keep, dropped = clean(rows, kind.rules(rows, reading.cleaning))
     notes = kind.check(rows, keep, reading)
@@ -193,6 +193,6 @@ def _read(kind: RowKind[Example], paths: Sequence[str | Path], reading: ReadingO
 
 
 def _read_all(kind: RowKind[Example], paths: Sequence[str | Path], reading: ReadingOptions) -> tuple[Rows, Mask]:
-    """Read and measure the rows of some paths for evaluation; return which ones are usable."""
+    """Read and measure the rows of some paths for evaluation; return them with a mask of the usable rows."""
     rows = _read(kind, paths, reading)
     return rows, clean(rows, kind.rules(rows, KEEP_ALL))[0]

@@ -1,4 +1,4 @@
-"""Held-out splits, chosen by hashes of the content, so that they do not depend on its order."""
+"""Held-out splits, chosen by hashes of the content. They do not depend on the order of the content."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -24,7 +24,7 @@ def shuffled(hashes: Hashes, seed: int) -> Hashes:
 
 
 def repeats(hashes: Hashes, keep: Mask) -> Mask:
-    """Return which kept items repeat the hash of an earlier one."""
+    """Return a mask of the kept items that repeat the hash of an earlier item."""
     kept = np.flatnonzero(keep)
     found = keep.copy()
     found[kept[np.unique(hashes[kept], return_index=True)[1]]] = False
@@ -96,7 +96,7 @@ class Cut(NamedTuple):
     """A position in a text, in characters and in bytes."""
 
     characters: int
-    n_bytes: int  # in UTF-8
+    n_bytes: int  # position in the UTF-8 encoding
 
 
 def tail_start(chunks: Iterable[str], n_characters: int, fraction: float) -> Cut:

@@ -76,7 +76,7 @@ class TokenStore:
         return self.columns[column].n_bytes
 
     def verify(self) -> None:
-        """Read every file, and raise PenwrightError if one has changed. Opening a store checks only sizes."""
+        """Read every file, and raise PenwrightError if a file has changed. Opening a store checks only sizes."""
         for name, expected in self.hashes.items():
             with (self.folder / name).open("rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != expected:

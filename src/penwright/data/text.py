@@ -27,14 +27,14 @@ from penwright.data.report import Dropped, Report, count, reasons
 from penwright.data.splits import DEFAULT_FRACTION, Mask, held_out_documents, repeats, tail_start
 from penwright.errors import PenwrightError
 
-MANY = 20  # with this many different documents, whole ones are held out; with fewer, the end of each
+MANY = 20  # from this many different documents on, hold out whole ones; otherwise, the end of each
 ENOUGH = 0.5  # minimum share of the requested characters in whole documents
 MOST_HELD_OUT = 500_000  # maximum number of held-out characters, unless the settings give a share
 Parts = tuple[CorpusPart[Document], CorpusPart[Document]]
 
 
 def open_text(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING) -> Corpus[Document]:
-    """Open documents for training. Hold out `reading.validation`, else a part chosen by size and seed."""
+    """Open documents for training. Hold out `reading.validation`, or else a part chosen by size and seed."""
     training = open_documents(paths, reading.encoding, reading.columns)
     alike = with_training_columns(reading, training.roles).columns
     own = open_documents(reading.validation, reading.encoding, alike) if reading.validation else None
@@ -70,7 +70,7 @@ def open_text(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_REA
 
 
 def open_evaluation_text(paths: Sequence[str | Path], reading: ReadingOptions = DEFAULT_READING) -> Corpus[Document]:
-    """Open documents for evaluation. Only blank and unreadable ones are dropped."""
+    """Open documents for evaluation. Only blank and unreadable documents are dropped."""
     documents = open_documents(paths, reading.encoding, reading.columns)
     keep, _ = _kept_documents(documents, None, KEEP_ALL)
     corpus = only_held_out(documents.part(keep), documents.files, "document", documents.choices, documents.notes)

@@ -39,7 +39,7 @@ class CheckpointFolder:
         return [Checkpoint(path, step) for step, path in sorted((s, p) for s, p in steps if s is not None)]
 
     def first(self) -> Checkpoint | None:
-        """Return the first checkpoint, which has weights only; None if there is none, as in older runs."""
+        """Return the first checkpoint, which has weights only. Return None if it does not exist, as in older runs."""
         folder = self.folder / CHECKPOINTS / FIRST
         try:
             return Checkpoint(folder, int(read_json(folder / "manifest.json", MOST_IN_SMALL)["step"]))
@@ -65,7 +65,7 @@ class CheckpointFolder:
         return self.read_best(_identity)
 
     def read_best(self, read: Callable[[Checkpoint], T]) -> tuple[T, list[str]]:
-        """Call `read` with the best checkpoint; return the result and the warnings. Training may delete others."""
+        """Call `read` with the best checkpoint; return the result and the warnings. Training may delete checkpoints."""
         return self._read_first(self._best_first, read)
 
     def _best_first(self, listed: Sequence[Checkpoint]) -> list[Checkpoint]:
@@ -74,7 +74,7 @@ class CheckpointFolder:
         return list(dict.fromkeys([*bests, *newest_first]))
 
     def _best_known_to(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Return the best checkpoint that this one records, or this one if its record is empty or damaged."""
+        """Return the best checkpoint according to this one, or this one if its record is empty or damaged."""
         with suppress(DamagedCheckpoint):
             step = checkpoint.counters().best_step
             return checkpoint if step is None else self._checkpoint(step)

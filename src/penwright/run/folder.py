@@ -72,7 +72,7 @@ class Run(CheckpointFolder):
 
     @classmethod
     def open(cls, folder: Path) -> "Run":
-        """Open an existing run; if there is none, raise PenwrightError, which lists runs nearby."""
+        """Open an existing run. If there is none, raise PenwrightError, which lists the runs in the same folder."""
         if os.path.lexists(folder / RECIPE):
             return cls(folder)
         place = folder.parent if folder.parent.is_dir() else Path()
@@ -82,7 +82,7 @@ class Run(CheckpointFolder):
 
     @property
     def real_folder(self) -> Path:
-        """The folder with links resolved, so that relative paths such as `../` work."""
+        """The folder with links resolved, for relative paths that begin with `../`."""
         real = self.folder.resolve()
         return self.folder if real == self.folder.absolute() else real
 
@@ -134,7 +134,7 @@ class Run(CheckpointFolder):
         self.write_json(name, {**kept, "sha256": _digest(kept)})
 
     def finding(self, name: str, kind: type[BaseModel] | None = None) -> Record | None:
-        """Load a finding about the best model; None if there is none, or if the best model has changed since.
+        """Load a finding about the best model. Return None if there is none, or if the best model has changed.
 
         A record that is damaged or not of this `kind` is ignored with a warning.
         """

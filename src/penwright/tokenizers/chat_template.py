@@ -89,7 +89,7 @@ class ChatTemplate:
         from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415
 
         class Generation(Extension):
-            """The tag `generation`, which marks answers for other trainers."""
+            """The tag `generation`, with which other trainers mark answers."""
 
             tags = {"generation"}  # noqa: RUF012
 

@@ -115,7 +115,7 @@ class WordTable:
         hits = self._lengths[slots] == lengths
         for column, key in zip(self._keys, keys, strict=True):
             hits &= column[slots] == key
-        numbers, known = self._numbers[slots], self._ids  # in this order: see _add()
+        numbers, known = self._numbers[slots], self._ids  # read in this order: see _add()
         others = np.flatnonzero(~hits)
         encoded = encode(words.spelled(begin + others))
         numbers[others] = len(known.lengths) + np.arange(len(others))
@@ -182,7 +182,7 @@ class WordEncoder:
     The cache is cleared when it grows too large.
     """
 
-    max_characters = 3_000_000  # in the cache: about 100 MB, with the overhead of Python objects
+    max_characters = 3_000_000  # maximum in the cache: about 100 MB, with the overhead of Python objects
 
     def __init__(self, library: LibraryTokenizer, dtype: IdType) -> None:
         self._library = library
@@ -225,7 +225,7 @@ class WordEncoder:
 
 
 def _spelling() -> list[str]:
-    """Return a character for each byte: its own if printable. The other 68 bytes get characters from U+0100 on."""
+    """Return a character for each byte. Printable bytes keep theirs; the other 68 get characters from U+0100 on."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return [chr(byte if byte in printable else next(others)) for byte in range(256)]

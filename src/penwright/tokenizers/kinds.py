@@ -23,7 +23,7 @@ _N_CODE_POINTS = 0x110000
 _MIN_VOCAB_SIZE = len(SPELLING) + len(SPECIALS)
 _DEFAULT_VOCAB_SIZE = 8_000
 _SAMPLE = 1_000_000  # characters that are searched for combining marks
-_MANY_MARKS = 0.01  # with a larger share of combining marks, words are split by MARKED_WORDS
+_MANY_MARKS = 0.01  # if the share of combining marks is larger, words are split by MARKED_WORDS
 MARKED_WORDS = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 # GPT-2's pattern, except that a combining mark (an accent, or a vowel sign of Hebrew, Arabic, Hindi or Thai) does not
 # end a word.
@@ -37,7 +37,7 @@ class TrainedTokenizer(NamedTuple):
 
 
 def train_characters(texts: Iterable[str], vocab_size: int | None) -> TrainedTokenizer:
-    """Train a character tokenizer. With a `vocab_size`, only the most frequent characters get tokens, not <unk>."""
+    """Train a character tokenizer. With a `vocab_size`, all but the most frequent characters become <unk>."""
     counts = _count_characters(texts)
     by_frequency = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
     n_kept = len(by_frequency) if vocab_size is None else vocab_size - len(SPECIALS) - 1
@@ -74,7 +74,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int | None) -> TrainedTokenizer:
 
 
 def train_unigram(texts: Iterable[str], vocab_size: int | None) -> TrainedTokenizer:
-    """Train a unigram model over bytes (Kudo 2018): start with many pieces, then drop the least useful ones."""
+    """Train a unigram model over bytes (Kudo 2018): start with many pieces, then drop the least useful pieces."""
     size = _checked_size(vocab_size)
     marked, texts = _has_many_marks(texts)
     draft = _byte_level(models.Unigram(), split_words=True, marked=marked)

@@ -63,7 +63,7 @@ class Tokenizer:
         return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[TokenIds]:
-        """Encode many texts to arrays of `dtype`; this is much faster than one by one."""
+        """Encode many texts to arrays of `dtype`. This is much faster than one text at a time."""
         tokens, lengths = self.encode_ragged(texts)
         return np.split(tokens, np.cumsum(lengths)[:-1]) if texts else []
 
@@ -105,7 +105,7 @@ class Tokenizer:
         return [sizes[0] - 1, *sizes[1:]] if self.prefix_space and sizes else sizes
 
     def prompt(self, tokens: Sequence[int]) -> list[int]:
-        """Return the tokens of a prompt after a start token: each training text began with one."""
+        """Return a start token and the tokens of a prompt: training texts begin with a start token, too."""
         return [self.start_id, *tokens]
 
     def source(self, tokens: Sequence[int]) -> list[int]:
@@ -282,7 +282,7 @@ def controls(tokenizer: Tokenizer) -> tuple[int, ...]:
 
 
 def unknown_warnings(tokenizer: Tokenizer, text: str) -> list[str]:
-    """Return a warning that lists the characters of the text that the model does not know, if there are any."""
+    """Return a warning that lists the characters unknown to the model; [] if there are none."""
     unknown = tokenizer.unknown_characters(text)
     return [f"characters the model does not know: {' '.join(map(_readable, unknown))}"] if unknown else []
 

@@ -46,7 +46,7 @@ def holds_segments(file: SourceFile) -> bool:
 
 
 def bilingual_languages(file: SourceFile, source: str | None, target: str | None) -> tuple[str, str]:
-    """Return the two languages to read: the requested ones, else the most frequent ones of the file.
+    """Return the two languages to read: the requested ones, or else the most frequent ones.
 
     For a PO file, these are `msgid` and `msgstr`. Regions (pt-BR, pt-PT) count as languages of their own only if they
     are requested, or if the file has a single language. Raises PenwrightError if a language is missing.

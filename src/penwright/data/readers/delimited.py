@@ -127,7 +127,7 @@ class QuotedRows:
                 self._is_over = True
                 return
             taken.append(line)
-            if is_escaped and "\\" in line:  # before any other character, a backslash is literal
+            if is_escaped and "\\" in line:  # a backslash before any other character is literal
                 line = BACKSLASH.sub(lambda found: found[0] if found[1] else "\\\\", line)
             yield f"{line}\n"
 
@@ -208,7 +208,7 @@ class LabelledLines:
 
     @property
     def files(self) -> tuple[SourceFile, ...]:
-        """The file, in a tuple."""
+        """A tuple with the file."""
         return (self.file,)
 
     def rows(self, columns: Sequence[int]) -> Iterator[Row | Broken]:

@@ -23,7 +23,7 @@ class Format:
     name: str
     description: str  # name with its article, for messages
     kind: Literal["plain", "document", "markup", "segments", "pairs", "sheet", "archive", "other"]
-    remedy: str = ""  # what the user can do about an unsupported file (kind "other")
+    remedy: str = ""  # advice to the user about an unsupported file (kind "other")
 
     @property
     def is_decoded(self) -> bool:

@@ -113,7 +113,7 @@ def is_tabbed(lines: Sequence[str]) -> bool:
 def _best_quoting(lines: Sequence[str], delimiter: str, is_cut: bool) -> Fit | None:
     """Return the best fit with this delimiter; None if there are no rows.
 
-    In a TSV file, quote marks are text unless clearly written by a CSV writer. In all files, so are single quotes.
+    Quote marks in TSV files, and single quotes in all files, are text unless clearly written by a CSV writer.
     """
     plain = _fit(lines, Dialect(delimiter), is_cut)
     quoted = [fit for dialect in _quotings(lines, delimiter) if (fit := _fit(lines, dialect, is_cut))]
@@ -199,7 +199,7 @@ def find_header(rows: Sequence[Sequence[str]], width: int, names: Sequence[str] 
 
 
 def is_known_header(cells: Sequence[str]) -> bool:
-    """Return whether all names are common ones, or one of them reveals the purpose of its column."""
+    """Return whether all names are common column names, or one name reveals the purpose of its column."""
     names = [cell.strip().strip("\ufeff").lower().replace(" ", "_") for cell in cells]
     names = [name for name in names if name]
     if not names or max(map(len, names)) > LONGEST_KNOWN:

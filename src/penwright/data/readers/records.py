@@ -157,7 +157,7 @@ def _rows_of(value: object) -> Iterable[Record | Broken] | None:
         return (NO_RECORD,)
     lists = [part for part in value.values() if isinstance(part, list)]
     heads, rows = value.get("columns"), value.get("data")
-    if isinstance(heads, list) and isinstance(rows, list):  # as pandas writes with orient="split"
+    if isinstance(heads, list) and isinstance(rows, list):  # the form that pandas writes with orient="split"
         return (_zipped(map(str, heads), row) if isinstance(row, list) else NO_RECORD for row in rows)
     of_rows = [part for part in lists if part and all(isinstance(row, dict) for row in part)]
     if len(of_rows) == 1:

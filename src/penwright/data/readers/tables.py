@@ -125,7 +125,7 @@ class Grid:
 
     @property
     def files(self) -> tuple[SourceFile, ...]:
-        """The file, in a tuple."""
+        """A tuple with the file."""
         return (self.file,)
 
     def rows(self, columns: Sequence[int]) -> Iterator[Row | Broken]:
