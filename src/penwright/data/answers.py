@@ -12,8 +12,8 @@ from penwright.data.store import Column
 class AnswerBatches(Bucketed[TextBatch]):
     """Batches of conversations of similar length. The targets are the answers, each with an end token.
 
-    Each conversation begins with a start token, unless its template begins with one. Of a conversation that is longer
-    than the context, only the end is read.
+    A start token is put before each conversation, unless its template begins with one. If a conversation is longer
+    than the context, only the end is used.
     """
 
     def __init__(
@@ -26,9 +26,9 @@ class AnswerBatches(Bucketed[TextBatch]):
         markers: Markers,
         seed: int = 0,
     ):
-        """Group the rows of each conversation, which `turn` numbers: answers, and what comes before each of them."""
+        """Group the rows by conversation. `turn` is the number of a row in its conversation, from 0."""
         self.prompt, self.answer, self.markers, self.most = prompt, answer, markers, context_length + 1
-        self.begins = np.flatnonzero(np.append(turn, 0) == 0)  # the first row of each conversation, and the end
+        self.begins = np.flatnonzero(np.append(turn, 0) == 0)  # first row of each conversation, and the end
         ends = np.concatenate([[0], np.cumsum(prompt.lengths + answer.lengths + 1)])
         self.n_added = np.array([prompt[row][:1].tolist() != [markers.start] for row in self.begins[:-1].tolist()])
         lengths = self.n_added + np.diff(ends[self.begins])
@@ -48,7 +48,7 @@ class AnswerBatches(Bucketed[TextBatch]):
         return TextBatch(n_targets, torch.from_numpy(tokens), torch.from_numpy(targets), None)
 
     def _conversation(self, number: int) -> tuple[Indices, NDArray[np.bool_]]:
-        """Return the tokens of a conversation, and which of them belong to an answer."""
+        """Return the tokens of a conversation, and a mask of the tokens that belong to an answer."""
         added = [self.markers.start] * int(self.n_added[number])
         tokens, is_answer = list[ArrayLike]([added]), list[ArrayLike]([[False] * len(added)])
         for row in range(self.begins[number], self.begins[number + 1]):

@@ -1,4 +1,4 @@
-"""SentencePiece models as tokenizer.json: the file is parsed here, and the tokenizers library does the rest."""
+"""Conversion of SentencePiece models to tokenizer.json, which the tokenizers library reads."""
 
 import base64
 import struct
@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 from penwright.tokenizers.checks import MOST_PIECES
 
 UNIGRAM, BPE = 1, 2  # TrainerSpec.ModelType
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # SentencePiece.Type; those of GGUF, too
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # SentencePiece.Type; GGUF uses the same numbers
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5  # wire types of protobuf
 Value = int | bytes
 
 
 class Piece(NamedTuple):
-    """A piece of the vocabulary; its id is its place in the list."""
+    """A piece of the vocabulary. Its id is its index in the list."""
 
     text: str
     score: float
@@ -22,13 +22,13 @@ class Piece(NamedTuple):
 
 
 class SentencePieceModel(NamedTuple):
-    """The parts of a SentencePiece model that decide what it does with a text."""
+    """The parts of a SentencePiece model that determine how it encodes a text."""
 
     pieces: Sequence[Piece]
     type: int = BPE
     charsmap: bytes = b""  # compiled rules of the normalizer
-    adds_prefix: bool = True  # put a space before a text
-    trims: bool = True  # remove spaces around a text, and all but one inside
+    adds_prefix: bool = True  # whether a space is put before each text
+    trims: bool = True  # whether spaces around a text and repeated spaces inside are removed
 
 
 def parse_sentencepiece(content: bytes) -> SentencePieceModel:
@@ -94,7 +94,7 @@ def _piece(fields: dict[int, Value]) -> Piece:
 
 
 def as_tokenizer_json(model: SentencePieceModel) -> dict[str, Any]:
-    """Return the tokenizer.json with the same results."""
+    """Return a tokenizer.json that gives the same results as the model."""
     pieces = model.pieces
     unknown = next((number for number, piece in enumerate(pieces) if piece.type == UNKNOWN), None)
     added = [(number, piece) for number, piece in enumerate(pieces) if piece.type in (UNKNOWN, CONTROL, USER_DEFINED)]
@@ -136,7 +136,7 @@ def _unigram(pieces: Sequence[Piece], unknown: int | None) -> dict[str, Any]:
 
 
 def _bpe(pieces: Sequence[Piece], unknown: int | None) -> dict[str, Any]:
-    """Return a BPE whose merges are all pairs of pieces that make a piece, the best score first."""
+    """Return a BPE model. Its merges are all pairs of pieces that form another piece, the best score first."""
     ids = {piece.text: number for number, piece in enumerate(pieces)}
     whole = {piece.text for piece in pieces if piece.type in (NORMAL, USER_DEFINED, UNUSED)}
     merges = [
