@@ -16,7 +16,7 @@ from penwright.translation.constraints.placement import TargetWord
 from penwright.translation.constraints.protection import Protection
 
 NO_TERMS, USUAL_PROTECTION = Glossary(), Protection()
-UNLIKELY = log(0.01)  # below this log-probability, the model would not have written it by itself
+UNLIKELY = log(0.01)  # words with a lower log-probability were forced by constraints
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,18 +24,18 @@ class Constraints:
     """The requirements for a translation: glossary words and protected spans."""
 
     glossary: Glossary = NO_TERMS
-    bias: float = inf  # nats added to each token of a glossary word; inf: the words must appear
+    bias: float = inf  # nats to add to each token of a glossary word; inf: the words are required
     protection: Protection = USUAL_PROTECTION
 
     @property
     def is_hard(self) -> bool:
-        """Whether glossary words must appear, instead of only becoming more likely."""
+        """Whether glossary words are required, rather than only made more likely."""
         return self.bias == inf
 
 
-DEFAULT_CONSTRAINTS = Constraints()  # no glossary; the default protected spans
-NO_CONSTRAINTS = Constraints(protection=Protection(patterns=()))  # unconstrained
-Range = tuple[int, int]  # of characters, end excluded
+DEFAULT_CONSTRAINTS = Constraints()  # no glossary, default protected spans
+NO_CONSTRAINTS = Constraints(protection=Protection(patterns=()))  # nothing required
+Range = tuple[int, int]  # character offsets, end excluded
 
 
 class Constraint(NamedTuple):
@@ -44,16 +44,16 @@ class Constraint(NamedTuple):
     start: int
     end: int
     forms: tuple[str, ...]
-    protected: bool  # copied exactly
+    protected: bool  # whether the words are copied exactly
     follows_case: bool = False  # whether the words are capitalized at the beginning of a text
 
 
 class DraftReport(NamedTuple):
-    """A report on an unconstrained draft: which glossary words it misses, and what stands in their place."""
+    """A report on an unconstrained draft: the missing glossary words, and the draft's words in their place."""
 
-    spots: Sequence[tuple[Constraint, TargetWord]]  # the draft's words in place of required ones
-    unwanted: Sequence[str]  # words to avoid everywhere, since required words replace them
-    missed: frozenset[tuple[str, ...]]  # the forms of the required words that are missing
+    spots: Sequence[tuple[Constraint, TargetWord]]  # each required word, with the word that the draft has in its place
+    unwanted: Sequence[str]  # words of the draft that required words replace, to be avoided everywhere
+    missed: frozenset[tuple[str, ...]]  # the forms of the missing required words
     n_tokens: int | None = None  # length of the draft, with the end token
 
 
@@ -61,15 +61,15 @@ NO_DRAFT: DraftReport = DraftReport((), (), frozenset())
 
 
 class ConstraintResult(NamedTuple):
-    """The outcome of a constraint."""
+    """The result of a constraint in a translation."""
 
     source: str
     start: int  # character offset of the span in the source
     end: int
-    protected: bool  # a protected span, not a glossary term
+    protected: bool  # whether it is a protected span instead of a glossary term
     state: Literal["found", "forced", "inserted", "missed"]  # by the model, by search, afterward, not at all
     target: str = ""
-    target_start: int = -1  # in the translation; -1: missed
+    target_start: int = -1  # offset in the translation; -1: missed
     target_end: int = -1
 
     def moved(self, in_source: int, in_target: int) -> "ConstraintResult":
@@ -85,7 +85,7 @@ class ConstraintResult(NamedTuple):
     def warnings(self) -> list[str]:
         """Return warnings about results that a person should check."""
         if self.state == "inserted":
-            return [f"inserted after translation, perhaps in the wrong place: {self.source}"]
+            return [f"inserted after translation, check the place: {self.source}"]
         return [f"the glossary's translation is missing: {self.source}"] if self.state == "missed" else []
 
 
@@ -108,9 +108,9 @@ class AutomatonBuilder:
     def guide(
         self, source: str, wishes: Sequence[Constraint], bias: float, draft: DraftReport = NO_DRAFT
     ) -> ConstraintAutomaton | None:
-        """Build the automaton of these constraints, or return None if there are none.
+        """Build the automaton of these constraints; return None without constraints.
 
-        A protected span is expected after as many target tokens as there are source tokens before it.
+        The expected number of target tokens before a protected span is the number of source tokens before it.
         """
         terms, places = [], {wish.forms: word.first for wish, word in draft.spots}
         for wish, times in grouped(wishes):
@@ -126,7 +126,7 @@ class AutomatonBuilder:
         return ConstraintAutomaton((), self._borders)
 
     def beginning(self, prefix: str, guide: ConstraintAutomaton | None) -> ConstraintAutomaton | None:
-        """Return the automaton with a prefix that every target begins with."""
+        """Return the automaton with a prefix for all targets."""
         if not prefix.strip():
             return guide
         tokens = tuple(self._tokenizer.target.encode(prefix.strip()))
@@ -164,7 +164,7 @@ def constraint_results(
 ) -> tuple[str, list[ConstraintResult]]:
     """Return the translation, with missing protected spans inserted, and the result of each constraint."""
     whole = tokenizer.decode(hypothesis.tokens)
-    text = whole.lstrip(" ") if wishes else whole  # a required term may bring the space before its word
+    text = whole.lstrip(" ") if wishes else whole  # a required term may include the space before its word
     places, n_cut = places_of(text, wishes), len(whole) - len(text)
     results = []
     for wish, place in zip(wishes, places, strict=True):
@@ -180,21 +180,21 @@ def constraint_results(
 
 
 def _separator(letter: str, space: str) -> str:
-    """Return the space that separates an insertion from this letter, if one is needed."""
+    """Return the space to put between an insertion and this letter; "" if none is needed."""
     return space if letter and not CHINESE_OR_JAPANESE.match(letter) else ""
 
 
 def _is_unlikely(hypothesis: Hypothesis, tokenizer: Tokenizer, place: tuple[int, int]) -> bool:
-    """Return whether the model would hardly have written this text by itself."""
+    """Return whether the model was unlikely to generate this text by itself."""
     ends = [len(tokenizer.decode(hypothesis.tokens[:n])) for n in range(len(hypothesis.tokens) + 1)]
     inside = [n for n, (start, end) in enumerate(pairwise(ends)) if place[0] < end and start < place[1]]
     return fsum(hypothesis.log_probs[n] for n in inside) < UNLIKELY
 
 
 def places_of(text: str, wishes: Sequence[Constraint]) -> list[Range | None]:
-    """Return where each constraint is met in a translation, without overlaps.
+    """Return the range of each constraint's words in a translation, without overlaps; None for missing words.
 
-    The longest are placed first, since they may contain shorter ones.
+    Longer words are located first, since they may contain shorter ones.
     """
     found: dict[int, Range | None] = {}
     taken: list[Range] = []
@@ -214,9 +214,9 @@ def first_place(text: str, wish: Constraint, taken: Collection[Range]) -> Range 
 
 
 def _is_whole(text: str, start: int, end: int, *, spans: bool) -> bool:
-    """Return whether no letter or digit continues the word at either end.
+    """Return whether no letter or digit adjoins the words at either end.
 
-    For protected spans, only ends that are letters or digits themselves count: "1 kg" is not whole in "11 kg".
+    A protected span that begins or ends with a symbol may adjoin letters there. "1 kg" does not match inside "11 kg".
     """
     sides = (text[start - 1 : start] if start else "", text[start]), (text[end : end + 1], text[end - 1])
     neighbors = [outside for outside, inside in sides if inside.isalnum() or not spans]
