@@ -12,7 +12,7 @@ WANTED = ["config.json", INDEX, "*.safetensors", *FILES, "1_Pooling/config.json"
 
 
 def download(name: str) -> Path:
-    """Return the folder of a model of the hub, from the cache or downloaded; raise PenwrightError if both fail."""
+    """Return the folder of a model of the hub, cached or downloaded; raise PenwrightError if the download fails."""
     hub = optional_package("huggingface_hub", "hub")
     try:
         return Path(hub.snapshot_download(name, allow_patterns=WANTED))

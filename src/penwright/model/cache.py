@@ -1,4 +1,4 @@
-"""The KV cache: keys and values of earlier tokens, so that each token is computed only once."""
+"""The KV cache: keys and values of earlier tokens, stored so each token is computed only once."""
 
 from collections.abc import Sequence
 
@@ -165,7 +165,7 @@ class Cache:
 
 
 class ContinuousCache(Cache):
-    """A cache for continuous batching. Spare rows allow it to add and remove rows without copying the others."""
+    """A cache for continuous batching: with spare rows, rows are added and removed with few copies."""
 
     def __init__(self, settings: ModelSettings, n_layers: int, capacity: int, like: Tensor):
         super().__init__(settings, n_layers, 0, capacity, like)

@@ -70,7 +70,7 @@ class TranslatedToken(NamedTuple):
     """A token of a translation."""
 
     text: str
-    log_prob: float  # in nats
+    log_prob: float  # log-probability in nats
     token: int
 
 
@@ -79,7 +79,7 @@ class Candidate:
     """A translation of a whole text, whose log-probability and score are sums over the parts of the text."""
 
     text: str
-    log_prob: float  # in nats
+    log_prob: float  # total log-probability in nats
     score: float  # candidates are ranked by log-probability / length ** length_penalty
     finish: Literal["end", "length"]  # "length": a part reached the length limit
     pieces: tuple[TranslatedToken, ...] = ()  # tokens; the end token of each part has an empty text

@@ -95,11 +95,11 @@ class Translator:
 
     def use_processes(self, n_processes: int | None = None) -> None:
         """Do nothing: a translator works in a single process. Deprecated."""
-        warn("Translator.use_processes no longer has an effect: remove the call", PenwrightWarning, stacklevel=2)
+        warn("Translator.use_processes has no effect: remove the call", PenwrightWarning, stacklevel=2)
 
     def share_out(self, n_processes: int | None = None) -> None:
         """Do nothing: a translator works in a single process. Deprecated."""
-        warn("Translator.share_out no longer has an effect: remove the call", PenwrightWarning, stacklevel=2)
+        warn("Translator.share_out has no effect: remove the call", PenwrightWarning, stacklevel=2)
 
     def translate(
         self,

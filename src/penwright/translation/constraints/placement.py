@@ -25,8 +25,8 @@ MIN_LOSS = 1.0  # nats that the translation of the hidden tokens loses at least
 class HiddenSource(NamedTuple):
     """A source and a target, with some of the source's tokens hidden from the model."""
 
-    source: Sequence[int]  # with the end token
-    target: Sequence[int]  # without the start token
+    source: Sequence[int]  # source tokens, with the end token
+    target: Sequence[int]  # target tokens, without the start token
     hidden: range
 
 
