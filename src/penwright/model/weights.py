@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from penwright.config import Task
 from penwright.errors import PenwrightError
 
-CHANGES: Mapping[tuple[Task, Task], Mapping[str, str]] = {  # modules that are kept when the task changes: old to new
+CHANGES: Mapping[tuple[Task, Task], Mapping[str, str]] = {  # modules kept when the task changes: old name to new name
     ("generate", "classify"): {"embedding": "embedding", "decoder": "encoder"},
     ("chat", "classify"): {"embedding": "embedding", "decoder": "encoder"},
     ("translate", "classify"): {"source_embedding": "embedding", "encoder": "encoder"},
@@ -21,15 +21,15 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def weights_for(task: Task, before: Task, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights of a model under the names that they have in a model for another task, without its head.
+    """Return the weights of a model under their names in a model for another task, without the head of that model.
 
-    Raises PenwrightError if no model for this task can begin with them.
+    Raises PenwrightError if a model for this task cannot start from these weights.
     """
     renamed = CHANGES.get((before, task))
     if task == before or {task, before} == {"generate", "chat"}:
         return dict(weights)
     if renamed is None:
-        raise PenwrightError(f"a model that was trained to {before} cannot be trained to {task}: it has other parts")
+        raise PenwrightError(f"a model that was trained to {before} cannot be trained to {task}: train a new one")
     parts = {name: name.partition(".") for name in weights}
     return {f"{renamed[first]}.{rest}": weights[name] for name, (first, _, rest) in parts.items() if first in renamed}
 
@@ -41,8 +41,8 @@ def start_from(model: nn.Module, weights: Mapping[str, Tensor], origin: str, hea
     Args:
         model: The model to start.
         weights: The weights of the other model, under the names of this one.
-        origin: Where they are from, for messages.
-        head: The modules that stay as they are if the other model lacks them.
+        origin: The origin of the weights, for messages.
+        head: The modules that keep their initial weights if the other model lacks them.
 
     Raises:
         PenwrightError: If names or shapes do not match.
@@ -61,7 +61,7 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], origin: str) -
 
 def _copy(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], origin: str) -> None:
     if missing := sorted(own.keys() - weights.keys()):
-        raise PenwrightError(f"{origin} lacks {', '.join(missing[:5])}: it was saved from another model")
+        raise PenwrightError(f"{origin} lacks {', '.join(missing[:5])}: it belongs to a different model")
     if superfluous := sorted(weights.keys() - own.keys()):
         raise PenwrightError(f"{origin} has {', '.join(superfluous[:5])}, which this model does not have")
     for name, parameter in own.items():
