@@ -28,7 +28,7 @@ def command(
         Path | None, typer.Option(help="Merge this LoRA adapter, a folder in PEFT's format, before the export.")
     ] = None,
 ) -> None:
-    """Convert a run for CTranslate2, llama.cpp, transformers or PEFT, or merge its adapter.
+    """Convert a run for CTranslate2, llama.cpp, transformers or PEFT.
 
     Writes the weights of the best checkpoint, and the tokenizer.
     """

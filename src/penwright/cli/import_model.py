@@ -28,7 +28,7 @@ def command(
         str | None, typer.Option("--to", help="Target language of a multilingual model.")
     ] = None,
 ) -> None:
-    """Make a run from a model that another project trained: GPT-2, Llama, Qwen, BERT, OPUS-MT and others.
+    """Make a run from a pretrained model (Hugging Face, GGUF).
 
     Pickled weights are never opened. All commands accept the new run.
     """

@@ -50,7 +50,7 @@ def command(
     _, prepared = prepare_by_asking(settings_of(recipe, flags, set_ or []))
     forecast = api.forecast(prepared)
     if json:
-        print_json({**plan_as_record(prepared), "forecast": forecast._asdict()})
+        print_json({**plan_as_record(prepared), "outlook": forecast._asdict()})
         return
     for line in plan_in_words(prepared):
         print(line)

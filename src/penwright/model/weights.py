@@ -1,4 +1,4 @@
-"""The weights of a model as named tensors; shared weights occur once, and frozen ones not at all."""
+"""The weights of a model as named tensors; shared weights occur once."""
 
 from collections.abc import Collection, Mapping
 
@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from penwright.config import Task
 from penwright.errors import PenwrightError
 
+ADAPTER = ".lora_B"  # end of the names of LoRA's weights
+FITTED = ("mixture", "log_prior")  # parameters of classifiers that are computed, not trained
 CHANGES: Mapping[tuple[Task, Task], Mapping[str, str]] = {  # modules kept when the task changes: old name to new name
     ("generate", "classify"): {"embedding": "embedding", "decoder": "encoder"},
     ("chat", "classify"): {"embedding": "embedding", "decoder": "encoder"},
@@ -16,8 +18,17 @@ CHANGES: Mapping[tuple[Task, Task], Mapping[str, str]] = {  # modules kept when 
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return the trainable parameters by name, without copying; shared ones appear under their first name."""
-    return {name: parameter.detach() for name, parameter in model.named_parameters() if parameter.requires_grad}
+    """Return the parameters that a run saves, by name and without copying; shared ones appear under their first name.
+
+    With LoRA, these are the adapters and the head. The frozen weights are those of the base.
+    """
+    parameters = dict(model.named_parameters())
+    has_adapters = any(name.endswith(ADAPTER) for name in parameters)
+    return {
+        name: parameter.detach()
+        for name, parameter in parameters.items()
+        if parameter.requires_grad or name in FITTED or not has_adapters
+    }
 
 
 def weights_for(task: Task, before: Task, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -211,7 +211,8 @@ class WordEncoder:
         if self._n_characters > self.max_characters:
             self._clear()
         known = self._known
-        new = list(set[str]().union(*words_of_texts).difference(known))
+        words = set[str]().union(*words_of_texts)
+        new = [word for word in words if word not in known]  # difference() may iterate a dict that other threads change
         encodings = self._library.encode_batch_fast(new, add_special_tokens=False)
         known.update((word, np.array(e.ids, self._dtype).tobytes()) for word, e in zip(new, encodings, strict=True))
         self._n_characters += sum(map(len, new))

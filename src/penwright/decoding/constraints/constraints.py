@@ -38,9 +38,7 @@ class ConstrainedWord(NamedTuple):
         """
         text = written.strip("*")
         if not text:
-            raise UsageError(
-                f"'{written}' cannot be banned or required: write some letters, like dragon or drag*"
-            )
+            raise UsageError(f"'{written}' cannot be banned or required: write some letters, like dragon or drag*")
         return cls(text, written[0] == "*" or not _joins_word(text[0]), written[-1] == "*" or not _joins_word(text[-1]))
 
 
