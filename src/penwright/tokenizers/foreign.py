@@ -95,9 +95,10 @@ class ForeignTokenizer(Tokenizer):
             covered = max(covered, end)
         return sizes
 
-    def prompt(self, tokens: Sequence[int]) -> list[int]:
-        """Return the tokens of a prompt, after a start token if the model expects one."""
-        return super().prompt(tokens) if self.conventions.begins or not tokens else list(tokens)
+    @property
+    def begins(self) -> bool:
+        """Whether each text begins with the start token."""
+        return self.conventions.begins
 
     def source(self, tokens: Sequence[int]) -> list[int]:
         """Return the tokens of a translator's source, with those that the model expects around it."""
