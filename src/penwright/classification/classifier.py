@@ -27,7 +27,7 @@ Tokens = Integer[np.ndarray, " _"]
 
 @dataclass(frozen=True)
 class Classification:
-    """The label of a text and the probability of each label. A blank text has neither."""
+    """The label of a text and the probability of each label. A blank text has no label and no probabilities."""
 
     label: str | None  # most likely label; None for a blank text, or below a threshold
     scores: Mapping[str, float]  # probability of each label, most likely first
@@ -58,10 +58,10 @@ class Classifier:
     def __init__(
         self, model: EncoderOnly, tokenizer: Tokenizer, labels: Sequence[str], linear: LinearClassifier | None = None
     ):
-        """Create a classifier. `labels` are in the order of the model's outputs; an imported encoder may have none."""
+        """Create a classifier. `labels` are in the order of the model's outputs. An imported encoder may have none."""
         self.model, self.tokenizer, self.labels = model, tokenizer, tuple(labels)
-        self.linear = linear  # None: the encoder decides alone
-        self._room = model.settings.context_length - 2  # tokens of text between the start and end tokens
+        self.linear = linear  # None: only the encoder is used
+        self._room = model.settings.context_length - 2  # maximum number of tokens between the start and end tokens
         if self._room < 1:
             raise PenwrightError("a classifier needs a context_length of 3 or more, to have room for a text")
 
@@ -137,7 +137,7 @@ class Classifier:
 
     @torch.inference_mode()
     def _read(self, windows: Sequence[Sequence[int]], read: Callable[[Padded], Tensor]) -> list[Tensor]:
-        """Return what `read` computes for each window, in batches of similar length."""
+        """Apply `read` to batches of windows of similar length. Return the result of each window."""
         found: list[Tensor] = [torch.empty(0)] * len(windows)
         with evaluating(self.model) as device:
             for batch in batches_by_length([len(window) for window in windows], BATCH_TOKENS):

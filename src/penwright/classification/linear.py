@@ -18,15 +18,15 @@ from penwright.classification.sparse import SparseRows
 from penwright.errors import PenwrightError
 from penwright.storage import let_others_read, require_plain
 
-MOST_WEIGHTS = 1 << 22  # n-grams times labels
+MOST_WEIGHTS = 1 << 22  # maximum of n-grams times labels
 FEW_TEXTS = 5000  # up to this number of training texts, n-grams that occur in one text only are kept, too
-STRENGTHS = (3.0, 10.0, 30.0, 100.0, 300.0)  # inverse weights of the penalty that are tried (C in scikit-learn)
-MANY_LABELS = 1000  # from which only the second one is used, to save time
+STRENGTHS = (3.0, 10.0, 30.0, 100.0, 300.0)  # strengths to try: inverse weights of the penalty (C in scikit-learn)
+MANY_LABELS = 1000  # number of labels from which only the second strength is used, to save time
 N_FOLDS = 5
 MOST_WORK = 1e11  # maximum number of multiplications per fit, which limits the iterations
 MOST_ITERATIONS, FEWEST_ITERATIONS = 100, 5
-MEMORY = 6  # vectors that L-BFGS keeps
-TOLERANCE = 1e-5  # largest entry of the gradient of the mean loss at which a fit ends
+MEMORY = 6  # number of past updates that L-BFGS stores
+TOLERANCE = 1e-5  # a fit ends when no entry of the gradient of the mean loss exceeds this value
 
 Labels = Int64[Tensor, " texts"]
 
@@ -83,7 +83,7 @@ class LinearClassifier(NamedTuple):
 
     @classmethod
     def load(cls, path: Path, n_labels: int) -> "LinearClassifier":
-        """Load a classifier. Raises PenwrightError if the file is not one for this number of labels."""
+        """Load a classifier. Raises PenwrightError unless the file holds a classifier with this number of labels."""
         require_plain(path)
         try:
             tensors = load_file(path)

@@ -18,17 +18,17 @@ Indices = NDArray[np.int64]
 
 WORDS, CHARACTERS = 3, (2, 5)  # maximum number of words per n-gram; minimum and maximum number of characters per n-gram
 TOKEN = re.compile(r"\w+|[^\w\s]")  # words and punctuation marks, which count as words
-MOST_CHARACTERS = 50_000  # only this many characters from the beginning of a text are counted
-CHUNK_CHARACTERS, CHUNK_TEXTS = 400_000, 1 << 14  # limits of the texts that are counted at once, to save memory
+MOST_CHARACTERS = 50_000  # maximum number of characters of a text to read; the rest is ignored
+CHUNK_CHARACTERS, CHUNK_TEXTS = 400_000, 1 << 14  # limits on the texts that are counted at once, to save memory
 HASH_BITS = 48  # size of the hash of an n-gram; the highest bit distinguishes words from characters
 HASH_MASK, WORD_BIT = (1 << HASH_BITS) - 1, 1 << (HASH_BITS - 1)
-MERGE_AT = 1 << 23  # length of the list of counts at which the counts of equal n-grams are added up
+MERGE_AT = 1 << 23  # number of stored counts at which the counts of equal n-grams are added up
 _ODD = 0x9E3779B97F4A7C15  # base of the polynomial hash; the next line is its inverse modulo 2**64
 _INVERSE = pow(_ODD, -1, 1 << 64)
 
 
 class Counts(NamedTuple):
-    """The counts of each n-gram in each text, sorted by row, words after characters."""
+    """The counts of n-grams in each text, sorted by row. In each row, character n-grams come before word n-grams."""
 
     rows: Indices
     keys: Indices  # hashes of n-grams
@@ -49,7 +49,7 @@ def count_ngrams(texts: Sequence[str]) -> Counts:
 
 
 class _Spans:
-    """A hasher of substrings of a text. It uses prefix sums of a polynomial in the characters."""
+    """A hasher of substrings of a text, based on prefix sums of a polynomial with mixed character codes."""
 
     def __init__(self, text: str):
         codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
@@ -72,7 +72,7 @@ def _powers(base: int, n: int) -> Hashes:
 
 
 def _scramble(values: Hashes) -> Hashes:
-    """Spread all bits (the finalizer of splitmix64)."""
+    """Mix the bits of each hash (the finalizer of splitmix64)."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
@@ -114,7 +114,7 @@ def chunks(texts: Iterable[str]) -> Iterator[list[str]]:
 class NgramVectorizer(NamedTuple):
     """A vocabulary of n-grams with inverse document frequencies, which turns texts into rows of TF-IDF values."""
 
-    keys: Indices  # hashes, ascending: characters, then words
+    keys: Indices  # hashes in ascending order: character n-grams, then word n-grams
     idf: NDArray[np.float32]
 
     @classmethod
@@ -135,7 +135,7 @@ class NgramVectorizer(NamedTuple):
         return cls(keys[kept], idf.astype(np.float32))
 
     def rows(self, texts: Sequence[str]) -> SparseRows:
-        """Return the TF-IDF rows of texts, without unknown n-grams. Words and characters each have unit length."""
+        """Return the TF-IDF rows of texts, without unknown n-grams. Word and character parts each have unit length."""
         return stacked([self._rows(chunk) for chunk in chunks(texts)])
 
     def _rows(self, texts: Sequence[str]) -> SparseRows:

@@ -34,7 +34,7 @@ def _texts(tokens: Sequence[Token]) -> list[str]:
 
 
 def surprise(found: TokenScores, console: Console) -> Drawn:
-    """Draw the text coloured by the surprisal of each token, and a legend."""
+    """Draw the text, with each token coloured by its surprisal, and a legend."""
     pieces = [
         ShadedToken(token.text, -log_prob / MAX_SURPRISE)
         for token, log_prob in zip(found.tokens, found.log_probs, strict=True)
@@ -193,7 +193,7 @@ def lens(found: Lens, console: Console) -> Drawn:
 
 
 def attribution(found: Attribution, console: Console) -> Drawn:
-    """Draw the tokens that contribute most to a prediction, and how much each contributes."""
+    """Draw the tokens that contribute most to a prediction, with their contributions."""
     values = found.values[: found.n_source + found.position + 1]  # later tokens cannot contribute
     strongest = max(np.abs(values).max(initial=0), 1e-12)
     order = np.argsort(-np.abs(values), kind="stable")[:MAX_ROWS]
@@ -230,7 +230,7 @@ def ablation(found: Ablation, console: Console) -> Drawn:
 
 
 def importance(found: Sequence[HeadImportance], console: Console) -> Drawn:
-    """Draw how much the loss rises without each head, the most important head first."""
+    """Draw the rise of the loss without each head, most important head first."""
     rows = [
         (f"{part.name}.{layer}.{number}", change)
         for part in found

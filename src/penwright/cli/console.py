@@ -12,7 +12,7 @@ ASCII_STAND_INS = str.maketrans("━▁▂▃▄▅▆▇█░▒▓…→←�
 
 
 class SafeConsole(Console):
-    """A rich console that sends its own escape sequences and escapes those in the text it prints."""
+    """A rich console that sends its own escape sequences, but escapes control characters in the text."""
 
     def __init__(self, stream: Stream):
         super().__init__(file=without_escaping(stream), markup=False, highlight=False, emoji=False)

@@ -13,7 +13,7 @@ from penwright.config.descriptions import field_comments
 from penwright.config.recipe import LARGEST, off
 from penwright.errors import UsageError
 
-FLAG_OF = {name: flag for flag, name in FLAGS.items()}  # the flag of each setting whose flag has another name
+FLAG_OF = {name: flag for flag, name in FLAGS.items()}  # flags that are not named after their setting
 
 Command = Callable[..., None]
 
@@ -99,7 +99,7 @@ def _unwrapped(annotation: Any, metadata: tuple[Any, ...]) -> _Kind:
 
 
 def _limits(kind: _Kind) -> Iterator[tuple[str, float]]:
-    """Yield the limits that typer can check and the help should show. The settings class checks all limits."""
+    """Yield the limits that typer checks and the help shows. The settings class checks all limits."""
     flat = [each for given in kind.metadata for each in (given, *getattr(given, "metadata", ()))]
     bounds = {name: getattr(each, name) for each in flat for name in ("ge", "gt", "le") if hasattr(each, name)}
     may_be_off = any(getattr(each, "func", None) is off for each in flat)  # if so, 0 and -1 are also allowed

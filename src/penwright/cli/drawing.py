@@ -29,7 +29,7 @@ class ShadedToken(NamedTuple):
 
 
 def visible(text: str) -> str:
-    """Return the text on one line, with symbols or code points in place of invisible characters."""
+    """Return the text on one line, with invisible characters replaced by symbols or code points."""
     marks = {"\n": "↵", "\t": "→", "\r": "←"}
     return "".join(marks.get(c, c) if c.isprintable() or c in marks else f"⟨U+{ord(c):04X}⟩" for c in text)
 
@@ -94,7 +94,7 @@ def numbers(title: str, matrix: np.ndarray, rows: Sequence[str], columns: Sequen
 def table_of(
     columns: Sequence[str], rows: Iterable[Sequence[str]], *, last: Literal["left", "right"] = "right"
 ) -> Table:
-    """Return a table. The first column is left-aligned, the last one follows `last`, the rest is right-aligned."""
+    """Return a table. The first column is left-aligned, the last one as `last` says, and all others right-aligned."""
     table = Table(box=None, padding=(0, 1, 0, 0))
     for place, name in enumerate(columns):
         justify = "left" if place == 0 else last if place == len(columns) - 1 else "right"
@@ -105,7 +105,7 @@ def table_of(
 
 
 def signed_bar(share: float, width: int = 20) -> str:
-    """Return a bar for a share from -1 to 1: solid if the share is positive, hatched otherwise."""
+    """Return a bar for a value from -1 to 1: solid if the value is positive, hatched otherwise."""
     return ("█" if share > 0 else "▒") * round(abs(share) * width)
 
 

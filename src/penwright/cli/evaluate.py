@@ -78,13 +78,13 @@ def _check_labels(run: Path, json: bool) -> None:
 
 
 def _as_dict(score: "Score") -> dict[str, object]:
-    """Return a score as a dictionary for JSON. Only a classifier's accuracy has a report."""
+    """Return a score as a dictionary for JSON. Omit a missing report."""
     fields = {**score._asdict(), "baselines": [item._asdict() for item in score.baselines]}
     report = fields.pop("report")
     return {**fields, "report": report.as_dict()} if report else fields
 
 
 def _in_words(score: "Score", baseline: "Baseline") -> str:
-    """Describe a baseline, and state if the score is not better."""
+    """Describe a baseline, and say so if the score is not better."""
     verdict = "" if score.beats(baseline.value) else ", not beaten"
     return f"baseline {baseline.value:.4f} ({baseline.name}{verdict})"

@@ -77,7 +77,7 @@ def _stream(generator: "Generator", prompt: str, settings: DecodingSettings) -> 
     pieces = generator.stream(prompt, settings)
     try:
         text = next(pieces, "")
-        sys.stdout.write(prompt.lstrip("\n"))  # not earlier: invalid settings raise an error above
+        sys.stdout.write(prompt.lstrip("\n"))  # printed only now, since `next` raises an error for invalid settings
         while True:
             sys.stdout.write(text)
             sys.stdout.flush()
@@ -103,7 +103,7 @@ def _print(completions: "Iterable[Completion]", report: "NoveltyReport | None") 
 def _records(
     generator: "Generator", completions: "Iterable[Completion]", seed: int, measured: "Sequence[Novelty]"
 ) -> "Iterator[Table]":
-    """Yield a full record of each completion. The prompt, number, seed and settings in it reproduce the completion."""
+    """Yield a full record of each completion, with the prompt, number, seed and settings that reproduce it."""
     counts = Counter[str]()
     for index, completion in enumerate(completions):
         numbered = {"seed": seed, "number": counts[completion.prompt]}

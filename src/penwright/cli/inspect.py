@@ -138,7 +138,7 @@ def _asked(about: "Questions", options: Mapping[str, Any], position: int | None)
 def _comparison(
     about: "Questions", runs: "tuple[Path, Path | None]", other_text: str | None, device: str
 ) -> "list[Question]":
-    """Return the questions that compare with another text or run. Return none if neither is given."""
+    """Return the questions that compare two texts or runs. Return none if there is no second text or run."""
     from penwright.cli.questions import Questions
     from penwright.inspection import Inspector
     from penwright.workflows.load import load

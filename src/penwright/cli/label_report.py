@@ -32,7 +32,7 @@ def mistake_lines(mistakes: Sequence[Mistake]) -> Iterator[str]:
 
 
 def _confusion(report: LabelReport) -> Iterator[str]:
-    """Yield the confusion matrix, or its largest wrong entries if it has too many columns."""
+    """Yield the confusion matrix or, for many labels, its largest off-diagonal entries."""
     names = [each.label for each in report.labels]
     if len(names) <= MOST_COLUMNS:
         yield "\t".join(["label \\ predicted", *names])

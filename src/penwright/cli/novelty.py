@@ -45,7 +45,7 @@ def command(
 
 
 def _texts(content: str) -> list[str]:
-    """Return the "text" field of each line if all lines are JSON objects with one, else the whole content."""
+    """Return the "text" field of each line if every line is a JSON object with that field, else the whole content."""
     try:
         return [json_format.loads(line)["text"] for line in content.split("\n") if line.strip()]
     except (ValueError, TypeError, KeyError):

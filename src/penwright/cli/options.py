@@ -136,7 +136,7 @@ def training_flags(
 
 
 def settings_of(recipe: Path | None, flags: "Table", overrides: "Sequence[str]") -> "Table":
-    """Merge the recipe, the options and --set. Later values win, and a new budget replaces the recipe's."""
+    """Merge the recipe, the options and --set. Later values win. A new budget replaces that of the recipe."""
     from penwright.config import merge, parse_override
     from penwright.workflows.api import read_recipe
 
@@ -169,7 +169,7 @@ def _in_one_line(example: dict[str, str]) -> str:
 
 
 def prepare_by_asking(settings: "Table") -> "tuple[Table, Prepared]":
-    """Prepare a run, and ask on a terminal about ambiguous choices. Return settings with the answers, and the run."""
+    """Prepare a run, and ask on a terminal about ambiguous choices. Return the completed settings and the run."""
     from penwright.cli.progress import print_message
     from penwright.config import merge, parse_override
     from penwright.workflows import api

@@ -48,7 +48,7 @@ class _Progress(Observer):
         """Update the figures with the report on a step."""
         if self.began is None:
             self.began = (trainer.state.seconds, trainer.state.targets)
-        if isfinite(report.loss):  # a step whose loss is not finite was skipped
+        if isfinite(report.loss):  # skipped steps have no finite loss
             self.mean_loss = report.loss if self.mean_loss is None else 0.95 * self.mean_loss + 0.05 * report.loss
 
     def line(self, trainer: Trainer) -> str:

@@ -50,7 +50,7 @@ class Questions:
         return [first, self.heads("diagonal" if self.inspector.shape == "translator" else "previous", FIRST_HEADS)]
 
     def scores(self, k: int) -> Question:
-        """Ask for the surprisal of each token, and its `k` most likely alternatives."""
+        """Ask for the surprisal of each token and the `k` most likely tokens at its position."""
         return Question("scores", lambda: self.inspector.token_scores(self.text, self.target, k), answers.surprise)
 
     def likeliest(self, k: int) -> Question:

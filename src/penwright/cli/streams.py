@@ -51,7 +51,7 @@ class EscapingStream(_Layer):
 
     @property
     def buffer(self) -> Any:
-        """Not available: libraries use it for ASCII streams, which would bypass the escaping."""
+        """Raise AttributeError: libraries would write bytes to the buffer and bypass the escaping."""
         raise AttributeError("buffer")
 
     def write(self, text: str) -> int:
@@ -61,7 +61,7 @@ class EscapingStream(_Layer):
 
 
 class LossyStream(_Layer):
-    """A stream for messages that drops them, instead of failing, once the reader is gone."""
+    """A stream for messages. When the reader is gone, it drops the messages instead of failing."""
 
     def write(self, text: str) -> int:
         """Write the text, or drop it."""
@@ -137,7 +137,7 @@ def _open_closed_streams() -> None:
 
 
 def _encode_everything(stream: Stream) -> None:
-    """Make the stream accept every character: UTF-8 for files and pipes, backslash escapes for the rest."""
+    """Make the stream accept every character: with UTF-8 for files and pipes, with backslash escapes otherwise."""
     if not isinstance(stream, TextIOWrapper):
         return
     if not stream.isatty() and not os.environ.get("PYTHONIOENCODING"):

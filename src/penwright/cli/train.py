@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from penwright.training.observers import Observer
     from penwright.workflows.api import Prepared
 
-LONGEST_EXAMPLE = 80  # maximum number of characters that fits on a line
+LONGEST_EXAMPLE = 80  # maximum number of characters of an example prompt, so that the command fits on a line
 NewRun = Annotated[Path | None, typer.Option(help="Folder for the new run. Default: runs/NAME, named after the data.")]
 Balance = Annotated[
     bool,
@@ -123,7 +123,7 @@ def command(
 
 
 def _is_done_elsewhere(processes: int | None) -> bool:
-    """Start the training processes if several are requested. Return True in a follower process that has finished."""
+    """Start the training processes if several are requested. Return True in any rank but 0, after its training."""
     from penwright.training.launcher import guard_this_rank, is_launched, launch
     from penwright.training.signals import treat_as_ctrl_c
 
@@ -140,7 +140,7 @@ def _is_done_elsewhere(processes: int | None) -> bool:
 def _show_what_would_be_trained(
     settings: "Table", run: Path | None, n_members: int | None, form: Literal["plan", "json", "recipe"]
 ) -> None:
-    """Print the plan (as text or JSON) or the recipe. For an ensemble, print that of the first member."""
+    """Print the plan (as text or JSON) or the recipe; for an ensemble, those of the first member."""
     from penwright.config import write_toml
     from penwright.workflows import api
 

@@ -132,7 +132,7 @@ def translate(
 
 
 def _require_followed(ways: Sequence[str], given: Collection[str]) -> None:
-    """Raise UsageError if several modes of translation are given, or options that have no effect in the chosen mode."""
+    """Raise UsageError for several modes of translation, or for options without effect in the chosen mode."""
     if len(ways) > 1:
         raise UsageError(f"{' and '.join(ways)} cannot be combined. Choose one of them")
     way = ways[0] if ways else BEAM_SEARCH

@@ -1,4 +1,4 @@
-"""A user's table, to which a command adds columns. All other cells stay unchanged."""
+"""A user's table, to which a command adds columns. Existing cells stay unchanged."""
 
 import csv
 import io

@@ -53,8 +53,8 @@ class Bin(NamedTuple):
     low: float
     high: float
     n: int
-    confidence: float  # mean probability of that label
-    accuracy: float  # share of texts for which that label is right
+    confidence: float  # mean probability of the predicted label
+    accuracy: float  # share of texts whose predicted label is right
 
 
 class Calibration(NamedTuple):

@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 N_MISTAKES = 20
-LONGEST_TEXT = 300  # maximum number of characters stored of a mistake's text
+LONGEST_TEXT = 300  # maximum number of characters of a text to store
 
 
 class LabelScores(NamedTuple):
     """The scores of one label, in percent. A score without counts is None."""
 
     label: str
-    precision: float | None  # share of texts with this predicted label that truly have it
-    recall: float | None  # share of texts with this true label for which it is predicted
+    precision: float | None  # share of texts with this predicted label for which the prediction is correct
+    recall: float | None  # share of texts with this true label that are predicted correctly
     f1: float | None  # harmonic mean of precision and recall
     n_texts: int  # number of texts with this true label
 

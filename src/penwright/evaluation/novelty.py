@@ -15,9 +15,7 @@ from penwright.data.corpus import Document
 
 LENGTHS = range(2, 9)  # values of n for the word n-grams
 SHORTEST = 8  # minimum length of a reported passage, in bytes
-CARRIED = (
-    2_000  # number of characters of a chunk that are read again with the next chunk, for n-grams across the border
-)
+CARRIED = 2_000  # characters at the end of a chunk to read again with the next chunk, for n-grams across the border
 _WORD = re.compile(r"\w+")
 _ROW = re.compile(r"([^\w\n])\1{2,}")  # repeated punctuation, e.g. a line of dashes, is no sign of copying
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
@@ -26,7 +24,7 @@ Hashes = UInt64[np.ndarray, " _places"]
 
 @dataclass(frozen=True)
 class CopiedPassage:
-    """A passage that also occurs in the training text. Repeated punctuation, e.g. a row of dashes, counts as two."""
+    """A passage that also occurs in the training text. Repeated punctuation (e.g. dashes) is cut to two characters."""
 
     text: str
     document: str
@@ -81,7 +79,7 @@ def passages(documents: Iterable[Document], n_characters: int, most: int = 50) -
 
 
 class _Ngrams:
-    """The word n-grams of the texts, marked when found. An n-gram is hashed as a polynomial of word hashes."""
+    """The word n-grams of the texts, each with a mark if found. An n-gram is hashed as a polynomial of word hashes."""
 
     def __init__(self, texts: Sequence[str]):
         self._texts = [dict(_ngrams(_words(text))) for text in texts]
@@ -119,7 +117,7 @@ def _empty() -> Hashes:
 
 
 def _look_up(wanted: Hashes, hashes: Hashes) -> tuple[NDArray[np.int64], Bool[np.ndarray, " _places"]]:
-    """Return the index of each hash in the sorted `wanted` hashes, and whether it is one of them."""
+    """Return the index of each hash in the sorted `wanted` hashes, and whether the hash is present."""
     if not len(wanted):
         return np.zeros(len(hashes), dtype=np.int64), np.zeros(len(hashes), dtype=bool)
     places = np.minimum(np.searchsorted(wanted, hashes), len(wanted) - 1)
@@ -198,7 +196,7 @@ class _PassageSearch:
         self._carried = piece[max(0, kept) :]
 
     def _measure(self, level: int, hashes: Hashes, places: NDArray[np.int64], piece: bytes) -> None:
-        """Extend the matches at these positions, in texts without a known passage of twice the window size."""
+        """Extend the matches at these positions. Skip texts with a known passage of twice the window size."""
         size, wanted, texts, inside = self._windows[level]
         open_texts = np.array([text.n_bytes < min(2 * size, len(text.spelled)) for text in self._texts])
         if not open_texts.any():

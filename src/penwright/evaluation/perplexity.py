@@ -69,8 +69,8 @@ def ngram_baselines(training: NDArray[np.integer], held_out: NDArray[np.integer]
     """Return the nats per token of a unigram and a bigram model.
 
     Both models are smoothed, so no token has probability zero. The unigram model uses add-one smoothing. The bigram
-    model uses Witten and Bell (1991): a context counts less, the more different tokens have followed it. The result is
-    empty for fewer than two held-out tokens.
+    model uses Witten and Bell (1991): the more different tokens have followed a context, the less the context
+    counts. The result is empty for fewer than two held-out tokens.
     """
     if len(held_out) < 2:
         return {}
@@ -81,7 +81,7 @@ def ngram_baselines(training: NDArray[np.integer], held_out: NDArray[np.integer]
     seen = np.bincount(pairs // vocab_size, weights=pair_counts, minlength=vocab_size)[before]
     kinds = np.bincount(pairs // vocab_size, minlength=vocab_size)[before]
     wanted = before * vocab_size + after
-    pairs, pair_counts = np.append(pairs, -1), np.append(pair_counts, 0)  # a sentinel for pairs that sort last
+    pairs, pair_counts = np.append(pairs, -1), np.append(pair_counts, 0)  # -1 is a sentinel for pairs that sort last
     place = np.searchsorted(pairs[:-1], wanted)
     together = np.where(pairs[place] == wanted, pair_counts[place], 0)
     bigram = (together + kinds * unigram[after]) / np.maximum(seen + kinds, 1)

@@ -43,7 +43,7 @@ class Tuning:
 
     @property
     def is_better(self) -> bool:
-        """Whether BLEU is significantly higher than before, and chrF fell by no more than BLEU rose."""
+        """Whether BLEU rose significantly, and chrF fell by no more than BLEU rose."""
         gain, chrf_gain = self.after - self.before, self.after_chrf - self.before_chrf
         return gain > 0 and self.p < SIGNIFICANCE_LEVEL and gain + chrf_gain > 0
 

@@ -39,7 +39,7 @@ class CompletionWorker:
         """Yield the index of a request and its next token, until all requests have finished.
 
         Closing the generator, or cancelling its consumer, stops the work at the next step. Raises TimeoutError when the
-        loop's time passes `until`, and any error of the pool.
+        event loop's clock passes `until`, and any error of the pool.
         """
         loop, queue = asyncio.get_running_loop(), UpdateQueue()
         numbers = {request: number for number, request in enumerate(requests)}
@@ -96,7 +96,7 @@ class PendingAnswers:
     """The pending answers of a batch. Any thread may query them."""
 
     def __init__(self, answers: Sequence[asyncio.Future[Any]]):
-        """Store the answer to which each text of the batch belongs."""
+        """Store the answers, one for each text of the batch."""
         self._answers, self._all = answers, set(answers)
 
     def wants(self, number: int) -> bool:

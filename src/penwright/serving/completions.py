@@ -39,7 +39,7 @@ class CompletionJob:
     """A completion request in progress."""
 
     def __init__(self, body: CompletionRequest, served: ModelWorker, limits: ServingSettings):
-        """Store the request; `prepare` checks it."""
+        """Store the request. `prepare` checks it later."""
         self.body, self._served, self._limits = body, served, limits
         self.id, self.created = f"cmpl-{secrets.token_hex(12)}", int(time.time())
         self._settings = _settings(body)
@@ -118,7 +118,7 @@ class _ChoiceBuilder:
         self._n_shown = 0  # number of characters returned so far
         self._n_characters = 0  # number of characters of all tokens, returned or not
         self.n_tokens = 0
-        self._is_cut = False  # whether a stop string ended the choice, which then lacks the tokens of that string
+        self._is_cut = False  # whether a stop string ended the choice; the tokens of that string are left out
         self._pieces: list[CompletionChoice] = []
 
     def take(self, update: TokenUpdate) -> CompletionChoice:

@@ -70,7 +70,7 @@ class _Connection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Handle received bytes. They do not extend the headers' deadline. The middleware sets one for the body."""
+        """Handle received bytes, without extending the deadline for headers. The middleware has one for bodies."""
         was_waiting = self.conn.their_state is h11.IDLE
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
@@ -85,7 +85,7 @@ class _Connection(H11Protocol):
         self._idle_since = monotonic()
 
     def pause_writing(self) -> None:
-        """Pause writing, and start the timer for the client to catch up."""
+        """Pause writing, and start a timer that closes the connection if the client does not catch up."""
         super().pause_writing()
         self._watch_progress()
 

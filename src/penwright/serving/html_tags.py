@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape, unescape
 from typing import NamedTuple
 
-# Elements whose content has no tags, and whether that content is text.
+# Elements whose content has no tags; True if the content is text.
 UNPARSED = {"script": False, "style": False, "textarea": True, "title": True}
 KEPT = ("script", "style", "code", "kbd", "samp", "var", "math", "svg")  # elements whose text is not translated
 VOID = ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr")
@@ -29,7 +29,7 @@ class Piece(NamedTuple):
 def pieces(html: str) -> list[Piece]:
     """Split a page into pieces, in linear time. `with_texts` joins the pieces."""
     found: list[Piece] = []
-    kept: list[str] = []  # open elements, from the outermost untranslated one
+    kept: list[str] = []  # open elements: the outermost untranslated one and those inside it
     for part, is_text in _parts(html):
         found.append(_piece(part) if is_text and not kept else Piece(part))
         name = None if is_text else _NAME.match(part)
@@ -86,7 +86,7 @@ def _track(kept: list[str], name: str, tag: str) -> None:
 
 
 def _parts(html: str) -> Iterator[tuple[str, bool]]:
-    """Yield the parts of a page in order, each with whether it is text (or else markup)."""
+    """Yield the parts of a page in order, each with True for text or False for markup."""
     scanner, place, text_from = _Scanner(html), 0, 0
     while (place := html.find("<", place)) >= 0:
         end = scanner.markup_end(place)
@@ -108,7 +108,7 @@ def _parts(html: str) -> Iterator[tuple[str, bool]]:
 
 
 class _Scanner:
-    """A scanner for the ends of markup. It does not repeat a search that has failed once."""
+    """A scanner that finds the ends of markup. It never repeats a failed search."""
 
     def __init__(self, html: str):
         self._html, self._lower = html, html.lower() if len(html.lower()) == len(html) else html

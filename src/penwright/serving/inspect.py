@@ -155,7 +155,7 @@ def answer_in(format: Format, found: View, warnings: Sequence[str]) -> Response:
 
 
 def for_page(found: View) -> dict[str, Any]:
-    """Return a view for the page. Heads are sent as thumbnails. The page requests a head when a person opens it."""
+    """Return a view for the page. Heads are sent as thumbnails. A full head is requested when the user opens it."""
     data = as_table(found.data)
     if found.name == "attention":
         data = {**data, "parts": [_thumbs(part) for part in data["parts"]]}

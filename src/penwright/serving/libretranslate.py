@@ -99,7 +99,7 @@ async def translate(request: Request, registry: Registry, limits: Limits) -> Tra
 
 
 async def _ranked_translations(served: ModelWorker, texts: Sequence[str], n: int) -> dict[str, list[str]]:
-    """Return up to n translations of each text, best first. A page may need several rounds: the queue is limited."""
+    """Return up to n translations of each text, best first. A limited queue may require several rounds."""
     found: dict[str, list[str]] = {}
     options = TranslationChoices(max(served.translator.defaults.beam_size, n), n)
     at_once = min(len(texts), served.limits.max_texts, served.limits.max_waiting)
@@ -111,7 +111,7 @@ async def _ranked_translations(served: ModelWorker, texts: Sequence[str], n: int
 
 
 def _ranks(page: Sequence[Piece], ranked: Mapping[str, Sequence[str]]) -> range:
-    """Return the ranks of a page's translations, from 1. The text with the most translations determines the number."""
+    """Return the ranks of a page's translations, from 1 to the largest number of translations of any of its texts."""
     return range(1, 1 + max((len(ranked[text]) for text in texts_of(page)), default=1))
 
 

@@ -260,7 +260,7 @@ async def _key_in_body(headers: Headers, body: bytes) -> bytes:
 
 
 def _check_json(scope: Scope, headers: Headers, body: bytes) -> None:
-    """Refuse JSON that is not valid Unicode. Mark JSON as such, whatever content type the client sent."""
+    """Refuse JSON that is not valid Unicode. Set the content type of JSON, whatever the client sent."""
     if not body:
         return
     kind = kind_of(headers.get("content-type", ""), body)

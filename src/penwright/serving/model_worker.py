@@ -30,7 +30,7 @@ from penwright.workflows.optimize import kept_alignment
 Kind = Literal["writer", "translator", "classifier"]
 T = TypeVar("T")
 Check = Callable[[], None]  # function that raises an error if the work should stop
-WORK_SECONDS, REST_SECONDS = 0.001, 0.003  # durations for which a build works and rests in turn
+WORK_SECONDS, REST_SECONDS = 0.001, 0.003  # durations, in seconds, for which a build works and rests in turn
 # The errors that the files of a damaged run may raise.
 DAMAGE = (PenwrightError, OSError, ValueError, KeyError, IndexError, TypeError, AttributeError)
 
@@ -120,7 +120,7 @@ class ModelWorker:
 
     @cached_property
     def inspector(self) -> Inspector:
-        """The inspector of the model. Use it only inside `run`, since it computes."""
+        """The inspector of the model. Use it only inside `run`, because it runs the model."""
         return Inspector(self.application)
 
     @cached_property

@@ -26,7 +26,7 @@ def kind_of(content_type: str, body: bytes) -> str:
 
 
 def problem_of_json(body: bytes) -> str | None:
-    """Return why a JSON body is not valid Unicode, or None if it is. Syntax errors are detected later."""
+    """Return why a JSON body is not valid Unicode, or None for a valid one. Syntax errors are detected later."""
     try:
         body.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -27,7 +27,7 @@ def read_records(path: Path) -> RunRecords:
 
     An incomplete last line is not reported, since a killed process may leave one.
     """
-    if not path.is_file():  # the file is missing, or a pipe without end
+    if not path.is_file():  # a missing file, or a pipe, which may never end
         return RunRecords((), "")
     try:
         with path.open("rb") as file:

@@ -173,7 +173,7 @@ def readable(folder: Path) -> str:
 
 
 def downsample(records: Sequence[Record], most: int) -> Sequence[Record]:
-    """Return at most `most` records, evenly spread: those with the lowest and the highest loss in each interval."""
+    """Return at most `most` records: those with the lowest and the highest loss in each of several equal intervals."""
     if len(records) <= most:
         return records
     kept = []

@@ -47,7 +47,7 @@ class Server:
             create_app(registry, self._settings),
             http=protocol(settings.read_seconds, most),
             ws="none",
-            backlog=min(BACKLOG, max(1, most // 2)),  # asyncio accepts this many before the limit is checked
+            backlog=min(BACKLOG, max(1, most // 2)),  # asyncio accepts up to this many before the limit is checked
             log_level="warning",
             lifespan="off",
             server_header=False,

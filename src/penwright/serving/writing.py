@@ -222,7 +222,7 @@ def _next_distribution(served: ModelWorker, tokens: Tokens, settings: DecodingSe
     tokenizer, context = served.generator.tokenizer, served.generator.model.settings.context_length
     logits = _logits(
         served, tuple(in_view(tokens, context))
-    )  # the model reads only these tokens, so they suffice as the key
+    )  # the model reads only these tokens, so the cache needs no others as the key
     sampling = plan_of(tokenizer, settings, []).sampling
     reshaped = sampling.reshape(logits[None], History([tokens], logits[None]) if sampling.uses_history else None)[0]
     chances = (

@@ -42,13 +42,13 @@ class TaskParts:
     open_corpus: Callable[[Sequence[str], ReadingOptions], AnyCorpus]
     open_evaluation: Callable[
         [Sequence[str], ReadingOptions], AnyCorpus
-    ]  # opens files to evaluate on, all of them held out
+    ]  # opens files for evaluation, all of them held out
     columns: tuple[str, ...]  # text columns of the token store
     labels: tuple[str, ...]  # label columns of the token store
     rows: Callable[[AnyPart, Sequence[str]], Iterator[Sequence[Cell]]]  # values of these columns, given all labels
     texts: Callable[[AnyCorpus], Iterator[str]]  # training texts for the tokenizer
     batches: Callable[[RunContext, TokenStore], AnyBatches]
-    quick_evaluate: Callable[[RunContext], Sequence[Score]]  # during training; the first score ranks checkpoints
+    quick_evaluate: Callable[[RunContext], Sequence[Score]]  # scores during training; the first score ranks checkpoints
     evaluate: Callable[[RunContext], Sequence[Score]]  # the same scores on the whole held-out part
     baselines: Callable[[RunContext, bool], Sequence[Score]]  # scores of simple methods, under the same names
     sample: Callable[[RunContext], Sequence[Sample]]

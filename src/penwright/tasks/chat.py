@@ -58,7 +58,7 @@ def _scores(context: RunContext, one_in: int) -> Sequence[Score]:
 
 
 def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
-    """Score predictions by token frequency in answers (unigram) and by the previous token (bigram)."""
+    """Score a unigram and a bigram model of the answers."""
     assert context.training is not None
     training, held_out = (store.column("answer").tokens for store in (context.training, context.held_out))
     nats = ngram_baselines(training[:], held_out[:], context.tokenizer.vocab_size)

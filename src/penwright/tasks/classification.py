@@ -35,8 +35,8 @@ from penwright.tasks.context import AnyCorpus, AnyPart, RunContext
 N_SAMPLES = 3
 SHOWN = 10  # maximum number of labels in an error message
 MOST_EVALUATED = 10_000  # maximum number of texts in a quick evaluation
-MOST_SCORES = 20_000_000  # maximum of texts times labels in memory at once
-MOST_LOGITS = 50_000_000  # maximum of texts times labels for fitting the linear classifier
+MOST_SCORES = 20_000_000  # maximum product of texts and labels in memory at once
+MOST_LOGITS = 50_000_000  # maximum product of texts and labels for fitting the linear classifier
 MOST_CHARACTERS = 20_000_000  # maximum number of characters for fitting the linear classifier
 MOST_DOUBTFUL, DOUBTFUL = 50, 0.8  # maximum number of doubtful labels, and minimum probability of another label
 LINEAR = "linear classifier of n-grams"  # note on the scores of this baseline
@@ -101,7 +101,7 @@ def doubtful_labels(corpus: AnyCorpus, labels: Sequence[str], seed: int) -> list
 
 
 def _training_texts(corpus: AnyCorpus, labels: Sequence[str], seed: int) -> tuple[list[str], Int64[Tensor, " texts"]]:
-    """Return the training texts and the indices of their labels. If there is much text, return a random part."""
+    """Return the training texts and the indices of their labels. If there are many texts, return a random part."""
     part = corpus.training
     fitting = int(len(part) * MOST_CHARACTERS / max(1, part.n_characters))
     n = max(1, min(len(part), fitting, MOST_LOGITS // len(labels)))
@@ -177,7 +177,7 @@ def quick_evaluate(context: RunContext) -> Sequence[Score]:
 
 
 def _scores(results: Sequence[tuple[Counts, NegativeLogLikelihood]], *, is_balanced: bool = False) -> Sequence[Score]:
-    """Return the scores. The first score ranks: it is macro-F1 if all labels should count equally."""
+    """Return the scores. The first one ranks checkpoints. It is macro-F1 if all labels should count equally."""
     counts = np.sum([counts for counts, _ in results], axis=0)
     nats = sum(nll.nats for _, nll in results) / max(1, int(counts.sum()))
     accuracy, macro_f1 = classification_scores(counts)

@@ -39,7 +39,7 @@ class RunContext:
 
     @property
     def markers(self) -> Markers:
-        """The special tokens around texts, as the tokenizer puts them there."""
+        """The special tokens that the tokenizer puts around texts."""
         own = self.tokenizer
         prefix = tuple(own.source(())[: own.n_before_source])
         return Markers(own.pad_id, own.start_id, own.end_id, own.begins, prefix, own.target_prefix)
@@ -58,7 +58,7 @@ def make_card(corpus: AnyCorpus, training: TokenStore, tokenizer: Tokenizer) -> 
 
 
 def reading_of(recipe: Recipe, roles: Roles | None = None) -> ReadingOptions:
-    """Return how files are read: which columns (from the recipe, or else from `roles`), and which rows are left out."""
+    """Return the options for reading files: columns (from the recipe, or else from `roles`) and rows to leave out."""
     data = recipe.data
     return ReadingOptions(
         columns=Columns(data.source, data.target, data.text, data.label, data.label_names, roles or {}),

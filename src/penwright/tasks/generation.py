@@ -15,9 +15,9 @@ from penwright.text import first_words
 
 N_PROMPTS, WORDS = 2, 3  # number of sample prompts, and words in each, if the settings have no prompts
 SAMPLE_TOKENS = 150
-MOST_EVALUATED = 500_000  # tokens in a quick evaluation
-LONGEST_WINDOW = 1024  # tokens, for imported models; usual in the examples of transformers
-COUNTED = 20_000_000  # training tokens for the baselines: enough to count bigrams well, few enough for memory
+MOST_EVALUATED = 500_000  # maximum number of tokens in a quick evaluation
+LONGEST_WINDOW = 1024  # maximum window of imported models, in tokens; the examples of transformers use the same value
+COUNTED = 20_000_000  # maximum number of training tokens for the baselines: enough for bigrams, few enough for memory
 
 
 def rows(part: AnyPart, labels: Sequence[str]) -> Iterator[Sequence[Cell]]:
@@ -45,7 +45,7 @@ def quick_evaluate(context: RunContext) -> Sequence[Score]:
 
 
 def _window_stride(context: RunContext) -> int:
-    """Return the stride n: a quick evaluation reads one in n windows."""
+    """Return the stride n of a quick evaluation, which reads every nth window."""
     return -(-len(context.held_out.column("text").tokens) // MOST_EVALUATED)
 
 
@@ -60,7 +60,7 @@ def _scores(context: RunContext, one_in: int) -> Sequence[Score]:
 
 
 def baselines(context: RunContext, whole: bool = False) -> Sequence[Score]:
-    """Score predictions by token frequency (unigram) and by the previous token (bigram), on the held-out part."""
+    """Score a unigram and a bigram model on the held-out part."""
     assert context.training is not None
     training = context.training.column("text").tokens[:COUNTED]
     nats = ngram_baselines(training, context.held_out.column("text").tokens, context.tokenizer.vocab_size)

@@ -48,7 +48,7 @@ def evaluate(context: RunContext, beam_size: int | None = None, output: Path | N
 
 
 def quick_evaluate(context: RunContext) -> Sequence[Score]:
-    """Score greedy translations of some pairs. This ranks checkpoints as well as beam search on all pairs."""
+    """Score greedy translations of some pairs. They rank checkpoints as well as beam search on all pairs does."""
     pairs = _chosen_pairs(context.corpus.held_out)
     return _scores(context, pairs, _translate(context, pairs, beam_size=1))
 

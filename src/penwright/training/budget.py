@@ -16,13 +16,13 @@ class TrainState:
 
     step: int = 0
     total_steps: int | None = None  # number of steps in total; None until a budget in minutes is settled
-    ends_by_the_clock: bool = False  # whether the end moves when throughput changes
-    ends_early: bool = False  # whether an early cooldown has begun, so that the end can only move closer
-    turn_step: int = 0  # step of the budget at which the end was last moved
+    ends_by_the_clock: bool = False  # whether the number of steps changes with the throughput
+    ends_early: bool = False  # whether an early cooldown has begun; the end then only moves closer
+    turn_step: int = 0  # step (of the current budget) at which the end was last moved
     turn_progress: float = 0.0  # progress of the schedule at that step
     targets: int = 0
     seconds: float = 0.0  # time spent on training, evaluation included
-    reserved_seconds: float = 0.0  # time reserved for the last evaluation: the duration of one
+    reserved_seconds: float = 0.0  # time reserved for the last evaluation: the duration of the previous one
     first_step: int = 0  # step at which the current budget began: 0, or the end of the previous budget
     first_second: float = 0.0
     skipped: int = 0
@@ -68,7 +68,7 @@ class Clock:
 
     @property
     def least_left(self) -> float:
-        """Fewest steps to take after the end is settled, as a fraction of the steps taken until then."""
+        """Minimum number of steps after the end is settled, as a fraction of the steps before."""
         return min(0.25, (1 - self.settles_at) / self.settles_at)
 
     @classmethod
@@ -78,7 +78,7 @@ class Clock:
         return cls(60 * minutes, max(0.05, stable))
 
     def settle(self, step: int, elapsed: float, reserved: float = 0.0) -> int | None:
-        """Return the number of steps of the whole run, or None while it is too early to settle this number.
+        """Return the number of steps of the whole run, or None if it is too early to settle this number.
 
         `elapsed` is the time spent, and `reserved` the time reserved for a last evaluation, both in seconds.
         """
@@ -111,7 +111,7 @@ _MARK = TypeAdapter(tuple[int, float] | None)
 
 
 class Budget:
-    """The budget of a run: the spent and the remaining part, and the learning-rate schedule."""
+    """The budget of a run: the part spent so far, the remaining part and the learning-rate schedule."""
 
     def __init__(self, settings: TrainingSettings, schedule: Schedule, batches: AnyBatches, n_processes: int = 1):
         self._settings, self._schedule, self._batches = settings, schedule, batches
@@ -158,7 +158,7 @@ class Budget:
         step, elapsed, shift = state.step - state.first_step, state.seconds - state.first_second, self._end_shift
         if state.total_steps is None:
             total = clock.settle(step, elapsed, state.reserved_seconds)
-            if total is not None and state.reserved_seconds:  # evaluations may have used the time of the cooldown
+            if total is not None and state.reserved_seconds:  # evaluations may have used time meant for the cooldown
                 total = max(total, step + int(step * clock.least_left))
         else:
             settled = state.total_steps - state.first_step
@@ -192,7 +192,7 @@ class Budget:
         return EndShift(self.state.turn_step, self.state.turn_progress)
 
     def cool_down(self) -> bool:
-        """Start the cooldown now if the schedule has one that has not begun. Return whether it started."""
+        """Start the cooldown now, if the schedule has one and it has not begun. Return whether it started."""
         state, schedule = self.state, self._schedule
         if not isinstance(schedule, WarmupStableDecay) or not 0 < schedule.cooldown_fraction < 1:
             return False

@@ -1,4 +1,4 @@
-"""Data-parallel training by several processes (ranks), each on its rows of every batch, with all collectives.
+"""Data-parallel training by several processes (ranks), and all collectives. Each rank gets some rows of every batch.
 
 Rank 0 leads: it reads, plans, evaluates, saves, and broadcasts what to compute. The other ranks follow. Batches are the
 same as in a single process, and gradients are summed over all rows. More ranks therefore change the speed, but not the
@@ -40,7 +40,7 @@ class Ranks:
     rank: int = 0  # rank of this process
     size: int = 1
     control: "dist.ProcessGroup | None" = None  # group for the messages of rank 0, on the CPU
-    failed: int | None = None  # exit code if rank 0 fails while the others compute
+    failed: int | None = None  # exit code if rank 0 fails while the other ranks compute
     table: RankTable = field(default_factory=lambda: RankTable(1))  # progress of the ranks, which the launcher reads
     notes_compilations: bool = False
 
@@ -87,7 +87,7 @@ class Ranks:
             torch.manual_seed(hash((self.rank, *numbers)))
 
     def barrier(self) -> None:
-        """Wait until all ranks have reached this point (a barrier)."""
+        """Wait until all ranks have reached this barrier."""
         if self.size > 1:
             with self._recorded_wait():
                 dist.barrier(self.control)
@@ -123,7 +123,7 @@ class Ranks:
         except PenwrightError:
             self.broadcast(None)
             raise
-        except BaseException as error:  # during a step, the other ranks receive no message
+        except BaseException as error:  # the other ranks cannot receive a message during a step
             self.failed = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
             raise
         self.broadcast(None)
@@ -152,7 +152,7 @@ class Ranks:
             self.table.count(self.rank, Field.WAITS)
 
     def _describe_loss(self, reason: str) -> str:
-        """Return the message for a lost rank: which rank ended and how or, if unknown, the `reason`."""
+        """Describe the loss of a rank: which rank ended, and how. If this is unknown, give the `reason`."""
         sleep(NOTICED if self.table.is_shared else 0.0)
         for rank, code in enumerate(self.table.column(Field.ENDED)):
             if code:

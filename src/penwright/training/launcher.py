@@ -16,17 +16,17 @@ from penwright.training.signals import stop_requests
 TICK = 0.2  # seconds between two checks of the ranks
 GRACE = 10.0  # seconds for the other ranks to end by themselves after one has ended
 HUNG = 60.0  # seconds without progress after which a rank counts as hung
-HUNG_AT_FIRST = 600.0  # same limit during the first steps, which take longer
-HUNG_WHEN_ASKED = 10.0  # same limit after a stop request
+HUNG_AT_FIRST = 600.0  # the same limit for the first steps, which take longer
+HUNG_WHEN_ASKED = 10.0  # the same limit after a stop request
 STEPS_AT_FIRST = 2
-PATIENCE = 5  # a rank counts as hung only if its lag is this many times longer than any lag before
+PATIENCE = 5  # a rank counts as hung only if it lags this many times longer than any rank before
 Process = subprocess.Popen[bytes]
 
 
 def launch(n: int, command: Sequence[str]) -> int:
     """Run `python -m command` as n ranks and return the exit code of rank 0.
 
-    A stop signal is passed to rank 0, which saves; then all ranks end. A second signal ends all ranks at once. If a
+    A stop signal is passed to rank 0, which saves. Then all ranks end. A second signal ends all ranks at once. If a
     rank hangs, is stopped or dies, all ranks are ended and an error names that rank.
     """
     with stop_requests() as received, _started(n, command) as (ranks, table):
@@ -40,7 +40,7 @@ def _started(n: int, command: Sequence[str]) -> Iterator[tuple[list[Process], Ra
     environment |= {"WORLD_SIZE": str(n), "LOCAL_WORLD_SIZE": str(n)}
     start: partial[Process] = partial(subprocess.Popen, [sys.executable, "-m", *command])
     table = RankTable(n)
-    if os.name == "posix":  # Windows cannot pass on descriptors, so there the progress of ranks is not watched.
+    if os.name == "posix":  # Windows cannot pass on descriptors; the progress of ranks is not watched on Windows
         shared = make_shared_file(n)
         table = RankTable(n, shared)
         environment |= {TABLE: str(shared), LAUNCHER: str(os.getpid())}
@@ -166,7 +166,7 @@ class Watch:
 
 def _is_stopped(process: Process) -> bool:
     """Return whether a signal (e.g. SIGSTOP) has stopped the process."""
-    if not hasattr(os, "waitid"):  # macOS before Python 3.13 cannot report it
+    if not hasattr(os, "waitid"):  # missing on macOS before Python 3.13
         return False
     try:
         return os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None

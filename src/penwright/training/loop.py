@@ -21,7 +21,7 @@ COOL_AFTER, STOP_AFTER = 2, 3  # consecutive evaluations with overfitting before
 FRESH, GROWTH = 2.0, 1.5  # evaluate after FRESH epochs, then whenever the number of epochs has grown by this factor
 # With a budget in minutes, no evaluation before this step: an untrained model always generates up to the length limit.
 FEWEST_STEPS = 20
-# No early stop above this fraction of the peak learning rate: the cooldown may still repair what a high rate does.
+# No early stop above this fraction of the peak learning rate: the cooldown may still lower the loss.
 STOP_BELOW = 0.5
 
 
@@ -36,7 +36,7 @@ class Session:
         sample: Callable[[], Sequence[Sample]],
         observers: Sequence[Observer],
     ):
-        """Prepare the session. `evaluate` and `sample` use the trainer's model. The first score ranks."""
+        """Prepare the session. `evaluate` and `sample` use the trainer's model. The first score ranks checkpoints."""
         self.run, self.trainer, self.evaluate, self.sample, self.observers = run, trainer, evaluate, sample, observers
         self.last_evaluated_step, self.last_evaluated_at = trainer.state.step, trainer.state.seconds
         self.saved_step, self.saved_at = trainer.state.step, monotonic()
@@ -78,12 +78,12 @@ class Session:
             return (state.step - state.first_step) % every == 0 or self._passes_epoch_mark()
         if state.step - state.first_step < FEWEST_STEPS:
             return False
-        cost = state.reserved_seconds  # evaluation gets at most a twentieth of the time
+        cost = state.reserved_seconds  # evaluations get at most a twentieth of the time
         since = state.seconds - self.last_evaluated_at
         return since >= 20 * cost and (since >= 60 * (settings.minutes or 1) / EVALUATIONS or self._epochs_have_grown())
 
     def _passes_epoch_mark(self) -> bool:
-        """Return whether 2, 3, 4.5 ... epochs end with this step. In a run of many epochs, the best is early."""
+        """Return whether this step completes 2, 3, 4.5 ... epochs. If there are many, an early one is often best."""
         before, now = map(self.trainer.budget.epochs_until, (self.trainer.state.step - 1, self.trainer.state.step))
         mark = FRESH
         while mark <= before:

@@ -28,7 +28,7 @@ def orthogonalise(
     """Return approximately the nearest semi-orthogonal matrices. Their singular values are between 0.7 and 1.2."""
     x = matrices.to(precision)
     tall = x.shape[-2] > x.shape[-1]
-    x = x.mT if tall else x  # the smaller product is cheaper
+    x = x.mT if tall else x  # the product x @ x.mT is then smaller
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
     a, b, c = COEFFICIENTS
     for _ in range(rounds):
@@ -41,7 +41,7 @@ class MuonOptimizer(torch.optim.Optimizer):
     """Muon: Nesterov momentum whose updates are orthogonalised.
 
     Matrices of the same shape are processed together, since many small products are slow. torch.optim.Muon computes the
-    same, but one matrix at a time and always in bfloat16, which few CPUs support.
+    same updates, but one matrix at a time and always in bfloat16, which few CPUs support.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ def _adamw(model: nn.Module, parameters: Named, settings: AdamW) -> torch.optim.
 class WeightAverage:
     """An exponential moving average of the weights, often better than the last weights (Polyak and Juditsky 1992).
 
-    It begins as a plain mean, which soon forgets the first weights.
+    It begins as a plain mean, so the first weights soon lose their influence.
     """
 
     def __init__(self, model: nn.Module, decay: float):

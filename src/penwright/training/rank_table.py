@@ -24,8 +24,8 @@ ORPHAN_GRACE = 3.0  # seconds that a rank gets to save after its launcher has en
 class Field(IntEnum):
     """The columns of the table. Each rank writes its own row, except ENDED, which the launcher writes."""
 
-    STEPS = 0  # optimizer steps whose gradients were all-reduced
-    COLLECTIVES = 1  # collectives entered within steps; the same in all ranks
+    STEPS = 0  # number of optimizer steps whose gradients were all-reduced
+    COLLECTIVES = 1  # number of collectives entered within steps; equal in all ranks unless one lags
     WAITS = 2  # counter that is odd while the rank waits for the others
     COMPILATIONS = 3  # counter that is odd while the rank compiles
     ASKED = 4  # 1 once the rank has received a stop signal
@@ -92,7 +92,7 @@ def make_shared_file(n_ranks: int) -> int:
 
 
 def how_it_ended(code: int) -> str:
-    """Describe an exit code of a process as a predicate: "failed with ...", "was ended by ..."."""
+    """Describe the exit code of a process as a predicate: "failed with ...", "was ended by ..."."""
     if code >= 0:
         return f"failed with exit code {code}"
     try:

@@ -8,7 +8,7 @@ from types import FrameType
 
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
 STOP_SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))  # Windows has no SIGHUP
-ONE_REQUEST = 0.5  # seconds within which signals count as one request: service managers signal every process of a group
+ONE_REQUEST = 0.5  # signals within this many seconds are one request: service managers signal every process of a group
 
 
 def treat_as_ctrl_c() -> None:
@@ -42,7 +42,7 @@ def stop_requests() -> Iterator[list[int]]:
         for number in STOP_SIGNALS:
             if number == signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:
                 before[number] = signal.signal(number, note)
-    except ValueError:  # not the main thread, which alone may handle signals
+    except ValueError:  # only the main thread may handle signals
         before = {}
     try:
         yield received

@@ -100,7 +100,7 @@ class Trainer:
         return self.budget.state
 
     def steps(self) -> Iterator[StepReport]:
-        """Take all optimizer steps, and yield a report after each."""
+        """Take all optimizer steps, and yield a report after each step."""
         begin = monotonic() - self.state.seconds
         while self.state.total_steps is None or self.state.step < self.state.total_steps:
             self.ranks.broadcast(asdict(self.state))
@@ -122,7 +122,7 @@ class Trainer:
         state = self.state
         self.model.train()
         batches = self.prefetcher(state.step)
-        n_targets = max(1, sum(batch.n_targets for batch in batches))  # gives every target the same weight
+        n_targets = max(1, sum(batch.n_targets for batch in batches))  # common divisor: equal weights for all targets
         losses = torch.stack([self._forward_backward(batch, n_targets) for batch in batches])
         self._all_reduce(losses)
         limit = self.settings.max_grad_norm or inf
@@ -179,7 +179,7 @@ class Trainer:
         return self.average.average if self.average is not None else weights_of(self.model)
 
     def save(self) -> tuple[Tensors, Record]:
-        """Return the tensors and counters that are needed, in addition to `weights()`, to resume bit for bit."""
+        """Return the tensors and counters for resuming bit for bit, in addition to `weights()`."""
         tensors = {f"optimizer/{name}": tensor for name, tensor in self.optimizers.state().items()}
         if self.average is not None:
             tensors |= {f"raw/{name}": tensor for name, tensor in weights_of(self.model).items()}

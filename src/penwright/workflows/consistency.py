@@ -1,7 +1,7 @@
 """Checks that the files of a run belong together: recipe, tokenizer, corpus record, and the weights of a checkpoint.
 
 Mismatched weights load without an error: with two swapped token ids, or another rotary base, the model writes nonsense.
-So each checkpoint records the files and settings it was made with. They are compared before a model is built.
+So each checkpoint records its files and settings. They are compared with those of the run before a model is built.
 """
 
 import torch
@@ -74,16 +74,16 @@ def _digest(run: Run, name: str) -> str:
 
 
 def require_shapes(checkpoint: Checkpoint, recipe: Recipe, vocab_size: int, n_labels: int) -> None:
-    """Raise PenwrightError unless the weights have the shapes of the model. This allocates no memory for the model."""
+    """Raise PenwrightError unless the weights have the shapes of the model. Allocates no memory for the model."""
     saved, path = checkpoint.shapes(), checkpoint.folder
     model = recipe.model
     layers = model.n_layers + (model.n_decoder_layers or 0)
-    if layers > len(saved):  # even describing a model with so many layers would be slow
+    if layers > len(saved):  # building so many layers would be slow, even without memory for the weights
         raise PenwrightError(
             f"{RECIPE} asks for {layers:,} layers, but {path} has only {len(saved)} tensors. They do not match"
         )
     try:
-        with torch.device("meta"):  # shapes without memory
+        with torch.device("meta"):  # tensors with shapes, but without memory
             built = weights_of(make_model(recipe.task, vocab_size, model, n_labels, recipe.lora))
     except (RuntimeError, OverflowError, TypeError, ValueError) as error:  # impossible tensor sizes
         raise PenwrightError(f"{RECIPE} describes a model that cannot be built: {error}") from None

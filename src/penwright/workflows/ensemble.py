@@ -1,4 +1,4 @@
-"""Ensembles: several models of one corpus are distilled into a single one, which is used like any other."""
+"""Ensembles: several models of one corpus are distilled into a single model, which is used like any other."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,8 +25,8 @@ MEMBERS_SHARE = (
 def train_ensemble(given: Table, n_members: int, folder: Path, watch: Watch) -> Application:
     """Train the members in runs next to `folder`, then train the student in `folder` on their predictions.
 
-    A budget in minutes is divided among all of these models; any other budget applies to each. Runs that an earlier,
-    interrupted call for the same folder has finished are not trained again.
+    A budget in minutes is divided among all of these models; any other budget applies to each. After an
+    interruption, call the function again with the same folder: finished runs are not trained again.
     """
     members = [folder.with_name(f"{folder.name}-member-{number}") for number in range(1, n_members + 1)]
     settings = {member: member_settings(given, n_members, number) for number, member in enumerate(members, 1)}
@@ -60,7 +60,7 @@ def _like_first_member(settings: Table, first: Path) -> Table:
 
 
 def minutes_for(n_members: int, each: float) -> float:
-    """Return the budget of an ensemble whose members get this many minutes each."""
+    """Return the budget of an ensemble, in minutes, from the minutes that each member gets."""
     return n_members * each / MEMBERS_SHARE
 
 

@@ -27,7 +27,7 @@ from penwright.workflows.load import OpenedRun, best_precision, corpus_record, o
 def open_corpus_of(opened_run: OpenedRun, paths: Sequence[str] = ()) -> AnyCorpus:
     """Open the corpus of the run or, if paths are given, these files, all of them held out.
 
-    Raises PenwrightError if the run's own data has changed: the model may have learned texts that are now held out.
+    Raises PenwrightError if the run's own data has changed, since the model may have seen texts that are now held out.
     """
     recipe = recipe_here(opened_run.run, opened_run.recipe)
     parts, reading = TASKS[recipe.task], reading_of(recipe, columns_of_training(opened_run.run))
@@ -55,9 +55,9 @@ def columns_of_training(run: Run) -> Roles:
 
 
 def recipe_here(run: Run, recipe: Recipe) -> Recipe:
-    """Return the recipe of a run. Its paths are resolved from the folder in which the run was trained."""
+    """Return the recipe of a run, with paths resolved from the folder in which the run was trained."""
     origin = corpus_record(run).trained_from
-    if origin is None:  # older runs do not record it
+    if origin is None:  # older runs do not record the folder
         return recipe
 
     def here(paths: Sequence[str]) -> tuple[str, ...]:
@@ -102,8 +102,8 @@ def evaluate(
     """Score a run's best model, with baselines, on its held-out part or on all of these files.
 
     `changes` to [data] control how the files are read. The default precision is the one that `optimize` chose, as in
-    load(). Translators are scored with beam search, unlike during training. Their translations can be written to
-    `output`.
+    load(). Translators are scored with beam search, unlike during training. If `output` is given, their
+    translations are written to this file.
     """
     here, own = usable_device(device), open_run(folder)
     recipe = validate(Recipe, merge(own.recipe.model_dump(exclude_none=True), changes or {}), str(folder))
@@ -172,7 +172,7 @@ def _with_baselines(baselines: Sequence[Score], scores: Sequence[Score]) -> list
 def _in_trained_direction(
     opened_run: OpenedRun, corpus: AnyCorpus, paths: Sequence[str]
 ) -> tuple[OpenedRun, AnyCorpus]:
-    """Swap source and target, with a warning, if the pairs have the opposite direction. Warn of other languages."""
+    """Swap source and target, with a warning, if the pairs have the opposite direction. Warn if languages differ."""
     trained, found = languages_of(opened_run.recipe, opened_run.card), languages_between(corpus.names)
     if opened_run.recipe.task != "translate" or trained is None or found is None or _same_languages(trained, found):
         return opened_run, corpus

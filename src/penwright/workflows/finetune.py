@@ -18,7 +18,7 @@ from penwright.workflows.consistency import MAY_CHANGE
 from penwright.workflows.evaluate import columns_of_training, recipe_here, require_unchanged
 from penwright.workflows.load import corpus_record, open_base, open_run
 
-SAMPLE = 1_000_000  # number of characters that are searched for unknown ones
+SAMPLE = 1_000_000  # number of characters of the text to check for unknown characters
 MOST_UNKNOWN = 0.2  # maximum share of characters that the tokenizer of the base does not know
 
 
@@ -47,7 +47,7 @@ def with_base(given: Table) -> Table:
 
 
 def require_suitable(recipe: Recipe, corpus: AnyCorpus, say: Say) -> None:
-    """Raise PenwrightError if the base cannot be trained on this corpus, or if its own text is needed but missing."""
+    """Raise PenwrightError if the base cannot be trained on this corpus, or if the old text is needed but missing."""
     if recipe.finetuning is None:
         return
     base = open_base(recipe)
@@ -101,7 +101,7 @@ def start_from_base(model: Model, recipe: Recipe, labels: Sequence[str]) -> bool
 
 
 def origin_of_base(recipe: Recipe) -> dict[str, object]:
-    """Return the entry of corpus.json on where the base was imported from; an empty table if it was not imported."""
+    """Return the origin of an imported base, as an entry of corpus.json; an empty table for any other base."""
     origin = corpus_record(open_base(recipe).run).imported if recipe.finetuning else None
     return {} if origin is None else {"imported": origin.model_dump()}
 

@@ -28,8 +28,8 @@ GGUF = ".gguf"
 def import_model(source: str, folder: Path, languages: Languages | None = None, say: Say = say_nothing) -> Application:
     """Import a folder in the layout of the Hugging Face hub, `hub:NAME` or a GGUF file, as a new run.
 
-    Multilingual translation models need `languages`. Raises PenwrightError if the model cannot be used, and
-    then leaves no folder behind.
+    Multilingual translation models need `languages`. Raises PenwrightError, without creating the folder, if the model
+    cannot be used.
     """
     require_unused(folder)
     path = download(source.removeprefix(PREFIX)) if source.startswith(PREFIX) else Path(source)
@@ -46,7 +46,7 @@ def import_model(source: str, folder: Path, languages: Languages | None = None, 
     try:
         _write(model, source, unfinished)
         unfinished.chmod(0o755)
-        if folder.exists():  # empty, or from a run that was stopped before its first checkpoint
+        if folder.exists():  # an empty folder, or a run that was stopped before its first checkpoint
             rmtree(folder)
         unfinished.replace(folder)
     except OSError as error:
@@ -57,16 +57,16 @@ def import_model(source: str, folder: Path, languages: Languages | None = None, 
 
 
 def with_imported_base(given: Table, run: Path | None, say: Say = say_nothing, *, is_dry: bool = False) -> Table:
-    """Import the base of a new run if it is not a run itself, and return the settings with the imported one.
+    """Import the base of a new run unless it is a run already, and return the settings with the imported base.
 
     Args:
         given: The settings of the new run.
-        run: The folder of the new run, if it is chosen. The base is put beside it.
-        say: What is told about the import.
-        is_dry: Whether nothing may be written.
+        run: The folder of the new run, if already chosen. The base is imported next to this folder.
+        say: Function that is called with messages about the import.
+        is_dry: Whether writing is forbidden.
 
     Raises:
-        PenwrightError: If the base cannot be imported, or if nothing may be written.
+        PenwrightError: If the base cannot be imported, or must be imported in a dry run.
     """
     match given.get("finetuning"):
         case {"base": str(source)} if _is_importable(source):
@@ -92,14 +92,14 @@ def with_imported_base(given: Table, run: Path | None, say: Say = say_nothing, *
 
 
 def _is_importable(source: str) -> bool:
-    """Return whether `import_model` takes this, and it is not a run."""
+    """Return whether `import_model` accepts this source, and the source is not a run."""
     path = Path(source)
     is_run = (path / RECIPE).is_file()
     return not is_run and (source.startswith(PREFIX) or path.suffix == GGUF or (path / "config.json").is_file())
 
 
 def _is_import_of(source: str, folder: Path) -> bool:
-    """Return whether this folder is a run that was imported from this source, whose files are still the same."""
+    """Return whether this folder is a run that was imported from this source, and the source has not changed since."""
     try:
         record = corpus_record(Run.open(folder))
         is_same = record.is_untrained and record.imported is not None and record.imported.source == source

@@ -1,4 +1,4 @@
-"""Loading of trained runs. It imports only what the kind of model needs, and no corpus, training or export code."""
+"""Loading of trained runs. Only code that the kind of model needs is imported: none for corpora, training or export."""
 
 import os
 from pathlib import Path
@@ -57,7 +57,7 @@ class OpenedRun(NamedTuple):
         return self.checkpoint or self.run.best()[0]
 
     def model(self, precision: Precision = "float32") -> Model:
-        """Load the best model of the run, or the requested checkpoint's. Warn about damaged checkpoints it skips."""
+        """Load the best or the requested model. Warn about damaged checkpoints that are skipped."""
         keep_freed_memory()
         disable_cudnn_attention()
         weights = self.weights()
@@ -117,7 +117,7 @@ class Origin(BaseModel):
     source: str
     architecture: str
     licence: str | None = None
-    files: list[CorpusFile] = []  # that it was read from
+    files: list[CorpusFile] = []  # files that the model was read from
 
     def __str__(self) -> str:
         return f"imported from {self.source} ({self.architecture}, licence: {self.licence or 'not stated'})"
@@ -130,12 +130,12 @@ class CorpusRecord(BaseModel):
     files: list[CorpusFile]
     card: CardRecord
     trained_from: str | None = None  # missing in older runs
-    columns: dict[str, tuple[tuple[str, PositiveInt], ...]] = {}  # by role; missing in older runs
-    imported: Origin | None = None  # of a model that another project trained, or of the base of this one
+    columns: dict[str, tuple[tuple[str, PositiveInt], ...]] = {}  # columns by role; missing in older runs
+    imported: Origin | None = None  # origin of an imported model, or of an imported base
 
     @property
     def is_untrained(self) -> bool:
-        """Whether this is an imported model that was not trained further, so that there is no text of its training."""
+        """Whether this is an imported model without further training. Its training text is not available."""
         return self.imported is not None and self.trained_from is None
 
 
@@ -155,7 +155,8 @@ def open_base(recipe: Recipe, run: Run | None = None) -> OpenedRun:
 
     Args:
         recipe: The recipe of the fine-tuned run.
-        run: The fine-tuned run. A relative path to the base starts where this run was trained; None: here.
+        run: The fine-tuned run. A relative path to the base starts where this run was trained. Without a run, it
+            starts in the current folder.
 
     Raises:
         PenwrightError: If there is no such run, or if its weights have changed.
@@ -256,7 +257,7 @@ def _wrong_kind(folder: Path, application: Application, verb: str, need: str) ->
 
 
 def kept_precision(folder: str | Path, device: str = "cpu") -> Precision:
-    """Return the precision that a run is used in by default: what `optimize` chose, or float32."""
+    """Return the default precision of a run: the one that `optimize` chose, or float32."""
     return best_precision(open_run(folder).run, usable_device(device)) or "float32"
 
 
@@ -267,7 +268,7 @@ def best_precision(run: Run, device: torch.device) -> Precision | None:
 
 
 def _why_slow(run: Run, kept: Precision | None, model: Model, device: torch.device) -> str:
-    """Return why an optimized run is slower than it could be; "" if it is not, or was never optimized."""
+    """Return why an optimized run is slower than possible, or "" if it is at full speed or was never optimized."""
     if device.type != "cpu" or not (run.folder / OPTIMIZED).is_file():
         return ""
     if kept is None:

@@ -50,7 +50,7 @@ class CalibrationRecord(BaseModel):
 
 
 def optimize(folder: Path, precision: Precision | None = None, say: Say = say_nothing) -> Mapping[Precision, float]:
-    """Choose the fastest precision that is as good as float32, and compile decoding steps, for load().
+    """Choose the fastest precision that is as good as float32, and compile the decoding steps, for use by load().
 
     "As good" means that the nats per token rise by at most MAX_LOSS_INCREASE on at most MEASURED_BATCHES batches of
     held-out text. Return the nats per token of each precision. A given `precision` is used whatever its loss. An
@@ -88,7 +88,7 @@ def quicken(folder: Path, precision: Precision | None = None, say: Say = say_not
 
 
 def fastest_first() -> list[Precision]:
-    """Return the precisions for which this processor has instructions, fastest first. Emulating others is slow."""
+    """Return the precisions that this processor has instructions for, fastest first. Emulation would be slow."""
     has_int8, has_bfloat16 = torch.cpu._is_vnni_supported(), torch.cpu._is_avx512_bf16_supported()
     possible: list[tuple[Precision, bool]] = [("int8", has_int8), ("bfloat16", has_bfloat16), ("float32", True)]
     return [precision for precision, has in possible if has]

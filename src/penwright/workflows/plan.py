@@ -39,7 +39,7 @@ from penwright.training.auto.planner import Plan, make_plan
 from penwright.training.auto.throughput import throughput_meter
 from penwright.workflows.finetune import require_suitable, with_base
 
-HEADS = ("n_heads", "n_kv_heads", "d_head")  # settings that must match the width
+HEADS = ("n_heads", "n_kv_heads", "d_head")  # settings that must fit the width of the model
 N_EXAMPLES = 3  # number of examples shown before training
 FEWEST_CHARACTERS = 100  # minimum length of text for training a writer
 SEEN_FOR_FACTS = 2_000_000  # number of characters read to count the distinct ones
@@ -59,12 +59,12 @@ class Prepared:
 
 
 def read_recipe(path: Path, above: Table) -> Table:
-    """Read the tables of a recipe. Drop its budget if `above`, which overrides the recipe, gives another."""
+    """Read the tables of a recipe. Drop its budget if `above`, which overrides the recipe, has a budget."""
     return _without_replaced_budget(read_toml(path), above)
 
 
 def _without_replaced_budget(table: Table, above: Table) -> Table:
-    """Return the table, without its budget if `above` gives another."""
+    """Return the table. Leave out its budget if `above` has a budget."""
     if "training" not in table or not any(name in above.get("training", {}) for name in BUDGETS):
         return table
     return {**table, "training": {key: value for key, value in table["training"].items() if key not in BUDGETS}}
@@ -106,7 +106,7 @@ def _require_enough(recipe: Recipe, corpus: AnyCorpus) -> None:
 
 
 def forecast(prepared: Prepared) -> Forecast:
-    """Forecast the result: for a writer from the compression of the same text, otherwise from the number of epochs."""
+    """Forecast the result: for a writer, from the compressibility of the text, otherwise from the number of epochs."""
     corpus, plan = prepared.corpus, prepared.plan
     minutes = plan.recipe.training.minutes
     if plan.recipe.task != "generate":

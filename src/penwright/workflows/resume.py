@@ -34,7 +34,7 @@ CHANGEABLE = {"training", "data", "decoding"}  # tables of a recipe that may cha
 
 
 def resume(folder: Path, changes: Table, observers: Sequence[Observer] = ()) -> Application:
-    """Resume a run bit for bit where it stopped. `changes` may add budget, or give new paths to the same data."""
+    """Resume a run bit for bit. `changes` may add to the budget, or give new paths to the same data."""
     if set(changes) - CHANGEABLE:
         raise UsageError("a resumed run keeps its model: only [training], [data] and [decoding] can change")
     run = Run.open(folder)
@@ -46,7 +46,7 @@ def resume(folder: Path, changes: Table, observers: Sequence[Observer] = ()) -> 
 
 def _resume(run: Run, changes: Table, observers: Sequence[Observer]) -> Application:
     require_writable_cache()  # before the text is read
-    clear_stop_files(run)  # a request that arrives from now on takes effect at the first step
+    clear_stop_files(run)  # a stop request that arrives from now on takes effect after the first step
     recipe = apply_changes(run.recipe, _as_stored(changes, run), run.folder)
     here = apply_changes(recipe_here(run, run.recipe), changes, run.folder)
     run.warn_of_edits()
@@ -117,7 +117,7 @@ def _reopen(run: Run, recipe: Recipe, machine: Machine, checkpoint: Checkpoint |
 def follow() -> bool:
     """Train along with rank 0 until it has finished, then return True. In rank 0 itself, return False at once.
 
-    Only rank 0 handles stop signals. It saves, and then informs the other ranks that the work is over.
+    Only rank 0 handles stop signals: it saves, and then tells the other ranks to end.
     """
     ranks = join()
     if ranks.leads:
@@ -142,7 +142,7 @@ def _follow_run(run: Run, recipe: Recipe, step: int) -> None:
 
 
 def _suggest_compiling(recipe: Recipe, machine: Machine, observers: Sequence[Observer]) -> None:
-    """Suggest compilation if a short run is resumed for so long that compiling may pay off."""
+    """Suggest compilation if a short run is resumed with a budget for which compiling may pay off."""
     seconds = 60 * (recipe.training.minutes or 0.0)
     if recipe.training.compile == "off" and choose_compilation(machine.device, recipe.task, seconds)[0]:
         notify(

@@ -58,7 +58,7 @@ def train(prepared: Prepared, folder: Path, observers: Sequence[Observer] = ()) 
 
 
 def _begin(prepared: Prepared, run: Run, observers: Sequence[Observer]) -> RunContext:
-    """Write the files that training starts from into the run folder: recipe, tokenizer and corpus record."""
+    """Write the recipe, the tokenizer and the corpus record into the run folder."""
     recipe, corpus, machine = _with_precision(prepared.plan.recipe, prepared.machine), prepared.corpus, prepared.machine
     torch.manual_seed(recipe.seed)
     tokenizer = _tokenizer(recipe, corpus, observers)
@@ -92,7 +92,7 @@ def _tokenizer(recipe: Recipe, corpus: AnyCorpus, observers: Sequence[Observer])
 def make_context(
     recipe: Recipe, corpus: AnyCorpus, tokenizer: Tokenizer, device: torch.device, *, is_new: bool
 ) -> RunContext:
-    """Store the tokens of the corpus and initialize the model, with the weights of the base if there is one.
+    """Store the tokens of the corpus, and initialize the model (with the weights of the base, if any).
 
     A resumed run loads a checkpoint afterwards, but its adapters still need the weights of the base.
     """
@@ -113,7 +113,8 @@ def make_context(
 def add_linear(context: RunContext, run: Run, is_new: bool = False) -> None:
     """Add the linear classifier of the run to the context. Fit and save one if the run is new or has none.
 
-    A run that stopped before its first checkpoint starts again, perhaps with other texts. Its old file is not used.
+    A run that stopped before its first checkpoint starts again, perhaps with other texts. The old classifier is then
+    replaced.
     """
     path, labels = run.folder / LINEAR, context.card.labels
     if is_new or not os.path.lexists(path):
@@ -174,15 +175,15 @@ def _skipped_text(trainer: Trainer, recipe: Recipe) -> Iterator[str]:
 def fit(
     run: Run, context: RunContext, trainer: Trainer, observers: Sequence[Observer], to_beat: Sequence[Score] = ()
 ) -> Application:
-    """Train until the budget is spent. Return the best model, and report the baselines that are better."""
+    """Train until the budget is spent. Report the baselines that are better, and return the best model."""
     parts = TASKS[context.recipe.task]
     run.made_with = made_with(run, context.recipe)
     watching = [StepLog(run), *observers]
     session = Session(run, trainer, lambda: parts.quick_evaluate(context), lambda: parts.sample(context), watching)
     if context.recipe.finetuning and not (context.has_new_head or run.checkpoints()):
-        start = session.evaluate_now()  # saved as step 0, the best so far
+        start = session.evaluate_now()  # saved as the checkpoint of step 0, the best so far
         note = f"{context.recipe.finetuning.base}, before fine-tuning"
-        for score in dict.fromkeys([start[0], start[-1]]):  # the score that ranks checkpoints, and the nats
+        for score in dict.fromkeys([start[0], start[-1]]):  # the score that ranks checkpoints, and nats per token
             to_beat = [*to_beat, score._replace(note=note)]
             notify(observers, "said", f"to beat: {score.name} {score.value:.3f} ({note})")
     recipe = context.recipe.model_dump(mode="json", exclude_none=True)
@@ -201,7 +202,7 @@ def fit(
         notify(observers, "said", f"not beaten: {baseline.name} {baseline.value:.3f} ({baseline.note}). {advice}")
     with catch_warnings():
         simplefilter("ignore")  # the warnings above would be repeated
-        return load(run.folder, str(context.device))  # load again: a model compiled for training decodes slowly
+        return load(run.folder, str(context.device))  # reload: a model compiled for training decodes slowly
 
 
 def _unbeaten(run: Run, step: int, baselines: Sequence[Score]) -> Iterator[Score]:

@@ -1,4 +1,4 @@
-"""Capacity planning: how many tokens a model sees within the budget, and which model size suits that number."""
+"""Capacity planning: the number of tokens that a model sees within the budget, and the model size that suits it."""
 
 from functools import cached_property, lru_cache
 from math import inf, log2
@@ -16,20 +16,20 @@ from penwright.training.auto.throughput import MeasureThroughput
 from penwright.training.compilation import GAIN, choose_compilation
 
 MANY_CHARACTERS = 400  # number of distinct characters above which a script is not an alphabet
-# Characters per token with a vocabulary of 1,024, and their increase each time it doubles (measured).
+# Characters per token with a vocabulary of 1,024, and the increase for each doubling of the vocabulary (measured).
 CHARACTERS_PER_TOKEN = (2.4, 0.4)
-CHARACTERS_PER_TOKEN_CJK = (1.05, 0.22)  # same values for scripts with thousands of characters
+CHARACTERS_PER_TOKEN_CJK = (1.05, 0.22)  # the same for scripts with thousands of characters
 
 
 class Facts(NamedTuple):
-    """The facts about the training part on which the plan depends."""
+    """The facts about the training part that the plan depends on."""
 
     task: Task
-    n_examples: int  # documents, pairs or labelled texts
+    n_examples: int  # number of documents, pairs or labelled texts
     n_bytes: int  # size of the text in UTF-8 (for pairs: of the target side)
     n_characters: int
     n_labels: int = 0
-    n_letters: int = 0  # length of the text in characters; 0: same as in bytes
+    n_letters: int = 0  # length of the text in characters; 0: one byte per character
 
     @property
     def letters(self) -> int:
@@ -54,22 +54,22 @@ class Facts(NamedTuple):
 DEFAULT_MINUTES = 10.0
 SHORT = 2.0  # minutes below which a writer's budget is short
 LADDER = ("nano", "tiny", "mini", "small", "medium", "base", "large")
-# Training tokens that a model should see per parameter. With fewer, a smaller model becomes better in the same time.
+# Training tokens that a model needs per parameter. With fewer tokens, a smaller model is better in the same time.
 TOKENS_PER_PARAMETER: dict[Task, float] = {"generate": 1.0, "chat": 1.0, "translate": 0.53, "classify": 0.7}
 SHORT_SHARE = 0.4  # fraction of these tokens that suffices for a writer with less than two minutes
 # Maximum number of parameters per token of the corpus. Larger models overfit, soonest with one label per text.
 PARAMETERS_PER_TOKEN: dict[Task, float] = {"generate": 12.0, "chat": 12.0, "translate": 12.0, "classify": 0.6}
-FEWEST_STEPS = 100  # half of them warm-up: on Multi30k, 50 steps gave BLEU 1.8 and 100 gave 9.6 (measured)
+FEWEST_STEPS = 100  # half of these are warm-up; on Multi30k, 50 steps gave BLEU 1.8, and 100 gave 9.6 (measured)
 # Throughput of a whole run as a fraction of the fastest step's. Padding, dropout, compiling and evaluation take the
 # rest. Measured on a CPU with AVX-512; on a slow CPU, compiling takes a larger part of a short run.
 EFFICIENCY: dict[Task, float] = {"generate": 0.6, "chat": 0.6, "translate": 0.6, "classify": 0.8}
 FLOPS = 2e11  # FLOP per second of training on two cores, for a rough estimate of durations
-# On a CPU, a larger model has at most this many times the FLOP/s of a smaller one, and usually fewer.
+# On a CPU, maximum ratio of a larger model's FLOP/s to those of a smaller one. The ratio is usually lower.
 MAX_FLOPS_GAIN = 1.5
 
 
 class CapacityPlanner:
-    """An estimate of what the budget allows, based on the choices made so far. It can be queried during planning.
+    """An estimate of the training that the budget allows. It uses the choices made so far, also during planning.
 
     Methods take the name of a model size, or None for the model that the settings describe.
     """
@@ -125,7 +125,7 @@ class CapacityPlanner:
 
     @property
     def epochs_by_characters(self) -> float:
-        """Passes that a small model could make over the text as characters; infinite unless the budget is in minutes.
+        """Passes of a small model over the text, read as characters; infinite unless the budget is in minutes.
 
         This value is available before a tokenizer is chosen.
         """
@@ -217,7 +217,7 @@ class CapacityPlanner:
         return chosen, f"about {in_words(tokens)} training tokens fit in the budget: {epochs}"
 
     def compilation(self) -> tuple[bool, str]:
-        """Return whether to compile, and why. Unless the budget is in minutes, the answer depends on the model."""
+        """Return whether to compile, and why. Unless the budget is in minutes, this depends on the chosen model."""
         counted = self.counted_tokens
         if counted is None:
             return self._compilation(60 * self._choices.number("training.minutes"))
@@ -233,7 +233,7 @@ class CapacityPlanner:
 
     @property
     def _max_flops_gain(self) -> float:
-        """Factor by which a larger model may increase the FLOP/s. Unlimited on a GPU, which small models leave idle."""
+        """Factor by which a larger model may raise the FLOP/s. Unlimited on a GPU, which small models cannot fill."""
         return MAX_FLOPS_GAIN if self._device.type == "cpu" else inf
 
     def _compilation(self, seconds: float) -> tuple[bool, str]:

@@ -32,7 +32,7 @@ class Choices:
             self.made.append(Choice(key, value, reason))
 
     def revise(self, key: str, value: object, reason: str) -> None:
-        """Replace a suggested value. A value that the user gave stays."""
+        """Replace a suggested value. A value from the user stays."""
         for index, choice in enumerate(self.made):
             if choice.key == key:
                 self.table = _filled_in(self.table, key.split("."), value)
@@ -62,7 +62,7 @@ class Choices:
 
 
 def _filled_in(table: Table, path: Sequence[str], value: object) -> Table:
-    """Return the table with this value added. Unlike with merge(), adding a type keeps the other settings."""
+    """Return the table with this value added. Unlike merge(), this keeps the other settings when a type is added."""
     first, *rest = path
     return {**table, first: _filled_in(table.get(first, {}), rest, value) if rest else value}
 

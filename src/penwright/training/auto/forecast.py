@@ -19,15 +19,15 @@ CONTEXT, MEASURED = (
 BELOW, ABOVE = 0.06, 0.08  # relative distances of the recorded runs from the formula, for runs of at least one epoch
 YOUNG = 0.2  # increase of ABOVE for each epoch below one
 AT_MOST = 8.0  # bits per byte of uncompressed text
-SATURATION = 8.0  # repetitions of a text are worth at most this many epochs of new text
+SATURATION = 8.0  # any number of repetitions of a text is worth less than this many epochs of new text
 PAYS = 0.01  # minimum relative gain for which doubling the time pays off
 MOST_DOUBLINGS = 10
-# Number of epochs after which the few recorded runs gained little: on Multi30k, 55 gave 0.25 BLEU more than 13.
+# Number of epochs after which the few recorded runs gained little: on Multi30k, 55 epochs gave 0.25 BLEU more than 13.
 ENOUGH_EPOCHS: dict[Task, float] = {"chat": 8.0, "translate": 16.0, "classify": 8.0}
 
 
 class Forecast(NamedTuple):
-    """A forecast in bits per byte of held-out text, as a range. Fields are None for tasks without such a forecast."""
+    """A forecast in bits per byte of held-out text, as a range. For tasks without one, the fields are None."""
 
     low: float | None
     high: float | None
@@ -61,7 +61,7 @@ def forecast_by_epochs(task: Task, epochs: float, minutes: float | None) -> Fore
 
 
 def _ratio(corpus_bytes: int, epochs: float) -> float:
-    """Return the ratio of the model's bits to the compressor's. It falls as more text is read; repeats count less."""
+    """Return the ratio of the model's bits to the compressor's. It falls as more text is read, but less for repeats."""
     fresh = SATURATION * (1 - exp(-epochs / SATURATION)) * corpus_bytes / 1e6
     return 0.63 + 0.32 * max(1e-9, fresh) ** -0.4
 

@@ -17,7 +17,7 @@ from penwright.model.attention import disable_cudnn_attention
 from penwright.training.distributed import ALONE, Ranks, joined
 from penwright.training.launcher import n_here
 
-CGROUPS = Path("/sys/fs/cgroup")  # control groups, which limit containers: version 2 here, version 1 in folders
+CGROUPS = Path("/sys/fs/cgroup")  # control groups, which limit containers: version 2 here, version 1 in subfolders
 OWN_CGROUPS = Path("/proc/self/cgroup")  # lines HIERARCHY:CONTROLLERS:PATH; version 2 names no controllers
 BUSY = 0.5  # if other programs use more than this share of the processors, the plan says so
 
@@ -47,7 +47,7 @@ def choose_machine(settings: TrainingSettings) -> Machine:
 
 
 def _n_processors() -> int:
-    """Return the number of processors that this process may use. The machine may have more."""
+    """Return the number of processors that this process may use. The machine may have more processors."""
     n = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     limits = [float(n)]
     for group in _control_groups("cpu"):
@@ -59,7 +59,7 @@ def _n_processors() -> int:
 
 
 def available_memory() -> float:
-    """Return the bytes of memory that this process may use. The machine or the container sets the limit."""
+    """Return the memory that this process may use, in bytes, as limited by the machine or the container."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else inf
     names = "memory.max", "memory.limit_in_bytes"
     limits = [n for group in _control_groups("memory") for name in names for n in _numbers(group, name)]
@@ -143,11 +143,11 @@ def _cpu_multiplies_bfloat16() -> bool:
 
 def measure_speed(device: torch.device, precision: torch.dtype = torch.float32) -> float:
     """Return the FLOP per second of a matrix product of a size that is typical in training."""
-    size = 512 if device.type == "cpu" else 4096  # a GPU must compute longer than it takes to synchronise
+    size = 512 if device.type == "cpu" else 4096  # on a GPU, the computation must take longer than the synchronization
     matrix = torch.ones(size, size, device=device, dtype=precision)
     best = 0.0
     for _ in range(20):
         begin = perf_counter()
-        float((matrix @ matrix)[0, 0])  # reading a number synchronizes with the device
+        float((matrix @ matrix)[0, 0])  # reading the result synchronizes with the device
         best = max(best, 2 * size**3 / (perf_counter() - begin))
     return best

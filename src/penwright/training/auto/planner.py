@@ -12,11 +12,11 @@ from penwright.training.auto.capacity import DEFAULT_MINUTES, LADDER, MANY_CHARA
 from penwright.training.auto.choices import Choice, Choices, amount, in_words, rounded
 from penwright.training.auto.throughput import MeasureThroughput
 
-MANY_EPOCHS = 6.0  # epochs of labelled texts from which more tokens are dropped (measured)
+MANY_EPOCHS = 6.0  # number of epochs of labelled texts from which more tokens are dropped (measured)
 # Epochs after which a writer learns better from characters than from subwords. Subwords were 5 % better after 3.5
 # epochs, 2 % better after 5.2, and 6 % worse after 13 (measured).
 CHARACTER_EPOCHS = 6.0
-LORA_RATE = 1e-2  # learning rate of adapters (measured: after 40 steps better than 2e-3)
+LORA_RATE = 1e-2  # learning rate of adapters (better than 2e-3 after 40 steps, measured)
 # Usual rates for models that other projects trained, in full and with adapters (not measured here).
 PRETRAINED_RATE, PRETRAINED_LORA_RATE = 1e-4, 5e-4
 WARMUP_STEPS, WARMUP_SHARE = 50, 0.2  # number of warm-up steps, and their maximum share of all steps
@@ -54,7 +54,7 @@ def make_plan(facts: Facts, given: Table, measure_throughput: MeasureThroughput,
 
 
 class _Planner:
-    """The choices of a recipe, made one table after another."""
+    """A planner that fills in the tables of a recipe, one after another."""
 
     def __init__(self, facts: Facts, choices: Choices, capacity: CapacityPlanner):
         self.facts, self.choices, self.capacity = facts, choices, capacity
@@ -111,7 +111,7 @@ class _Planner:
         doublings = log2(max(256.0, 4000 * (text / 4e6) ** 0.5))
         pieces = 2 ** (floor(doublings) if self.capacity.is_short else round(doublings))
         if self.facts.task == "translate":
-            pieces *= 2  # shorter sentences: 3 BLEU more after two minutes (measured)
+            pieces *= 2  # sentences have fewer tokens, which gives 3 BLEU more after two minutes (measured)
         size = f"{rounded(text / 1e6)} MB of text"
         if self.facts.task == "classify":
             return min(32_000, max(512, 8 * pieces)), f"for {size}: whole words separate classes best (measured)"
@@ -139,7 +139,7 @@ class _Planner:
             self._suggest("model.qk_norm", True, "keeps attention stable at high learning rates")
             if self.facts.task == "translate":
                 self._suggest("model.scale_embeddings", True, "translators learn faster with it (measured)")
-            if self.facts.task == "classify":  # chosen before the size, because dropped tokens cost no time
+            if self.facts.task == "classify":  # chosen before the model size, because dropped tokens cost no time
                 self._suggest("model.token_dropout", *self._token_dropout())
                 self._suggest("model.ngrams", True, "mixed with a linear classifier, which learns fast (measured)")
         if size is None and self.facts.task == "classify":
@@ -168,7 +168,7 @@ class _Planner:
             return 0.3, "small labelled sets overfit quickly (measured)"
         epochs = self.capacity.epochs
         once = 3.3 if self.capacity.is_short else 1.7
-        rates = [(once, 0.0), (15.0, 0.1), (50.0, 0.2)]  # for use with weight decay (measured up to 15)
+        rates = [(once, 0.0), (15.0, 0.1), (50.0, 0.2)]  # for use with weight decay (measured up to 15 epochs)
         return next((rate for limit, rate in rates if epochs < limit), 0.3), f"for about {amount(epochs, 'epoch')}"
 
     @property

@@ -15,17 +15,17 @@ from penwright.training.optimizers import Optimizers
 # (model, vocabulary size, tokens per batch) -> tokens per second
 MeasureThroughput = Callable[[ModelSettings, int, int], float]
 
-STEPS, MOST_STEPS = 3, 8  # steps to time; more than the first few only if they disagree
-ALIKE = 1.1  # ratio of the two fastest steps up to which they agree
-PAUSE = 0.15  # seconds before each further step, in which another program may finish
-ENOUGH = 3.0  # seconds of timing per model
-LENGTHS: dict[Task, int] = {  # tokens per text, typically; for a writer, the longest window that is timed
+STEPS, MOST_STEPS = 3, 8  # minimum and maximum number of steps to time; more than the minimum only if the times differ
+ALIKE = 1.1  # the two fastest times agree if their ratio is at most this
+PAUSE = 0.15  # seconds before each additional step, which may let another program finish
+ENOUGH = 3.0  # seconds of timing per model, at most
+LENGTHS: dict[Task, int] = {  # typical number of tokens per text; for a writer, the longest window that is timed
     "generate": 1024,
     "chat": 128,
     "translate": 24,
     "classify": 64,
 }
-MOST_TOKENS = 4096  # in a batch that is timed on a CPU; the throughput of larger ones is much the same
+MOST_TOKENS = 4096  # maximum size of a batch timed on a CPU, in tokens; larger batches have much the same throughput
 
 
 def throughput_meter(machine: Machine, task: Task, n_labels: int = 2) -> MeasureThroughput:
